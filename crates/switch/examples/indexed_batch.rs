@@ -1,11 +1,13 @@
-//! The switch role alone, fed with batches of look-ups in a tree that it knows or does not know: what a look-up costs it, in instructions.
+//! Measures the instructions of index lookups at the switch role, with batches of lookups in a known or
+//! unknown tree.
 //!
 //! ```text
 //! valgrind --tool=callgrind indexed_batch index 100
 //! ```
 //!
-//! The difference of two runs of different lengths is without the start; a batch has [`PAIRS`] look-ups. The tree has the paper's extent: 600 ranges and three
-//! sets of 3,600 nodes (Fat-B+Tree V-B), and keys come from anywhere in it.
+//! The difference of two runs of different lengths excludes the start; a batch has [`PAIRS`] lookups. The
+//! tree has the paper's extent: 600 ranges and three sets of 3,600 nodes (Fat-B+Tree V-B), with uniformly
+//! distributed keys.
 
 use farmem_index::{Child, Range, SECTION_KIND, SetNode, TreeSection};
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port, Rng};
@@ -26,12 +28,12 @@ const CONTROL: Peer = Peer { port: Port::CONTROL, endpoint: Endpoint { qpn: Qpn:
 const DOMAIN: Domain = Domain(1);
 const HOST: HostId = HostId(1);
 const PROGRAM: ProgramHash = ProgramHash([6; 16]);
-/// Memory of the one node.
+/// First address of the one node's memory.
 const BASE: u64 = 1 << 40;
 const ROOT: VirtAddr = VirtAddr(BASE + 0x100);
-/// Look-ups of a batch.
+/// Lookups of a batch.
 const PAIRS: u32 = 32;
-/// Batches that come in turn.
+/// Batches that are sent in turn.
 const BATCHES: u32 = 256;
 
 const RANGES: u64 = 600;
@@ -65,7 +67,7 @@ fn main() {
     assert_eq!(indexed, if what == "index" { times } else { 0 });
 }
 
-/// A frame to `receiver` with this payload.
+/// Returns a frame to `receiver` with this payload.
 fn frame(receiver: Endpoint, len: usize, emit: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Outbox::<(), ()>::new();
     let mut bytes = Vec::new();
@@ -79,7 +81,7 @@ fn frame(receiver: Endpoint, len: usize, emit: impl FnOnce(&mut Vec<u8>)) -> Vec
     bytes
 }
 
-/// One session, and one memory node that has everything.
+/// Returns the updates for one session, and one memory node with all addresses.
 fn tables() -> Vec<u8> {
     let (gid, qpn, qkey) = (Gid([0; 16]), Qpn::new(200), Qkey(4));
     let (base, size_log2) = (VirtAddr(BASE), 40);
@@ -97,9 +99,9 @@ fn tables() -> Vec<u8> {
     frame(HOME, message.len(), |bytes| message.emit(bytes))
 }
 
-/// The tree: of each layer as many nodes as a set takes, all over the keys.
+/// Returns the tree: each layer has as many nodes as fit a set, spread over all keys.
 fn image() -> Image {
-    // Node `n` of set `set`; nodes of each set begin at an address of their own.
+    // Node `n` of set `set`; the nodes of each set begin at an address of their own.
     let at = |set: u8, n: u64| VirtAddr(ROOT.0 + 0x100 + (u64::from(set) << 28) + n * 0x100);
     let child = |set: u8, n: u64| Child { addr: at(set, n), level: SETS - set };
     let width = |set: u8| u64::MAX / (RANGES * CHILDREN.pow(set.into()));
@@ -121,7 +123,7 @@ fn image() -> Image {
     Image::of(&[(key, &section.emit())]).expect("an image that fits")
 }
 
-/// What the control plane sends to have an image stand.
+/// Returns the messages that make an image stand.
 fn load(image: &Image) -> Vec<Vec<u8>> {
     let said = |body| {
         let message = SoftMessage { token: RequestId::new(HostId(0), 1, 1), body };
@@ -135,7 +137,7 @@ fn load(image: &Image) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Batches of look-ups of keys from anywhere.
+/// Returns batches of lookups of random keys.
 fn batches() -> Vec<Vec<u8>> {
     let mut rng = Rng::from_number(13);
     let mut batch = |number: u32| {

@@ -1,11 +1,13 @@
-//! What the switch says when it refuses: a response of the request's kind, with the state the request brought.
+//! Refusals by the switch: a response of the request's kind, with the state that the request brought.
 //!
-//! A message whose body makes no sense can still be answered when its [`Envelope`] can be read. It does not send anything.
+//! A message with an invalid body can still be answered if its [`Envelope`] can be read. This file does not
+//! send.
 
 use farmem_wire::message::{Kind, Traverse, Updates, VERSION};
 use farmem_wire::{Body, Domain, Header, HostId, Message, ProgramHash, RequestId, Status, VirtAddr};
 
-/// The response to `message` with `status`: a region without data, traversals' whole state without code (PROTOCOL 6.14).
+/// Returns the response to `message` with `status`: a region without data, a traversal's whole state without
+/// code (PROTOCOL 6.14).
 pub(crate) fn refusal<'a>(message: &Message<'a>, status: Status) -> Message<'a> {
     let body = match message.body {
         Body::RegionRead { addr, len, .. } => Body::RegionRead { addr, len, data: &[] },
@@ -17,18 +19,18 @@ pub(crate) fn refusal<'a>(message: &Message<'a>, status: Status) -> Message<'a> 
     Message { header: message.header.answer(status), body }
 }
 
-/// The part of a message that stays where it is in every version: enough to answer by (PROTOCOL 6.15).
+/// The version-independent part of a message, from which a response can be made (PROTOCOL 6.15).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Envelope {
     version: u8,
     kind: Option<Kind>,
-    /// Never answered when set.
+    /// True for a response, which is never answered.
     pub(crate) response: bool,
     request: RequestId,
 }
 
 impl Envelope {
-    /// Reads what can be read; `None` when there is no request id to answer by.
+    /// Reads the envelope; `None` if the payload has no request id.
     pub(crate) fn read(payload: &[u8]) -> Option<Self> {
         let (&[version, kind, _status, flags, _, _, _, _], rest) = payload.split_first_chunk::<8>()?;
         let (&request, _) = rest.split_first_chunk::<8>()?;
@@ -40,7 +42,7 @@ impl Envelope {
         })
     }
 
-    /// What is wrong with a message that did not parse.
+    /// Returns the status for a message that did not parse.
     pub(crate) const fn status(&self) -> Status {
         if self.version != VERSION {
             Status::Version
@@ -51,13 +53,13 @@ impl Envelope {
         }
     }
 
-    /// The response: of the request's kind when that is known, with nothing in it.
+    /// Returns an empty response, of the request's kind if it is known.
     pub(crate) fn refusal(&self, domain: Domain, origin: HostId) -> Message<'static> {
         let (addr, len, data) = (VirtAddr::NULL, 0, &[][..]);
         let body = match self.kind {
             Some(Kind::RegionRead) | None => Body::RegionRead { addr, len, data },
             Some(Kind::RegionWrite) => Body::RegionWrite { addr, len, data },
-            // Of a batch it is the first pair's answer.
+            // A batch gets the answer of its first pair.
             Some(Kind::Traverse | Kind::Batch) => Body::Traverse(Traverse {
                 program: ProgramHash([0; 16]),
                 cur_ptr: addr,

@@ -1,7 +1,7 @@
-//! The connection table: reliable connections whose packets the switch sends on (PROTOCOL 15.1 to 15.3).
+//! The connection table: reliable connections whose packets the switch relays (PROTOCOL 15.1 to 15.3).
 //!
-//! An entry says where each end is and what it must be called there. There is nothing in it of a packet or a request: what PSN is expected, what is under way
-//! and what was lost the two ends know.
+//! An entry has the addresses and queue pairs of both ends, and no state of packets or requests. PSNs,
+//! outstanding requests and losses are the business of the two ends.
 
 use crate::{TableError, Usage};
 use alloc::collections::BTreeMap;
@@ -10,15 +10,16 @@ use farmem_machine::Port;
 use farmem_wire::message::Relayed;
 use farmem_wire::{Domain, Qpn, Rkey};
 
-/// The connections that go through the switch.
+/// The relayed connections.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Connections {
-    /// By both virtual queue pairs: the one that the host sends to, and the one that the node sends to.
+    /// Entries by both virtual queue pairs: the one that the host sends to, and the one that the node sends
+    /// to.
     ends: BTreeMap<Qpn, Onward>,
     budget: usize,
 }
 
-/// Where a packet goes on.
+/// The forwarding direction of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Onward {
     /// From the host to the node.
@@ -32,7 +33,7 @@ impl Connections {
         Self { ends: BTreeMap::new(), budget }
     }
 
-    /// The connection that has this virtual queue pair; none that has not.
+    /// Returns the connection with this virtual queue pair.
     pub(crate) fn find(&self, qpn: Qpn) -> Option<Onward> {
         self.ends.get(&qpn).copied()
     }
@@ -41,10 +42,11 @@ impl Connections {
         self.ends.len() / 2
     }
 
-    /// Puts a connection in, or in the place of the one with the same `to_node`. Which queue pairs of the switch are taken otherwise says `taken`.
+    /// Inserts a connection, or replaces the one with the same `to_node`. `taken` returns true for queue
+    /// pairs of the switch that are used otherwise.
     pub(crate) fn insert(&mut self, entry: Relayed, taken: impl Fn(Qpn) -> bool) -> Result<(), TableError> {
         let Relayed { to_node, to_host, node, rkey, domain, root, .. } = entry;
-        // Of the entry that it replaces it may have both numbers, each in its place.
+        // The entry may reuse both numbers of the one that it replaces, each in its direction.
         let is_free = |qpn: Qpn, its_own: fn(&Onward) -> Option<Qpn>| {
             let other = self.ends.get(&qpn).is_some_and(|end| its_own(end) != Some(to_node));
             qpn.get() >= Qpn::FIRST_FREE && !taken(qpn) && !other
@@ -98,7 +100,7 @@ impl Onward {
         entry
     }
 
-    /// The port that sends to the virtual queue pair, and the one that gets what it sends, under which queue pair.
+    /// Returns the port that sends to the virtual queue pair, and the port and queue pair of the receiver.
     pub(crate) fn ports(&self) -> (Port, Port, Qpn) {
         let entry = self.entry();
         let (host, node) = (Port::host(entry.host.0), Port::node(entry.node.0));

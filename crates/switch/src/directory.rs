@@ -1,7 +1,7 @@
-//! The directory: who caches what, region by region, and whose turn it is (MIND 4.3, 6.3).
+//! The directory: which hosts cache pages of each region, and the transaction in progress (MIND 4.3, 6.3).
 //!
-//! Pure: an [`Entry`] takes an [`Event`] and says what to send, by the rows of a [`table`]. The switch around it knows sessions,
-//! ports and time; an entry knows none of these. [`Slots`] is the memory the entries lie in.
+//! Pure: an [`Entry`] handles an [`Event`] and returns actions, by the rows of a [`table`]. The switch around
+//! it knows sessions, ports and time; an entry knows none of them. [`Slots`] is the memory of the entries.
 //!
 //! Rules: PROTOCOL 12.6 to 12.16.
 

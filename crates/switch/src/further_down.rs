@@ -1,21 +1,22 @@
-//! Look-ups in a tree that the switch knows begin further down than they say (PROTOCOL 13.14; Fat-B+Tree III).
+//! Index lookups at the switch: traversals of a known tree begin at a deeper node than requested (PROTOCOL
+//! 13.14; Fat-B+Tree III).
 
 use alloc::vec::Vec;
 use farmem_index::{Descent, IndexTables};
 use farmem_wire::message::{Batch, PairBuf};
 use farmem_wire::{Body, Message};
 
-/// What became of a request's pointers: room that is used again for each request.
+/// Rewritten pointers of a request. The buffers are reused for each request.
 #[derive(Debug, Default)]
 pub(crate) struct FurtherDown {
-    /// The pairs of a batch, as they begin.
+    /// The pairs of a batch with their new pointers.
     pairs: PairBuf,
     descents: Vec<Descent>,
 }
 
 impl FurtherDown {
-    /// Has a traversal of a tree, or each of a batch, begin at the deepest node that is known on the way to its key. What it may do there is checked as for any
-    /// other address.
+    /// Moves the start of a traversal, or of each traversal of a batch, to the deepest known node on the path
+    /// to its key. Protection is checked there as for any other address.
     pub(crate) fn begin_further_down<'a>(&'a mut self, index: &IndexTables, message: &mut Message<'a>) {
         self.descents.clear();
         if index.is_empty() {
@@ -30,7 +31,7 @@ impl FurtherDown {
             }
             Body::Batch(batch) => {
                 self.pairs.clear();
-                // Pairs that follow each other mostly begin at one root: those go down together.
+                // Consecutive pairs mostly begin at one root: they descend together.
                 let mut pairs = batch.pairs();
                 let mut next = batch.pairs().peekable();
                 while let Some(first) = next.next() {
@@ -58,7 +59,7 @@ impl FurtherDown {
         }
     }
 
-    /// The descents of the request that was looked at last.
+    /// Returns the descents of the last request.
     pub(crate) fn descents(&self) -> &[Descent] {
         &self.descents
     }

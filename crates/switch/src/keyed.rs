@@ -1,4 +1,5 @@
-//! Keyed READs: where a key leads, and what the responder is to make of it (PROTOCOL 15.4 to 15.7, 16.11 to 16.13; Fat-B+Tree III-D).
+//! Keyed READs: lookup of the key, and the READ that the responder gets (PROTOCOL 15.4 to 15.7, 16.11 to
+//! 16.13; Fat-B+Tree III-D).
 //!
 //! ```text
 //!   host --- READ key, rkey 0 ---> first ----> between ----> last --- READ address, rkey ---> node
@@ -6,9 +7,11 @@
 //!                                    `-- temporary header, rkey 0 --'
 //! ```
 //!
-//! With one switch all of it happens at once ([`KeyedRead::finish`]), and no header is on the wire. What is here is pure: it decides about one READ REQUEST, from tables, and keeps nothing.
+//! With one switch all steps happen at once ([`KeyedRead::finish`]), without a header on the wire. This file
+//! is pure: it decides about one READ REQUEST from tables and keeps no state.
 //!
-//! What is refused goes on all the same, in a form that the responder must refuse ([`refuse`]): so its NAK comes in order, and behind what came before.
+//! A refused READ is forwarded in a form that the responder must refuse ([`refuse`]). So its NAK is sent in
+//! order, after the answers to earlier requests.
 
 use crate::protect::Denial;
 use crate::{Protection, Translation};
@@ -17,44 +20,46 @@ use farmem_wire::headers::DMA_LEN_MAX;
 use farmem_wire::message::Relayed;
 use farmem_wire::{Keyed, NodeId, Perm, Reth, Rkey, VirtAddr};
 
-/// A keyed READ on its way.
+/// A keyed READ in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyedRead {
-    /// What stands in the temporary header, where there is one.
+    /// Contents of the temporary header, if there is one.
     pub keyed: Keyed,
-    /// The deepest node that was found so far.
+    /// The deepest node found so far.
     pub at: VirtAddr,
-    /// What it asks for, in bytes.
+    /// Requested bytes.
     pub len: u32,
-    /// By which entries of this switch's tables it was found; none when they knew nothing.
+    /// The entries of this switch's tables that were used; none if the tables had no match.
     pub descent: Option<Descent>,
 }
 
-/// Why a keyed READ is none that a node may carry out.
+/// The reason why a keyed READ is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Refused {
-    /// Its connection has no tree.
+    /// The connection has no tree.
     NoRoot,
-    /// It asks for more than one path MTU.
+    /// The READ asks for more than one path MTU.
     TooLong,
-    /// Nothing that the key leads to is at the connection's node.
+    /// No node of the tree that the key leads to is at the connection's memory node.
     Elsewhere,
     /// The domain may not read there.
     Denied(Denial),
-    /// Its temporary header names another domain or node than the connection has.
+    /// The temporary header has another domain or node than the connection.
     Misdirected,
 }
 
-/// True for a READ that has a key in the place of its address (PROTOCOL 15.4), if it comes from the host of a connection through the switch.
+/// Returns true for a READ with a key in place of its address (PROTOCOL 15.4), if a host sends it over a
+/// relayed connection.
 #[must_use]
 pub fn is_keyed(reth: &Reth) -> bool {
     reth.rkey == Rkey(0) && reth.dma_len > 0
 }
 
-/// What the switch does that a host's keyed READ comes to first: it begins at the root of the connection's tree.
+/// Starts a host's keyed READ at the first switch: at the root of the connection's tree.
 ///
 /// # Errors
-/// [`Refused::NoRoot`] and [`Refused::TooLong`]: it goes on as [`refuse`] says, without a header.
+/// [`Refused::NoRoot`] and [`Refused::TooLong`]; the caller forwards the READ as [`refuse`] returns it,
+/// without a header.
 pub fn begin(connection: &Relayed, reth: &Reth) -> Result<KeyedRead, Refused> {
     if reth.dma_len > connection.pmtu as u32 {
         return Err(Refused::TooLong);
@@ -68,19 +73,21 @@ pub fn begin(connection: &Relayed, reth: &Reth) -> Result<KeyedRead, Refused> {
 }
 
 impl KeyedRead {
-    /// One that came from another switch, with its header.
+    /// Continues a READ that arrived from another switch, with its header.
     #[must_use]
     pub const fn arrived(keyed: Keyed, reth: &Reth) -> Self {
         Self { keyed, at: reth.va, len: reth.dma_len, descent: None }
     }
 
-    /// What each switch on the way does: the deepest node that it knows, of those at the node that the READ goes to (PROTOCOL 15.5, 16.13).
+    /// Descends to the deepest known node, among those at the READ's memory node (PROTOCOL 15.5, 16.13). Each
+    /// switch on the path does this.
     ///
-    /// `owner` says which node has an address.
+    /// `owner` returns the memory node of an address.
     pub fn lead_on(&mut self, index: &IndexTables, owner: impl Fn(VirtAddr) -> Option<NodeId>) {
         let Keyed { key, domain, node, .. } = self.keyed;
         let may_take = |at: VirtAddr| owner(at) == Some(node);
-        // A tree that is not known here leads no further at the first switch. Behind it what others found may be a node of its sets.
+        // At the first switch an unknown tree leads nowhere. Behind it, the node found so far may be one of
+        // this switch's sets.
         let behind = self.keyed.hops < Keyed::HOPS_MAX;
         let led = index.lead(domain, self.at, key, &may_take);
         let led = led.or_else(|| if behind { index.lead_on(domain, self.at, key, &may_take) } else { None });
@@ -89,17 +96,18 @@ impl KeyedRead {
         }
     }
 
-    /// The header for the next switch: none when it has come by too many.
+    /// Returns the header for the next switch; none if the READ passed too many.
     #[must_use]
     pub fn onward(&self) -> Option<Keyed> {
         let hops = self.keyed.hops.checked_sub(1)?;
         Some(Keyed { hops, ..self.keyed })
     }
 
-    /// What the last index switch does, to whose node it goes: the RETH that the node gets, which checks the domain's protection itself (PROTOCOL 16.13).
+    /// Returns the RETH for the node; the last index switch calls this. The node checks the domain's
+    /// protection itself (PROTOCOL 16.13).
     ///
     /// # Errors
-    /// [`Refused::Elsewhere`]: it goes on as [`refuse`] says.
+    /// [`Refused::Elsewhere`]; the caller forwards the READ as [`refuse`] returns it.
     pub fn leave(&self, owner: impl Fn(VirtAddr) -> Option<NodeId>) -> Result<Reth, Refused> {
         if owner(self.at) != Some(self.keyed.node) {
             return Err(Refused::Elsewhere);
@@ -107,10 +115,11 @@ impl KeyedRead {
         Ok(Reth { va: self.at, rkey: self.keyed.rkey, dma_len: self.len })
     }
 
-    /// What the rack's switch does, which knows the connection: the RETH that the node gets (PROTOCOL 15.5).
+    /// Returns the RETH for the node; the rack's switch, which knows the connection, calls this (PROTOCOL
+    /// 15.5).
     ///
     /// # Errors
-    /// [`Refused`]: it goes on as [`refuse`] says.
+    /// [`Refused`]; the caller forwards the READ as [`refuse`] returns it.
     pub fn finish(
         &self,
         connection: &Relayed,
@@ -132,8 +141,8 @@ impl KeyedRead {
     }
 }
 
-/// The RETH of a keyed READ that the responder is to refuse: rkey 0 is none's (NAK 0x62), and no responder of ours answers so many bytes (NAK 0x61)
-/// (PROTOCOL 15.6).
+/// Returns the RETH of a keyed READ that the responder must refuse: no connection has rkey 0 (NAK 0x62), and
+/// no farmem responder answers that many bytes (NAK 0x61) (PROTOCOL 15.6).
 #[must_use]
 pub const fn refuse(reth: &Reth, why: Refused) -> Reth {
     let dma_len = if matches!(why, Refused::TooLong) { DMA_LEN_MAX } else { reth.dma_len };

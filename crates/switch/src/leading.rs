@@ -1,4 +1,5 @@
-//! Traversals that are led through a FatTree of switches, each with its part of the index (PROTOCOL 16.5 to 16.9; Fat-B+Tree IV-A, III-D).
+//! Traversals through a FatTree of switches, each with a part of the index (PROTOCOL 16.5 to 16.9; Fat-B+Tree
+//! IV-A, III-D).
 //!
 //! ```text
 //!             core            fat root: the child of a range, and its server
@@ -10,8 +11,9 @@
 //!   memory node               starts from the deepest node that was found
 //! ```
 //!
-//! The first hop is the rack's switch. It keeps no state per request, so it does not know whether those above it are there: it watches one at a time of what it sent
-//! up ([`Fabric`]). Look-ups that share a datagram go up together, and part at the core, to each server those that are its ([`Parts`]).
+//! The first hop is the rack's switch. It keeps no state per request, so it cannot know whether the switches
+//! above are alive. It watches one request at a time that it sent up ([`Fabric`]). Lookups that share a
+//! datagram go up together, and split at the core by server ([`Parts`]).
 
 use crate::switch::Outbox;
 use crate::{Note, Reason, Switch};
@@ -22,32 +24,34 @@ use farmem_transport::ud::Peer;
 use farmem_wire::message::{Batch, Lead, Led, Pair, PairBuf, SWITCHES_MAX};
 use farmem_wire::{Body, Header, Message, NodeId, Pmtu, RequestId, VirtAddr};
 
-/// A traversal that was sent up and has not come again for so long has arrived: longer than a host waits before it sends again.
+/// Time after which a traversal that was sent up and not repeated has arrived: longer than a host's timeout.
 const WATCH_TIME: Duration = Duration::from_millis(200);
-/// The same of a keyed READ: longer than a requester waits to whom the control plane advised its timeout, which may be four times that (PROTOCOL 14.6; IBA 9.9.2.1.1).
+/// Time after which a keyed READ has arrived: longer than a requester's timeout, which may be four times the one
+/// that the control plane advised (PROTOCOL 14.6; IBA 9.9.2.1.1).
 const WATCH_TIME_KEYED: Duration = Duration::from_millis(300);
-/// How much trust there is at most.
+/// The most trust.
 const TRUST_MAX: u8 = 8;
-/// Below it nothing goes up but what is watched.
+/// Trust below which only watched requests go up.
 const TRUST_OPEN: u8 = 4;
-/// What one that came again takes away; one that did not gives one.
+/// Loss of trust for a repeated request; a request that was not repeated adds one.
 const TRUST_LOST: u8 = 3;
 
-/// Whether the switches above are there, as far as the first hop can tell (PROTOCOL 16.8, 16.12).
+/// The first hop's estimate whether the switches above are alive (PROTOCOL 16.8, 16.12).
 ///
-/// A request that is lost comes again. Of one request at a time this remembers what it is known by: a host that sends it again says that it was lost.
+/// A lost request is repeated. The estimate remembers the id of one request at a time: if the host repeats
+/// it, it was lost.
 #[derive(Clone, Debug)]
 pub(crate) struct Fabric<Id> {
     trust: u8,
     is_open: bool,
-    /// For how long one is watched.
+    /// Time for which a request is watched.
     time: Duration,
-    /// The request that is watched, and until when.
+    /// The watched request, and the end of its watch.
     watched: Option<(Id, Instant)>,
 }
 
 impl Fabric<RequestId> {
-    /// Of traversals.
+    /// Creates the estimate for traversals.
     pub(crate) const fn of_traversals() -> Self {
         Self::watching_for(WATCH_TIME)
     }
@@ -58,12 +62,12 @@ impl<Id: Copy + PartialEq> Fabric<Id> {
         Self { trust: TRUST_MAX, is_open: true, time, watched: None }
     }
 
-    /// Of keyed READs.
+    /// Creates the estimate for keyed READs.
     pub(crate) const fn of_keyed_reads() -> Self {
         Self::watching_for(WATCH_TIME_KEYED)
     }
 
-    /// True when a request that comes for the first time goes up.
+    /// Returns true if a request that arrives for the first time goes up.
     pub(crate) fn goes_up(&mut self, now: Instant, request: Id) -> bool {
         if self.watched.is_some_and(|(_, until)| until <= now) {
             self.watched = None;
@@ -77,12 +81,12 @@ impl<Id: Copy + PartialEq> Fabric<Id> {
         self.is_open || watches
     }
 
-    /// True for the request that is watched.
+    /// Returns true for the watched request.
     pub(crate) fn watches(&self, now: Instant, request: Id) -> bool {
         self.watched.is_some_and(|(watched, until)| watched == request && now < until)
     }
 
-    /// A request that could have gone up came again.
+    /// Records that a request that could have gone up was repeated.
     pub(crate) fn came_again(&mut self, request: Id) {
         if self.watched.is_some_and(|(watched, _)| watched == request) {
             self.watched = None;
@@ -97,17 +101,17 @@ impl<Id: Copy + PartialEq> Fabric<Id> {
     }
 }
 
-/// What of a batch goes to one server, or nowhere from here.
+/// The pairs of a batch that go to one server, or that cannot be led from here.
 #[derive(Debug, Default)]
 struct Part {
     server: Option<NodeId>,
-    /// The counter of its first pair.
+    /// Counter of the first pair.
     first: u32,
     pairs: PairBuf,
     descents: Vec<Descent>,
 }
 
-/// The parts of a batch: memory that is used again for each.
+/// The parts of a batch, with buffers that are reused for each batch.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     all: Vec<Part>,
@@ -136,7 +140,8 @@ impl Parts {
 }
 
 impl Switch {
-    /// Sends a host's traversals up, if there is a way for them (PROTOCOL 16.6). None: they go as any others.
+    /// Sends a host's traversals up, if the fabric leads them (PROTOCOL 16.6). None: the caller routes them
+    /// as any others.
     pub(crate) fn lead_up(&mut self, now: Instant, message: &Message<'_>, out: &mut Outbox) -> Option<Note> {
         let (led, root) = match message.body {
             Body::Traverse(traverse) => (Led::One(traverse), traverse.cur_ptr),
@@ -147,7 +152,7 @@ impl Switch {
         let port = Port(self.soft.ways().up(header.domain, root, led.program())?);
         let index = port.as_index()?;
         let core = self.tables.peer(port)?;
-        // Those of a batch that begin elsewhere would be led from nowhere.
+        // Pairs of a batch that begin elsewhere could not be led.
         if let Led::Batch(batch) = led
             && batch.pairs().any(|pair| pair.cur_ptr != root)
         {
@@ -158,7 +163,7 @@ impl Switch {
             return None;
         }
         let fits = Pmtu::fitting(message.len()).is_some_and(|pmtu| message.len() + Lead::LEN <= pmtu.bytes());
-        // What is refused, or has no node to go to, is refused here.
+        // A request that would be refused, or has no reachable node, is refused here.
         if !fits || !matches!(self.route(message), Ok(Some(_))) {
             return None;
         }
@@ -170,7 +175,8 @@ impl Switch {
         Some(Note::LedUp { index })
     }
 
-    /// Traversals from another switch (PROTOCOL 16.7). What cannot be led on goes back to the rack's switch, which routes it as any other.
+    /// Handles traversals from another switch (PROTOCOL 16.7). Those that cannot be led on return to the
+    /// rack's switch, which routes them as any others.
     pub(crate) fn lead(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
         let Ok(mut lead) = Lead::parse(payload) else { return Note::Dropped(Reason::Message) };
         if lead.header.hops == 0 {
@@ -185,7 +191,8 @@ impl Switch {
         self.go_on(&lead, found.as_slice(), out)
     }
 
-    /// The next steps of one traversal, as far as its tree is known here; its server, when no switch has said yet.
+    /// Descends one traversal as far as this switch knows its tree; also finds its server if no earlier
+    /// switch did.
     fn find(&self, lead: &mut Lead<'_>) -> Option<Descent> {
         let Lead {
             header: Header { domain, .. }, root, ref mut server, led: Led::One(ref mut traverse), ..
@@ -206,7 +213,7 @@ impl Switch {
         Some(descent)
     }
 
-    /// The same of a batch: what goes to one server goes on together.
+    /// Descends a batch; pairs for one server stay together.
     fn lead_batch(&mut self, lead: &Lead<'_>, batch: &Batch<'_>, out: &mut Outbox) -> Note {
         let mut parts = core::mem::take(&mut self.parts);
         self.divide(lead, batch, &mut parts);
@@ -255,12 +262,13 @@ impl Switch {
         self.soft.ways().server_of(at).filter(|server| Port::is_node(server.0))
     }
 
-    /// The next one on the way to a server, when it is among the peers.
+    /// Returns the next hop on the path to a server, if it is among the peers.
     pub(crate) fn next_hop(&self, server: NodeId) -> Option<Peer> {
         self.soft.ways().next_hop(server).and_then(|port| self.tables.peer(Port(port)))
     }
 
-    /// Sends traversals on to the next switch, or to their server; those that no way leads on go back.
+    /// Sends traversals to the next switch, or to their server; without a next hop, back to the rack's
+    /// switch.
     fn go_on(&mut self, lead: &Lead<'_>, descents: &[Descent], out: &mut Outbox) -> Note {
         let next = lead.server.and_then(|server| self.next_hop(server));
         let note = match (next, lead.server) {
@@ -293,7 +301,7 @@ mod tests {
     use super::*;
     use farmem_wire::HostId;
 
-    /// What happens to requests one after the other: each goes up or not, and is lost there or not.
+    /// A sequence of requests: each goes up or not, and is lost there or not.
     struct Story {
         fabric: Fabric<RequestId>,
         now: Instant,
@@ -305,7 +313,7 @@ mod tests {
             Self { fabric: Fabric::of_traversals(), now: Instant::ZERO, counter: 0 }
         }
 
-        /// So many requests, a microsecond apart; those that go up are lost. Answers how many went up.
+        /// Plays requests a microsecond apart; those that go up are lost. Returns the number that went up.
         fn lost(&mut self, requests: u32) -> u32 {
             let mut up = 0;
             for _ in 0..requests {
@@ -321,7 +329,7 @@ mod tests {
             up
         }
 
-        /// So many requests, each a time after the one before in which the watched one is known to have arrived.
+        /// Plays requests so far apart that the watched one is known to have arrived.
         fn arrive(&mut self, requests: u32) -> u32 {
             let mut up = 0;
             for _ in 0..requests {

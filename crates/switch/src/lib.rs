@@ -1,17 +1,19 @@
-//! The switch role: it routes what it can allow, and answers what it cannot.
+//! The switch role: routes requests that it allows, and answers those that it refuses.
 //!
-//! [`Switch`] is the role. Between a host and the memory nodes it takes the domain from the session a request came over,
-//! checks protection ([`Protection`], MIND 4.2), translates ([`Translation`], MIND 4.1) and forwards; a traversal that left its
-//! node comes back and is routed on (PULSE 5). Its tables are changed by the control plane and by nobody else; so is its soft state
-//! ([`Soft`]), which comes as one image and changes at once.
+//! [`Switch`] is the role. Between hosts and memory nodes it takes the domain from a request's session,
+//! checks protection ([`Protection`], MIND 4.2), translates ([`Translation`], MIND 4.1) and forwards. A
+//! traversal that leaves its node returns to the switch and is routed again (PULSE 5). Only the control plane
+//! changes its tables and its soft state ([`Soft`]), which arrives as one image and changes at once.
 //!
-//! A switch of a FatTree is the same role with other tables: it has no sessions, takes traversals of trees from other switches, and leads them on by its
-//! part of the index (Fat-B+Tree IV-A).
+//! A switch of a FatTree is the same role with other tables. It has no sessions, accepts traversals of trees
+//! from other switches, and leads them on with its part of the index (Fat-B+Tree IV-A).
 //!
-//! It keeps no state per request and executes nothing. Packets of reliable connections go directly between host and node, but for those of connections that
-//! were set up through the switch; a READ of these can have a key in the place of its address ([`keyed`], Fat-B+Tree III-D).
+//! The switch keeps no state per request and executes none. Packets of reliable connections go directly
+//! between host and node, except for relayed connections. A READ of a relayed connection may have a key in
+//! place of its address ([`keyed`], Fat-B+Tree III-D).
 //!
-//! Rules: docs/protocol/06-the-switch.md, docs/protocol/15-through-the-switch.md, docs/protocol/16-fat-tree.md.
+//! Rules: docs/protocol/06-the-switch.md, docs/protocol/15-through-the-switch.md,
+//! docs/protocol/16-fat-tree.md.
 #![no_std]
 #![forbid(unsafe_code)]
 

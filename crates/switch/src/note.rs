@@ -1,11 +1,11 @@
-//! What the switch tells whoever watches: one note per frame it was given.
+//! Observations of the switch: one note per received frame.
 
 use crate::directory::Outcome;
 use crate::keyed::Refused;
 use farmem_wire::message::Verdict;
 use farmem_wire::{NodeId, Status};
 
-/// What became of a frame. Every frame ends in exactly one note.
+/// The outcome of a frame. Every frame causes exactly one note.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Note {
     /// A host's request went to this node.
@@ -13,19 +13,19 @@ pub enum Note {
         /// The node that owns the address.
         node: NodeId,
     },
-    /// A traversal of a host went to its node, from further down than where it would have begun (PROTOCOL 13.14).
+    /// A host's traversal went to its node, with a deeper first node than requested (PROTOCOL 13.14).
     Indexed {
         /// The node.
         node: NodeId,
     },
-    /// A traversal of a host went up to this switch of the index (PROTOCOL 16.6).
+    /// A host's traversal went up to this index switch (PROTOCOL 16.6).
     LedUp {
-        /// Its number.
+        /// Number of the index switch.
         index: u16,
     },
     /// A traversal from another switch went on to this one.
     LedDown {
-        /// Its number.
+        /// Number of the index switch.
         index: u16,
     },
     /// A traversal from another switch went to its node.
@@ -33,14 +33,15 @@ pub enum Note {
         /// The node.
         node: NodeId,
     },
-    /// Traversals of a batch from another switch went on in so many parts, each as one of these.
+    /// The traversals of a batch from another switch were split into this many parts, each forwarded as one
+    /// of these.
     LedApart {
-        /// How many.
+        /// Number of parts.
         parts: u16,
     },
-    /// A traversal from another switch went back to the rack's switch: no way leads on from here.
+    /// A traversal from another switch returned to the rack's switch: there is no next hop.
     LedBack,
-    /// A traversal that left one node went on to this one.
+    /// A traversal that left one node was forwarded to this one.
     Continued {
         /// The node that owns the next pointer.
         node: NodeId,
@@ -49,29 +50,29 @@ pub enum Note {
     Refused(Status),
     /// A batch of table updates was applied.
     Updated {
-        /// Its number.
+        /// Number of the batch.
         seq: u64,
     },
-    /// A batch was applied only up to an update that was refused.
+    /// A batch was applied up to a refused update.
     UpdateRefused {
-        /// Its number.
+        /// Number of the batch.
         seq: u64,
-        /// Why.
+        /// Status of the refused update.
         status: Status,
     },
-    /// A batch came again with other bytes: the switch has stopped (PROTOCOL 5.11).
+    /// A batch was repeated with other bytes: the switch has stopped (PROTOCOL 5.11).
     UpdateChanged {
-        /// Its number.
+        /// Number of the batch.
         seq: u64,
     },
-    /// A batch that was applied before was answered again.
+    /// A repeated batch was answered again.
     UpdateRepeated {
-        /// Its number.
+        /// Number of the batch.
         seq: u64,
     },
-    /// A page message reached its region's entry, or would have.
+    /// A page message reached its region's entry, or found none.
     Page(Outcome),
-    /// A page was refused, or a write-back was not wanted.
+    /// A page was refused, or a write-back was void.
     PageRefused(Status),
     /// A write-back went to this node.
     PageForwarded {
@@ -82,40 +83,41 @@ pub enum Note {
     Listed,
     /// Regions were split and merged.
     Resized {
-        /// So many.
+        /// Number of changed regions.
         done: u32,
-        /// So many were not as thought, or not idle, and stayed.
+        /// Number of regions that had changed, or were not idle, and stayed.
         refused: u32,
     },
-    /// A part of an image was taken.
+    /// A part of an image was accepted.
     SoftLoaded,
-    /// One that is too old, or out of order, was answered with what is there; so was a flip of what is not there.
+    /// A part that was too old or out of order, or a flip of an incomplete image, was answered with the
+    /// present state.
     SoftNotTaken,
-    /// An image stands that did not before.
+    /// Another image stands.
     SoftFlipped,
     /// An image was refused.
     SoftRefused(Verdict),
-    /// The control plane was told what stands.
+    /// The control plane got the state of the images.
     SoftShown,
-    /// The control plane was told what the tables of a section counted.
+    /// The control plane got the counters of a section.
     SoftCounted,
-    /// A packet of a connection through the switch went on to the other end.
+    /// A packet of a relayed connection was forwarded to the other end.
     Relayed,
     /// A keyed READ went to this node.
     Keyed {
         /// The node.
         node: NodeId,
-        /// True when tables led it to a node; false when it went to the root, as to a tree that is not known.
+        /// True if tables led it to a node; false if it went to the root, because the tree is unknown.
         indexed: bool,
     },
-    /// A keyed READ went up to this switch of the index (PROTOCOL 16.11).
+    /// A keyed READ went up to this index switch (PROTOCOL 16.11).
     KeyedUp {
-        /// Its number.
+        /// Number of the index switch.
         index: u16,
     },
     /// A keyed READ from another switch went on to this one.
     KeyedDown {
-        /// Its number.
+        /// Number of the index switch.
         index: u16,
     },
     /// A keyed READ from another switch went to its node.
@@ -123,49 +125,51 @@ pub enum Note {
         /// The node.
         node: NodeId,
     },
-    /// A keyed READ from another switch went back to the rack's switch: no way leads on from here.
+    /// A keyed READ from another switch returned to the rack's switch: there is no next hop.
     KeyedBack,
-    /// A keyed READ went to its node to be refused there.
+    /// A keyed READ was forwarded to its node to be refused there.
     KeyedRefused(Refused),
-    /// A frame went nowhere and was not answered.
+    /// A frame was dropped without an answer.
     Dropped(Reason),
 }
 
-/// Why a frame was dropped.
+/// The reason why a frame was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Reason {
     /// The bytes are not a frame.
     Frame,
-    /// A packet of a reliable connection, to a queue pair that is no connection's through the switch.
+    /// A packet of a reliable connection to an unknown queue pair.
     NoConnection,
-    /// A packet of a connection through the switch, from a port that is not the end that sends to this queue pair.
+    /// A packet of a relayed connection from another port than the end that sends to this queue pair.
     NotItsEnd,
-    /// A datagram with immediate data, which means nothing here.
+    /// A datagram with immediate data.
     Immediate,
-    /// No session and not our own endpoint.
+    /// The queue pair is neither a session's nor the switch's own.
     UnknownQueuePair,
     /// The Q_Key is not the endpoint's.
     WrongKey,
     /// The endpoint belongs to another port than the one the frame came from.
     WrongPort,
-    /// Not a message, and nothing of it can be answered.
+    /// Not a message, and without the fields for an answer.
     Message,
-    /// A response: nobody owes the switch one.
+    /// A response: the switch sends no requests.
     Response,
-    /// A node sent something else than a traversal to be continued.
+    /// A node sent another message than a traversal to be continued.
     NotContinuation,
-    /// The host to be answered is in no table.
+    /// The host to be answered is unknown.
     UnknownOrigin,
-    /// The node that has the address, or the other end of the connection, is to join again.
+    /// The node of the address, or the other end of the connection, left and is to join again.
     NodeGone,
-    /// It writes, and was sent before its node joined: an earlier incarnation may have executed it (PROTOCOL 6.26).
+    /// A writing request that was sent before its node joined: an earlier incarnation may have executed it
+    /// (PROTOCOL 6.26).
     Outdated,
-    /// About pages, from a host that has no lease.
+    /// A page message from a host without a lease.
     NoLease,
-    /// A traversal from another switch, which no way leads on from here, also not back to the rack's switch (PROTOCOL 16.7).
+    /// A traversal from another switch without a next hop, and without a path back to the rack's switch
+    /// (PROTOCOL 16.7).
     NoWay,
-    /// It passed too many switches.
+    /// The message passed too many switches.
     Astray,
-    /// A batch of updates that is older than the last one, or ahead of the next one.
+    /// A batch of updates older than the last one, or ahead of the next one.
     Sequence,
 }

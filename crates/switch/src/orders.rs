@@ -1,8 +1,8 @@
-//! The control plane's and the nodes' messages about the directory (PROTOCOL 12.41 to 12.45).
+//! Messages of the control plane and the nodes about the directory (PROTOCOL 12.41 to 12.45).
 //!
-//! Resets are ordered and ended here, regions listed, split and merged. Nothing is remembered of a message: what was lost is asked for
-//! again, and whatever comes twice finds its work done. Beside that, some table updates mean that hosts must give pages up: those of a
-//! node that is no more, and those that a domain may not use any more.
+//! The control plane starts and ends resets here, and lists, splits and merges regions. The switch keeps no
+//! state of a message: the control plane retransmits, and duplicates have no effect. Some table updates also
+//! recall pages: those of a removed node, and those that a domain may no longer use.
 
 use crate::directory::{Event, Outcome, Phase, SlotError};
 use crate::switch::Outbox;
@@ -16,8 +16,8 @@ use farmem_wire::message::{
 use farmem_wire::{HostId, NodeId, Perm, RequestId, VirtAddr};
 
 impl Switch {
-    /// What an update means for the directory, and for requests from before it (PROTOCOL 6.26), before the tables take it (12.44): by then they
-    /// may not say any more whose the pages were.
+    /// Applies an update to the directory and to the check of old requests (PROTOCOL 6.26), before the tables
+    /// apply it (12.44): afterwards the tables may no longer know the owner of the pages.
     pub(crate) fn before_update(&mut self, update: &Update, out: &mut Outbox) {
         match *update {
             Update::Peer { port, qpn, qkey, .. } => {
@@ -48,8 +48,8 @@ impl Switch {
         }
     }
 
-    /// Regions that a vma of which the tables just learned ends in the middle of: none, unless what had its addresses before was not taken back
-    /// (PROTOCOL 12.52).
+    /// Resets regions that cross the border of a new vma. There are none, unless the addresses' earlier pages
+    /// were not recalled (PROTOCOL 12.52).
     fn reset_across(&mut self, base: VirtAddr, len: u64, out: &mut Outbox) {
         let last = Page::of(VirtAddr(base.0.saturating_add(len - 1)));
         for region in self.regions(Page::of(base), last) {
@@ -59,7 +59,7 @@ impl Switch {
         }
     }
 
-    /// What an update that the tables took means for the directory (PROTOCOL 12.35, 12.36).
+    /// Applies an update that the tables accepted to the directory (PROTOCOL 12.35, 12.36).
     pub(crate) fn after_update(&mut self, update: &Update, out: &mut Outbox) {
         let directory = &mut self.directory;
         match *update {
@@ -95,12 +95,12 @@ impl Switch {
         }
     }
 
-    /// A message of the control plane about the directory.
+    /// Handles a message of the control plane about the directory.
     pub(crate) fn order(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
         let Ok(DirectoryMessage { token, body }) = DirectoryMessage::parse(payload) else {
             return Note::Dropped(Reason::Message);
         };
-        // It is listening: what it was told without being asked may be told again.
+        // The control plane listens: unsolicited messages may be sent again.
         self.directory.told_full = false;
         match body {
             DirectoryBody::Reset(page) => self.reset_page(token, page, out),
@@ -111,7 +111,7 @@ impl Switch {
         }
     }
 
-    /// A node's page was to be read, and a host may have its latest bytes (PROTOCOL 12.29).
+    /// Handles a node's notice that a page is to be read whose latest bytes a host may have (PROTOCOL 12.29).
     pub(crate) fn visit(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
         match DirectoryMessage::parse(payload) {
             Ok(DirectoryMessage { body: DirectoryBody::Visit(page), .. }) => {
@@ -134,7 +134,7 @@ impl Switch {
         }
     }
 
-    /// Says whom the page's region waits for, when it is being reset (PROTOCOL 12.51).
+    /// Reports the hosts that a reset of the page's region waits for (PROTOCOL 12.51).
     fn tell_awaited(&mut self, token: RequestId, page: Page, out: &mut Outbox) {
         let found = self.directory.slots.as_mut().and_then(|slots| slots.lookup(page));
         let Some((region, entry)) = found.filter(|(_, entry)| entry.phase() == Phase::Resetting) else {
@@ -144,7 +144,8 @@ impl Switch {
         self.tell_control(token, body, out);
     }
 
-    /// Resets the page's region, or has those asked again who did not answer; none when there is no region.
+    /// Resets the page's region, or repeats the recall to hosts that did not answer; none if there is no
+    /// region.
     fn reset(&mut self, page: Page, out: &mut Outbox) -> Option<Outcome> {
         let live = self.directory.live;
         let (_, entry) = self.directory.slots.as_mut()?.lookup(page)?;
@@ -156,7 +157,7 @@ impl Switch {
         }
     }
 
-    /// The region is free, and its slot too: whoever wants a page of it gets a new one.
+    /// Ends a reset and frees the slot: the next request for a page gets a new region.
     fn end_reset(&mut self, token: RequestId, region: Region, seq: Seq, out: &mut Outbox) -> Note {
         let slots = self.directory.slots.as_mut();
         let known = slots.and_then(|slots| slots.lookup(region.base())).is_some_and(|(its, _)| its == region);
@@ -196,7 +197,8 @@ impl Switch {
         Note::Listed
     }
 
-    /// What is not idle, or not there as it was thought to be, stays: the next listing says so (PROTOCOL 12.16). So do halves in two vmas (12.52).
+    /// Splits and merges regions. Regions that are not idle or have changed stay; the next listing shows them
+    /// (PROTOCOL 12.16). Halves in two vmas stay too (12.52).
     fn resize(&mut self, rows: Rows<'_>) -> Note {
         let (mut done, mut refused) = (0, 0);
         if let Some(slots) = self.directory.slots.as_mut() {
@@ -213,7 +215,7 @@ impl Switch {
         Note::Resized { done, refused }
     }
 
-    /// No slot is free: the control plane is to free one. It is told once until it is heard of again.
+    /// Asks the control plane to free a slot. The request is sent once until the control plane answers.
     pub(crate) fn tell_full(&mut self, page: Page, out: &mut Outbox) {
         if !core::mem::replace(&mut self.directory.told_full, true) {
             self.tell_control(RequestId(0), DirectoryBody::Full(page), out);
@@ -230,7 +232,7 @@ impl Switch {
         self.send_bytes(peer, message.len(), |bytes| message.emit(bytes), out);
     }
 
-    /// The regions that have a page from the first to the last.
+    /// Returns the regions with a page from the first to the last.
     fn regions(&self, first: Page, last: Page) -> Vec<Region> {
         self.directory.slots.as_ref().map_or_else(Vec::new, |slots| slots.overlapping(first, last))
     }

@@ -1,13 +1,14 @@
-//! Requests that write and were sent before their memory node joined: they may have been executed by an earlier incarnation of it, which
-//! remembered them, and this one does not (PROTOCOL 6.26).
+//! Detection of writing requests that were sent before their memory node joined. An earlier incarnation of
+//! the node, which remembered them, may have executed them; this one does not know (PROTOCOL 6.26).
 //!
-//! [`Outdated`] keeps the newest such request of each host and, for each node, which that was when the node joined. So a copy that was
-//! captured on its way, and is sent again after the node started again, is told from what the host sent since.
+//! [`Outdated`] keeps the newest writing request of each host and, for each node, a copy of these from when
+//! the node joined. So a captured copy that is sent again after the node restarted is told from later
+//! requests.
 
 use alloc::collections::BTreeMap;
 use farmem_wire::{Body, HostId, Message, NodeId, RequestId};
 
-/// The newest requests that write, and those that were the newest when a node joined.
+/// The newest writing requests, now and at each node's join.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Outdated {
     newest: BTreeMap<HostId, RequestId>,
@@ -15,30 +16,30 @@ pub(crate) struct Outdated {
 }
 
 impl Outdated {
-    /// A host's own request goes to a node.
+    /// Records a host's own request to a node.
     pub(crate) fn sent(&mut self, message: &Message<'_>) {
         let Some(last) = last_written(message) else { return };
         let newest = self.newest.entry(last.host()).or_insert(last);
         *newest = (*newest).max(last);
     }
 
-    /// The node is another incarnation from here on, or new.
+    /// Records that a new incarnation of the node joined.
     pub(crate) fn joined(&mut self, node: NodeId) {
         self.joined.insert(node, self.newest.clone());
     }
 
-    /// The node is no more.
+    /// Removes a node.
     pub(crate) fn node_gone(&mut self, node: NodeId) {
         self.joined.remove(&node);
     }
 
-    /// The host is no more: its sessions are gone, over which its requests came. One that has its number later has a later generation.
+    /// Removes a host whose sessions are gone. A later host with its number has a later generation.
     pub(crate) fn host_gone(&mut self, host: HostId) {
         self.newest.remove(&host);
         self.joined.values_mut().for_each(|hosts| _ = hosts.remove(&host));
     }
 
-    /// True of a request that writes and may have been executed by an earlier incarnation of the node.
+    /// Returns true for a writing request that an earlier incarnation of the node may have executed.
     pub(crate) fn is_outdated(&self, node: NodeId, message: &Message<'_>) -> bool {
         let Some(last) = last_written(message) else { return false };
         let newest = self.joined.get(&node).and_then(|hosts| hosts.get(&last.host()));
@@ -46,12 +47,12 @@ impl Outdated {
     }
 }
 
-/// True of a request that writes: a region write, a traversal or batch of a program that stores.
+/// Returns true for a writing request: a region write, or a storing traversal or batch.
 pub(crate) fn writes(message: &Message<'_>) -> bool {
     last_written(message).is_some()
 }
 
-/// The newest request of a message, if it writes: of a batch all were sent at once.
+/// Returns the newest request of a writing message; all pairs of a batch were sent at once.
 fn last_written(message: &Message<'_>) -> Option<RequestId> {
     let request = message.header.request;
     match &message.body {

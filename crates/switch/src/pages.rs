@@ -1,6 +1,8 @@
-//! Page messages: who may ask, which entry it is about, and to whom what it decides goes (PROTOCOL 12.6 to 12.15).
+//! Page messages: checks of the sender, lookup of the directory entry, and delivery of its actions (PROTOCOL
+//! 12.6 to 12.15).
 //!
-//! The decisions are [`crate::directory`]'s. Here are session, protection and translation around them, as around every other request.
+//! [`crate::directory`] decides. This file applies session, protection and translation, as for every other
+//! request.
 
 use crate::directory::{Action, Event, Outcome, SlotError, Slots};
 use crate::switch::Outbox;
@@ -14,21 +16,21 @@ use farmem_wire::message::{
 };
 use farmem_wire::{Domain, HostId, NodeId, Perm, RequestId, Status};
 
-/// The directory of a switch, closed at first.
+/// The directory of a switch, initially closed.
 #[derive(Debug)]
 pub(crate) struct Directory {
     pub(crate) slots: Option<Slots>,
-    /// Slots it opens with.
+    /// Number of slots.
     budget: usize,
-    /// Hosts that may hold pages: those with a lease, and those whose lease did not surely end yet.
+    /// Hosts that may hold pages: those with a lease, and those whose lease has not ended for certain.
     pub(crate) live: HostSet,
-    /// Those of them whose messages count: not of a host that left or joined again.
+    /// Live hosts whose messages count: not a host that left or joined again.
     pub(crate) heard: HostSet,
-    /// The control plane was told that no slot is free, and was not heard of since.
+    /// True if the control plane was told that no slot is free, and has not answered.
     pub(crate) told_full: bool,
-    /// What a step decided; kept for its memory.
+    /// Actions of a step; kept for its allocation.
     actions: Vec<Action>,
-    /// Rows of a listing; likewise.
+    /// Rows of a listing; kept for its allocation.
     pub(crate) rows: Vec<u8>,
 }
 
@@ -53,19 +55,20 @@ impl Directory {
 }
 
 impl Switch {
-    /// Opens the directory with the slots of its budget: from here on pages are served. No region that hosts may still cache pages of has
-    /// numbers above `newest`; after a restart all of them must have been taken back first (PROTOCOL 12.36).
+    /// Opens the directory with the slots of its budget; from here on pages are served. No region of which
+    /// hosts may still cache pages has numbers above `newest`. After a restart all pages must have been
+    /// recalled first (PROTOCOL 12.36).
     pub fn open_directory(&mut self, newest: Seq) {
         self.directory.slots = Some(Slots::new(self.directory.budget, newest));
     }
 
-    /// The directory, for those who look.
+    /// Returns the directory, for observers.
     #[must_use]
     pub const fn directory(&self) -> Option<&Slots> {
         self.directory.slots.as_ref()
     }
 
-    /// A page message over a session. Only a host with a lease has anything to say about pages (PROTOCOL 12.35).
+    /// Handles a page message over a session. Only hosts with a lease may send them (PROTOCOL 12.35).
     pub(crate) fn page_of_host(&mut self, session: Session, payload: &[u8], out: &mut Outbox) -> Note {
         let Ok(message) = PageMessage::parse(payload) else { return Note::Dropped(Reason::Message) };
         let host = session.host;
@@ -90,7 +93,7 @@ impl Switch {
         }
     }
 
-    /// A page message of a memory node: an acknowledgement in a host's name.
+    /// Handles a page message of a memory node: an acknowledgement on behalf of a host.
     pub(crate) fn page_of_node(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
         match PageMessage::parse(payload) {
             Ok(PageMessage { origin, body: PageBody::RecallAck(ack), .. }) => {
@@ -101,7 +104,7 @@ impl Switch {
         }
     }
 
-    /// Whether a request may reach the directory, and makes sure that there is an entry for it.
+    /// Checks whether a request may reach the directory, and adds an entry for it if there is none.
     fn admit(&mut self, session: Session, get: &Get, out: &mut Outbox) -> Result<(), Status> {
         if !self.directory.heard.contains(session.host) {
             return Err(Status::Unsupported);
@@ -111,16 +114,17 @@ impl Switch {
             Access::Modified => Perm::ReadWrite,
         };
         self.check_page(session.domain, get.page, perm)?;
-        // About to be on another node: that passes too.
+        // The page moves to another node, which ends soon.
         if self.tables.translation.is_vacated(get.page.addr()) {
             return Err(Status::Busy);
         }
-        // Closed after a restart, until nobody has anything from before: that passes.
+        // After a restart the directory is closed until no host has old pages, which ends soon.
         let slots = self.directory.slots.as_mut().ok_or(Status::Busy)?;
         if slots.lookup(get.page).is_some() {
             return Ok(());
         }
-        // Next to smaller regions it begins smaller: regions share no page. So it does in a small vma, which it does not leave (PROTOCOL 12.52).
+        // Regions share no page, so a new region next to smaller ones is smaller too. In a small vma it does
+        // not cross the border (PROTOCOL 12.52).
         let regions = (0..=REGION_ORDER_FIRST).rev().map(|order| Region::around(get.page, order));
         for region in regions.filter(|&region| self.tables.vmas.hold(region)) {
             match slots.add(region) {
@@ -133,12 +137,12 @@ impl Switch {
         Err(Status::Busy)
     }
 
-    /// Whether a domain may have a page, and where it is.
+    /// Checks a domain's access to a page; returns the page's node.
     fn check_page(&self, domain: Domain, page: Page, perm: Perm) -> Result<(NodeId, Peer), Status> {
         const LEN: u32 = 1 << PAGE_SHIFT;
         self.tables.protection.check(domain, page.addr(), LEN, perm)?;
         let node = self.tables.translation.lookup(page.addr()).ok_or(Status::NotMapped)?;
-        // It is to join again.
+        // The node left and is to join again.
         let peer = self.tables.node(node).ok_or(Status::Busy)?;
         Ok((node, peer))
     }
@@ -148,7 +152,7 @@ impl Switch {
         Some((node, self.tables.node(node)?))
     }
 
-    /// One step of the page's entry, and what it has sent.
+    /// Steps the page's entry and sends its actions.
     pub(crate) fn step(&mut self, page: Page, event: Event, out: &mut Outbox) -> Note {
         let mut actions = core::mem::take(&mut self.directory.actions);
         let entry = self.directory.slots.as_mut().and_then(|slots| slots.lookup(page));
@@ -170,7 +174,8 @@ impl Switch {
             Action::Grant(host, grant) => self.send_to_host(host, PageBody::Grant(grant), out),
             Action::Busy(host, refusal) => self.send_to_host(host, PageBody::Refusal(refusal), out),
             Action::Read(read) => {
-                // A page whose node has gone meanwhile is as a lost message: the requester asks again, and is told.
+                // If the page's node left meanwhile, this is as a lost message: the host retries and gets the
+                // answer.
                 if let Some((_, node)) = self.node_of(read.page) {
                     self.send_page(node, Domain::default(), read.host, PageBody::Read(read), out);
                 }
@@ -183,13 +188,14 @@ impl Switch {
                     self.tell(node, RequestId(0), DirectoryBody::Clean(page, seq), out);
                 }
             }
-            // Its node has told the one who reads to come again.
+            // The node has already told the reader to retry.
             Action::Delay(_) => {}
         }
     }
 
-    /// Passes a write-back on (PROTOCOL 12.27). The node knows to whom it lent the page: what the domain may do with it by now is not asked,
-    /// or what it wrote just before that was taken from it would be lost. A page that is nowhere nobody wants: that is all its host has to know.
+    /// Forwards a write-back (PROTOCOL 12.27). The node knows to which host it lent the page. The domain's
+    /// present rights are not checked, or writes made under the grant would be lost. A write-back of a page
+    /// that is mapped nowhere is acknowledged as void.
     fn write_back(
         &mut self,
         session: Session,
@@ -206,7 +212,7 @@ impl Switch {
             return Note::PageRefused(Status::NotMapped);
         };
         self.send_page(peer, domain, host, message.body, out);
-        // What waits for it follows at once.
+        // A waiting request follows at once.
         if let Some(ack) = write_back.ack
             && part.is_last()
         {

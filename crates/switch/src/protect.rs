@@ -1,13 +1,15 @@
-//! Protection: what a domain may do with an address, as power-of-two entries (MIND 4.2).
+//! Protection: the access of a domain to an address, as power-of-two entries (MIND 4.2).
 //!
-//! [`Protection`] maps (domain, vma) to a permission class. A TCAM entry matches a power of two of bytes, aligned to its size;
-//! so a range is split into such entries, and *buddies* (the two halves of a bigger entry) that say the same are coalesced. The
-//! table is always *canonical*: per domain, the fewest entries that say what was said (PROTOCOL 6.22). It knows nothing of nodes.
+//! [`Protection`] maps (domain, vma) to a permission class. A TCAM entry matches a power of two of bytes,
+//! aligned to its size. So a range is split into such entries, and equal *buddies* (the two halves of a
+//! bigger entry) are merged. The table is always *canonical*: per domain, the fewest entries with the same
+//! meaning (PROTOCOL 6.22). Protection is independent of nodes.
 //!
-//! Why an update can be counted before it is made: let a *run* be a longest stretch of one domain's addresses with one class.
-//! Being canonical, the table holds for each run its largest aligned blocks, and those depend on the run alone. An update makes
-//! one run (or, with `None`, a gap) and cuts at most two entries at its ends; the blocks of a cut entry's rest are new, and
-//! all other entries of a shortened run stay, since two aligned blocks are nested or disjoint.
+//! Entries of an update can be counted before it is made. Let a *run* be a longest stretch of one domain's
+//! addresses with one class. A canonical table holds for each run its largest aligned blocks, which depend on
+//! the run alone. An update makes one run (or, with `None`, a gap) and cuts at most two entries at its ends.
+//! The blocks of a cut entry's rest are new. All other entries of a shortened run stay, since two aligned
+//! blocks are nested or disjoint.
 
 use crate::{TableError, Usage};
 use alloc::collections::BTreeMap;
@@ -21,14 +23,14 @@ pub struct Protection {
     budget: usize,
 }
 
-/// Why an access is not allowed.
+/// The reason why an access is denied.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Denial {
     /// No entry of the domain holds the first byte.
     NotMapped,
-    /// An entry on the way allows less.
+    /// An entry of the range allows less.
     NoPermission,
-    /// The access starts inside what the domain was granted and leaves it, or leaves the address space.
+    /// The access starts inside the granted range and exceeds it, or exceeds the address space.
     OutOfBounds,
 }
 
@@ -54,7 +56,7 @@ struct Grant {
     perm: Perm,
 }
 
-/// An entry with its bounds worked out. The last byte of the address space is never granted, so `end` is a number.
+/// An entry with its bounds. The last byte of the address space is never granted, so `end` does not overflow.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     base: u64,
@@ -63,14 +65,14 @@ struct Entry {
 }
 
 impl Protection {
-    /// An empty table for at most `budget` entries.
+    /// Creates an empty table for at most `budget` entries.
     #[must_use]
     pub const fn new(budget: usize) -> Self {
         Self { entries: BTreeMap::new(), budget }
     }
 
-    /// Answers whether `domain` may do `perm` with every one of `len` bytes from `addr`. An access of no bytes is checked as
-    /// one of one byte.
+    /// Checks whether `domain` has the access `perm` to all `len` bytes from `addr`. An access of no bytes is
+    /// checked as one of one byte.
     ///
     /// # Errors
     /// The [`Denial`] at the lowest address that has one.
@@ -88,7 +90,7 @@ impl Protection {
         }
     }
 
-    /// How many of `len` bytes from `base` the domain may use in some way.
+    /// Returns how many of `len` bytes from `base` the domain may access in any way.
     #[must_use]
     pub fn granted(&self, domain: Domain, base: VirtAddr, len: u64) -> u64 {
         let end = base.0.saturating_add(len);
@@ -98,11 +100,13 @@ impl Protection {
         entries.map(|entry| entry.end.min(end) - entry.base.max(base.0)).sum()
     }
 
-    /// Says what `domain` may do with `len` bytes from `base`; replaces what was said of them before, and `None` takes it back.
+    /// Sets the permission of `domain` on `len` bytes from `base`; replaces earlier permissions, and `None`
+    /// revokes them.
     ///
     /// # Errors
-    /// [`TableError::Malformed`] for domain 0, an empty range or one that holds the last byte of the address space;
-    /// [`TableError::Full`] when the table would need more entries than its budget. Either way it is as it was.
+    /// [`TableError::Malformed`] for domain 0, an empty range, or one that holds the last byte of the address
+    /// space; [`TableError::Full`] if the table would exceed its budget. After an error the table is
+    /// unchanged.
     pub fn set(&mut self, domain: Domain, base: VirtAddr, len: u64, perm: Perm) -> Result<(), TableError> {
         let end = base.0.checked_add(len).ok_or(TableError::Malformed)?;
         if len == 0 || domain == Domain(0) {
@@ -124,12 +128,12 @@ impl Protection {
         Ok(())
     }
 
-    /// Every entry as (domain, first address, log2 of its bytes, class): by domain, then by address.
+    /// Returns every entry as (domain, first address, log2 of its bytes, class): by domain, then by address.
     pub fn iter(&self) -> impl Iterator<Item = (Domain, VirtAddr, u8, Perm)> {
         self.entries.iter().map(|(key, grant)| (key.domain, VirtAddr(key.base), grant.size_log2, grant.perm))
     }
 
-    /// How full the table is.
+    /// Returns the occupancy of the table.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage { used: self.entries.len(), budget: self.budget }
@@ -138,7 +142,7 @@ impl Protection {
     /// Asserts every invariant: aligned, disjoint, canonical, within budget.
     ///
     /// # Panics
-    /// When one is broken.
+    /// If an invariant is broken.
     pub fn assert_invariants(&self) {
         assert!(self.entries.len() <= self.budget, "protection within its budget");
         let mut previous: Option<(Domain, u64)> = None;
@@ -157,7 +161,7 @@ impl Protection {
         }
     }
 
-    /// What becomes of the table when `domain` may do `perm` with `range`.
+    /// Computes the changes of the table that give `domain` the permission `perm` on `range`.
     fn plan(&self, domain: Domain, range: Range<u64>, perm: Perm) -> Plan {
         let mut middle = range.clone();
         let (mut left, mut right) =
@@ -183,9 +187,10 @@ impl Protection {
         Plan { touched, runs: [left, (middle, perm), right] }
     }
 
-    /// Extends `run` over the entries on both sides that say the same. A run has at most 126 blocks, so few steps do.
+    /// Extends `run` over adjacent entries with the same permission. A run has at most 126 blocks, so this
+    /// takes few steps.
     fn grow(&self, domain: Domain, run: &mut Range<u64>, perm: Perm) {
-        // What holds the byte below ends at the run: a longer entry would have been cut by it, or be part of it.
+        // The entry below ends at the run: a longer one would have been cut by it, or be part of it.
         while let Some(below) = run.start.checked_sub(1).and_then(|last| self.holding(domain, last))
             && below.perm == perm
         {
@@ -198,7 +203,7 @@ impl Protection {
         }
     }
 
-    /// The entry that holds `addr`.
+    /// Returns the entry that holds `addr`.
     fn holding(&self, domain: Domain, addr: u64) -> Option<Entry> {
         let first = Key { domain, base: 0 };
         let (key, grant) = self.entries.range(first..=Key { domain, base: addr }).next_back()?;
@@ -206,7 +211,7 @@ impl Protection {
         (addr < entry.end).then_some(entry)
     }
 
-    /// The entry whose first byte is `base`.
+    /// Returns the entry whose first byte is `base`.
     fn starting_at(&self, domain: Domain, base: u64) -> Option<Entry> {
         self.entries.get(&Key { domain, base }).map(|grant| Entry::new(base, *grant))
     }
@@ -218,14 +223,16 @@ impl Entry {
     }
 }
 
-/// An update worked out: all entries in `touched` go, the blocks of the runs come. An empty run has no blocks.
+/// A planned update: all entries in `touched` are removed, the blocks of the runs are added. An empty run has
+/// no blocks.
 struct Plan {
     touched: Range<u64>,
     runs: [(Range<u64>, Perm); 3],
 }
 
-/// The fewest aligned powers of two that cover `run`, as (base, log2 of the size), in order: at most `2 * log2(len)` for `len` of 2
-/// or more. (MIND 4.2 says `log2(len)`, which holds for a range aligned at one end.)
+/// Returns the fewest aligned powers of two that cover `run`, as (base, log2 of the size), in order: at most
+/// `2 * log2(len)` for `len` of 2 or more. (MIND 4.2 says `log2(len)`, which holds for a range aligned at one
+/// end.)
 pub fn blocks(run: Range<u64>) -> impl Iterator<Item = (u64, u8)> {
     let mut base = run.start;
     core::iter::from_fn(move || {

@@ -1,5 +1,5 @@
-//! Packets of reliable connections through the switch: to whom they go on, and what of them changes (PROTOCOL 15.2, 15.5); keyed READs on their way through a
-//! FatTree (PROTOCOL 16.10 to 16.13).
+//! Packets of reliable connections through the switch: their receivers and their rewritten fields (PROTOCOL
+//! 15.2, 15.5). Also keyed READs through a FatTree (PROTOCOL 16.10 to 16.13).
 
 use crate::connections::Onward;
 use crate::keyed::{self, KeyedRead, Refused};
@@ -11,7 +11,7 @@ use farmem_wire::message::Relayed;
 use farmem_wire::{Extension, Keyed, KeyedFrame, Opcode, Packet, Perm, Qpn, Reth, Rkey, VirtAddr, bth};
 
 impl Switch {
-    /// Sends a packet on to the other end of its connection. `frame` are its bytes.
+    /// Forwards a packet, whose bytes are `frame`, to the other end of its connection.
     pub(crate) fn relay(
         &mut self,
         now: Instant,
@@ -45,7 +45,7 @@ impl Switch {
         note
     }
 
-    /// What a keyed READ of a host becomes, all of whose way is this switch (PROTOCOL 15.5 to 15.7).
+    /// Looks up a host's keyed READ whose whole path is this switch (PROTOCOL 15.5 to 15.7).
     fn keyed_read(&mut self, connection: &Relayed, reth: &Reth) -> (Reth, Note) {
         let refused = |why: Refused| (keyed::refuse(reth, why), Note::KeyedRefused(why));
         let mut read = match keyed::begin(connection, reth) {
@@ -56,7 +56,7 @@ impl Switch {
         self.finish(connection, reth, &read)
     }
 
-    /// What the node gets of a keyed READ that comes to it from here.
+    /// Completes a keyed READ for its node.
     fn finish(&mut self, connection: &Relayed, asked: &Reth, read: &KeyedRead) -> (Reth, Note) {
         match read.finish(connection, &self.tables.translation, &self.tables.protection) {
             Ok(led) => {
@@ -69,7 +69,8 @@ impl Switch {
         }
     }
 
-    /// Sends a host's keyed READ up, if there is a way for it (PROTOCOL 16.11, 16.12). None: it goes as any other.
+    /// Sends a host's keyed READ up, if the fabric leads it (PROTOCOL 16.11, 16.12). None: the caller handles
+    /// it as without a fabric.
     fn keyed_up(
         &mut self,
         now: Instant,
@@ -81,9 +82,9 @@ impl Switch {
         let core = Port(self.soft.ways().up_of(connection.domain, connection.root)?);
         let index = core.as_index().filter(|_| self.tables.has_peer(core))?;
         let Extension::Reth(reth) = &packet.ext else { return None };
-        // No READ REQUEST has another length; the header stands where one ends.
+        // Every READ REQUEST has this length; the temporary header follows it.
         let frame: &[u8; KeyedFrame::READ_LEN] = frame.try_into().ok()?;
-        // What is refused is refused here, or by the node.
+        // A READ that would be refused is refused here, or by the node.
         let read = keyed::begin(connection, reth).ok()?;
         self.tables.protection.check(connection.domain, read.at, read.len, Perm::Read).ok()?;
         let request = (connection.to_node, packet.bth.psn);
@@ -98,7 +99,8 @@ impl Switch {
         Some(Note::KeyedUp { index })
     }
 
-    /// A keyed READ from another switch (PROTOCOL 16.13). One that cannot be led on goes back to the rack's switch, which sends it to its node.
+    /// Handles a keyed READ from another switch (PROTOCOL 16.13). If there is no next hop, it returns to the
+    /// rack's switch, which sends it to its node.
     pub(crate) fn keyed(&mut self, port: Port, bytes: &[u8], out: &mut Outbox) -> Note {
         let Ok(KeyedFrame { read: frame, bth, reth, keyed }) = KeyedFrame::parse(bytes) else {
             return Note::Dropped(Reason::Frame);
@@ -108,7 +110,7 @@ impl Switch {
         }
         let mut read = KeyedRead::arrived(keyed, &reth);
         let Some(onward) = read.onward() else { return Note::Dropped(Reason::Astray) };
-        // The rack's switch has the connection: it is the last one of those that came back.
+        // The rack's switch has the connection: the READ returned to it.
         if let Some(Onward::ToNode(connection)) = self.tables.connections.find(bth.dest_qp) {
             return self.came_back(&connection, frame, &read, out);
         }
@@ -142,7 +144,7 @@ impl Switch {
         note
     }
 
-    /// A keyed READ that index switches did not lead to its node.
+    /// Handles a keyed READ that index switches returned.
     fn came_back(
         &mut self,
         connection: &Relayed,
@@ -161,7 +163,8 @@ impl Switch {
     }
 }
 
-/// A READ REQUEST with a temporary header, to another switch: what was found takes the address's place.
+/// Sends a READ REQUEST with a temporary header to another switch; the node found so far replaces the
+/// address.
 fn emit_led(frame: &[u8; KeyedFrame::READ_LEN], at: VirtAddr, keyed: &Keyed, to: Port, out: &mut Outbox) {
     let mut read = *frame;
     let mut head = bth::View::new_checked(&mut read[..]).expect("the frame was read");
@@ -169,7 +172,7 @@ fn emit_led(frame: &[u8; KeyedFrame::READ_LEN], at: VirtAddr, keyed: &Keyed, to:
     KeyedFrame::emit(&read, keyed, out.frame(to).bytes());
 }
 
-/// The frame as it came, with another destination, and with another RETH where there is one.
+/// Sends the frame with another destination and, if `read` is given, another RETH.
 fn send_on(frame: &[u8], to: Port, qpn: Qpn, read: Option<Reth>, out: &mut Outbox) {
     let mut writer = out.frame(to);
     let bytes = writer.bytes();

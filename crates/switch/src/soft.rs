@@ -1,4 +1,4 @@
-//! The switch's soft state: the image that stands, and the one that is loading (PROTOCOL 13.4 to 13.7).
+//! The switch's soft state: the standing image and the loading one (PROTOCOL 13.4 to 13.7).
 //!
 //! ```text
 //!                Load, in order             Flip: whole, digest right, an image
@@ -7,8 +7,9 @@
 //!                                  `-> dropped                                      `-> dropped
 //! ```
 //!
-//! Bytes are taken in order only: the buffer is a prefix of the image, the digest and the tables of trees are made as they come, and a flip has little left
-//! to check. What is behind a gap comes again.
+//! Parts are accepted in order only: the buffer is a prefix of the image. The digest and the tables of trees
+//! are computed as parts arrive, so a flip has little left to check. The control plane retransmits parts
+//! behind a gap.
 
 mod indexing;
 
@@ -26,23 +27,23 @@ use farmem_wire::message::{
 use farmem_wire::{Domain, VirtAddr};
 use indexing::Indexing;
 
-/// The soft state of a switch: what reads it finds sections by kind and id.
+/// The soft state of a switch, whose readers find sections by kind and id.
 #[derive(Clone, Debug)]
 pub struct Soft {
-    /// Of what stands; 0 when nothing does.
+    /// Epoch of the standing image; 0 if none stands.
     epoch: u64,
-    /// Without sections when nothing stands.
+    /// The standing image; without sections if none stands.
     image: Image,
-    /// What the image's sections of trees say.
+    /// Tables made of the standing image's tree sections.
     index: IndexTables,
-    /// What it says of other switches.
+    /// Next hops to other switches, from the standing image.
     ways: Ways,
     filling: Option<Filling>,
     /// Most bytes of an image.
     budget: u32,
 }
 
-/// An image that is loading: as much of it as has come.
+/// A loading image: the bytes that have arrived.
 #[derive(Clone, Debug)]
 struct Filling {
     epoch: u64,
@@ -62,7 +63,8 @@ impl Filling {
         u32::try_from(self.bytes.len()).expect("no more than the image has")
     }
 
-    /// Takes the bytes behind those that are there. The buffer has at most twice what came, and never more than the image (PROTOCOL 13.4).
+    /// Appends bytes. The buffer has at most twice the size of the received bytes, and never more than the
+    /// image (PROTOCOL 13.4).
     fn take(&mut self, bytes: &[u8]) {
         let need = self.bytes.len() + bytes.len();
         if need > self.bytes.capacity() {
@@ -75,14 +77,14 @@ impl Filling {
     }
 }
 
-/// What soft state takes, in bytes of memory.
+/// Memory of the soft state, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SoftMemory {
     pub(crate) images: usize,
     pub(crate) tables: usize,
 }
 
-/// Counters as they are answered.
+/// Counters of a section, for a response.
 struct Part {
     epoch: u64,
     edition: u64,
@@ -110,42 +112,42 @@ impl Soft {
         }
     }
 
-    /// The epoch of the image that stands; 0 when none does.
+    /// Returns the epoch of the standing image; 0 if none stands.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The bytes of a section of the image that stands.
+    /// Returns the bytes of a section of the standing image.
     #[must_use]
     pub fn section(&self, key: SectionKey) -> Option<&[u8]> {
         self.image.section(key)
     }
 
-    /// The image that stands: one without sections when none does.
+    /// Returns the standing image; an image without sections if none stands.
     #[must_use]
     pub const fn image(&self) -> &Image {
         &self.image
     }
 
-    /// The trees that the image that stands has tables of.
+    /// Returns the index tables of the standing image.
     #[must_use]
     pub const fn index(&self) -> &IndexTables {
         &self.index
     }
 
-    /// The ways to other switches that the image that stands has.
+    /// Returns the next hops to other switches, from the standing image.
     #[must_use]
     pub const fn ways(&self) -> &Ways {
         &self.ways
     }
 
-    /// Counts a traversal that went further down (PROTOCOL 13.17).
+    /// Counts a traversal whose start the index moved (PROTOCOL 13.17).
     pub(crate) fn count(&mut self, descent: &Descent) {
         self.index.count(descent);
     }
 
-    /// What stands, and what is loading.
+    /// Returns the standing and the loading image.
     #[must_use]
     pub fn shown(&self) -> Shown {
         let standing = match self.epoch {
@@ -157,12 +159,12 @@ impl Soft {
         Shown { standing, loading: loading.unwrap_or_default() }
     }
 
-    /// Most bytes of an image that there is room for.
+    /// Returns the most bytes of an image.
     pub(crate) const fn budget(&self) -> u32 {
         self.budget
     }
 
-    /// Bytes of memory that images take, and the tables that were made of them.
+    /// Returns the memory of images, and of the tables made of them.
     pub(crate) fn memory(&self) -> SoftMemory {
         let filling = self.filling.as_ref();
         SoftMemory {
@@ -174,7 +176,7 @@ impl Soft {
         }
     }
 
-    /// Takes a part of an image (PROTOCOL 13.4); true when its bytes were taken.
+    /// Appends a part of an image (PROTOCOL 13.4); returns true if its bytes were accepted.
     fn load(&mut self, load: &Load<'_>) -> (SoftBody<'static>, bool) {
         let &Load { epoch, len, offset, bytes } = load;
         if len > self.budget {
@@ -193,7 +195,7 @@ impl Soft {
         (SoftBody::Loaded { epoch, next: filling.next() }, fits)
     }
 
-    /// Has an image stand (PROTOCOL 13.5).
+    /// Makes an image stand (PROTOCOL 13.5).
     fn flip(&mut self, id: &ImageId) -> SoftBody<'static> {
         let &ImageId { epoch, len, digest } = id;
         if len > self.budget {
@@ -231,7 +233,8 @@ impl Soft {
         SoftBody::Flipped { epoch, verdict }
     }
 
-    /// A part of what the tables of a section counted (PROTOCOL 13.17): nothing when the image is another one, or has no such section.
+    /// Returns a part of a section's counters (PROTOCOL 13.17); empty if another image stands, or if it has
+    /// no such section.
     fn counters(&self, count: &Count) -> Part {
         let &Count { epoch, domain, kind, id, from } = count;
         let is_meant = (epoch == 0 || epoch == self.epoch) && kind == SECTION_KIND;
@@ -263,7 +266,7 @@ impl Soft {
     }
 }
 
-/// The ways of an image (PROTOCOL 16.4).
+/// Parses the next hops of an image (PROTOCOL 16.4).
 fn ways_of(image: &Image) -> Result<Ways, ImageFault> {
     let mut ways = Ways::default();
     for (key, row) in image.keys().zip(0..).filter(|(key, _)| key.kind == WAYS_KIND) {
@@ -278,13 +281,13 @@ fn ways_of(image: &Image) -> Result<Ways, ImageFault> {
 }
 
 impl Switch {
-    /// The soft state: what reads it reads the image that stands (PROTOCOL 13.1).
+    /// Returns the soft state; readers see the standing image (PROTOCOL 13.1).
     #[must_use]
     pub const fn soft(&self) -> &Soft {
         &self.soft
     }
 
-    /// A message of the control plane about the image.
+    /// Handles a message of the control plane about the image.
     pub(crate) fn soft_message(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
         let Ok(SoftMessage { token, body }) = SoftMessage::parse(payload) else {
             return Note::Dropped(Reason::Message);
@@ -313,7 +316,7 @@ impl Switch {
                 counters = self.soft.counters(&count);
                 (SoftBody::Counts(counters.body()), Note::SoftCounted)
             }
-            // The control plane answers nothing: these are a switch's.
+            // These are responses of a switch, which the control plane does not send.
             SoftBody::Loaded { .. } | SoftBody::Flipped { .. } | SoftBody::Shown(_) | SoftBody::Counts(_) => {
                 return Note::Dropped(Reason::Message);
             }

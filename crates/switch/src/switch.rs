@@ -1,6 +1,6 @@
-//! The role: who is speaking, what do they ask, may they, and where does it go.
+//! The role: identifies the sender of a frame, checks its access, and forwards it.
 //!
-//! A frame is taken apart once, decided on, and written again with what the switch knows better than its sender: domain,
+//! A frame is parsed once, decided about, and emitted again with the fields that the switch sets: domain,
 //! origin, hops, and the node's endpoint. Each rule cites docs/protocol/06-the-switch.md.
 
 use crate::answer::{Envelope, refusal};
@@ -23,7 +23,7 @@ use farmem_wire::{
     Qpn, RequestId, Status, VirtAddr,
 };
 
-/// The most bytes a region read or write can move: what one datagram of the largest PMTU has room for.
+/// Most bytes of a region read or write: those that fit one datagram of the largest PMTU.
 pub const REGION_BYTES_MAX: u32 = {
     let room = Pmtu::B4096.bytes() - Header::LEN - REGION_LEN;
     assert!(room < 4096);
@@ -38,7 +38,7 @@ pub(crate) type Outbox = farmem_machine::Outbox<PeerChange, Note>;
 #[derive(Debug)]
 pub struct Switch {
     home: Endpoint,
-    /// The number of this life; hosts show it with what writes.
+    /// The number of this life; hosts show it with writing requests.
     life: Option<NonZero<u32>>,
     pub(crate) tables: Tables,
     inbox: Inbox,
@@ -46,17 +46,17 @@ pub struct Switch {
     pub(crate) directory: Directory,
     pub(crate) soft: Soft,
     further_down: FurtherDown,
-    /// Whether traversals go up that could.
+    /// Estimate whether the fabric above is alive, for traversals.
     pub(crate) fabric: Fabric<RequestId>,
-    /// The same of keyed READs, by the queue pair that they were sent to and their PSN.
+    /// Estimate for keyed READs, by queue pair and PSN.
     pub(crate) keyed_fabric: Fabric<(Qpn, Psn)>,
     pub(crate) parts: Parts,
-    /// Counts the datagrams sent. UD receivers do not look at it; people who read traces do.
+    /// PSN of the next datagram. UD receivers ignore it; it helps readers of traces.
     psn: Psn,
 }
 
 impl Switch {
-    /// A switch with empty tables, which forwards nothing until the control plane fills them.
+    /// Creates a switch with empty tables, which forwards nothing until the control plane fills them.
     #[must_use]
     pub fn new(home: Home, budgets: Budgets) -> Self {
         Self {
@@ -75,32 +75,32 @@ impl Switch {
         }
     }
 
-    /// The same in a life of this number, which no life before had: requests that write MUST show it, and what was sent to an earlier life does not
-    /// (PROTOCOL 6.27). Without one they need show nothing.
+    /// Sets the number of this life, which no earlier life had. Writing requests MUST show it; those sent to
+    /// an earlier life do not (PROTOCOL 6.27). Without a number, requests need not show one.
     #[must_use]
     pub fn in_life(self, life: NonZero<u32>) -> Self {
         Self { life: Some(life), ..self }
     }
 
-    /// How full the tables are.
+    /// Returns the occupancy of the tables.
     #[must_use]
     pub fn occupancy(&self) -> Occupancy {
         self.tables.occupancy(&self.soft)
     }
 
-    /// The translation table, for those who look or copy it to hardware.
+    /// Returns the translation table, for observers and for copies in hardware.
     #[must_use]
     pub const fn translation(&self) -> &crate::Translation {
         &self.tables.translation
     }
 
-    /// The protection table, for those who look or copy it to hardware.
+    /// Returns the protection table, for observers and for copies in hardware.
     #[must_use]
     pub const fn protection(&self) -> &crate::Protection {
         &self.tables.protection
     }
 
-    /// What becomes of one frame.
+    /// Handles one frame.
     fn receive(&mut self, now: Instant, port: Port, bytes: &[u8], out: &mut Outbox) -> Note {
         if KeyedFrame::is(bytes) {
             return self.keyed(port, bytes, out);
@@ -133,7 +133,7 @@ impl Switch {
         }
     }
 
-    /// Who is speaking: decided by queue pair, key and port, never by what the message says (PROTOCOL 6.2).
+    /// Identifies the sender by queue pair, key and port, never by the message's contents (PROTOCOL 6.2).
     fn sender(&self, port: Port, datagram: &Datagram<'_>) -> Result<Sender, Reason> {
         let at_home = datagram.dest_qp == self.home.qpn;
         let (qkey, sender) = if at_home {
@@ -153,7 +153,7 @@ impl Switch {
         sender.ok_or(Reason::WrongPort)
     }
 
-    /// A host's request (PROTOCOL 6.4 to 6.9).
+    /// Handles a host's request (PROTOCOL 6.4 to 6.9).
     fn request(&mut self, now: Instant, session: Session, payload: &[u8], out: &mut Outbox) -> Note {
         let Session { host, generation, domain, .. } = session;
         let Ok(mut message) = Message::parse(payload) else {
@@ -169,12 +169,14 @@ impl Switch {
         }
         let shown = core::mem::replace(&mut message.header.domain, domain);
         message.header.origin = host;
-        // Servers remember answers by request id: a host must not be able to use up those of another host, or of the next with its number (PROTOCOL 6.5).
+        // Servers remember answers by request id: a host must not use up the ids of another host, or of the
+        // next host with its number (PROTOCOL 6.5).
         let request = message.header.request;
         if request.host() != host || request.generation() != generation {
             return self.answer(host, &refusal(&message, Status::Malformed), out);
         }
-        // A copy from before this switch started may have been executed by a node that has started again as well, and nobody knows of it (PROTOCOL 6.27).
+        // A copy from before this switch started may have been executed by a node that restarted as well and
+        // forgot it (PROTOCOL 6.27).
         if let Some(life) = self.life.filter(|life| life.get() != shown.0 && writes(&message)) {
             message.header.domain = Domain(life.get());
             return self.answer(host, &refusal(&message, Status::OtherLife), out);
@@ -201,8 +203,9 @@ impl Switch {
         note
     }
 
-    /// A traversal whose next pointer is not on the node it was at (PROTOCOL 6.10, PULSE 5), or which no index switch leads on (16.7). Node and switch had
-    /// domain and origin from us, and are believed. The node may have the address by now: then this goes back to it.
+    /// Handles a traversal whose next pointer is not at its last node (PROTOCOL 6.10, PULSE 5), or that no
+    /// index switch leads on (16.7). Node and switch got domain and origin from a switch and are trusted. If
+    /// the node has the address by now, the traversal returns to it.
     fn continuation(&mut self, sender: &Sender, payload: &[u8], out: &mut Outbox) -> Note {
         let Ok(message) = Message::parse(payload) else {
             return Note::Dropped(Reason::Message);
@@ -210,7 +213,7 @@ impl Switch {
         if message.header.response {
             return Note::Dropped(Reason::Response);
         }
-        // A node continues one at a time; an index switch gives back what it got.
+        // A node continues one traversal at a time; an index switch returns what it got.
         let is_one = matches!(message.body, Body::Traverse(_));
         if !is_one && !matches!((sender, &message.body), (Sender::Switch, Body::Batch(_))) {
             return Note::Dropped(Reason::NotContinuation);
@@ -228,7 +231,8 @@ impl Switch {
         }
     }
 
-    /// Where the request may go: hops, then protection, then translation (PROTOCOL 6.6 to 6.8). None when its node is to join again.
+    /// Routes a request: hops, then protection, then translation (PROTOCOL 6.6 to 6.8). None if its node left
+    /// and is to join again.
     pub(crate) fn route(&self, message: &Message<'_>) -> Result<Option<(NodeId, Peer)>, Status> {
         let wanted = Wanted::of(&message.body)?;
         if message.header.hops == 0 {
@@ -238,20 +242,20 @@ impl Switch {
         let allowed = self.tables.protection.check(domain, wanted.addr, wanted.len, wanted.perm);
         let owner = || self.tables.translation.lookup(wanted.addr).ok_or(Status::NotMapped);
         let node = allowed.map_err(Status::from).and_then(|()| owner());
-        // What is wrong with the first pair of a batch says nothing of the others (PROTOCOL 6.25).
+        // The first pair's fault says nothing about the other pairs (PROTOCOL 6.25).
         let of_all = |status| if matches!(message.body, Body::Batch(_)) { Status::Apart } else { status };
         let node = node.map_err(of_all)?;
         Ok(self.tables.node(node).map(|peer| (node, peer)))
     }
 
-    /// Sends a routed request to its node, one hop poorer.
+    /// Sends a routed request to its node, with one hop less.
     pub(crate) fn forward(&mut self, node: Peer, mut message: Message<'_>, out: &mut Outbox) {
         assert!(message.header.hops > 0, "a routed message has a hop left");
         message.header.hops -= 1;
         self.send(node, &message, out);
     }
 
-    /// Sends a refusal to the host it is for (PROTOCOL 6.12).
+    /// Sends a refusal to its host (PROTOCOL 6.12).
     fn answer(&mut self, host: HostId, message: &Message<'_>, out: &mut Outbox) -> Note {
         let Some(peer) = self.tables.host(host) else {
             return Note::Dropped(Reason::UnknownOrigin);
@@ -260,7 +264,7 @@ impl Switch {
         Note::Refused(message.header.status)
     }
 
-    /// The control plane's table updates (PROTOCOL 6.16).
+    /// Handles the control plane's table updates (PROTOCOL 6.16).
     fn update(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
         let Ok(message) = Message::parse(payload) else {
             return match Envelope::read(payload) {
@@ -297,7 +301,7 @@ impl Switch {
         note
     }
 
-    /// Applies a batch up to the first update that is refused; answers how it ended and where.
+    /// Applies a batch up to the first refused update; returns status and index.
     fn apply(&mut self, batch: &Updates<'_>, out: &mut Outbox) -> (Status, u16) {
         for (update, index) in batch.iter().zip(0..) {
             self.before_update(&update, out);
@@ -372,16 +376,16 @@ impl Machine for Switch {
     }
 }
 
-/// Who sent a datagram.
+/// The sender of a datagram.
 enum Sender {
     Control,
     Host(Session),
     Node,
-    /// Another switch that the control plane told of.
+    /// Another switch that the control plane named.
     Switch,
 }
 
-/// The access a request needs to be allowed before it is worth forwarding.
+/// The access that a request needs before it is forwarded.
 struct Wanted {
     addr: VirtAddr,
     len: u32,
@@ -398,7 +402,7 @@ impl Wanted {
             }
             Body::RegionRead { addr, len, .. } => Ok(Self { addr, len, perm: Perm::Read }),
             Body::RegionWrite { addr, len, .. } => Ok(Self { addr, len, perm: Perm::ReadWrite }),
-            // How much the program loads there only the node knows; it checks the window (PROTOCOL 6.7).
+            // Only the node knows the window's length; it checks the window (PROTOCOL 6.7).
             Body::Traverse(traverse) => {
                 let perm = if traverse.program.stores() { Perm::ReadWrite } else { Perm::Read };
                 Ok(Self { addr: traverse.cur_ptr, len: 1, perm })

@@ -1,6 +1,6 @@
-//! Everything the control plane told the switch, and how an update changes it (PROTOCOL 6.17 to 6.23).
+//! The tables that the control plane fills, and the effect of each update (PROTOCOL 6.17 to 6.23).
 //!
-//! It does not know the order of batches; that is [`farmem_transport::ud::Inbox`]'s.
+//! [`farmem_transport::ud::Inbox`] keeps the order of batches.
 
 use crate::connections::Connections;
 use crate::vmas::Vmas;
@@ -13,7 +13,7 @@ use farmem_transport::ud::{Endpoint, Home, Peer};
 use farmem_wire::message::Update;
 use farmem_wire::{Domain, HostId, NodeId, Perm, Qkey, Qpn};
 
-/// Who may speak to a session's queue pair, and in which domain.
+/// The key, host and domain of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Session {
     pub(crate) qkey: Qkey,
@@ -29,13 +29,13 @@ pub(crate) struct Tables {
     pub(crate) protection: Protection,
     pub(crate) vmas: Vmas,
     sessions: Exact<Qpn, Session>,
-    /// Reliable connections that go through the switch.
+    /// Relayed connections.
     pub(crate) connections: Connections,
     /// Nodes, hosts and other switches.
     peers: Exact<Port, Endpoint>,
-    /// Who is answered for updates. It can move and not leave: there would be nobody to answer.
+    /// The receiver of responses to updates. It can move but not leave, because responses need a receiver.
     pub(crate) control: Endpoint,
-    /// Our own queue pair, which no session may have.
+    /// The switch's own queue pair, which no session may have.
     home: Qpn,
 }
 
@@ -58,7 +58,7 @@ impl Tables {
     }
 
     pub(crate) fn node(&self, node: NodeId) -> Option<Peer> {
-        // Translation holds no node without a port, so this cannot panic.
+        // Every node in the translation table has a port, so this cannot panic.
         self.peer(Port::node(node.0))
     }
 
@@ -70,7 +70,7 @@ impl Tables {
         self.peer(Port::host(host.0))
     }
 
-    /// Makes one change, wholly or not at all; answers what the driver has to know of it.
+    /// Applies one change completely or not at all; returns the change of the peer list for the driver.
     pub(crate) fn apply(&mut self, update: Update) -> Result<Option<PeerChange>, TableError> {
         match update {
             Update::Peer { port, gid, qpn, qkey } => {
@@ -111,7 +111,7 @@ impl Tables {
                 self.connections.insert(entry, taken)?;
             }
             Update::ConnectionGone { to_node } => self.connections.remove(to_node),
-            // The directory's, which the switch keeps beside its tables.
+            // Updates of the directory, which is separate from the tables.
             Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } => {}
             Update::Drain { base, size_log2 } => self.translation.drain(base, size_log2)?,
             Update::AcceptLost { .. }
@@ -132,7 +132,7 @@ impl Tables {
     }
 
     pub(crate) fn occupancy(&self, soft: &Soft) -> Occupancy {
-        // One that stands, and one that is loading.
+        // A standing and a loading one.
         let images = 2 * soft.budget() as usize;
         Occupancy {
             translation: self.translation.usage(),
@@ -170,13 +170,13 @@ impl Tables {
         }
     }
 
-    /// What is known to be at this port.
+    /// Returns the peer at this port.
     pub(crate) fn peer(&self, port: Port) -> Option<Peer> {
         self.peers.entries.get(&port).map(|&endpoint| Peer { port, endpoint })
     }
 }
 
-/// The port, when a node, a host or another switch can be there.
+/// Returns the port if it can be a node's, a host's or another switch's.
 fn member(port: Port) -> Result<Port, TableError> {
     let member = port.as_node().is_some() || port.as_host().is_some() || port.is_switch();
     if member { Ok(port) } else { Err(TableError::Malformed) }
@@ -194,7 +194,7 @@ impl<K: Ord, V> Exact<K, V> {
         Self { entries: BTreeMap::new(), budget }
     }
 
-    /// Adds or replaces.
+    /// Adds or replaces an entry.
     fn insert(&mut self, key: K, value: V) -> Result<(), TableError> {
         if !self.entries.contains_key(&key) && self.entries.len() >= self.budget {
             return Err(TableError::Full);

@@ -1,4 +1,4 @@
-//! A rack around one switch: two nodes, two hosts, three sessions; frames in, and everything that comes out.
+//! A rack around one switch: two nodes, two hosts, three sessions; frames in, and all outputs.
 
 use crate::{Budgets, Note, Switch};
 use alloc::vec::Vec;
@@ -32,12 +32,13 @@ const NODE_2: Peer = peer(Port::node(2), 0x1002, 0x2222_2222);
 const HOST_1: Peer = peer(Port::host(1), 0x2001, 0xaaaa_0001);
 const HOST_2: Peer = peer(Port::host(2), 0x2002, 0xaaaa_0002);
 
-/// Host 1 in domain 10, host 2 in the same, host 1 in domain 20.
+/// Host 1 in domain 10, host 2 in the same domain, host 1 in domain 20.
 const SESSION_1_10: Endpoint = endpoint(0xabc_101, 0x7001_0010);
 const SESSION_2_10: Endpoint = endpoint(0xabc_102, 0x7002_0010);
 const SESSION_1_20: Endpoint = endpoint(0xabc_103, 0x7001_0020);
 
-/// The nodes' ranges, 2^40 bytes each, and a vma of 64 KiB in each for domain 10; its second half is read-only.
+/// The nodes' ranges, 2^40 bytes each, and a vma of 64 KiB in each for domain 10; its second half is
+/// read-only.
 const BASE_1: u64 = 1 << 40;
 const BASE_2: u64 = 2 << 40;
 const VMA_LEN: u64 = 0x1_0000;
@@ -76,7 +77,7 @@ fn translate(base: u64, size_log2: u8, node: u16) -> Update {
     Update::Translate { base: VirtAddr(base), size_log2, node: NodeId(node) }
 }
 
-/// What the control plane told the switch before the story begins.
+/// Returns the updates that set the rack up.
 fn rack() -> Vec<Update> {
     Vec::from([
         add(NODE_1),
@@ -94,7 +95,7 @@ fn rack() -> Vec<Update> {
     ])
 }
 
-/// One thing that came out.
+/// An output of the switch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Out {
     Send(Port, Vec<u8>),
@@ -109,13 +110,13 @@ struct Scene {
 }
 
 impl Scene {
-    /// An empty switch.
+    /// Creates an empty switch.
     fn new(budgets: Budgets) -> Self {
         let home = Home { endpoint: HOME, control: CONTROL };
         Self { switch: Switch::new(home, budgets), outbox: farmem_machine::Outbox::new(), seq: 0 }
     }
 
-    /// The rack described at the top of this file.
+    /// Creates the rack described at the top of this file.
     fn rack() -> Self {
         let mut scene = Self::new(Budgets::default());
         let out = scene.update(&rack());
@@ -123,7 +124,7 @@ impl Scene {
         scene
     }
 
-    /// Gives the switch one frame and checks every invariant afterwards.
+    /// Delivers one frame and checks every invariant afterwards.
     fn deliver(&mut self, port: Port, frame: &[u8]) -> Vec<Out> {
         self.switch.handle(Instant::ZERO, Event::Frame { port, bytes: frame }, &mut self.outbox);
         self.switch.check();
@@ -139,13 +140,13 @@ impl Scene {
         all
     }
 
-    /// The next batch of updates from the control plane.
+    /// Delivers the next batch of updates from the control plane.
     fn update(&mut self, updates: &[Update]) -> Vec<Out> {
         self.seq += 1;
         self.deliver(Port::CONTROL, &batch(self.seq, updates))
     }
 
-    /// Delivers a frame that must go nowhere; answers the one note it left.
+    /// Delivers a frame that must be dropped; returns its note.
     fn silent(&mut self, port: Port, frame: &[u8]) -> Note {
         match self.deliver(port, frame).as_slice() {
             [Out::Note(note)] => *note,
@@ -153,7 +154,8 @@ impl Scene {
         }
     }
 
-    /// Delivers a frame that must cause exactly one frame to `receiver`, from the switch's home; answers its payload and the note.
+    /// Delivers a frame that must cause exactly one frame to `receiver`, from the switch's own endpoint;
+    /// returns its payload and the note.
     fn relayed(&mut self, port: Port, frame: &[u8], receiver: Peer) -> (Vec<u8>, Note) {
         let out = self.deliver(port, frame);
         let [Out::Send(to, bytes), Out::Note(note)] = out.as_slice() else {
@@ -168,7 +170,7 @@ impl Scene {
     }
 }
 
-/// A datagram to `receiver` with this payload.
+/// Returns a datagram to `receiver` with this payload.
 fn datagram(receiver: Endpoint, payload: &[u8]) -> Vec<u8> {
     let bth = Bth::new(Opcode::UdSendOnly, receiver.qpn, Psn::new(9));
     let ext = Extension::Deth(Deth { qkey: receiver.qkey, src_qp: Qpn::new(0x77) });
@@ -225,7 +227,7 @@ fn traverse(host: u16, cur_ptr: u64, hops: u8) -> Message<'static> {
     Message { header: Header::request(id(host, 3), hops), body: Body::Traverse(state) }
 }
 
-/// `message` as the switch must pass it on: stamped, one hop poorer.
+/// Returns `message` as the switch must forward it: stamped, with one hop less.
 fn stamped<'a>(message: &Message<'a>, domain: u32, origin: u16) -> Message<'a> {
     let (domain, origin) = (Domain(domain), HostId(origin));
     Message { header: Header { domain, origin, hops: message.header.hops - 1, ..message.header }, ..*message }

@@ -1,8 +1,8 @@
-//! Translation: which memory node owns an address, by longest prefix (MIND 4.1, PULSE 5).
+//! Translation: the memory node that owns an address, by longest prefix (MIND 4.1, PULSE 5).
 //!
-//! [`Translation`] holds one prefix per memory node plus *outliers*: longer prefixes for what was migrated or lies at a fixed
-//! address. It does not know vmas or permissions; those are [`crate::Protection`]'s. An entry may be *vacated*: what it holds is about to
-//! move to another node.
+//! [`Translation`] holds one prefix per memory node plus *outliers*: longer prefixes for migrated addresses
+//! or addresses at a fixed place. Vmas and permissions are separate ([`crate::Protection`]). A *vacated*
+//! entry is about to move to another node.
 
 use crate::{TableError, Usage};
 use alloc::collections::BTreeMap;
@@ -17,9 +17,9 @@ const SIZES: usize = SIZE_LOG2_MAX as usize + 1;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Translation {
     entries: BTreeMap<Prefix, Entry>,
-    /// How many entries have each size.
+    /// Number of entries of each size.
     per_size: [usize; SIZES],
-    /// Bit `n` is set when some entry covers `2^n` bytes: the prefix lengths a lookup has to try.
+    /// Bit `n` is set if some entry covers `2^n` bytes: the prefix lengths that a lookup must try.
     sizes: u64,
     budget: usize,
 }
@@ -30,28 +30,29 @@ struct Prefix {
     base: u64,
 }
 
-/// Where a prefix is.
+/// The node of a prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry {
     node: NodeId,
-    /// It is about to be elsewhere.
+    /// True if the prefix is about to move.
     vacated: bool,
 }
 
 impl Translation {
-    /// An empty table for at most `budget` entries.
+    /// Creates an empty table for at most `budget` entries.
     #[must_use]
     pub const fn new(budget: usize) -> Self {
         Self { entries: BTreeMap::new(), per_size: [0; SIZES], sizes: 0, budget }
     }
 
-    /// The node that owns `addr`: the one with the longest prefix that holds it. Tries each prefix length in use once.
+    /// Returns the node that owns `addr`: the one with the longest prefix. Tries each prefix length in use
+    /// once.
     #[must_use]
     pub fn lookup(&self, addr: VirtAddr) -> Option<NodeId> {
         self.entry(addr).map(|entry| entry.node)
     }
 
-    /// True when `addr` is about to be on another node.
+    /// Returns true if `addr` is about to move to another node.
     #[must_use]
     pub fn is_vacated(&self, addr: VirtAddr) -> bool {
         self.entry(addr).is_some_and(|entry| entry.vacated)
@@ -69,10 +70,12 @@ impl Translation {
         None
     }
 
-    /// Puts `2^size_log2` bytes from `base` on `node`, not vacated; replaces what this same prefix said before.
+    /// Maps `2^size_log2` bytes from `base` to `node`, not vacated; replaces an earlier entry of the same
+    /// prefix.
     ///
     /// # Errors
-    /// [`TableError::Malformed`] for a base that is not a multiple of the size, [`TableError::Full`] over budget.
+    /// [`TableError::Malformed`] for a base that is not a multiple of the size, [`TableError::Full`] over
+    /// budget.
     pub fn insert(&mut self, base: VirtAddr, size_log2: u8, node: NodeId) -> Result<(), TableError> {
         let prefix = Prefix::new(base, size_log2)?;
         if !self.entries.contains_key(&prefix) && self.entries.len() >= self.budget {
@@ -85,17 +88,17 @@ impl Translation {
         Ok(())
     }
 
-    /// Marks a prefix that is there as vacated.
+    /// Marks an existing prefix as vacated.
     ///
     /// # Errors
-    /// [`TableError::Malformed`] when it is not there.
+    /// [`TableError::Malformed`] if the prefix does not exist.
     pub fn drain(&mut self, base: VirtAddr, size_log2: u8) -> Result<(), TableError> {
         let entry = self.entries.get_mut(&Prefix::new(base, size_log2)?);
         entry.ok_or(TableError::Malformed)?.vacated = true;
         Ok(())
     }
 
-    /// Takes a prefix back. What is not there is already gone.
+    /// Removes a prefix. Removing a missing one is no error.
     ///
     /// # Errors
     /// [`TableError::Malformed`] for a base that is not a multiple of the size.
@@ -111,12 +114,12 @@ impl Translation {
         Ok(())
     }
 
-    /// Every entry as (first address, log2 of its bytes, node): shortest first, then by address.
+    /// Returns every entry as (first address, log2 of its bytes, node): shortest first, then by address.
     pub fn iter(&self) -> impl Iterator<Item = (VirtAddr, u8, NodeId)> {
         self.entries.iter().map(|(prefix, entry)| (VirtAddr(prefix.base), prefix.size_log2, entry.node))
     }
 
-    /// How full the table is.
+    /// Returns the occupancy of the table.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage { used: self.entries.len(), budget: self.budget }
@@ -125,7 +128,7 @@ impl Translation {
     /// Asserts every invariant.
     ///
     /// # Panics
-    /// When one is broken.
+    /// If an invariant is broken.
     pub fn assert_invariants(&self) {
         assert!(self.entries.len() <= self.budget, "translation within its budget");
         let mut per_size = [0; SIZES];
@@ -153,7 +156,7 @@ impl Prefix {
     }
 }
 
-/// The lowest set bit.
+/// Returns the position of the lowest set bit.
 fn smallest(sizes: u64) -> Option<u8> {
     if sizes == 0 {
         return None;

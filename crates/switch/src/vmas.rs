@@ -1,8 +1,9 @@
-//! Where small vmas end: a region of the directory never goes from one vma into the next (PROTOCOL 12.52).
+//! The borders of small vmas: a region of the directory never crosses from one vma into the next (PROTOCOL
+//! 12.52).
 //!
-//! [`Vmas`] has a row for each vma that is smaller than the largest region and of which a domain may use a byte. A larger one is a multiple
-//! of every region and begins at a multiple of its size, so no region leaves it. Rows come and go with `Protect`, which says of which vma its
-//! bytes are a part.
+//! [`Vmas`] has a row for each vma that is smaller than the largest region and of which a domain may use a
+//! byte. A larger vma is a multiple of every region and aligned to its size, so no region crosses its border.
+//! Rows come and go with `Protect`, which names the vma of its bytes.
 
 use crate::{TableError, Usage};
 use alloc::collections::BTreeMap;
@@ -18,7 +19,7 @@ const LARGE_LOG2: u8 = PAGE_LOG2 + REGION_ORDER_MAX;
 /// The vmas smaller than 2 MiB.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Vmas {
-    /// By first byte; they do not overlap.
+    /// Vmas by first byte; they do not overlap.
     rows: BTreeMap<u64, Row>,
     budget: usize,
 }
@@ -26,32 +27,32 @@ pub(crate) struct Vmas {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Row {
     size_log2: u8,
-    /// Bytes that domains may use, counted once for each domain. The row goes with the last one.
+    /// Bytes that domains may use, counted once for each domain. The row is removed with the last one.
     granted: u64,
 }
 
 impl Vmas {
-    /// No vmas, and room for `budget` small ones.
+    /// Creates an empty table with room for `budget` small vmas.
     pub(crate) const fn new(budget: usize) -> Self {
         Self { rows: BTreeMap::new(), budget }
     }
 
-    /// Whether a grant of this class in the vma of `size_log2` that has `addr` finds a row.
+    /// Checks whether a grant of this class in the vma of `size_log2` at `addr` finds room for a row.
     ///
     /// # Errors
-    /// [`TableError::Full`] when it needs a further one.
+    /// [`TableError::Full`] if a further row is needed.
     pub(crate) fn has_room(&self, addr: VirtAddr, size_log2: u8, perm: Perm) -> Result<(), TableError> {
         let needs = perm != Perm::None && size_log2 < LARGE_LOG2;
         let known = self.rows.contains_key(&first(addr, size_log2));
         if needs && !known && self.rows.len() >= self.budget { Err(TableError::Full) } else { Ok(()) }
     }
 
-    /// Of the vma of `size_log2` that has `addr` a domain may use `after` bytes where it might use `before`.
+    /// Records that a domain may use `after` bytes of the vma of `size_log2` at `addr`, instead of `before`.
     pub(crate) fn count(&mut self, addr: VirtAddr, size_log2: u8, before: u64, after: u64) {
         let size_log2 = size_log2.max(PAGE_LOG2);
         let base = first(addr, size_log2);
         if after > 0 {
-            // The latest word counts: whatever it overlaps is none any more.
+            // The latest update counts: overlapping vmas no longer exist.
             let last = last(base, size_log2);
             let holds = self.rows.range(..base).next_back();
             let holds = holds.filter(|(other, row)| self::last(**other, row.size_log2) >= base);
@@ -71,22 +72,22 @@ impl Vmas {
         }
     }
 
-    /// True when the region lies in one vma, as far as it lies in any.
+    /// Returns true if no vma's border lies within the region.
     pub(crate) fn hold(&self, region: Region) -> bool {
         let (base, region_log2) = (region.base().addr().0, region.order() + PAGE_LOG2);
         let mut inside = self.rows.range(base..=last(base, region_log2));
         inside.all(|(_, row)| row.size_log2 >= region_log2)
     }
 
-    /// How full the table is.
+    /// Returns the occupancy of the table.
     pub(crate) fn usage(&self) -> Usage {
         Usage { used: self.rows.len(), budget: self.budget }
     }
 
-    /// Asserts that rows are aligned, apart from each other, of use, and within the budget.
+    /// Asserts that rows are aligned, disjoint, in use, and within the budget.
     ///
     /// # Panics
-    /// When it is not so.
+    /// If an invariant is broken.
     pub(crate) fn assert_invariants(&self) {
         assert!(self.rows.len() <= self.budget, "vmas within their budget");
         let mut next = 0;
@@ -102,12 +103,12 @@ impl Vmas {
     }
 }
 
-/// The first byte of the vma of this size that has `addr`.
+/// Returns the first byte of the vma of this size that holds `addr`.
 fn first(addr: VirtAddr, size_log2: u8) -> u64 {
     addr.0 & u64::MAX.checked_shl(size_log2.max(PAGE_LOG2).into()).unwrap_or(0)
 }
 
-/// The last byte of the vma of this size from `base` on.
+/// Returns the last byte of the vma of this size from `base` on.
 fn last(base: u64, size_log2: u8) -> u64 {
     base | !u64::MAX.checked_shl(size_log2.into()).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! The switch's hot path touches no heap once warm: requests, continuations and refusals alike.
+//! The warm switch's hot path does not allocate: requests, continuations and refusals.
 
 use farmem_index::{Child, Range, SECTION_KIND, SetNode, TreeSection};
 use farmem_machine::{Event, Instant, Machine as _, Outbox, Port};
@@ -17,12 +17,12 @@ const HOME: Endpoint = Endpoint { qpn: Qpn::new(100), qkey: Qkey(1) };
 const SESSION: Endpoint = Endpoint { qpn: Qpn::new(101), qkey: Qkey(2) };
 const CONTROL: Peer = Peer { port: Port::CONTROL, endpoint: Endpoint { qpn: Qpn::new(102), qkey: Qkey(3) } };
 
-/// A frame to `receiver` with `message`.
+/// Returns a frame to `receiver` with `message`.
 fn frame(receiver: Endpoint, message: &Message<'_>) -> Vec<u8> {
     framed(receiver, |out, peer| ud::send(out, peer, Qpn::new(9), Psn::new(0), message))
 }
 
-/// The frame that `send` sends to `receiver`.
+/// Returns the frame that `send` sends to `receiver`.
 fn framed(receiver: Endpoint, send: impl FnOnce(&mut Outbox<(), ()>, Peer)) -> Vec<u8> {
     let mut out = Outbox::<(), ()>::new();
     let mut bytes = Vec::new();
@@ -83,7 +83,7 @@ fn traversal(cur_ptr: u64) -> Message<'static> {
     Message { header, body: Body::Traverse(state) }
 }
 
-/// A batch of look-ups that begin at one root.
+/// Returns a batch of lookups that begin at one root.
 fn batch(root: u64) -> Vec<u8> {
     let mut pairs = PairBuf::default();
     let header = traversal(root).header;
@@ -95,7 +95,7 @@ fn batch(root: u64) -> Vec<u8> {
     frame(SESSION, &Message { header, body })
 }
 
-/// What has an image stand by which look-ups that begin at node 2 begin at node 1.
+/// Returns the messages for an image by which lookups from node 2 begin at node 1.
 fn image() -> [Vec<u8>; 2] {
     let (root, child) = (VirtAddr(3 << 40), |at: u64| Child { addr: VirtAddr((2 << 40) + at), level: 0 });
     let section = TreeSection {
@@ -137,7 +137,7 @@ fn a_warm_switch_does_not_allocate() {
         (Port::host(1), frame(SESSION, &traversal(at(3, 0x6fff))), Note::Forwarded { node: NodeId(3) }),
         (Port::node(3), frame(HOME, &traversal(at(0, 8))), Note::Continued { node: NodeId(0) }),
         (Port::node(0), frame(HOME, &traversal(at(0, 0x7000))), Note::Refused(Status::NotMapped)),
-        // Look-ups of a tree that it knows, alone and in a batch.
+        // Lookups of a known tree, alone and in a batch.
         (Port::host(1), frame(SESSION, &traversal(at(2, 0))), Note::Indexed { node: NodeId(1) }),
         (Port::host(1), batch(at(2, 0)), Note::Indexed { node: NodeId(1) }),
     ];

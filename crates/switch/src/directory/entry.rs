@@ -1,4 +1,4 @@
-//! One slot of the directory: what a region's entry remembers, and one step of it.
+//! A directory entry: the state of a region, and its step function.
 
 use super::table::{Phase, Row, Set, TABLE, Trigger, send};
 use alloc::vec::Vec;
@@ -8,89 +8,92 @@ use farmem_wire::message::{
 };
 use farmem_wire::{HostId, Status};
 
-/// What the directory knows of a region: 56 bytes, as a slot of a switch's SRAM would hold them.
+/// The directory's state of a region: 56 bytes, as in a slot of a switch's SRAM.
 ///
-/// Reads while nobody writes, and the owner's own fetches, leave no record here. One register serves for sharers and for missing
-/// acknowledgements, since no phase needs both.
+/// Reads without a writer, and the owner's own fetches, leave no record here. One register serves for sharers
+/// and for missing acknowledgements, since no phase needs both.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Entry {
-    /// Grows at every change of the writer and at every page handed out to be written.
+    /// The region's number. Grows at every change of the writer and at every page granted for writing.
     seq: Seq,
-    /// Shared: who shares. Recalling: who has still to answer. Otherwise empty.
+    /// Shared: the sharers. Recalling: hosts with an outstanding answer. Otherwise empty.
     set: HostSet,
-    /// The request of the transaction that runs.
+    /// The request of the running transaction.
     id: FetchId,
-    /// Pages given up needlessly since the control plane last looked (MIND 5); stays at its largest value.
+    /// False invalidations since the control plane last read them (MIND 5); saturates.
     false_invalidations: u16,
-    /// The page of the transaction that runs, as its index in the region.
+    /// The page of the running transaction, as its index in the region.
     page: u16,
     phase: Phase,
-    /// Modified, and from there on: who owns. Upgrading and AwaitDone: the requester.
+    /// Modified and later phases: the owner. Upgrading and AwaitDone: the requester.
     owner: u8,
-    /// Busy: who asked.
+    /// Busy phases: the requester.
     requester: u8,
 }
 
 const _: () = assert!(size_of::<Entry>() == 56);
 
-/// What reaches an entry. Who sent it was established from the session, not from the message.
+/// An event for an entry. The session, not the message, determines the sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A host's request.
+    /// A host requests a page.
     Get(HostId, Get),
-    /// A host, or a memory node in its name, answers a recall.
+    /// A host, or a memory node on its behalf, answers a recall.
     Ack(HostId, RecallAck),
-    /// The same, before it is due to count: this host's last write-back, of this page, goes to its node with that answer.
+    /// A host's last write-back, of this page, is forwarded to its node together with this answer, before the
+    /// answer counts.
     Passing(HostId, Page, RecallAck),
-    /// A host is done.
+    /// A host has installed its page.
     Done(HostId, Done),
-    /// A memory node refused a traversal this page.
+    /// A memory node refused this page to a traversal.
     Refused(Page),
-    /// The control plane resets the region; these hosts live.
+    /// The control plane resets the region; the set has the live hosts.
     Reset(HostSet),
-    /// The control plane's timer, while it resets the region.
+    /// The control plane's timer expired during a reset.
     Repeat,
-    /// The control plane has seen to the memory nodes, under this number.
+    /// The control plane has swept the memory nodes under this number.
     Swept(Seq),
-    /// This host is fenced: nothing of it counts any more. These hosts live.
+    /// A host is fenced, and its messages no longer count; the set has the live hosts.
     Fence(HostId, HostSet),
 }
 
-/// What a step has sent.
+/// An output of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// To these hosts, by multicast (MIND 4.3.2).
+    /// A recall to these hosts, by multicast (MIND 4.3.2).
     Recall(HostSet, Recall),
-    /// To the page's memory node.
+    /// A read to the page's memory node.
     Read(Read),
-    /// To the host.
+    /// A grant to the host.
     Grant(HostId, Grant),
-    /// To the host.
+    /// A refusal to the host.
     Busy(HostId, Refusal),
-    /// The traversal goes on to the page's node, which learns that no host has it from before this number.
+    /// The traversal continues to the page's node, which learns that no host has the page from before this
+    /// number.
     Resume(Page, Seq),
-    /// The traversal goes back to its host, to come again.
+    /// The traversal returns to its host, which retries.
     Delay(Page),
-    /// To the control plane: every host has given the region up under this number.
+    /// A report to the control plane: every host has given the region up under this number.
     Report(Region, Seq),
 }
 
-/// The most actions of one step.
+/// Most actions of one step.
 pub const ACTIONS_MAX: usize = 2;
 
-/// What came of an event.
+/// The effect of an event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Outcome {
-    /// It took the entry from this phase by this trigger.
+    /// The event caused a transition from this phase by this trigger.
     Stepped(Phase, Trigger),
-    /// It is late, repeated, or was never due, and changed nothing.
+    /// The event is late, repeated, or was never due, and changed nothing.
     Stale,
-    /// The sharer that was fenced is no sharer any more; nothing else changed.
+    /// A fenced sharer was removed; nothing else changed.
     Forgotten,
 }
 
 impl Entry {
-    /// An entry of a region that nobody caches. `seq` is at least that of any entry its pages ever had.
+    /// Creates an entry of a region without cached pages. `seq` is at least that of any entry its pages ever
+    /// had.
     #[must_use]
     pub const fn new(seq: Seq) -> Self {
         Self {
@@ -105,25 +108,25 @@ impl Entry {
         }
     }
 
-    /// What it is doing.
+    /// Returns the phase.
     #[must_use]
     pub const fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// The region's number.
+    /// Returns the region's number.
     #[must_use]
     pub const fn seq(&self) -> Seq {
         self.seq
     }
 
-    /// Shared: who shares. Recalling: who has still to answer.
+    /// Returns the set. Shared: the sharers. Recalling: hosts with an outstanding answer.
     #[must_use]
     pub const fn set(&self) -> HostSet {
         self.set
     }
 
-    /// Who owns the region, from the moment when nobody else may be given a page of it.
+    /// Returns the owner of the region, from the moment when no other host may get a page of it.
     #[must_use]
     pub const fn owner(&self) -> Option<HostId> {
         match self.phase {
@@ -132,7 +135,7 @@ impl Entry {
         }
     }
 
-    /// The request that the transaction is about: host, id and page index.
+    /// Returns the request of the running transaction: host, id and page index.
     #[must_use]
     pub const fn transaction(&self) -> Option<(HostId, FetchId, u16)> {
         match self.phase {
@@ -146,13 +149,13 @@ impl Entry {
         }
     }
 
-    /// Pages given up needlessly since the last call.
+    /// Returns the false invalidations since the last call.
     pub const fn take_false_invalidations(&mut self) -> u16 {
         core::mem::replace(&mut self.false_invalidations, 0)
     }
 
-    /// Takes one event and writes what follows from it to `out`, at most [`ACTIONS_MAX`] actions, in order. `region` is the entry's
-    /// own, and every page named in the event lies in it.
+    /// Handles one event and appends its actions, at most [`ACTIONS_MAX`], in order, to `out`. `region` is
+    /// the entry's own, and holds every page in the event.
     pub fn step(&mut self, region: Region, event: Event, out: &mut Vec<Action>) -> Outcome {
         let Some(trigger) = self.trigger(region, &event) else {
             return self.without_row(event);
@@ -169,7 +172,7 @@ impl Entry {
         Outcome::Stepped(phase, trigger)
     }
 
-    /// What the event is to this entry; none when it is nothing.
+    /// Classifies the event; none if it has no meaning for this entry.
     fn trigger(&self, region: Region, event: &Event) -> Option<Trigger> {
         match *event {
             Event::Get(host, _) if host.0 >= CACHING_HOSTS_MAX => None,
@@ -221,7 +224,7 @@ impl Entry {
         })
     }
 
-    /// Whether it is of the recall that was sent last.
+    /// Returns true if the acknowledgement answers the last recall.
     fn answers(&self, region: Region, ack: &RecallAck) -> bool {
         ack.region == region && ack.seq == self.seq
     }
@@ -233,7 +236,7 @@ impl Entry {
         Some(if self.set.len() == 1 { Trigger::LastAck } else { Trigger::Ack })
     }
 
-    /// True when the region cannot get on without this host, or may have lost bytes with it.
+    /// Returns true if the region cannot progress without this host, or may have lost bytes with it.
     #[must_use]
     pub fn depends_on(&self, host: HostId) -> bool {
         let requester = self.transaction().is_some_and(|(requester, ..)| requester == host);
@@ -241,7 +244,7 @@ impl Entry {
         requester || asked || self.owner() == Some(host)
     }
 
-    /// A fenced host that only shares is forgotten; everything else without a trigger is stale.
+    /// Handles an event without a row: removes a fenced host that only shares; all other events are stale.
     fn without_row(&mut self, event: Event) -> Outcome {
         match event {
             Event::Fence(host, _) if self.phase == Phase::Shared && self.set.contains(host) => {
@@ -255,7 +258,8 @@ impl Entry {
         }
     }
 
-    /// Both halves of an idle entry; none while a transaction runs, whose set says nothing about the half it is not about.
+    /// Returns both halves of an idle entry. None during a transaction, whose set says nothing about the
+    /// other half.
     #[must_use]
     pub const fn split(&self) -> Option<[Self; 2]> {
         if !self.phase.is_idle() {
@@ -265,7 +269,8 @@ impl Entry {
         Some([half, half])
     }
 
-    /// One entry for both; none while a transaction runs or when a host could do more with the whole than with its halves.
+    /// Returns one entry for both halves. None during a transaction, or if a host would get more access to
+    /// the whole than to its halves.
     #[must_use]
     pub fn merge(&self, other: &Self) -> Option<Self> {
         if !self.phase.is_idle() || !other.phase.is_idle() {
@@ -285,7 +290,7 @@ impl Entry {
 
     fn apply(&mut self, row: &Row, region: Region, event: &Event) {
         let counted = match *event {
-            // It counted when it passed.
+            // The acknowledgement was counted when it passed.
             Event::Ack(..) if self.phase.is_passed() => 0,
             Event::Ack(_, ack) | Event::Passing(_, _, ack) => ack.false_invalidations,
             _ => 0,
@@ -326,7 +331,7 @@ impl Entry {
         }
     }
 
-    /// What the phase has no use for is zero, so that entries that do the same are the same.
+    /// Clears fields that the phase does not use, so that equivalent entries are equal.
     const fn forget(&mut self) {
         if self.transaction().is_none() {
             (self.requester, self.id) = (0, FetchId(0));
@@ -378,7 +383,8 @@ impl Entry {
         }
     }
 
-    /// The recall to those who have still to answer; when a reset finds nobody to ask, the report that nobody is left.
+    /// Returns the recall to hosts with an outstanding answer. If a reset finds none, returns the report that
+    /// no host is left.
     fn recall(&self, region: Region) -> Action {
         if self.set.is_empty() {
             return Action::Report(region, self.seq);
@@ -387,7 +393,7 @@ impl Entry {
         Action::Recall(self.set, Recall { region, seq: self.seq, keep: self.phase.keeps(), wanted })
     }
 
-    /// The request that the transaction is about.
+    /// Returns the request of the running transaction.
     fn running(&self, region: Region) -> Option<Asked> {
         let (host, id, index) = self.transaction()?;
         let reads = matches!(self.phase, Phase::Downgrading | Phase::MtoSData);
@@ -403,10 +409,10 @@ impl Entry {
         HostId(self.requester as u16)
     }
 
-    /// Asserts what holds between any two steps.
+    /// Asserts the invariants between any two steps.
     ///
     /// # Panics
-    /// When it does not.
+    /// If an invariant is broken.
     pub fn assert_invariants(&self) {
         let has_set = self.phase == Phase::Shared || self.phase.is_recalling();
         assert_eq!(has_set, !self.set.is_empty(), "the set is in use or empty: {self:?}");
@@ -433,17 +439,17 @@ impl Entry {
     }
 }
 
-/// A request and who made it.
+/// A request with its host.
 #[derive(Clone, Copy)]
 struct Asked {
     host: HostId,
     get: Get,
 }
 
-/// A host's number, in the bits an entry has for it.
+/// Returns a host's number in the width of an entry's field.
 ///
 /// # Panics
-/// When the host cannot take part; [`Entry::step`] takes what such a host sends for stale.
+/// If the host's number is too large; [`Entry::step`] treats events of such a host as stale.
 fn number(host: HostId) -> u8 {
     u8::try_from(host.0).expect("a host that takes part has a small number")
 }

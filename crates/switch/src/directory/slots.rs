@@ -1,48 +1,49 @@
-//! The memory of the directory: a fixed number of slots, the list of free ones, and which region is in which (MIND 6.3).
+//! The memory of the directory: a fixed number of slots, the list of free ones, and the slot of each region
+//! (MIND 6.3).
 //!
-//! Key type: [`Slots`]. Regions are powers of two and share no page, so that at most one prefix matches an address; that is the one
-//! match-action rule per region of a switch.
+//! Key type: [`Slots`]. Regions are powers of two and share no page, so at most one prefix matches an
+//! address. This is the one match-action rule per region of a switch.
 
 use super::Entry;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use farmem_wire::message::{Page, Region, Seq};
 
-/// Slots of a switch, unless it is told otherwise (MIND 7.2).
+/// Default number of slots of a switch (MIND 7.2).
 pub const SLOTS_DEFAULT: usize = 30_000;
 
-/// Why the slots stay as they are.
+/// The reason why the slots stay unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SlotError {
     /// No slot is free.
     Full,
-    /// Another region has a page of this one.
+    /// Another region overlaps this one.
     Overlaps,
-    /// No region is exactly this one.
+    /// No region has exactly these bounds.
     Unknown,
-    /// A transaction runs, or the halves cannot be one.
+    /// A transaction runs, or the halves cannot be merged.
     NotNow,
-    /// A region has no such halves or no such whole.
+    /// The region has no halves, or no whole.
     Bounds,
 }
 
-/// All entries, by slot, and the slots, by region.
+/// All entries by slot, and slots by region.
 #[derive(Debug)]
 pub struct Slots {
     entries: Vec<Entry>,
-    /// Slots without a region; the last one is used next.
+    /// Free slots; the last one is used next.
     free: Vec<u32>,
-    /// By first page: the region and its slot.
+    /// Region and slot by first page.
     used: BTreeMap<Page, (Region, u32)>,
-    /// No entry that was ever here had a larger number: what a new one begins with.
+    /// The first number of a new entry. No earlier entry had a larger one.
     newest: Seq,
 }
 
 impl Slots {
-    /// `count` free slots, for regions whose numbers begin behind `newest`.
+    /// Creates `count` free slots, for regions whose numbers begin after `newest`.
     ///
     /// # Panics
-    /// When there are 2^32 or more.
+    /// If there are 2^32 or more.
     #[must_use]
     pub fn new(count: usize, newest: Seq) -> Self {
         let slots = u32::try_from(count).expect("slots have 32-bit numbers");
@@ -54,39 +55,39 @@ impl Slots {
         }
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     #[must_use]
     pub fn budget(&self) -> usize {
         self.entries.len()
     }
 
-    /// How many have a region.
+    /// Returns the number of slots in use.
     #[must_use]
     pub fn used(&self) -> usize {
         self.used.len()
     }
 
-    /// The region that has the page, and its entry.
+    /// Returns the region that holds the page, and its entry.
     #[must_use]
     pub fn lookup(&mut self, page: Page) -> Option<(Region, &mut Entry)> {
         let (_, &(region, slot)) = self.used.range(..=page).next_back()?;
         region.contains(page).then(|| (region, &mut self.entries[slot as usize]))
     }
 
-    /// All regions and their entries, by address.
+    /// Returns all regions with their entries, by address.
     pub fn iter(&self) -> impl Iterator<Item = (Region, &Entry)> {
         self.used.values().map(|&(region, slot)| (region, &self.entries[slot as usize]))
     }
 
-    /// The regions with a page from `first` to `last`.
+    /// Returns the regions with a page from `first` to `last`.
     #[must_use]
     pub fn overlapping(&self, first: Page, last: Page) -> Vec<Region> {
         let before = self.used.range(..first).next_back().filter(|(_, (region, _))| region.last() >= first);
         before.into_iter().chain(self.used.range(first..=last)).map(|(_, &(region, _))| region).collect()
     }
 
-    /// Shows regions and entries by address, from those that begin at `from` on, until `each` says that it is enough; answers where the one
-    /// begins that it did not want, if any.
+    /// Passes regions and entries to `each` by address, from those that begin at `from` on, until `each`
+    /// stops. Returns the start of the first region that `each` did not accept, if any.
     pub fn each_from(
         &mut self,
         from: Page,
@@ -98,7 +99,7 @@ impl Slots {
         })
     }
 
-    /// Takes a free slot for a region that nobody caches.
+    /// Takes a free slot for a region without cached pages.
     ///
     /// # Errors
     /// [`SlotError::Full`], [`SlotError::Overlaps`].
@@ -111,7 +112,7 @@ impl Slots {
         Ok(self.put(region, slot, Entry::new(self.newest)))
     }
 
-    /// Frees the slot of a region that nobody caches any more; not while anybody may.
+    /// Frees the slot of a region that no host caches.
     ///
     /// # Errors
     /// [`SlotError::Unknown`], [`SlotError::NotNow`].
@@ -126,10 +127,11 @@ impl Slots {
         Ok(())
     }
 
-    /// Makes two regions of one.
+    /// Splits a region into its halves.
     ///
     /// # Errors
-    /// [`SlotError::Unknown`], [`SlotError::Bounds`] for a single page, [`SlotError::NotNow`], [`SlotError::Full`].
+    /// [`SlotError::Unknown`], [`SlotError::Bounds`] for a single page, [`SlotError::NotNow`],
+    /// [`SlotError::Full`].
     pub fn split(&mut self, region: Region) -> Result<[Region; 2], SlotError> {
         let slot = self.slot(region)?;
         let (low, high) = region.halves().ok_or(SlotError::Bounds)?;
@@ -141,10 +143,11 @@ impl Slots {
         Ok([low, high])
     }
 
-    /// Makes one region of the two halves of `whole`.
+    /// Merges the two halves of `whole`.
     ///
     /// # Errors
-    /// [`SlotError::Unknown`] when they are not both here as such, [`SlotError::Bounds`] for a single page, [`SlotError::NotNow`].
+    /// [`SlotError::Unknown`] unless both halves are here as such, [`SlotError::Bounds`] for a single page,
+    /// [`SlotError::NotNow`].
     pub fn merge(&mut self, whole: Region) -> Result<(), SlotError> {
         let (low, high) = whole.halves().ok_or(SlotError::Bounds)?;
         let (slot, other) = (self.slot(low)?, self.slot(high)?);
@@ -178,7 +181,7 @@ impl Slots {
     /// Asserts that every slot is free or has one region, and that regions share no page.
     ///
     /// # Panics
-    /// When it is not so.
+    /// If an invariant is broken.
     pub fn assert_invariants(&self) {
         assert_eq!(self.free.len() + self.used.len(), self.entries.len(), "a slot is free or used");
         let mut next = 0;

@@ -1,7 +1,8 @@
-//! The state-transition table of the directory, materialised (MIND 6.3): for each phase of an entry and each trigger one row.
+//! The state-transition table of the directory, materialised (MIND 6.3): one row for each phase of an entry
+//! and each trigger.
 //!
-//! [`row`] is the protocol, to be read; [`TABLE`] is the same as data, computed by the compiler: what a match-action unit of a
-//! switch, or a map of its fast path, holds. Rules: PROTOCOL 12.8 to 12.16.
+//! [`row`] is the protocol in readable form. [`TABLE`] is the same as data, computed by the compiler, for a
+//! match-action unit of a switch or a map of its fast path. Rules: PROTOCOL 12.8 to 12.16.
 
 use Phase::{
     AwaitDone, Collected, Downgrading, Invalid, Modified, MtoMData, MtoMRecall, MtoSData, Probe, Resetting,
@@ -13,7 +14,8 @@ use Trigger::{
     Reset, Swept, ToRead, ToWrite,
 };
 
-/// What an entry is doing. The first three are idle; in the others a transaction runs, and everybody else waits for his turn.
+/// The phase of an entry. The first three are idle; in the others a transaction runs, and other requests are
+/// refused as busy.
 ///
 /// ```text
 ///              to read                    to write, no sharer left
@@ -36,37 +38,39 @@ use Trigger::{
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Phase {
-    /// Nobody caches anything.
+    /// No host caches a page.
     Invalid,
     /// The hosts of the set may read.
     Shared,
     /// The owner may read and write.
     Modified,
-    /// Shared to Modified: sharers have still to give up; the page is on its way to the requester and waits there for a grant.
+    /// Shared to Modified: sharers have not given up yet; the page is on its way to the requester, where it
+    /// waits for a grant.
     Upgrading,
-    /// Modified to Modified: the owner has still to give up.
+    /// Modified to Modified: the owner has not given up yet.
     MtoMRecall,
-    /// The requester, owner already, has all it needs and has still to say that it is done.
+    /// The requester is the owner and has everything it needs; its done is outstanding.
     AwaitDone,
-    /// Modified to Shared: the owner has still to stop writing.
+    /// Modified to Shared: the owner has not stopped writing yet.
     Downgrading,
-    /// The same, for a traversal.
+    /// Modified to Shared for a traversal: the owner has not stopped writing yet.
     Probe,
-    /// All hosts have still to give up.
+    /// The control plane resets the region: hosts have not given up yet.
     Resetting,
-    /// They did; the control plane sees to the memory nodes.
+    /// All hosts gave up; the control plane sweeps the memory nodes.
     Collected,
-    /// MtoMRecall, and the page is on its way: the owner's last write-back passed, with the read for the requester right behind it.
+    /// MtoMRecall after the owner's last write-back passed: the page is on its way, because the read for the
+    /// requester followed the write-back.
     MtoMData,
-    /// Downgrading, likewise.
+    /// Downgrading after the owner's last write-back passed, as [`MtoMData`].
     MtoSData,
 }
 
 impl Phase {
-    /// How many there are.
+    /// Number of phases.
     pub const COUNT: usize = 12;
 
-    /// Each, by number.
+    /// All phases, by number.
     pub const ALL: [Self; Self::COUNT] = [
         Invalid,
         Shared,
@@ -82,72 +86,72 @@ impl Phase {
         MtoSData,
     ];
 
-    /// True when no transaction runs.
+    /// Returns true if no transaction runs.
     #[must_use]
     pub const fn is_idle(self) -> bool {
         matches!(self, Invalid | Shared | Modified)
     }
 
-    /// True when the set is of those who have still to acknowledge a recall.
+    /// Returns true if the set has the hosts with an outstanding acknowledgement.
     #[must_use]
     pub const fn is_recalling(self) -> bool {
         matches!(self, Upgrading | MtoMRecall | MtoMData | Downgrading | MtoSData | Probe | Resetting)
     }
 
-    /// True when the acknowledgement that is due has been seen, and counted, as it passed.
+    /// Returns true if the outstanding acknowledgement was seen and counted as it passed.
     #[must_use]
     pub const fn is_passed(self) -> bool {
         matches!(self, MtoMData | MtoSData)
     }
 
-    /// True when the recall lets the pages stay Shared.
+    /// Returns true if the recall lets the pages stay Shared.
     #[must_use]
     pub const fn keeps(self) -> bool {
         matches!(self, Downgrading | MtoSData | Probe)
     }
 }
 
-/// What came, as seen from the entry. A message that fits none of these is stale, and dropped.
+/// The class of an event, from the entry's view. A message that fits none of these is stale, and dropped.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Trigger {
-    /// Idle: a host wants a page Shared.
+    /// Idle: a host requests a page Shared.
     ToRead,
-    /// Idle: a host wants a page Modified.
+    /// Idle: a host requests a page Modified.
     ToWrite,
-    /// The same, and nobody else shares the region.
+    /// Idle: the only sharer, or any host if there is none, requests a page Modified.
     AloneToWrite,
-    /// Modified: the owner wants a page of its own region Shared.
+    /// Modified: the owner requests a page of its own region Shared.
     OwnerToRead,
-    /// The same, Modified.
+    /// Modified: the owner requests a page of its own region Modified.
     OwnerToWrite,
-    /// Busy: the request that the transaction is about, once more.
+    /// Busy: the transaction's own request, repeated.
     Again,
     /// Busy: any other request.
     Meanwhile,
-    /// An acknowledgement that is due, and is not the last one.
+    /// An acknowledgement that is due, but not the last one.
     Ack,
-    /// The last acknowledgement that was due.
+    /// The last acknowledgement that is due.
     LastAck,
-    /// The requester is done.
+    /// The requester has installed its page.
     Done,
-    /// A memory node refused a traversal a page that is lent.
+    /// A memory node refused a lent page to a traversal.
     Refused,
     /// The control plane resets the region.
     Reset,
-    /// The control plane's timer: recall again from those who did not answer.
+    /// The control plane's timer: recall again from hosts that did not answer.
     Repeat,
-    /// The control plane has seen to the memory nodes.
+    /// The control plane has swept the memory nodes.
     Swept,
-    /// The owner's write-back of the page that is asked for passes by, with the acknowledgement that is due.
+    /// The owner's write-back of the requested page passes, with the acknowledgement that is due.
     Passing,
 }
 
 impl Trigger {
-    /// How many there are.
+    /// Number of triggers.
     pub const COUNT: usize = 15;
 
-    /// Each, by number.
+    /// All triggers, by number.
     pub const ALL: [Self; Self::COUNT] = [
         ToRead,
         ToWrite,
@@ -167,76 +171,76 @@ impl Trigger {
     ];
 }
 
-/// What becomes of the set: those who share when idle, those who have still to answer when busy.
+/// The change of the set: the sharers when idle, the hosts with an outstanding answer when busy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Set {
-    /// As it was.
+    /// Unchanged.
     Keep,
-    /// Nobody.
+    /// Empty.
     Nobody,
-    /// The requester too.
+    /// Add the requester.
     Requester,
-    /// All but the requester.
+    /// Remove the requester.
     Others,
-    /// Less who sent this.
+    /// Remove the sender.
     Sender,
-    /// The owner.
+    /// Only the owner.
     OwnerAlone,
     /// The owner and the requester.
     OwnerAndRequester,
-    /// All hosts that live.
+    /// All live hosts.
     Live,
 }
 
-/// One row: the next phase, what changes in the entry, what is sent.
+/// One row: the next phase, changes of the entry, messages to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// The phase after it.
+    /// The next phase.
     pub next: Phase,
-    /// The region's number grows.
+    /// True if the region's number grows.
     pub grows: bool,
-    /// What this asks for is the transaction from here on.
+    /// True if this request becomes the running transaction.
     pub begins: bool,
-    /// The requester is the owner from here on.
+    /// True if the requester becomes the owner.
     pub owns: bool,
-    /// What becomes of the set.
+    /// Change of the set.
     pub set: Set,
-    /// What is sent: the bits of [`send`].
+    /// Messages to send: the bits of [`send`].
     pub sends: u16,
 }
 
-/// What a row has sent, in this order.
+/// The messages of a row, in this order.
 pub mod send {
-    /// A recall to the set; the next phase says of which kind.
+    /// A recall to the set; the next phase determines its kind.
     pub const RECALL: u16 = 1;
     /// A read to the memory node.
     pub const READ: u16 = 1 << 1;
-    /// In the read: nobody has or writes back what was granted before.
+    /// Flag of the read: no host has, or will write back, earlier grants.
     pub const CLEAN: u16 = 1 << 2;
-    /// In the read: no further condition.
+    /// Flag of the read: no further condition.
     pub const GRANTED: u16 = 1 << 3;
-    /// In the read: a done is due.
+    /// Flag of the read: a done is due.
     pub const DONE_DUE: u16 = 1 << 4;
     /// A grant to the requester.
     pub const GRANT: u16 = 1 << 5;
-    /// To the sender: ask again.
+    /// A refusal to the sender: retry.
     pub const BUSY: u16 = 1 << 6;
-    /// The traversal goes on to its node, with the news that the page is clean.
+    /// The traversal continues to its node, with the notice that the page is clean.
     pub const RESUME: u16 = 1 << 7;
-    /// The traversal goes back to its host, to come again.
+    /// The traversal returns to its host, which retries.
     pub const DELAY: u16 = 1 << 8;
-    /// To the control plane: all hosts have given up.
+    /// A report to the control plane: all hosts have given up.
     pub const REPORT: u16 = 1 << 9;
-    /// In the read: a write-back of the page goes before it.
+    /// Flag of the read: a write-back of the page was forwarded before it.
     pub const BEHIND: u16 = 1 << 10;
 }
 use send::{BEHIND, BUSY, CLEAN, DELAY, DONE_DUE, GRANT, GRANTED, READ, RECALL, REPORT, RESUME};
 
-/// The read for who takes a page to write it, and for who shares it.
+/// The reads for a host that writes a page, and for one that shares it.
 const TAKE: u16 = READ | CLEAN | GRANTED | DONE_DUE;
 const SHARE: u16 = READ | CLEAN | GRANTED;
 
-/// A row that only changes the phase, to be refined.
+/// Returns a row that only changes the phase.
 const fn to(next: Phase) -> Row {
     Row { next, grows: false, begins: false, owns: false, set: Set::Keep, sends: 0 }
 }
@@ -259,14 +263,16 @@ impl Row {
     }
 }
 
-/// The protocol. None: this cannot be, for [`super::Entry`] takes such a message for stale.
+/// Returns the row of the protocol. None for an impossible combination: [`super::Entry`] treats such a
+/// message as stale.
 #[must_use]
 pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
     Some(match (phase, trigger) {
-        // Reading what nobody writes leaves no record but the sharer: many may read at once.
+        // A read without a writer records only the sharer: reads run in parallel.
         (Invalid | Shared, ToRead) => to(Shared).set(Requester).send(SHARE),
 
-        // Writing: the number grows, so that all that was decided before is older. The page travels while the sharers give up.
+        // A write: the number grows, so that earlier decisions are older. The page is sent while the sharers
+        // give up.
         (Invalid, ToWrite | AloneToWrite) | (Shared, AloneToWrite) => {
             to(AwaitDone).grow().begin().own().set(Set::Nobody).send(TAKE)
         }
@@ -275,7 +281,7 @@ pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
         }
         (Upgrading, LastAck) => to(AwaitDone).set(Sender).send(GRANT),
 
-        // From an owner to somebody else: first the owner writes back.
+        // From an owner to another host: first the owner writes back.
         (Modified, ToWrite) => to(MtoMRecall).grow().begin().set(OwnerAlone).send(RECALL),
         (MtoMRecall, LastAck) => to(AwaitDone).own().set(Sender).send(TAKE),
         (Modified, ToRead) => to(Downgrading).grow().begin().set(OwnerAlone).send(RECALL),
@@ -283,24 +289,25 @@ pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
         (Modified, Refused) => to(Probe).grow().begin().set(OwnerAlone).send(RECALL | DELAY),
         (Probe, LastAck) => to(Shared).set(OwnerAlone),
 
-        // The read does not wait for the acknowledgement: it follows the write-back to the node, which sends nothing while that has not
-        // come. Who is done has the page, so that the owner has given up: his acknowledgement can only be late.
+        // The read does not wait for the acknowledgement. It follows the write-back to the node, which sends
+        // nothing before the write-back has arrived. A requester that is done has the page, so the owner has
+        // given up: its acknowledgement can only be late.
         (MtoMRecall, Passing) => to(MtoMData).send(TAKE | BEHIND),
         (MtoMData, LastAck) => to(AwaitDone).own().set(Sender),
         (MtoMData, Done) => to(Modified).own().set(Set::Nobody),
         (Downgrading, Passing) => to(MtoSData).send(SHARE | BEHIND),
         (MtoSData, LastAck) => to(Shared).set(OwnerAndRequester),
 
-        // The owner fetches the region's other pages. It may have this one, written: so not clean. A page that it may write gets a
-        // number of its own, for its write-back.
+        // The owner fetches other pages of the region. The owner may have this one, written: so not clean. A
+        // page granted for writing gets its own number, for its write-back.
         (Modified, OwnerToRead) => to(Modified).send(READ | GRANTED),
         (Modified, OwnerToWrite) => to(Modified).grow().send(READ | GRANTED),
 
         (AwaitDone, Done) => to(Modified),
         (_, Ack) if phase.is_recalling() => to(phase).set(Sender),
 
-        // Whoever asks for a busy region pokes its transaction: what may have been lost is sent again. That is all the switch does
-        // against loss; it has no timer.
+        // A request for a busy region retransmits what its transaction may have lost. This is the switch's
+        // only defence against loss; it has no timer.
         (Upgrading, Again) => to(Upgrading).send(RECALL | READ | CLEAN | DONE_DUE),
         (MtoMRecall | Downgrading, Again) => to(phase).send(RECALL),
         (MtoMData, Again) => to(MtoMData).send(RECALL | TAKE | BEHIND),
@@ -315,10 +322,10 @@ pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
         }
         (AwaitDone, Refused) => to(AwaitDone).send(GRANT | DELAY),
 
-        // A traversal that met a lent page where nobody has it: the node did not know better.
+        // A traversal met a lent page that no host has: the node's state was old.
         (Invalid | Shared, Refused) => to(phase).send(RESUME),
 
-        // A reset breaks into whatever runs. It is the control plane's, who repeats it.
+        // A reset interrupts any transaction. The control plane repeats it.
         (_, Reset) => to(Resetting).grow().set(Live).send(RECALL),
         (Resetting, Repeat) => to(Resetting).send(RECALL),
         (Resetting, LastAck) => to(Collected).set(Sender).send(REPORT),

@@ -31,7 +31,7 @@ fn done(host: HostId, seq: u64) -> Event {
     Event::Done(host, Done { page: page(9), seq: Seq(seq) })
 }
 
-/// An entry, after events.
+/// Returns an entry after these events.
 fn after(events: &[Event]) -> Entry {
     let mut entry = Entry::new(Seq(0));
     for &event in events {
@@ -49,7 +49,7 @@ fn owned_by_a() -> Entry {
     after(&[get(A, Access::Modified), done(A, 1)])
 }
 
-/// What one event has sent.
+/// Returns the actions of one event.
 fn sent(entry: &mut Entry, event: Event) -> Vec<Action> {
     let mut out = Vec::new();
     let _ = entry.step(region(), event, &mut out);
@@ -62,13 +62,13 @@ fn read(host: HostId, access: Access, seq: u64, [clean, granted, done_due]: [boo
     Action::Read(Read { page, access, host, id: ID, seq, clean, behind: false, granted, done_due })
 }
 
-/// The same, behind a write-back.
+/// Returns the read with its `behind` flag set.
 fn behind(read: Action) -> Action {
     let Action::Read(read) = read else { panic!("{read:?}") };
     Action::Read(Read { behind: true, ..read })
 }
 
-/// A's write-back of that page goes by, with its acknowledgement.
+/// Returns A's passing write-back of this page, with its acknowledgement.
 fn passing(number: u64, seq: u64) -> Event {
     let Event::Ack(host, ack) = ack(A, seq) else { unreachable!() };
     Event::Passing(host, page(number), ack)
@@ -78,7 +78,7 @@ fn recall(to: HostSet, seq: u64, keep: bool) -> Action {
     Action::Recall(to, Recall { region: region(), seq: Seq(seq), keep, wanted: Some(1) })
 }
 
-/// I to S, S to S: no number grows, nobody waits (MIND 7.2: one round trip).
+/// I to S, S to S: no number grows, and no request waits (MIND 7.2: one round trip).
 #[test]
 fn readers_do_not_wait_for_each_other() {
     let mut entry = Entry::new(Seq(4));
@@ -91,7 +91,7 @@ fn readers_do_not_wait_for_each_other() {
     assert_eq!((entry.phase(), entry.set().len()), (Phase::Shared, 2));
 }
 
-/// S to M: the page travels while the sharers give up; a grant follows (MIND 7.2: one round trip).
+/// S to M: the page is sent while the sharers give up; a grant follows (MIND 7.2: one round trip).
 #[test]
 fn a_writer_waits_for_every_sharer() {
     let mut entry = shared();
@@ -111,7 +111,8 @@ fn a_writer_waits_for_every_sharer() {
     assert_eq!(entry.take_false_invalidations(), 4, "two of each sharer");
 }
 
-/// M to S, M to M: the owner first (MIND 7.2: two round trips). So it is when his write-back does not acknowledge.
+/// M to S, M to M: the owner first (MIND 7.2: two round trips). This includes a write-back without an
+/// acknowledgement.
 #[test]
 fn an_owner_gives_back_before_the_next_is_served() {
     let mut entry = owned_by_a();
@@ -125,7 +126,8 @@ fn an_owner_gives_back_before_the_next_is_served() {
     assert_eq!((entry.phase(), entry.owner()), (Phase::AwaitDone, Some(B)));
 }
 
-/// The read follows the write-back to the node when that is of the wanted page and acknowledges; the acknowledgement ends it.
+/// If the write-back is of the requested page and acknowledges, the read follows it to the node; the
+/// acknowledgement ends the transaction.
 #[test]
 fn a_read_follows_the_write_back_that_goes_by() {
     let mut entry = owned_by_a();
@@ -153,14 +155,15 @@ fn a_read_follows_the_write_back_that_goes_by() {
     assert_eq!(sent(&mut settles, ack(A, 2)), []);
     assert_eq!((settles.phase(), settles.owner()), (Phase::AwaitDone, Some(B)));
     assert_eq!(sent(&mut settles, done(B, 2)), []);
-    // Or the requester is faster than the acknowledgement, which is late then.
+    // Or the requester is faster than the acknowledgement, which is then late.
     assert_eq!(sent(&mut entry, done(B, 2)), []);
     assert_eq!((entry.phase(), entry.owner()), (Phase::Modified, Some(B)));
     assert_eq!(sent(&mut entry, ack(A, 2)), []);
     assert_eq!((entry.phase(), entry.owner()), (Phase::Modified, Some(B)));
 }
 
-/// The owner's own requests keep nobody waiting, and promise nothing about what it may still write back (PROTOCOL 12.12).
+/// The owner's own requests block no other host, and promise nothing about later write-backs (PROTOCOL
+/// 12.12).
 #[test]
 fn an_owner_fetches_on() {
     let mut entry = owned_by_a();
@@ -172,7 +175,7 @@ fn an_owner_fetches_on() {
     assert_eq!(entry.phase(), Phase::Modified);
 }
 
-/// Whoever meets a busy region has sent again what may be lost, and is told to come again (PROTOCOL 12.15).
+/// A request for a busy region retransmits what may be lost, and is answered with Busy (PROTOCOL 12.15).
 #[test]
 fn a_poke_sends_again_what_may_be_lost() {
     let busy = |host| Action::Busy(host, Refusal { page: page(9), id: FetchId(8), status: Status::Busy });
@@ -195,7 +198,7 @@ fn a_poke_sends_again_what_may_be_lost() {
     );
 }
 
-/// A reset breaks into everything, and ends only under its own number.
+/// A reset interrupts everything, and ends only under its own number.
 #[test]
 fn a_reset_takes_everything_back() {
     let live = HostSet::only(A).with(B);
@@ -220,7 +223,7 @@ fn a_reset_takes_everything_back() {
     );
 }
 
-/// A fenced host: what depends on it is reset, elsewhere it is only forgotten (PROTOCOL 12.35).
+/// A fenced host: regions that depend on it are reset, in others it is only removed (PROTOCOL 12.35).
 #[test]
 fn a_fenced_host_is_forgotten_or_reset() {
     let live = HostSet::only(B);
@@ -233,7 +236,7 @@ fn a_fenced_host_is_forgotten_or_reset() {
     assert_eq!((entry.phase(), entry.set()), (Phase::Resetting, live));
 }
 
-/// A host that cannot take part changes nothing and breaks nothing.
+/// A host whose number is too large changes nothing and breaks nothing.
 #[test]
 fn a_host_with_a_large_number_is_stale() {
     let mut entry = shared();
@@ -247,7 +250,7 @@ fn a_host_with_a_large_number_is_stale() {
     assert_eq!(entry, shared());
 }
 
-/// The table as data has the rows of the table as text; each phase can be left.
+/// The table as data has the rows of the table as text, and each phase can be left.
 #[test]
 fn the_table_is_whole() {
     for phase in Phase::ALL {
@@ -276,7 +279,8 @@ fn only_idle_entries_are_split_and_merged() {
     assert_eq!(only_a.merge(&both).map(|entry| entry.set().len()), Some(2));
 }
 
-/// Slots: what is full refuses, what overlaps refuses, and a region made anew begins behind all numbers that were here.
+/// Slots: a full table refuses, an overlapping region is refused, and a new region begins after all earlier
+/// numbers.
 #[test]
 fn slots_are_few_and_are_used_again() {
     let mut slots = Slots::new(2, Seq(3));

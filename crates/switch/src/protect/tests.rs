@@ -19,7 +19,7 @@ fn entries(table: &Protection) -> Vec<(u64, u8, Perm)> {
     table.iter().map(|(_, base, size_log2, perm)| (base.0, size_log2, perm)).collect()
 }
 
-/// Control allocates powers of two, aligned: each vma is one entry (MIND 4.2, optimisation 1).
+/// The control plane allocates aligned powers of two: each vma is one entry (MIND 4.2, optimisation 1).
 #[test]
 fn an_aligned_power_of_two_is_one_entry() {
     for size_log2 in 0..=63 {
@@ -29,7 +29,7 @@ fn an_aligned_power_of_two_is_one_entry() {
     assert_eq!(entries(&table(1, &[(1 << 62, 1 << 62, Perm::Read)])), [(1 << 62, 62, Perm::Read)]);
 }
 
-/// A grant of a part of a vma need not be a power of two: 0x1000..0x8000 is split where alignment asks for it.
+/// A grant of a part of a vma need not be a power of two: 0x1000..0x8000 is split by alignment.
 #[test]
 fn an_arbitrary_range_is_split_into_aligned_powers_of_two() {
     let table = table(3, &[(0x1000, 0x7000, Perm::Read)]);
@@ -39,7 +39,7 @@ fn an_arbitrary_range_is_split_into_aligned_powers_of_two() {
     );
 }
 
-/// Two vmas side by side, then two more: buddies coalesce, and their parents in turn (MIND 4.2, optimisation 2).
+/// Two adjacent vmas, then two more: buddies merge, and their parents in turn (MIND 4.2, optimisation 2).
 #[test]
 fn adjacent_equal_grants_coalesce() {
     let mut table = table(3, &[(0x4000, 0x1000, Perm::Read), (0x6000, 0x2000, Perm::Read)]);
@@ -48,7 +48,7 @@ fn adjacent_equal_grants_coalesce() {
     assert_eq!(entries(&table), [(0x4000, 14, Perm::Read)]);
 }
 
-/// Neighbours that are no buddies, or say something else, or are another domain's, stay apart.
+/// Neighbours that are no buddies, or have another class or domain, stay separate.
 #[test]
 fn what_is_not_equal_buddies_stays_apart() {
     let mut table = table(8, &[(0x1000, 0x1000, Perm::Read), (0x2000, 0x1000, Perm::Read)]);
@@ -72,7 +72,7 @@ fn a_part_of_an_entry_is_replaced_and_given_back() {
     assert_eq!(entries(&table), [(0x8000, 15, Perm::ReadWrite)]);
 }
 
-/// `None` takes back exactly what it names, across entries and from what was never granted.
+/// `None` revokes exactly the named range, across entries and ungranted parts.
 #[test]
 fn none_takes_a_grant_back() {
     let mut table = table(8, &[(0x8000, 0x8000, Perm::Read)]);
@@ -83,7 +83,7 @@ fn none_takes_a_grant_back() {
     assert_eq!(table, Protection::new(8));
 }
 
-/// An access may span entries; each byte must be allowed, and the lowest one that is not says why.
+/// An access may span entries; each byte must be allowed, and the lowest forbidden one determines the reason.
 #[test]
 fn every_byte_must_be_allowed() {
     let table = table(
@@ -113,7 +113,7 @@ fn no_bytes_are_checked_as_one() {
     assert_eq!(table.check(D, VirtAddr(0x1000), 0, Perm::ReadWrite), Err(Denial::NoPermission));
 }
 
-/// Even a domain that was granted all that can be granted gets no access whose end wraps to address 0.
+/// A domain with the largest possible grant gets no access whose end wraps to address 0.
 #[test]
 fn an_access_does_not_wrap_around_the_space() {
     let table = table(200, &[(0, u64::MAX, Perm::ReadWrite)]);
@@ -139,8 +139,8 @@ fn nonsense_is_refused_and_changes_nothing() {
     assert_eq!(table, before);
 }
 
-/// The budget is counted before anything changes: a grant that would not fit after its split leaves no half of itself, and
-/// taking back the middle of an entry is refused too when it would need one entry more than there may be.
+/// The budget is counted before any change. A grant that does not fit after its split leaves no part of
+/// itself. Revoking the middle of an entry is refused too if it needs one entry more than the budget.
 #[test]
 fn a_refused_update_leaves_the_table_as_it_was() {
     let mut table = table(2, &[(0x8000, 0x8000, Perm::Read)]);
@@ -159,7 +159,7 @@ fn a_refused_update_leaves_the_table_as_it_was() {
     assert_eq!(entries(&table), [(0, 16, Perm::Read)]);
 }
 
-/// What one domain may do with 128 bytes from `origin`, byte by byte.
+/// The access of one domain to 128 bytes from `origin`, byte by byte.
 struct Model {
     origin: u64,
     perms: [[Perm; 128]; 2],
@@ -186,7 +186,7 @@ impl Model {
         Ok(())
     }
 
-    /// The fewest entries: single bytes, of which equal buddies are merged until there are none.
+    /// Returns the fewest entries: single bytes, of which equal buddies are merged until there are none.
     fn entries(&self) -> BTreeSet<(Domain, u64, u8, Perm)> {
         let mut entries = BTreeSet::new();
         for (domain, name) in Self::DOMAINS.into_iter().enumerate() {
@@ -218,8 +218,8 @@ fn origins() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    /// PROTOCOL 6.17, 6.22: any history of grants answers as a table of bytes does, has the fewest entries there can be, and refuses exactly the
-    /// updates after which those would be more than the budget.
+    /// PROTOCOL 6.17, 6.22: after any history of grants the table answers as a table of bytes does and has
+    /// the fewest possible entries. It refuses exactly the updates that would exceed the budget.
     #[test]
     fn the_table_is_the_coalesced_form_of_a_plain_one(
         origin in origins(),
@@ -251,7 +251,8 @@ proptest! {
         }
     }
 
-    /// PROTOCOL 6.22: a range of `len` bytes anywhere takes at most `2 * log2(len)` entries, which cover it exactly, aligned and in order.
+    /// PROTOCOL 6.22: a range of `len` bytes anywhere takes at most `2 * log2(len)` entries, which cover it
+    /// exactly, aligned and in order.
     #[test]
     fn a_range_is_split_into_few_aligned_blocks(base in any::<u64>(), shift in 0u32..64, len in any::<u64>()) {
         let len = (len >> shift).max(1).min(u64::MAX - base.min(u64::MAX - 1));

@@ -1,27 +1,27 @@
-//! The tables of an image's trees, made while it loads (PROTOCOL 13.7, 13.13).
+//! The tables of an image's trees, built while the image loads (PROTOCOL 13.7, 13.13).
 //!
-//! What a Load brings is read at once and never again, so that a Load has work for its own bytes and a Flip for none: neither holds up requests, however long the
-//! image is.
+//! The bytes of a Load are parsed at once and never again. So a Load costs work for its own bytes, and a Flip
+//! none: neither delays requests, however long the image is.
 
 use farmem_index::{IndexTables, SECTION_KIND, TreeReader};
 use farmem_transport::image::{SectionKey, arriving};
 use farmem_wire::message::{ImageFault, ImageRule};
 
-/// How far the tables are.
+/// The progress of the tables.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Indexing {
     index: IndexTables,
-    /// Sections that were read as a whole.
+    /// Number of sections that were read completely.
     row: usize,
-    /// The section that is being read.
+    /// The section being read.
     open: Option<Open>,
-    /// Where the section before ends, once there is one.
+    /// End of the previous section, once there is one.
     end: Option<usize>,
-    /// The first section that is no tree's, though it says so.
+    /// The fault of the first invalid tree section.
     fault: Option<ImageFault>,
 }
 
-/// A section of a tree, as far as it was read.
+/// A partially read section of a tree.
 #[derive(Clone, Debug)]
 struct Open {
     key: SectionKey,
@@ -31,12 +31,12 @@ struct Open {
 }
 
 impl Indexing {
-    /// Bytes of memory that the tables take so far.
+    /// Returns the memory of the tables so far, in bytes.
     pub(super) fn memory(&self) -> usize {
         self.index.memory() + self.open.as_ref().map_or(0, |open| open.reader.memory())
     }
 
-    /// Reads what has come since the last call: `bytes` are the image's first.
+    /// Reads the bytes that arrived since the last call; `bytes` is a prefix of the image.
     pub(super) fn go_on(&mut self, bytes: &[u8]) {
         while self.fault.is_none() {
             if let Some(open) = &mut self.open {
@@ -55,10 +55,10 @@ impl Indexing {
         }
     }
 
-    /// Looks at the next row; false when there is none, or it has not come.
+    /// Opens the next row; returns false if there is none, or if it has not arrived.
     fn open_next(&mut self, bytes: &[u8]) -> bool {
         let Some((key, section)) = arriving(bytes, self.row) else { return false };
-        // One that lies elsewhere is refused with the image: its bytes are not to be read again for each row.
+        // A section elsewhere is refused with the image: otherwise the same bytes could be read for each row.
         if self.end.is_some_and(|end| end != section.start) || section.start > bytes.len() {
             return false;
         }
@@ -85,10 +85,10 @@ impl Indexing {
         }
     }
 
-    /// The tables of an image of so many sections that is whole, and was found to be one.
+    /// Returns the tables of a valid, complete image with this many sections.
     ///
     /// # Errors
-    /// [`ImageRule::Content`] for the first section that is no tree's.
+    /// [`ImageRule::Content`] for the first invalid tree section.
     pub(super) fn finish(self, sections: usize) -> Result<IndexTables, ImageFault> {
         match self.fault {
             Some(fault) => Err(fault),
@@ -109,7 +109,8 @@ mod tests {
     use farmem_wire::message::SOFT_PART_MAX;
     use farmem_wire::{Domain, ProgramHash, VirtAddr};
 
-    /// An image of two trees of this many nodes, and of sections of other kinds before, between and behind them.
+    /// Creates an image of two trees with this many nodes, and of sections of other kinds before, between and
+    /// behind them.
     fn image(nodes: u64) -> Image {
         let child = |addr| Child { addr: VirtAddr(addr), level: 0 };
         let node = |n: u64| SetNode {
@@ -135,7 +136,8 @@ mod tests {
         Image::of(&sections).expect("a short image")
     }
 
-    /// PROTOCOL 13.7: of what has come nothing is left to be read but a word that is not whole yet, whatever the parts are; at the end nothing is.
+    /// PROTOCOL 13.7: after each part, at most an incomplete word is unread, whatever the sizes of the parts;
+    /// at the end nothing is.
     #[test]
     fn each_part_is_read_when_it_comes() {
         let image = image(40);
@@ -158,11 +160,12 @@ mod tests {
         }
     }
 
-    /// Rows that say the same bytes are theirs are not read for each of them: the image is none, and that is told by the rule of 13.3.
+    /// Rows that claim the same bytes are not read for each of them: the image is refused by the rule of
+    /// 13.3.
     #[test]
     fn bytes_are_read_once_whatever_the_rows_say() {
         let mut bytes = image(40).bytes().to_vec();
-        // The second tree's row (PROTOCOL 13.3) is to have the bytes of the first.
+        // The second tree's row (PROTOCOL 13.3) gets the bytes of the first.
         let row = |n: usize| 8 + 24 * n;
         let first: Vec<u8> = bytes[row(1) + 16..row(1) + 24].to_vec();
         bytes[row(3) + 16..row(3) + 24].copy_from_slice(&first);

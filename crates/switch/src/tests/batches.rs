@@ -5,7 +5,7 @@ use crate::Reason;
 use farmem_wire::Status;
 use farmem_wire::message::{Batch, Kind, Pair};
 
-/// A batch of `host` whose pairs are at these addresses; `each` gets its message.
+/// Calls `each` with a batch of `host` whose pairs are at these addresses.
 fn with<T>(host: u16, hops: u8, pointers: &[u64], each: impl FnOnce(&Message<'_>) -> T) -> T {
     let header = Header::request(id(host, 7), hops);
     let mut pairs = Vec::new();
@@ -18,7 +18,8 @@ fn with<T>(host: u16, hops: u8, pointers: &[u64], each: impl FnOnce(&Message<'_>
     each(&Message { header, body: Body::Batch(batch) })
 }
 
-/// It goes to the owner of the first pair's address, as it is but for domain, origin and hops; where the others are the node finds out.
+/// The batch goes to the owner of the first pair's address, with new domain, origin and hops. The node
+/// handles pairs with other owners.
 #[test]
 fn a_batch_goes_to_the_owner_of_its_first_address() {
     let mut scene = Scene::rack();
@@ -29,8 +30,8 @@ fn a_batch_goes_to_the_owner_of_its_first_address() {
     });
 }
 
-/// One that cannot go to its first pair's owner says nothing of the others: its host is to ask for each alone. What holds for all of them
-/// is said of all.
+/// A fault of the first pair's address says nothing about the others: the host must send each alone. A fault
+/// of the whole batch applies to all.
 #[test]
 fn a_batch_that_cannot_be_routed_is_taken_apart() {
     let cases = [
@@ -56,8 +57,8 @@ fn a_batch_that_cannot_be_routed_is_taken_apart() {
     }
 }
 
-/// A batch under another host's ids is refused as a whole; one that cannot be read is answered as its first pair alone would be; a
-/// memory node sends none.
+/// A batch under another host's ids is refused as a whole. An unreadable batch is answered as its first pair
+/// would be. Memory nodes send no batches.
 #[test]
 fn hostile_batches_are_refused_or_dropped() {
     let mut scene = Scene::rack();
@@ -67,7 +68,7 @@ fn hostile_batches_are_refused_or_dropped() {
     });
     with(1, 4, &[BASE_1, BASE_1], |message| {
         let bytes = payload(message);
-        // The count says one more than there are.
+        // The count is one too large.
         let mut count = bytes.clone();
         count[Header::LEN + 19] = 3;
         for bytes in

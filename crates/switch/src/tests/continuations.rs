@@ -1,11 +1,11 @@
-//! Traversals that left their node: routed on by their next pointer, or answered to the host they began at (PULSE 5).
+//! Traversals that left their node: routed by their next pointer, or answered to their host (PULSE 5).
 
 use super::*;
 use crate::Reason;
 use crate::answer::refusal;
 use farmem_wire::Status;
 
-/// A traversal that the switch sent out for host 1 in domain 10, as a node sends it back.
+/// Returns a traversal of host 1 in domain 10, as a node returns it.
 fn left(cur_ptr: u64, hops: u8) -> Message<'static> {
     let mut message = traverse(1, cur_ptr, hops);
     message.header.domain = Domain(10);
@@ -13,8 +13,8 @@ fn left(cur_ptr: u64, hops: u8) -> Message<'static> {
     message
 }
 
-/// A list goes from node 1 to node 2 and back and ends nowhere: three frames through the switch, each one hop poorer, then
-/// the state at the host.
+/// A list leads from node 1 to node 2 and back and ends at a null pointer: three frames through the switch,
+/// each with one hop less, then the state at the host.
 #[test]
 fn a_traversal_is_routed_on_until_its_pointer_leads_nowhere() {
     let mut scene = Scene::rack();
@@ -42,7 +42,8 @@ fn a_traversal_is_routed_on_until_its_pointer_leads_nowhere() {
     );
 }
 
-/// PROTOCOL 6.10: the same checks as for a host: hops, protection in the traversal's domain, translation. The refusal goes to the origin.
+/// PROTOCOL 6.10: the checks are the same as for a host: hops, protection in the traversal's domain,
+/// translation. The refusal goes to the origin.
 #[test]
 fn a_continuation_is_checked_like_a_request() {
     let mut scene = Scene::rack();
@@ -63,7 +64,8 @@ fn a_continuation_is_checked_like_a_request() {
     }
 }
 
-/// PROTOCOL 6.10: node 1 said "not here", and by the table it is at node 1: it moved there since. It goes back, with one hop less.
+/// PROTOCOL 6.10: node 1 returned a traversal that the table maps to node 1: the page moved there since. It
+/// returns, with one hop less.
 #[test]
 fn a_pointer_that_moved_to_where_it_was_looked_for_goes_back() {
     let mut scene = Scene::rack();
@@ -75,7 +77,8 @@ fn a_pointer_that_moved_to_where_it_was_looked_for_goes_back() {
     assert_eq!(note, Note::Continued { node: NodeId(1) });
 }
 
-/// PROTOCOL 6.2, 6.10: a node speaks to the home endpoint only, with its key; it has no session, and asks for nothing but continuations.
+/// PROTOCOL 6.2, 6.10: a node sends only to the switch's own endpoint, with its key. It has no session, and
+/// may send nothing but continuations.
 #[test]
 fn a_node_can_only_continue_traversals() {
     let mut scene = Scene::rack();
@@ -99,7 +102,7 @@ fn a_node_can_only_continue_traversals() {
     assert_eq!(scene.switch.protection().check(Domain(66), VirtAddr(BASE_1), 1, Perm::Read).ok(), None);
 }
 
-/// PROTOCOL 6.12: the host left while its traversal was under way.
+/// PROTOCOL 6.12: the host left while its traversal was in progress.
 #[test]
 fn a_refusal_to_an_unknown_origin_is_dropped() {
     let mut scene = Scene::rack();

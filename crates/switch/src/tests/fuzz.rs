@@ -1,7 +1,8 @@
 //! Hostile bytes: random frames and valid ones with a few bytes changed, cut or added, from every port.
 //!
-//! Whatever comes in (PROTOCOL 6.1): no panic, one note per frame, every invariant kept, every emitted frame parses, and the tables change only by
-//! an update that the control plane sent with the right key. `FARMEM_FUZZ_CASES` says how many frames (200,000 when it does not).
+//! For any input (PROTOCOL 6.1): no panic, one note per frame, all invariants hold, every emitted frame
+//! parses, and the tables change only by an update that the control plane sent with the right key.
+//! `FARMEM_FUZZ_CASES` sets the number of frames (default 200,000).
 
 extern crate std;
 
@@ -9,7 +10,7 @@ use super::*;
 use farmem_machine::Rng;
 
 const CASES: u64 = 200_000;
-/// Frames until the rack is built anew.
+/// Frames until the rack is rebuilt.
 const RACK_CASES: u64 = 20_000;
 const SEED: u64 = 0x5317_c4ed;
 
@@ -23,7 +24,7 @@ fn no_frame_breaks_the_switch() {
     let mut tables = scene.switch.tables.clone();
     let (mut sent, mut updated) = (0, 0);
     for case in 0..cases {
-        // Mutated grants pile up, and each case looks at all of them.
+        // Mutated grants pile up, and each case visits all of them.
         if case % RACK_CASES == 0 || scene.switch.halted().is_some() {
             scene = Scene::rack();
             tables = scene.switch.tables.clone();
@@ -44,11 +45,11 @@ fn no_frame_breaks_the_switch() {
         }
         sent += understood(case, note, &out);
     }
-    // A fuzzer that gets nothing past the first check finds nothing.
+    // A fuzzer whose frames all fail the first check finds nothing.
     assert!(sent > cases / 20 && updated > cases / 1_000, "{sent} frames sent, {updated} batches applied");
 }
 
-/// Checks everything that came out of one frame; answers how many frames did.
+/// Checks all outputs of one frame; returns the number of frames sent.
 fn understood(case: u64, note: &Note, out: &[Out]) -> u64 {
     let mut sent = 0;
     for out in &out[..out.len() - 1] {
@@ -71,7 +72,7 @@ fn understood(case: u64, note: &Note, out: &[Out]) -> u64 {
     sent
 }
 
-/// Receiver and payload of valid frames of every kind.
+/// Returns receivers and payloads of valid frames of every kind.
 fn corpus() -> Vec<(Endpoint, Vec<u8>)> {
     let mut corpus = Vec::new();
     for receiver in [SESSION_1_10, SESSION_2_10, SESSION_1_20, HOME] {
@@ -90,7 +91,7 @@ fn corpus() -> Vec<(Endpoint, Vec<u8>)> {
     corpus
 }
 
-/// A small random batch: mostly sensible, in and around the rack's addresses.
+/// Returns a small random batch: mostly valid, in and around the rack's addresses.
 fn random_batch(seq: u64, rng: &mut Rng) -> Vec<u8> {
     let mut updates = Vec::new();
     for _ in 0..=rng.below(3) {

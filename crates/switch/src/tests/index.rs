@@ -8,7 +8,8 @@ use farmem_wire::message::{
     Batch, Count, Counts, ImageFault, ImageRule, Pair, PairBuf, SOFT_COUNTS_MAX, SoftBody, SoftMessage,
 };
 
-/// Keys below 1000 are below a node of node 1, others below one of node 2; the latter's children for 1000 and for 2000 on are known too.
+/// Returns a tree: keys below 1000 are below a node of node 1, others below one of node 2. The latter's
+/// children for 1000 and for 2000 on are known too.
 pub(super) fn section() -> TreeSection {
     let child = |addr, level| Child { addr: VirtAddr(addr), level };
     let ranges = Vec::from([
@@ -26,7 +27,7 @@ const PROGRAM: ProgramHash = ProgramHash([0xa0; 16]);
 pub(super) fn image(sections: &[TreeSection]) -> Image {
     let bytes: Vec<Vec<u8>> = sections.iter().map(TreeSection::emit).collect();
     let key = |id, domain| SectionKey { domain: Domain(domain), kind: SECTION_KIND, id };
-    // One section a domain, from 10 on.
+    // One section per domain, from 10 on.
     let keyed = (10..)
         .zip(sections)
         .zip(&bytes)
@@ -40,7 +41,7 @@ fn request(at: VirtAddr, program: ProgramHash, pad: &[u8]) -> Message<'_> {
     Message { body: Body::Traverse(Traverse { program, scratch: pad, ..body }), ..message }
 }
 
-/// PROTOCOL 13.14: what is sent to the node is the request, with another pointer.
+/// PROTOCOL 13.14: checks that the node gets the request with another pointer.
 fn begins_at(scene: &mut Scene, key: u64, at: u64, node: Peer) {
     let pad = [&key.to_le_bytes()[..], &[7; 9]].concat();
     let message = request(ROOT, PROGRAM, &pad);
@@ -60,13 +61,14 @@ fn a_traversal_begins_at_the_deepest_node_that_is_known() {
     begins_at(&mut scene, 1999, BASE_2 + 0x400, NODE_2);
     begins_at(&mut scene, 2000, BASE_1 + 0x500, NODE_1);
     begins_at(&mut scene, u64::MAX, BASE_1 + 0x500, NODE_1);
-    // The next image has the root alone.
+    // The next image has only the root.
     let ranges = Vec::from([Range { first: 0, last: u64::MAX, child: Child { addr: ROOT, level: 2 } }]);
     scene.stand(6, &image(&[TreeSection { ranges, sets: Vec::new(), ..section() }]));
     begins_at(&mut scene, 2000, ROOT.0, NODE_1);
 }
 
-/// PROTOCOL 13.14, 6.25: each pair of a batch begins at its own node, and all go where the first one is.
+/// PROTOCOL 13.14, 6.25: each pair of a batch begins at its own node, and all go to the first one's memory
+/// node.
 #[test]
 fn each_pair_of_a_batch_begins_further_down() {
     let mut scene = Scene::rack();
@@ -104,7 +106,7 @@ fn each_pair_of_a_batch_begins_further_down() {
     assert_eq!(note, Note::Indexed { node: NodeId(2) });
     let expected = Message::parse(&begins).expect("a batch");
     assert_eq!(Message::parse(&forwarded), Ok(stamped(&expected, 10, 1)));
-    // Of another program nothing changes.
+    // Another program is unaffected.
     let other = of(&batch(ProgramHash([0xb0; 16]), [ROOT.0, ROOT.0, elsewhere]));
     let other = Message::parse(&other).expect("a batch");
     let (forwarded, note) = scene.relayed(HOST_1.port, &frame(SESSION_1_10, &other), NODE_1);
@@ -112,7 +114,7 @@ fn each_pair_of_a_batch_begins_further_down() {
     assert_eq!(Message::parse(&forwarded), Ok(stamped(&other, 10, 1)));
 }
 
-/// Other pointers and other programs are none of the index's.
+/// The index does not affect other pointers and other programs.
 #[test]
 fn what_is_not_named_begins_where_it_says() {
     let mut scene = Scene::rack();
@@ -125,7 +127,7 @@ fn what_is_not_named_begins_where_it_says() {
     }
 }
 
-/// PROTOCOL 13.14, 6.6: an index that leads where a domain may not go gives it nothing.
+/// PROTOCOL 13.14, 6.6: an index that leads to forbidden addresses gives a domain no access.
 #[test]
 fn protection_is_checked_where_the_traversal_begins() {
     let mut scene = Scene::rack();
@@ -141,7 +143,7 @@ fn protection_is_checked_where_the_traversal_begins() {
     assert_eq!(body.cur_ptr, outside.addr, "the host sees where it could not go");
 }
 
-/// PROTOCOL 13.13: an image with a tree that is none, or comes twice, does not stand; what stood stays.
+/// PROTOCOL 13.13: an image with an invalid or duplicate tree does not stand; the standing one stays.
 #[test]
 fn an_image_with_a_wrong_tree_is_refused() {
     let mut scene = Scene::rack();
@@ -158,7 +160,7 @@ fn an_image_with_a_wrong_tree_is_refused() {
     begins_at(&mut scene, 5, BASE_1 + 0x300, NODE_1);
 }
 
-/// PROTOCOL 13.14: what one domain published leads no traversal of another, wherever that begins.
+/// PROTOCOL 13.14: one domain's tree leads no traversal of another domain, wherever it begins.
 #[test]
 fn a_tree_leads_only_its_domain() {
     let mut scene = Scene::rack();
@@ -170,7 +172,7 @@ fn a_tree_leads_only_its_domain() {
     assert_eq!(Message::parse(&forwarded), Ok(stamped(&message, 10, 1)));
 }
 
-/// What the switch says of the counters of a domain's tree: epoch, how many, and those from `from` on.
+/// Returns the counters of a domain's tree: epoch, number, and the counters from `from` on.
 fn counted(scene: &mut Scene, epoch: u64, domain: u32, from: u32) -> (u64, u32, Vec<u32>) {
     let count = Count { epoch, domain: Domain(domain), kind: SECTION_KIND, id: ROOT.0, from };
     let (payload, note) = scene.relayed(Port::CONTROL, &soft::said(SoftBody::Count(count)), CONTROL);
@@ -184,7 +186,8 @@ fn counted(scene: &mut Scene, epoch: u64, domain: u32, from: u32) -> (u64, u32, 
     (epoch, total, words.collect())
 }
 
-/// PROTOCOL 13.17: what is forwarded is counted by each branch that led it, also when it comes again; what is refused, or begins where it says, is not.
+/// PROTOCOL 13.17: each branch counts the traversals that it led and that were forwarded, also repeated ones.
+/// Refused traversals, and those that begin as requested, are not counted.
 #[test]
 fn branches_count_what_is_forwarded() {
     let mut scene = Scene::rack();
@@ -212,15 +215,15 @@ fn branches_count_what_is_forwarded() {
         "from the third on, of whatever stands"
     );
     assert_eq!(counted(&mut scene, 5, 10, 9), (5, 4, Vec::new()), "behind the last");
-    // Of another image, or of a section that is not there, it says what stands and nothing else.
+    // For another image, or a missing section, the response has only the standing epoch.
     for (epoch, domain) in [(4, 10), (6, 10), (5, 20)] {
         assert_eq!(counted(&mut scene, epoch, domain, 0), (5, 0, Vec::new()));
     }
-    // The next image begins anew, though it is the same.
+    // The next image starts with zero counters, though it is the same.
     scene.stand(6, &image(&[section()]));
     assert_eq!(counted(&mut scene, 5, 10, 0), (6, 0, Vec::new()));
     assert_eq!(counted(&mut scene, 6, 10, 0), (6, 4, Vec::from([0; 4])));
-    // A traversal that may not go there is not counted.
+    // A traversal to a forbidden address is not counted.
     let outside = Child { addr: VirtAddr(BASE_2 + VMA_LEN), level: 0 };
     let ranges = Vec::from([Range { first: 0, last: u64::MAX, child: outside }]);
     scene.stand(7, &image(&[TreeSection { ranges, sets: Vec::new(), ..section() }]));
@@ -229,7 +232,7 @@ fn branches_count_what_is_forwarded() {
     assert_eq!(counted(&mut scene, 7, 10, 0), (7, 1, Vec::from([0])));
 }
 
-/// A datagram has as many counters as it has room for.
+/// A datagram has as many counters as fit.
 #[test]
 fn counters_come_in_parts() {
     let mut scene = Scene::rack();

@@ -1,4 +1,5 @@
-//! Switches of a FatTree: a traversal of a tree goes up to the core, down to an edge, and out to its node, a step or two further down the tree at each.
+//! Switches of a FatTree: a traversal goes up to the core, down to an edge, and out to its node. At each
+//! switch it descends a step or two.
 
 use super::*;
 use crate::Reason;
@@ -26,7 +27,7 @@ fn way(n: u16, base: u64, next: Peer) -> Way {
     Way { base: VirtAddr(base), size_log2: 40, server: NodeId(n), port: next.port.0 }
 }
 
-/// An image of ways, and of domain 10's part of the tree.
+/// Returns an image of next hops, and of domain 10's part of the tree.
 fn image(ways: &WaysSection, tree: Option<&TreeSection>) -> Image {
     let (ways, tree) = (ways.emit(), tree.map(TreeSection::emit));
     let key = |domain, kind, id| SectionKey { domain: Domain(domain), kind, id };
@@ -38,7 +39,7 @@ fn image(ways: &WaysSection, tree: Option<&TreeSection>) -> Image {
 fn tree(ranges: &[(u64, Child)], sets: &[SetNode]) -> TreeSection {
     let ends = ranges.iter().skip(1).map(|(first, _)| first - 1).chain([u64::MAX]);
     let ranges = ranges.iter().zip(ends).map(|(&(first, child), last)| Range { first, last, child });
-    // One set for each node: all are on the way to one leaf.
+    // One set for each node: all are on the path to one leaf.
     let sets = sets.iter().map(|node| Vec::from([node.clone()])).collect();
     TreeSection { root: ROOT, programs: Vec::from([PROGRAM]), ranges: ranges.collect(), sets }
 }
@@ -47,7 +48,7 @@ fn node(addr: u64, pivot: u64, children: [Child; 2]) -> SetNode {
     SetNode { addr: VirtAddr(addr), pivots: Vec::from([pivot]), children: Vec::from(children) }
 }
 
-/// A switch that knows all others, and both nodes.
+/// Creates a switch that knows all others, and both nodes.
 fn index_switch(image: &Image) -> Scene {
     let mut scene = Scene::new(Budgets::default());
     scene.update(&[RACK, CORE, POD, EDGE, NODE_1, NODE_2].map(add));
@@ -96,12 +97,13 @@ fn request(counter: u32, pad: &[u8], again: bool) -> Message<'_> {
     Message { header, body: Body::Traverse(Traverse { program: PROGRAM, scratch: pad, ..body }) }
 }
 
-/// What the first hop makes of a request's header: stamped, and as many hops as before.
+/// Returns the header that the first hop writes: stamped, with the same number of hops.
 fn led_header(message: &Message<'_>) -> Header {
     Header { hops: message.header.hops, ..stamped(message, 10, 1).header }
 }
 
-/// PROTOCOL 16.5 to 16.7: at each switch the pointer is a step or two further down; the node gets the request, with another pointer.
+/// PROTOCOL 16.5 to 16.7: at each switch the pointer descends a step or two; the node gets the request with
+/// another pointer.
 #[test]
 fn a_traversal_is_led_from_the_core_to_its_node() {
     let (mut rack, mut core, mut pod, mut edge) = (rack_of(Some(CORE.port.0)), core(), pod(), edge());
@@ -137,7 +139,7 @@ fn a_traversal_is_led_from_the_core_to_its_node() {
         payload(&stamped(&moved, 10, 1))
     };
     assert_eq!(out, at(BASE_1 + 0xa00), "four steps below the fat root, and one hop");
-    // The same key's counters: a range of the core, and a branch of each set.
+    // The counters of this key: a range of the core, and a branch of each set.
     let counted = |scene: &Scene| {
         let tables = scene.switch.soft().index().tables(Domain(10), ROOT).expect("it stands");
         tables.counters(0).collect::<Vec<u32>>()
@@ -145,7 +147,7 @@ fn a_traversal_is_led_from_the_core_to_its_node() {
     assert_eq!(counted(&core), [1, 0]);
     assert_eq!(counted(&pod), [0, 1, 0, 0, 1]);
     assert_eq!(counted(&edge), [0, 1, 0, 1, 0]);
-    // What no set has goes on as it is: another server's key.
+    // A key in no set, of another server, goes on unchanged.
     let pad = 5_000_u64.to_le_bytes();
     let (up, _) = rack.relayed(HOST_1.port, &frame(SESSION_1_10, &request(5, &pad, false)), CORE);
     let (down, _) = core.relayed(RACK.port, &datagram(HOME, &up), EDGE);
@@ -155,7 +157,8 @@ fn a_traversal_is_led_from_the_core_to_its_node() {
     assert_eq!(out.cur_ptr, VirtAddr(BASE_2 + 0x300));
 }
 
-/// PROTOCOL 16.6: what is no named traversal of the tree, what comes again, and what could not be answered goes as it would without a fabric.
+/// PROTOCOL 16.6: unnamed traversals, repeated ones, and those without an answerable host are routed as
+/// without a fabric.
 #[test]
 fn what_goes_up_is_for_the_first_time_and_named() {
     let mut rack = rack_of(Some(CORE.port.0));
@@ -170,7 +173,7 @@ fn what_goes_up_is_for_the_first_time_and_named() {
         let body = Body::Traverse(Traverse { program, cur_ptr, ..body });
         forwarded(&mut rack, &Message { body, ..request(6, &pad, false) });
     }
-    // One that the temporary header would make too long for its PMTU.
+    // A request that the temporary header would make too long for its PMTU.
     let fixed = Header::LEN + Traverse::FIXED_LEN + body.code.len();
     let room = |pmtu: usize| alloc::vec![7; pmtu - fixed];
     forwarded(&mut rack, &request(7, &room(1024), false));
@@ -180,15 +183,15 @@ fn what_goes_up_is_for_the_first_time_and_named() {
     let refused = frame(SESSION_1_20, &request(9, &pad, false));
     let (_, note) = rack.relayed(HOST_1.port, &refused, HOST_1);
     assert_eq!(note, Note::Refused(farmem_wire::Status::NotMapped));
-    // Without a way up, or a core that is known, nothing goes up.
+    // Without a path up, or with an unknown core, nothing goes up.
     rack.update(&[Update::PeerGone { port: CORE.port.0 }]);
     forwarded(&mut rack, &request(10, &pad, false));
     forwarded(&mut rack_of(None), &request(11, &pad, false));
-    // A way up that is no index switch's port is none.
+    // A path up must lead to an index switch's port.
     forwarded(&mut rack_of(Some(NODE_2.port.0)), &request(12, &pad, false));
 }
 
-/// PROTOCOL 16.7, 6.2, 6.10: what an index switch drops, and what it gives back.
+/// PROTOCOL 16.7, 6.2, 6.10: frames that an index switch drops, and frames that it returns.
 #[test]
 fn what_cannot_be_led_on_goes_back() {
     let lead = Lead {
@@ -220,18 +223,18 @@ fn what_cannot_be_led_on_goes_back() {
         reason(&mut core, RACK.port, &Lead { header: Header { hops: 0, ..lead.header }, ..lead }),
         Reason::Message
     );
-    // From where it does not know a switch.
+    // From an unknown switch.
     assert_eq!(reason(&mut core, Port::index(9), &lead), Reason::WrongPort);
     assert_eq!(reason(&mut core, HOST_1.port, &lead), Reason::WrongPort);
     assert_eq!(reason(&mut core, NODE_1.port, &lead), Reason::Message);
     assert_eq!(core.silent(RACK.port, &datagram(HOME, b"\x01\x12 no lead")), Note::Dropped(Reason::Message));
-    // A tree, a domain, a server that is not known here.
+    // An unknown tree, domain or server.
     back(&mut core, &Lead { root: VirtAddr(0x300), ..lead });
     let other = Header { domain: Domain(20), ..lead.header };
     back(&mut core, &Lead { header: other, ..lead });
     back(&mut core, &Lead { server: Some(NodeId(3)), ..lead });
     back(&mut core, &Lead { server: Some(NodeId(0xffff)), ..lead });
-    // The next switch is gone: it goes back from where it got to.
+    // The next switch left: the traversal returns from here, with its progress.
     core.update(&[Update::PeerGone { port: POD.port.0 }]);
     let (given, note) = core.relayed(RACK.port, &of(&lead), RACK);
     let Led::One(traverse) = lead.led else { panic!("a traversal") };
@@ -239,7 +242,7 @@ fn what_cannot_be_led_on_goes_back() {
     assert_eq!((given, note), (payload(&Lead { led: further, ..lead }.message()), Note::LedBack));
     core.update(&[Update::PeerGone { port: RACK.port.0 }]);
     assert_eq!(reason(&mut core, EDGE.port, &lead), Reason::NoWay);
-    // One that started again knows nothing; the rack's switch at least it is told of.
+    // A restarted switch knows nothing but the rack's switch.
     let mut empty = Scene::new(Budgets::default());
     assert_eq!(reason(&mut empty, RACK.port, &lead), Reason::WrongPort);
     empty.update(&[add(RACK)]);
@@ -247,19 +250,19 @@ fn what_cannot_be_led_on_goes_back() {
     // An edge sends to the server that the core found, and to no other node.
     let ways = WaysSection { servers: Vec::from([way(1, BASE_1, NODE_2)]), ..WaysSection::default() };
     back(&mut index_switch(&image(&ways, None)), &Lead { server: Some(NodeId(1)), ..lead });
-    // The rack's switch has it go on as what a node sends back.
+    // The rack's switch handles it as a continuation from a node.
     let mut rack = rack_of(Some(CORE.port.0));
     let (out, note) = rack.relayed(CORE.port, &frame(HOME, &lead.message()), NODE_1);
     assert_eq!(note, Note::Continued { node: NodeId(1) });
     assert_eq!(out, payload(&stamped(&lead.message(), 10, 1)));
-    // A host cannot lead: over its session it is a message of an unknown kind.
+    // A host cannot lead: over its session this is a message of an unknown kind.
     let mut bytes = Vec::new();
     Lead { header: request(4, &[], false).header, ..lead }.emit(&mut bytes);
     let (_, note) = rack.relayed(HOST_1.port, &datagram(SESSION_1_10, &bytes), HOST_1);
     assert_eq!(note, Note::Refused(farmem_wire::Status::Unsupported));
 }
 
-/// PROTOCOL 16.8: a fabric that loses what goes up is left; one traversal at a time is still tried.
+/// PROTOCOL 16.8: a fabric that loses requests is bypassed; one traversal at a time is still tried.
 #[test]
 fn a_dead_fabric_is_left() {
     let mut rack = rack_of(Some(CORE.port.0));
@@ -286,7 +289,7 @@ fn a_dead_fabric_is_left() {
     assert!((11..60).all(|counter| !send(counter, false)), "and no other goes up");
 }
 
-/// PROTOCOL 16.4: a section of ways that is none is refused with the image.
+/// PROTOCOL 16.4: an invalid section of next hops is refused with the image.
 #[test]
 fn a_broken_section_of_ways_is_refused() {
     use farmem_wire::message::{ImageFault, ImageRule};

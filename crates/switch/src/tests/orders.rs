@@ -1,4 +1,4 @@
-//! Resets, fences, listings, and what table updates mean for who caches pages (PROTOCOL 12.41 to 12.45).
+//! Resets, fences, listings, and the effects of table updates on cached pages (PROTOCOL 12.41 to 12.45).
 
 use super::*;
 use crate::directory::{Outcome, Phase, Trigger};
@@ -14,12 +14,12 @@ fn page(addr: u64) -> Page {
     Page::of(VirtAddr(addr))
 }
 
-/// The region of four pages that a page is in at first.
+/// Returns the initial region of a page: four pages.
 fn region(addr: u64) -> Region {
     Region::around(page(addr), 2)
 }
 
-/// A rack whose directory is open, with two hosts that hold leases.
+/// Creates a rack with an open directory and two hosts that hold leases.
 fn open(slots: usize) -> Scene {
     let mut scene = Scene::new(Budgets { directory_slots: slots, ..Budgets::default() });
     let live = |host| Update::Live { host: HostId(host), generation: 1 };
@@ -69,7 +69,7 @@ impl Scene {
     }
 }
 
-/// What went to a port, about the directory.
+/// Returns the messages about the directory that went to a port.
 fn said(out: &[Out], to: Port) -> Vec<DirectoryMessage<'_>> {
     let sent = out.iter().filter_map(|out| match out {
         Out::Send(port, bytes) if *port == to => Some(Packet::parse(bytes).expect("a frame").payload),
@@ -78,7 +78,7 @@ fn said(out: &[Out], to: Port) -> Vec<DirectoryMessage<'_>> {
     sent.map(|payload| DirectoryMessage::parse(payload).expect("about the directory")).collect()
 }
 
-/// The hosts that were recalled, and under which number.
+/// Returns the recalled hosts with the number of the recall.
 fn recalled(out: &[Out]) -> Vec<(Port, Seq)> {
     let sent = out.iter().filter_map(|out| match out {
         Out::Send(port, bytes) if port.as_host().is_some() => {
@@ -97,7 +97,8 @@ fn answer(body: DirectoryBody<'_>) -> DirectoryMessage<'_> {
     DirectoryMessage { token: RequestId(7), body }
 }
 
-/// A reset: both hosts are asked, asked again, and when both have given up control is told, until it ends it. Then the slot is free.
+/// A reset: both hosts are recalled, and recalled again. When both have given up, the control plane is told
+/// until it ends the reset. Then the slot is free.
 #[test]
 fn a_reset_frees_the_slot() {
     let mut scene = open(8);
@@ -132,7 +133,7 @@ fn a_reset_frees_the_slot() {
     assert_eq!(said(&scene.order(DirectoryBody::Reset(page(BASE_1))), Port::CONTROL), [unknown]);
 }
 
-/// A fence: the owner's region is reset without it, and what it still says of pages is dropped.
+/// A fence: the owner's region is reset without it, and its page messages are dropped.
 #[test]
 fn a_fenced_host_is_not_waited_for() {
     let mut scene = open(8);
@@ -148,7 +149,8 @@ fn a_fenced_host_is_not_waited_for() {
     assert_eq!(out.last(), Some(&Out::Note(Note::PageRefused(Status::Unsupported))));
 }
 
-/// A host that joined again is not heard under its old lease, and not forgotten either: its earlier life may still read.
+/// A host that joined again is not accepted under its old lease, and not forgotten: its earlier life may
+/// still read.
 #[test]
 fn a_host_that_is_gone_is_waited_for() {
     let mut scene = open(8);
@@ -161,7 +163,8 @@ fn a_host_that_is_gone_is_waited_for() {
     assert_eq!(out, [Out::Note(Note::Dropped(crate::Reason::NoLease))], "its next life knows nothing of it");
 }
 
-/// A node goes: what hosts have of it is taken back at once. Likewise what a domain may not write any more.
+/// A node leaves: hosts' copies of its pages are recalled at once. The same holds for pages that a domain may
+/// no longer write.
 #[test]
 fn what_is_taken_away_is_recalled() {
     let mut scene = open(8);
@@ -175,7 +178,7 @@ fn what_is_taken_away_is_recalled() {
     assert_eq!(scene.phase(BASE_1), Some(Phase::Resetting));
 }
 
-/// No slot is left: control is told once, until it is heard of again.
+/// No slot is left: the control plane is told once until it answers.
 #[test]
 fn a_full_directory_says_so_once() {
     let mut scene = open(1);
@@ -190,7 +193,8 @@ fn a_full_directory_says_so_once() {
     assert_eq!(said(&scene.get(1, BASE_2, Access::Shared), Port::CONTROL), [full]);
 }
 
-/// A listing goes on where the last part ended, and shows each region once; splits and merges are carried out where regions are idle.
+/// A listing continues where the last part ended, and shows each region once. Splits and merges are applied
+/// to idle regions.
 #[test]
 fn regions_are_listed_and_resized() {
     let mut scene = open(300);
@@ -244,7 +248,8 @@ fn a_listing_comes_in_parts() {
     assert_eq!(seen, [most, 5]);
 }
 
-/// A page that somebody wants to read at its node: an owner is recalled, and keeps it; where nobody owns the node learns that it is clean.
+/// A page is to be read at its node: an owner is recalled and keeps it Shared; without an owner, the node
+/// learns that the page is clean.
 #[test]
 fn a_visit_recalls_the_owner() {
     let mut scene = open(8);
@@ -266,7 +271,7 @@ fn a_visit_recalls_the_owner() {
     assert_eq!(scene.phase(BASE_1), Some(Phase::Shared));
 }
 
-/// What only others may say is dropped.
+/// Messages from ports that may not send them are dropped.
 #[test]
 fn not_everybody_orders() {
     let mut scene = open(8);
@@ -281,8 +286,8 @@ fn not_everybody_orders() {
     assert_eq!(scene.silent(Port::CONTROL, &answered), Note::Dropped(crate::Reason::Message));
 }
 
-/// Pages that are about to be on another node are taken back from everybody, and nobody gets one until they are there; pages beside them go
-/// on. What is vacated must be in the table (PROTOCOL 6.24).
+/// Pages that are about to move are recalled from all hosts, and no host gets one until the move ends; other
+/// pages are unaffected. Only a prefix in the table can be vacated (PROTOCOL 6.24).
 #[test]
 fn what_is_vacated_is_handed_out_again_where_it_came_to() {
     let mut scene = open(8);

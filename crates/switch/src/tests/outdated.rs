@@ -1,4 +1,4 @@
-//! Requests that write, from before their node joined (PROTOCOL 6.26).
+//! Writing requests from before their node joined (PROTOCOL 6.26).
 
 use super::*;
 use crate::Reason;
@@ -6,7 +6,7 @@ use core::num::NonZero;
 use farmem_wire::Status;
 use farmem_wire::message::{Batch, Pair, PairBuf};
 
-/// Node 1 as it joins again: another endpoint, as every join has.
+/// Node 1 as it joins again: another endpoint, as at every join.
 const NODE_1_AGAIN: Peer = peer(Port::node(1), 0x1011, 0x1111_2222);
 
 fn with_counter<'a>(message: &Message<'a>, counter: u32) -> Message<'a> {
@@ -22,7 +22,7 @@ fn storing(cur_ptr: u64) -> Message<'static> {
     message
 }
 
-/// A name that says that its program stores (PROTOCOL 10.17).
+/// A name of a storing program (PROTOCOL 10.17).
 const STORING: ProgramHash = ProgramHash([0x5b; 16]);
 
 fn forwarded(scene: &mut Scene, message: &Message<'_>, to: Peer) {
@@ -36,9 +36,10 @@ fn outdated(scene: &mut Scene, message: &Message<'_>) {
     assert_eq!(note, Note::Dropped(Reason::Outdated), "{message:?}");
 }
 
-/// A thief keeps a copy of a region write on its way to the switch. The node starts again, the owner takes its bytes as they are and writes others.
-/// The copy is sent again: the node has forgotten the first and would execute it, over what was written since. The switch has not forgotten. What
-/// the host sends from then on, reads from before, and what goes to the other node, pass.
+/// An attacker keeps a copy of a region write. The node restarts, and the owner accepts the lost bytes and
+/// writes others. The attacker sends the copy: the node has forgotten the first execution and would overwrite
+/// the new bytes. The switch has not forgotten. Later requests of the host, earlier reads, and requests to
+/// the other node pass.
 #[test]
 fn a_captured_region_write_is_not_executed_after_the_node_s_restart() {
     let mut scene = Scene::rack();
@@ -51,19 +52,19 @@ fn a_captured_region_write_is_not_executed_after_the_node_s_restart() {
     forwarded(&mut scene, &with_counter(&write(1, BASE_1, b"new"), 8), NODE_1_AGAIN);
     forwarded(&mut scene, &with_counter(&read(1, BASE_1, 8), 3), NODE_1_AGAIN);
     forwarded(&mut scene, &with_counter(&write(1, BASE_2, b"old"), 5), NODE_2);
-    // The same endpoint, said again, is no other incarnation.
+    // A repeated endpoint is no other incarnation.
     scene.update(&[add(NODE_1_AGAIN)]);
     forwarded(&mut scene, &with_counter(&write(1, BASE_1, b"new"), 8), NODE_1_AGAIN);
 }
 
-/// The same of traversals that store: of the host's, and of those that another node sends on.
+/// The check covers storing traversals: those of the host, and those that another node continues.
 #[test]
 fn a_captured_traversal_that_stores_is_not_executed_after_the_node_s_restart() {
     let mut scene = Scene::rack();
     let captured = with_counter(&storing(BASE_2), 7);
     forwarded(&mut scene, &captured, NODE_2);
     scene.update(&[add(NODE_1_AGAIN)]);
-    // Node 2 has remembered what came of it, and sends that on once more.
+    // Node 2 has remembered the outcome, and sends the continuation once more.
     let mut onward = stamped(&with_counter(&storing(BASE_1), 7), 10, 1);
     onward.header.hops = 5;
     let note = scene.silent(NODE_2.port, &frame(HOME, &onward));
@@ -76,7 +77,7 @@ fn a_captured_traversal_that_stores_is_not_executed_after_the_node_s_restart() {
     forwarded(&mut scene, &plain, NODE_1_AGAIN);
 }
 
-/// And of batches, of which all pairs count.
+/// The check covers batches, by all of their pairs.
 #[test]
 fn a_captured_batch_that_stores_is_not_executed_after_the_node_s_restart() {
     let mut scene = Scene::rack();
@@ -104,8 +105,9 @@ fn a_captured_batch_that_stores_is_not_executed_after_the_node_s_restart() {
     forwarded(&mut scene, &with_counter(&storing(BASE_1), 23), NODE_1_AGAIN);
 }
 
-/// The switch itself starts again, and knows of nothing that was sent: what writes is forwarded when it shows the number of the present life, and else answered with
-/// it. So a copy from before goes nowhere, however the nodes have fared; what only reads shows nothing (PROTOCOL 6.27).
+/// The switch itself restarts and forgets all earlier requests. A writing request is forwarded if it shows
+/// the number of the present life, and otherwise answered with this number. So an old copy goes nowhere,
+/// whatever happened to the nodes. Reading requests show no number (PROTOCOL 6.27).
 #[test]
 fn a_captured_request_that_writes_shows_an_earlier_life() {
     const LIFE: NonZero<u32> = NonZero::new(0x51fe_0002).unwrap();

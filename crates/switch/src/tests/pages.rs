@@ -1,4 +1,4 @@
-//! Page messages: who may ask for a page, what reaches the directory, and where what it decides goes.
+//! Page messages: which requests are allowed, which reach the directory, and where its actions go.
 
 use super::*;
 use crate::Reason;
@@ -27,7 +27,7 @@ fn get(addr: u64, access: Access) -> PageBody<'static> {
     PageBody::Get(Get { page: page(addr), access, id: FetchId(5) })
 }
 
-/// A rack whose directory is open.
+/// Creates a rack with an open directory.
 fn open() -> Scene {
     let mut scene = Scene::rack();
     let live = |host| Update::Live { host: HostId(host), generation: 1 };
@@ -37,7 +37,7 @@ fn open() -> Scene {
 }
 
 impl Scene {
-    /// Delivers a page message; answers all frames it led to, with their receivers, and the note.
+    /// Delivers a page message; returns all resulting frames with their receivers, and the note.
     fn page(&mut self, port: Port, frame: &[u8]) -> (Vec<(Port, PageMessage<'static>)>, Note) {
         let mut frames = Vec::new();
         let mut last = None;
@@ -86,7 +86,7 @@ fn a_get_goes_through_the_directory_to_the_node() {
     assert_eq!(region, Region::around(page(at), REGION_ORDER_FIRST));
 }
 
-/// Who may not have a page is told so, for good; nothing of it reaches the directory.
+/// A host without access gets a final refusal; its request does not reach the directory.
 #[test]
 fn a_get_is_refused_as_any_other_request() {
     let mut scene = open();
@@ -110,7 +110,8 @@ fn a_get_is_refused_as_any_other_request() {
     assert_eq!(note, Note::PageRefused(Status::Busy), "the directory is closed, and will be opened");
 }
 
-/// A writer: the sharers are recalled, each with the list of all; the node's proxy counts for the host it names.
+/// A writer: the sharers are recalled, each with the list of all. A node's proxy acknowledgement counts for
+/// its host.
 #[test]
 fn a_recall_goes_to_the_sharers_and_only_to_them() {
     let mut scene = open();
@@ -139,7 +140,8 @@ fn a_recall_goes_to_the_sharers_and_only_to_them() {
     assert_eq!(note, Note::Page(Outcome::Stepped(Phase::AwaitDone, Trigger::Done)));
 }
 
-/// A write-back goes on with domain and host, whatever the domain may do by now; one of a page that is nowhere is not wanted.
+/// A write-back is forwarded with domain and host, whatever the domain's present rights; one of an unmapped
+/// page is void.
 #[test]
 fn a_write_back_is_passed_on() {
     let mut scene = open();
@@ -163,7 +165,7 @@ fn a_write_back_is_passed_on() {
     assert_eq!(note, Note::PageRefused(Status::NotMapped));
 }
 
-/// What a host or a node has no business to say goes nowhere.
+/// Messages that a host or a node may not send are dropped.
 #[test]
 fn what_is_not_theirs_to_say_is_dropped() {
     let mut scene = open();

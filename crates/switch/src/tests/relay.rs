@@ -1,4 +1,4 @@
-//! Connections through the switch: to whom a packet goes on, as what, and where a key leads.
+//! Relayed connections: the receiver of a packet, its rewritten fields, and the lookup of keys.
 
 use super::index::{self, ROOT};
 use super::*;
@@ -38,7 +38,7 @@ fn scene() -> Scene {
     scene
 }
 
-/// A packet with every bit set that a sender and the network may set.
+/// Returns a packet with every bit set that a sender and the network may set.
 fn packet(dest_qp: Qpn, opcode: Opcode, ext: Extension, payload: &[u8]) -> Vec<u8> {
     let bth = Bth { solicited: true, ack_req: true, ..Bth::new(opcode, dest_qp, Psn::new(0xff_fffe)) };
     let mut frame = Vec::new();
@@ -56,7 +56,7 @@ fn read_request(of: &Relayed, reth: Reth) -> Vec<u8> {
 }
 
 impl Scene {
-    /// Delivers a packet that must go on to `to`; answers it as it arrives, and the note.
+    /// Delivers a packet that must be forwarded to `to`; returns it as it arrives, and the note.
     fn onward(&mut self, from: Port, frame: &[u8], to: Port) -> (Vec<u8>, Note) {
         match self.deliver(from, frame).as_slice() {
             [Out::Send(port, bytes), Out::Note(note)] if *port == to => (bytes.clone(), *note),
@@ -64,19 +64,20 @@ impl Scene {
         }
     }
 
-    /// What the control plane is answered to one update, and of which it was refused.
+    /// Returns the response to one update: status and index.
     fn answer_of(&mut self, update: Update) -> (Status, u16) {
         let (status, _, refused) = updates::answered(&self.update(&[update]));
         (status, refused)
     }
 
-    /// What the tables of domain 10's tree counted.
+    /// Returns the counters of domain 10's tree.
     fn counters(&self) -> Vec<u32> {
         let tables = self.switch.soft().index().tables(Domain(10), ROOT);
         tables.map_or_else(Vec::new, |tables| tables.counters(0).collect())
     }
 
-    /// What the node gets of a keyed READ: the RETH, all else as it was but for the destination.
+    /// Returns the RETH that the node gets of a keyed READ; all other bytes but the destination must be
+    /// unchanged.
     fn led(&mut self, of: &Relayed, asked: Reth) -> (Reth, Note) {
         let frame = read_request(of, asked);
         let (sent, note) = self.onward(HOST_1.port, &frame, Port::node(of.node.0));
@@ -87,7 +88,7 @@ impl Scene {
     }
 }
 
-/// PROTOCOL 15.2: every opcode goes on, in both directions, as it came but for the destination.
+/// PROTOCOL 15.2: every opcode is forwarded in both directions, unchanged but for the destination.
 #[test]
 fn packets_go_on_to_the_other_end_as_they_came() {
     let mut scene = scene();
@@ -120,7 +121,8 @@ fn packets_go_on_to_the_other_end_as_they_came() {
     }
 }
 
-/// PROTOCOL 15.2: only the end itself sends to its queue pair; not another host, not a node to the host's, not the control plane.
+/// PROTOCOL 15.2: only the end itself sends to its queue pair; not another host, not a node to the host's,
+/// not the control plane.
 #[test]
 fn a_virtual_queue_pair_is_one_end_s() {
     let mut scene = scene();
@@ -133,16 +135,16 @@ fn a_virtual_queue_pair_is_one_end_s() {
         let note = scene.silent(port, &frame(TO_NODE_1.to_host));
         assert_eq!(note, Note::Dropped(Reason::NotItsEnd), "{port:?}");
     }
-    // Neither a session's queue pair nor one of the ends is the switch's for this.
+    // Neither a session's queue pair nor one of the ends is a virtual one.
     for qpn in [SESSION_1_10.qpn, HOME.qpn, TO_NODE_1.node_qpn, TO_NODE_1.host_qpn, Qpn::new(0)] {
         assert_eq!(scene.silent(HOST_1.port, &frame(qpn)), Note::Dropped(Reason::NoConnection));
     }
-    // And a datagram to a virtual queue pair is none's.
+    // A datagram to a virtual queue pair is dropped.
     let datagram = datagram(Endpoint { qpn: TO_NODE_1.to_node, qkey: Qkey(0) }, b"data");
     assert_eq!(scene.silent(HOST_1.port, &datagram), Note::Dropped(Reason::UnknownQueuePair));
 }
 
-/// PROTOCOL 15.2, 15.3: what was taken back is none, and a node that is to join again gets nothing.
+/// PROTOCOL 15.2, 15.3: a removed connection is unknown, and a node that is to join again gets nothing.
 #[test]
 fn a_connection_ends() {
     let mut scene = scene();
@@ -199,20 +201,21 @@ fn an_entry_that_makes_no_sense_is_refused() {
     }
     let taken = Endpoint { qpn: TO_NODE_1.to_host, qkey: Qkey(1) };
     assert_eq!(scene.answer_of(session(taken, 1, 10)).0, Status::Malformed);
-    // The same again, in its own place, is none too many; a third one is.
+    // Replacing a connection takes no further entry; a third one does.
     let mut tight = Scene::new(Budgets { connections: 1, ..Budgets::default() });
     assert_eq!(tight.answer_of(Update::Connection(TO_NODE_1)).0, Status::Ok);
     assert_eq!(tight.answer_of(Update::Connection(TO_NODE_1)).0, Status::Ok);
     assert_eq!(tight.answer_of(Update::Connection(TO_NODE_2)).0, Status::TableFull);
     assert_eq!(tight.switch.occupancy().connections, Usage { used: 1, budget: 1 });
-    // With another number for the way back, the old one is free.
+    // With another number for the reverse direction, the old one is free.
     let moved = Relayed { to_host: Qpn::new(0x5002), ..TO_NODE_1 };
     assert_eq!(tight.answer_of(Update::Connection(moved)).0, Status::Ok);
     let back = packet(TO_NODE_1.to_host, Opcode::ReadResponseMiddle, Extension::None, b"");
     assert_eq!(tight.silent(NODE_1.port, &back), Note::Dropped(Reason::NoConnection));
 }
 
-/// PROTOCOL 15.5: a key goes to the deepest node that is known and at the connection's node; then to one above it; then to the root.
+/// PROTOCOL 15.5: a key leads to the deepest known node at the connection's memory node; else to one above
+/// it; else to the root.
 #[test]
 fn a_key_leads_to_the_deepest_node_at_the_connection_s_node() {
     let mut scene = scene();
@@ -230,13 +233,14 @@ fn a_key_leads_to_the_deepest_node_at_the_connection_s_node() {
     for (key, at) in [(0, 0x300), (999, 0x300), (2000, 0x500), (u64::MAX, 0x500)] {
         assert_eq!(scene.led(&TO_NODE_1, keyed(key)), (found(BASE_1 + at), note(1, true)), "{key}");
     }
-    // From 1000 to 1999 both nodes of the way are at node 2; from 2000 on only the upper one.
+    // From 1000 to 1999 both nodes of the path are at node 2; from 2000 on only the upper one.
     assert_eq!(scene.led(&TO_NODE_1, keyed(1000)), (found(ROOT.0), note(1, false)));
     assert_eq!(scene.led(&TO_NODE_2, keyed(1000)), (found(BASE_2 + 0x400), note(2, true)));
     assert_eq!(scene.led(&TO_NODE_2, keyed(2000)), (found(BASE_2 + 0x300), note(2, true)));
-    // PROTOCOL 15.7: what led is counted, each as far as it was led: ranges 0 and 1, then the children of the one node.
+    // PROTOCOL 15.7: each entry that led is counted, as far as it led: ranges 0 and 1, then the children of
+    // the one node.
     assert_eq!(scene.counters(), [2, 4, 1, 2]);
-    // The trees of another domain lead nobody of this one.
+    // The trees of another domain do not affect this one.
     let mut other = Scene::rack();
     other.update(&[Update::Connection(Relayed { domain: Domain(20), ..TO_NODE_1 })]);
     other.stand(5, &index::image(&[index::section()]));
@@ -248,7 +252,7 @@ fn a_key_leads_to_the_deepest_node_at_the_connection_s_node() {
     assert_eq!(other.counters(), [0; 4]);
 }
 
-/// PROTOCOL 15.4, 15.6: what is refused goes on so that the responder refuses it in its turn.
+/// PROTOCOL 15.4, 15.6: a refused READ is forwarded so that the responder refuses it in order.
 #[test]
 fn what_is_refused_the_responder_refuses() {
     let mut scene = scene();
@@ -257,15 +261,15 @@ fn what_is_refused_the_responder_refuses() {
         let refused = (reth(7, 0, DMA_LEN_MAX), Note::KeyedRefused(Refused::TooLong));
         assert_eq!(scene.led(&TO_NODE_1, reth(7, 0, len)), refused, "{len} bytes");
     }
-    // A frame that says more than 2^31 bytes is none at all.
+    // A frame of more than 2^31 bytes does not parse.
     let mut longer = read_request(&TO_NODE_1, reth(7, 0, DMA_LEN_MAX));
     longer[24..28].copy_from_slice(&u32::MAX.to_be_bytes());
     assert_eq!(scene.silent(HOST_1.port, &longer), Note::Dropped(Reason::Frame));
-    // No bytes, or a key that is one: an ordinary READ, whatever its address is.
+    // No bytes, or an rkey: an ordinary READ, whatever its address is.
     for ordinary in [reth(7, 0, 0), reth(7, 1, 256), reth(u64::MAX, u32::MAX, 1)] {
         assert_eq!(scene.led(&TO_NODE_1, ordinary), (ordinary, Note::Relayed));
     }
-    // Of protection what the domain may not read, and what leaves it.
+    // Protection: forbidden bytes, and bytes beyond the grant.
     scene.update(&[protect(10, BASE_1, 0x1000, Perm::None)]);
     let denied = Note::KeyedRefused(Refused::Denied(Denial::NotMapped));
     assert_eq!(scene.led(&TO_NODE_1, reth(7, 0, 256)), (reth(7, 0, 256), denied));
@@ -276,7 +280,8 @@ fn what_is_refused_the_responder_refuses() {
     assert_eq!(scene.led(&TO_NODE_1, reth(7, 0, 300)).1, Note::KeyedRefused(Refused::TooLong));
 }
 
-/// PROTOCOL 16.13: the same key by way of three switches, of which each has a part of the tables, is led as by one; and hops end.
+/// PROTOCOL 16.13: a key through three switches, each with a part of the tables, is led as by one switch; and
+/// hops are bounded.
 #[test]
 fn several_switches_lead_as_one() {
     let scene = scene();

@@ -1,4 +1,4 @@
-//! What hosts ask, honestly and otherwise.
+//! Requests of hosts, honest and otherwise.
 
 use super::*;
 use crate::answer::refusal;
@@ -6,7 +6,8 @@ use crate::{REGION_BYTES_MAX, Reason};
 use farmem_wire::message::Kind;
 use farmem_wire::{Status, message};
 
-/// Asks over `session` from `host`'s port, and expects a refusal with `status` and this body at `host` (PROTOCOL 6.14).
+/// Sends a request over `session` from `host`'s port, and expects a refusal with `status` and this body at
+/// `host` (PROTOCOL 6.14).
 fn refused(
     scene: &mut Scene,
     session: Endpoint,
@@ -30,8 +31,8 @@ fn refused(
     assert_eq!(Message::parse(&answer), Ok(Message { header, body }));
 }
 
-/// PROTOCOL 6.11. Host 1 reads from node 1, writes to node 2 and sends a traversal: each goes to the owner of the address with domain and
-/// origin of the session, one hop poorer, and nothing else changed.
+/// PROTOCOL 6.11. Host 1 reads from node 1, writes to node 2 and sends a traversal. Each goes to the owner of
+/// the address with domain and origin of the session and one hop less, otherwise unchanged.
 #[test]
 fn a_request_goes_to_the_owner_of_its_address() {
     let mut scene = Scene::rack();
@@ -63,7 +64,7 @@ fn a_spoofed_domain_and_origin_are_overwritten() {
     refused(&mut scene, SESSION_1_20, 20, HOST_1, &message, Status::NotMapped);
 }
 
-/// PROTOCOL 6.2: a session is heard only with its key and from its host's port. Nobody learns anything else by trying.
+/// PROTOCOL 6.2: a session accepts only its key and its host's port. Probing reveals nothing else.
 #[test]
 fn a_stranger_is_not_heard() {
     let mut scene = Scene::rack();
@@ -87,15 +88,17 @@ fn a_stranger_is_not_heard() {
     }
 }
 
-/// PROTOCOL 6.5: servers remember answers by request id, so a host that used another's ids could eat its writes.
+/// PROTOCOL 6.5: servers remember answers by request id, so a host with another's ids could suppress its
+/// writes.
 #[test]
 fn a_host_cannot_use_another_hosts_request_ids() {
     let mut scene = Scene::rack();
     refused(&mut scene, SESSION_2_10, 10, HOST_2, &write(1, BASE_1, b"mine"), Status::Malformed);
 }
 
-/// PROTOCOL 6.5: a host takes a generation far above its own. Servers forget the answers of lower ones, so whichever host has this number next would not be
-/// heard by them until its generation came there. An older generation is as wrong.
+/// PROTOCOL 6.5: a host claims a generation far above its own. Servers forget the answers of lower ones, so
+/// the next host with this number would be ignored until its generation caught up. An older generation is as
+/// wrong.
 #[test]
 fn a_forged_generation_goes_nowhere() {
     let mut scene = Scene::rack();
@@ -106,7 +109,7 @@ fn a_forged_generation_goes_nowhere() {
     }
 }
 
-/// PROTOCOL 6.6: a message without a hop left is answered, with its state, and goes nowhere.
+/// PROTOCOL 6.6: a message without a hop left is answered with its state, and not forwarded.
 #[test]
 fn no_hops_left() {
     let mut scene = Scene::rack();
@@ -145,7 +148,7 @@ fn protection_is_checked_for_every_byte() {
     }
 }
 
-/// An address plus length beyond 2^64 does not wrap into somebody's memory.
+/// An address plus length beyond 2^64 does not wrap into other memory.
 #[test]
 fn an_address_that_overflows_is_out_of_bounds() {
     let mut scene = Scene::rack();
@@ -157,7 +160,7 @@ fn an_address_that_overflows_is_out_of_bounds() {
     assert_eq!(note, Note::Forwarded { node: NodeId(2) });
 }
 
-/// PROTOCOL 6.9: a length no datagram can carry, or none at all, is refused before any table is looked at.
+/// PROTOCOL 6.9: a length that no datagram can carry, or zero, is refused before any table lookup.
 #[test]
 fn a_region_of_a_senseless_length_is_malformed() {
     let mut scene = Scene::rack();
@@ -170,7 +173,8 @@ fn a_region_of_a_senseless_length_is_malformed() {
     assert_eq!(note, Note::Forwarded { node: NodeId(1) });
 }
 
-/// PROTOCOL 6.8: granted, but no node owns it; or its node is not there, and will be: then the host asks again.
+/// PROTOCOL 6.8: a granted address without a node is refused. If its node left and is to join again, the host
+/// retries.
 #[test]
 fn an_address_without_a_node_is_not_mapped() {
     let mut scene = Scene::rack();
@@ -193,7 +197,7 @@ fn an_outlier_redirects_a_page() {
     }
 }
 
-/// Control closed the session, or freed the vma: the same request is not served any more.
+/// The control plane closed the session, or freed the vma: the same request is no longer served.
 #[test]
 fn what_was_taken_back_is_gone() {
     let mut scene = Scene::rack();
@@ -205,7 +209,7 @@ fn what_was_taken_back_is_gone() {
     assert_eq!(scene.silent(HOST_1.port, &request), Note::Dropped(Reason::UnknownQueuePair));
 }
 
-/// PROTOCOL 6.12: a refusal needs somebody to send it to.
+/// PROTOCOL 6.12: a refusal needs a known receiver.
 #[test]
 fn a_refusal_to_a_host_that_left_is_dropped() {
     let mut scene = Scene::rack();
@@ -214,7 +218,7 @@ fn a_refusal_to_a_host_that_left_is_dropped() {
     assert_eq!(note, Note::Dropped(Reason::UnknownOrigin));
 }
 
-/// PROTOCOL 6.13: table updates are not a host's to make, not even with a good session.
+/// PROTOCOL 6.13: a host may not send table updates, even with a valid session.
 #[test]
 fn a_host_cannot_update_tables() {
     let mut scene = Scene::rack();
@@ -228,7 +232,8 @@ fn a_host_cannot_update_tables() {
     assert_eq!(*scene.switch.protection(), before);
 }
 
-/// PROTOCOL 6.3: two switches answering each other's answers would never stop: a response is never answered.
+/// PROTOCOL 6.3: two switches that answer each other's answers would never stop: a response is never
+/// answered.
 #[test]
 fn a_response_is_dropped() {
     let mut scene = Scene::rack();
@@ -239,7 +244,8 @@ fn a_response_is_dropped() {
     assert_eq!(scene.silent(HOST_1.port, &datagram(SESSION_1_10, &bytes)), Note::Dropped(Reason::Message));
 }
 
-/// PROTOCOL 6.15: what cannot be read is still answered when its request id can: by version, kind, or plainly.
+/// PROTOCOL 6.15: an unreadable message is still answered if its request id can be read: for its version, its
+/// kind, or as malformed.
 #[test]
 fn an_unreadable_message_is_answered_by_its_envelope() {
     let mut scene = Scene::rack();
@@ -277,7 +283,8 @@ fn an_unreadable_message_is_answered_by_its_envelope() {
     }
 }
 
-/// PROTOCOL 6.3: a session is no connection; datagrams with immediate data and bytes that are no frame mean nothing here.
+/// PROTOCOL 6.3: a session is no connection; datagrams with immediate data and bytes that are no frame are
+/// dropped.
 #[test]
 fn frames_that_are_not_for_a_switch() {
     let mut scene = Scene::rack();
@@ -298,7 +305,7 @@ fn frames_that_are_not_for_a_switch() {
     }
 }
 
-/// Every frame sent has the next PSN, so that a trace shows what was lost behind the switch.
+/// Every frame sent has the next PSN, so that a trace shows losses behind the switch.
 #[test]
 fn datagrams_are_numbered() {
     let mut scene = Scene::rack();
@@ -312,7 +319,7 @@ fn datagrams_are_numbered() {
     assert_eq!(psns, [1, 2, 3], "0 was the answer to the control plane");
 }
 
-/// Time means nothing to a switch: a wake changes nothing.
+/// A switch has no timers: a wake changes nothing.
 #[test]
 fn a_wake_is_harmless() {
     let mut scene = Scene::rack();

@@ -1,4 +1,4 @@
-//! Images: what is taken, what stands, what is refused (PROTOCOL 13.1 to 13.7).
+//! Images: accepted parts, flips, refusals (PROTOCOL 13.1 to 13.7).
 
 use super::*;
 use crate::Reason;
@@ -8,7 +8,7 @@ use farmem_wire::message::{
 };
 use proptest::prelude::*;
 
-/// Bytes of a part in these stories.
+/// Bytes of a part in these tests.
 const PART: usize = 100;
 const TOKEN: RequestId = RequestId(77);
 
@@ -18,14 +18,14 @@ pub(super) fn said(body: SoftBody<'_>) -> Vec<u8> {
     datagram(HOME, &bytes)
 }
 
-/// Bytes of an image of one section before its own.
+/// Bytes of an image with one section before the section's own.
 const ROWS: usize = 8 + 24;
 
 const fn key(kind: u16) -> SectionKey {
     SectionKey { domain: Domain(10), kind, id: 3 }
 }
 
-/// An image of one section of this kind, with this many bytes of this value.
+/// Returns an image of one section of this kind, with this many bytes of this value.
 fn image(kind: u16, len: usize, with: u8) -> Image {
     Image::of(&[(key(kind), &alloc::vec![with; len])]).expect("a short image")
 }
@@ -34,7 +34,7 @@ fn id_of(epoch: u64, image: &Image) -> ImageId {
     ImageId { epoch, len: image.len(), digest: image.digest() }
 }
 
-/// An answer, by value.
+/// A response, by value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
     Loaded(u64, u32),
@@ -43,7 +43,7 @@ enum Answer {
 }
 
 impl Scene {
-    /// Says it, and answers what came of it: every question has one answer, which has its token.
+    /// Sends a request; returns its response, which must have its token, and the note.
     fn soft(&mut self, body: SoftBody<'_>) -> (Answer, Note) {
         let (payload, note) = self.relayed(Port::CONTROL, &said(body), CONTROL);
         let SoftMessage { token, body } = SoftMessage::parse(&payload).expect("the switch sends messages");
@@ -57,7 +57,7 @@ impl Scene {
         (answer, note)
     }
 
-    /// Says the part of the image that begins at `offset`.
+    /// Sends the part of the image that begins at `offset`.
     fn part(&mut self, epoch: u64, bytes: &[u8], offset: usize) -> (Answer, Note) {
         let end = (offset + PART).min(bytes.len());
         let number = |n: usize| u32::try_from(n).unwrap();
@@ -70,7 +70,7 @@ impl Scene {
         }))
     }
 
-    /// Says all parts from `offset` on, in order.
+    /// Sends all parts from `offset` on, in order.
     fn parts(&mut self, epoch: u64, bytes: &[u8], offset: usize) {
         for offset in (offset..bytes.len()).step_by(PART) {
             let next = u32::try_from((offset + PART).min(bytes.len())).unwrap();
@@ -88,7 +88,7 @@ impl Scene {
         shown
     }
 
-    /// Loads an image that does not stand, for this fault.
+    /// Loads an image that must be refused with this fault.
     pub(super) fn refuses(&mut self, epoch: u64, image: &Image, fault: ImageFault) {
         self.parts(epoch, image.bytes(), 0);
         let verdict = Verdict::Fault(fault);
@@ -106,7 +106,8 @@ impl Scene {
     }
 }
 
-/// PROTOCOL 13.1, 13.4, 13.5: an image comes in parts, nothing of it is seen before the flip, and then nothing of the one before it.
+/// PROTOCOL 13.1, 13.4, 13.5: an image arrives in parts. None of it is visible before the flip, and none of
+/// the earlier one after it.
 #[test]
 fn an_image_stands_as_a_whole() {
     let mut scene = Scene::rack();
@@ -140,7 +141,8 @@ fn an_image_stands_as_a_whole() {
     assert_eq!((scene.switch.soft().epoch(), scene.switch.soft().section(key(2))), (9, None));
 }
 
-/// PROTOCOL 13.4: only what begins where bytes are missing is taken; what is too old is told what is there.
+/// PROTOCOL 13.4: only a part at the first missing byte is accepted; an older one is answered with the
+/// present state.
 #[test]
 fn parts_are_taken_in_order_and_once() {
     let mut scene = Scene::rack();
@@ -177,7 +179,7 @@ fn parts_are_taken_in_order_and_once() {
     assert_eq!(scene.shown().loading, Loading { epoch: 7, len: 300, next: 100 });
 }
 
-/// PROTOCOL 13.5: what is not the image, or is none, is dropped, and what stands stays.
+/// PROTOCOL 13.5: damaged or invalid bytes are dropped, and the standing image stays.
 #[test]
 fn what_is_refused_leaves_what_stands() {
     let mut scene = Scene::rack();
@@ -204,7 +206,8 @@ fn what_is_refused_leaves_what_stands() {
     scene.stand(2, &other);
 }
 
-/// The tables that are made of an image take memory too: those of what stands, those of what is loading from its first bytes on, and none when nothing stands.
+/// The tables made of an image take memory too: those of the standing image, and those of the loading one
+/// from its first bytes on.
 #[test]
 fn the_memory_of_tables_is_counted() {
     let mut scene = Scene::rack();
@@ -222,7 +225,7 @@ fn the_memory_of_tables_is_counted() {
     assert_eq!(tables(&scene).used, 0);
 }
 
-/// PROTOCOL 13.4: an image is as long as the switch has room for, and memory is taken by what came.
+/// PROTOCOL 13.4: the switch's budget bounds an image, and memory is allocated as parts arrive.
 #[test]
 fn the_budget_is_kept() {
     let mut scene = Scene::new(Budgets { soft_bytes: 500, ..Budgets::default() });
@@ -240,7 +243,8 @@ fn the_budget_is_kept() {
     assert!(large.switch.occupancy().soft_bytes.used <= 200, "not 8 MiB for the word of one frame");
 }
 
-/// PROTOCOL 13.2: only the control plane, at the switch's own queue pair, is heard; and it is not answered what it does not ask.
+/// PROTOCOL 13.2: only the control plane is accepted, at the switch's own queue pair; responses are not
+/// answered.
 #[test]
 fn nobody_else_loads() {
     let mut scene = Scene::rack();
@@ -261,7 +265,8 @@ fn nobody_else_loads() {
 }
 
 proptest! {
-    /// In whatever order parts and flips of three images come, and come again: what stands is one of them as a whole, and epochs only grow.
+    /// Parts and flips of three images arrive in any order and repeatedly: the standing image is one of them
+    /// as a whole, and epochs only grow.
     #[test]
     fn whatever_order_parts_come_in_what_stands_is_whole(
         steps in prop::collection::vec((1..=3_u64, 0..7_usize), 0..80)

@@ -1,11 +1,12 @@
-//! What the control plane says, in order, again, too much, and what others say in its name.
+//! Updates of the control plane: in order, repeated, beyond the budgets, and forged.
 
 use super::*;
 use crate::{Occupancy, Reason, Usage};
 use farmem_machine::Halt;
 use farmem_wire::{Pmtu, Rkey, Status, message};
 
-/// The answer to a batch, from our home to the control plane: its status, its number, and the index of the refused update.
+/// Returns the response to a batch, from the switch to the control plane: status, number, and the index of
+/// the refused update.
 pub(super) fn answered(out: &[Out]) -> (Status, u64, u16) {
     let sent: Vec<_> = out
         .iter()
@@ -27,7 +28,8 @@ fn used(scene: &Scene) -> [usize; 4] {
     [translation.used, protection.used, sessions.used, peers.used]
 }
 
-/// PROTOCOL 6.18: a batch is applied and answered; the driver learns of every peer, in order, before the answer leaves.
+/// PROTOCOL 6.18: a batch is applied and answered; the driver learns of every peer, in order, before the
+/// response leaves.
 #[test]
 fn a_batch_is_applied_and_answered() {
     let mut scene = Scene::new(Budgets::default());
@@ -47,7 +49,8 @@ fn a_batch_is_applied_and_answered() {
     assert_eq!(used(&scene), [1, 0, 0, 1]);
 }
 
-/// PROTOCOL 6.16: the answer to batch 1 is lost and control repeats it; then an old one and one too early arrive.
+/// PROTOCOL 6.16: the response to batch 1 is lost and the control plane repeats it; then an old batch and one
+/// ahead arrive.
 #[test]
 fn a_batch_is_applied_once_and_in_order() {
     let mut scene = Scene::new(Budgets::default());
@@ -64,7 +67,8 @@ fn a_batch_is_applied_once_and_in_order() {
     assert_eq!(used(&scene), [0, 0, 0, 0]);
 }
 
-/// PROTOCOL 6.16: the third update of four does not fit: the two before it stand, it and the last one do not, and repeating the batch says so again.
+/// PROTOCOL 6.16: the third of four updates does not fit: the two before it stay, it and the last one do not,
+/// and a repetition gets the same response.
 #[test]
 fn a_refused_update_ends_its_batch() {
     let mut scene = Scene::new(Budgets { protection_entries: 2, ..Budgets::default() });
@@ -85,7 +89,7 @@ fn a_refused_update_ends_its_batch() {
     assert_eq!(answered(&scene.update(&[translate(BASE_1, 40, 1)])), (Status::Ok, 2, 0), "and it goes on");
 }
 
-/// PROTOCOL 6.17: each table says when it is full, and replacing or removing what is there still works then.
+/// PROTOCOL 6.17: each table refuses when it is full; replacing and removing entries still works then.
 #[test]
 fn every_budget_is_kept() {
     let tight = Budgets {
@@ -138,7 +142,8 @@ fn every_budget_is_kept() {
     assert_eq!(used(&scene), [0; 4]);
 }
 
-/// PROTOCOL 6.18 to 6.21: numbers that nobody has: reserved domains, queue pairs and ports, our own queue pair, a node without a port.
+/// PROTOCOL 6.18 to 6.21: invalid numbers: reserved domains, queue pairs and ports, the switch's own queue
+/// pair, a node without a port.
 #[test]
 fn an_update_that_makes_no_sense_is_malformed() {
     let mut scene = Scene::new(Budgets::default());
@@ -162,7 +167,8 @@ fn an_update_that_makes_no_sense_is_malformed() {
     }
 }
 
-/// PROTOCOL 6.18: the control plane started again elsewhere: the batch that says so is answered there, and so is what follows.
+/// PROTOCOL 6.18: the control plane restarted elsewhere: the batch that says so is answered there, and so are
+/// later ones.
 #[test]
 fn the_control_plane_can_move() {
     let mut scene = Scene::new(Budgets { peers: 0, ..Budgets::default() });
@@ -177,7 +183,7 @@ fn the_control_plane_can_move() {
     assert_eq!(note, Note::UpdateRepeated { seq: 1 });
 }
 
-/// PROTOCOL 6.23: a node's updates are not a switch's.
+/// PROTOCOL 6.23: updates of a node's tables are unsupported at a switch.
 #[test]
 fn an_update_for_a_node_is_unsupported() {
     let mut scene = Scene::new(Budgets::default());
@@ -202,7 +208,7 @@ fn an_update_for_a_node_is_unsupported() {
     }
 }
 
-/// PROTOCOL 6.2: a batch is heard from the control plane's port and no other, with the home key and no other.
+/// PROTOCOL 6.2: a batch is accepted only from the control plane's port, with the switch's own key.
 #[test]
 fn only_the_control_plane_updates() {
     let mut scene = Scene::new(Budgets::default());
@@ -226,7 +232,8 @@ fn only_the_control_plane_updates() {
     );
 }
 
-/// PROTOCOL 6.15: a control plane of another version, one that asks for something else, and one whose batch is cut off, get an answer.
+/// PROTOCOL 6.15: a control plane of another version, an unknown kind, and a cut-off batch each get an
+/// answer.
 #[test]
 fn a_batch_that_cannot_be_read_is_answered() {
     let mut scene = Scene::new(Budgets::default());
@@ -251,15 +258,15 @@ fn a_batch_that_cannot_be_read_is_answered() {
     assert_eq!(used(&scene), [0; 4]);
 }
 
-/// The defaults are what MIND's switch holds: about 45,000 match-action rules (MIND 7.2).
+/// The defaults are those of MIND's switch: about 45,000 match-action rules (MIND 7.2).
 #[test]
 fn the_default_budgets_are_those_of_a_switch() {
     let budgets = Budgets::default();
     assert_eq!(budgets.translation_entries + budgets.protection_entries, 45_056);
 }
 
-/// PROTOCOL 5.11: the last batch's number comes again with other bytes, with the control plane's key and from its port: the switch stops, and
-/// forwards nothing any more.
+/// PROTOCOL 5.11: the last batch's number is repeated with other bytes, with the control plane's key and from
+/// its port: the switch stops and forwards nothing any more.
 #[test]
 fn a_batch_that_repeats_a_number_with_other_bytes_stops_the_switch() {
     let mut scene = Scene::rack();

@@ -1,4 +1,4 @@
-//! Small vmas that lie side by side: no region of the directory has pages of two (PROTOCOL 12.52).
+//! Small adjacent vmas: no region of the directory has pages of two (PROTOCOL 12.52).
 
 use super::*;
 use crate::directory::{Outcome, Phase, Trigger};
@@ -10,7 +10,7 @@ use farmem_wire::message::{
 use proptest::prelude::*;
 
 const PAGE: u64 = 4096;
-/// Where the tests have their vmas: nothing else is granted there.
+/// The vmas' addresses, where nothing else is granted.
 const AREA: u64 = BASE_1 + (1 << 30);
 const SESSION_2_20: Endpoint = endpoint(0xabc_104, 0x7002_0020);
 
@@ -18,13 +18,13 @@ fn page(addr: u64) -> Page {
     Page::of(VirtAddr(addr))
 }
 
-/// A grant in a vma of 2^`order` pages.
+/// Returns a grant in a vma of 2^`order` pages.
 fn grant(domain: u32, base: u64, pages: u64, perm: Perm, order: u8) -> Update {
     let vma_log2 = 12 + order;
     Update::Protect { domain: Domain(domain), base: VirtAddr(base), len: pages * PAGE, perm, vma_log2 }
 }
 
-/// A rack whose directory is open; both hosts have a session in each domain that the tests name.
+/// Creates a rack with an open directory; both hosts have a session in each domain of the tests.
 fn open(budgets: Budgets) -> Scene {
     let mut scene = Scene::new(budgets);
     let live = |host| Update::Live { host: HostId(host), generation: 1 };
@@ -49,15 +49,16 @@ fn resize(scene: &mut Scene, region: Region, what: RowKind) -> Vec<Out> {
     scene.deliver(Port::CONTROL, &datagram(HOME, &bytes))
 }
 
-/// The regions that hosts may have pages of.
+/// Returns the regions in use.
 fn regions(scene: &Scene) -> Vec<Region> {
     let goes = |phase| matches!(phase, Phase::Resetting | Phase::Collected);
     let all = scene.switch.directory().expect("open").iter();
     all.filter(|(_, entry)| !goes(entry.phase())).map(|(region, _)| region).collect()
 }
 
-/// Two domains have a page each, side by side. Host 2 takes its own to write and never gives it back. Host 1, whose page it is not and who has
-/// no grant for the other, is served at once: before, both pages were of one region, and it waited for an acknowledgement of host 2.
+/// Two domains have adjacent pages. Host 2 takes its page for writing and never gives it back. Host 1,
+/// without a grant for that page, is served at once. When both pages were in one region, it waited for an
+/// acknowledgement of host 2.
 #[test]
 fn a_host_without_a_grant_freezes_nobody_s_memory() {
     let mut scene = open(Budgets::default());
@@ -77,7 +78,7 @@ fn a_host_without_a_grant_freezes_nobody_s_memory() {
     assert_eq!((*to, asked, host, granted), (Port::node(1), page(mine), HostId(1), true));
 }
 
-/// The control plane's order to merge is one thing, the ends of vmas are another.
+/// The control plane's order to merge regions does not override the borders of vmas.
 #[test]
 fn halves_in_two_vmas_stay_two_regions() {
     let mut scene = open(Budgets::default());
@@ -88,14 +89,14 @@ fn halves_in_two_vmas_stay_two_regions() {
     }
     let both = Region::around(page(AREA), 3);
     assert_eq!(resize(&mut scene, both, RowKind::Merge), [Out::Note(Note::Resized { done: 0, refused: 1 })]);
-    // One vma of that size later they would be one.
+    // In a later vma of that size they may be merged.
     let free = |at| grant(10, at, 4, Perm::None, 2);
     scene.update(&[free(AREA), free(AREA + 4 * PAGE)]);
     assert_eq!(regions(&scene), [], "what is freed is taken back");
     assert_eq!(scene.switch.occupancy().vmas.used, 0);
 }
 
-/// What a rack with more small vmas than a switch has room for is told.
+/// A rack with more small vmas than fit the switch gets a refusal.
 #[test]
 fn a_further_small_vma_is_refused_by_a_full_table() {
     let mut scene = open(Budgets { vmas: 1, ..Budgets::default() });
@@ -110,16 +111,16 @@ fn a_further_small_vma_is_refused_by_a_full_table() {
     assert_eq!(scene.switch.occupancy().vmas.used, 1);
 }
 
-/// What a story does next.
+/// The next step of a test.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A vma of so many pages, at the first place of its size from there on that is free.
+    /// Allocates a vma of this many pages, at the first free position of its size from there on.
     Allocate {
         domain: u32,
         order: u8,
         from: u64,
     },
-    /// Another domain may use a page of one, or not any more.
+    /// Grants or revokes another domain's access to a page of a vma.
     Grant {
         vma: usize,
         domain: u32,
@@ -159,11 +160,12 @@ fn steps() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever is allocated, granted, freed, asked for, split and merged: no region that hosts may have pages of has pages of two vmas.
+    /// Whatever is allocated, granted, freed, requested, split and merged: no region in use has pages of two
+    /// vmas.
     #[test]
     fn no_region_overlaps_two_vmas(steps in prop::collection::vec(steps(), 1..60)) {
         let mut scene = open(Budgets::default());
-        // First page of the area and order, with the domain that owns it.
+        // Order and owner domain of each vma, by first page of the area.
         let mut vmas: BTreeMap<u64, (u8, u32)> = BTreeMap::new();
         for step in steps {
             match step {
@@ -206,7 +208,7 @@ proptest! {
                     let _ = resize(&mut scene, region, what);
                 }
             }
-            // Those of the rack itself are large.
+            // The rack's own vmas are large.
             prop_assert_eq!(scene.switch.occupancy().vmas.used, vmas.len());
             for region in regions(&scene) {
                 let (first, last) = (region.base().number() - AREA / PAGE, region.last().number() - AREA / PAGE);

@@ -15,7 +15,7 @@ fn owner(table: &Translation, addr: u64) -> Option<u16> {
     table.lookup(VirtAddr(addr)).map(|node| node.0)
 }
 
-/// Four nodes own a terabyte each: one entry per node, and nobody owns what lies beside.
+/// Four nodes own a terabyte each: one entry per node; addresses beside are unmapped.
 #[test]
 fn one_entry_per_node_translates_its_whole_range() {
     let table = table(&[(1 << 40, 40, 0), (2 << 40, 40, 1), (3 << 40, 40, 2), (4 << 40, 40, 3)]);
@@ -28,7 +28,8 @@ fn one_entry_per_node_translates_its_whole_range() {
     assert_eq!(table.usage(), Usage { used: 4, budget: 4 });
 }
 
-/// PROTOCOL 6.20: a page of node 0 migrated to node 7, and one byte of that page to node 8: the longest prefix wins (MIND 4.1, outliers).
+/// PROTOCOL 6.20: a page of node 0 migrated to node 7, and one byte of it to node 8: the longest prefix wins
+/// (MIND 4.1, outliers).
 #[test]
 fn an_outlier_wins_over_the_range_it_lies_in() {
     let mut table = table(&[(1 << 40, 40, 0), ((1 << 40) + 0x3000, 12, 7), ((1 << 40) + 0x3800, 0, 8)]);
@@ -52,7 +53,8 @@ fn the_ends_of_the_address_space_translate_too() {
     assert_eq!(owner(&table, u64::MAX), Some(3));
 }
 
-/// The same prefix again moves it to another node and takes no further entry, also when the table is full.
+/// Inserting the same prefix again moves it to another node without a further entry, also if the table is
+/// full.
 #[test]
 fn the_same_prefix_again_replaces() {
     let mut table = table(&[(0x1000, 12, 1)]);
@@ -84,7 +86,8 @@ fn what_is_not_there_is_already_gone() {
 }
 
 proptest! {
-    /// Any history of inserts and removes answers as a plain list does that is searched for the smallest prefix.
+    /// After any history of inserts and removes the table answers as a plain list searched for the smallest
+    /// prefix.
     #[test]
     fn lookups_answer_as_a_plain_list_does(
         changes in prop::collection::vec((0u64..256, 0u8..=8, prop::option::of(0u16..8)), 1..60),

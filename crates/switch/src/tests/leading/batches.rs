@@ -1,10 +1,10 @@
-//! Look-ups that share a datagram: they go up together, and part at the core, to each server those that are its (PROTOCOL 16.6, 16.7).
+//! Lookups that share a datagram: they go up together, and split at the core by server (PROTOCOL 16.6, 16.7).
 
 use super::*;
 use farmem_wire::Status;
 use farmem_wire::message::{Batch, Pair, PairBuf};
 
-/// A batch of look-ups of these keys, the first under counter 20, which begin at `from`.
+/// Passes on a batch of lookups of these keys, the first under counter 20, which begin at `from`.
 pub(super) fn look_ups<'a>(keys: &[u64], from: VirtAddr, again: bool, pairs: &'a mut PairBuf) -> Message<'a> {
     pairs.clear();
     for (counter, key) in (20..).zip(keys) {
@@ -15,7 +15,7 @@ pub(super) fn look_ups<'a>(keys: &[u64], from: VirtAddr, again: bool, pairs: &'a
     Message { header, body: Body::Batch(Batch::of(&header, PROGRAM, b"code", pairs)) }
 }
 
-/// Counters, pointers and keys of what a message has.
+/// Returns counters, pointers and keys of a message.
 fn pairs_of(body: &Body<'_>) -> Vec<(u32, u64, u64)> {
     let Body::Batch(batch) = body else { panic!("a batch, not {body:?}") };
     assert_eq!((batch.program(), batch.code()), (PROGRAM, &b"code"[..]));
@@ -24,7 +24,7 @@ fn pairs_of(body: &Body<'_>) -> Vec<(u32, u64, u64)> {
 }
 
 impl Scene {
-    /// Delivers a frame that must be sent on in parts; answers to whom each goes, and its payload.
+    /// Delivers a frame that must be split; returns the receiver and payload of each part.
     fn led_apart(&mut self, port: Port, payload: &[u8]) -> Vec<(Port, Vec<u8>)> {
         let mut out = self.deliver(port, &datagram(HOME, payload));
         let note = out.pop();
@@ -37,7 +37,8 @@ impl Scene {
     }
 }
 
-/// Three keys of one server and one of another one between them: two messages leave the core, of which the second is a traversal alone.
+/// Three keys of one server with one of another between them: two messages leave the core; the second is a
+/// single traversal.
 #[test]
 fn a_batch_parts_at_the_core_and_comes_to_each_server_as_one() {
     let (mut rack, mut core, mut pod, mut edge) = (rack_of(Some(CORE.port.0)), core(), pod(), edge());
@@ -62,7 +63,7 @@ fn a_batch_parts_at_the_core_and_comes_to_each_server_as_one() {
         (BASE_2 + 0x300, &b"code"[..], &5_000_u64.to_le_bytes()[..])
     );
 
-    // 20 leaves the way of the others at the second set.
+    // 20 leaves the path of the others at the second set.
     let (down, note) = pod.relayed(CORE.port, &datagram(HOME, &parts[0].1), EDGE);
     assert_eq!(note, Note::LedDown { index: 3 });
     let (deep, left) = (BASE_1 + 0x700, BASE_1 + 0x600);
@@ -83,7 +84,7 @@ fn a_batch_parts_at_the_core_and_comes_to_each_server_as_one() {
     assert_eq!(counted(&edge), [0, 2, 0, 1, 1]);
 }
 
-/// PROTOCOL 16.6: what of a batch begins elsewhere, or comes again, keeps all of it from going up.
+/// PROTOCOL 16.6: a pair that begins elsewhere, and a repetition, keep the whole batch from going up.
 #[test]
 fn a_batch_goes_up_as_a_whole_or_not() {
     let mut rack = rack_of(Some(CORE.port.0));
@@ -102,7 +103,8 @@ fn a_batch_goes_up_as_a_whole_or_not() {
     forwarded(&mut rack, &Message { header, body: Body::Batch(Batch::of(&header, PROGRAM, b"code", &room)) });
 }
 
-/// PROTOCOL 16.7: the part that no way leads on from here goes back, as a batch that the rack's switch routes; the others go on.
+/// PROTOCOL 16.7: the part without a next hop returns, as a batch that the rack's switch routes; the others
+/// go on.
 #[test]
 fn a_part_that_cannot_be_led_on_goes_back() {
     let mut room = PairBuf::default();
@@ -124,12 +126,12 @@ fn a_part_that_cannot_be_led_on_goes_back() {
         Note::Dropped(Reason::NotContinuation),
         "a node sends no batches"
     );
-    // Where the address is nobody's, each is to be asked for alone (PROTOCOL 6.25).
+    // For an unmapped address, each pair must be sent alone (PROTOCOL 6.25).
     back.header.domain = Domain(20);
     let (refusal, note) = rack.relayed(CORE.port, &frame(HOME, &back), HOST_1);
     assert_eq!(note, Note::Refused(Status::Apart));
     assert!(Message::parse(&refusal).unwrap().header.response);
-    // A switch that knows nothing gives back all of it, as it came.
+    // A switch without tables returns the whole batch unchanged.
     let mut empty = Scene::new(Budgets::default());
     empty.update(&[add(RACK)]);
     let (all, note) = empty.relayed(RACK.port, &datagram(HOME, &up), RACK);

@@ -1,7 +1,8 @@
-//! Hostile bytes at the first hop and at index switches: valid frames with some bytes changed, cut or added, from every port.
+//! Hostile bytes at the first hop and at index switches: valid frames with some bytes changed, cut or added,
+//! from every port.
 //!
-//! Whatever comes in (PROTOCOL 6.1): no panic, one note for each frame, every invariant kept, and every frame that leaves parses. What is led goes on for a switch's sake alone, and
-//! up for a host's alone.
+//! For any input (PROTOCOL 6.1): no panic, one note for each frame, all invariants hold, and every emitted
+//! frame parses. Only frames of switches are led on, and only frames of hosts go up.
 
 extern crate std;
 
@@ -13,7 +14,7 @@ use farmem_wire::message::PairBuf;
 const CASES: u32 = 60_000;
 const SEED: u64 = 0xfab_71c;
 
-/// Valid frames of every kind, as hosts and switches send them.
+/// Returns valid frames of every kind, as hosts and switches send them.
 fn corpus() -> Vec<Vec<u8>> {
     let pad = 55_u64.to_le_bytes();
     let one = request(4, &pad, false);

@@ -1,4 +1,5 @@
-//! Keyed READs by way of index switches: the first hop, those between and the last hop, each a switch of its own (PROTOCOL 16.10 to 16.13; Fat-B+Tree III-D).
+//! Keyed READs through index switches: the first hop, those between, and the last hop, each a switch of its
+//! own (PROTOCOL 16.10 to 16.13; Fat-B+Tree III-D).
 
 use super::*;
 use crate::keyed::Refused;
@@ -30,7 +31,7 @@ pub(super) fn read(qpn: Qpn, psn: u32, reth: Reth) -> Vec<u8> {
     frame
 }
 
-/// The same with the temporary header, as switches have it between them.
+/// Returns the READ with the temporary header, as switches send it to one another.
 pub(super) fn led(at: u64, keyed: &Keyed) -> Vec<u8> {
     let mut frame = Vec::new();
     let read = read(OVER.to_node, 7, reth(at, 0));
@@ -50,7 +51,7 @@ pub(super) fn first_hop() -> Scene {
 }
 
 impl Scene {
-    /// Delivers a frame that must go on to `to` as one frame.
+    /// Delivers a frame that must be forwarded to `to` as one frame.
     fn on(&mut self, from: Port, frame: &[u8], to: Port) -> (Vec<u8>, Note) {
         match self.deliver(from, frame).as_slice() {
             [Out::Send(port, bytes), Out::Note(note)] if *port == to => (bytes.clone(), *note),
@@ -59,7 +60,8 @@ impl Scene {
     }
 }
 
-/// The key 55 from host to node by way of four switches, byte for byte: address and hops change on the way, and what the node gets is the READ of a host.
+/// Key 55 from host to node through four switches, byte for byte: address and hops change on the path, and
+/// the node gets an ordinary READ.
 #[test]
 fn a_keyed_read_is_led_from_the_core_to_its_node() {
     let (mut rack, mut core, mut pod, mut edge) = (first_hop(), core(), pod(), edge());
@@ -78,25 +80,26 @@ fn a_keyed_read_is_led_from_the_core_to_its_node() {
     };
     assert_eq!((counted(&core), counted(&pod)), ([1, 0].into(), [0, 1, 0, 0, 1].into()));
     assert_eq!(counted(&edge), [0, 1, 0, 1, 0]);
-    // A key of another server than the connection's: nothing on its way is there but the root.
+    // A key of another server than the connection's: on its path only the root is at the connection's node.
     let (up, _) = first_hop().on(HOST_1.port, &read(OVER.to_node, 7, reth(5_000, 0)), CORE.port);
     let (down, note) = core.on(RACK.port, &up, POD.port);
     assert_eq!((down, note), (led(ROOT.0, &header(5_000, 1)), Note::KeyedDown { index: 2 }));
     assert_eq!(counted(&core), [1, 0], "which is no step");
-    // Ordinary verbs of the connection go straight.
+    // Ordinary verbs of the connection go straight to the node.
     let ordinary = reth(BASE_1, OVER.rkey.0);
     let (straight, note) = rack.on(HOST_1.port, &read(OVER.to_node, 8, ordinary), NODE_1.port);
     assert_eq!((straight, note), (read(OVER.node_qpn, 8, ordinary), Note::Relayed));
 }
 
-/// PROTOCOL 16.11, 15.6: what is refused is refused as without a FatTree; so is, at the last switch, what is at another node than the connection's.
+/// PROTOCOL 16.11, 15.6: refusals are the same as without a FatTree. The last switch also refuses a node that
+/// is not the connection's.
 #[test]
 fn what_is_refused_the_responder_refuses() {
     let mut rack = first_hop();
     let long = Reth { dma_len: 1_025, ..reth(55, 0) };
     let (_, note) = rack.on(HOST_1.port, &read(OVER.to_node, 7, long), NODE_1.port);
     assert_eq!(note, Note::KeyedRefused(Refused::TooLong));
-    // A READ has nothing to fill up: one with a pad is no frame, so the header stands where it must.
+    // A READ has no pad: a frame with one does not parse, so the header's offset is fixed.
     let mut padded = read(OVER.to_node, 7, reth(55, 0));
     padded[1] |= 0x10;
     padded.push(0);
@@ -116,7 +119,8 @@ fn what_is_refused_the_responder_refuses() {
     }
 }
 
-/// PROTOCOL 16.13: from whom one is taken, and what goes back to the rack's switch, which sends it to its node with all checks.
+/// PROTOCOL 16.13: accepted senders, and READs that return to the rack's switch, which sends them to their
+/// node with all checks.
 #[test]
 fn what_cannot_be_led_on_goes_back() {
     let (mut core, frame) = (core(), led(ROOT.0, &header(55, 0)));
@@ -127,7 +131,7 @@ fn what_cannot_be_led_on_goes_back() {
     let last = Keyed { hops: 0, ..header(55, 0) };
     assert_eq!(core.silent(RACK.port, &led(ROOT.0, &last)), Note::Dropped(Reason::Astray));
     assert_eq!(core.silent(RACK.port, &led(ROOT.0, &header(55, 0))[..51]), Note::Dropped(Reason::Frame));
-    // The next switch is gone; a server that is not known here.
+    // The next switch left; an unknown server.
     core.update(&[Update::PeerGone { port: POD.port.0 }]);
     let (back, note) = core.on(RACK.port, &frame, RACK.port);
     assert_eq!((back.clone(), note), (led(BASE_1 + 0x300, &header(55, 1)), Note::KeyedBack));
@@ -137,7 +141,7 @@ fn what_cannot_be_led_on_goes_back() {
     let (out, note) = rack.on(CORE.port, &back, NODE_1.port);
     assert_eq!(out, read(OVER.node_qpn, 7, reth(BASE_1 + 0x300, OVER.rkey.0)));
     assert_eq!(note, Note::Keyed { node: NodeId(1), indexed: false });
-    // What came back may be no more than what a host may ask for; and the connection may be another one by now.
+    // A returned READ may not exceed a host's limits, and the connection may have been replaced.
     let (_, note) = rack.on(CORE.port, &led(BASE_2, &header(55, 1)), NODE_1.port);
     assert_eq!(note, Note::KeyedRefused(Refused::Elsewhere));
     for other in [Keyed { domain: Domain(20), ..header(55, 1) }, Keyed { node: NodeId(2), ..header(55, 1) }] {
@@ -147,12 +151,13 @@ fn what_cannot_be_led_on_goes_back() {
             (read(OVER.node_qpn, 7, reth(55, 0)), Note::KeyedRefused(Refused::Misdirected))
         );
     }
-    // Nobody is left.
+    // No next hop is left.
     core.update(&[Update::PeerGone { port: RACK.port.0 }]);
     assert_eq!(core.silent(EDGE.port, &frame), Note::Dropped(Reason::NoWay));
 }
 
-/// PROTOCOL 16.12: one that is lost comes again with its PSN and goes straight; when three were, the fabric is left, and traversals go on to use it.
+/// PROTOCOL 16.12: a lost READ is repeated with its PSN and goes straight. After three losses the fabric is
+/// bypassed; traversals still use it.
 #[test]
 fn what_is_lost_above_goes_straight() {
     let mut rack = first_hop();
