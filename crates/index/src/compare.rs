@@ -1,8 +1,10 @@
-//! The comparison of 64-bit keys by a switch that computes with 32 bits and matches tables (Fat-B+Tree III-A, figure 3), as a checked model.
+//! The comparison of 64-bit keys by a switch with 32-bit arithmetic and match tables, as a checked model
+//! (Fat-B+Tree III-A, figure 3).
 //!
-//! A property test holds it equal to `key > pivot` for all pairs; [`crate::NodeSet`] compares by it.
+//! A property test compares it with `key > pivot`; [`crate::NodeSet`] compares by it.
 
-/// What the arithmetic units have made of a key and a pivot: what the match table sees, and the four bits that its actions choose from.
+/// The results of the arithmetic units for a key and a pivot: the input of the match table, and the four bits
+/// that its actions choose from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Compared {
     /// `sub[63:32]`: the pivot's high half less the key's.
@@ -22,7 +24,7 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// The first phase: four operations on 32 bits.
+    /// Computes the first phase: four operations on 32 bits.
     #[must_use]
     pub const fn of(key: u64, pivot: u64) -> Self {
         let ((key_high, key_low), (pivot_high, pivot_low)) = (halves(key), halves(pivot));
@@ -39,7 +41,7 @@ impl Compared {
         }
     }
 
-    /// The second phase: the entry of the match table (1 to 4) that matches.
+    /// Returns the matching entry (1 to 4) of the match table: the second phase.
     #[must_use]
     pub const fn entry(&self) -> u8 {
         match (self.sub_high, self.xor_31, self.xor_63) {
@@ -50,11 +52,12 @@ impl Compared {
         }
     }
 
-    /// The bit that the matching entry's action assigns: the key is greater than the pivot.
+    /// Returns the bit that the entry's action assigns: the key is greater than the pivot.
     #[must_use]
     pub const fn result(&self) -> bool {
         match self.entry() {
-            // The high halves are equal, and so are the top bits of the low ones: the difference has a sign.
+            // The high halves are equal, and so are the top bits of the low ones: the sign of the difference
+            // decides.
             1 => self.sub_31,
             2 => self.key_31,
             3 => self.sub_63,
@@ -63,7 +66,7 @@ impl Compared {
     }
 }
 
-/// `key > pivot`, as a switch finds out.
+/// Compares `key > pivot` as a switch does.
 #[must_use]
 pub const fn greater(key: u64, pivot: u64) -> bool {
     Compared::of(key, pivot).result()
@@ -94,7 +97,7 @@ mod tests {
         assert!(!compared.result());
     }
 
-    /// Halves where a 32-bit comparison changes its mind.
+    /// Generates halves around the edges of a 32-bit comparison.
     fn half() -> impl Strategy<Value = u32> {
         prop_oneof![
             any::<u32>(),
@@ -104,7 +107,7 @@ mod tests {
         ]
     }
 
-    /// Pairs that are often equal in one half or next to each other.
+    /// Generates pairs that are often equal in one half or adjacent.
     fn pair() -> impl Strategy<Value = (u64, u64)> {
         let word = (half(), half()).prop_map(|(high, low)| u64::from(high) << 32 | u64::from(low));
         (word, half(), half(), 0..6_u8).prop_map(|(a, high, low, kind)| {

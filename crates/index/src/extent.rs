@@ -1,8 +1,9 @@
-//! How much of a tree a switch holds.
+//! The size of the part of a tree that a switch holds.
 
 use crate::{RANGES_DEFAULT, RANGES_MAX, SET_NODES_MAX, SETS_MAX};
 
-/// How much of a tree goes into a switch's tables; of a FatTree, ranges into the core's, and sets into those of each switch below it.
+/// The part of a tree in a switch's tables. In a FatTree the core has the ranges, and each switch below has
+/// the sets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// Ranges of the fat root: 1 to [`RANGES_MAX`].
@@ -17,7 +18,7 @@ impl Extent {
     /// The paper's FatTree: 600 ranges, and two sets of 3,600 nodes in each switch below the core (Fat-B+Tree IV-A, V-B).
     pub const FAT_TREE: Self = Self { ranges: RANGES_DEFAULT, sets: 2, nodes: 3_600 };
 
-    /// What of it is out of its bounds: what, how much, the least and the most.
+    /// Returns the parameter that is out of its bounds: name, value, least and most.
     #[must_use]
     pub fn fault(&self) -> Option<(&'static str, usize, usize, usize)> {
         [
@@ -31,7 +32,7 @@ impl Extent {
 }
 
 impl Default for Extent {
-    /// The paper's: 600 ranges and three sets of 3,600 nodes (Fat-B+Tree V-B).
+    /// Returns the paper's extent: 600 ranges and three sets of 3,600 nodes (Fat-B+Tree V-B).
     fn default() -> Self {
         Self { sets: 3, ..Self::FAT_TREE }
     }

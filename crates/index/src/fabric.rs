@@ -1,8 +1,9 @@
-//! A tree divided among the switches of a FatTree (Fat-B+Tree IV-A): the fat root in the core switch, and in each switch below two sets of the nodes that
-//! lie at the servers it leads to.
+//! The division of a tree among the switches of a FatTree (Fat-B+Tree IV-A). The core switch has the fat
+//! root. Each switch below has two sets of the nodes at the servers it leads to.
 //!
-//! Data is in the order of keys over the servers, and so are the nodes of the tree. One with leaves of several servers is a part of the super-root: the core merges
-//! such nodes sooner than others, and no switch below it has one whose children lie at several servers, since a traversal that came there would be at one already.
+//! Data is ordered by key over the servers, and so are the nodes of the tree. A node with leaves of several
+//! servers is a part of the super-root. The core merges such nodes first. Switches below have no node whose
+//! children are at several servers, because a traversal there would already be at one server.
 
 use crate::select::{fat_root_with, select_below};
 use crate::{Child, Extent, Range, TreeSection, TreeView};
@@ -10,21 +11,22 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use farmem_wire::{NodeId, ProgramHash, VirtAddr};
 
-/// A switch of a FatTree, with those below it.
+/// A switch of a FatTree with the switches below it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FabricSwitch {
-    /// Its number.
+    /// Number of the switch.
     pub index: u16,
-    /// The servers that it leads to.
+    /// The servers that the switch leads to.
     pub servers: Vec<NodeId>,
-    /// The switches below it.
+    /// The switches below.
     pub below: Vec<Self>,
 }
 
-/// The part of a tree for each switch, by its number, the core's last: `root` is where its traversals begin, which are `programs`, and `server_of` says where a node lies.
+/// Returns the part of a tree for each switch, by its number, the core's last. Traversals of `programs` begin
+/// at `root`, and `server_of` returns the server of a node.
 ///
 /// # Panics
-/// When the extent has a [fault](Extent::fault).
+/// If the extent has a [fault](Extent::fault).
 #[must_use]
 pub fn divide(
     tree: &TreeView,
@@ -36,10 +38,10 @@ pub fn divide(
     assert_eq!(extent.fault(), None, "an extent that switches take");
     let section = |ranges, sets| TreeSection { root, programs: programs.to_vec(), ranges, sets };
     let level = tree.range_of(root).map_or(0, |range| range.child.level);
-    // The switches below have no fat root: their tables begin with what they are sent.
+    // Switches below have no fat root: their tables begin with the node that a traversal arrives with.
     let whole = Vec::from([Range { first: 0, last: u64::MAX, child: Child { addr: root, level } }]);
     let super_root = super_root(tree, server_of);
-    // What is not merged of the super-root ends the way through the switches, at that level.
+    // An unmerged node of the super-root ends the path through the switches, at its level.
     let worth = |addr: VirtAddr| {
         tree.inner(addr).filter(|_| super_root.contains(&addr)).map_or(1, |node| node.level.into())
     };
@@ -71,7 +73,7 @@ pub fn divide(
     parts
 }
 
-/// The nodes with leaves of several servers.
+/// Returns the nodes with leaves of several servers.
 fn super_root(tree: &TreeView, server_of: &dyn Fn(VirtAddr) -> Option<NodeId>) -> BTreeSet<VirtAddr> {
     let mut inner: Vec<(u8, VirtAddr)> =
         tree.nodes().filter(|(_, node)| node.level > 0).map(|(addr, node)| (node.level, addr)).collect();

@@ -1,11 +1,13 @@
-//! How often the nodes of a tree are come by, as the counters of its tables say, epoch after epoch; and what that makes of a selection.
+//! Access rates of a tree's nodes, from the counters of its tables, epoch by epoch; and the quality of a
+//! selection.
 //!
-//! Key type: [`Rates`]. The counters say it of every node that the tables lead to: of ranges' children and of the children of nodes in sets. Above them
-//! a node has what the ranges below it have; further down nobody knows, and what is known of a parent is divided evenly among its children. So the next
-//! selection knows each of its candidates (Fat-B+Tree III-C), and what lies further down in the one after that: what the counts say moves into the
-//! tables a layer an epoch.
+//! Key type: [`Rates`]. The counters cover every node that the tables lead to: children of ranges, and
+//! children of nodes in sets. A node above them has the rate of the ranges below it. Further down, a known
+//! rate is divided evenly among the children. So the next selection has a rate for each candidate (Fat-B+Tree
+//! III-C), and the one after that reaches a layer further: counts affect the tables one layer an epoch.
 //!
-//! Rates are averaged exponentially, a half for the newest epoch: what was often come by is forgotten in a few epochs, and chance moves little.
+//! Rates are exponential averages with weight one half for the newest epoch: old accesses fade in a few
+//! epochs, and noise has little effect.
 
 mod astray;
 
@@ -16,25 +18,27 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use farmem_wire::VirtAddr;
 
-/// What one descent of an epoch counts in a rate: enough to be divided down a tree.
+/// The weight of one descent of an epoch: large enough to be divided down a tree.
 pub const RATE_ONE: u64 = 1 << 20;
 
-/// Rates of the nodes that tables led to.
+/// The access rates of nodes that tables led to.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Rates {
-    /// Of inner nodes; in parts of a descent an epoch ([`RATE_ONE`]).
+    /// Rates of inner nodes, in fractions of a descent per epoch ([`RATE_ONE`]).
     nodes: BTreeMap<VirtAddr, u64>,
-    /// The ranges that were counted last, ascending.
+    /// The last counted ranges, ascending.
     ranges: Vec<Range>,
 }
 
 impl Rates {
-    /// Takes what the tables of `section` counted in an epoch, in the order of [`TreeSection::branches`]. An epoch without a descent says nothing.
+    /// Adds the counts of an epoch from the tables of `section`, in the order of [`TreeSection::branches`].
+    /// An epoch without a descent is ignored.
     pub fn take(&mut self, section: &TreeSection, counts: &[u32]) {
         self.take_parts(&[(section, counts)]);
     }
 
-    /// The same of the parts of a tree that several switches have, the last of which has the fat root: of the others only the sets lead.
+    /// Adds the counts of a tree that is divided among several switches. The last part has the fat root; of
+    /// the others only the sets count.
     pub fn take_parts(&mut self, parts: &[(&TreeSection, &[u32])]) {
         let Some(((top, _), _)) = parts.split_last() else { return };
         if parts.iter().all(|(_, counts)| counts.iter().all(|&count| count == 0)) {
@@ -52,7 +56,7 @@ impl Rates {
             }
         }
         for (addr, rate) in &mut counted {
-            // Of a node that was not counted before, this is all that is known.
+            // A node that was not counted before has no average yet.
             if let Some(&before) = self.nodes.get(addr) {
                 *rate = (*rate >> 1) + (before >> 1);
             }
@@ -60,19 +64,20 @@ impl Rates {
         (self.nodes, self.ranges) = (counted, top.ranges.clone());
     }
 
-    /// Nothing was counted yet.
+    /// Returns true if nothing was counted yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The rate of the whole tree: 2^32 descents when nothing was counted.
+    /// Returns the rate of the whole tree: 2^32 descents if nothing was counted.
     #[must_use]
     pub fn whole(&self) -> u64 {
         if self.is_empty() { RATE_ONE << 32 } else { self.of_ranges(0, u64::MAX) }
     }
 
-    /// The rates of a node's children, given its own and of each child its address and its first and last key.
+    /// Returns the rates of a node's children, given its own rate, and address, first and last key of each
+    /// child.
     #[must_use]
     pub fn of_children(&self, own: u64, children: &[(VirtAddr, u64, u64)]) -> Vec<u64> {
         let known: Vec<Option<u64>> =
@@ -83,7 +88,7 @@ impl Rates {
         known.into_iter().map(|rate| rate.unwrap_or(each)).collect()
     }
 
-    /// The rate of a node that tables led to, or that lies above such nodes.
+    /// Returns the rate of a node that tables led to, or that lies above such nodes.
     fn known(&self, addr: VirtAddr, first: u64, last: u64) -> Option<u64> {
         let own = self.nodes.get(&addr).copied();
         own.or_else(|| self.ranges_in(first, last).next().map(|_| self.of_ranges(first, last)))
@@ -94,24 +99,24 @@ impl Rates {
         rates.fold(0, |sum, rate| sum.saturating_add(*rate))
     }
 
-    /// The ranges that lie in `first..=last` as a whole.
+    /// Returns the ranges that lie completely in `first..=last`.
     fn ranges_in(&self, first: u64, last: u64) -> impl Iterator<Item = &Range> {
         let begin = self.ranges.partition_point(|range| range.first < first);
         self.ranges[begin..].iter().take_while(move |range| range.last <= last)
     }
 }
 
-/// What the tables of a section answered of an epoch's descents.
+/// The effect of a section's tables in an epoch.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Hits {
     /// Descents that were led.
     pub queries: u64,
-    /// Of these, how many each set took a step further.
+    /// For each set, the descents that it led a step further.
     pub sets: Vec<u64>,
 }
 
 impl Hits {
-    /// Of an epoch's counts, in the order of [`TreeSection::branches`].
+    /// Computes the hits from an epoch's counts, in the order of [`TreeSection::branches`].
     #[must_use]
     pub fn of(section: &TreeSection, counts: &[u32]) -> Self {
         let mut hits = Self { queries: 0, sets: alloc::vec![0; section.sets.len()] };
@@ -125,8 +130,9 @@ impl Hits {
     }
 }
 
-/// Visits of inner nodes that a section saves, of those that `tree` has, and how many there are without one: in the accesses of `tree`, which may have
-/// changed since the section was made. A node that is neither in a set that a descent comes by nor merged into the fat root is visited.
+/// Returns the visits of inner nodes that a section saves, of the nodes in `tree`, and the visits without a
+/// section. Both use the accesses of `tree`, which may have changed since the section was made. A node is
+/// visited unless it is in a set that a descent passes, or merged into the fat root.
 #[must_use]
 pub fn visits_saved(tree: &TreeView, section: &TreeSection) -> (u64, u64) {
     let mut reached: BTreeSet<VirtAddr> = section.ranges.iter().map(|range| range.child.addr).collect();
@@ -147,7 +153,8 @@ pub fn visits_saved(tree: &TreeView, section: &TreeSection) -> (u64, u64) {
     (saved, all)
 }
 
-/// The fat root leads past the node with these keys: it has a range that lies among them as a whole and leads further down.
+/// Returns true if the fat root leads past the node with these keys: a range lies completely among them and
+/// leads further down.
 fn is_merged(ranges: &[Range], node: &Range) -> bool {
     let inside = ranges.get(ranges.partition_point(|range| range.first < node.first));
     inside.is_some_and(|range| range.last <= node.last && range.child.level < node.child.level)

@@ -1,69 +1,73 @@
-//! Keys that are no 64-bit number, as bytes in the same order: text, byte strings, signed numbers, and several of them one after the other.
+//! Encodings of keys other than 64-bit numbers, as bytes in the same order: text, byte strings, signed
+//! numbers, and tuples of them.
 //!
-//! An index compares 64 bits. A key of another kind becomes bytes here ([`KeyBytes`]), whose first eight are the number that the tree is ordered by
-//! ([`prefix`]). Keys with the same first eight bytes have the same number: the caller keeps the rest beside the value, and compares it.
+//! An index compares 64 bits. A key of another kind is encoded here ([`KeyBytes`]); the first eight bytes are
+//! the number that orders the tree ([`prefix`]). Keys with the same first eight bytes have the same number:
+//! the caller stores the rest beside the value, and compares it.
 //!
-//! A number is its bytes from high to low, the sign bit of a signed one turned round. Text and byte strings end with two zero bytes, and a zero byte
-//! in one is followed by a one: so none is the beginning of another, and what follows cannot change the order.
+//! A number is encoded from high to low, with the sign bit of a signed one inverted. Text and byte strings
+//! end with two zero bytes, and a zero byte inside is followed by a one. So no encoding is a prefix of
+//! another, and later parts do not change the order.
 //!
-//! Own code, because what there is needs the standard library (storekey 0.11 writes to `std::io`, memcomparable 0.2 to `bytes` by way of serde), and
-//! both encode whole types, where a key's first eight bytes are to be laid out by hand.
+//! Existing crates do not fit: they need the standard library (storekey 0.11 writes to `std::io`,
+//! memcomparable 0.2 to `bytes` through serde), and they encode whole types, while the first eight bytes are
+//! laid out by hand here.
 
 use alloc::vec::Vec;
 
-/// Behind a zero byte that is part of a text.
+/// Follows a zero byte inside a text.
 const INSIDE: u8 = 1;
-/// What a text ends with.
+/// Terminator of a text.
 const END: [u8; 2] = [0, 0];
 
-/// A key of several parts. Keys with the same kinds of parts are in the order of their parts.
+/// A key of several parts. Keys with the same kinds of parts are ordered by their parts.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct KeyBytes(Vec<u8>);
 
 impl KeyBytes {
-    /// A key without parts.
+    /// Creates a key without parts.
     #[must_use]
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// With a number of one byte behind.
+    /// Appends a number of one byte.
     #[must_use]
     pub fn u8(self, part: u8) -> Self {
         self.with(&[part])
     }
 
-    /// With a number of two bytes behind.
+    /// Appends a number of two bytes.
     #[must_use]
     pub fn u16(self, part: u16) -> Self {
         self.with(&part.to_be_bytes())
     }
 
-    /// With a number of four bytes behind.
+    /// Appends a number of four bytes.
     #[must_use]
     pub fn u32(self, part: u32) -> Self {
         self.with(&part.to_be_bytes())
     }
 
-    /// With a number of eight bytes behind.
+    /// Appends a number of eight bytes.
     #[must_use]
     pub fn u64(self, part: u64) -> Self {
         self.with(&part.to_be_bytes())
     }
 
-    /// With a signed number of eight bytes behind.
+    /// Appends a signed number of eight bytes.
     #[must_use]
     pub fn i64(self, part: i64) -> Self {
         self.u64(part.cast_unsigned() ^ 1 << 63)
     }
 
-    /// Appends a text, in the order of its characters' numbers.
+    /// Appends a text, ordered by code points.
     #[must_use]
     pub fn text(self, part: &str) -> Self {
         self.bytes(part.as_bytes())
     }
 
-    /// With a byte string behind.
+    /// Appends a byte string.
     #[must_use]
     pub fn bytes(mut self, part: &[u8]) -> Self {
         for &byte in part {
@@ -80,20 +84,20 @@ impl KeyBytes {
         self
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The number that an index compares: [`prefix`] of the bytes.
+    /// Returns the number that an index compares: [`prefix`] of the bytes.
     #[must_use]
     pub fn prefix(&self) -> u64 {
         prefix(&self.0)
     }
 }
 
-/// The first eight bytes as a number, zeros where there are fewer. Of two byte strings in order, the second's is not smaller.
+/// Returns the first eight bytes as a number, padded with zeros. The number is monotonic in the byte strings.
 ///
 /// 2^64 - 1, of eight bytes ff, is no key of the trees in `crates/structures`. Text never begins with ff.
 #[must_use]
@@ -124,7 +128,7 @@ mod tests {
         assert_eq!(KeyBytes::new().u64(0x59a4).prefix(), 0x59a4);
     }
 
-    /// Texts that are beginnings of each other, with zeros and with what zeros become.
+    /// Generates texts that are prefixes of each other, with zeros and with escaped zeros.
     fn part() -> impl Strategy<Value = Vec<u8>> {
         vec(prop_oneof![4 => 0..3_u8, 1 => Just(255), 1 => any::<u8>()], 0..6)
     }

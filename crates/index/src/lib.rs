@@ -1,23 +1,27 @@
-//! The in-network index of Fat-B+Tree: the upper levels of a B+tree as tables that a switch can hold. Pure.
+//! The in-network index of Fat-B+Tree: the upper levels of a B+tree as tables for a switch. Pure.
 //!
-//! A switch answers the top of a descent on the way: the *fat root* ([`RangeTables`]), made of nodes near the root, says which subtree a key is in;
-//! then each *node set* ([`NodeSet`]) takes the descent one node down. What comes out is the address of the deepest node that is known here. The
-//! switch puts it into the traversal in the root's place ([`IndexTables`]), and the memory node goes on from there. The publisher of the tables reads the tree
-//! ([`TreeView`]) with how often its nodes are come by ([`Rates`]), merges the fat root ([`fat_root`]), selects the nodes of the sets ([`select_layers`]) and
-//! accounts for it ([`Plan`]). The tree itself, its nodes and how it changes, is in [`blink`].
+//! A switch answers the top of a descent. The *fat root* ([`RangeTables`]), merged from nodes near the root,
+//! finds the subtree of a key. Then each *node set* ([`NodeSet`]) descends by one node. The result is the
+//! address of the deepest known node. The switch replaces the traversal's root by it ([`IndexTables`]), and
+//! the memory node continues from there.
+//!
+//! The publisher of the tables reads the tree ([`TreeView`]) with the access rates of its nodes ([`Rates`]).
+//! Then it merges the fat root ([`fat_root`]), selects the nodes of the sets ([`select_layers`]) and accounts
+//! for their cost ([`Plan`]). [`blink`] is the tree itself: its nodes and their changes.
 //!
 //! ```text
 //!           key              16 bits a stage               six stages a set
 //!   host ---------> [ range table ] x 4 -> child -> [ one node ] -> child -> [ one node ] -> child ---> memory node
 //! ```
 //!
-//! # Which child a key is in
+//! # The child of a key
 //!
-//! As in the trees of `crates/structures`, and unlike in the paper, a pivot is the smallest key of the child to its right: child i has the keys from
-//! pivot i - 1 on and below pivot i. The paper compares by `key > pivot`; here a key goes right unless `pivot > key`, which is the same comparator
-//! ([`greater`]) with its operands exchanged.
+//! As in the trees of `crates/structures`, and unlike in the paper, a pivot is the smallest key of the child
+//! to its right. Child i has the keys from pivot i - 1 on and below pivot i. The paper compares by `key >
+//! pivot`. Here a key goes right unless `pivot > key`, which is the same comparator ([`greater`]) with
+//! exchanged operands.
 //!
-//! A leaf (level 0) is where an index leads to and never a part of it: what it has are values, no addresses of nodes.
+//! An index leads to leaves (level 0) but never holds them: leaves have values, not addresses of nodes.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -57,35 +61,35 @@ pub use ways::{LedTree, SERVERS_MAX, WAYS_KIND, Way, Ways, WaysSection};
 
 use farmem_wire::VirtAddr;
 
-/// The most ranges of a fat root (Fat-B+Tree IV-A).
+/// Most ranges of a fat root (Fat-B+Tree IV-A).
 pub const RANGES_MAX: usize = 1024;
-/// The ranges of a fat root when nothing else is said (Fat-B+Tree V-B).
+/// Default number of ranges of a fat root (Fat-B+Tree V-B).
 pub const RANGES_DEFAULT: usize = 600;
-/// The most nodes of a set (Fat-B+Tree IV-A).
+/// Most nodes of a set (Fat-B+Tree IV-A).
 pub const SET_NODES_MAX: usize = 4096;
-/// The most children of a node.
+/// Most children of a node.
 pub const BRANCHES: usize = 16;
-/// The most pivots of a node. The paper counts 16; a node of 16 children has one less.
+/// Most pivots of a node. The paper counts 16; a node of 16 children has one less.
 pub const PIVOTS: usize = BRANCHES - 1;
 
 /// A node of the tree that a key leads to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Child {
-    /// Where it is.
+    /// Address of the node.
     pub addr: VirtAddr,
-    /// Its height above the leaves: 0 is a leaf.
+    /// Height above the leaves: 0 is a leaf.
     pub level: u8,
 }
 
 /// A range of the fat root: the keys `first..=last` lead to `child`.
 ///
-/// The ranges of a fat root ascend, do not overlap, and leave no key of `0..=u64::MAX` out.
+/// The ranges of a fat root ascend, do not overlap, and cover all keys of `0..=u64::MAX`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Range {
     /// The smallest key.
     pub first: u64,
     /// The largest key.
     pub last: u64,
-    /// The node below which they are.
+    /// The root of their subtree.
     pub child: Child,
 }

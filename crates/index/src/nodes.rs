@@ -1,50 +1,54 @@
 //! Regular nodes of the index: sets of 16-branch nodes, of which a key visits one (Fat-B+Tree III-A, C).
 //!
-//! A switch holds a set in three kinds of tables, and [`NodeSet::step`] goes through them: `get_pivot` (one table a pivot, an entry a node),
-//! `cal_result` (the comparator, one a pivot), `get_child_address` (an entry a child). The results of the comparison are ones followed by zeros, which
-//! names the child.
+//! A switch holds a set in three kinds of tables, which [`NodeSet::step`] looks up in this order:
+//!
+//! - `get_pivot`: one table per pivot, an entry per node.
+//! - `cal_result`: the comparator, one per pivot.
+//! - `get_child_address`: an entry per child.
+//!
+//! The results of the comparison are ones followed by zeros, which identifies the child.
 
 use crate::{BRANCHES, Child, PIVOTS, SET_NODES_MAX, greater};
 use alloc::vec::Vec;
 use core::fmt;
 use farmem_wire::VirtAddr;
 
-/// A node as a set holds it. Child i has the keys from pivot i - 1 on and below pivot i.
+/// A node of a set. Child i has the keys from pivot i - 1 on and below pivot i.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SetNode {
-    /// Where it is in far memory.
+    /// Address in far memory.
     pub addr: VirtAddr,
-    /// At most [`PIVOTS`], ascending.
+    /// Pivots, ascending; at most [`PIVOTS`].
     pub pivots: Vec<u64>,
-    /// One more than pivots.
+    /// Children, one more than pivots.
     pub children: Vec<Child>,
 }
 
-/// Why nodes are no set.
+/// The reason why nodes are not a valid set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NodeSetError {
-    /// There are more than [`SET_NODES_MAX`].
+    /// There are more nodes than [`SET_NODES_MAX`].
     TooMany {
-        /// So many.
+        /// Number of nodes.
         have: usize,
     },
-    /// Two have one address.
+    /// Two nodes have the same address.
     Twice {
-        /// The address.
+        /// Address of both.
         addr: VirtAddr,
     },
     /// A node has more than [`BRANCHES`] children, none, or not one more than pivots.
     Children {
-        /// The node.
+        /// Address of the node.
         addr: VirtAddr,
-        /// Children that it has.
+        /// Number of children.
         children: usize,
-        /// Pivots that it has.
+        /// Number of pivots.
         pivots: usize,
     },
     /// The pivots of a node do not ascend.
     Pivots {
-        /// The node.
+        /// Address of the node.
         addr: VirtAddr,
     },
 }
@@ -52,18 +56,18 @@ pub enum NodeSetError {
 /// A set of nodes of which a key visits at most one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeSet {
-    /// In order of addresses.
+    /// Nodes in order of their addresses.
     nodes: Vec<SetNode>,
 }
 
-/// The bits of `result[14:0]`: bit i says that the key is not below pivot i.
+/// The bits `result[14:0]`: bit i is set if the key is not below pivot i.
 type Results = u16;
 
 impl NodeSet {
-    /// A set of these nodes, in any order; it may be empty.
+    /// Creates a set of these nodes, in any order; it may be empty.
     ///
     /// # Errors
-    /// [`NodeSetError`] when there are too many, two of one address, or one that is no node.
+    /// [`NodeSetError`] if there are too many nodes, two have the same address, or one is invalid.
     pub fn new(mut nodes: Vec<SetNode>) -> Result<Self, NodeSetError> {
         if nodes.len() > SET_NODES_MAX {
             return Err(NodeSetError::TooMany { have: nodes.len() });
@@ -78,13 +82,14 @@ impl NodeSet {
         }
     }
 
-    /// Where a descent for `key` that has come to the node `at` goes on; `None` when the node is not in this set.
+    /// Returns the child of the node `at` for `key`; `None` if the node is not in this set.
     #[must_use]
     pub fn step(&self, at: VirtAddr, key: u64) -> Option<Child> {
         self.branch(at, key).map(|(.., child)| child)
     }
 
-    /// The same, and by which branch: the node's place in the set, and the child's in the node.
+    /// Returns the child of [`NodeSet::step`] with its branch: the index of the node in the set, and of the
+    /// child in the node.
     #[must_use]
     pub fn branch(&self, at: VirtAddr, key: u64) -> Option<(usize, usize, Child)> {
         let place = self.nodes.binary_search_by_key(&at, |node| node.addr).ok()?;
@@ -97,19 +102,19 @@ impl NodeSet {
         Some((place, rank, *node.children.get(rank)?))
     }
 
-    /// The nodes, in order of addresses.
+    /// Returns the nodes, in order of their addresses.
     #[must_use]
     pub fn nodes(&self) -> &[SetNode] {
         &self.nodes
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// True for a set without nodes.
+    /// Returns true if the set has no nodes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.nodes.is_empty()
@@ -117,18 +122,19 @@ impl NodeSet {
 }
 
 impl SetNode {
-    /// Pivot i; a node with fewer has no entry in that table.
+    /// Returns pivot i; a node with fewer pivots has no entry in that table.
     fn get_pivot(&self, i: usize) -> Option<u64> {
         self.pivots.get(i).copied()
     }
 }
 
-/// 1 when the key is not below the pivot. The comparator's operands are exchanged, so that a pivot itself goes right.
+/// Returns 1 if the key is not below the pivot. The comparator's operands are exchanged, so that a key equal
+/// to the pivot goes right.
 fn cal_result(key: u64, pivot: u64) -> Results {
     Results::from(!greater(pivot, key))
 }
 
-/// A node has 1 to 16 children and pivots between them that ascend.
+/// Checks that a node has 1 to 16 children, with ascending pivots between them.
 pub(crate) fn check(addr: VirtAddr, pivots: &[u64], children: usize) -> Result<(), NodeSetError> {
     if children > BRANCHES || children != pivots.len() + 1 {
         return Err(NodeSetError::Children { addr, children, pivots: pivots.len() });
@@ -173,7 +179,7 @@ mod tests {
         SetNode { addr: VirtAddr(addr), pivots: pivots.to_vec(), children }
     }
 
-    /// Full, with one child, with one pivot; the smallest and the largest key.
+    /// A full node, one with one child, one with one pivot; the smallest and the largest key.
     #[test]
     fn a_key_goes_to_the_child_that_has_it() {
         let full: Vec<u64> = (1..=15).map(|n| n * 10).collect();
@@ -212,7 +218,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside the plain search that the trees of `crates/structures` make.
+        /// Compares a step with the plain search of the trees in `crates/structures`.
         #[test]
         fn a_step_is_a_plain_search(
             pivots in proptest::collection::btree_set(any::<u64>(), 0..=PIVOTS),

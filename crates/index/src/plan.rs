@@ -1,11 +1,13 @@
-//! What an index costs a switch, stage by stage, against a budget (Fat-B+Tree III-A, IV-A).
+//! The cost of an index in a switch, stage by stage, against a budget (Fat-B+Tree III-A, IV-A).
 //!
-//! A switch of match-action stages has, in each, so many tables and so many blocks of ternary memory (TCAM) and of exact memory (SRAM). The parts of an
-//! index take six stages each, in the paper's order: the fat root, then the sets. A switch of 12 stages so has a fat root and a set, or two sets.
+//! Each match-action stage of a switch has a number of tables and of blocks of ternary memory (TCAM) and
+//! exact memory (SRAM). The parts of an index take six stages each, in the paper's order: the fat root, then
+//! the sets. So a switch of 12 stages has a fat root and a set, or two sets.
 //!
-//! # How the stages are laid out
+//! # Layout of the stages
 //!
-//! The paper says what tables there are and that six stages do; which table is in which stage is this project's.
+//! The paper lists the tables and says that six stages suffice. The assignment of tables to stages is this
+//! project's.
 //!
 //! | stage | of a fat root | of a set |
 //! |---|---|---|
@@ -14,42 +16,46 @@
 //! | 3 | of key\[31:16\] | `get_pivot` 8 to 11, `cal_result` 4 to 7 |
 //! | 4 | of key\[15:0\] | `get_pivot` 12 to 14, `cal_result` 8 to 11 |
 //! | 5 | number of a range to its child | `cal_result` 12 to 14 |
-//! | 6 | free: the packet's way out is found here | `get_child_address` |
+//! | 6 | free: the packet's output port is found here | `get_child_address` |
 //!
-//! # What is known, and what is assumed
+//! # Known numbers and assumptions
 //!
-//! [`Budget::TOFINO`] is one pipeline of a Tofino 1 as its published compiler has it (p4c, `backends/tofino`: 12 stages, 16 tables a stage, 8 of them
-//! ternary, 8 x 10 SRAM blocks of 1024 words of 128 bits, 12 x 2 TCAM blocks of 512 words of 44 bits). Assumed here:
+//! [`Budget::TOFINO`] is one pipeline of a Tofino 1 as in its published compiler (p4c, `backends/tofino`: 12
+//! stages, 16 tables a stage, 8 of them ternary, 8 x 10 SRAM blocks of 1024 words of 128 bits, 12 x 2 TCAM
+//! blocks of 512 words of 44 bits). Assumptions:
 //!
-//! - Tables have whole blocks to themselves. Nothing is lost to hashing, versions, parity or the crossbars.
-//! - A range of 16 bits is matched nibble by nibble, any set of values of a nibble in 8 bits of a TCAM word (p4c's `dirtcam_4b`), so that a range takes
-//!   up to seven words, counted exactly. The number of the table stands in front.
-//! - An address in far memory has [`ADDR_BITS`] bits, as in the paper's prototype: programs map far memory at the same addresses, and Linux gives them
-//!   47. With 64, an entry of `get_child_address` no longer fits a word of SRAM, and a set of 4,096 nodes no longer a stage.
-//! - Each entry that names a child has a counter of [`COUNTER_BITS`] in the SRAM of its stage ([`crate::Branch`]), four to a word. With 64 bits a set of
-//!   4,096 nodes no longer fits.
-//! - What else the switch does in the same stages (translation, protection, directory) is not counted.
+//! - Tables do not share blocks. Hashing, versions, parity and crossbars cost nothing.
+//! - A range of 16 bits is matched by nibbles: 8 bits of a TCAM word match any set of values of a nibble
+//!   (p4c's `dirtcam_4b`). A range takes up to seven words, counted exactly, each with the number of the
+//!   table in front.
+//! - A far-memory address has [`ADDR_BITS`] bits, as in the paper's prototype. Programs map far memory at the
+//!   same addresses, and Linux gives them 47 bits. With 64, an entry of `get_child_address` exceeds a word of
+//!   SRAM, and a set of 4,096 nodes exceeds a stage.
+//! - Each entry that names a child has a counter of [`COUNTER_BITS`] in the SRAM of its stage
+//!   ([`crate::Branch`]), four to a word. With 64 bits a set of 4,096 nodes no longer fits.
+//! - Other work of the switch in the same stages (translation, protection, directory) is not counted.
 
 use crate::ranges::STAGES;
 use crate::{Entry, NodeSet, PIVOTS, RangeTables};
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Stages that a fat root or a set takes (Fat-B+Tree IV-A).
+/// Stages of a fat root or a set (Fat-B+Tree IV-A).
 pub const PART_STAGES: usize = 6;
-/// Bits of an address of far memory as a switch stores it.
+/// Bits of a far-memory address in a switch.
 pub const ADDR_BITS: u32 = 48;
-/// Bits of a counter of the descents that took a branch.
+/// Bits of a counter of a branch.
 pub const COUNTER_BITS: u32 = 32;
 /// Pivots that are compared in one stage.
 const STAGE_PIVOTS: usize = 4;
 /// Bits of TCAM for a range of 16 bits: 8 a nibble.
 const RANGE_BITS: u32 = 32;
-/// What `cal_result` matches: `sub[63:32]` and two bits. It has four entries.
+/// Entries of `cal_result`, and the bits that it matches: `sub[63:32]` and two more.
 const COMPARATOR: (usize, u32) = (4, 34);
-/// What a range table's entry assigns: the number of a range, the table that follows, and whether there is one. A default result is of the same size.
+/// Bits that a range table's entry assigns: the number of a range, the next table, and whether there is one.
+/// A default result has the same size.
 const RESULT_BITS: u32 = 32;
-/// A node's level.
+/// Bits of a node's level.
 const LEVEL_BITS: u32 = 8;
 const KEY_BITS: u32 = 64;
 
@@ -77,7 +83,8 @@ impl Memory {
         self.blocks.saturating_mul(self.block_bits())
     }
 
-    /// Blocks of a table whose entries have `bits` each, several in a word where they fit and `shared`. What has no bit takes more than there are.
+    /// Returns the blocks of a table with `entries` of `bits` each. If `shared`, several entries fit a word.
+    /// Without word bits, more blocks than exist.
     fn blocks_of(&self, entries: usize, bits: u32, shared: bool) -> u64 {
         if entries == 0 {
             return 0;
@@ -91,23 +98,23 @@ impl Memory {
     }
 }
 
-/// What a switch has for an index. The numbers are of each stage.
+/// The resources of a switch for an index, per stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
-    /// Stages.
+    /// Number of stages.
     pub stages: usize,
-    /// Tables, of both kinds together.
+    /// Tables of both kinds together.
     pub tables: usize,
     /// Tables in ternary memory.
     pub ternary_tables: usize,
-    /// Ternary memory.
+    /// Ternary memory (TCAM).
     pub tcam: Memory,
-    /// Exact memory.
+    /// Exact memory (SRAM).
     pub sram: Memory,
 }
 
 impl Budget {
-    /// One pipeline of a Tofino 1 (see the module's text).
+    /// One pipeline of a Tofino 1 (see the module docs).
     pub const TOFINO: Self = Self {
         stages: 12,
         tables: 16,
@@ -128,44 +135,44 @@ impl Default for Budget {
 pub enum Part {
     /// The fat root.
     Root,
-    /// The set of this number, from 1.
+    /// The set with this number, from 1.
     Set(usize),
 }
 
-/// What a stage of a part does.
+/// The task of a stage within its part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Range tables, of 16 bits of the key; the lowest is given.
+    /// Matches range tables, of 16 bits of the key.
     Ranges {
-        /// The lowest bit.
+        /// The lowest of these bits.
         low_bit: u32,
-        /// Tables of algorithm 1; a switch has them as one.
+        /// Number of tables in algorithm 1; a switch has them as one.
         encoded: usize,
     },
-    /// From the number of a range to its child.
+    /// Maps the number of a range to its child.
     Child,
-    /// Nothing of the index.
+    /// No table of the index.
     Free,
-    /// Pivots are fetched, and those of the stage before compared.
+    /// Fetches pivots, and compares those of the stage before.
     Pivots,
-    /// From results of comparison to a child.
+    /// Maps comparison results to a child.
     ChildAddress,
 }
 
-/// What a stage holds, and of how much.
+/// The resources that a stage uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StageUse {
-    /// Whose it is.
+    /// The part of the index.
     pub part: Part,
-    /// What it does.
+    /// The task.
     pub step: Step,
     /// Tables in exact memory.
     pub exact_tables: usize,
     /// Tables in ternary memory.
     pub ternary_tables: usize,
-    /// Entries of all tables. A range that takes several words is one.
+    /// Entries of all tables. A range of several words counts as one.
     pub entries: usize,
-    /// Blocks of ternary memory; [`Memory::block_bits`] says how large one is.
+    /// Blocks of ternary memory; [`Memory::block_bits`] is the size of one.
     pub tcam_blocks: u64,
     /// Blocks of exact memory.
     pub sram_blocks: u64,
@@ -179,34 +186,34 @@ impl StageUse {
     }
 }
 
-/// Why an index does not fit.
+/// The reason why an index does not fit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Excess {
     /// The switches have too few stages.
     Stages {
-        /// Stages that are needed.
+        /// Number of stages needed.
         need: usize,
-        /// Stages that parts can have: a part is not divided between switches.
+        /// Number of stages available for parts: a part is not divided between switches.
         have: usize,
     },
     /// A stage has too many tables, of both kinds.
     Tables {
-        /// The stage's place in the plan.
+        /// Index of the stage in the plan.
         stage: usize,
     },
     /// A stage has too many tables in ternary memory.
     TernaryTables {
-        /// The stage's place in the plan.
+        /// Index of the stage in the plan.
         stage: usize,
     },
     /// A stage needs too much ternary memory.
     Tcam {
-        /// The stage's place in the plan.
+        /// Index of the stage in the plan.
         stage: usize,
     },
     /// A stage needs too much exact memory.
     Sram {
-        /// The stage's place in the plan.
+        /// Index of the stage in the plan.
         stage: usize,
     },
 }
@@ -220,7 +227,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// An index laid out over `switches` of one budget, with addresses of `addr_bits`. A switch has whole parts; a fat root comes first.
+    /// Lays out an index over `switches` of one budget, with addresses of `addr_bits`. Each part is in one
+    /// switch; a fat root comes first.
     #[must_use]
     pub fn new(
         root: Option<&RangeTables>,
@@ -235,25 +243,25 @@ impl Plan {
         Self { budget, switches, stages }
     }
 
-    /// The stages, part by part.
+    /// Returns the stages, part by part.
     #[must_use]
     pub fn stages(&self) -> &[StageUse] {
         &self.stages
     }
 
-    /// What each switch has.
+    /// Returns the budget of each switch.
     #[must_use]
     pub const fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    /// Stages that the switches have for parts: each has whole ones.
+    /// Returns the number of stages for whole parts in all switches.
     #[must_use]
     pub const fn room(&self) -> usize {
         (self.budget.stages / PART_STAGES).saturating_mul(PART_STAGES).saturating_mul(self.switches)
     }
 
-    /// All that is too much; nothing when the index fits.
+    /// Returns every exceeded limit; empty if the index fits.
     #[must_use]
     pub fn excess(&self) -> Vec<Excess> {
         let (need, have) = (self.stages.len(), self.room());
@@ -270,14 +278,14 @@ impl Plan {
         stages.into_iter().chain(each.flatten()).collect()
     }
 
-    /// Nothing is too much.
+    /// Returns true if no limit is exceeded.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.excess().is_empty()
     }
 }
 
-/// Lays parts out.
+/// The layout in progress.
 struct Layout<'a> {
     budget: &'a Budget,
     addr_bits: u32,
@@ -344,21 +352,21 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// A stage that tables are put into.
+/// A stage that is being filled with tables.
 struct Filling<'a> {
     budget: &'a Budget,
     used: StageUse,
 }
 
 impl Filling<'_> {
-    /// A table in exact memory; an entry of it has `bits`, what it matches and what it assigns together.
+    /// Adds a table in exact memory; an entry matches and assigns `bits` together.
     fn exact(mut self, entries: usize, bits: u32) -> Self {
         self.used.exact_tables += 1;
         self.used.entries += entries;
         self.results(entries, bits)
     }
 
-    /// A table in ternary memory whose entries take so many words, of `bits` to match each.
+    /// Adds a table in ternary memory whose entries take `words` in total, of `bits` to match each.
     fn ternary(mut self, entries: usize, words: usize, bits: u32) -> Self {
         self.used.ternary_tables += 1;
         self.used.entries += entries;
@@ -367,7 +375,7 @@ impl Filling<'_> {
         self
     }
 
-    /// What entries assign, in exact memory, where that is not beside what they match.
+    /// Adds exact memory for the assigned bits of ternary entries.
     fn results(mut self, entries: usize, bits: u32) -> Self {
         let blocks = self.budget.sram.blocks_of(entries, bits, true);
         self.used.sram_blocks = self.used.sram_blocks.saturating_add(blocks);
@@ -375,7 +383,7 @@ impl Filling<'_> {
     }
 }
 
-/// Bits that tell `count` things apart.
+/// Returns the number of bits that distinguish `count` values.
 const fn number_bits(count: usize) -> u32 {
     if count <= 1 { 0 } else { usize::BITS - (count - 1).leading_zeros() }
 }

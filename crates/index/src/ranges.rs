@@ -1,16 +1,20 @@
-//! The fat root as range tables: 64-bit ranges matched by four stages of tables that match 16 bits (Fat-B+Tree III-B, algorithm 1).
+//! The fat root as range tables: 64-bit ranges matched by four stages of 16-bit tables (Fat-B+Tree III-B,
+//! algorithm 1).
 //!
-//! The first stage has one table, for the key's high 16 bits. An entry of it either knows the range that all its keys are in, or names a table of the
-//! next stage for the next 16 bits, where several ranges share them. Tables of a stage are one table in a switch, with the number of the table in
-//! front of the 16 bits.
+//! The first stage has one table, for the key's high 16 bits. An entry either has the range of all its keys,
+//! or, if several ranges share them, names a table of the next stage for the next 16 bits. In a switch, all
+//! tables of a stage are one table, with the table's number in front of the 16 bits.
 //!
-//! # How large it gets
+//! # Size
 //!
-//! For n ranges, a stage has at most n - 1 tables (the first: one). The paper says at most 2n entries a stage. That does not hold for the tables as it
-//! builds them: where every boundary is in a table of its own, each table of stages 2 and 3 has three entries (the range before, the table where the
-//! two meet, the range behind), so that 3 (n - 1) is what holds there. It holds when each table has a *default result*
-//! ([`RangeTables::with_default_results`]): one entry a table is left out, and what it said comes with the entry that names the table, as that
-//! one's action data, and is the answer where the table has no entry. Then a stage has at most 2 (n - 1) entries. Tests measure both.
+//! For n ranges, a stage has at most n - 1 tables (the first: one). The paper claims at most 2n entries a
+//! stage. This does not hold for its tables: if every boundary is in a table of its own, each table of stages
+//! 2 and 3 has three entries (the range before, the table with the boundary, the range behind). The bound
+//! there is 3 (n - 1).
+//!
+//! The claim holds with *default results* ([`RangeTables::with_default_results`]). Each table omits one
+//! entry, and the entry that names the table has the omitted result as its action data. The result applies
+//! where the table has no entry. Then a stage has at most 2 (n - 1) entries. Tests measure both.
 
 mod encode;
 mod printed;
@@ -25,76 +29,77 @@ use encode::{Shape, Stage};
 /// Stages of a fat root's range tables.
 pub const STAGES: usize = 4;
 
-/// 64 bits, 16 a stage.
+/// A key has 64 bits, 16 per stage.
 const SHAPE: Shape = Shape { stages: STAGES, bits: 16 };
 
-/// What a stage holds.
+/// The size of a stage.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct StageCount {
-    /// Tables of 16 bits.
+    /// Number of tables of 16 bits.
     pub tables: usize,
-    /// Entries of all of them.
+    /// Number of entries of all tables.
     pub entries: usize,
 }
 
-/// An entry of a stage: 16 bits of a key in `first..=last` in a table of that stage.
+/// An entry of a stage: it matches 16 bits of a key in `first..=last` in a table of the stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// The table, counted from 0 in its stage.
     pub table: u16,
     /// The smallest 16 bits that match.
     pub first: u16,
-    /// The largest.
+    /// The largest 16 bits that match.
     pub last: u16,
-    /// What follows.
+    /// Result of the match.
     pub next: Next,
 }
 
 impl Entry {
-    /// Words of ternary memory that it takes, where a word matches any set of values of each nibble of the 16 bits: 1 to 7.
+    /// Returns the number of TCAM words, where a word matches any set of values of each nibble of the 16
+    /// bits: 1 to 7.
     #[must_use]
     pub fn words(&self) -> usize {
         range_words(self.first, self.last, 4)
     }
 }
 
-/// What an entry leads to.
+/// The result of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// The key is in the range of this number.
+    /// The key is in the range with this number.
     Range(u16),
     /// The next 16 bits are looked up in this table of the next stage.
     Table(u16),
 }
 
-/// Why ranges are no fat root.
+/// The reason why ranges are not a valid fat root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RangeError {
-    /// There is none.
+    /// There are no ranges.
     Empty,
-    /// There are more than [`RANGES_MAX`].
+    /// There are more ranges than [`RANGES_MAX`].
     TooMany {
-        /// So many.
+        /// Number of ranges.
         have: usize,
     },
     /// The first key of a range is behind its last.
     Inverted {
-        /// The range's place.
+        /// Index of the range.
         at: usize,
     },
-    /// A range begins before the one in front of it has ended.
+    /// A range begins before the previous one has ended.
     Overlap {
-        /// The range's place.
+        /// Index of the range.
         at: usize,
     },
-    /// Keys between a range and the one in front of it, or before the first, or behind the last, are in none.
+    /// Keys between a range and the previous one, before the first, or behind the last range are in none.
     Gap {
-        /// The place of the range behind the gap; the number of ranges for a gap behind the last.
+        /// Index of the range behind the gap; the number of ranges for a gap behind the last.
         at: usize,
     },
 }
 
-/// A fat root as a switch holds it.
+/// The range tables of a fat root.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RangeTables {
     stages: Vec<Stage>,
@@ -102,15 +107,16 @@ pub struct RangeTables {
 }
 
 impl RangeTables {
-    /// The tables of `ranges`, in time that grows with the number of ranges.
+    /// Creates the tables of `ranges`, in time linear in the number of ranges.
     ///
     /// # Errors
-    /// [`RangeError`] when they do not ascend, overlap, leave keys out, are none or too many.
+    /// [`RangeError`] if the ranges do not ascend, overlap, leave gaps, or are none or too many.
     pub fn new(ranges: &[Range]) -> Result<Self, RangeError> {
         Self::made_by(encode::encode, ranges)
     }
 
-    /// The same tables by algorithm 1 as it is printed, which looks at each of the 2^16 values of each table: for comparison.
+    /// Creates the same tables by algorithm 1 as printed, which visits each of the 2^16 values of each table:
+    /// for comparison.
     ///
     /// # Errors
     /// As [`RangeTables::new`].
@@ -125,57 +131,58 @@ impl RangeTables {
         Ok(Self { stages: encode(&lasts, SHAPE), children })
     }
 
-    /// The same fat root with an entry less in each table: the one that takes the most words of ternary memory ([`Entry::words`]), of equals
-    /// the widest, becomes the table's default result.
+    /// Moves one entry of each table into its default result: the one with the most TCAM words
+    /// ([`Entry::words`]); on a tie, the widest.
     #[must_use]
     pub fn with_default_results(mut self) -> Self {
         self.stages.iter_mut().for_each(Stage::take_defaults);
         self
     }
 
-    /// The node below which `key` is.
+    /// Returns the child that leads to `key`.
     #[must_use]
     pub fn find(&self, key: u64) -> Child {
         self.children[usize::from(self.range(key))]
     }
 
-    /// The number of the range that `key` is in.
+    /// Returns the number of the range of `key`.
     #[must_use]
     pub fn range(&self, key: u64) -> u16 {
         encode::find(&self.stages, SHAPE, key)
     }
 
-    /// What the stages hold.
+    /// Returns the size of each stage.
     #[must_use]
     pub fn stages(&self) -> [StageCount; STAGES] {
         core::array::from_fn(|stage| self.stages[stage].count())
     }
 
-    /// The entries of a stage (counted from 0), by table and in ascending order; none of a stage that does not exist.
+    /// Returns the entries of a stage (counted from 0), by table and ascending; none for a stage that does
+    /// not exist.
     #[must_use]
     pub fn entries(&self, stage: usize) -> &[Entry] {
         self.stages.get(stage).map_or(&[], Stage::entries)
     }
 
-    /// The default result of a table of a stage, if it has one.
+    /// Returns the default result of a table of a stage, if it has one.
     #[must_use]
     pub fn default_result(&self, stage: usize, table: u16) -> Option<Next> {
         self.stages.get(stage)?.default_result(table)
     }
 
-    /// The nodes that the ranges lead to, in the order of [`Next::Range`].
+    /// Returns the children of the ranges, in the order of [`Next::Range`].
     #[must_use]
     pub fn children(&self) -> &[Child] {
         &self.children
     }
 }
 
-/// The ranges cover every key once.
+/// Checks that the ranges cover every key once.
 fn check(ranges: &[Range]) -> Result<(), RangeError> {
     if ranges.len() > RANGES_MAX {
         return Err(RangeError::TooMany { have: ranges.len() });
     }
-    // The first key that no range in front has; `None` behind 2^64 - 1.
+    // The first key behind all ranges so far; `None` behind 2^64 - 1.
     let mut expected = Some(0);
     for (at, range) in ranges.iter().enumerate() {
         if range.first > range.last {
@@ -195,8 +202,9 @@ fn check(ranges: &[Range]) -> Result<(), RangeError> {
     }
 }
 
-/// Words of ternary memory that match the pieces `first..=last` of `nibbles` nibbles, when a word matches any set of values of each nibble: one for
-/// what is whole from some nibble on, and on either side one for each nibble behind that.
+/// Returns the TCAM words that match the pieces `first..=last` of `nibbles` nibbles, where a word matches any
+/// set of values of each nibble. One word for the part that is whole from some nibble on, and one on either
+/// side for each nibble behind it.
 fn range_words(first: u16, last: u16, nibbles: u32) -> usize {
     if nibbles <= 1 {
         return 1;

@@ -1,6 +1,7 @@
-//! Which nodes go into an index: the greedy merge of the fat root (Fat-B+Tree III-B), and the nodes of the sets behind it, layer by layer (III-C).
+//! The selection of nodes for an index: the greedy merge of the fat root (Fat-B+Tree III-B), and the nodes of
+//! the sets, layer by layer (III-C).
 //!
-//! Both go by accesses. Of nodes with equally many the one with the smaller keys comes first, so that a tree has one index.
+//! Both maximize accesses. Ties go to the smaller keys, so the index of a tree is unique.
 
 use crate::{RANGES_MAX, Range, SET_NODES_MAX, SetNode, TreeView};
 use alloc::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -8,21 +9,23 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use farmem_wire::VirtAddr;
 
-/// An inner node that may be taken. The greatest is taken first: the one with the most accesses, then the one with the smallest keys.
+/// A candidate inner node. The greatest is selected first: the most accesses, then the smallest keys.
 type Candidate = (u64, Reverse<u64>, VirtAddr);
 
-/// The fat root of a tree, of at most `ranges_max` ranges (of 0 it is 1, of more than [`RANGES_MAX`] that).
+/// Returns the fat root of a tree, of at most `ranges_max` ranges (clamped to 1 to [`RANGES_MAX`]).
 ///
-/// Beginning with the root, the node with the most accesses among the children of merged nodes is merged, as long as it fits; one that does not is
-/// left, and the next is tried. Where all nodes are full, and no node has more accesses than the one above it, no other choice saves more visits.
+/// Starting with the root, the most accessed child of the merged nodes is merged if it fits. A node that does
+/// not fit is skipped. If all nodes are full, and no node has more accesses than its parent, no other choice
+/// saves more visits.
 ///
-/// A tree whose root does not fit, and one that is a leaf, have one range that leads to the root. A view without nodes has none: it has no fat root.
+/// A tree whose root does not fit, or is a leaf, has one range that leads to the root. A view without nodes
+/// has no ranges.
 #[must_use]
 pub fn fat_root(tree: &TreeView, ranges_max: usize) -> Vec<Range> {
     fat_root_with(tree, ranges_max, |_| 1)
 }
 
-/// The same, where an access of a node saves as many visits as `worth` says of it.
+/// Returns the fat root if an access of a node saves `worth` visits.
 pub(crate) fn fat_root_with(
     tree: &TreeView,
     ranges_max: usize,
@@ -48,11 +51,12 @@ pub(crate) fn fat_root_with(
     ranges.into_values().collect()
 }
 
-/// The nodes of up to `layers` sets behind a fat root, each of at most `nodes_max` (and [`SET_NODES_MAX`]) and those with the most accesses first.
+/// Returns the nodes of up to `layers` sets behind a fat root, each of at most `nodes_max` (and
+/// [`SET_NODES_MAX`]), the most accessed first.
 ///
-/// Candidates for the first are the nodes that `root` leads to, for each further one the children of the nodes of the set before: a node can only be
-/// come to by way of its parent. Leaves are no candidates, nor is what the tree does not have. There are fewer sets when candidates run out; none is
-/// empty.
+/// Candidates of the first set are the nodes that `root` leads to; candidates of each further set are the
+/// children of the previous set's nodes, because a node is only reached through its parent. Leaves and nodes
+/// outside the view are no candidates. If candidates run out, there are fewer sets; none is empty.
 #[must_use]
 pub fn select_layers(tree: &TreeView, root: &[Range], layers: usize, nodes_max: usize) -> Vec<Vec<SetNode>> {
     // Ranges from outside may name a node twice.
@@ -60,7 +64,7 @@ pub fn select_layers(tree: &TreeView, root: &[Range], layers: usize, nodes_max: 
     select_below(tree, addrs, (layers, nodes_max), |_| true)
 }
 
-/// The same of the nodes `addrs`, and of them and those below only what is `wanted`.
+/// Selects layers from the nodes `addrs` on; only nodes that are `wanted` are candidates.
 pub(crate) fn select_below(
     tree: &TreeView,
     mut addrs: BTreeSet<VirtAddr>,
@@ -84,7 +88,8 @@ pub(crate) fn select_below(
     sets
 }
 
-/// Accesses of inner nodes that are left to the hosts when an index answers the others: those that the fat root has not merged and no set has.
+/// Returns the accesses of inner nodes that hosts still make: nodes neither merged into the fat root nor in a
+/// set.
 #[must_use]
 pub fn accesses_left(tree: &TreeView, root: &[Range], sets: &[Vec<SetNode>]) -> u64 {
     let held: BTreeSet<VirtAddr> = sets.iter().flatten().map(|node| node.addr).collect();

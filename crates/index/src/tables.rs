@@ -1,4 +1,5 @@
-//! What a switch knows of trees: of each a fat root and node sets, and which traversals they are for. As a section of its soft state, and as tables.
+//! The index tables of a switch: for each tree a fat root, node sets, and the traversals they apply to. As a
+//! section of the soft state, and as tables.
 //!
 //! A section is words of eight bytes, big-endian:
 //!
@@ -9,13 +10,14 @@
 //!   sets     x (nodes, nodes x (address, children, children - 1 pivots, children)), the nodes by address
 //! ```
 //!
-//! A child is an address, which is a multiple of 256, and in its lowest byte the level.
+//! A child is an address, which is a multiple of 256, with the level in its lowest byte.
 //!
-//! # What is counted
+//! # Counters
 //!
-//! Each range counts the descents that went by it, and so does each child of each node of a set: a counter an entry of the table that names the child,
-//! as the direct counters of match-action tables. They say how often each node was come by that the tables lead to, held or not: whatever may be
-//! selected next, since only children of held nodes are candidates (Fat-B+Tree III-C).
+//! Each range counts the descents that took it, and so does each child of each node of a set: one counter per
+//! table entry that names a child, as the direct counters of match-action tables. The counters give the
+//! accesses of every node that the tables lead to. These are all candidates of the next selection, since only
+//! children of held nodes are candidates (Fat-B+Tree III-C).
 
 mod flat;
 
@@ -28,56 +30,59 @@ use core::fmt;
 use farmem_wire::{Domain, ProgramHash, VirtAddr};
 use flat::{Taken, Walk};
 
-/// The kind of a section that has a tree's tables.
+/// The kind of a section with a tree's tables.
 pub const SECTION_KIND: u16 = 0x0d13;
-/// Node sets of a tree at most: two in each of the layers below the core switch (Fat-B+Tree IV-A), and room for more.
+/// Most node sets of a tree: two in each of the layers below the core switch (Fat-B+Tree IV-A), and a
+/// reserve.
 pub const SETS_MAX: usize = 8;
-/// Programs that a tree's tables are for at most.
+/// Most programs of a tree's tables.
 pub const PROGRAMS_MAX: usize = 64;
-/// Bytes that a tree's tables take beside [`TABLE_BYTES_PER_BYTE`], at most.
+/// Most bytes of a tree's tables in addition to [`TABLE_BYTES_PER_BYTE`].
 pub const TREE_BYTES: usize = 1 << 10;
-/// Bytes that tables take for each byte of the sections that they are made of, at most: a slot is two words where a section has one, and a list that grows has room for
-/// twice as much as came.
+/// Most bytes of tables per byte of their sections: a slot is two words where a section has one, and a
+/// growing list may have twice the capacity.
 pub const TABLE_BYTES_PER_BYTE: usize = 4;
-/// Trees that a switch has tables of at most.
+/// Most trees of a switch.
 pub const TREES_MAX: usize = 1024;
 
-/// A node's address is a multiple of this: so a level fits beside it.
+/// Alignment of a node's address, so that a level fits into the low bits.
 pub const NODE_ALIGN: u64 = 256;
 
 const VERSION: u64 = 1;
 
-/// What is published of a tree.
+/// The published part of a tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TreeSection {
-    /// Where traversals of the tree begin.
+    /// The node at which traversals of the tree begin.
     pub root: VirtAddr,
-    /// The traversals that may begin further down: those that go to the key that the first eight bytes of their pad are, little-endian.
+    /// The traversals that may begin further down: those that search for the key in the first eight bytes of
+    /// their pad, little-endian.
     pub programs: Vec<ProgramHash>,
     /// The fat root (Fat-B+Tree III-B).
     pub ranges: Vec<Range>,
-    /// The node sets, each of one layer below the one before (Fat-B+Tree III-C).
+    /// The node sets, each one layer below the previous (Fat-B+Tree III-C).
     pub sets: Vec<Vec<SetNode>>,
 }
 
-/// Why a section is no tree's.
+/// The reason why a section is not a valid tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SectionError {
-    /// It ends too early, goes on behind its end, or is of another version.
+    /// The section ends early, has extra bytes, or is of another version.
     Form,
-    /// It says that there are more of something than there may be: of what, and how many.
+    /// The section has too many elements: the kind and the number.
     TooMany(&'static str, u64),
-    /// This address is no node's: null, or no multiple of 256.
+    /// The address is not a node's: null, or no multiple of 256.
     Address(u64),
-    /// The fat root.
+    /// The fat root is invalid.
     Ranges(RangeError),
-    /// A node set.
+    /// A node set is invalid.
     Nodes(NodeSetError),
-    /// Two trees of a domain have this root, it is not the one that the section is found by, or there are more than [`TREES_MAX`].
+    /// Another tree of the domain has this root, the section's id is another root, or there are more than
+    /// [`TREES_MAX`].
     Root(VirtAddr),
     /// The nodes of a set are not in the order of their addresses: this one comes too late.
     Order(VirtAddr),
-    /// A program that stores: a request of it that comes again must take the way that it took (PROTOCOL 13.14).
+    /// A program that stores: a repeated request of it must take the same path (PROTOCOL 13.14).
     Stores(ProgramHash),
 }
 
@@ -113,7 +118,7 @@ impl From<NodeSetError> for SectionError {
 }
 
 impl TreeSection {
-    /// The section as bytes: nodes of a set in the order of their addresses.
+    /// Returns the section as bytes, with the nodes of a set in the order of their addresses.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
         let child = |child: Child| child.addr.0 | u64::from(child.level);
@@ -134,13 +139,13 @@ impl TreeSection {
     }
 }
 
-/// The name of a program as words.
+/// Returns the name of a program as words.
 pub(crate) fn name_words(name: &ProgramHash) -> [u64; 2] {
     let (high, low) = name.0.split_at(8);
     [high, low].map(|half| u64::from_be_bytes(half.try_into().expect("half of 16 bytes")))
 }
 
-/// The words of a section that are still to be read.
+/// The unread words of a section.
 pub(crate) struct Words<'a>(core::slice::Iter<'a, [u8; 8]>);
 
 impl<'a> Words<'a> {
@@ -149,7 +154,7 @@ impl<'a> Words<'a> {
         if rest.is_empty() { Ok(Self(words.iter())) } else { Err(SectionError::Form) }
     }
 
-    /// There is no further word.
+    /// Checks that no word remains.
     pub(crate) fn end(mut self) -> Result<(), SectionError> {
         if self.0.next().is_some() { Err(SectionError::Form) } else { Ok(()) }
     }
@@ -182,12 +187,12 @@ fn address(word: u64) -> Result<VirtAddr, SectionError> {
     }
 }
 
-/// Tells the bytes of a section from others: FNV-1a of its words (Fowler, Noll, Vo). Who publishes may make two that it does not tell apart, and
-/// misleads nobody but itself.
+/// Returns a hash that distinguishes sections: FNV-1a of the words (Fowler, Noll, Vo). A publisher that
+/// constructs a collision misleads only itself.
 #[must_use]
 pub fn edition(section: &[u8]) -> u64 {
     let words = section.as_chunks().0.iter().map(|word| u64::from_be_bytes(*word));
-    // 0 says that there is none.
+    // 0 stands for no section.
     words.fold(BASIS, fold).max(1)
 }
 
@@ -197,44 +202,44 @@ const fn fold(hash: u64, word: u64) -> u64 {
     (hash ^ word).wrapping_mul(0x0100_0000_01b3)
 }
 
-/// A tree that is known, and whose tables lead the program that was asked for.
+/// A known tree whose tables lead the requested program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TreeId(u32);
 
-/// A traversal that begins further down, until it is counted.
+/// A traversal that begins further down, to be counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Descent {
-    /// Where it begins.
+    /// The node at which it begins.
     pub at: VirtAddr,
     tree: TreeId,
     taken: Taken,
 }
 
-/// The nodes of a set in the order in which a section has them, and a switch counts.
+/// Returns the nodes of a set in the order of a section and of the counters.
 fn by_address(set: &[SetNode]) -> Vec<&SetNode> {
     let mut nodes: Vec<&SetNode> = set.iter().collect();
     nodes.sort_unstable_by_key(|node| node.addr);
     nodes
 }
 
-/// A number of things of a section, of which there are less than 2^20.
+/// Converts a count of elements of a section, which is less than 2^20.
 fn number(count: usize) -> u32 {
     u32::try_from(count).expect("a section has few")
 }
 
-/// What a counter of a section counts: descents that took this branch.
+/// The branch that a counter counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Branch {
-    /// The set that led there; none for the fat root.
+    /// The set of the branch; none for the fat root.
     pub set: Option<usize>,
-    /// The node that led there: of a range the child itself.
+    /// The node that the branch starts from; for a range, the child itself.
     pub from: VirtAddr,
-    /// Where it led.
+    /// The node that the branch leads to.
     pub child: Child,
 }
 
 impl TreeSection {
-    /// What the counters of the section's tables count, in their order.
+    /// Returns the branches in the order of the counters.
     pub fn branches(&self) -> impl Iterator<Item = Branch> {
         let ranges =
             self.ranges.iter().map(|range| Branch { set: None, from: range.child.addr, child: range.child });
@@ -247,10 +252,10 @@ impl TreeSection {
     }
 }
 
-/// Descents that go on at the same time: what one waits for from memory, the others wait for with it.
+/// Number of descents that run at the same time, to overlap their memory accesses.
 const WALKS: usize = 16;
 
-/// The key of a traversal: the first eight bytes of its pad, little-endian (PROTOCOL 13.14).
+/// Returns the key of a traversal: the first eight bytes of its pad, little-endian (PROTOCOL 13.14).
 fn key_of(pad: &[u8]) -> u64 {
     let mut key = [0; 8];
     match pad.first_chunk() {
@@ -260,19 +265,19 @@ fn key_of(pad: &[u8]) -> u64 {
     u64::from_le_bytes(key)
 }
 
-/// All trees that a switch knows, each for the traversals of one domain: what a domain publishes leads nobody else.
+/// All trees of a switch. Each leads only the traversals of the domain that published it.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct IndexTables {
     trees: Vec<TreeTables>,
-    /// By whose it is and its root: the place in `trees`.
+    /// Index in `trees` by domain and root.
     found: BTreeMap<(Domain, VirtAddr), TreeId>,
 }
 
 impl IndexTables {
-    /// Takes the tables of one section more, of a domain, which is found by `id`: its root.
+    /// Adds the tables of a domain's section, whose `id` must be its root.
     ///
     /// # Errors
-    /// [`SectionError::Root`]; the other trees are as they were.
+    /// [`SectionError::Root`]; the other trees are unchanged.
     pub fn put(&mut self, domain: Domain, id: u64, tree: TreeTables) -> Result<(), SectionError> {
         let key = (domain, tree.root());
         if self.trees.len() >= TREES_MAX || tree.root().0 != id || self.found.contains_key(&key) {
@@ -283,15 +288,16 @@ impl IndexTables {
         Ok(())
     }
 
-    /// The tree whose traversals of a domain begin at `at`: none when that is no root of a tree that the domain published, or when the program is none that
-    /// goes to the key in its pad.
+    /// Returns the tree whose traversals begin at `at`. None if the domain published no tree with this root,
+    /// or if the program does not search for the key in its pad.
     #[must_use]
     pub fn tree(&self, domain: Domain, at: VirtAddr, program: ProgramHash) -> Option<TreeId> {
         let &id = self.found.get(&(domain, at))?;
         self.trees[id.0 as usize].is_for(program).then_some(id)
     }
 
-    /// Where traversals of a tree may begin in place of the root, one for each pad, behind `descents`. A pad may be without the zeros at its end.
+    /// Appends to `descents` the start of a traversal of the tree for each pad. A pad may lack the zeros at
+    /// its end.
     pub fn descend<'a>(
         &self,
         tree: TreeId,
@@ -320,7 +326,8 @@ impl IndexTables {
         }
     }
 
-    /// Where a traversal of a domain may begin in place of `at`: that of [`IndexTables::tree`] and [`IndexTables::descend`].
+    /// Returns the start of a domain's traversal in place of `at`, as [`IndexTables::tree`] and
+    /// [`IndexTables::descend`].
     #[must_use]
     pub fn start(&self, domain: Domain, at: VirtAddr, program: ProgramHash, pad: &[u8]) -> Option<Descent> {
         let tree = self.tree(domain, at, program)?;
@@ -328,7 +335,7 @@ impl IndexTables {
         Some(Descent { at: tables.end(&walk), tree, taken: walk.taken })
     }
 
-    /// Takes a walk in a tree's tables to its end.
+    /// Runs a walk in a tree's tables to its end.
     fn walked(
         &self,
         tree: TreeId,
@@ -341,8 +348,8 @@ impl IndexTables {
         Some((tables, walk))
     }
 
-    /// The deepest node that is known on the way from the root of a tree that the domain published to `key`, of those that may be taken: none when no such node
-    /// is known (PROTOCOL 15.5).
+    /// Returns the deepest known node from a domain's root to `key`, among those that `may_take` accepts;
+    /// none if no such node is known (PROTOCOL 15.5).
     #[must_use]
     pub fn lead(
         &self,
@@ -355,7 +362,8 @@ impl IndexTables {
         self.deepest(tree, |tables| Some(tables.walk_from_top(key)), may_take)
     }
 
-    /// The same from any node that a set of a tree of the domain has (PROTOCOL 16.13: what a switch behind another one does).
+    /// Returns the deepest known node from any node in a set of the domain's trees (PROTOCOL 16.13: at a
+    /// switch behind another one).
     #[must_use]
     pub fn lead_on(
         &self,
@@ -370,7 +378,7 @@ impl IndexTables {
         self.deepest(tree, |tables| tables.walk_from_node(from, key), may_take)
     }
 
-    /// Walks to the end, and back to the last node that may be taken.
+    /// Walks to the end, and back to the last acceptable node.
     fn deepest(
         &self,
         tree: TreeId,
@@ -386,8 +394,8 @@ impl IndexTables {
         Some(Descent { at: tables.end(&walk), tree, taken: walk.taken })
     }
 
-    /// Where a traversal of a domain's tree that another switch led to `at` may go on: none when the sets of the tree's tables do not have that node
-    /// (Fat-B+Tree IV-A: the switches below the core have node sets).
+    /// Returns the continuation of a domain's traversal that another switch led to `at`; none if no set of
+    /// the tree has that node (Fat-B+Tree IV-A: switches below the core have node sets).
     #[must_use]
     pub fn below(&self, domain: Domain, root: VirtAddr, at: VirtAddr, pad: &[u8]) -> Option<Descent> {
         let &tree = self.found.get(&(domain, root))?;
@@ -395,18 +403,18 @@ impl IndexTables {
         Some(Descent { at: tables.end(&walk), tree, taken: walk.taken })
     }
 
-    /// Counts a descent that began. The tables are those that the descent went by.
+    /// Counts a descent, in the tables that led it.
     pub fn count(&mut self, descent: &Descent) {
         self.trees[descent.tree.0 as usize].count(&descent.taken);
     }
 
-    /// The tables of a tree: [`TreeTables::counters`] is what they have counted, in the order of [`TreeSection::branches`].
+    /// Returns the tables of a tree. [`TreeTables::counters`] are in the order of [`TreeSection::branches`].
     #[must_use]
     pub fn tables(&self, domain: Domain, root: VirtAddr) -> Option<&TreeTables> {
         self.found.get(&(domain, root)).map(|id| &self.trees[id.0 as usize])
     }
 
-    /// Bytes of memory that the tables of all trees take, with room that is kept for more; of the map by which they are found its entries.
+    /// Returns the bytes of memory of all tables including spare capacity, and of the entries of the map.
     #[must_use]
     pub fn memory(&self) -> usize {
         let found = self.found.len() * size_of::<((Domain, VirtAddr), TreeId)>();
@@ -414,13 +422,13 @@ impl IndexTables {
         self.trees.iter().map(TreeTables::memory).sum::<usize>() + room + found
     }
 
-    /// How many trees there are.
+    /// Returns the number of trees.
     #[must_use]
     pub fn len(&self) -> usize {
         self.trees.len()
     }
 
-    /// True when no tree is known.
+    /// Returns true if there is no tree.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.trees.is_empty()

@@ -1,4 +1,5 @@
-//! What is known of a B+tree when its index is made: inner nodes with their pivots, children and accesses. Plain data, checked once.
+//! The input of an index: inner nodes of a B+tree with pivots, children and accesses. Plain data, validated
+//! once.
 
 mod bulk;
 
@@ -10,29 +11,30 @@ use alloc::vec::Vec;
 use core::fmt;
 use farmem_wire::VirtAddr;
 
-/// A node as the reader of the tree found it.
+/// A node of a tree as read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TreeNode {
-    /// Its height above the leaves: 0 is a leaf.
+    /// Height above the leaves: 0 is a leaf.
     pub level: u8,
-    /// At most [`crate::PIVOTS`], ascending: pivot i is the smallest key that child i + 1 may have. None in a leaf.
+    /// Pivots, ascending; at most [`crate::PIVOTS`]. Pivot i is the smallest key that child i + 1 may have.
+    /// None in a leaf.
     pub pivots: Vec<u64>,
-    /// One more than pivots; none in a leaf.
+    /// Children, one more than pivots; none in a leaf.
     pub children: Vec<VirtAddr>,
-    /// Descents that came by, in whatever time they were counted.
+    /// Descents through the node, counted in any period.
     pub accesses: u64,
 }
 
-/// A tree whose index is to be made: every inner node, and of the leaves as many as one likes.
+/// A tree to be indexed: every inner node, and any of the leaves.
 ///
-/// A child of a node of level 1 that is not there is a leaf. The root may be a leaf: then it must be there.
+/// A missing child of a node of level 1 is a leaf. A root that is a leaf must be present.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct TreeView {
     root: Option<VirtAddr>,
     nodes: BTreeMap<VirtAddr, Placed>,
 }
 
-/// A node, and the keys that lead to it.
+/// A node with the range of its keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Placed {
     node: TreeNode,
@@ -40,73 +42,75 @@ struct Placed {
     last: u64,
 }
 
-/// Why nodes are no tree.
+/// The reason why nodes are not a valid tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TreeError {
     /// The root is not among the nodes.
     NoRoot {
-        /// Where it should be.
+        /// Address of the root.
         addr: VirtAddr,
     },
     /// An inner node has a wrong number of children or pivots, or its pivots do not ascend.
     Node(NodeSetError),
     /// A leaf has children or pivots.
     Leaf {
-        /// The leaf.
+        /// Address of the leaf.
         addr: VirtAddr,
     },
-    /// A node leads to one that is not there, or to none: a child is the null pointer.
+    /// A node leads to a missing one, or a child is the null pointer.
     Dangling {
-        /// The node.
+        /// Address of the node.
         addr: VirtAddr,
-        /// Its child.
+        /// Address of the child.
         child: VirtAddr,
     },
-    /// A child is not below its parent.
+    /// A child is not on a level below its parent.
     Level {
-        /// The parent.
+        /// Address of the parent.
         addr: VirtAddr,
-        /// The child.
+        /// Address of the child.
         child: VirtAddr,
     },
-    /// A node is the child of two, or twice of one.
+    /// A node has two parents, or is twice a child of one.
     Shared {
-        /// The node.
+        /// Address of the node.
         addr: VirtAddr,
     },
-    /// A pivot does not lie between the keys that lead to its node, so that a child could have none.
+    /// A pivot lies outside the keys of its node, so that a child could have no key.
     Outside {
-        /// The node.
+        /// Address of the node.
         addr: VirtAddr,
         /// The pivot.
         pivot: u64,
     },
-    /// A key that is to be laid out does not come after those before it.
+    /// A key is not greater than the keys before it.
     Unsorted {
         /// The key.
         key: u64,
     },
     /// No path leads from the root to a node.
     Unreached {
-        /// The node.
+        /// Address of the node.
         addr: VirtAddr,
     },
 }
 
 impl TreeView {
-    /// The tree of these nodes. One without any is [`TreeView::default`]; an empty tree of `crates/structures` has one leaf.
+    /// Creates a tree of these nodes. [`TreeView::default`] is a tree without nodes; an empty tree of
+    /// `crates/structures` has one leaf.
     ///
     /// # Errors
-    /// [`TreeError`] when the nodes are no tree: read beside a writer, or broken. Reading again helps for the first.
+    /// [`TreeError`] if the nodes are not a valid tree. A tree read beside a writer may be inconsistent; then
+    /// reading again helps.
     pub fn new(root: VirtAddr, nodes: BTreeMap<VirtAddr, TreeNode>) -> Result<Self, TreeError> {
         Self::partial(root, nodes).and_then(|view| view.is_whole().map(|()| view))
     }
 
-    /// The same of a part of a tree: the root and some of its inner nodes, each with its parent. What is not there is no candidate of an index, but may be
-    /// where one leads; its level is taken to be one below its parent's.
+    /// Creates a part of a tree: the root and some of its inner nodes, each with its parent. A missing node
+    /// is no candidate of an index, but may be a target; its level is assumed to be one below its parent's.
     ///
     /// # Errors
-    /// [`TreeError`] when the nodes are no part of a tree.
+    /// [`TreeError`] if the nodes are not a part of a tree.
     pub fn partial(root: VirtAddr, nodes: BTreeMap<VirtAddr, TreeNode>) -> Result<Self, TreeError> {
         if !nodes.contains_key(&root) {
             return Err(TreeError::NoRoot { addr: root });
@@ -114,7 +118,7 @@ impl TreeView {
         let mut view = Self { root: Some(root), nodes: BTreeMap::new() };
         let mut unplaced = nodes;
         let mut waiting = vec![(root, 0, u64::MAX)];
-        // Ends: each turn takes a node from `unplaced`, or a leaf of one of them.
+        // Terminates: each iteration takes a node from `unplaced`, or a leaf of one of them.
         while let Some((addr, first, last)) = waiting.pop() {
             let Some(node) = unplaced.remove(&addr) else {
                 // A leaf that is not there, or a node that was there before.
@@ -137,7 +141,7 @@ impl TreeView {
         }
     }
 
-    /// What is not there is a leaf.
+    /// Checks that every missing node is a leaf.
     fn is_whole(&self) -> Result<(), TreeError> {
         let above = self.nodes().filter(|(_, node)| node.level > 1);
         let mut children =
@@ -148,7 +152,7 @@ impl TreeView {
         }
     }
 
-    /// No node that is not there is a child twice, or a node's address.
+    /// Checks that no missing node is a child twice, or a node's address.
     fn leaves_are_apart(&self) -> Result<(), TreeError> {
         let mut leaves: Vec<VirtAddr> = self
             .nodes
@@ -164,47 +168,47 @@ impl TreeView {
         }
     }
 
-    /// Where the root is; `None` when there is nothing.
+    /// Returns the address of the root; `None` for a tree without nodes.
     #[must_use]
     pub const fn root(&self) -> Option<VirtAddr> {
         self.root
     }
 
-    /// The node at `addr`, if it is there.
+    /// Returns the node at `addr`, if it is present.
     #[must_use]
     pub fn node(&self, addr: VirtAddr) -> Option<&TreeNode> {
         self.nodes.get(&addr).map(|placed| &placed.node)
     }
 
-    /// All nodes, in order of addresses.
+    /// Returns all nodes, in order of their addresses.
     pub fn nodes(&self) -> impl Iterator<Item = (VirtAddr, &TreeNode)> {
         self.nodes.iter().map(|(&addr, placed)| (addr, &placed.node))
     }
 
-    /// How many nodes are there.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// True when nothing is there.
+    /// Returns true if there are no nodes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The inner node at `addr`: one that an index may hold.
+    /// Returns the inner node at `addr`, a candidate of an index.
     pub(crate) fn inner(&self, addr: VirtAddr) -> Option<&TreeNode> {
         self.node(addr).filter(|node| node.level > 0)
     }
 
-    /// The range of all keys that lead to the node at `addr`.
+    /// Returns the range of all keys that lead to the node at `addr`.
     pub(crate) fn range_of(&self, addr: VirtAddr) -> Option<Range> {
         let Placed { node, first, last } = self.nodes.get(&addr)?;
         Some(Range { first: *first, last: *last, child: Child { addr, level: node.level } })
     }
 
-    /// The ranges of the children of the inner node at `addr`.
+    /// Returns the ranges of the children of the inner node at `addr`.
     pub(crate) fn ranges_below(&self, addr: VirtAddr) -> Vec<Range> {
         let Some(Placed { node, first, last }) = self.nodes.get(&addr) else { return Vec::new() };
         let children = node.children.iter().map(|&child| self.child(node, child));
@@ -212,7 +216,7 @@ impl TreeView {
         spans.zip(children).map(|((first, last), child)| Range { first, last, child }).collect()
     }
 
-    /// The inner node at `addr` as a set holds it.
+    /// Returns the inner node at `addr` in the form of a set's node.
     pub(crate) fn set_node(&self, addr: VirtAddr) -> Option<SetNode> {
         let node = self.inner(addr)?;
         let children = node.children.iter().map(|&child| self.child(node, child)).collect();
@@ -225,7 +229,7 @@ impl TreeView {
     }
 }
 
-/// The keys of each child, of a node with the keys `first..=last`.
+/// Returns the key range of each child of a node with the keys `first..=last`.
 fn spans(pivots: &[u64], first: u64, last: u64) -> impl Iterator<Item = (u64, u64)> {
     let firsts = [first].into_iter().chain(pivots.iter().copied());
     let lasts = pivots.iter().map(|pivot| pivot - 1).chain([last]);

@@ -1,5 +1,5 @@
-//! What a switch of a FatTree knows of the others (Fat-B+Tree IV-A): which server has an address, and where the way to a server goes on. As a section of
-//! its soft state, and as tables.
+//! Routing of a FatTree's switches (Fat-B+Tree IV-A): the server of an address, and the next hop to a server.
+//! As a section of the soft state, and as tables.
 //!
 //! A section is words of eight bytes, big-endian:
 //!
@@ -17,19 +17,19 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use farmem_wire::{Domain, NodeId, ProgramHash, VirtAddr};
 
-/// The kind of the section that has a switch's ways. There is one at most, of domain 0, under id 0: it is the control plane's.
+/// The kind of the routing section. There is at most one, of domain 0, under id 0: the control plane owns it.
 pub const WAYS_KIND: u16 = 0x0d14;
-/// Servers of a section at most: a server and its way are two words.
+/// Most servers of a section: a server takes two words.
 pub const SERVERS_MAX: usize = 4096;
 
 const VERSION: u64 = 1;
 
-/// A server: whose addresses are its, and where the way to it goes on.
+/// A server: its addresses, and the next hop to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Way {
     /// The first address, a multiple of the size.
     pub base: VirtAddr,
-    /// So many, as a power of two.
+    /// Log2 of the number of addresses.
     pub size_log2: u8,
     /// The memory node.
     pub server: NodeId,
@@ -40,18 +40,18 @@ pub struct Way {
 /// A tree whose traversals go up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LedTree {
-    /// Of whose traversals.
+    /// Domain of the traversals.
     pub domain: Domain,
-    /// Where they begin.
+    /// The node at which they begin.
     pub root: VirtAddr,
-    /// Which of them.
+    /// Their programs.
     pub programs: Vec<ProgramHash>,
 }
 
-/// What a section of ways says.
+/// The contents of a routing section.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct WaysSection {
-    /// The port of the core switch; none: nothing goes up.
+    /// The port of the core switch; if none, nothing goes up.
     pub up: Option<u32>,
     /// The servers, ascending by their addresses.
     pub servers: Vec<Way>,
@@ -60,7 +60,7 @@ pub struct WaysSection {
 }
 
 impl WaysSection {
-    /// The section as bytes.
+    /// Returns the section as bytes.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
         let (servers, trees) = (self.servers.len() as u64, self.trees.len() as u64);
@@ -75,7 +75,7 @@ impl WaysSection {
         words.iter().flat_map(|word| word.to_be_bytes()).collect()
     }
 
-    /// The section that these bytes are.
+    /// Parses a section.
     ///
     /// # Errors
     /// [`SectionError`].
@@ -106,7 +106,7 @@ fn way(words: &mut Words<'_>) -> Result<Way, SectionError> {
     let (range, next) = (words.next()?, words.next()?);
     let [.., size_log2] = range.to_be_bytes();
     let base = range & !0xff;
-    // Addresses of far memory end at 2^47, so a sum of base and size is one too (PROTOCOL 8.4).
+    // Addresses of far memory end at 2^47, so the sum of base and size is valid too (PROTOCOL 8.4).
     let fits = (8..=47).contains(&size_log2) && base < 1 << 47 && base.is_multiple_of(1 << size_log2);
     let (server, port) = (u16::try_from(next >> 32), u32::try_from(next & 0xffff_ffff));
     match (server, port) {
@@ -128,7 +128,7 @@ fn led_tree(words: &mut Words<'_>) -> Result<LedTree, SectionError> {
     }
 }
 
-/// The ways of a switch, as tables.
+/// The routing tables of a switch.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Ways {
     up: Option<u32>,
@@ -138,7 +138,7 @@ pub struct Ways {
 }
 
 impl Ways {
-    /// The tables of a section.
+    /// Creates the tables of a section.
     #[must_use]
     pub fn new(section: WaysSection) -> Self {
         let hops = section.servers.iter().map(|way| (way.server, way.port)).collect();
@@ -146,7 +146,7 @@ impl Ways {
         Self { up: section.up, servers: section.servers, hops, trees }
     }
 
-    /// Bytes of memory that they take; of the maps their entries.
+    /// Returns the bytes of memory of the tables, and of the entries of the maps.
     #[must_use]
     pub fn memory(&self) -> usize {
         let programs: usize = self.trees.values().map(Vec::capacity).sum();
@@ -156,20 +156,21 @@ impl Ways {
             + programs * size_of::<ProgramHash>()
     }
 
-    /// The port where a traversal of a domain at `at` goes up; none when it does not.
+    /// Returns the port to which a domain's traversal at `at` goes up; none if it does not.
     #[must_use]
     pub fn up(&self, domain: Domain, at: VirtAddr, program: ProgramHash) -> Option<u32> {
         let up = self.up?;
         self.trees.get(&(domain, at))?.contains(&program).then_some(up)
     }
 
-    /// The port where whatever asks for a key of a domain's tree goes up, by the tree's root; none when it does not (PROTOCOL 16.11).
+    /// Returns the port to which a request for a key of a domain's tree goes up, by the tree's root; none if
+    /// it does not (PROTOCOL 16.11).
     #[must_use]
     pub fn up_of(&self, domain: Domain, root: VirtAddr) -> Option<u32> {
         self.up.filter(|_| self.trees.contains_key(&(domain, root)))
     }
 
-    /// The server that has an address.
+    /// Returns the server of an address.
     #[must_use]
     pub fn server_of(&self, at: VirtAddr) -> Option<NodeId> {
         let behind = self.servers.partition_point(|way| way.base <= at);
@@ -177,7 +178,7 @@ impl Ways {
         (at.0 - way.base.0 < 1 << way.size_log2).then_some(way.server)
     }
 
-    /// The port where the way to a server goes on.
+    /// Returns the port of the next hop to a server.
     #[must_use]
     pub fn next_hop(&self, server: NodeId) -> Option<u32> {
         self.hops.get(&server).copied()

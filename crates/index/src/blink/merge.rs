@@ -1,4 +1,4 @@
-//! How the tree shrinks: sparse nodes go into their right neighbours, and a root with one child takes its place on a lower level.
+//! Merges: a sparse node goes into its right neighbour, and a root with one child takes the child's entries.
 
 use super::node::TAKING_MAX;
 use super::{Fault, Found, Node, Nodes, State, TRIES_MAX, Tree, VISITS_MAX};
@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use farmem_wire::VirtAddr;
 
 impl Tree {
-    /// Merges the leaf of `key` into its right neighbour, or its left neighbour into it, if they have few entries together. A writer goes on here when a memory node
-    /// has told it that a leaf has few left.
+    /// Merges the leaf of `key` into its right neighbour, or its left neighbour into it, if together they
+    /// have few entries. A writer calls this after a memory node reported a sparse leaf.
     ///
     /// # Errors
     /// The error of `nodes`; [`Fault`].
@@ -16,7 +16,8 @@ impl Tree {
         self.shrink(nodes, 0, key)
     }
 
-    /// The same on any level, until the node of the key is not sparse or has no neighbour that it fits into; has the root come down when it has one child.
+    /// Merges on any level until the node of the key is not sparse or fits no neighbour; lowers a root with
+    /// one child.
     pub(super) fn shrink<N: Nodes>(&self, nodes: &mut N, level: u8, key: u64) -> Result<(), N::Error> {
         for _ in 0..TRIES_MAX {
             let Some((at, node)) = self.writable(nodes, level, key)? else { return Ok(()) };
@@ -30,7 +31,7 @@ impl Tree {
                 () if self.close(nodes, (at, node))? => continue,
                 () => {}
             }
-            // Leaves lose one key at a time: the left neighbour is looked at once, and once more.
+            // Leaves lose one key at a time: the left neighbour is checked at two sizes only.
             let is_time = level > 0 || entries == 0 || entries == self.entries / 4;
             let Some(before) = first.checked_sub(1).filter(|_| is_time) else { return Ok(()) };
             match self.writable(nodes, level, before)? {
@@ -45,7 +46,8 @@ impl Tree {
         Err(Fault::Busy.into())
     }
 
-    /// Merges a live node into its right neighbour if that is live and they have few entries together; answers whether it began.
+    /// Starts to merge a live node into its right neighbour if that is live and both together have few
+    /// entries; returns whether it started.
     fn close<N: Nodes>(&self, nodes: &mut N, (at, node): Found) -> Result<bool, N::Error> {
         if at == self.root || node.right.is_null() {
             return Ok(false);
@@ -59,14 +61,14 @@ impl Tree {
         let closing = Node { state: State::Closing, ..node.clone() };
         let closes = self.replace(nodes, &(at, node), closing)?;
         if closes {
-            // The search for a node to write there completes what was begun.
+            // The search for a writable node there completes the merge.
             self.writable(nodes, level, first)?;
         }
         Ok(closes)
     }
 
-    /// Carries on what was begun with a closing node: its right neighbour takes its entries. When the neighbour is closing too, that one comes first, and the caller
-    /// asks again.
+    /// Continues the merge of a closing node: its right neighbour takes its entries. A neighbour that is
+    /// closing too comes first, and the caller tries again.
     pub(super) fn merge<N: Nodes>(&self, nodes: &mut N, closing: Found) -> Result<(), N::Error> {
         let mut left = closing;
         for _ in 0..VISITS_MAX {
@@ -80,18 +82,19 @@ impl Tree {
                 State::Closing if is_next => left = (right_at, right),
                 State::Live if is_next => return self.take(nodes, left, (right_at, right)),
                 State::Young | State::Taking => return self.carry_on(nodes, (right_at, right)),
-                // It was merged, and what has its keys now still takes them.
+                // The neighbour was merged, and the node that has its keys still takes them.
                 State::Dead if is_next => return self.finish(nodes, right.right),
-                // The closing one is as it was no more.
+                // The closing node has changed.
                 _ => return Ok(()),
             }
         }
         Err(Fault::Broken { at: left.0, what: "neighbours in a circle" }.into())
     }
 
-    /// Has a live node take the entries of the closing one on its left, which is dead then.
+    /// Makes a live node take the entries of the closing node on its left, which is then dead.
     fn take<N: Nodes>(&self, nodes: &mut N, left: Found, (at, right): Found) -> Result<(), N::Error> {
-        // Both may be other nodes by now, which are neighbours as these were: as long as the left one closes, the right one is what it closes for.
+        // Both may be other nodes by now, which are neighbours as these were. While the left one is closing,
+        // the right one is its target.
         if nodes.read(left.0)?.head() != left.1.head() {
             return Ok(());
         }
@@ -111,14 +114,14 @@ impl Tree {
         Ok(())
     }
 
-    /// A closing node whose entries are taken leads to who took them.
+    /// Marks a closing node as dead, with a link to the node that took its entries.
     fn die<N: Nodes>(&self, nodes: &mut N, (at, node): Found, heir: VirtAddr) -> Result<bool, N::Error> {
         let dead = Node { state: State::Dead, right: heir, entries: vec![], ..node.clone() };
         self.replace(nodes, &(at, node), dead)
     }
 
-    /// Carries on what was begun with a node that takes: nodes lead to it instead of the one whose entries it has, and that one's place is free. Nodes above that have
-    /// fewer entries by that may be sparse.
+    /// Completes the merge of a taking node: pointers to the dead node are changed to it, and the dead node's
+    /// place is freed. Nodes above that lost entries may be sparse.
     pub(super) fn finish<N: Nodes>(&self, nodes: &mut N, at: VirtAddr) -> Result<(), N::Error> {
         let (mut fewer, mut level) = (Vec::new(), 0);
         for _ in 0..TRIES_MAX {
@@ -129,13 +132,13 @@ impl Tree {
             level = node.level;
             let taken = nodes.read(node.taken)?;
             if taken.state == State::Closing {
-                // If the one that takes is still the same, the closing one was the one that it takes.
+                // If the taking node is unchanged, the closing node is the one that it takes.
                 if nodes.read(at)?.head() == node.head() {
                     self.die(nodes, (node.taken, taken), at)?;
                 }
                 continue;
             }
-            // Nothing is above the root, and nothing to its left.
+            // The root has no parent and no left neighbour.
             let told = &mut fewer;
             if at != self.root
                 && !(self.tell(nodes, (at, &node), told)? && self.unlink(nodes, (at, &node))?)
@@ -154,7 +157,8 @@ impl Tree {
         Err(Fault::Busy.into())
     }
 
-    /// Makes the left neighbour of a node that takes lead to it, in place of the one whose entries it has. False when it is another one meanwhile.
+    /// Links the left neighbour of a taking node to it, in place of the dead node. Returns false if the
+    /// taking node has changed.
     fn unlink<N: Nodes>(&self, nodes: &mut N, (at, node): (VirtAddr, &Node)) -> Result<bool, N::Error> {
         let Some(before) = node.first.checked_sub(1) else { return Ok(true) };
         for _ in 0..TRIES_MAX {
@@ -177,7 +181,7 @@ impl Tree {
         Err(Fault::Busy.into())
     }
 
-    /// Has the root take the entries of its child when it has only one, again and again; carries on when that was begun.
+    /// Moves the entries of an only child into the root, repeatedly; also completes a lowering in progress.
     fn lower<N: Nodes>(&self, nodes: &mut N) -> Result<(), N::Error> {
         for _ in 0..TRIES_MAX {
             let root = nodes.read(self.root)?;

@@ -1,25 +1,25 @@
 //! A node of the tree: 256 bytes, which a memory node reads and replaces as a whole.
 //!
 //! ```text
-//!     0  u64       head: what a replacement compares (see [`Head`])
-//!     8  u64       the node to the right on the same level, 0 at the end; in a dead node: the one that has its keys now
+//!     0  u64       head: compared by a replacement (see [`Head`])
+//!     8  u64       right neighbour on the same level, 0 at the end; in a dead node: the node that has its keys now
 //!    16  u64       the smallest key that the node may have
 //!    24  u64       the largest
 //!    32  14 x u64  leaf: keys, in no order; inner node: the smallest key of each child, ascending, the first as at 16, unused ones 2^64 - 1
-//!   144  14 x u64  leaf: their values; inner node: their children. The last one of a node that is taking, which has at most 13 entries: the place that it takes
+//!   144  14 x u64  leaf: their values; inner node: their children. The last one of a taking node, which has at most 13 entries: the place it takes
 //! ```
 //!
-//! All numbers are little-endian, as the programs of traversals have them. There is no key that a tree cannot have.
+//! All numbers are little-endian, as in the programs of traversals. A tree can have every key.
 
 use alloc::vec::Vec;
 use core::fmt;
 use farmem_wire::VirtAddr;
 
-/// Bytes of a node, and what its address is a multiple of: the largest window of a traversal.
+/// Bytes of a node, and the alignment of its address: the largest window of a traversal.
 pub const NODE_LEN: usize = 256;
-/// Pairs of a leaf at most, and children of an inner node.
+/// Most pairs of a leaf, and most children of an inner node.
 pub const ENTRIES_MAX: usize = 14;
-/// The highest level of a node: what its head has room for.
+/// The highest level of a node, limited by its head.
 pub const LEVELS_MAX: u8 = 31;
 
 const RIGHT: usize = 8;
@@ -28,39 +28,43 @@ const LAST: usize = 24;
 const KEYS: usize = 32;
 const VALUES: usize = KEYS + 8 * ENTRIES_MAX;
 const TAKEN: usize = VALUES + 8 * (ENTRIES_MAX - 1);
-/// Entries of a node that is taking at most.
+/// Most entries of a taking node.
 pub(super) const TAKING_MAX: usize = ENTRIES_MAX - 1;
 
 const _: () = assert!(VALUES + 8 * ENTRIES_MAX == NODE_LEN, "a node is full of entries");
 
-/// What becomes of a node. Only a node that some node leads to is live, young, taking or closing: whoever comes to one of these, by however old a pointer, has
-/// come to a node of the tree.
+/// The state of a node. Only a node that another node leads to is live, young, taking or closing. A descent
+/// that arrives at such a node, by however old a pointer, is in the tree.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum State {
-    /// It is read and written.
+    /// The node is readable and writable.
     Live,
-    /// It is read and written. Nodes above may not lead to it yet, and it neither closes nor splits before they do.
+    /// The node is readable and writable. Nodes above may not lead to it yet; before they do, it neither
+    /// closes nor splits.
     Young,
-    /// It is read. It has the entries of another node, whose place is not free before no node leads there.
+    /// The node is readable. It has the entries of another node, whose place is not free before all pointers
+    /// there are gone.
     Taking,
-    /// It is read. Its entries move to another node; an operation that wants to write them completes that first.
+    /// The node is readable. Its entries move to another node; an operation that wants to write them
+    /// completes the move first.
     Closing,
-    /// Its entries are elsewhere.
+    /// The node's entries are elsewhere.
     Dead,
-    /// No node leads to it yet, or one does since a moment ago: who comes here by a pointer of before is wrong here.
+    /// No node led here until a moment ago, or none does yet: a descent by an older pointer must not read the
+    /// node.
     New,
     /// A place without a node.
     Free,
 }
 
 impl State {
-    /// True when the node has its keys: a descent may go on from there, or end.
+    /// Returns true if the node has its keys: a descent may go on from there, or end.
     #[must_use]
     pub const fn is_read(self) -> bool {
         matches!(self, Self::Live | Self::Young | Self::Taking | Self::Closing)
     }
 
-    /// True when a leaf's entries may be changed in place.
+    /// Returns true if a leaf's entries may be changed in place.
     #[must_use]
     pub const fn is_written(self) -> bool {
         matches!(self, Self::Live | Self::Young)
@@ -80,11 +84,11 @@ pub struct Head {
     pub level: u8,
     /// How many entries it has.
     pub entries: u8,
-    /// What becomes of it.
+    /// State of the node.
     pub state: State,
 }
 
-/// Tells the nodes of a tree from those of others: 28 bits, not all 0.
+/// A tag that distinguishes the nodes of different trees: 28 bits, not all 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Tag(u32);
 
@@ -92,14 +96,14 @@ impl Tag {
     /// Bits of a tag.
     pub const BITS: u32 = 28;
 
-    /// The tag that is made of the lowest bits of `number`.
+    /// Returns the tag that is made of the lowest bits of `number`.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         let tag = number & ((1 << Self::BITS) - 1);
         Self(if tag == 0 { 1 } else { tag })
     }
 
-    /// The tag as a number.
+    /// Returns the tag as a number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
@@ -109,7 +113,7 @@ impl Tag {
 impl Head {
     const VERSION: u32 = (1 << 24) - 1;
 
-    /// The head as its word.
+    /// Returns the head as its word.
     #[must_use]
     pub const fn word(self) -> u64 {
         (self.version & Self::VERSION) as u64
@@ -119,10 +123,10 @@ impl Head {
             | (self.state as u64) << 61
     }
 
-    /// The head that this word is.
+    /// Parses a head.
     ///
     /// # Errors
-    /// [`NodeError`] when it is none.
+    /// [`NodeError`] if the word is no head.
     pub const fn parse(word: u64) -> Result<Self, NodeError> {
         let state = match word >> 61 {
             0 => State::Live,
@@ -150,14 +154,14 @@ impl Head {
         Ok(Self { version, tag: Tag(tag), level, entries, state })
     }
 
-    /// The version behind this one, of the same address: what a node that takes this one's place has.
+    /// Returns the version behind this one, of the same address: what a node that takes this one's place has.
     #[must_use]
     pub const fn next(self) -> u32 {
         (self.version + 1) & Self::VERSION
     }
 }
 
-/// Why bytes are no node: what is wrong with them.
+/// The reason why bytes are not a valid node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeError(pub &'static str);
 
@@ -178,34 +182,36 @@ pub struct Node {
     pub tag: Tag,
     /// Height above the leaves: 0 is a leaf.
     pub level: u8,
-    /// What becomes of it.
+    /// State of the node.
     pub state: State,
-    /// The node to the right on the same level, null at the end; of a dead node: the one that has its keys; of a free place: the next one.
+    /// The right neighbour on the same level, null at the end. In a dead node: the node that has its keys. In
+    /// a free place: the next free one.
     pub right: VirtAddr,
-    /// The place of the node whose entries a taking one has; null in all others.
+    /// The place of the node whose entries a taking node has; null in all others.
     pub taken: VirtAddr,
-    /// The smallest key that it may have.
+    /// The smallest key that the node may have.
     pub first: u64,
-    /// The largest.
+    /// The largest key that the node may have.
     pub last: u64,
-    /// A leaf's keys with their values, ascending (they lie in no order in the node's bytes); an inner node's children behind the smallest key
-    /// of each. At most [`ENTRIES_MAX`].
+    /// A leaf's keys with their values, ascending (in the node's bytes they have no order); an inner node's
+    /// children with the smallest key of each. At most [`ENTRIES_MAX`].
     pub entries: Vec<(u64, u64)>,
 }
 
-/// Where a descent goes on from a node.
+/// The next step of a descent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
     /// The key is in this leaf, or nowhere.
     Here,
-    /// To this node: a child, the right neighbour, or the node that has the keys of a dead one.
+    /// The descent continues at this node: a child, the right neighbour, or the node that has the keys of a
+    /// dead one.
     To(VirtAddr),
     /// The key is to the left: the pointer that led here comes from an older state of the tree.
     Left,
 }
 
 impl Node {
-    /// An empty leaf for all keys: a tree begins with it.
+    /// Returns an empty leaf for all keys: a tree begins with it.
     #[must_use]
     pub const fn root(tag: Tag) -> Self {
         Self {
@@ -221,20 +227,20 @@ impl Node {
         }
     }
 
-    /// What a free place has, with the next one of a list of them.
+    /// Returns the contents of a free place, with the next free one.
     #[must_use]
     pub fn free(tag: Tag, version: u32, next: VirtAddr) -> Self {
         Self { version, state: State::Free, right: next, ..Self::root(tag) }
     }
 
-    /// What the node's first word is.
+    /// Returns the node's first word.
     #[must_use]
     pub fn head(&self) -> Head {
         let entries = u8::try_from(self.entries.len()).expect("a node has at most 14 entries");
         Head { version: self.version, tag: self.tag, level: self.level, entries, state: self.state }
     }
 
-    /// Where a descent to `key` goes on. An inner node has at least one child.
+    /// Returns the next step of a descent to `key`. An inner node has at least one child.
     #[must_use]
     pub fn turn(&self, key: u64) -> Turn {
         match self.state {
@@ -244,7 +250,7 @@ impl Node {
         }
     }
 
-    /// As [`Node::turn`], of a node that some node leads to.
+    /// Returns the next step, as [`Node::turn`], of a node that another node leads to.
     pub(super) fn turn_of_keys(&self, key: u64) -> Turn {
         match () {
             () if key < self.first => Turn::Left,
@@ -254,21 +260,21 @@ impl Node {
         }
     }
 
-    /// The place of the child of an inner node that has `key`, which is not below the node's first key.
+    /// Returns the index of the child for `key`, which is not below the node's first key.
     pub(super) fn child_of(&self, key: u64) -> usize {
         self.entries.partition_point(|&(first, _)| first <= key).saturating_sub(1)
     }
 
-    /// The value of a key of a leaf.
+    /// Returns the value of a leaf's key.
     #[must_use]
     pub fn value(&self, key: u64) -> Option<u64> {
         self.entries.binary_search_by_key(&key, |&(key, _)| key).ok().map(|at| self.entries[at].1)
     }
 
-    /// The node as bytes.
+    /// Returns the node as bytes.
     ///
     /// # Panics
-    /// When it has more than [`ENTRIES_MAX`] entries, or one less while it is taking.
+    /// If the node has more than [`ENTRIES_MAX`] entries, or, while taking, that many.
     #[must_use]
     pub fn emit(&self) -> [u8; NODE_LEN] {
         let mut bytes = [0; NODE_LEN];
@@ -290,10 +296,11 @@ impl Node {
         bytes
     }
 
-    /// The node that these bytes are.
+    /// Parses a node.
     ///
     /// # Errors
-    /// [`NodeError`] when they are none: keys that lie outside or stand twice, children that do not ascend, a dead node that leads nowhere.
+    /// [`NodeError`] if the bytes are invalid: keys out of range or duplicate, children that do not ascend, a
+    /// dead node without a link.
     pub fn parse(bytes: &[u8; NODE_LEN]) -> Result<Self, NodeError> {
         let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| bytes[at + i]));
         let Head { version, tag, level, entries, state } = Head::parse(word(0))?;
@@ -308,7 +315,7 @@ impl Node {
         node.fault().map_or(Ok(node), |what| Err(NodeError(what)))
     }
 
-    /// What is wrong with the node, if anything.
+    /// Returns the fault of the node, if it has one.
     fn fault(&self) -> Option<&'static str> {
         let keys = || self.entries.iter().map(|&(key, _)| key);
         let links = self.right.0.is_multiple_of(NODE_LEN as u64);

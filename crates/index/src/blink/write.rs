@@ -1,18 +1,19 @@
-//! How the tree changes: insertions, removals and splits. Merges are in `merge.rs`.
+//! Insertions, removals and splits. Merges are in `merge.rs`.
 
 use super::{Fault, Found, Head, LEVELS_MAX, Node, Nodes, State, TRIES_MAX, Tree};
 use alloc::vec;
 use alloc::vec::Vec;
 use farmem_wire::VirtAddr;
 
-/// How often a young node that is written to all the time is looked at again: it stays young then, and the next writer goes on.
+/// Most checks of a young node that is written to all the time. It then stays young, and the next writer
+/// continues.
 const LOOKS_MAX: u32 = 64;
 
 impl Tree {
-    /// Puts `value` under `key`; answers the value that it had.
+    /// Inserts `value` under `key`; returns the old value.
     ///
     /// # Errors
-    /// The error of `nodes`: whether the key is in the tree is open then, the tree is whole; [`Fault`].
+    /// The error of `nodes`: the tree is valid, and may or may not have the key; [`Fault`].
     pub fn insert<N: Nodes>(&self, nodes: &mut N, key: u64, value: u64) -> Result<Option<u64>, N::Error> {
         for _ in 0..TRIES_MAX {
             let (at, leaf) = self.writable_leaf(nodes, key)?;
@@ -35,10 +36,10 @@ impl Tree {
         Err(Fault::Busy.into())
     }
 
-    /// Takes `key` out; answers the value that it had.
+    /// Removes `key`; returns its value.
     ///
     /// # Errors
-    /// The error of `nodes`: whether the key is in the tree is open then, the tree is whole; [`Fault`].
+    /// The error of `nodes`: the tree is valid, and may or may not have the key; [`Fault`].
     pub fn remove<N: Nodes>(&self, nodes: &mut N, key: u64) -> Result<Option<u64>, N::Error> {
         let Some((old, is_sparse)) = self.take_out(nodes, key)? else { return Ok(None) };
         if is_sparse {
@@ -47,7 +48,8 @@ impl Tree {
         Ok(Some(old))
     }
 
-    /// The first half of [`Tree::remove`]: answers whether the leaf is sparse now, too, for [`Tree::merge_sparse`].
+    /// Removes `key` without merging; also returns whether the leaf is now sparse, for
+    /// [`Tree::merge_sparse`].
     ///
     /// # Errors
     /// As [`Tree::remove`].
@@ -65,8 +67,8 @@ impl Tree {
         Err(Fault::Busy.into())
     }
 
-    /// Splits the full node at `at`, if it still is one, or carries on what was begun there. A writer begins here when a memory node has told it that a leaf is full,
-    /// or not to be written just now.
+    /// Splits the node at `at` if it is full, or completes an operation in progress there. A writer calls
+    /// this after a memory node reported a full or an unwritable leaf.
     ///
     /// # Errors
     /// The error of `nodes`; [`Fault`].
@@ -75,13 +77,14 @@ impl Tree {
         match node.state {
             _ if node.tag != self.tag => Ok(()),
             State::Live if node.entries.len() >= self.entries => self.split(nodes, (at, node)),
-            // Whether a node leads there is not known from here.
+            // Whether a node leads there is unknown here.
             State::Live | State::Dead | State::New | State::Free => Ok(()),
             State::Young | State::Taking | State::Closing => self.carry_on(nodes, (at, node)),
         }
     }
 
-    /// The live node of this level that has `key`, when what was begun there is carried on. None when the tree is lower.
+    /// Returns the live node of this level for `key`, after completing operations in progress there. None if
+    /// the tree is lower.
     pub(super) fn writable<N: Nodes>(
         &self,
         nodes: &mut N,
@@ -97,7 +100,7 @@ impl Tree {
         Err(Fault::Busy.into())
     }
 
-    /// The leaf that has `key`, when it can be written.
+    /// Returns the leaf for `key` once it is writable.
     fn writable_leaf<N: Nodes>(&self, nodes: &mut N, key: u64) -> Result<Found, N::Error> {
         for _ in 0..TRIES_MAX {
             match self.descend(nodes, self.root, 0, key)? {
@@ -114,7 +117,7 @@ impl Tree {
         Err(Fault::Busy.into())
     }
 
-    /// Goes on with what was begun with a node that the tree leads to.
+    /// Completes the operation in progress at a node that the tree leads to.
     pub(super) fn carry_on<N: Nodes>(&self, nodes: &mut N, (at, node): Found) -> Result<(), N::Error> {
         match node.state {
             State::Live | State::Dead | State::Free => Ok(()),
@@ -125,7 +128,7 @@ impl Tree {
         }
     }
 
-    /// Replaces a node if it is still as it was read; answers whether it was.
+    /// Replaces a node if it is unchanged; returns whether it was.
     pub(super) fn replace<N: Nodes>(
         &self,
         nodes: &mut N,
@@ -136,10 +139,11 @@ impl Tree {
         nodes.replace(*at, old.head(), &new)
     }
 
-    /// Cuts a live node in two, if it is still as it was read.
+    /// Splits a live node if it is unchanged.
     pub(super) fn split<N: Nodes>(&self, nodes: &mut N, (at, node): Found) -> Result<(), N::Error> {
         if !node.right.is_null() && matches!(nodes.read(node.right)?.state, State::New | State::Young) {
-            // Nodes above may lead here for keys of the right neighbour, and not to what is put between: they learn of that one first.
+            // Parents may lead here for keys of the right neighbour, but not for the new node between: they
+            // get their pointer to the neighbour first.
             return self.writable(nodes, node.level, node.last + 1).map(|_| ());
         }
         if at == self.root && node.level == LEVELS_MAX {
@@ -178,22 +182,22 @@ impl Tree {
         }
     }
 
-    /// Puts a new node into a place, and answers it as it is there.
+    /// Writes a new node into a place, and returns it as it is there.
     fn created<N: Nodes>(&self, nodes: &mut N, mut node: Node, near: VirtAddr) -> Result<Found, N::Error> {
         let (at, Head { version, .. }) = nodes.create(&node, near)?;
         node.version = version;
         Ok((at, node))
     }
 
-    /// Lets a new node that the tree leads to be read, and the level above know of it.
+    /// Makes a new node that the tree leads to readable, and links it on the level above.
     fn link<N: Nodes>(&self, nodes: &mut N, (at, node): Found) -> Result<(), N::Error> {
         let young = Node { state: State::Young, ..node.clone() };
-        // Who was faster goes on as well.
+        // A faster writer completes this as well.
         self.replace(nodes, &(at, node), young)?;
         self.post(nodes, at)
     }
 
-    /// Has the level above lead to a young node, which lives then.
+    /// Links a young node on the level above, and makes it live.
     fn post<N: Nodes>(&self, nodes: &mut N, at: VirtAddr) -> Result<(), N::Error> {
         for _ in 0..LOOKS_MAX {
             let node = nodes.read(at)?;
@@ -210,7 +214,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Has all nodes above that have keys of this one lead to it for them; adds a key of each that has fewer entries then. False when it is another one meanwhile.
+    /// Changes all parents with keys of this node to lead to it; adds a key of each parent that loses entries
+    /// to `fewer`. Returns false if the node has changed.
     pub(super) fn tell<N: Nodes>(
         &self,
         nodes: &mut N,
@@ -246,7 +251,8 @@ impl Tree {
         Err(Fault::Busy.into())
     }
 
-    /// True when what is there is young, or takes, for the same keys: then it is so as long as a node that was read before and is to lead there does not change.
+    /// Returns true if a young or taking node for the same keys is there. It stays so as long as an earlier
+    /// read parent that is to lead there is unchanged.
     pub(super) fn is_still<N: Nodes>(
         &self,
         nodes: &mut N,
@@ -257,14 +263,14 @@ impl Tree {
         Ok(what(&now) == what(node))
     }
 
-    /// True when it is worth looking whether a node with so many entries fits into its neighbour.
+    /// Returns true if a node with this many entries may fit into its neighbour.
     #[must_use]
     pub const fn is_sparse(&self, entries: usize) -> bool {
         entries <= self.entries / 4
     }
 }
 
-/// The entries that a parent has when it leads to a node for all keys that both have; none when it does already.
+/// Returns the entries of a parent that leads to a node for all common keys; none if it does already.
 fn ways_to(parent: &Node, (at, node): (VirtAddr, &Node)) -> Option<Vec<(u64, u64)>> {
     let (first, last) = (parent.first.max(node.first), parent.last.min(node.last));
     let start = parent.entries.partition_point(|&(key, _)| key < first);

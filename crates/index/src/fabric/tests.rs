@@ -1,4 +1,5 @@
-//! A tree of four servers in a core, two pods and four edges: every key goes down as far as the tables allow, and never past its server.
+//! A tree of four servers in a core, two pods and four edges: every key descends as far as the tables allow,
+//! and never past its server.
 
 use super::*;
 use crate::{IndexTables, TreeNode, TreeTables};
@@ -12,7 +13,8 @@ fn server_of(addr: VirtAddr) -> Option<NodeId> {
     u16::try_from(addr.0 / SERVER).ok().filter(|n| (1..=4).contains(n)).map(NodeId)
 }
 
-/// Keys 0 to `leaves * 10`, a leaf for ten, `fan` children a node: in the order of keys over four servers, an inner node where its first child is.
+/// Returns a tree of the keys 0 to `leaves * 10`, ten per leaf, `fan` children per node. Nodes are divided
+/// over four servers by key; an inner node is with its first child.
 fn tree(leaves: u64, fan: usize) -> (VirtAddr, TreeView) {
     let mut next = [0_u64; 5];
     let mut place = |server: u64| {
@@ -47,7 +49,7 @@ fn fabric() -> FabricSwitch {
     FabricSwitch { index: 1, servers: (1..5).map(NodeId).collect(), below: [pod(1), pod(2)].to_vec() }
 }
 
-/// Where a key comes to: at the core, its pod and its edge.
+/// Returns the nodes that a key reaches: at the core, its pod and its edge.
 fn way(parts: &[(u16, TreeSection)], root: VirtAddr, key: u64) -> [VirtAddr; 3] {
     let tables = |index: u16| {
         let (_, section) = parts.iter().find(|(of, _)| *of == index).expect("each switch has its part");
@@ -87,7 +89,8 @@ fn each_key_goes_down_to_its_leaf_at_its_server() {
     }
 }
 
-/// Where data is not divided at nodes' borders, a node with children at two servers is in no switch below the core.
+/// If data is not divided at nodes' borders, a node with children at two servers is in no switch below the
+/// core.
 #[test]
 fn no_switch_leads_past_a_server() {
     let (root, tree) = tree(1_000, 7);
@@ -105,7 +108,7 @@ fn no_switch_leads_past_a_server() {
     }
 }
 
-/// A tree that is a leaf has no inner nodes: the core sends its traversals to it.
+/// A tree that is a leaf has no inner nodes: the core sends its traversals to the leaf.
 #[test]
 fn a_leaf_has_nothing_to_divide() {
     let root = VirtAddr(3 * SERVER + 0x100);

@@ -1,15 +1,16 @@
-//! What a section that is older than its tree costs: steps to the right (Fat-B+Tree IV-B).
+//! The cost of a section that is older than its tree: steps to the right (Fat-B+Tree IV-B).
 //!
-//! A node that was split keeps its place and its link to the right, so a section leads to it with keys that are its right neighbour's by now: a step each. What it
-//! saves of inner nodes does not tell that.
+//! A node that was split keeps its place and links to the right. So an old section leads to it for keys of
+//! its right neighbour, which cost a step each. The saved visits of inner nodes do not show this.
 
 use crate::{Child, TreeSection, TreeView};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use farmem_wire::VirtAddr;
 
-/// How often the nodes are come by that the section leads to by way of a left neighbour, in the accesses of `tree`; those of an inner node are divided evenly among its
-/// children. A neighbour further right counts once, as the nearest does.
+/// Returns the accesses of nodes that the section reaches through a left neighbour, in the accesses of
+/// `tree`. Accesses of an inner node are divided evenly among its children. A neighbour several nodes to the
+/// right counts once.
 #[must_use]
 pub fn led_astray(tree: &TreeView, section: &TreeSection) -> u64 {
     let ends = ends(section);
@@ -20,7 +21,7 @@ pub fn led_astray(tree: &TreeView, section: &TreeSection) -> u64 {
         let Some(keys) = tree.range_of(addr) else { continue };
         let firsts = core::iter::once(keys.first).chain(node.pivots.iter().copied());
         let others = node.children.iter().zip(firsts).filter(|(child, first)| {
-            // Where the section leads to another level, it is another node's children that are come by.
+            // If the section leads to another level, another node's children are accessed.
             end_of(*first).is_some_and(|end| end.level + 1 == node.level && end.addr != **child)
         });
         let each = node.accesses / node.children.len().max(1) as u64;
@@ -29,7 +30,7 @@ pub fn led_astray(tree: &TreeView, section: &TreeSection) -> u64 {
     astray
 }
 
-/// Where the section leads from which key on, ascending.
+/// Returns the children that the section leads to, with the first key of each, ascending.
 fn ends(section: &TreeSection) -> Vec<(u64, Child)> {
     let sets: Vec<BTreeMap<VirtAddr, _>> =
         section.sets.iter().map(|set| set.iter().map(|node| (node.addr, node)).collect()).collect();
@@ -41,7 +42,7 @@ fn ends(section: &TreeSection) -> Vec<(u64, Child)> {
                 further.push((first, child));
                 continue;
             };
-            // Its children in the keys that lead here: the first of them, and those that begin behind it.
+            // The children for the keys that lead here: the first of them, and those that begin behind it.
             let last = ends.get(at + 1).map_or(u64::MAX, |(next, _)| next - 1);
             let begin = node.pivots.partition_point(|pivot| *pivot <= first);
             let end = node.pivots.partition_point(|pivot| *pivot <= last);
@@ -63,7 +64,8 @@ mod tests {
         Child { addr: VirtAddr(addr), level }
     }
 
-    /// A root with two inner nodes of two and of `right` leaves, each leaf come by ten times.
+    /// Returns a tree with a root and two inner nodes of two and of `right` leaves, with ten accesses per
+    /// leaf.
     fn tree(right: &[(u64, u64)]) -> TreeView {
         let node = |level, children: &[(u64, u64)]| TreeNode {
             level,
@@ -88,7 +90,8 @@ mod tests {
         TreeSection { root: VirtAddr(0x100), programs: vec![], ranges, sets }
     }
 
-    /// A leaf that was split behind a section is come to by way of its left half; where the section leads to its parent, it is not.
+    /// A leaf that was split after the section was made is reached through its left half. If the section
+    /// leads to its parent, it is not.
     #[test]
     fn a_new_leaf_is_a_step_away() {
         let held = SetNode {

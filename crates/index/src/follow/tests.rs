@@ -1,4 +1,4 @@
-//! Rates are what was counted, and a part of what is not; what is saved is what a selection leaves out.
+//! Rates of counted and uncounted nodes; and the visits that a selection saves.
 
 use super::{Hits, RATE_ONE, Rates, visits_saved};
 use crate::{Child, Range, SetNode, TreeNode, TreeSection, TreeView, accesses_left, fat_root, select_layers};
@@ -12,7 +12,8 @@ fn child(addr: u64, level: u8) -> Child {
     Child { addr: VirtAddr(addr), level }
 }
 
-/// Two ranges, the second to a node of a set that has three children, of which the last is a leaf's parent too.
+/// Returns a section of two ranges; the second leads to a node of a set with three children, the last of
+/// which is a leaf's parent too.
 fn section() -> TreeSection {
     let ranges = vec![
         Range { first: 0, last: 99, child: child(0x100, 2) },
@@ -37,11 +38,11 @@ fn rates_are_averaged_and_divided() {
             children.iter().map(|&(at, first, last)| (VirtAddr(at), first, last)).collect();
         rates.of_children(own * RATE_ONE, &children).iter().map(|rate| rate / RATE_ONE).collect()
     };
-    // Of the root: one node that the ranges lead past, and one below it.
+    // The root: one node that the ranges lead past, and one below it.
     assert_eq!(of(&rates, 40, &[(0x700, 0, u64::MAX)]), [40]);
     assert_eq!(of(&rates, 40, &[(0x100, 0, 99), (0x200, 100, u64::MAX)]), [10, 30]);
     assert_eq!(of(&rates, 30, &[(0x300, 100, 199), (0x400, 200, 299), (0x500, 300, u64::MAX)]), [5, 5, 20]);
-    // Two of four were counted, and the others share what is left of their parent's.
+    // Two of four were counted; the others share the rest of their parent's rate.
     assert_eq!(
         of(&rates, 31, &[(0x300, 100, 199), (0x900, 200, 220), (0x910, 221, 299), (0x500, 300, 400)]),
         [5, 3, 3, 20]
@@ -59,7 +60,7 @@ fn rates_are_averaged_and_divided() {
         [15, 15],
         "half is the newest epoch's"
     );
-    // What is not led to any more is forgotten.
+    // Nodes without a pointer from the tables are forgotten.
     let ranges = section().ranges[..1].iter().map(|range| Range { last: u64::MAX, ..*range }).collect();
     rates.take(&TreeSection { ranges, sets: vec![], ..section() }, &[7]);
     assert_eq!(of(&rates, 8, &[(0x300, 100, 199), (0x400, 200, 299)]), [4, 4]);
@@ -101,7 +102,7 @@ fn what_is_new_is_not_saved() {
 }
 
 proptest! {
-    /// Of the tree that a selection was made of, what is saved is what is not left.
+    /// For the tree of the selection, saved and remaining accesses add up.
     #[test]
     fn what_is_saved_is_not_left(count in 1..4_000_u64, ranges in 1..200_usize, sets in 0..4_usize, nodes in 1..100_usize) {
         let tree = TreeView::bulk_loaded((0..count).map(|n| (3 * n, n * n % 17)), 5).unwrap();
@@ -111,7 +112,7 @@ proptest! {
         let section = TreeSection { root: tree.root().unwrap(), programs: vec![], ranges, sets };
         let (saved, all) = visits_saved(&tree, &section);
         prop_assert_eq!(saved, all - left);
-        // A view of a part of the tree says the same of that part.
+        // A view of a part of the tree gives the same result for that part.
         let part: BTreeMap<_, _> = tree.nodes().filter(|(_, node)| node.level > 1).map(|(at, node)| (at, node.clone())).collect();
         if !part.is_empty() {
             let part = TreeView::partial(section.root, part).unwrap();

@@ -1,11 +1,11 @@
-//! What an index costs, counted by hand.
+//! The cost of an index, counted by hand.
 
 use super::*;
 use crate::{RANGES_DEFAULT, Range, RangeTables, SET_NODES_MAX, TreeView, fat_root, select_layers};
 use alloc::vec;
 use proptest::prelude::*;
 
-/// A tree of `keys` keys, all over the key space, uniformly accessed.
+/// Returns a tree of `keys` keys, spread over the key space, uniformly accessed.
 fn tree(keys: u64) -> TreeView {
     let step = u64::MAX / keys;
     TreeView::bulk_loaded((0..keys).map(|n| (n * step, 1)), 15).expect("they ascend")
@@ -17,7 +17,8 @@ fn index(tree: &TreeView, ranges: usize, layers: usize, nodes: usize) -> (RangeT
     (RangeTables::new(&root).unwrap(), sets.into_iter().map(|set| NodeSet::new(set).unwrap()).collect())
 }
 
-/// A full set of full nodes: 4 tables of pivots a stage, an entry a word of 112 bits; 65,536 children in words of 119.
+/// A full set of full nodes: 4 tables of pivots a stage, an entry per word of 112 bits; 65,536 children in
+/// words of 119.
 #[test]
 fn a_full_set_fits_six_stages() {
     let tree = tree(16 * 16 * 16 * 16 * 15);
@@ -43,7 +44,8 @@ fn a_full_set_fits_six_stages() {
         ]
     );
     assert!(plan.fits());
-    // With addresses of 64 bits children take two words: 128 blocks, and 16 of counters, of 80. Pivots just fit theirs.
+    // With addresses of 64 bits children take two words: 128 blocks, and 16 of counters, of 80. Pivots just
+    // fit.
     let wide = Plan::new(None, &sets[1..], Budget::TOFINO, 1, 64);
     assert_eq!(wide.excess(), [Excess::Sram { stage: 5 }]);
     assert_eq!(wide.stages()[5].sram_blocks, 128 + 16);
@@ -61,11 +63,11 @@ fn a_fat_root_and_a_set_fit_a_switch() {
     let counts = root.stages().map(|count| count.entries);
     assert_eq!(entries, [counts[0], counts[1], counts[2], counts[3], root.children().len(), 0]);
     assert_eq!(plan.stages()[5].step, Step::Free);
-    // A set more needs another switch.
+    // Another set needs another switch.
     let more = |switches| Plan::new(Some(&root), &sets, Budget::TOFINO, switches, ADDR_BITS);
     assert_eq!(more(1).excess(), [Excess::Stages { need: 18, have: 12 }]);
     assert!(more(2).fits());
-    // A part is not divided: of 11 stages one part can be had, of 5 none.
+    // A part is not divided: 11 stages have room for one part, 5 for none.
     let few = |stages| Plan::new(Some(&root), &[], Budget { stages, ..Budget::TOFINO }, 3, ADDR_BITS).room();
     assert_eq!([11, 5, 0].map(few), [18, 0, 0]);
 }
@@ -104,8 +106,8 @@ fn the_worst_fat_root_fits() {
     };
     assert!(plan(&tables).fits());
     let with = blocks(&tables.clone().with_default_results());
-    // The range to 0x7fff takes 1 word, that from 0x8001 4, the table between them 1. In the first stage all take 1 but for the last range, in the
-    // last stage all do.
+    // The range to 0x7fff takes 1 word, that from 0x8001 4, the table between them 1. In the first stage all
+    // take 1 except the last range; in the last stage all do.
     assert_eq!(blocks(&tables), [5, 12, 12, 4]);
     assert_eq!(with, [4, 4, 4, 2]);
 }
@@ -116,7 +118,7 @@ fn numbers_take_bits() {
 }
 
 proptest! {
-    /// Whatever a budget says: a plan, and and no index in no memory.
+    /// For any budget: a plan, and no index fits into no memory.
     #[test]
     fn no_budget_breaks_it(
         stages in any::<usize>(), tables in 0..20_usize, blocks in any::<u64>(), words in any::<u64>(), word_bits in any::<u32>(),

@@ -1,10 +1,11 @@
-//! Algorithm 1 of Fat-B+Tree, by walking the ranges instead of the values: a table costs its entries, all of them O(n).
+//! Algorithm 1 of Fat-B+Tree, by iterating over ranges instead of values: a table costs its entries, all
+//! tables O(n).
 
 use super::{Entry, Next, StageCount};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// How a key is cut into pieces, a stage for each: 4 of 16 bits, in the paper's figure 3 of 2.
+/// The division of a key into pieces, one per stage: 4 of 16 bits; in the paper's figure 3 of 2.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) stages: usize,
@@ -13,35 +14,35 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Bits behind the piece of `stage`.
+    /// Returns the number of bits behind the piece of `stage`.
     pub(super) fn shift(self, stage: usize) -> u32 {
         let behind = u32::try_from(self.stages - 1 - stage).expect("a few stages");
         behind * self.bits
     }
 
-    /// The largest piece.
+    /// Returns the largest piece.
     pub(super) const fn piece_max(self) -> u16 {
         u16::MAX >> (16 - self.bits)
     }
 
-    /// The piece of `key` that `stage` matches.
+    /// Returns the piece of `key` that `stage` matches.
     #[expect(clippy::cast_possible_truncation, reason = "the mask leaves 16 bits at most")]
     fn piece(self, key: u64, stage: usize) -> u16 {
         (key >> self.shift(stage)) as u16 & self.piece_max()
     }
 
-    /// The last key with the same pieces as `key` up to and with that of `stage`.
+    /// Returns the last key with the same pieces as `key` up to and including that of `stage`.
     pub(super) fn slot_last(self, key: u64, stage: usize) -> u64 {
         key | ((1 << self.shift(stage)) - 1)
     }
 
-    /// The last key of the table of `stage` that `key` is looked up in.
+    /// Returns the last key of the table of `stage` in which `key` is looked up.
     fn table_last(self, key: u64, stage: usize) -> u64 {
         self.slot_last(key, stage) | u64::from(self.piece_max()) << self.shift(stage)
     }
 }
 
-/// A table: where its entries end among those of its stage, and what it answers where it has none.
+/// A table: the end of its entries among those of its stage, and its default result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Table {
     end: usize,
@@ -56,7 +57,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// The number that the next table will have.
+    /// Returns the number of the next table.
     pub(super) fn next_table(&self) -> u16 {
         u16::try_from(self.tables.len())
             .expect("a stage has fewer tables than there are ranges, which are few")
@@ -66,7 +67,7 @@ impl Stage {
         self.entries.push(entry);
     }
 
-    /// What was pushed since the last call is a table.
+    /// Closes a table of the entries pushed since the last call.
     pub(super) fn close_table(&mut self) {
         self.tables.push(Table { end: self.entries.len(), default: None });
     }
@@ -88,7 +89,8 @@ impl Stage {
         &self.entries[start..self.tables[table].end]
     }
 
-    /// Makes the costliest entry of each table without a default result that; of equals the widest, then the first.
+    /// Moves the costliest entry of each table without a default result into it; on a tie the widest, then
+    /// the first.
     pub(super) fn take_defaults(&mut self) {
         let mut kept = Vec::with_capacity(self.entries.len());
         let mut tables = self.tables.clone();
@@ -118,7 +120,7 @@ impl Stage {
     }
 }
 
-/// The number of the range that `key` is in.
+/// Returns the number of the range of `key`.
 pub(super) fn find(stages: &[Stage], shape: Shape, key: u64) -> u16 {
     let mut table = 0;
     for (number, stage) in stages.iter().enumerate() {
@@ -133,10 +135,10 @@ pub(super) fn find(stages: &[Stage], shape: Shape, key: u64) -> u16 {
     )
 }
 
-/// The tables for ranges that end with the keys `lasts`, which ascend and end with the last key of all.
+/// Builds the tables for ranges that end with the keys `lasts`, which ascend and end with the largest key.
 pub(super) fn encode(lasts: &[u64], shape: Shape) -> Vec<Stage> {
     let mut stages = vec![Stage::default(); shape.stages];
-    // The first key of each table of a stage, and the number of the range that it is in.
+    // The first key of each table of a stage, and the number of its range.
     let mut tables = vec![(0, 0)];
     for number in 0..shape.stages {
         let mut below = Vec::new();
@@ -148,7 +150,8 @@ pub(super) fn encode(lasts: &[u64], shape: Shape) -> Vec<Stage> {
     stages
 }
 
-/// One table: from each slot that is not done to the end of the range that has it, or a table below where the range ends inside of the slot.
+/// Builds one table: an entry from each open slot to the end of its range, or a table below if the range ends
+/// inside the slot.
 fn table(
     lasts: &[u64],
     shape: Shape,
@@ -158,13 +161,13 @@ fn table(
 ) {
     let (shift, end) = (shape.shift(number), shape.table_last(first, number));
     let table = stage.next_table();
-    // The first key that no entry has yet; it begins a slot.
+    // The first key without an entry; it begins a slot.
     let mut key = first;
     loop {
         let slot_last = shape.slot_last(key, number);
         let (next, last);
         if lasts[range] >= slot_last {
-            // The last slot that is the range's alone.
+            // The last slot that only this range has.
             let whole = if lasts[range] >= end { end } else { slots_down(lasts[range], shift) };
             (next, last) = (Next::Range(number_of(range)), whole);
         } else {
@@ -186,7 +189,8 @@ fn table(
     stage.close_table();
 }
 
-/// The last key, at most `key`, that is the last of a slot. There is one: the caller's slot ends at or before `key`.
+/// Returns the last key, at most `key`, that ends a slot. There is one: the caller's slot ends at or before
+/// `key`.
 const fn slots_down(key: u64, shift: u32) -> u64 {
     let mask = (1 << shift) - 1;
     if key & mask == mask { key } else { (key & !mask) - 1 }

@@ -1,12 +1,13 @@
-//! Algorithm 1 of Fat-B+Tree as it is printed: each table asks for each of its 2^16 values which range it is in, and begins with the first range anew.
-//! O(2^16 n + n^2). [`super::encode`] is the code that runs; a test checks that the two give the same.
+//! Algorithm 1 of Fat-B+Tree as printed: each table looks up the range of each of its 2^16 values, starting
+//! from the first range. O(2^16 n + n^2). [`super::encode`] is the production code; a test checks that both
+//! give the same tables.
 
 use super::encode::{Shape, Stage, number_of};
 use super::{Entry, Next};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// As [`super::encode::encode`].
+/// Builds the tables, as [`super::encode::encode`].
 pub(super) fn encode(lasts: &[u64], shape: Shape) -> Vec<Stage> {
     let mut construction = Construction { lasts, shape, stages: vec![Stage::default(); shape.stages] };
     construction.construct(0, 0);
@@ -20,14 +21,15 @@ struct Construction<'a> {
 }
 
 impl Construction<'_> {
-    /// Construct_1 to Construct_4: the table of `stage` whose first key is `base`. It is the next of its stage; answers its number.
+    /// Builds the table of `stage` whose first key is `base` (Construct_1 to Construct_4), as the next of its
+    /// stage; returns its number.
     fn construct(&mut self, stage: usize, base: u64) -> u16 {
         let mut r = 0;
         let mut next_tab = Vec::with_capacity(usize::from(self.shape.piece_max()) + 1);
         for i in 0..=self.shape.piece_max() {
             let first = base | u64::from(i) << self.shape.shift(stage);
             let last = self.shape.slot_last(first, stage);
-            // The range ends before these keys begin: they have nothing in common.
+            // The range ends before these keys begin.
             while self.lasts[r] < first {
                 r += 1;
             }
@@ -41,7 +43,7 @@ impl Construction<'_> {
         self.generate(stage, &next_tab)
     }
 
-    /// Generate_1 to Generate_4: neighbours with the same result are one entry.
+    /// Merges neighbours with the same result into one entry (Generate_1 to Generate_4).
     fn generate(&mut self, stage: usize, next_tab: &[Next]) -> u16 {
         let stage = &mut self.stages[stage];
         let table = stage.next_table();

@@ -1,4 +1,4 @@
-//! Range tables beside the paper's figure, a plain comparison, and algorithm 1 as printed; how large they get.
+//! Range tables against the paper's figure, a plain comparison, and algorithm 1 as printed; and their sizes.
 
 use super::*;
 use alloc::vec;
@@ -7,7 +7,7 @@ use proptest::collection::{btree_set, vec as vec_of};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Ranges that begin at 0 and at `firsts`; range n leads to address n.
+/// Returns ranges that begin at 0 and at `firsts`; range n leads to address n.
 fn ranges(firsts: &BTreeSet<u64>) -> Vec<Range> {
     let mut firsts: Vec<u64> = firsts.iter().copied().filter(|&first| first > 0).collect();
     firsts.insert(0, 0);
@@ -50,7 +50,7 @@ fn figure_4_ii() {
     }
 }
 
-/// The figure's tables with default results: one entry a table less, the same answers.
+/// The figure's tables with default results: one entry less per table, the same lookups.
 #[test]
 fn figure_4_ii_with_default_results() {
     let (lasts, shape) = FIGURE;
@@ -65,7 +65,7 @@ fn figure_4_ii_with_default_results() {
     }
 }
 
-/// One range: one entry. It leads everywhere.
+/// One range: one entry for all keys.
 #[test]
 fn one_range() {
     let tables = RangeTables::new(&ranges(&BTreeSet::new())).unwrap();
@@ -110,10 +110,11 @@ fn what_is_no_fat_root_is_refused() {
     assert_eq!(new(&[(0, u64::MAX - 1), (u64::MAX, u64::MAX)]), Ok(2));
 }
 
-/// A boundary in the middle of every table's slot: the most entries that algorithm 1 can make.
+/// Returns ranges with a boundary in the middle of every table's slot: the most entries that algorithm 1 can
+/// make.
 fn worst(count: u64) -> Vec<Range> {
     let piece = |n: u64, shift: u32| n << shift;
-    // All in slots of their own in the first stage, and inside of a slot in every further one.
+    // Slots of their own in the first stage, and boundaries inside a slot in every further one.
     let middle = piece(0x8000, 32) | piece(0x8000, 16) | 0x8000;
     ranges(&(1..count).map(|n| piece(2 * n, 48) | middle).collect())
 }
@@ -130,7 +131,7 @@ fn the_paper_s_bound_needs_default_results() {
     assert_eq!(counts, [(1, 2046), (1023, 2046), (1023, 2046), (1023, 1023)]);
 }
 
-/// The largest fat root, both ways of building it.
+/// The largest fat root, by both algorithms.
 #[test]
 fn as_many_ranges_as_there_can_be() {
     let ranges = worst(1024);
@@ -141,7 +142,7 @@ fn as_many_ranges_as_there_can_be() {
     }
 }
 
-/// Every range of two nibbles, beside a plain count, and the worst of four.
+/// Every range of two nibbles, against a plain count, and the worst case of four.
 #[test]
 fn words_of_a_range() {
     for first in 0..=255_u16 {
@@ -164,13 +165,13 @@ fn words_of_a_range() {
     assert_eq!(words.map(|(first, last)| range_words(first, last, 4)), [1, 1, 1, 7, 3, 1, 2]);
 }
 
-/// Keys whose pieces are often 0, the largest, or those of another.
+/// Generates keys whose pieces are often 0, the largest, or those of another key.
 fn key() -> impl Strategy<Value = u64> {
     let piece = || prop_oneof![3 => Just(0_u64), 2 => Just(0xffff), 3 => 0..4_u64, 1 => 0..0x1_0000_u64];
     (piece(), piece(), piece(), piece()).prop_map(|(a, b, c, d)| a << 48 | b << 32 | c << 16 | d)
 }
 
-/// What a stage may have at most; n ranges, with and without default results.
+/// Checks the most entries of a stage for n ranges, with and without default results.
 fn check_bounds(tables: &RangeTables, n: usize) {
     let defaults = tables.clone().with_default_results();
     for (stage, (count, less)) in tables.stages().into_iter().zip(defaults.stages()).enumerate() {
@@ -202,7 +203,7 @@ proptest! {
         check_bounds(&tables, ranges.len());
     }
 
-    /// Every key of small key spaces, cut in all ways that fit; both ways of building are one.
+    /// Every key of small key spaces, divided in all possible ways; both algorithms agree.
     #[test]
     fn every_key_of_small_spaces(stages in 1..5_usize, bits in 1..4_u32, firsts in btree_set(1..4096_u64, 0..30)) {
         let shape = Shape { stages, bits };
@@ -233,7 +234,7 @@ proptest! {
         prop_assert_eq!(RangeTables::new(&ranges).unwrap(), RangeTables::as_printed(&ranges).unwrap());
     }
 
-    /// Whatever ranges: tables, or why not.
+    /// Any ranges give tables, or an error.
     #[test]
     fn no_ranges_break_it(spans in vec_of((key(), key()), 0..6)) {
         let child = Child { addr: VirtAddr::NULL, level: 255 };

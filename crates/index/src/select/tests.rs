@@ -1,4 +1,4 @@
-//! The paper's figure, the best of all choices, and what a selection promises.
+//! The paper's figure, an exhaustive optimum, and the guarantees of a selection.
 
 use super::*;
 use crate::{Child, NodeSet, RangeTables, TreeNode};
@@ -19,8 +19,9 @@ fn view(nodes: &[(u64, TreeNode)]) -> TreeView {
         .expect("a tree")
 }
 
-/// Figure 4 (i): of three levels the nodes {7}, {11, 13, 16}, {8, 9, 10} and {14, 15} have the most accesses, and become a fat root of nine pivots. The
-/// text has the nodes and not the frequencies; these are of that order.
+/// Figure 4 (i): of three levels the nodes {7}, {11, 13, 16}, {8, 9, 10} and {14, 15} have the most accesses,
+/// and become a fat root of nine pivots. The text has the nodes and not the frequencies; the frequencies here
+/// have that order.
 #[test]
 fn figure_4_i() {
     let tree = view(&[
@@ -44,7 +45,7 @@ fn figure_4_i() {
         [(2, 2), (71, 0), (72, 0), (73, 0), (74, 0), (8, 1), (91, 0), (92, 0), (93, 0), (10, 1)]
     );
     assert_eq!(accesses_left(&tree, &root, &[]), 20 + 8 + 7 + 5 + 5 + 5);
-    // What is left of the descent: the sets begin with what the fat root leads to, whatever its level.
+    // The rest of the descent: the sets begin with the fat root's children, whatever their levels.
     let sets = select_layers(&tree, &root, 2, 2);
     let addrs: Vec<Vec<u64>> = sets.iter().map(|set| set.iter().map(|node| node.addr.0).collect()).collect();
     assert_eq!(addrs, [vec![2, 8], vec![4, 5]]);
@@ -62,7 +63,7 @@ fn a_node_counts_once() {
     assert_eq!(accesses_left(&tree, &twice, &sets), 0);
 }
 
-/// A node that does not fit is left, and a smaller one with fewer accesses is taken.
+/// A node that does not fit is skipped, and a smaller one with fewer accesses is selected.
 #[test]
 fn what_does_not_fit_is_left() {
     let tree = view(&[
@@ -92,7 +93,8 @@ fn equals_go_by_keys() {
     assert_eq!(sets[0].iter().map(|node| node.addr.0).collect::<Vec<_>>(), [9, 5]);
 }
 
-/// Trees of `levels` levels of inner nodes, with branches and accesses as drawn. A node's accesses are those of its children, as descents count.
+/// Returns a tree of `levels` levels of inner nodes, with random branches and accesses. A node's accesses are
+/// the sum of its children's.
 fn tree(levels: u8, branches: impl Fn(u64) -> usize, draw: impl Fn(u64) -> u64) -> TreeView {
     struct Growing<'a> {
         branches: &'a dyn Fn(u64) -> usize,
@@ -101,7 +103,7 @@ fn tree(levels: u8, branches: impl Fn(u64) -> usize, draw: impl Fn(u64) -> u64) 
         nodes: BTreeMap<VirtAddr, TreeNode>,
     }
     impl Growing<'_> {
-        /// Grows a node over the keys from `first` on, one for each leaf. Answers its address and accesses.
+        /// Grows a node over the keys from `first` on, one per leaf. Returns its address and accesses.
         fn grow(&mut self, level: u8, keys: &mut u64) -> (VirtAddr, u64) {
             let number = self.next;
             self.next += 1;
@@ -129,7 +131,8 @@ fn tree(levels: u8, branches: impl Fn(u64) -> usize, draw: impl Fn(u64) -> u64) 
     TreeView::new(VirtAddr(1), growing.nodes).expect("a tree")
 }
 
-/// Accesses that a set of merged nodes saves at most, of all sets that hold a node only with its parent and fit.
+/// Returns the most accesses that a set of merged nodes saves, over all sets that fit and have each node's
+/// parent.
 fn best(tree: &TreeView, ranges_max: usize) -> u64 {
     let nodes: Vec<(VirtAddr, &TreeNode)> = tree.nodes().collect();
     let parents: Vec<Option<usize>> = nodes
@@ -148,7 +151,7 @@ fn best(tree: &TreeView, ranges_max: usize) -> u64 {
         .expect("the empty set fits")
 }
 
-/// Accesses of all nodes.
+/// Returns the accesses of all nodes.
 fn all(tree: &TreeView) -> u64 {
     tree.nodes().map(|(_, node)| node.accesses).sum()
 }
@@ -166,14 +169,15 @@ proptest! {
     /// "If each node is full, this algorithm can find the optimal node set" (III-B).
     #[test]
     fn greedy_is_best_where_nodes_are_full(seed in any::<u64>(), shape in 0..3_usize, ranges_max in 1..40_usize) {
-        // 13, 15 and 6 inner nodes: all their subsets are looked at.
+        // 13, 15 and 6 inner nodes: all subsets are tried.
         let (levels, full) = [(3, 3), (4, 2), (2, 5)][shape];
         let tree = tree(levels, |_| full, |leaf| 1 << (mix(seed, leaf) % 12));
         let left = accesses_left(&tree, &fat_root(&tree, ranges_max), &[]);
         prop_assert_eq!(all(&tree) - left, best(&tree, ranges_max));
     }
 
-    /// Whatever the nodes have: the ranges are a cover, and a descent by fat root and sets ends where a descent in the tree comes by.
+    /// For any nodes: the ranges cover all keys, and a descent by fat root and sets ends at a node on the
+    /// tree's own path.
     #[test]
     fn the_index_leads_where_the_tree_does(
         seed in any::<u64>(), levels in 1..4_u8, ranges_max in 1..60_usize, layers in 0..4_usize, nodes_max in 1..12_usize,
@@ -195,7 +199,8 @@ proptest! {
         }
     }
 
-    /// Each node of a set is come to by the one before, and no candidate that was left has more accesses than one that was taken.
+    /// Each node of a set is reached through the previous set, and no skipped candidate has more accesses
+    /// than a selected one.
     #[test]
     fn a_selection_has_the_most_accessed_candidates(
         seed in any::<u64>(), levels in 2..5_u8, ranges_max in 1..30_usize, layers in 1..5_usize, nodes_max in 1..12_usize,
@@ -226,7 +231,7 @@ proptest! {
     }
 }
 
-/// The nodes that a descent in the tree comes by.
+/// Returns the nodes on the path of a descent in the tree.
 fn path(tree: &TreeView, key: u64) -> Vec<Child> {
     let root = tree.root().and_then(|root| tree.node(root).map(|node| (root, node.level)));
     let mut at = root.map(|(addr, level)| Child { addr, level }).expect("a tree");

@@ -1,7 +1,8 @@
-//! The tables of one tree as a switch walks them: laid out for a cache, made word by word as the section comes.
+//! The tables of one tree as a switch walks them: laid out for a cache, built word by word as the section
+//! arrives.
 //!
-//! Key types: [`TreeTables`], and [`TreeReader`], which makes them. What they answer is what [`crate::RangeTables`] and [`crate::NodeSet`] answer, which are the tables
-//! of a pipeline; a test holds one against the other.
+//! Key types: [`TreeTables`], and [`TreeReader`], which builds them. Lookups agree with
+//! [`crate::RangeTables`] and [`crate::NodeSet`], the tables of a pipeline; a test compares both.
 //!
 //! ```text
 //!   firsts   first key of each range                     a search among at most 1,024
@@ -9,8 +10,9 @@
 //!   pivots   of each node: (first slot, children), then its pivots
 //! ```
 //!
-//! A slot's *link* is where in `pivots` the node begins that the next set has for the slot's child, so that a step is a search among at most 15 pivots that lie side by side.
-//! A link is found when a descent first goes that way ([`TreeTables::count`]): making all of them would take longer than a frame may.
+//! A slot's *link* is the index in `pivots` of the slot's child as a node of a later set. So a step is a
+//! search among at most 15 adjacent pivots. A link is resolved when a descent first takes it
+//! ([`TreeTables::count`]), because resolving all of them would take longer than the budget of a frame.
 
 use super::{
     BASIS, PROGRAMS_MAX, SETS_MAX, SectionError, TreeSection, VERSION, address, count, fold, number,
@@ -25,39 +27,39 @@ use farmem_wire::{ProgramHash, VirtAddr};
 pub struct TreeTables {
     root: VirtAddr,
     edition: u64,
-    /// Ascending.
+    /// Programs, ascending.
     programs: Vec<ProgramHash>,
     firsts: Vec<u64>,
     slots: Vec<Slot>,
     pivots: Vec<u64>,
-    /// Addresses of the nodes, set by set, ascending in each; and where in `pivots` each begins.
+    /// Addresses of the nodes, ascending in each set; and the index in `pivots` of each.
     addrs: Vec<VirtAddr>,
     heads: Vec<u32>,
     sets: Vec<Set>,
 }
 
-/// What a range or a branch of a node leads to.
+/// The target of a range or of a node's branch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Slot {
-    /// The address, and in its lowest byte the level, as in a section.
+    /// The address with the level in its lowest byte, as in a section.
     child: u64,
     link: u32,
     counter: u32,
 }
 
-/// Where a set begins.
+/// The start of a set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Set {
     node: u32,
     slot: u32,
 }
 
-/// Nobody looked yet where the child is in the sets behind.
+/// A link that is not resolved yet.
 const UNKNOWN: u32 = u32::MAX;
-/// No set behind has the child.
+/// A link of a child that no later set has.
 const LAST: u32 = u32::MAX - 1;
 
-/// The slots that a descent goes by: a range's, and then one a set at most.
+/// The slots on the path of a descent: one range, then at most one per set.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Taken {
     slots: [u32; 1 + SETS_MAX],
@@ -76,7 +78,7 @@ impl Taken {
 }
 
 impl Walk {
-    /// Forgets the last step.
+    /// Removes the last step.
     pub(super) fn step_back(&mut self) -> bool {
         self.taken.count -= 1;
         match self.taken.slots().last() {
@@ -87,7 +89,7 @@ impl Walk {
     }
 }
 
-/// A descent for a key, as far as it is.
+/// A descent in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walk {
     key: u64,
@@ -97,7 +99,7 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// One that is over before it begins.
+    /// A walk that is over before it begins.
     pub(super) const OVER: Self =
         Self { key: 0, slot: 0, link: LAST, taken: Taken { slots: [0; 1 + SETS_MAX], count: 0 } };
 
@@ -107,10 +109,10 @@ impl Walk {
 }
 
 impl TreeTables {
-    /// The tables of a section's bytes.
+    /// Builds the tables of a section's bytes.
     ///
     /// # Errors
-    /// [`SectionError`] when they are none.
+    /// [`SectionError`] if the section is invalid.
     pub fn parse(section: &[u8]) -> Result<Self, SectionError> {
         let (words, rest) = section.as_chunks::<8>();
         let mut reader = TreeReader::default();
@@ -118,7 +120,7 @@ impl TreeTables {
         if rest.is_empty() { reader.finish() } else { Err(SectionError::Form) }
     }
 
-    /// The section that the tables were made of; its programs ascend.
+    /// Returns the section that the tables were built from, with ascending programs.
     #[must_use]
     pub fn section(&self) -> TreeSection {
         let lasts = self.firsts.iter().skip(1).map(|&first| first - 1).chain([u64::MAX]);
@@ -139,25 +141,25 @@ impl TreeTables {
         }
     }
 
-    /// The places of each set's nodes in `addrs` and `heads`.
+    /// Returns the indices of each set's nodes in `addrs` and `heads`.
     fn places(&self) -> impl Iterator<Item = ops::Range<usize>> + '_ {
         let ends = self.sets.iter().skip(1).map(|set| set.node as usize).chain([self.addrs.len()]);
         self.sets.iter().zip(ends).map(|(set, end)| set.node as usize..end)
     }
 
-    /// Where traversals of the tree begin.
+    /// Returns the node at which traversals of the tree begin.
     #[must_use]
     pub const fn root(&self) -> VirtAddr {
         self.root
     }
 
-    /// Tells the section from others ([`super::edition`]).
+    /// Returns the edition of the section ([`super::edition`]).
     #[must_use]
     pub const fn edition(&self) -> u64 {
         self.edition
     }
 
-    /// Traversals that the tables lead, ascending.
+    /// Returns the programs that the tables lead, ascending.
     #[must_use]
     pub fn programs(&self) -> &[ProgramHash] {
         &self.programs
@@ -167,7 +169,8 @@ impl TreeTables {
         self.programs.binary_search(&program).is_ok()
     }
 
-    /// The deepest node that is known on the way to `key`: the fat root leads to one, and each set takes one step further if it has that node.
+    /// Returns the deepest known node for `key`: the fat root leads to one, and each set that has the node
+    /// leads a step further.
     #[must_use]
     pub fn deepest(&self, key: u64) -> Child {
         let mut walk = [self.walk_from_top(key)];
@@ -175,20 +178,20 @@ impl TreeTables {
         self.child(walk[0].slot)
     }
 
-    /// A walk that begins with the range that has the key.
+    /// Starts a walk at the range of the key.
     pub(super) fn walk_from_top(&self, key: u64) -> Walk {
         // The first range begins at 0.
         Walk::new(key, number(self.firsts.partition_point(|&first| first <= key)) - 1)
     }
 
-    /// A walk that begins with the branch that the key takes at a node; none when no set has the node.
+    /// Starts a walk at the key's branch of a node; none if no set has the node.
     pub(super) fn walk_from_node(&self, at: VirtAddr, key: u64) -> Option<Walk> {
         self.head_of(at, 0).map(|head| Walk::new(key, self.branch(head, key)))
     }
 
-    /// Takes these walks to where they end, level by level: what one waits for from memory the others wait for at the same time.
+    /// Runs these walks to their ends, level by level, so that their memory accesses overlap.
     pub(super) fn descend(&self, walks: &mut [Walk]) {
-        // A step leads to a set behind, so there are no more.
+        // A step leads to a later set, which bounds the steps.
         for _ in 0..=self.sets.len() {
             let mut goes_on = false;
             for walk in walks.iter_mut().filter(|walk| walk.link != LAST) {
@@ -206,12 +209,12 @@ impl TreeTables {
         }
     }
 
-    /// Where a walk has ended.
+    /// Returns the end of a walk.
     pub(super) fn end(&self, walk: &Walk) -> VirtAddr {
         self.child(walk.slot).addr
     }
 
-    /// The slot of the branch that a key takes at the node that begins there in `pivots`.
+    /// Returns the slot of the key's branch at the node with this index in `pivots`.
     fn branch(&self, head_at: u32, key: u64) -> u32 {
         let (first, children) = head(self.pivots[head_at as usize]);
         let pivots = &self.pivots[head_at as usize + 1..][..children as usize - 1];
@@ -223,13 +226,13 @@ impl TreeTables {
         Child { addr: VirtAddr(self.slots[slot as usize].child & !0xff), level }
     }
 
-    /// Where the node of a slot's child is, of the sets behind the slot's.
+    /// Resolves the link of a slot's child, in the sets behind the slot's.
     fn link_of(&self, slot: u32) -> u32 {
         let behind = self.sets.partition_point(|set| set.slot <= slot);
         self.head_of(self.child(slot).addr, behind).unwrap_or(LAST)
     }
 
-    /// Where in `pivots` the node begins that the first set has for an address, of the sets from `set` on.
+    /// Returns the index in `pivots` of the node at `at`, in the first set from `set` on that has it.
     fn head_of(&self, at: VirtAddr, set: usize) -> Option<u32> {
         self.places().skip(set).find_map(|places| {
             let place = self.addrs[places.clone()].binary_search(&at).ok()?;
@@ -249,7 +252,7 @@ impl TreeTables {
         }
     }
 
-    /// Bytes of memory that the tables take, with room that is kept for more.
+    /// Returns the bytes of memory of the tables, including spare capacity.
     #[must_use]
     pub fn memory(&self) -> usize {
         let Self { root: _, edition: _, programs, firsts, slots, pivots, addrs, heads, sets } = self;
@@ -263,13 +266,13 @@ impl TreeTables {
             + sets.capacity() * size_of::<Set>()
     }
 
-    /// How many counters there are.
+    /// Returns the number of counters.
     #[must_use]
     pub const fn counters_len(&self) -> usize {
         self.slots.len()
     }
 
-    /// What was counted, from counter number `from` on, in the order of [`super::TreeSection::branches`].
+    /// Returns the counters from number `from` on, in the order of [`super::TreeSection::branches`].
     pub fn counters(&self, from: usize) -> impl Iterator<Item = u32> + '_ {
         self.slots.iter().skip(from).map(|slot| slot.counter)
     }
@@ -280,28 +283,29 @@ impl TreeTables {
     }
 }
 
-/// A node's first slot, and how many children it has.
+/// Returns a node's first slot, and its number of children.
 #[expect(clippy::cast_possible_truncation, reason = "the halves of a word")]
 const fn head(word: u64) -> (u32, u32) {
     ((word >> 32) as u32, word as u32)
 }
 
-/// Makes the tables of the words of a section as they come: each takes a bounded time, and what came is all that is kept.
+/// Builds the tables from a section's words as they arrive. Each word takes bounded time, and memory is
+/// proportional to the words received.
 #[derive(Clone, Debug)]
 pub struct TreeReader {
     expects: Expects,
-    /// Ranges that are still to come.
+    /// Number of ranges to come.
     ranges: usize,
-    /// Sets.
+    /// Number of sets to come.
     sets: usize,
-    /// Nodes of the set that is coming.
+    /// Number of nodes of the current set to come.
     nodes: usize,
-    /// Half of a program's name, or the address of the node that is coming.
+    /// Half of a program's name, or the address of the current node.
     word: u64,
     tables: TreeTables,
 }
 
-/// What the next word is.
+/// The expected next word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Expects {
     Version,
@@ -309,7 +313,7 @@ enum Expects {
     Programs,
     Ranges,
     Sets,
-    /// The first half of a name, of so many names.
+    /// The first half of a name, with the number of names to come.
     Name(usize),
     NameEnd(usize),
     First,
@@ -317,7 +321,7 @@ enum Expects {
     Nodes,
     Addr,
     Children,
-    /// So many pivots, and children behind them.
+    /// Pivots to come, and children to come behind them.
     Pivots(u32, u32),
     Branches(u32),
     End,
@@ -341,10 +345,10 @@ impl Default for TreeReader {
 }
 
 impl TreeReader {
-    /// The next word of the section.
+    /// Handles the next word of the section.
     ///
     /// # Errors
-    /// [`SectionError`] when no section has it there; then nothing else may be taken.
+    /// [`SectionError`] if the word is invalid here; then no further word may be passed.
     pub fn take(&mut self, word: u64) -> Result<(), SectionError> {
         self.tables.edition = fold(self.tables.edition, word);
         self.expects = match self.expects {
@@ -355,7 +359,7 @@ impl TreeReader {
                 Expects::Programs
             }
             Expects::Programs => {
-                // Kept until the other counts have come.
+                // Stored here until the other counts have arrived.
                 self.nodes = count("programs", word, PROGRAMS_MAX)?;
                 Expects::Ranges
             }
@@ -409,16 +413,16 @@ impl TreeReader {
         Ok(())
     }
 
-    /// Bytes of memory that the tables take so far ([`TreeTables::memory`]).
+    /// Returns the bytes of memory of the tables so far ([`TreeTables::memory`]).
     #[must_use]
     pub fn memory(&self) -> usize {
         self.tables.memory()
     }
 
-    /// The tables, when all of the section has come.
+    /// Returns the tables after the last word.
     ///
     /// # Errors
-    /// [`SectionError::Form`] when there is more to come.
+    /// [`SectionError::Form`] if words are missing.
     pub fn finish(mut self) -> Result<TreeTables, SectionError> {
         if self.expects != Expects::End {
             return Err(SectionError::Form);
@@ -468,7 +472,7 @@ impl TreeReader {
 
     fn slot(&mut self, child: u64) -> Result<(), SectionError> {
         address(child & !0xff)?;
-        // Behind the last set there is nothing to look for.
+        // Behind the last set there is no link.
         let link = if self.sets > 0 { UNKNOWN } else { LAST };
         self.tables.slots.push(Slot { child, link, counter: 0 });
         Ok(())
@@ -500,7 +504,7 @@ impl TreeReader {
         Ok(if children > 1 { Expects::Pivots(children - 1, children) } else { Expects::Branches(1) })
     }
 
-    /// Pivot number `at` of its node.
+    /// Adds pivot number `at` of its node.
     fn pivot(&mut self, pivot: u64, at: u32) -> Result<(), SectionError> {
         let pivots = &mut self.tables.pivots;
         if at > 0 && pivots.last().is_some_and(|&before| before >= pivot) {

@@ -1,4 +1,4 @@
-//! Sections: what is published is what a switch knows, and nothing else is a section.
+//! Sections: a published section gives the tables of a switch, and invalid bytes do not.
 
 use super::{IndexTables, SectionError, TABLE_BYTES_PER_BYTE, TREE_BYTES, TreeSection, TreeTables};
 use crate::{
@@ -13,7 +13,7 @@ use std::vec;
 const PROGRAM: ProgramHash = ProgramHash([6; 16]);
 const OWNER: Domain = Domain(4);
 
-/// The tables of these sections.
+/// Builds the tables of these sections.
 fn tables_of<'a>(sections: impl IntoIterator<Item = &'a [u8]>) -> Result<IndexTables, SectionError> {
     let mut tables = IndexTables::default();
     // The second word is the root.
@@ -22,7 +22,7 @@ fn tables_of<'a>(sections: impl IntoIterator<Item = &'a [u8]>) -> Result<IndexTa
     sections.into_iter().try_for_each(&mut put).map(|()| tables)
 }
 
-/// A tree of the keys 0, 3, 6 and so on, its root, and what is published of it.
+/// Returns a tree of the keys 0, 3, 6 and so on, with its section.
 fn published(keys: u64, ranges: usize, sets: usize, nodes: usize) -> (TreeView, TreeSection) {
     let tree = TreeView::bulk_loaded((0..keys).map(|n| (3 * n, 1 + n % 7)), 5).unwrap();
     let (root, _) = tree.nodes().max_by_key(|(_, node)| node.level).unwrap();
@@ -33,7 +33,7 @@ fn published(keys: u64, ranges: usize, sets: usize, nodes: usize) -> (TreeView, 
     (tree, section)
 }
 
-/// The node that a plain descent from the root is at on this level.
+/// Returns the node of a plain descent from the root on this level.
 fn descended(tree: &TreeView, root: VirtAddr, key: u64, level: u8) -> VirtAddr {
     let mut at = root;
     while let Some(node) = tree.node(at).filter(|node| node.level > level) {
@@ -71,8 +71,8 @@ proptest! {
         }
     }
 
-    /// PROTOCOL 15.5, 16.13: beside a plain descent. Of the nodes that it comes by and the tables know, the deepest that may be taken; and the same when each of several
-    /// switches has one set, whatever the others know.
+    /// PROTOCOL 15.5, 16.13: compares with a plain descent: the deepest acceptable node that the tables have
+    /// on its path. The result is the same if several switches have one set each, whatever the others have.
     #[test]
     fn a_key_leads_to_the_deepest_node_that_may_be_taken(
         count in 1..3_000_u64, ranges in 1..300_usize, sets in 0..4_usize, nodes in 0..200_usize, keys in prop::collection::vec(any::<u64>(), 1..20), parity in any::<bool>()
@@ -80,7 +80,7 @@ proptest! {
         let (tree, section) = published(count, ranges, sets, nodes);
         let tables = tables_of([section.emit().as_slice()]).unwrap();
         let of_tree = TreeTables::parse(&section.emit()).unwrap();
-        // A switch with the ranges alone, and one for each set behind a range that no key of the tree's nodes is led by.
+        // A switch with only the ranges, and one for each set behind a range that covers all keys.
         let whole = |child| vec![Range { first: 0, last: u64::MAX, child }];
         let alone = |sets: Vec<Vec<SetNode>>, ranges| TreeSection { ranges, sets, ..section.clone() };
         let first = alone(Vec::new(), section.ranges.clone());
@@ -96,7 +96,7 @@ proptest! {
             prop_assert_eq!(lead(&|_| true), Some(deepest.addr));
             prop_assert_eq!(lead(&|_| false), None);
             prop_assert_eq!(tables.lead(Domain(5), section.root, key, |_| true).map(|d| d.at), None);
-            // A node of a set is no root, whichever tree's it is.
+            // A node of a set is no root, whatever its tree.
             let inside = section.sets.iter().flatten().find(|node| node.addr != section.root);
             prop_assert_eq!(inside.and_then(|node| tables.lead(OWNER, node.addr, key, |_| true)), None);
             let may = |at: VirtAddr| (at.0 / 256).is_multiple_of(2) == parity;
@@ -140,7 +140,7 @@ fn only_named_programs_at_a_root_begin_further_down() {
     assert_eq!(tables.start(OWNER, section.root, ProgramHash([10; 16]), &pad), None);
     let below = section.ranges[1].child.addr;
     assert_eq!(tables.start(OWNER, below, PROGRAM, &pad), None);
-    // Zeros at the end of a pad need not be sent.
+    // Zeros at the end of a pad may be omitted.
     assert_eq!(
         tables.start(OWNER, section.root, PROGRAM, &[]),
         tables.start(OWNER, section.root, PROGRAM, &[0; 8])
@@ -151,7 +151,7 @@ fn only_named_programs_at_a_root_begin_further_down() {
     );
 }
 
-/// A request that stores and comes again finds what it did where it was: it must not be led elsewhere.
+/// A repeated storing request finds its record where it was executed: it must not be led elsewhere.
 #[test]
 fn programs_that_store_begin_at_the_root() {
     let (_, mut section) = published(10, 1, 0, 0);
@@ -174,7 +174,7 @@ fn two_trees_have_two_roots() {
     assert_eq!(tables_of(sections.iter().map(Vec::as_slice)).map(|tables| tables.len()), Ok(2));
 }
 
-/// A domain that publishes a tree in another's memory leads its own traversals there, and nobody else's.
+/// A domain that publishes a tree in another's memory leads only its own traversals there.
 #[test]
 fn a_tree_is_for_the_domain_that_published_it() {
     let (_, section) = published(3_000, 20, 1, 100);
@@ -193,7 +193,7 @@ fn a_tree_is_for_the_domain_that_published_it() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Each branch counts the keys that a plain descent takes it with, from the node that leads there, and no other.
+    /// Each branch counts exactly the keys whose plain descent takes it.
     #[test]
     fn branches_count_the_descents_that_took_them(
         count in 1..3_000_u64, ranges in 1..100_usize, sets in 0..4_usize, nodes in 1..100_usize, keys in prop::collection::vec(any::<u64>(), 0..200)
@@ -227,7 +227,7 @@ proptest! {
     }
 }
 
-/// Counters wrap: who reads them takes differences.
+/// Counters wrap: their reader computes differences.
 #[test]
 fn a_counter_goes_on_behind_its_largest_number() {
     let (_, section) = published(10, 1, 0, 0);
@@ -238,7 +238,7 @@ fn a_counter_goes_on_behind_its_largest_number() {
     assert_eq!(tables.tables(OWNER, section.root).unwrap().counters(0).collect::<Vec<_>>(), [0]);
 }
 
-/// The tables as a pipeline has them, one after the other: a plain model of [`TreeTables`].
+/// Looks a key up in the tables of a pipeline, one after the other: a plain model of [`TreeTables`].
 fn by_pipeline(ranges: &RangeTables, sets: &[NodeSet], key: u64) -> Child {
     sets.iter().fold(ranges.find(key), |at, set| set.step(at.addr, key).unwrap_or(at))
 }
@@ -246,7 +246,8 @@ fn by_pipeline(ranges: &RangeTables, sets: &[NodeSet], key: u64) -> Child {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Sets that are no tree's: nodes that lead anywhere, also to nodes of any other set, to themselves and to those of a set before.
+    /// Sets of an invalid tree: nodes that lead anywhere, also to nodes of other sets, to themselves and to
+    /// those of an earlier set.
     #[test]
     fn a_walk_is_a_pipeline(
         firsts in prop::collection::btree_set(0..5_000_u64, 0..40),
@@ -273,7 +274,7 @@ proptest! {
         let mut tables = tables_of([section.emit().as_slice()]).unwrap();
         let ranges = RangeTables::new(&ranges).unwrap();
         let sets: Vec<NodeSet> = sets.into_iter().map(|set| NodeSet::new(set).unwrap()).collect();
-        // Twice: links are found by what is counted.
+        // Twice, because counting resolves links.
         for _ in 0..2 {
             for &key in &keys {
                 let descent = tables.start(OWNER, section.root, PROGRAM, &key.to_le_bytes()).unwrap();
@@ -283,7 +284,7 @@ proptest! {
                 tables.count(&descent);
             }
         }
-        // Many together go where each goes alone.
+        // Descents together end where each ends alone.
         let pads: Vec<[u8; 8]> = keys.iter().map(|key| key.to_le_bytes()).collect();
         let mut together = Vec::new();
         let tree = tables.tree(OWNER, section.root, PROGRAM).unwrap();
@@ -294,7 +295,7 @@ proptest! {
     }
 }
 
-/// PROTOCOL 13.13, rule by rule: each word that is changed breaks one.
+/// PROTOCOL 13.13, rule by rule: each changed word breaks one.
 #[test]
 fn what_is_no_section_is_refused_by_name() {
     let stores = ProgramHash([7; 16]);

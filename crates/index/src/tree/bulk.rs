@@ -1,4 +1,4 @@
-//! A tree as bulk loading lays it out, from its keys alone: what an index of them would be, before there is a tree.
+//! The tree that a bulk load of keys would create, for an index without a tree.
 
 use super::{TreeError, TreeNode, TreeView};
 use crate::BRANCHES;
@@ -9,15 +9,15 @@ use farmem_wire::VirtAddr;
 /// Bytes from one node to the next, as in `crates/structures`.
 const NODE_LEN: u64 = 256;
 
-/// A node that one above it will lead to.
+/// A node that will get a parent.
 struct Below {
-    /// Its smallest key.
+    /// The smallest key.
     first: u64,
     addr: VirtAddr,
     accesses: u64,
 }
 
-/// Hands out addresses; none is null.
+/// Allocates addresses; none is null.
 #[derive(Default)]
 struct Addresses(u64);
 
@@ -29,11 +29,12 @@ impl Addresses {
 }
 
 impl TreeView {
-    /// The tree of `keys`, each with its accesses, that a bulk load makes (`BTree::load`): `fill` keys to a leaf (of 0 it is 1), 16 children to an inner
-    /// node as long as there are. Addresses are made up. Leaves are left out, but for one that is the root.
+    /// Returns the tree that a bulk load of `keys`, each with its accesses, creates (`BTree::load`): `fill`
+    /// keys per leaf (at least 1), 16 children per inner node as long as there are. Addresses are invented.
+    /// Leaves are omitted, except for a root.
     ///
     /// # Errors
-    /// [`TreeError::Unsorted`] for the first key that does not come after those before it.
+    /// [`TreeError::Unsorted`] for the first key that is not greater than those before it.
     pub fn bulk_loaded(keys: impl IntoIterator<Item = (u64, u64)>, fill: usize) -> Result<Self, TreeError> {
         let mut addresses = Addresses::default();
         let mut level = leaves(keys, fill.max(1), &mut addresses)?;
@@ -63,7 +64,7 @@ fn leaves(
     addresses: &mut Addresses,
 ) -> Result<Vec<Below>, TreeError> {
     let mut leaves: Vec<Below> = Vec::new();
-    // Keys in the last leaf.
+    // Number of keys in the last leaf.
     let mut have = fill;
     let mut last = None;
     for (key, accesses) in keys {
@@ -85,7 +86,7 @@ fn leaves(
     Ok(leaves)
 }
 
-/// The node above `below`.
+/// Builds the level above `below`.
 fn above(
     below: &[Below],
     level: u8,

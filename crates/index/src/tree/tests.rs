@@ -1,4 +1,4 @@
-//! What is a tree and what is not.
+//! Valid and invalid trees.
 
 use super::*;
 use crate::{RangeTables, accesses_left, fat_root, select_layers};
@@ -62,11 +62,11 @@ fn what_is_no_tree_is_refused() {
         (vec![(1, node(0, &[1], &[]))], TreeError::Leaf { addr: one }),
         (vec![(1, node(1, &[], &[0]))], TreeError::Dangling { addr: one, child: VirtAddr::NULL }),
         (vec![(1, node(2, &[], &[2]))], TreeError::Dangling { addr: one, child: two }),
-        // Cycles: of one, of two.
+        // Cycles: of one node, of two.
         (vec![(1, node(1, &[], &[1]))], TreeError::Level { addr: one, child: one }),
         (vec![(1, node(2, &[], &[2])), (2, node(1, &[], &[1]))], TreeError::Level { addr: two, child: one }),
         (vec![(1, node(2, &[], &[2])), (2, node(2, &[], &[3]))], TreeError::Level { addr: one, child: two }),
-        // Shared: twice of one, by two, a leaf that is not there.
+        // Shared nodes: twice a child of one, children of two, a missing leaf.
         (vec![(1, node(2, &[5], &[2, 2])), (2, node(1, &[], &[3]))], TreeError::Shared { addr: two }),
         (
             vec![(1, node(3, &[5], &[2, 3])), (2, node(2, &[], &[3])), (3, node(1, &[], &[9]))],
@@ -95,7 +95,7 @@ fn what_is_no_tree_is_refused() {
     }
 }
 
-/// A leaf as the root; nothing at all; a tree of one inner node.
+/// A leaf as the root; no node at all; a tree of one inner node.
 #[test]
 fn small_trees_have_an_index() {
     let leaf = view(&[(1, node(0, &[], &[]))]).unwrap();
@@ -118,7 +118,7 @@ fn small_trees_have_an_index() {
     assert!(select_layers(&one, &root, 0, 100).is_empty());
 }
 
-/// What happens to a node of a good tree.
+/// A change of a node of a valid tree.
 #[derive(Clone, Debug)]
 enum Change {
     Level(u8),
@@ -145,7 +145,7 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// A good tree of up to three levels, and what a few changes make of it.
+/// Generates a valid tree of up to three levels with a few changes.
 fn nodes() -> impl Strategy<Value = (VirtAddr, BTreeMap<VirtAddr, TreeNode>)> {
     let keys = proptest::collection::btree_map(prop_oneof![0..200_u64, any::<u64>()], any::<u64>(), 0..150);
     (keys, 1..3_usize, vec_of((0..40_usize, change()), 0..4)).prop_map(|(keys, fill, changes)| {
@@ -187,7 +187,7 @@ fn apply(nodes: &mut BTreeMap<VirtAddr, TreeNode>, addr: VirtAddr, addrs: &[Virt
     }
 }
 
-/// An index of a tree keeps its bounds and leads somewhere.
+/// Checks the bounds of an index of a tree, and that it leads somewhere.
 fn check_index(tree: &TreeView, ranges_max: usize, layers: usize, nodes_max: usize) {
     let root = fat_root(tree, ranges_max);
     assert!((1..=ranges_max.max(1)).contains(&root.len()));
@@ -201,7 +201,7 @@ fn check_index(tree: &TreeView, ranges_max: usize, layers: usize, nodes_max: usi
     }
 }
 
-/// The property below sees trees of several levels, and every refusal.
+/// The property below covers trees of several levels, and every error.
 #[test]
 fn changed_trees_are_refused_in_every_way() {
     let mut runner = TestRunner::deterministic();
@@ -235,7 +235,7 @@ fn changed_trees_are_refused_in_every_way() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(5_000))]
 
-    /// Whatever nodes: a tree whose index can be made, or why not.
+    /// Any nodes give a tree that can be indexed, or an error.
     #[test]
     fn no_nodes_break_it(
         (root, nodes) in nodes(),
@@ -249,7 +249,7 @@ proptest! {
         }
     }
 
-    /// Fat roots from outside, of ranges that lead anywhere.
+    /// Fat roots from outside, whose ranges lead anywhere.
     #[test]
     fn no_fat_root_breaks_a_selection(
         (root, nodes) in nodes(),

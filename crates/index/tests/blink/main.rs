@@ -1,11 +1,15 @@
-//! Orders in which a few operations on a small tree can touch its nodes: all those in which an operation that runs is interrupted so many times at most.
+//! Exploration of the interleavings of a few operations on a small tree: all orders with a bounded number of
+//! interruptions.
 //!
-//! An operation goes on until it is interrupted, at any of its steps, or ends; who dies is not interrupted. (Musuvathi and Qadeer, 2007: few interruptions find what there is
-//! to find, and are few orders.)
-//! An operation is run anew from its beginning for each of its steps, with the answers that it had: so the code that is explored is the code that runs.
-//! A place that becomes free is used again by the next node that is made. In every state the tree is looked through from the root and from every address that ever
-//! was a node's, which is more than any table of a switch, however old, and any hint of a reader can lead to: each key that no operation is about is
-//! found with its value, and no other is. Where all operations are over, the tree is sound to the last link, and every place is a node's or free.
+//! An operation runs until it is interrupted, at any of its steps, or ends; a crash does not count as an
+//! interruption. (Musuvathi and Qadeer, 2007: few interruptions find most errors, and few interruptions mean
+//! few orders.) For each step the operation is replayed from its beginning with its earlier answers. So the
+//! explored code is the production code. A freed place is reused by the next new node.
+//!
+//! Every state is searched from the root and from every address that ever had a node. This covers every
+//! pointer of a switch's table, however old, and every hint of a reader. Each key that no operation concerns
+//! is found with its value, and no other key is found. When all operations are over, all links of the tree
+//! are sound, and every place is a node's or free.
 
 #![expect(clippy::disallowed_types, reason = "sets of states are asked, and never gone through")]
 #![expect(clippy::print_stdout, reason = "how much was explored")]
@@ -22,7 +26,7 @@ use std::collections::BTreeMap;
 const ROOT: VirtAddr = VirtAddr(0x100);
 const KEYS: u64 = 9;
 
-/// A tree with these keys, which were put in and taken out one after the other, and some of them put in again.
+/// Returns a tree after inserting and removing these keys one after the other, and inserting some again.
 fn built(tree: Tree, inserted: &[u64], removed: &[u64], again: &[u64]) -> World {
     let mut memory = Memory::default();
     memory.nodes.insert(ROOT.0, Node::root(tree.tag));
@@ -43,7 +47,7 @@ fn built(tree: Tree, inserted: &[u64], removed: &[u64], again: &[u64]) -> World 
     World { memory, threads: Vec::new(), content, unsure: BTreeMap::new() }
 }
 
-/// A tree of leaves with these keys below its root, and so many free places.
+/// Returns a tree of leaves with these keys below its root, and free places.
 fn of_leaves(tree: Tree, leaves: &[&[u64]], free: u64) -> (Tree, World) {
     let at = |n: usize| ROOT.0 + 0x100 * (n as u64 + 1);
     let first = |n: usize| if n == 0 { 0 } else { leaves[n][0] };
@@ -74,7 +78,7 @@ fn tree(entries: usize) -> Tree {
     Tree { root: ROOT, tag: Tag::new(7), entries }
 }
 
-/// Trees of two and three levels, some with nodes that are nearly empty, or that were used before.
+/// Returns trees of two and three levels, some with nearly empty or reused nodes.
 fn starts(tree: Tree) -> Vec<World> {
     // Nodes of two entries make high trees.
     let all: Vec<u64> = (0..=if tree.entries == 2 { 5 } else { KEYS }).collect();
@@ -85,9 +89,9 @@ fn starts(tree: Tree) -> Vec<World> {
         built(tree, &[1, 2, 3, 4, 5, 6, 7, 8], &[], &[]),
         built(tree, &[1, 2, 3, 4, 5, 6, 7, 8], &[2, 4, 6, 8], &[]),
         built(tree, &[8, 6, 4, 2, 7, 5, 3, 1], &[3, 4, 5], &[]),
-        // Nearly all of what was there is gone, and its places are free.
+        // Nearly all keys are removed, and their places are free.
         built(tree, &all, &[0, 2, 3, 6, 7, 8, 9], &[]),
-        // The next removals merge inner nodes, and the root comes down.
+        // The next removals merge inner nodes, and lower the root.
         built(tree, &all, &[1, 3, 5, 7], &[]),
         // The next split takes a free place.
         built(tree, &all, &all, &[5, 3, 7, 1][..tree.entries]),
@@ -95,12 +99,12 @@ fn starts(tree: Tree) -> Vec<World> {
     ]
 }
 
-/// Insertions and removals of keys that are there, and of some that are not.
+/// Returns insertions and removals of present and absent keys.
 fn writes(keys: impl IntoIterator<Item = u64>) -> Vec<Op> {
     keys.into_iter().flat_map(|key| [Op::Insert(key, 200 + key), Op::Remove(key)]).collect()
 }
 
-/// Trees of nodes with two and with four entries.
+/// Returns trees of nodes with two and with four entries.
 fn trees() -> Vec<(Tree, World)> {
     [2, 4]
         .map(tree)
@@ -113,7 +117,7 @@ fn pairs(one: &[Op], other: &[Op]) -> Vec<Vec<Op>> {
     one.iter().flat_map(|&a| other.iter().map(move |&b| vec![a, b])).collect()
 }
 
-/// Interruptions of a run in the gate.
+/// Interruptions of a run in the standard test suite.
 const GATE: u32 = 1;
 
 #[test]
@@ -129,14 +133,15 @@ fn two_writers_of_one_key_take_turns() {
     explore("two writers of one key", &trees(), &choices, false, GATE);
 }
 
-/// A reader that enters at any place that ever was a node's finds what is there, through splits, merges and places that are used again.
+/// A reader that enters at any former or present node finds the present value, through splits, merges and
+/// reused places.
 #[test]
 fn a_reader_with_an_old_pointer_misses_nothing() {
     let choices = [vec![Op::Remove(5), Op::Insert(4, 204), Op::Get(5)]];
     explore("two writers and a reader", &trees(), &choices, false, GATE);
 }
 
-/// A writer whose change begins at any place that ever was a leaf's writes where everybody reads.
+/// A writer whose change begins at any former or present leaf writes where readers look.
 #[test]
 fn a_writer_with_an_old_hint_writes_where_all_read() {
     let puts = [Op::Put(5, 305)];
@@ -147,45 +152,47 @@ fn a_writer_with_an_old_hint_writes_where_all_read() {
     explore("a writer with a hint, another and a reader", &few, &choices, false, GATE);
 }
 
-/// A writer that dies between two of its steps leaves a tree that others read, and carry on with.
+/// A writer that crashes between two of its steps leaves a tree that others can read and complete.
 #[test]
 fn a_writer_that_dies_leaves_a_tree_to_go_on_with() {
     let choices = pairs(&[Op::Insert(4, 204), Op::Remove(5)], &writes([2, 5]));
     explore("a writer that may die", &trees(), &choices, true, GATE);
 }
 
-/// Interruptions of a run that is about something known to go wrong.
+/// Interruptions of the runs for known hard cases.
 const DEEP: u32 = 2;
 
-/// A writer that is slow with what it has begun, while another one completes it, and a third one uses the place that became free: the slow one finds that it is late.
+/// A slow writer is overtaken: another writer completes its change, and a third reuses the freed place. The
+/// slow one must detect this.
 #[test]
 fn who_is_slow_finds_the_place_used_again() {
     let whole = |name, start: (Tree, World), ops: &[Op]| {
         assert!(explore(name, &[start], &[ops.to_vec()], false, DEEP) > 500, "{name}");
     };
-    // The new half of a split is emptied and merged away before its writer has told the parent of it.
+    // The new half of a split is emptied and merged before its writer has linked it in the parent.
     let start = of_leaves(tree(2), &[&[3, 5], &[8]], 1);
     whole("a half that is gone before it is known", start, &[Op::Insert(4, 204), Op::Remove(5)]);
     let start = of_leaves(tree(4), &[&[0, 3, 5, 7], &[8, 9]], 1);
     whole("a half that is gone before it is known, of four", start, &[Op::Insert(4, 204), Op::Remove(5)]);
-    // The middle leaf merges into the last one; its place becomes that of the right half of the first one, which led there before.
+    // The middle leaf merges into the last one; its place becomes that of the right half of the first one,
+    // which led there before.
     let start = of_leaves(tree(3), &[&[0, 1, 3], &[5], &[8]], 0);
     let ops = [Op::Remove(5), Op::Insert(7, 207), Op::Insert(2, 202)];
     whole("a neighbour's place with a new neighbour", start, &ops);
-    // The middle leaf merges into the last one, which is split, with the right half in the place of the middle one, and merges into that: the first leaf leads there
-    // again, and not to the last one's place.
+    // The middle leaf merges into the last one, which is split with the right half in the middle one's place,
+    // and merges into that. The first leaf leads there again, and not to the last one's place.
     let start = of_leaves(tree(4), &[&[0, 1], &[3, 4], &[7, 8]], 0);
     let ops = [Op::Remove(3), Op::Insert(6, 206), Op::Insert(5, 205), Op::Remove(4), Op::Remove(5)];
     let ops = [&ops[..], &[Op::Get(7), Op::Insert(2, 202)]].concat();
     let states = explore_beside("a neighbour's place with the same neighbour", &start, &ops, GATE);
     assert!(states > 100, "{states} states");
-    // The same while the first one of the three merges too.
+    // The first of the three leaves merges at the same time.
     let start = of_leaves(tree(3), &[&[1], &[5], &[8]], 0);
     let ops = [Op::Remove(1), Op::Remove(5), Op::Put(6, 306)];
     explore("neighbours that merge", &[start], &[ops.to_vec()], false, GATE);
 }
 
-/// The root comes down and grows again, beside a reader and a writer that come by old pointers.
+/// The root is lowered and grows again, beside a reader and a writer with old pointers.
 #[test]
 fn a_root_comes_down_beside_others() {
     for (free, interrupted_max) in [(0, DEEP), (2, DEEP - 1)] {
@@ -217,11 +224,12 @@ fn a_root_comes_down_beside_others() {
     }
 }
 
-/// Interruptions of a run of the ignored tests, where there are few enough runs to end: two writers of any keys do in 12 minutes of a release build, and with three
-/// were not behind the first of twenty trees in seven. Runs in which one dies are gone through twice: all of them with [`GATE`], some with this.
+/// Interruptions of the ignored tests, where the runs are few enough to end. Two writers of any keys take 12
+/// minutes in a release build; three were still at the first of twenty trees after seven. Runs with a crash
+/// are explored twice: all of them with [`GATE`], some with this.
 const WHOLE: u32 = 2;
 
-/// Every third tree: low and high ones, with and without places that were used before.
+/// Returns every third tree: low and high ones, with and without reused places.
 fn few_trees() -> Vec<(Tree, World)> {
     trees().into_iter().step_by(3).collect()
 }
@@ -230,7 +238,7 @@ fn few_trees() -> Vec<(Tree, World)> {
 #[ignore = "it takes many minutes: run it by its name"]
 fn two_writers_of_any_keys() {
     let all = writes(0..=KEYS);
-    // Which of the two comes first is explored anyway.
+    // Both orders of the two are explored anyway.
     let choices: Vec<Vec<Op>> = pairs(&all, &all).into_iter().filter(|ops| ops[0] <= ops[1]).collect();
     explore("two writers", &trees(), &choices, false, WHOLE);
 }

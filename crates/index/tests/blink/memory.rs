@@ -1,4 +1,4 @@
-//! Far memory of a few nodes, and how an operation goes through it step by step.
+//! A far memory of a few nodes, and the replay of an operation step by step.
 
 use crate::ROOT;
 use farmem_index::blink::{Fault, Head, Node, Nodes, State, Tree};
@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) enum Op {
     Insert(u64, u64),
     Remove(u64),
-    /// Looks for a key from any place that a node was at.
+    /// Looks up a key from any former or present node.
     Get(u64),
-    /// Changes a key as a memory node does, in one step at its leaf, from any place that a node was at: a writer's hint.
+    /// Changes a key in one step at its leaf, as a memory node does, from any former or present node: a
+    /// writer's hint.
     Put(u64, u64),
 }
 
@@ -22,7 +23,7 @@ impl Op {
         }
     }
 
-    /// What the key has when the operation is over; none for a look-up.
+    /// Returns the value of the key after the operation; none for a lookup.
     pub(crate) fn leaves(self) -> Option<Option<u64>> {
         match self {
             Self::Insert(_, value) | Self::Put(_, value) => Some(Some(value)),
@@ -32,7 +33,7 @@ impl Op {
     }
 }
 
-/// What far memory answered.
+/// An answer of far memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Answer {
     Read(Node),
@@ -41,12 +42,12 @@ pub(crate) enum Answer {
     Visited(Visit),
 }
 
-/// What a program that puts a value under a key finds in one visit of a node.
+/// The result of one node visit of a program that puts a value under a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Visit {
     Goes(VirtAddr),
     Done(Option<u64>),
-    /// It cannot be here, or cannot write here.
+    /// The key cannot be here, or cannot be written here.
     Lost,
     Full,
 }
@@ -68,14 +69,14 @@ impl From<Fault> for Stop {
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Memory {
     pub(crate) nodes: BTreeMap<u64, Node>,
-    /// Places that others led to once: a pointer there may be as old.
+    /// Places that others led to once: old pointers there may exist.
     pub(crate) known: BTreeSet<u64>,
     /// Places without a node. The last one is used next.
     pub(crate) free: Vec<u64>,
 }
 
 impl Memory {
-    /// Puts a node where there is none; true when there was one before.
+    /// Writes a node into an empty place; returns true if the place had a node before.
     fn create(&mut self, node: &Node) -> (VirtAddr, Head, bool) {
         let free = self.free.pop();
         let at = free.unwrap_or_else(|| self.nodes.keys().next_back().map_or(ROOT.0, |last| last + 0x100));
@@ -99,7 +100,7 @@ impl Memory {
         same
     }
 
-    /// One visit of the program that puts a value under a key.
+    /// Runs one visit of the program that puts a value under a key.
     fn visit(&mut self, tree: Tree, at: VirtAddr, key: u64, value: u64) -> Visit {
         let node = self.nodes.get_mut(&at.0).expect("something was at every place");
         match node.state {
@@ -134,14 +135,14 @@ impl Memory {
         Visit::Done(old)
     }
 
-    /// The place is free.
+    /// Frees the place.
     fn retire(&mut self, at: VirtAddr) {
         assert!(!self.free.contains(&at.0), "{at:?} is free twice: {self:#?}");
         self.free.push(at.0);
     }
 }
 
-/// One operation's way to far memory: the answers it had, one step more, and then no further.
+/// The replay of an operation: its earlier answers, one more step, and then a stop.
 pub(crate) struct Replay<'a> {
     pub(crate) memory: &'a mut Memory,
     pub(crate) answers: &'a mut Vec<Answer>,
@@ -169,7 +170,7 @@ impl Nodes for Replay<'_> {
     fn read(&mut self, at: VirtAddr) -> Result<Node, Stop> {
         let read = |memory: &mut Memory| {
             let node = memory.nodes.get(&at.0).unwrap_or_else(|| panic!("nothing was ever at {at:?}"));
-            // What is written is what is read.
+            // Written nodes must parse.
             Answer::Read(Node::parse(&node.emit()).unwrap_or_else(|error| panic!("{error}: {node:?}")))
         };
         match self.step(read)? {
@@ -186,7 +187,8 @@ impl Nodes for Replay<'_> {
         }
     }
 
-    /// A step of its own where an old pointer leads; else no other operation sees the new node.
+    /// Returns a separate step if an old pointer leads there; otherwise no other operation can see the new
+    /// node.
     fn create(&mut self, node: &Node, _: VirtAddr) -> Result<(VirtAddr, Head), Stop> {
         if self.next == self.answers.len() {
             if self.stepped && !self.memory.free.is_empty() {
@@ -204,7 +206,7 @@ impl Nodes for Replay<'_> {
     }
 
     fn retire(&mut self, at: VirtAddr) {
-        // Once, directly behind the step that made it so.
+        // Once, directly after the step that freed it.
         if self.stepped && self.next == self.answers.len() {
             self.memory.retire(at);
         }
@@ -212,7 +214,8 @@ impl Nodes for Replay<'_> {
 }
 
 impl Replay<'_> {
-    /// Puts a value under a key from any place on, as programs at the memory nodes do, and a host where these cannot.
+    /// Puts a value under a key from any place on, as programs at the memory nodes do, or a host where they
+    /// cannot.
     pub(crate) fn put(
         &mut self,
         tree: Tree,
@@ -239,7 +242,7 @@ impl Replay<'_> {
     }
 }
 
-/// Far memory as an operation that runs alone sees it.
+/// Far memory for an operation that runs alone.
 pub(crate) struct Alone<'a>(pub(crate) &'a mut Memory);
 
 impl Nodes for Alone<'_> {

@@ -1,4 +1,4 @@
-//! Goes through the orders of steps, and looks at each state.
+//! Explores the interleavings of steps, and checks each state.
 
 use crate::memory::{Alone, Answer, Memory, Op, Replay, Stop};
 use crate::{KEYS, ROOT};
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Runs of which it is told each time that so many more are done.
+/// Number of runs between two progress reports.
 const MANY: usize = 100;
 
-/// Explores each choice of operations on each tree, on all CPUs; prints and answers how many states there were.
+/// Explores each choice of operations on each tree, on all CPUs; prints and returns the number of states.
 pub(crate) fn explore(
     name: &str,
     trees: &[(Tree, World)],
@@ -49,7 +49,7 @@ pub(crate) fn explore(
     states
 }
 
-/// Explores the first operation beside all others, which come one after the other.
+/// Explores the first operation beside all others, which run one after the other.
 pub(crate) fn explore_beside(name: &str, start: &(Tree, World), ops: &[Op], interrupted_max: u32) -> usize {
     let (states, transitions) = run(start, ops, (false, true), interrupted_max);
     println!("{name}: {states} states, {transitions} transitions, {interrupted_max} interruptions");
@@ -72,14 +72,14 @@ fn run(
     (explorer.seen.len(), explorer.transitions)
 }
 
-/// How far an operation is.
+/// The progress of an operation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Progress {
     Waits,
-    /// Where it began, what it was answered, the values that its key had meanwhile.
+    /// The start, the answers so far, and the values that the key had meanwhile.
     Runs(VirtAddr, Vec<Answer>, BTreeSet<Option<u64>>),
     Over,
-    /// The client that ran it died.
+    /// The client of the operation crashed.
     Crashed,
 }
 
@@ -89,11 +89,11 @@ pub(crate) struct World {
     pub(crate) threads: Vec<Progress>,
     /// The values of the keys that no running operation concerns.
     pub(crate) content: BTreeMap<u64, u64>,
-    /// Keys of operations whose outcome is unknown, with the values that they may have.
+    /// Keys of operations with an unknown outcome, with their possible values.
     pub(crate) unsure: BTreeMap<u64, BTreeSet<Option<u64>>>,
 }
 
-/// Two hashes of different beginnings.
+/// Returns two hashes with different seeds.
 fn print_of(what: &impl Hash) -> u128 {
     let hash = |beginning: u8| {
         let mut hasher = DefaultHasher::new();
@@ -108,12 +108,13 @@ struct Explorer<'a> {
     tree: Tree,
     ops: &'a [Op],
     crashes: bool,
-    /// Each operation but the first two begins when the one before it is over.
+    /// True if each operation after the first two begins when the previous one is over.
     in_order: bool,
-    /// How often running operations are interrupted at most.
+    /// Most interruptions of running operations.
     interrupted_max: u32,
-    /// Of states with who ran last and how often others were interrupted, and of memories that were looked through with what each key might have: two hashes of different keys, which tell any two apart but for a chance of
-    /// one in 2^60 among millions.
+    /// Explored states with the last runner and the number of interruptions, and checked memories with the
+    /// possible values of each key. Each is two hashes with different keys, which collide with probability
+    /// 2^-60 among millions.
     seen: HashSet<u128>,
     checked: HashSet<u128>,
     transitions: u64,
@@ -178,7 +179,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// Everything that a key may have just now: what it has, and what running operations make of it.
+    /// Returns every present possibility for a key: its value, and the effects of running operations.
     fn possible(&self, world: &World, key: u64) -> BTreeSet<Option<u64>> {
         let mut values: BTreeSet<Option<u64>> = match world.unsure.get(&key) {
             Some(unsure) => unsure.clone(),
@@ -192,7 +193,7 @@ impl Explorer<'_> {
         values
     }
 
-    /// What runs beside a change may see it.
+    /// Records a change for the operations that run beside it and may see it.
     fn told(&self, world: &mut World) {
         let all: Vec<BTreeSet<Option<u64>>> =
             self.ops.iter().map(|op| self.possible(world, op.key())).collect();
@@ -254,7 +255,7 @@ impl Explorer<'_> {
         next
     }
 
-    /// Everything that must be so in every state.
+    /// Checks all invariants of a state.
     fn check(&mut self, world: &World) {
         let all: Vec<BTreeSet<Option<u64>>> = (0..=KEYS).map(|key| self.possible(world, key)).collect();
         let print = print_of(&(&world.memory, &all));
@@ -278,8 +279,9 @@ impl Explorer<'_> {
     }
 }
 
-/// Asserts that a tree at rest is one: on each level every key has one node, parents and neighbours lead to live nodes, and every place is a node's or free. A writer
-/// that died may have left a node that is not live, or a place that nobody has.
+/// Asserts that a tree without running operations is sound. On each level every key has one node, parents and
+/// neighbours lead to live nodes, and every place is a node's or free. After a crash a node may not be live,
+/// or a place may be lost.
 pub(crate) fn sound(memory: &Memory, tree: Tree, crashes: bool) {
     let mut used = BTreeSet::new();
     let mut leftmost = Some(ROOT);
