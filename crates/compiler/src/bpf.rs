@@ -1,20 +1,21 @@
-//! BPF instructions (RFC 9669), read slot by slot into operations over the registers of the iterator ISA.
+//! Decoder of BPF instructions (RFC 9669) into operations over the registers of the iterator ISA.
 //!
-//! Most operations mean the same on both sides, bit for bit: arithmetic, shifts modulo the width, x / 0 = 0, zero-extension. The
-//! registers differ: a BPF function gets the node in r1, the scratch pad in r2, `cur_ptr` in r3 and a stack in r10, an
-//! iteration of the ISA starts with `cur_ptr` in r1 and zeros elsewhere (PROTOCOL 10.2). So r1 and r3 change places.
+//! Most operations are the same on both sides, bit for bit: arithmetic, shifts modulo the width, x / 0 = 0,
+//! zero-extension. The registers differ. A BPF function gets the node in r1, the scratch pad in r2, `cur_ptr`
+//! in r3 and a stack in r10. An iteration of the ISA starts with `cur_ptr` in r1 and zeros elsewhere
+//! (PROTOCOL 10.2). So r1 and r3 are exchanged.
 
 use crate::elf::IN_SECTION;
 use crate::error::Unsupported;
 use farmem_traversal::{AluOp, Cond, Operand, Reg, SearchOp, Size, Width};
 use std::collections::BTreeMap;
 
-/// The registers of the ISA in which a function finds its arguments, and the top of its stack.
+/// The registers of the ISA with a function's arguments, and with the top of its stack.
 pub(crate) const WINDOW: Reg = Reg::R3;
 pub(crate) const SCRATCH: Reg = Reg::R2;
 pub(crate) const CUR_PTR: Reg = Reg::ENTRY;
 pub(crate) const STACK: Reg = Reg::R10;
-/// What a function returns: 0 for RETURN, else the pointer of NEXT_ITER.
+/// The register of a function's result: 0 for RETURN, else the pointer of NEXT_ITER.
 pub(crate) const RESULT: Reg = Reg::R0;
 
 /// One operation.
@@ -41,7 +42,7 @@ pub(crate) enum Op {
         dst: Reg,
         src: Reg,
     },
-    /// `dst` = its low bytes the other way around.
+    /// `dst` = its low bytes in reverse order.
     Swap {
         size: Size,
         dst: Reg,
@@ -59,13 +60,13 @@ pub(crate) enum Op {
         offset: i16,
         src: Operand,
     },
-    /// A call of RANK or MATCH: [`RESULT`] = what is found in the array at [`WINDOW`], of as many elements as [`SCRATCH`] says, for the
-    /// key in [`CUR_PTR`]. Like any call it leaves nothing in the other registers of arguments.
+    /// A call of RANK or MATCH: [`RESULT`] = the result for the array at [`WINDOW`], with the number of
+    /// elements in [`SCRATCH`] and the key in [`CUR_PTR`]. As any call, it clobbers the argument registers.
     Search {
         op: SearchOp,
         size: Size,
     },
-    /// Targets are positions in the list of operations.
+    /// A jump; targets are positions in the list of operations.
     Goto {
         target: usize,
     },
@@ -79,7 +80,7 @@ pub(crate) enum Op {
     Exit,
 }
 
-/// An operation and the number of the slot it came from.
+/// An operation and the number of its slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Numbered {
     pub(crate) op: Op,
@@ -148,7 +149,7 @@ fn register(number: u8) -> Result<Reg, Unsupported> {
     })
 }
 
-/// Reads a function. `references` has the names of what slots refer to.
+/// Decodes a function. `references` has the names that slots refer to.
 pub(crate) fn decode(
     code: &[[u8; 8]],
     references: &BTreeMap<usize, String>,
@@ -170,7 +171,7 @@ pub(crate) fn decode(
     Ok(ops)
 }
 
-/// The position of the operation that begins at each slot; `None` for the second half of a constant.
+/// Returns the position of the operation that begins at each slot; `None` for the second half of a constant.
 fn positions(code: &[[u8; 8]]) -> Vec<Option<usize>> {
     let mut positions = vec![None; code.len()];
     let (mut at, mut position) = (0, 0);
@@ -236,7 +237,7 @@ fn operation(
     }
 }
 
-/// The numbers under which cpp/include/farmem/iterator.h calls RANK and MATCH, without the size of an element.
+/// The call numbers of RANK and MATCH in cpp/include/farmem/iterator.h, without the element size.
 const RANK: i32 = 0x4661_0000;
 const MATCH: i32 = 0x4661_0100;
 
@@ -250,7 +251,7 @@ fn search(slot: &RawInsn, reference: Option<&String>) -> Option<Op> {
     rank.or_else(|| called(MATCH).map(|size| Op::Search { op: SearchOp::Match, size }))
 }
 
-/// What a reference to a function without a name of its own is called ([`crate::elf`]).
+/// The name of an unnamed function in a reference ([`crate::elf`]).
 const IN_TEXT: &str = "in section .text";
 
 fn callee(slot: &RawInsn, reference: Option<&String>) -> String {
@@ -310,7 +311,7 @@ fn alu(slot: &RawInsn, width: Width) -> Result<Op, Unsupported> {
     }
 }
 
-/// `le` keeps the low bits; everything else turns bytes around.
+/// Decodes a byte order operation: `le` keeps the low bits; all others reverse bytes.
 fn byte_order(slot: &RawInsn, width: Width, dst: Reg) -> Result<Op, Unsupported> {
     let size = match slot.imm {
         16 => Size::B2,

@@ -1,4 +1,4 @@
-//! Running clang: which one, with which flags, and what of its complaints a reader needs.
+//! Runs clang: the choice of the command, its flags, and the relevant part of its messages.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -10,16 +10,17 @@ use thiserror::Error;
 /// The header for authors, which every compilation finds as `farmem/iterator.h`.
 pub const HEADER: &str = include_str!("../../../cpp/include/farmem/iterator.h");
 
-/// The commands looked for, the best first.
+/// The commands to try, best first.
 pub const NAMES: [&str; 4] = ["clang-19", "clang-16", "clang-14", "clang"];
 
-/// Why there is no object.
+/// The reason why there is no object.
 #[derive(Debug, Error)]
 pub enum ClangError {
-    /// There is no clang, or the one that was named cannot be started.
+    /// No clang is installed, or the named one cannot be started.
     #[error("no clang: {} {} not found. Install one: apt-get install clang-19 (Debian), or any clang from 14 on with the BPF target", .0.join(", "), if .0.len() == 1 { "was" } else { "were" })]
     Absent(Vec<String>),
-    /// clang refused the source. The text is what it said, without repetitions and without the dump of its internals, and what to do.
+    /// clang refused the source. The text has clang's messages, without repetitions and internal dumps, and
+    /// hints.
     #[error("{0}")]
     Refused(String),
     /// The source is neither C nor C++ by its name.
@@ -30,32 +31,32 @@ pub enum ClangError {
     Temporary(#[from] io::Error),
 }
 
-/// A clang that is there.
+/// An installed clang.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Clang {
     /// The command.
     pub command: String,
 }
 
-/// What clang made of a source.
+/// The result of a compilation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Object {
     /// The BPF object.
     pub bytes: Vec<u8>,
-    /// Its warnings, with what to do; empty when there are none.
+    /// The warnings with hints; empty if there are none.
     pub warnings: String,
 }
 
-/// What an author gives clang besides the source.
+/// Options of the author for clang.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Options {
-    /// Folders to look for headers in, before the system's.
+    /// Folders to search for headers, before the system's.
     pub include: Vec<PathBuf>,
     /// Macros: `NAME`, or `NAME=VALUE`.
     pub define: Vec<String>,
 }
 
-/// Compiles a source with the best clang there is.
+/// Compiles a source with the best clang.
 ///
 /// # Errors
 /// [`ClangError`]
@@ -64,7 +65,7 @@ pub fn compile(source: &Path, options: &Options) -> Result<Object, ClangError> {
 }
 
 impl Clang {
-    /// The best clang there is.
+    /// Returns the best clang.
     ///
     /// # Errors
     /// [`ClangError::Absent`]
@@ -73,7 +74,7 @@ impl Clang {
         found.ok_or_else(|| ClangError::Absent(NAMES.map(str::to_owned).into()))
     }
 
-    /// Every clang there is, the best first.
+    /// Returns every installed clang, best first.
     #[must_use]
     pub fn all() -> Vec<Self> {
         NAMES.iter().map(|&name| Self { command: name.to_owned() }).filter(Self::starts).collect()
@@ -91,7 +92,7 @@ impl Clang {
         self.compile_with(source, &Options::default())
     }
 
-    /// The same, with what the author gives besides.
+    /// Compiles a C or C++ source with options of the author.
     ///
     /// # Errors
     /// [`ClangError`]
@@ -129,12 +130,12 @@ impl Clang {
     }
 }
 
-/// BPF v3: comparisons and arithmetic of 32 bits, no signed division. Line tables are for the compiler's messages; no path of this
-/// machine gets into them.
+/// Flags for BPF v3: 32-bit comparisons and arithmetic, no signed division. Line tables are for the
+/// compiler's messages; no path of this machine enters them.
 ///
-/// Three habits of clang are switched off, since they hide from it how many rounds a loop has before it comes to unroll it: comparisons
-/// that are kept apart and sums that are not moved, both for the sake of the kernel's verifier, and the end of a loop and a `break` that
-/// are made one condition.
+/// Three transformations of clang are disabled, because they hide a loop's number of rounds before it is
+/// unrolled. Two serve the kernel's verifier: comparisons that are kept apart, and sums that are not moved.
+/// The third merges the end of a loop and a `break` into one condition.
 const FLAGS: [&str; 18] = [
     "-target",
     "bpfel",
@@ -156,14 +157,14 @@ const FLAGS: [&str; 18] = [
     "-Wno-unused-function",
 ];
 
-/// Where the C library's headers of this machine are, and what makes them have its sizes of types, which are BPF's: they ask for the
-/// processor. They come behind all others, and a machine without them goes without.
+/// Returns the flags for the C library's headers of this machine. They select sizes of types by processor,
+/// and these are BPF's too. They come behind all other folders, and a machine without them works as well.
 fn system() -> Vec<String> {
     let processor = std::env::consts::ARCH;
     vec!["-idirafter".into(), format!("/usr/include/{processor}-linux-gnu"), format!("-D__{processor}__")]
 }
 
-/// What clang says in its words, and what to do about it in an iterator.
+/// Substrings of clang's messages, and the hint for the author of an iterator.
 const HINTS: [(&str, &str); 7] = [
     (
         "poisoned identifier",
@@ -196,18 +197,18 @@ const HINTS: [(&str, &str); 7] = [
     ),
 ];
 
-/// How clang begins to tell that it crashed.
+/// The start of clang's crash report.
 const CRASH: &str = "PLEASE submit a bug report";
 
-/// clang's complaints, each once, without the dump of a backend that gave up; then what to do about them.
+/// Returns clang's messages without repetitions and backend dumps, followed by hints.
 fn readable(stderr: &str) -> String {
     let mut seen = BTreeSet::new();
     let mut text = String::new();
-    // A complaint begins with `file:line:column: error:` and goes on with the source line and a marker.
+    // A message begins with `file:line:column: error:` and continues with the source line and a marker.
     let mut shown = true;
     for line in stderr.lines() {
         if let Some(place) = line.strip_prefix("Error at line ") {
-            // The backend of clang 14 and 16, before it prints its selection graph.
+            // The backend of clang 14 and 16 prints this before its selection graph.
             text += &format!(
                 "line {}: error: unsupported signed division\n",
                 place.split(':').next().unwrap_or_default()
@@ -235,7 +236,8 @@ fn readable(stderr: &str) -> String {
     text + &hints
 }
 
-/// What clang has no BPF for: `0x1: i64,ch = AtomicLoad<(load seq_cst (s64) from %ir.0)> 0x2, 0x3, a.c:5:18`.
+/// Returns the operation that BPF lacks: `0x1: i64,ch = AtomicLoad<(load seq_cst (s64) from %ir.0)> 0x2, 0x3,
+/// a.c:5:18`.
 fn not_selected(node: &str) -> String {
     let operation = node.split_once(" = ").map_or(node, |(_, operation)| operation);
     let operation =
@@ -249,7 +251,7 @@ fn not_selected(node: &str) -> String {
     format!("{place}error: {what} (clang calls it {operation})\n")
 }
 
-/// What a crash of clang comes to. Its dump says which function it was at.
+/// Summarizes a crash of clang, with the function that its dump names.
 fn crash(stderr: &str) -> String {
     let at = stderr.split_once("on function '@").and_then(|(_, rest)| rest.split_once('\''));
     let at = at.map_or_else(String::new, |(function, _)| format!(" at {function}"));

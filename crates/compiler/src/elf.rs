@@ -1,7 +1,8 @@
-//! The object that clang wrote: its iterators, what they refer to, how large their structures are.
+//! The object file of clang: its iterators, their references, and the sizes of their structures.
 //!
-//! An iterator is a function in a section `farmem/NAME`; cpp/include/farmem/iterator.h puts it there, and the sizes of its
-//! node and scratch pad in `.farmem/NAME`. Nothing in the file is trusted: whatever does not fit is an error.
+//! An iterator is a function in a section `farmem/NAME`. cpp/include/farmem/iterator.h places it there, and
+//! the sizes of its node and scratch pad in `.farmem/NAME`. The file is untrusted: any inconsistency is an
+//! error.
 
 use crate::CompileError;
 use object::read::elf::ElfFile64;
@@ -12,30 +13,30 @@ use std::collections::BTreeMap;
 
 pub(crate) type Elf<'a> = ElfFile64<'a, LittleEndian>;
 
-/// What the sections of iterators begin with.
+/// Prefix of the sections of iterators.
 const CODE: &str = "farmem/";
-/// What the sections with their sizes begin with.
+/// Prefix of the sections with their sizes.
 const NOTE: &str = ".farmem/";
-/// The versions of the note that this compiler reads: sizes, and sizes with flags.
+/// Supported versions of the note: sizes, and sizes with flags.
 const NOTE_SIZES: u32 = 1;
 const NOTE_FLAGS: u32 = 2;
-/// A flag: the iterator stores to its node.
+/// Flag: the iterator stores to its node.
 const STORES: u32 = 1;
 
 /// One iterator of an object.
 pub(crate) struct Iterator<'a> {
     pub(crate) name: String,
-    /// Its instructions, 8 bytes each.
+    /// The instructions, 8 bytes each.
     pub(crate) code: &'a [[u8; 8]],
-    /// What the instructions refer to, by their number.
+    /// Names that instructions refer to, by instruction number.
     pub(crate) references: BTreeMap<usize, String>,
     pub(crate) sizes: Option<Sizes>,
-    /// The section, and where in it the code begins.
+    /// The section, and the offset of the code in it.
     pub(crate) section: object::SectionIndex,
     pub(crate) start: u64,
 }
 
-/// Bytes of the structures, and whether the node is stored to, as declared.
+/// Declared sizes of the structures, and whether the node is stored to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sizes {
     pub(crate) window: usize,
@@ -43,7 +44,7 @@ pub(crate) struct Sizes {
     pub(crate) stores: bool,
 }
 
-/// Reads the file as a BPF object.
+/// Parses a BPF object.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Elf<'_>, CompileError> {
     let elf = Elf::parse(bytes).map_err(refuse)?;
     if elf.architecture() != Architecture::Bpf {
@@ -56,12 +57,12 @@ fn refuse(why: object::Error) -> CompileError {
     CompileError::Object(why.to_string())
 }
 
-/// The names of all iterators, in the order of the symbol table.
+/// Returns the names of all iterators, in the order of the symbol table.
 pub(crate) fn names(elf: &Elf<'_>) -> Vec<String> {
     symbols(elf).filter_map(|symbol| symbol.name().ok().map(str::to_owned)).collect()
 }
 
-/// The functions in sections of iterators.
+/// Returns the functions in sections of iterators.
 fn symbols<'e>(
     elf: &'e Elf<'_>,
 ) -> impl core::iter::Iterator<Item = object::read::elf::ElfSymbol64<'e, 'e, LittleEndian>> {
@@ -72,7 +73,7 @@ fn symbols<'e>(
     })
 }
 
-/// The iterator of this name, or the only one.
+/// Returns the iterator of this name, or the only one.
 pub(crate) fn iterator<'a>(elf: &Elf<'a>, wanted: Option<&str>) -> Result<Iterator<'a>, CompileError> {
     let have = names(elf);
     let name = match (wanted, have.as_slice()) {
@@ -99,7 +100,7 @@ pub(crate) fn iterator<'a>(elf: &Elf<'a>, wanted: Option<&str>) -> Result<Iterat
     let mut references = BTreeMap::new();
     for (at, relocation) in section.relocations() {
         let Some(at) = at.checked_sub(start).and_then(|at| usize::try_from(at / 8).ok()) else { continue };
-        // Relocations of BPF code have no addend of their own: it is in the instruction.
+        // Relocations of BPF code have no addend of their own; it is in the instruction.
         let addend =
             code.get(at).map_or(0, |&[_, _, _, _, i0, i1, i2, i3]| u32::from_le_bytes([i0, i1, i2, i3]));
         references.insert(at, target(elf, &relocation, u64::from(addend)));
@@ -108,10 +109,10 @@ pub(crate) fn iterator<'a>(elf: &Elf<'a>, wanted: Option<&str>) -> Result<Iterat
     Ok(Iterator { name, code, references, sizes, section: index, start })
 }
 
-/// What the name of something without a name begins with; the name of its section follows.
+/// Prefix for the name of an unnamed symbol; the name of its section follows.
 pub(crate) const IN_SECTION: &str = "in section ";
 
-/// The name of what a relocation refers to, so many bytes behind its symbol.
+/// Returns the name of a relocation's target, `addend` bytes behind its symbol.
 fn target(elf: &Elf<'_>, relocation: &object::Relocation, addend: u64) -> String {
     let RelocationTarget::Symbol(index) = relocation.target() else { return "something unnamed".into() };
     let symbol = elf.symbol_by_index(index).ok();
@@ -130,7 +131,7 @@ fn target(elf: &Elf<'_>, relocation: &object::Relocation, addend: u64) -> String
     own.map(str::to_owned).or_else(section).unwrap_or_else(|| "something unnamed".into())
 }
 
-/// What the header noted down.
+/// Returns the sizes that the header recorded.
 fn sizes(elf: &Elf<'_>, name: &str) -> Result<Option<Sizes>, CompileError> {
     let Some(section) = elf.section_by_name(&format!("{NOTE}{name}")) else { return Ok(None) };
     let data = section.data().map_err(refuse)?;

@@ -1,43 +1,43 @@
-//! Why there is no program: each refusal with its place in the source and with what to do about it.
+//! Compile errors: each has its location in the source and a way out.
 
 use farmem_traversal::{Area, SPILL_LEN, VerifyError, WINDOW_LEN_MAX};
 use std::fmt;
 use thiserror::Error;
 
-/// Why an object gives no program.
+/// The reason why an object gives no program.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum CompileError {
-    /// The bytes are no BPF object, or one that contradicts itself.
+    /// The bytes are not a BPF object, or contradict themselves.
     #[error("not a little-endian BPF object: {0}")]
     Object(String),
-    /// The object has no function that was declared with `FARMEM_ITERATOR`.
+    /// The object has no function declared with `FARMEM_ITERATOR`.
     #[error("no iterator in this object: declare one with FARMEM_ITERATOR of farmem/iterator.h")]
     NoIterator,
-    /// There are several iterators and none was asked for.
+    /// The object has several iterators, and none was selected.
     #[error("several iterators in this object, choose one: {}", .0.join(", "))]
     Several(Vec<String>),
-    /// There is no iterator of the name that was asked for.
+    /// The object has no iterator with the selected name.
     #[error("no iterator {wanted} in this object, only {}", .have.join(", "))]
     Unknown {
-        /// What was asked for.
+        /// The selected name.
         wanted: String,
-        /// What there is.
+        /// The iterators of the object.
         have: Vec<String>,
     },
     /// An instruction has no counterpart in the instruction set.
     #[error("{place}: {why}")]
     At {
-        /// Where.
+        /// Location of the instruction.
         place: SourceLocation,
-        /// What is wrong, and what to do.
+        /// The reason, and what to do.
         why: Unsupported,
     },
-    /// The whole is refused by the verifier, most often because it is too long.
+    /// The verifier refuses the whole program, most often because it is too long.
     #[error("{name}: {why}{}", hint(.why))]
     Program {
-        /// The iterator.
+        /// Name of the iterator.
         name: String,
-        /// What the verifier says.
+        /// Error of the verifier.
         why: VerifyError,
     },
 }
@@ -49,23 +49,23 @@ fn hint(why: &VerifyError) -> &'static str {
     }
 }
 
-/// A place in the source, as well as it is known.
+/// A location in the source, as far as it is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceLocation {
-    /// The iterator.
+    /// Name of the iterator.
     pub iterator: String,
-    /// The BPF instruction, as a disassembler numbers it.
+    /// Number of the BPF instruction, as a disassembler counts.
     pub instruction: usize,
-    /// Source file and line, when the object says so (`clang -g`).
+    /// Source file and line, if the object has them (`clang -g`).
     pub line: Option<Line>,
 }
 
 /// A line of source.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Line {
-    /// As the object names it.
+    /// Name of the file in the object.
     pub file: String,
-    /// From 1.
+    /// Number of the line, from 1.
     pub number: u32,
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for SourceLocation {
     }
 }
 
-/// Why one instruction is refused.
+/// The reason why one instruction is refused.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Unsupported {
     /// The control flow has a cycle.
@@ -104,7 +104,7 @@ pub enum Unsupported {
         "uses the table or variable {0}: only the node, the scratch pad and local variables are in reach; write constants out, or carry them in the scratch pad"
     )]
     Global(String),
-    /// A table that the source has no name for.
+    /// A table without a name in the source.
     #[error(
         "uses a table that clang laid out in {0}: a constant array, a string, what a local array begins with, or what a built-in function of bits looks up: only the node, the scratch pad and local variables are in reach; write constants out, or carry them in the scratch pad"
     )]
@@ -117,16 +117,16 @@ pub enum Unsupported {
         "an atomic operation: nothing else can touch node or scratch pad within an iteration; read and write them plainly"
     )]
     Atomic,
-    /// An instruction that the compiler of C has no reason to emit.
+    /// An instruction that a C compiler has no reason to emit.
     #[error("the BPF opcode {0:#04x} is not supported: compile with -mcpu=v3")]
     Opcode(u8),
-    /// A register number, a jump or a constant that cannot be.
+    /// An invalid register number, jump or constant.
     #[error("malformed BPF: {0}")]
     Malformed(&'static str),
-    /// The end of the code can be reached.
+    /// The end of the code is reachable.
     #[error("runs off the end of the function: return FARMEM_NEXT(pointer) or FARMEM_RETURN on every path")]
     FallsOff,
-    /// A load or store at a number instead of at one of the three areas.
+    /// A load or store at a number instead of in one of the three areas.
     #[error(
         "follows a pointer within an iteration: only the node at cur_ptr is loaded; return FARMEM_NEXT(pointer) and read there"
     )]
@@ -141,7 +141,7 @@ pub enum Unsupported {
         "the same access reaches the node on one path and the scratch pad or a local variable on another: write it once for each"
     )]
     MixedPointer,
-    /// A pointer comes out of, or goes into, an array of local pointers, at an index that is data.
+    /// A pointer read from, or written to, an array of local pointers at a variable index.
     #[error(
         "takes a pointer out of a local array, or puts one in, at an index that is data, and not all that may be there leads to one place: choose by `if` or `switch`, or index what the pointers lead to"
     )]
@@ -149,10 +149,10 @@ pub enum Unsupported {
     /// The address of the window, the scratch pad or a local variable would become data.
     #[error("takes the address of {} as a value: these are copies without an address in far memory; the node's is cur_ptr", name(*.0))]
     PointerEscapes(Area),
-    /// Arithmetic that is not adding an offset, or a comparison of pointers.
+    /// Pointer arithmetic other than adding an offset, or an ordered comparison of pointers.
     #[error("calculates with the address of {}: index into it instead", name(*.0))]
     PointerArithmetic(Area),
-    /// A value that nothing was written to.
+    /// An uninitialized value.
     #[error("uses a variable that nothing was written to on some path: give it a value where it is declared")]
     Unset,
     /// A constant access behind the largest window.
@@ -161,22 +161,22 @@ pub enum Unsupported {
         /// The last byte of the access.
         last: i64,
     },
-    /// A constant access before the node, or outside of the scratch pad as it was declared.
+    /// A constant access before the node, or outside the declared scratch pad.
     #[error("accesses byte {offset} of {}, which has {len}", name(*.area))]
     Outside {
-        /// The area.
+        /// The accessed area.
         area: Area,
-        /// First byte of the access.
+        /// Offset of the first byte of the access.
         offset: i64,
-        /// Bytes of the area.
+        /// Length of the area.
         len: usize,
     },
-    /// RANK or MATCH of something else than an array of the node.
+    /// RANK or MATCH of anything but an array of the node.
     #[error(
         "searches something else than an array of the node: FARMEM_FIND_RANK and FARMEM_FIND_MATCH take an array that is a member of *win"
     )]
     SearchPlace,
-    /// RANK or MATCH of no element, of more than 64, or of a number of elements that is not constant.
+    /// RANK or MATCH of no element, of more than 64, or of a variable number of elements.
     #[error("searches an array of no element, of more than 64, or of a number that is not constant")]
     SearchCount,
     /// More local variables than fit the spill area.
@@ -184,10 +184,10 @@ pub enum Unsupported {
         "local variables take {bytes} bytes of the stack, {SPILL_LEN} are there: keep large arrays in the scratch pad, or fewer values at once"
     )]
     Stack {
-        /// Bytes from the top of the stack that are touched.
+        /// Bytes used from the top of the stack.
         bytes: i64,
     },
-    /// An access by index in an object that does not say how large the structures are.
+    /// An indexed access in an object without the sizes of the structures.
     #[error("indexes {} of unknown size: declare the iterator with FARMEM_ITERATOR", name(*.0))]
     UnknownSize(Area),
 }

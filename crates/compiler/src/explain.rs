@@ -1,42 +1,43 @@
-//! What an iteration costs and whether it is worth taking to the memory, as a table or as JSON (PULSE 4.1; PROTOCOL 10.16).
+//! The cost of an iteration and the decision to offload it, as a table or as JSON (PULSE 4.1; PROTOCOL
+//! 10.16).
 
 use crate::Compiled;
 use farmem_traversal::{Accelerator, Area, Eta, Insn, SLOTS_MAX};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The account of one program on one accelerator.
+/// The cost of one program on one accelerator.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Explanation {
-    /// The iterator.
+    /// Name of the iterator.
     pub name: String,
-    /// The program's name: the first 16 bytes of the SHA-256 of its encoding, in hex.
+    /// Name of the program: the first 16 bytes of the SHA-256 of its encoding, in hex.
     pub hash: String,
-    /// Bytes of the one LOAD.
+    /// Bytes of the LOAD.
     pub window_bytes: usize,
-    /// Memory lines of 64 bytes in it.
+    /// Memory lines of 64 bytes in the LOAD.
     pub window_lines: usize,
     /// Bytes of the scratch pad.
     pub scratch_bytes: usize,
-    /// Instructions.
+    /// Number of instructions.
     pub instructions: usize,
     /// Instructions on the longest path: PULSE's N.
     pub longest_path: usize,
-    /// The source line with the most instructions on that path, and how many; `None` where the object has no lines.
+    /// The source line with the most instructions on that path; `None` if the object has no lines.
     pub dearest_line: Option<Dearest>,
-    /// Loads and stores of local variables that found no register.
+    /// Loads and stores of local variables without a register.
     pub spills: usize,
-    /// Slots that are left for more instructions.
+    /// Free slots for more instructions.
     pub slots_left: usize,
-    /// Stores to the node, which become part of far memory; `None` in a program that does not declare any.
+    /// Stores to the node, which change far memory; `None` in a program that declares none.
     pub stores: Option<usize>,
     /// RANK and MATCH instructions.
     pub searches: usize,
-    /// Accesses by index, which the engine checks when it runs them.
+    /// Indexed accesses, which the engine checks at run time.
     pub indexed_accesses: usize,
     /// Bytes of the encoded program.
     pub code_bytes: usize,
-    /// BPF instructions it was made from.
+    /// BPF instructions of the source object.
     pub bpf_instructions: usize,
     /// t_c: the logic of the longest path, in picoseconds.
     pub logic_ps: u64,
@@ -48,18 +49,18 @@ pub struct Explanation {
     pub offload: bool,
 }
 
-/// A source line, and its part of the longest path.
+/// A source line with its share of the longest path.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Dearest {
-    /// As the object names it.
+    /// Name of the file in the object.
     pub file: String,
-    /// From 1.
+    /// Number of the line, from 1.
     pub line: u32,
-    /// Instructions, RANK and MATCH counted as on the whole path.
+    /// Number of instructions, with RANK and MATCH weighted as on the whole path.
     pub instructions: u64,
 }
 
-/// Accounts for a program on an accelerator with this eta.
+/// Computes the cost of a program on an accelerator with this eta.
 #[must_use]
 pub fn explain(compiled: &Compiled, accelerator: &Accelerator, eta: Eta) -> Explanation {
     let program = &compiled.program;
@@ -97,7 +98,7 @@ pub fn explain(compiled: &Compiled, accelerator: &Accelerator, eta: Eta) -> Expl
     }
 }
 
-/// Of the lines on the longest path the one with the most instructions; the first of equal ones.
+/// Returns the line with the most instructions on the longest path; the first of equal ones.
 fn dearest(compiled: &Compiled) -> Option<Dearest> {
     let mut lines = BTreeMap::new();
     for (number, insn) in compiled.program.on_longest_path() {

@@ -1,7 +1,8 @@
 //! The control-flow graph of a function, and an order in which every jump leads ahead.
 //!
-//! clang lays blocks out as it likes, with jumps back even where nothing loops. So the order is made anew: a graph without cycles has
-//! a reverse post-order, and in it all edges lead forward (PULSE 4.1). A cycle is a loop that was not unrolled, and is refused.
+//! clang lays blocks out in any order, with backward jumps even without loops. So the blocks are reordered: a
+//! graph without cycles has a reverse post-order, in which all edges lead forward (PULSE 4.1). A cycle is a
+//! loop that was not unrolled, and is refused.
 
 use crate::bpf::{Numbered, Op, Refused};
 use crate::error::Unsupported;
@@ -9,17 +10,17 @@ use farmem_traversal::{Cond, Operand, Reg, Width};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Operations that run one after the other, and where it goes on.
+/// A basic block: operations in sequence, and its successors.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Block {
     /// Positions of the operations, without the one that ends the block.
     pub(crate) body: Range<usize>,
-    /// The slot to name when the end is refused.
+    /// The slot for errors about the end.
     pub(crate) last: usize,
     pub(crate) end: End,
 }
 
-/// Where it goes on; numbers of blocks.
+/// The end of a block, with numbers of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     Goto(usize),
@@ -32,7 +33,7 @@ pub(crate) enum End {
         fall: usize,
     },
     Exit,
-    /// Behind the last operation: refused when it can be reached.
+    /// Behind the last operation: refused if reachable.
     Nowhere,
 }
 
@@ -42,7 +43,7 @@ pub(crate) struct Cycle {
     pub(crate) from: usize,
 }
 
-/// The blocks of a function; the first is the entry.
+/// Returns the blocks of a function; the first is the entry.
 pub(crate) fn blocks(ops: &[Numbered]) -> Vec<Block> {
     let mut starts = BTreeMap::from([(0, 0)]);
     for (at, numbered) in ops.iter().enumerate() {
@@ -84,7 +85,7 @@ fn block(ops: &[Numbered], range: Range<usize>, number: impl Fn(usize) -> Option
 }
 
 impl End {
-    /// The blocks it may lead to: taken, then fallen through to.
+    /// Returns the successors: the taken one, then the fall-through.
     pub(crate) const fn successors(self) -> [Option<usize>; 2] {
         match self {
             Self::Goto(to) => [None, Some(to)],
@@ -94,10 +95,10 @@ impl End {
     }
 }
 
-/// The blocks that the entry reaches, in reverse post-order.
+/// Returns the blocks that the entry reaches, in reverse post-order.
 ///
 /// # Errors
-/// The loop that is in the way, or an end of the code that can be reached.
+/// A loop, or a reachable end of the code.
 pub(crate) fn ordered(blocks: &[Block]) -> Result<Vec<usize>, Refused> {
     let order = reverse_post_order(blocks.len(), |block| blocks[block].end.successors());
     let order = order.map_err(|cycle| (blocks[cycle.from].last, Unsupported::Loop))?;
@@ -107,7 +108,8 @@ pub(crate) fn ordered(blocks: &[Block]) -> Result<Vec<usize>, Refused> {
     }
 }
 
-/// The nodes that node 0 reaches, each before all that it leads to. The second successor of a node comes as soon behind it as can be.
+/// Returns the nodes that node 0 reaches, each before its successors. The second successor of a node follows
+/// as soon as possible.
 pub(crate) fn reverse_post_order(
     count: usize,
     successors: impl Fn(usize) -> [Option<usize>; 2],
@@ -120,7 +122,8 @@ pub(crate) fn reverse_post_order(
     }
     let mut marks = vec![Mark::New; count];
     let mut done = Vec::with_capacity(count);
-    // An explicit stack: code from a file may nest as deep as it is long. Each entry has the successors that are still to be visited.
+    // An explicit stack, because code from a file may nest as deep as it is long. Each entry has the
+    // successors still to visit.
     let mut path = Vec::new();
     let mut enter = Some(0);
     loop {

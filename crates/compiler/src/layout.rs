@@ -1,15 +1,17 @@
-//! From blocks to the list of instructions: nothing is computed that no instruction reads, every jump leads ahead, and few jumps are left.
+//! Block layout: from blocks to the list of instructions. Dead computations are removed, every jump leads
+//! ahead, and few jumps remain.
 
 use crate::bpf::RESULT;
 use crate::graph::reverse_post_order;
 use crate::lower::{Code, Leave, Target};
 use farmem_traversal::{Cond, Insn, Operand, Reg};
 
-/// Lays out the blocks, of which the first is the entry and `order` has all that are reached, each before those that it leads to.
+/// Lays out the blocks. The first is the entry, and `order` has all reachable ones, each before its
+/// successors.
 ///
-/// Answers the instructions, each with the slot that it comes from.
+/// Returns the instructions, each with its slot.
 pub(crate) fn lay_out(mut codes: Vec<Code>, order: &[usize]) -> Vec<(Insn, usize)> {
-    // Each round that goes on has removed something.
+    // Each iteration removes something, so the loop ends.
     while thread(&mut codes) | remove_unread(&mut codes, order) {}
     let order = reverse_post_order(codes.len(), |block| successors(codes[block].leave));
     emit(&codes, &order.expect("a part of a graph without cycles"))
@@ -26,7 +28,7 @@ fn successors(leave: Leave) -> [Option<usize>; 2] {
     }
 }
 
-/// Leads edges past blocks that do nothing. True when something changed.
+/// Threads edges past empty blocks. Returns true if something changed.
 fn thread(codes: &mut [Code]) -> bool {
     let mut changed = false;
     for block in 0..codes.len() {
@@ -71,7 +73,7 @@ const fn operand_bit(operand: Operand) -> Set {
     }
 }
 
-/// Removes computations and constant loads whose result is not read. True when something changed.
+/// Removes computations and constant loads with unread results. Returns true if something changed.
 fn remove_unread(codes: &mut [Code], order: &[usize]) -> bool {
     let mut live_in = vec![0; codes.len()];
     let mut changed = false;
@@ -99,14 +101,15 @@ fn remove_unread(codes: &mut [Code], order: &[usize]) -> bool {
     changed
 }
 
-/// Whether an instruction is needed, given what is read behind it; `live` becomes what is read before it.
+/// Returns whether an instruction is needed, given the registers read behind it in `live`; updates `live` to
+/// those read before it.
 fn keep(insn: &Insn, live: &mut Set) -> bool {
     let (writes, reads, acts) = match *insn {
         Insn::Alu { op: farmem_traversal::AluOp::Mov, dst, src, .. } => (bit(dst), operand_bit(src), false),
         Insn::Alu { dst, src, .. } => (bit(dst), bit(dst) | operand_bit(src), false),
         Insn::Unary { dst, .. } => (bit(dst), bit(dst), false),
         Insn::Imm64 { dst, .. } => (bit(dst), 0, false),
-        // A load by index may fault, and so acts.
+        // An indexed load may fault, which is an effect.
         Insn::Load { dst, from, .. } => (bit(dst), from.index.map_or(0, bit), from.index.is_some()),
         Insn::Store { to, src, .. } => (0, to.index.map_or(0, bit) | operand_bit(src), true),
         Insn::Search { dst, search } => (bit(dst), bit(search.key), false),
@@ -121,7 +124,7 @@ fn keep(insn: &Insn, live: &mut Set) -> bool {
     true
 }
 
-/// Writes the blocks one behind the other and fills the jumps in.
+/// Emits the blocks in order and resolves the jumps.
 fn emit(codes: &[Code], order: &[usize]) -> Vec<(Insn, usize)> {
     let mut out = Vec::new();
     let mut starts = vec![0; codes.len()];
@@ -153,7 +156,7 @@ fn emit(codes: &[Code], order: &[usize]) -> Vec<(Insn, usize)> {
             Target::Block(block) => starts[block],
             ending => ending_behind(&mut out, at, plain(ending)),
         };
-        // A program of more instructions than a target can name is too long anyway, and refused for that.
+        // A program with more instructions than fit a target is too long anyway, and refused for that.
         let to = u16::try_from(to).unwrap_or(u16::MAX);
         match &mut out[at].0 {
             Insn::Branch { target, .. } | Insn::Jump { target } => *target = to,
@@ -163,7 +166,7 @@ fn emit(codes: &[Code], order: &[usize]) -> Vec<(Insn, usize)> {
     out
 }
 
-/// The instruction that goes to a target without a condition.
+/// Returns the instruction that reaches a target unconditionally.
 const fn plain(target: Target) -> Insn {
     match target {
         Target::Block(_) => Insn::Jump { target: 0 },
@@ -172,7 +175,7 @@ const fn plain(target: Target) -> Insn {
     }
 }
 
-/// Where the first such ending behind an instruction is; put at the end when there is none.
+/// Returns the first equal ending behind an instruction; appends one if there is none.
 fn ending_behind(out: &mut Vec<(Insn, usize)>, at: usize, ending: Insn) -> usize {
     let found = out[at..].iter().position(|(insn, _)| *insn == ending);
     found.map_or_else(
@@ -185,7 +188,7 @@ fn ending_behind(out: &mut Vec<(Insn, usize)>, at: usize, ending: Insn) -> usize
     )
 }
 
-/// Turns a branch around when that saves a jump: the side that is not taken is best the next block, else an ending.
+/// Inverts a branch if that saves a jump: the fall-through is best the next block, else an ending.
 fn arrange(cond: Cond, taken: Target, fall: Target, next: Option<Target>) -> (Cond, Target, Target) {
     let cost = |target| match target {
         to if Some(to) == next => 0,

@@ -1,11 +1,14 @@
-//! From C and C++ to traversal programs: stock clang's BPF object in, a verified [`Program`] out (PULSE 4.1, "Translating iterator
-//! code to PULSE ISA"; docs/iterators.md).
+//! The compiler from C and C++ to traversal programs: stock clang's BPF object in, a verified [`Program`] out
+//! (PULSE 4.1, "Translating iterator code to PULSE ISA"; docs/iterators.md).
 //!
-//! [`clang::compile`] runs clang on a source file, [`compile`] translates the object: the control-flow graph without cycles is
-//! laid out anew so that every jump leads ahead, pointers into window, scratch pad and stack become places in those areas, what the
-//! function returns becomes NEXT_ITER and RETURN. The compiler refuses what it cannot translate, with the source line and with what to do.
+//! [`clang::compile`] runs clang on a source file; [`compile`] translates the object:
 //!
-//! No role trusts a program that comes out: it verifies each as it does one from the wire.
+//! - The control-flow graph without cycles is laid out so that every jump leads ahead.
+//! - Pointers into window, scratch pad and stack become locations in these areas.
+//! - The function's result becomes NEXT_ITER or RETURN.
+//!
+//! The compiler refuses code that it cannot translate; the error has the source line and a way out. No role
+//! trusts a compiled program: each verifies it as one from the wire.
 #![forbid(unsafe_code)]
 
 pub mod clang;
@@ -29,25 +32,26 @@ use farmem_traversal::{Program, SCRATCH_LEN_MAX, VerifyError, WINDOW_LEN_MAX};
 use lines::{Lines, Sections};
 use std::fmt::Write as _;
 
-/// An iterator, translated.
+/// A translated iterator.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// Its name.
+    /// Name of the iterator.
     pub name: String,
-    /// What it became.
+    /// The program.
     pub program: Program,
-    /// Bytes of its node, as it was declared. The load window may reach behind it: where an array without a length ends the structure.
+    /// Declared bytes of the node. The load window may be longer if a flexible array ends the structure.
     pub node_bytes: Option<usize>,
-    /// BPF instructions that it was made from.
+    /// Number of BPF instructions.
     pub bpf_instructions: usize,
-    /// The source line of each instruction of the program, where the object says it.
+    /// The source line of each instruction of the program, if the object has it.
     pub lines: Vec<Option<Line>>,
 }
 
-/// Translates one iterator of a BPF object: the one of this name, or the only one.
+/// Translates one iterator of a BPF object: the named one, or the only one.
 ///
 /// # Errors
-/// [`CompileError`]: no object, no such iterator, or the first thing in it that the instruction set does not have.
+/// [`CompileError`]: no object, no such iterator, or the first construct without a counterpart in the
+/// instruction set.
 pub fn compile(object: &[u8], iterator: Option<&str>) -> Result<Compiled, CompileError> {
     let elf = elf::parse(object)?;
     let iterator = elf::iterator(&elf, iterator)?;
@@ -58,7 +62,7 @@ pub fn compile(object: &[u8], iterator: Option<&str>) -> Result<Compiled, Compil
     let refuse = |why| CompileError::Program { name: name.clone(), why };
     check_sizes(iterator.sizes).map_err(refuse)?;
     let translated = translate(&iterator).map_err(|(slot, why)| CompileError::At {
-        // What clang put in for several lines has none of its own: the line before it is near enough.
+        // An instruction that clang merged from several lines has no line; the previous one is close enough.
         place: SourceLocation {
             iterator: name.clone(),
             instruction: slot,
@@ -79,7 +83,7 @@ pub fn compile(object: &[u8], iterator: Option<&str>) -> Result<Compiled, Compil
     })
 }
 
-/// The names of the iterators in a BPF object.
+/// Returns the names of the iterators in a BPF object.
 ///
 /// # Errors
 /// [`CompileError::Object`]
@@ -88,7 +92,7 @@ pub fn iterators(object: &[u8]) -> Result<Vec<String>, CompileError> {
 }
 
 impl Compiled {
-    /// The text form, with the source lines as comments. It assembles to the same program.
+    /// Returns the text form, with the source lines as comments. It assembles to the same program.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("; {}\n", self.name);
@@ -108,7 +112,7 @@ impl Compiled {
     }
 }
 
-/// The header's checks, for objects that were made without it.
+/// Repeats the header's checks, for objects made without it.
 fn check_sizes(sizes: Option<elf::Sizes>) -> Result<(), VerifyError> {
     match sizes {
         Some(sizes) if sizes.window > WINDOW_LEN_MAX => Err(VerifyError::WindowLen(sizes.window)),

@@ -1,4 +1,5 @@
-//! From instructions to source lines, by the object's DWARF line table. An object without one is fine: nothing is found then.
+//! Source lines of instructions, by the object's DWARF line table. Lookups find nothing in an object without
+//! one.
 
 use crate::elf::Elf;
 use crate::error::Line;
@@ -8,12 +9,12 @@ use object::{
 };
 use std::convert::Infallible;
 
-/// Relocations of BPF debug sections: a word of 64 or 32 bits, and one of 32 bits that no loader touches.
+/// Relocations of BPF debug sections: a word of 64 or 32 bits, and one of 32 bits that loaders ignore.
 const R_BPF_64_ABS64: u32 = 2;
 const R_BPF_64_ABS32: u32 = 3;
 const R_BPF_64_NODYLD32: u32 = 4;
 
-/// The header whose functions are inlined into iterators: the author of the iterator wants the line that uses them.
+/// The header whose functions are inlined into iterators: errors name the line that uses them.
 const HEADER: &str = "farmem/iterator.h";
 
 /// The debug sections of an object, relocated.
@@ -25,7 +26,7 @@ pub(crate) struct Lines<'a> {
 }
 
 impl Sections {
-    /// Copies them from an object.
+    /// Copies the sections from an object.
     pub(crate) fn of(elf: &Elf<'_>) -> Self {
         let Ok(sections) = DwarfSections::load(|id| Ok::<_, Infallible>(section(elf, id)));
         Self(sections)
@@ -33,13 +34,13 @@ impl Sections {
 }
 
 impl<'a> Lines<'a> {
-    /// Reads them.
+    /// Parses the sections.
     pub(crate) fn of(sections: &'a Sections) -> Self {
         let dwarf = sections.0.borrow(|section| EndianSlice::new(section, LittleEndian));
         Self { context: addr2line::Context::from_dwarf(dwarf).ok() }
     }
 
-    /// The line at a byte of a section: where the author wrote it, not where the header did.
+    /// Returns the line at a byte of a section: in the author's file, not in the header.
     pub(crate) fn find(&self, section: SectionIndex, at: u64) -> Option<Line> {
         let context = self.context.as_ref()?;
         let probe = base(section).wrapping_add(at);
@@ -61,12 +62,12 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// The sections of an object all begin at 0. For the debugger's eyes each gets a place of its own.
+/// Returns a base address for a section. All sections of an object begin at 0, so each gets a separate base.
 fn base(section: SectionIndex) -> u64 {
     (section.0 as u64) << 32
 }
 
-/// A debug section with its relocations applied; empty when there is none.
+/// Returns a debug section with its relocations applied; empty if there is none.
 fn section(elf: &Elf<'_>, id: SectionId) -> Vec<u8> {
     let Some(section) = elf.section_by_name(id.name()) else { return Vec::new() };
     let mut data = section.uncompressed_data().map(|data| data.into_owned()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Which registers a block may still read: what another one holds does not matter to it.
+//! Liveness: the registers that a block may still read.
 
 use crate::bpf::{CUR_PTR, Numbered, Op, RESULT, SCRATCH, WINDOW};
 use crate::graph::{Block, End};
@@ -25,8 +25,7 @@ impl Registers {
     }
 }
 
-/// What each block reads, itself or behind it, before it writes it. `order` has the blocks that are reached, each before those that it leads
-/// to.
+/// Returns the live-in registers of each block. `order` has the reachable blocks, each before its successors.
 pub(crate) fn live(ops: &[Numbered], blocks: &[Block], order: &[usize]) -> Vec<Registers> {
     let mut live = vec![Registers::default(); blocks.len()];
     for &number in order.iter().rev() {
@@ -47,7 +46,7 @@ pub(crate) fn live(ops: &[Numbered], blocks: &[Block], order: &[usize]) -> Vec<R
     live
 }
 
-/// What an operation writes, and what it reads.
+/// Returns the registers that an operation writes, and those that it reads.
 fn touches(op: Op) -> (Registers, Registers) {
     let of = Registers::of;
     match op {

@@ -1,8 +1,7 @@
-//! From BPF operations to instructions of the ISA: one pass over the blocks in their order, with what is known at each point.
+//! Lowering of BPF operations to instructions of the ISA: one pass over the blocks with abstract values.
 //!
-//! Memory operands become accesses to window, scratch pad and spill area: at a constant place when every path agrees on it, by index
-//! otherwise; the engine guards those when it runs (PROTOCOL 10.13). What a function returns becomes RETURN and NEXT_ITER, on
-//! each edge by what is known of r0 there.
+//! Memory operands become accesses to window, scratch pad and spill area: constant if every path agrees on
+//! the location, else indexed and checked at run time (PROTOCOL 10.13). Results become RETURN or NEXT_ITER.
 
 use crate::bpf::{CUR_PTR, Numbered, Op, RESULT, Refused, SCRATCH, STACK, WINDOW};
 use crate::elf::Sizes;
@@ -15,7 +14,7 @@ use farmem_traversal::{
     SearchOp, Size, UnaryOp, WINDOW_LEN_MAX, Width,
 };
 
-/// Where control goes.
+/// A target of control flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
     /// A copy of a block, by its number.
@@ -26,53 +25,53 @@ pub(crate) enum Target {
     Next,
 }
 
-/// How a block ends.
+/// The end of a lowered block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Leave {
     Goto(Target),
     Branch { width: Width, cond: Cond, left: Reg, right: Operand, taken: Target, fall: Target },
 }
 
-/// A block of the program, with the slots that its instructions come from.
+/// A lowered block, with the slots of its instructions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Code {
     pub(crate) insns: Vec<(Insn, usize)>,
     pub(crate) leave: Leave,
-    /// The slot that its end comes from.
+    /// The slot of the block's end.
     pub(crate) last: usize,
 }
 
-/// How far the accesses reach.
+/// The extent of the accesses.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Reach {
-    /// Bytes of the node up to the last one that a constant access touches.
+    /// Bytes of the node up to the last constant access.
     window: usize,
-    /// The same of the scratch pad.
+    /// Bytes of the scratch pad up to the last constant access.
     scratch: usize,
-    /// Accesses to the node by index.
+    /// True if the node is accessed by index.
     window_indexed: bool,
 }
 
 impl Reach {
-    /// The load window (PULSE 4.1): what constant loads reach, all of the node when it is indexed; one byte at least.
+    /// Returns the load window (PULSE 4.1): the extent of constant loads or an indexed node, or 1 byte.
     pub(crate) fn window_len(&self, sizes: Option<Sizes>) -> usize {
         let declared = sizes.filter(|_| self.window_indexed).map_or(1, |sizes| sizes.window);
         self.window.max(declared)
     }
 
-    /// The scratch pad: as declared; what is reached when nothing is.
+    /// Returns the scratch pad: the declared size, or the extent of accesses if none is declared.
     pub(crate) fn scratch_len(&self, sizes: Option<Sizes>) -> usize {
         sizes.map_or(self.scratch, |sizes| sizes.scratch)
     }
 }
 
-/// What blocks become: their code, the first of which is the entry; an order in which all edges between them lead ahead; how far they reach.
+/// The lowered blocks, the entry first; an order in which all edges lead ahead; the extent of the accesses.
 type Lowered = (Vec<Code>, Vec<usize>, Reach);
 
 /// Lowers the blocks of `order`, in which all edges lead ahead.
 ///
-/// clang likes to make one access of two: `which ? win->key : sp->key` becomes an access through a pointer that leads to the node on one
-/// path and to the scratch pad on the other. Where that happens, blocks are lowered once for each kind of paths that lead there.
+/// clang may merge two accesses: `which ? win->key : sp->key` becomes one through a pointer that leads to the
+/// node on one path and to the scratch pad on the other. Blocks are then lowered once per kind of path.
 pub(crate) fn lower(
     ops: &[Numbered],
     blocks: &[Block],
@@ -89,7 +88,7 @@ pub(crate) fn lower(
     }
 }
 
-/// Copies of blocks that are made at most; more would make a program far too long.
+/// Most copies of blocks; more would make a program far too long.
 const COPIES_MAX: usize = 2048;
 
 fn pass(
@@ -105,7 +104,7 @@ fn pass(
     let (mut codes, mut places) = (Vec::new(), Vec::new());
     for &number in order {
         let block = &blocks[number];
-        // A block that is only entered to leave at once was resolved on its edges.
+        // A block that only returns was resolved on its incoming edges.
         for (copy, mut state) in core::mem::take(&mut pass.states[number]) {
             let mut insns = Vec::new();
             for numbered in &ops[block.body.clone()] {
@@ -124,12 +123,12 @@ fn pass(
 struct Pass<'a> {
     blocks: &'a [Block],
     sizes: Option<Sizes>,
-    /// The registers that matter to each block, when paths on which they hold pointers into different areas are kept apart.
+    /// The live registers of each block, if paths with pointers into different areas are kept apart.
     apart: Option<&'a [Registers]>,
     reach: Reach,
-    /// What is known at the start of each copy of a block, joined from the edges seen so far; and the number of the copy.
+    /// The abstract state at the start of each copy of a block, joined over the edges; and the copy's number.
     states: Vec<Vec<(usize, AbstractState)>>,
-    /// Copies so far.
+    /// Number of copies so far.
     copies: usize,
 }
 
@@ -206,7 +205,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The array and the key that a call hands over.
+    /// Returns the search of a call: array and key.
     fn search(&mut self, state: &AbstractState, op: SearchOp, size: Size) -> Result<Search, Unsupported> {
         let Value::Pointer { area: Area::Window, at: At::Is(start), .. } = state.get(WINDOW) else {
             return Err(Unsupported::SearchPlace);
@@ -251,7 +250,7 @@ impl Pass<'_> {
         Ok(to)
     }
 
-    /// Where an access lies in the ISA.
+    /// Returns the memory operand of an access.
     fn place(&mut self, base: Value, reg: Reg, offset: i16, size: Size) -> Result<MemOperand, Unsupported> {
         let (area, at) = match base {
             Value::Pointer { area, at, .. } => (area, at),
@@ -276,7 +275,7 @@ impl Pass<'_> {
         Ok(MemOperand { area, index, offset })
     }
 
-    /// An access at a constant place: inside, and remembered.
+    /// Checks and records a constant access.
     fn constant(&mut self, area: Area, start: i64, size: usize) -> Result<i16, Unsupported> {
         let bytes = i64::try_from(size).expect("at most 512");
         let outside = |len| Unsupported::Outside { area, offset: start, len };
@@ -307,7 +306,7 @@ impl Pass<'_> {
         Ok(i16::try_from(offset).expect("at most 256"))
     }
 
-    /// Bytes of an area, as declared; of the scratch pad at most what is possible.
+    /// Returns the declared length of an area; without a declaration, the maximum.
     fn len(&self, area: Area) -> usize {
         match area {
             Area::Window => self.sizes.map_or(WINDOW_LEN_MAX, |sizes| sizes.window),
@@ -316,7 +315,7 @@ impl Pass<'_> {
         }
     }
 
-    /// An access by index: the register counts from the beginning of the area, of the stack from its top.
+    /// Returns the offset of an indexed access. Registers count from the area's start, or the stack's top.
     fn indexed(&mut self, area: Area, offset: i16) -> Result<i16, Unsupported> {
         match area {
             Area::Spill => {
@@ -361,7 +360,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Goes to a block, or ends right here when that is all the block does and r0 is known.
+    /// Follows an edge to a block, or ends right here if the block only returns and r0 is known.
     fn edge(&mut self, to: usize, state: AbstractState) -> Result<Target, Unsupported> {
         let block = &self.blocks[to];
         if block.body.is_empty()
@@ -373,7 +372,7 @@ impl Pass<'_> {
         self.enter(to, &state).map(Target::Block)
     }
 
-    /// The copy of a block for what is known when it is entered.
+    /// Returns the copy of a block for the abstract state at its entry.
     fn enter(&mut self, to: usize, state: &AbstractState) -> Result<usize, Unsupported> {
         let fits = |known: &AbstractState| self.apart.is_none_or(|live| known.is_of_a_kind(state, live[to]));
         if let Some((copy, known)) = self.states[to].iter_mut().find(|(_, known)| fits(known)) {
@@ -390,7 +389,7 @@ impl Pass<'_> {
     }
 }
 
-/// The register that an operation writes.
+/// Returns the register that an operation writes.
 const fn written(op: Op) -> Option<Reg> {
     match op {
         Op::Alu { dst, .. }
@@ -411,7 +410,7 @@ fn operand(state: &AbstractState, operand: Operand) -> Value {
     }
 }
 
-/// What an operation leaves in `dst`.
+/// Computes the abstract result of an operation.
 fn alu(state: &AbstractState, width: Width, op: AluOp, dst: Reg, src: Operand) -> Result<Value, Unsupported> {
     let right = operand(state, src);
     match (op, width) {
@@ -428,7 +427,7 @@ fn alu(state: &AbstractState, width: Width, op: AluOp, dst: Reg, src: Operand) -
         (AluOp::Add, Width::W64, Value::Number(by), Value::Pointer { area, at, zeros }) => {
             Ok(moved(area, at, zeros, by, None))
         }
-        // An addition to clang, which knows how the place is aligned.
+        // clang uses `or` as an addition if it knows the alignment.
         (AluOp::Or, Width::W64, Value::Pointer { area, at, zeros }, Value::Number(by))
             if by.may().checked_shr(zeros).unwrap_or(0) == 0 =>
         {
@@ -454,7 +453,7 @@ fn alu(state: &AbstractState, width: Width, op: AluOp, dst: Reg, src: Operand) -
     }
 }
 
-/// A pointer, and a number that is added: what the register `index` holds, where that register goes on holding it.
+/// Returns a pointer after an addition; `index` is the register with the addend, if it keeps its value.
 fn moved(area: Area, at: At, zeros: u32, by: Fact, index: Option<Reg>) -> Value {
     let at = match (at, by, index) {
         (At::Is(at), Fact::Within { .. }, Some(index)) => At::Sum(index, at),
@@ -470,7 +469,7 @@ fn moved(area: Area, at: At, zeros: u32, by: Fact, index: Option<Reg>) -> Value 
     Value::Pointer { area, at, zeros: zeros.min(by.may().trailing_zeros()) }
 }
 
-/// Where in the spill area an array begins whose word a load takes, and what is known of the index, in bytes.
+/// Returns a local array's start in the spill area and the abstract index in bytes, for a load of a word.
 fn array(state: &AbstractState, base: Reg, offset: i16) -> Option<(i64, Fact)> {
     let Value::Pointer { at: At::Sum(index, more), .. } = state.get(base) else { return None };
     let index = state.get(index).number().ok()?;
@@ -478,7 +477,7 @@ fn array(state: &AbstractState, base: Reg, offset: i16) -> Option<(i64, Fact)> {
     Some((more.checked_add(i64::from(offset))?.checked_add(top)?, index))
 }
 
-/// The constant that a register is known to hold, where a store can have it in itself.
+/// Returns a register's known constant as an immediate, if a store can have it.
 fn constant_operand(state: &AbstractState, src: Operand) -> Operand {
     match operand(state, src) {
         Value::Number(Fact::Is(value)) => i32::try_from(value.cast_signed()).map_or(src, Operand::Imm),
@@ -486,13 +485,13 @@ fn constant_operand(state: &AbstractState, src: Operand) -> Operand {
     }
 }
 
-/// Turns the low bytes of `dst` around, and makes zeros of the others. Halves, then halves of halves change places, as far as two registers
-/// do it: the second one is the top of the stack, which is the number 0 in the program that comes out, and is made so again.
+/// Reverses the low bytes of `dst` and clears the others, by exchanging halves, then halves of halves. Uses the
+/// top of the stack, whose value in the translated program is 0, and restores it.
 fn swap(size: Size, dst: Reg, mut emit: impl FnMut(Insn)) {
     let width = if size == Size::B8 { Width::W64 } else { Width::W32 };
     let alu = |op, dst, src| Insn::Alu { width, op, dst, src };
     if size == Size::B2 {
-        // The two bytes twice, and of them the two in the middle.
+        // The two bytes twice, and the middle two of them.
         for (op, by) in [(AluOp::And, 0xffff), (AluOp::Mul, 0x1_0001), (AluOp::Shr, 8), (AluOp::And, 0xffff)]
         {
             emit(alu(op, dst, Operand::Imm(by)));
@@ -528,7 +527,7 @@ fn extend(width: Width, bits: u8, dst: Reg, mut emit: impl FnMut(Insn)) {
     emit(Insn::Alu { width, op: AluOp::Sar, dst, src });
 }
 
-/// Numbers compare with numbers. Pointers into one area are equal or not; their order means nothing to an author.
+/// Checks a comparison: numbers with numbers, or pointers into one area for equality.
 fn compare(
     state: &AbstractState,
     width: Width,
@@ -552,7 +551,7 @@ fn compare(
     Ok(())
 }
 
-/// Whether a pointer is compared with NULL.
+/// Returns whether a pointer is compared with NULL.
 fn is_null_check(cond: Cond, left: Value, right: Value) -> bool {
     matches!(cond, Cond::Eq | Cond::Ne)
         && matches!(
@@ -561,7 +560,7 @@ fn is_null_check(cond: Cond, left: Value, right: Value) -> bool {
         )
 }
 
-/// Whether a branch is taken, when that is known: a pointer into an area is not NULL, whatever number it is in the program that comes out.
+/// Returns whether a branch is taken, if known: a pointer into an area is never NULL.
 fn decided(state: &AbstractState, width: Width, cond: Cond, left: Reg, right: Operand) -> Option<bool> {
     let equal = match (state.get(left), operand(state, right)) {
         (left, right) if width == Width::W64 && is_null_check(cond, left, right) => false,
@@ -578,7 +577,7 @@ fn decided(state: &AbstractState, width: Width, cond: Cond, left: Reg, right: Op
     }
 }
 
-/// What a comparison with a constant says about the register on either side.
+/// Refines the abstract register on both sides of a comparison with a constant.
 fn learn(
     jumped: &mut AbstractState,
     fallen: &mut AbstractState,

@@ -1,5 +1,6 @@
-//! The translation against BPF itself: random functions, run by a plain interpreter of BPF over real addresses and by the program that
-//! they became. They end alike, with the same pointer and the same scratch pad.
+//! The translation against BPF itself: a plain interpreter of BPF over real addresses runs random functions,
+//! and the interpreter runs their translations. Both end alike, with the same pointer and the same scratch
+//! pad.
 
 use crate::elf::{Iterator, Sizes};
 use crate::{bpf, translate};
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 mod generate;
 mod model;
 
-/// The sizes that the random functions are made for.
+/// The sizes for the random functions.
 const SIZES: Sizes = Sizes { window: 128, scratch: 64, stores: false };
 
 fn iterator(code: &[[u8; 8]], sizes: Option<Sizes>) -> Iterator<'_> {
@@ -27,7 +28,7 @@ fn program(code: &[[u8; 8]]) -> Program {
     Program::from_instructions(translated.window_len, translated.scratch_len, insns).expect("it verifies")
 }
 
-/// Well-formed functions are never refused, and mean the same.
+/// Well-formed functions are never refused, and keep their meaning.
 #[test]
 fn random_functions_mean_what_they_mean_in_bpf() {
     let mut ends = BTreeMap::new();
@@ -51,7 +52,7 @@ fn random_functions_mean_what_they_mean_in_bpf() {
 
             *ends_of.borrow_mut().entry(format!("{step:?}")).or_insert(0) += 1;
             match expected {
-                // C says nothing about an access outside; the ISA ends there, and nothing else is touched.
+                // C does not define an access outside an area; the ISA ends there, without another effect.
                 End::Outside => prop_assert_eq!(step, Step::Fault),
                 End::Returned(0) => prop_assert_eq!((step, ptr.0), (Step::Return, cur_ptr)),
                 End::Returned(next) => prop_assert_eq!((step, ptr.0), (Step::Next, next)),
@@ -60,20 +61,21 @@ fn random_functions_mean_what_they_mean_in_bpf() {
             Ok(())
         })
         .unwrap_or_else(|why| panic!("{why}"));
-    // All three ends come up, none by chance only.
+    // All three ends occur often.
     assert!(ends.len() == 3 && ends.values().all(|&count| count >= 100), "{ends:?}");
 }
 
 proptest! {
     #![proptest_config(Config { cases: 2_000, failure_persistence: None, ..Config::default() })]
 
-    /// Any bytes are refused or translated to something that verifies, or that the verifier refuses: nothing panics, nothing runs on.
+    /// Any bytes are refused or translated, and the result passes or fails verification: no panic, no endless
+    /// loop.
     #[test]
     fn any_bytes_are_dealt_with(code in prop::collection::vec(any::<[u8; 8]>(), 1..60), sizes in any::<bool>()) {
         check(&code, sizes);
     }
 
-    /// The same of code that is nearly right: one slot of a good function is changed.
+    /// Nearly valid code: one slot of a valid function is changed.
     #[test]
     fn spoilt_functions_are_dealt_with(function in generate::function(), at in any::<prop::sample::Index>(), byte in 0..8_usize, value in any::<u8>()) {
         let mut code = function.code();
@@ -92,7 +94,7 @@ fn check(code: &[[u8; 8]], sizes: bool) {
     }
 }
 
-/// Each refusal of a single instruction, by number; what C makes of them is in tests/refused.rs.
+/// Each refusal of a single instruction, by number; tests/refused.rs has the C sources.
 #[test]
 fn instructions_that_are_not_ours() {
     use crate::Unsupported;
@@ -122,7 +124,7 @@ fn instructions_that_are_not_ours() {
     }
 }
 
-/// What clang-19 emits with -mcpu=v4: sign-extending loads and moves, long jumps.
+/// Instructions of clang-19 with -mcpu=v4: sign-extending loads and moves, long jumps.
 #[test]
 fn sign_extension_and_long_jumps_of_v4() {
     let code = [
@@ -145,7 +147,8 @@ fn sign_extension_and_long_jumps_of_v4() {
     assert_eq!((word(0), word(8), word(16)), (-2, -128, 0xffff_ff80));
 }
 
-/// A comparison of 32 bits says nothing about the other 32: a pointer whose low half is zero is one.
+/// A comparison of 32 bits gives no information about the other 32: a pointer whose low half is zero is
+/// valid.
 #[test]
 fn half_a_pointer_is_not_the_pointer() {
     let code = [
@@ -163,7 +166,7 @@ fn half_a_pointer_is_not_the_pointer() {
     }
 }
 
-/// A move of 32 bits takes the low half of a constant: here nothing, and so RETURN.
+/// A move of 32 bits takes the low half of a constant: here 0, so RETURN.
 #[test]
 fn half_a_constant_is_not_the_constant() {
     let code = [
@@ -188,7 +191,7 @@ fn an_index_needs_a_size() {
     assert_eq!(refused, Some((2, crate::Unsupported::UnknownSize(farmem_traversal::Area::Window))));
     let program = program(&code);
     assert_eq!(program.window_len(), SIZES.window);
-    // The sum is in the access: load, load, compare, next, return.
+    // The access includes the sum: load, load, compare, next, return.
     assert_eq!(program.instructions().len(), 5);
     let mut window = [0; 128];
     window[120] = 9;
@@ -204,7 +207,7 @@ fn an_index_needs_a_size() {
     }
 }
 
-/// One pass, one answer: decoding knows every slot by its number.
+/// Decoding is one pass, and knows every slot by its number.
 #[test]
 fn constants_take_two_slots() {
     let code = [

@@ -1,43 +1,44 @@
-//! What is known of a register or a stack slot without running the program: number or pointer, and into what.
+//! Abstract values of registers and stack slots: number or pointer, and into which area.
 //!
-//! In the program that comes out a pointer is the number of bytes from the beginning of its area, of the stack from its top. So
-//! pointer arithmetic is arithmetic, joins need no code, and there is no host address that could escape.
+//! In the translated program, a pointer is the number of bytes from the beginning of its area; for the stack,
+//! from its top. So pointer arithmetic is plain arithmetic, joins need no code, and no host address can
+//! escape.
 
 use crate::bpf::{CUR_PTR, SCRATCH, STACK, WINDOW};
 use crate::error::Unsupported;
 use crate::live::Registers;
 use farmem_traversal::{AluOp, Area, Reg, SPILL_LEN, Size, Width};
 
-/// What a register holds.
+/// The abstract value of a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Value {
-    /// Nothing was written to it on some path.
+    /// Uninitialized on some path.
     Unset,
     /// A number.
     Number(Fact),
-    /// A place in an area, of which so many low bits are known to be zero.
+    /// A location in an area; `zeros` low bits are known to be zero.
     Pointer { area: Area, at: At, zeros: u32 },
-    /// A word of a local array at an index: some of the words that it may be are pointers, some are numbers.
+    /// A word of a local array at an index: some of its possible words are pointers, some are numbers.
     Element,
     /// Different kinds on different paths.
     Mixed,
 }
 
-/// What is known of a pointer: bytes from the beginning of its area, of the stack from its top.
+/// The known part of a pointer: bytes from the beginning of its area; for the stack, from its top.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum At {
-    /// The same on every path.
+    /// A value that is the same on every path.
     Is(i64),
-    /// What the register holds now, and a constant: an access needs no sum of its own.
+    /// The present value of the register, plus a constant: an access needs no separate addition.
     Sum(Reg, i64),
-    /// The register that holds the pointer knows.
+    /// Only the register that holds the pointer has the value.
     Any,
 }
 
-/// What is known of a number.
+/// The known part of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fact {
-    /// The bits that may be set, the largest number it may be, and whether it is something else than 0.
+    /// The bits that may be set, the largest possible value, and whether 0 is excluded.
     Within {
         may: u64,
         most: u64,
@@ -48,15 +49,16 @@ pub(crate) enum Fact {
 
 impl Value {
     pub(crate) const ANY: Self = Self::Number(Fact::ANY);
-    /// NULL, which leads nowhere. No place in an area is NULL, though the first byte of one has the number 0.
+    /// NULL, which points nowhere. No location in an area is NULL, though the first byte of an area has the
+    /// number 0.
     pub(crate) const NULL: Self = Self::Number(Fact::Is(0));
 
-    /// A pointer to the place that is the same on every path.
+    /// Creates a pointer to a location that is the same on every path.
     pub(crate) const fn place(area: Area, at: i64) -> Self {
         Self::Pointer { area, at: At::Is(at), zeros: at.trailing_zeros() }
     }
 
-    /// What holds on both of two paths.
+    /// Joins the values of two paths.
     fn join(self, other: Self) -> Self {
         match (self, other) {
             (a, b) if a == b => a,
@@ -71,7 +73,7 @@ impl Value {
         }
     }
 
-    /// Whether both are numbers, or pointers into one area.
+    /// Returns whether both are numbers, or pointers into one area.
     fn is_of_a_kind(self, other: Self) -> bool {
         match (self, other) {
             (Self::Pointer { area: a, .. }, Self::Pointer { area: b, .. }) => a == b,
@@ -83,11 +85,12 @@ impl Value {
         }
     }
 
-    /// It as a number.
+    /// Returns the value as a number.
     pub(crate) const fn number(self) -> Result<Fact, Unsupported> {
         match self {
             Self::Number(fact) => Ok(fact),
-            // An author who calculates with it says that it is a number, and one who stays within the array is right.
+            // An author that computes with the element claims it is a number, which is right within the
+            // array.
             Self::Element => Ok(Fact::ANY),
             Self::Unset => Err(Unsupported::Unset),
             Self::Mixed => Err(Unsupported::MixedPointer),
@@ -95,7 +98,7 @@ impl Value {
         }
     }
 
-    /// It as what may leave the iteration: written to the scratch pad or returned.
+    /// Returns the value as data that may leave the iteration: written to the scratch pad or returned.
     pub(crate) const fn data(self) -> Result<Fact, Unsupported> {
         match self {
             Self::Pointer { area, .. } => Err(Unsupported::PointerEscapes(area)),
@@ -108,22 +111,22 @@ impl Fact {
     pub(crate) const ANY: Self = Self::below(u64::MAX);
     pub(crate) const NOT_ZERO: Self = Self::Within { may: u64::MAX, most: u64::MAX, not_zero: true };
 
-    /// A number of at most this size.
+    /// Creates a number of at most this size.
     pub(crate) const fn below(most: u64) -> Self {
         Self::Within { may: ones(most), most, not_zero: false }
     }
 
-    /// A number of so many bytes.
+    /// Creates a number of this width.
     pub(crate) const fn of(size: Size) -> Self {
         Self::below(u64::MAX >> (64 - 8 * size.bytes()))
     }
 
-    /// A number of these bits, and of at most this size.
+    /// Creates a number of these bits, and of at most this size.
     fn within(may: u64, most: u64) -> Self {
         Self::Within { may: may & ones(most), most: most.min(may), not_zero: false }
     }
 
-    /// The same number below 0.
+    /// Returns the negated number.
     pub(crate) const fn negated(self) -> Self {
         match self {
             Self::Is(value) => Self::Is(value.wrapping_neg()),
@@ -141,7 +144,7 @@ impl Fact {
         }
     }
 
-    /// The bits that may be set.
+    /// Returns the bits that may be set.
     pub(crate) const fn may(self) -> u64 {
         match self {
             Self::Within { may, .. } => may,
@@ -149,7 +152,7 @@ impl Fact {
         }
     }
 
-    /// The largest number that it may be.
+    /// Returns the largest possible value.
     pub(crate) const fn most(self) -> u64 {
         match self {
             Self::Within { most, .. } => most,
@@ -164,7 +167,7 @@ impl Fact {
         }
     }
 
-    /// The same, as a number of 32 bits.
+    /// Returns the number truncated to 32 bits.
     pub(crate) fn low(self) -> Self {
         match self {
             Self::Is(value) => Self::Is(value & LOW),
@@ -173,8 +176,8 @@ impl Fact {
         }
     }
 
-    /// What an operation makes of two numbers. Nothing is said of most operations: this is for indices, which are masked, scaled and
-    /// summed.
+    /// Computes the result of an operation on two numbers. Most operations give no information; this is for
+    /// indexes, which are masked, scaled and added.
     pub(crate) fn after(op: AluOp, width: Width, left: Self, right: Self) -> Self {
         let (left, right, bits) = match width {
             Width::W64 => (left, right, 64),
@@ -210,7 +213,7 @@ impl Fact {
 /// The low half of a word.
 const LOW: u64 = 0xffff_ffff;
 
-/// All bits of the numbers up to this one.
+/// Returns all bits of the numbers up to this one.
 const fn ones(most: u64) -> u64 {
     match most.checked_ilog2() {
         Some(bit) => u64::MAX >> (63 - bit),
@@ -218,14 +221,14 @@ const fn ones(most: u64) -> u64 {
     }
 }
 
-/// All bits from the lowest one of these on.
+/// Returns all bits from the lowest one of these on.
 const fn multiples(of: u64) -> u64 {
     if of == 0 { 0 } else { u64::MAX << of.trailing_zeros() }
 }
 
 const SLOTS: usize = SPILL_LEN / 8;
 
-/// All registers and stack slots at one point of the program.
+/// The abstract registers and stack slots at one point of the program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct AbstractState {
     registers: [Value; Reg::ALL.len()],
@@ -233,7 +236,7 @@ pub(crate) struct AbstractState {
 }
 
 impl AbstractState {
-    /// The state at a function's entry.
+    /// Returns the state at a function's entry.
     pub(crate) fn at_entry() -> Self {
         let mut state = Self { registers: [Value::Unset; Reg::ALL.len()], slots: [Value::Unset; SLOTS] };
         state.set(WINDOW, Value::place(Area::Window, 0));
@@ -247,7 +250,7 @@ impl AbstractState {
         self.registers[reg as usize]
     }
 
-    /// Writes a register. Pointers that were known by what it held are known by themselves from here on.
+    /// Writes a register. Pointers that depend on its old value become independent of it.
     pub(crate) fn set(&mut self, reg: Reg, value: Value) {
         self.registers[reg as usize] = value;
         for value in self.registers.iter_mut().chain(&mut self.slots) {
@@ -267,14 +270,15 @@ impl AbstractState {
         }
     }
 
-    /// Whether both have pointers into the same areas, in the registers of `live` and in all slots: the same instructions do for them then.
+    /// Returns whether both states have pointers into the same areas, in the registers of `live` and in all
+    /// slots: the same instructions then work for both.
     pub(crate) fn is_of_a_kind(&self, other: &Self, live: Registers) -> bool {
         let registers = Reg::ALL.into_iter().filter(|&reg| live.has(reg));
         registers.map(|reg| (self.get(reg), other.get(reg))).all(|(a, b)| a.is_of_a_kind(b))
             && self.slots.iter().zip(&other.slots).all(|(a, b)| a.is_of_a_kind(*b))
     }
 
-    /// What a load from byte `at` of the spill area brings.
+    /// Returns the result of a load from byte `at` of the spill area.
     pub(crate) fn load(&self, at: usize, size: Size) -> Result<Value, Unsupported> {
         if at.is_multiple_of(8) && size == Size::B8 {
             return Ok(self.slots[at / 8]);
@@ -289,8 +293,8 @@ impl AbstractState {
         Ok(Value::Number(Fact::of(size)))
     }
 
-    /// What a load of an index brings: from one of the words of the array, of which only the first byte's place in the spill area and the
-    /// index are known, if they are.
+    /// Returns the result of an indexed load from one of the words of an array. Offset of the array and the
+    /// index may be unknown.
     pub(crate) fn load_anywhere(&self, array: Option<(i64, Fact)>, size: Size) -> Value {
         let number = Value::Number(Fact::of(size));
         let is_pointer = |value: &Value| matches!(value, Value::Pointer { .. } | Value::Element);
@@ -307,7 +311,8 @@ impl AbstractState {
         }
     }
 
-    /// The slots of an array of whole words that begins at this byte of the spill area, as far as the index may lead.
+    /// Returns the slots of an array of whole words at this byte of the spill area, as far as the index may
+    /// lead.
     fn words(&self, start: i64, index: Fact) -> Option<&[Value]> {
         let start = usize::try_from(start).ok().filter(|start| start.is_multiple_of(8))?;
         if !index.may().is_multiple_of(8) {
@@ -317,7 +322,7 @@ impl AbstractState {
         self.slots.get(start / 8..end)
     }
 
-    /// A store to byte `at` of the spill area.
+    /// Stores to byte `at` of the spill area.
     pub(crate) fn store(&mut self, at: usize, size: Size, value: Value) -> Result<(), Unsupported> {
         if at.is_multiple_of(8) && size == Size::B8 {
             self.slots[at / 8] = value;
@@ -330,8 +335,8 @@ impl AbstractState {
         Ok(())
     }
 
-    /// Stores a number at a place that an index names. A program that stays within its arrays hits no pointers; in one that
-    /// does not, pointers are numbers within the spill area like all others, and the run checks what they lead to.
+    /// Stores a number at an indexed location. A program that stays within its arrays overwrites no pointers.
+    /// In one that does not, pointers are numbers within the spill area, and the engine checks the accesses.
     pub(crate) fn store_anywhere(&mut self) {
         for slot in &mut self.slots {
             if matches!(slot, Value::Unset | Value::Number(_) | Value::Element) {
@@ -341,7 +346,7 @@ impl AbstractState {
     }
 }
 
-/// The slots that an access reaches into.
+/// Returns the slots that an access overlaps.
 const fn touched(at: usize, size: Size) -> core::ops::Range<usize> {
     at / 8..(at + size.bytes()).div_ceil(8)
 }
@@ -378,7 +383,7 @@ mod tests {
         }
     }
 
-    /// A number known in 64 bits may be zero in its low 32.
+    /// A number that is not zero in 64 bits may be zero in its low 32.
     #[test]
     fn the_low_half_of_a_number() {
         assert_eq!(Fact::Is(0x5_0000_0007).low(), Fact::Is(7));
@@ -389,7 +394,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// What is said of a result holds for it, whatever the two numbers are of which something was said.
+        /// The abstract result holds for the concrete one, for any two numbers that match their abstractions.
         #[test]
         fn facts_hold_for_what_is_computed(
             op in prop::sample::select(&OPERATIONS), narrow in any::<bool>(), constant in any::<bool>(),
@@ -442,7 +447,8 @@ mod tests {
         ]
     }
 
-    /// An array of pointers into one area gives such a pointer, as far as its index leads; of anything else it is not known what comes.
+    /// An array of pointers into one area yields such a pointer, as far as its index leads; any other array
+    /// yields an unknown value.
     #[test]
     fn what_an_array_of_pointers_gives() {
         let mut state = AbstractState::at_entry();
@@ -468,7 +474,7 @@ mod tests {
         assert_eq!(AbstractState::at_entry().load_anywhere(None, Size::B8), Value::ANY);
     }
 
-    /// What was known of a slot ends with a store by index, which may have hit it.
+    /// An indexed store invalidates the knowledge about a slot that it may have overwritten.
     #[test]
     fn a_store_by_index_may_hit_any_number() {
         let mut state = AbstractState::at_entry();
@@ -477,7 +483,8 @@ mod tests {
         assert_eq!((state.load(8, Size::B8), state.load(24, Size::B8)), (Ok(Value::ANY), Ok(Value::ANY)));
     }
 
-    /// A pointer that is another register plus 8 stops being so when that register is written, also where it was spilled to.
+    /// A pointer defined as another register plus 8 loses this definition when that register is written, also
+    /// in a spilled copy.
     #[test]
     fn a_sum_ends_with_its_register() {
         let sum = Value::Pointer { area: Area::Window, at: At::Sum(Reg::R4, 8), zeros: 3 };
@@ -491,7 +498,7 @@ mod tests {
         assert_eq!((state.get(Reg::R4), state.get(Reg::R5), state.load(0, Size::B8)), (lost, lost, Ok(lost)));
     }
 
-    /// A pointer goes through the stack whole or not at all.
+    /// A pointer is spilled as a whole or not at all.
     #[test]
     fn spilled_pointers_come_back() {
         let mut state = AbstractState::at_entry();

@@ -1,4 +1,5 @@
-//! An object is a file from anywhere: whatever is in it, the compiler answers, and does not panic, hang or take memory without bound.
+//! Hostile object files: whatever the bytes, the compiler returns, without a panic, a hang or unbounded
+//! memory.
 
 mod objects;
 
@@ -16,12 +17,12 @@ fn all() -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).expect("readable")).collect()
 }
 
-/// Every answer is fine; that there is one is the point.
+/// Compiles an object; any result is fine.
 fn answer(object: &[u8]) -> Option<usize> {
     let names = farmem_compiler::iterators(object).unwrap_or_default();
     let answers = names.iter().map(|name| farmem_compiler::compile(object, Some(name)));
     let programs = answers.chain([farmem_compiler::compile(object, None)]).filter_map(Result::ok);
-    // The text goes through the lines of the debug sections.
+    // The text uses the lines of the debug sections.
     programs.map(|compiled| compiled.text().len()).max()
 }
 
@@ -54,7 +55,7 @@ proptest! {
     }
 }
 
-/// The same bytes of another machine, and an object without an iterator.
+/// A valid object of another machine, and one without an iterator.
 #[test]
 fn objects_of_something_else() {
     let object = fs::read(folder().join("list_find.o")).expect("testdata is there");

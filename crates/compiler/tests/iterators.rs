@@ -1,5 +1,6 @@
-//! The iterators of testdata against plain Rust: random structures in far memory, every query answered by the compiled program and by a
-//! `BTreeMap` or a loop. Where a hand-written program does the same, the two agree to the last byte of the scratch pad.
+//! The iterators of testdata against plain Rust: random structures in far memory. The compiled program and a
+//! `BTreeMap` or a loop answer every query. If there is an equivalent hand-written program, both must agree
+//! to the last byte of the scratch pad.
 
 mod clangs;
 mod memory;
@@ -19,12 +20,12 @@ fn cases(count: u32) -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(count) }
 }
 
-/// Small numbers, so that there are both hits and misses, and some large ones.
+/// Generates small numbers, for both hits and misses, and some large ones.
 fn keys() -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(prop_oneof![9 => 0..200_u64, 1 => any::<u64>()], 0..120)
 }
 
-/// Every key, its neighbours, and the ends of the number range.
+/// Returns every key, its neighbours, and the ends of the number range.
 fn queries(keys: &[u64]) -> Vec<u64> {
     let near = keys.iter().flat_map(|key| [key.wrapping_sub(1), *key, key.wrapping_add(1)]);
     near.chain([0, 1, u64::MAX - 1, u64::MAX]).collect()
@@ -35,7 +36,7 @@ fn hand_written(name: &str) -> Program {
     Program::assemble(&fs::read_to_string(path).expect("testdata is there")).expect("it assembles")
 }
 
-/// An iterator in every form there is, each with its compiler.
+/// Returns an iterator in every available form, each with the name of its compiler.
 fn compiled(source: &str) -> Vec<(String, Compiled)> {
     let mut all = vec![("the object in testdata".to_owned(), from_object(source))];
     for clang in clangs::all() {
@@ -48,7 +49,7 @@ fn compiled(source: &str) -> Vec<(String, Compiled)> {
     all
 }
 
-/// What the object beside a source becomes.
+/// Compiles the object beside a source.
 fn from_object(source: &str) -> Compiled {
     translate(&fs::read(folder().join(source).with_extension("o")).expect("each source has its object"))
 }
@@ -113,12 +114,14 @@ fn a_linked_list() {
     });
 }
 
-/// Keys of up to 35 bytes that share beginnings, so that a comparison ends anywhere. Their hashes are few: chains have many of each.
+/// Keys of up to 35 bytes with shared prefixes, so that a comparison may end anywhere. There are few hash
+/// values, so chains have many keys of each.
 #[test]
 fn a_chain_of_names() {
     let programs = compiled("names_find.c");
     let hash = |name: &str| u32::try_from(name.len() % 3).expect("one of three");
-    // Two words of numbers, then 35 bytes of name behind hash and length; one byte follows in the scratch pad.
+    // Two words of numbers, then 35 bytes of name behind hash and length; one byte follows in the scratch
+    // pad.
     let words_of = |name: &str, behind: u8| {
         let mut bytes = hash(name).to_le_bytes().to_vec();
         bytes.push(u8::try_from(name.len()).expect("at most 35"));
@@ -146,7 +149,7 @@ fn a_chain_of_names() {
     });
 }
 
-/// An array without a length is read behind the node as it was declared, and both are told.
+/// A flexible array is read beyond the declared node, and both lengths are reported.
 #[test]
 fn an_array_at_the_end_of_a_node() {
     for (by, compiled) in compiled("tail_sum.c") {
@@ -158,7 +161,7 @@ fn an_array_at_the_end_of_a_node() {
     }
 }
 
-/// Node or scratch pad, as data say: each access has its own area, whatever clang made of them.
+/// Node or scratch pad, depending on data: each access has its own area, whatever code clang generated.
 #[test]
 fn values_from_either_side() {
     let programs = compiled("pick_either.c");
@@ -209,7 +212,7 @@ fn a_list_of_matrices() {
     });
 }
 
-/// A node of libstdc++: colour, parent, left, right, key, value.
+/// Inserts a node of libstdc++: colour, parent, left, right, key, value.
 fn insert(memory: &mut Memory, root: &mut u64, key: u64, value: u64) {
     let (mut parent, mut link) = (0, None);
     let mut at = *root;
@@ -251,7 +254,7 @@ fn a_std_map() {
     });
 }
 
-/// The same function over real `std::map` nodes, compiled for this machine: the layout is libstdc++'s.
+/// The source compiled for this machine over real `std::map` nodes, with libstdc++'s layout.
 #[test]
 fn a_std_map_of_the_host() {
     if Command::new("c++").arg("--version").output().is_err() {
@@ -273,7 +276,8 @@ fn a_std_map_of_the_host() {
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
 }
 
-/// Builds a B+tree of 15 keys a node; the root, and whether there is one. Values are the keys' squares.
+/// Builds a B+tree of 15 keys per node with the squares of the keys as values; returns the root, and whether
+/// there is one.
 fn btree(memory: &mut Memory, keys: &BTreeMap<u64, u64>) -> u64 {
     // Each entry: the smallest key below it, and its address.
     let entries: Vec<_> = keys.iter().collect();
@@ -307,7 +311,8 @@ fn btree(memory: &mut Memory, keys: &BTreeMap<u64, u64>) -> u64 {
 
 #[test]
 fn a_btree() {
-    // Searched, and counted key by key with spilled pointers: the same node, the same answers.
+    // One program searches, the other counts key by key with spilled pointers: the same node, the same
+    // answers.
     let mut programs = compiled("btree_find.c");
     programs.extend(compiled("btree_count.c"));
     programs.extend(compiled("btree_rank.c"));
@@ -331,7 +336,7 @@ fn a_btree() {
     });
 }
 
-/// An iterator that stores, and the hand-written program beside it: both leave the same memory.
+/// An iterator that stores, and the hand-written program: both leave the same memory.
 #[test]
 fn a_list_that_is_added_to() {
     let programs = compiled("list_add.c");
@@ -390,7 +395,8 @@ fn a_time_window() {
     });
 }
 
-/// Loops that a `break` at a length leaves, whether or not clang knows that the length is less than the rounds (FARMEM_LOOP).
+/// Loops with a `break` at a length, whether or not clang knows that the length is less than the rounds
+/// (FARMEM_LOOP).
 #[test]
 fn loops_to_a_length() {
     let programs = compiled("loop_to_length.c");
@@ -416,7 +422,7 @@ fn loops_to_a_length() {
     });
 }
 
-/// `__builtin_ctz`, `ffs`, `popcount`, `clz` and `bswap` are what they are on this machine.
+/// `__builtin_ctz`, `ffs`, `popcount`, `clz` and `bswap` have the same results as on this machine.
 #[test]
 fn bits_are_counted_and_bytes_turned_around() {
     let programs = compiled("bits_and_bytes.c");
@@ -472,7 +478,7 @@ fn pointers_within_a_node() {
     });
 }
 
-/// What an author is shown. The objects are fixed, so the numbers are; a better compiler lowers them.
+/// The report for an author. The objects are fixed, and so are the numbers; a better compiler lowers them.
 #[test]
 fn what_iterations_cost() {
     let board = Accelerator { instruction_ps: 4_000, load_ps: 132_000, line_ps: 4_000 };
@@ -497,7 +503,7 @@ fn what_iterations_cost() {
     assert_eq!(of("window_aggregate.c"), (240, 48, 231, 1864, false));
 }
 
-/// What an author is shown of stores and searches.
+/// The report for an author, for stores and searches.
 #[test]
 fn what_iterations_do_besides() {
     let board = Accelerator { instruction_ps: 4_000, load_ps: 132_000, line_ps: 4_000 };
@@ -510,7 +516,7 @@ fn what_iterations_do_besides() {
     assert_eq!(of("btree_rank.c"), (None, 2));
 }
 
-/// Where an iteration is dear: the line with the most instructions of the longest path, what found no register, and what is left.
+/// The cost of an iteration: the line with the most instructions of the longest path, spills, and free slots.
 #[test]
 fn what_is_dearest_in_an_iteration() {
     let board = Accelerator { instruction_ps: 4_000, load_ps: 132_000, line_ps: 4_000 };
@@ -531,7 +537,7 @@ fn what_is_dearest_in_an_iteration() {
     }
 }
 
-/// The text with its comments is the program.
+/// The text with its comments assembles to the program.
 #[test]
 fn the_text_assembles_to_the_same_program() {
     for source in [

@@ -1,8 +1,8 @@
-//! What is refused, and in which words: testdata/iterators/refused. Each file opens with lines `// refused: TEXT`; all of them must be in
-//! what its author is told.
+//! Refused sources and their messages: testdata/iterators/refused. Each file opens with lines `// refused:
+//! TEXT`, all of which the message must contain.
 //!
-//! With clang the sources are compiled, by each clang there is. The objects beside them are what clang-19 made of those that clang lets
-//! pass, so that the compiler's own refusals are tested everywhere.
+//! Each installed clang compiles the sources. The objects beside them are clang-19's, for sources that clang
+//! accepts. So the compiler's own refusals are tested on every machine.
 
 mod clangs;
 mod objects;
@@ -12,7 +12,7 @@ use objects::folder;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Sources that clang refuses by itself, or that the header does.
+/// Sources that clang or the header refuses.
 const REFUSED_BY_CLANG: [&str; 11] = [
     "atomic_load.c",
     "floating_point.c",
@@ -41,7 +41,7 @@ fn name(source: &Path) -> &str {
     source.file_name().and_then(|name| name.to_str()).expect("a name")
 }
 
-/// What the author must be told.
+/// Returns the texts that the message must contain.
 fn expected(source: &Path) -> Vec<String> {
     let text = fs::read_to_string(source).expect("readable");
     let lines = text.lines().map_while(|line| line.strip_prefix("// refused: ").map(str::to_owned));

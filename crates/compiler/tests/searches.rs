@@ -1,6 +1,6 @@
-//! RANK and MATCH of signed and unsigned numbers: C on this machine, the compiled program interpreted, and plain numbers agree, for numbers
-//! of 1, 2, 4 and 8 bytes and keys of each type (PROTOCOL 10.22). The memory node's machine code is held against them by the tests of
-//! `farmem compile`.
+//! RANK and MATCH of signed and unsigned numbers: C on this machine, the compiled program interpreted, and
+//! plain numbers agree, for numbers of 1, 2, 4 and 8 bytes and keys of each type (PROTOCOL 10.22). The tests
+//! of `farmem compile` compare the memory node's machine code with them.
 
 mod clangs;
 mod objects;
@@ -19,7 +19,7 @@ use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-/// The iterators of an object, in the order of [`TYPES`].
+/// Returns the iterators of an object, in the order of [`TYPES`].
 fn programs(object: &[u8]) -> Vec<Compiled> {
     let compile = |name: String| {
         farmem_compiler::compile(object, Some(&name)).unwrap_or_else(|error| panic!("{error}"))
@@ -27,7 +27,7 @@ fn programs(object: &[u8]) -> Vec<Compiled> {
     TYPES.iter().map(|of| compile(format!("search_{}", of.name))).collect()
 }
 
-/// Every form there is: the object in testdata, and what each clang makes of the source as C and as C++.
+/// Returns every form: the object in testdata, and each clang's object of the source as C and as C++.
 fn compiled() -> Vec<(String, Vec<Compiled>)> {
     let source = folder().join("signed_search.c");
     let object = fs::read(source.with_extension("o")).expect("the source has its object");
@@ -45,7 +45,7 @@ fn compiled() -> Vec<(String, Vec<Compiled>)> {
     all
 }
 
-/// Negative numbers are smaller than positive ones, and a negative key is found: C's own comparison is the measure.
+/// Negative numbers are smaller than positive ones, and a negative key is found, by C's own comparison.
 #[test]
 fn signed_and_unsigned_arrays_are_searched_as_c_compares() {
     let compiled = compiled();
@@ -62,7 +62,7 @@ fn signed_and_unsigned_arrays_are_searched_as_c_compares() {
     });
 }
 
-/// The same source as ordinary functions of this machine, and plain loops, find what the numbers say.
+/// Compiled as ordinary functions of this machine, the source agrees with plain numbers.
 #[test]
 fn c_on_this_machine_finds_the_same() {
     if Command::new("cc").arg("--version").output().is_err() {

@@ -1,9 +1,9 @@
-//! Verified programs as machine code, made by Cranelift and kept by name.
+//! Verified programs as machine code, compiled by Cranelift and cached by name.
 //!
-//! The code of one iteration gets a window, a scratch pad and `cur_ptr`, and does with them what the interpreter does. It sees no
-//! other memory: constant accesses were proved inside by the verifier, indexed ones are checked by the code. Pages are writable while
-//! they are filled and executable afterwards, never both. They are freed with the last [`Compiled`] that runs them, so a program can
-//! be forgotten while it is in flight.
+//! The code of one iteration gets a window, a scratch pad and `cur_ptr`, and does what the interpreter does.
+//! The code accesses no other memory: the verifier proved constant accesses inside their areas, and the code
+//! checks indexed ones. Pages are writable while they are filled and executable afterwards, never both. The
+//! last [`Compiled`] that runs them frees them, so a program can be evicted while it runs.
 
 mod translate;
 
@@ -21,11 +21,11 @@ use std::fmt;
 use std::mem::{self, ManuallyDrop};
 use std::sync::Arc;
 
-/// How the code of an iteration ends: two words, in two registers.
+/// The result of an iteration's code: two words, in two registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 struct Exit {
-    /// After [`Exit::NEXT`] the pointer to load next, else `cur_ptr` as it came.
+    /// After [`Exit::NEXT`] the pointer to load next, else the unchanged `cur_ptr`.
     cur_ptr: u64,
     /// [`Exit::NEXT`], [`Exit::RETURN`] or [`Exit::FAULT`].
     how: u64,
@@ -40,17 +40,17 @@ impl Exit {
 /// The code of one iteration: window, scratch pad, `cur_ptr`.
 ///
 /// # Safety
-/// The first points to as many readable bytes as the program's window has, which no other code uses when the program stores and which may be
-/// written then; the second to as many bytes as its scratch pad has that
-/// no other code uses, and the [`Compiled`] that the function is from is alive.
+/// The caller guarantees three things. The first pointer refers to as many readable bytes as the program's
+/// window; if the program stores, they are writable and no other code uses them. The second refers to as many
+/// bytes as the scratch pad, which no other code uses. The [`Compiled`] that owns the function is alive.
 type Code = unsafe extern "C" fn(*const u8, *mut u8, u64) -> Exit;
 
-/// Why a program was not compiled. The interpreter still runs it.
+/// The reason why a program was not compiled. The interpreter still runs it.
 #[derive(Debug)]
 pub enum JitError {
-    /// Cranelift has no code for this machine.
+    /// Cranelift does not support this machine.
     Machine(&'static str),
-    /// Cranelift refused the program, or the system gave no memory for it.
+    /// Cranelift refused the program, or the system gave no memory.
     Program(Box<ModuleError>),
 }
 
@@ -78,14 +78,14 @@ impl From<ModuleError> for JitError {
     }
 }
 
-/// The compiler, and the compiled programs by name.
+/// The compiler, and a cache of compiled programs by name.
 pub struct Jit {
     isa: OwnedTargetIsa,
     context: Context,
     builder: FunctionBuilderContext,
     programs_max: usize,
     kept: BTreeMap<ProgramHash, Kept>,
-    /// Counts uses; the order of the last ones.
+    /// Use counter, for the order of last uses.
     clock: u64,
 }
 
@@ -104,17 +104,18 @@ impl fmt::Debug for Jit {
 }
 
 impl Jit {
-    /// A compiler for this machine that keeps up to `programs_max` programs.
+    /// Creates a compiler for this machine that caches up to `programs_max` programs.
     ///
     /// # Errors
-    /// [`JitError::Machine`] when there is none.
+    /// [`JitError::Machine`] if the machine is not supported.
     ///
     /// # Panics
-    /// When `programs_max` is 0.
+    /// If `programs_max` is 0.
     pub fn new(programs_max: usize) -> Result<Self, JitError> {
         assert!(programs_max > 0, "a cache has room for a program");
         let mut flags = settings::builder();
-        // cranelift-jit asks for the first two. The IR is checked where assertions are; a frame needs no probing of 128 bytes.
+        // cranelift-jit requires the first two. The IR is verified in builds with assertions; a frame of 128
+        // bytes needs no probing.
         for (name, value) in [
             ("is_pic", "false"),
             ("use_colocated_libcalls", "false"),
@@ -134,14 +135,16 @@ impl Jit {
         Ok(Self { isa, context, builder, programs_max, kept: BTreeMap::new(), clock: 0 })
     }
 
-    /// The compiled program: kept from before, else compiled now, for which the one that was not asked for longest is forgotten.
+    /// Returns the compiled program: from the cache, or compiled now, which evicts the least recently used
+    /// one.
     ///
     /// # Errors
-    /// [`JitError::Program`]; nothing is forgotten then.
+    /// [`JitError::Program`]; nothing is evicted then.
     pub fn compile(&mut self, program: &Program) -> Result<Arc<Compiled>, JitError> {
         self.clock += 1;
         if let Some(kept) = self.kept.get_mut(&program.hash())
-            // The name is half a SHA-256: a peer that finds two programs of one name must not get the one for the other.
+            // The name is half a SHA-256: if a peer finds two programs with one name, it must not get one for
+            // the other.
             && kept.compiled.program == *program
         {
             kept.used = self.clock;
@@ -157,19 +160,20 @@ impl Jit {
         Ok(compiled)
     }
 
-    /// Programs that are kept.
+    /// Returns the number of cached programs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.kept.len()
     }
 
-    /// True when no program is kept.
+    /// Returns true if no program is cached.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// The program, compiled now and kept by whoever asks: its code is one step nearer than behind a shared pointer.
+    /// Compiles the program for a caller that stores it: without the shared pointer, its code is one
+    /// indirection nearer.
     ///
     /// # Errors
     /// [`JitError::Program`].
@@ -193,7 +197,8 @@ impl Jit {
             .code_buffer()
             .len();
         let start = module.0.get_finalized_function(iteration);
-        // SAFETY: it is the start of a function that was compiled with the signature of `Code` and the calling convention of C.
+        // SAFETY: `start` is the entry of a function that was compiled with the signature of `Code` and the
+        // calling convention of C.
         let code = unsafe { mem::transmute::<*const u8, Code>(start) };
         let len = |bytes: usize| u16::try_from(bytes).expect("bounded by a datagram");
         let shape = Shape {
@@ -205,7 +210,8 @@ impl Jit {
     }
 }
 
-/// The pages of one program. Cranelift leaks them unless they are freed by hand, as it cannot know what still runs them.
+/// The pages of one program. Cranelift leaks them unless they are freed explicitly, because it cannot know
+/// whether code in them still runs.
 struct Pages(ManuallyDrop<JITModule>);
 
 impl Pages {
@@ -218,12 +224,13 @@ impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: taken once, here; the field is not touched afterwards.
         let module = unsafe { ManuallyDrop::take(&mut self.0) };
-        // SAFETY: the code is called only through a borrow of the `Compiled` that owns these pages, and that is being dropped.
+        // SAFETY: The code is called only through a borrow of the `Compiled` that owns these pages, which is
+        // being dropped.
         unsafe { module.free_memory() };
     }
 }
 
-/// What must be known of a program before it is run, in one place.
+/// The properties of a program that a run needs, in one place.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     window_len: u16,
@@ -240,8 +247,8 @@ pub struct Compiled {
     _pages: Pages,
 }
 
-// SAFETY: what is not `Sync` in it is the module in `_pages`, which nothing touches between the end of `Jit::make` and its drop, and
-// which is `Send`. The code itself is read-only.
+// SAFETY: Only the module in `_pages` is not `Sync`. Nothing uses it between the end of `Jit::make` and its
+// drop, and it is `Send`. The code itself is read-only.
 unsafe impl Sync for Compiled {}
 
 impl fmt::Debug for Compiled {
@@ -254,13 +261,13 @@ impl fmt::Debug for Compiled {
 }
 
 impl Compiled {
-    /// The program it was compiled from.
+    /// Returns the program that was compiled.
     #[must_use]
     pub const fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Bytes of machine code.
+    /// Returns the bytes of machine code.
     #[must_use]
     pub const fn code_len(&self) -> usize {
         self.code_len
@@ -269,7 +276,7 @@ impl Compiled {
     /// Runs one iteration over the loaded window, as [`Program::step`] does.
     ///
     /// # Panics
-    /// When `window` or `scratch` does not have the program's lengths, or the program stores.
+    /// If `window` or `scratch` does not have the program's lengths, or the program stores.
     #[inline]
     pub fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
         assert!(!self.shape.stores, "a program that stores needs a window of its own");
@@ -281,7 +288,7 @@ impl Compiled {
     /// Runs one iteration over a copy of the window that it may store to, as [`Program::step_storing`] does.
     ///
     /// # Panics
-    /// When `window` or `scratch` does not have the program's lengths.
+    /// If `window` or `scratch` does not have the program's lengths.
     pub fn step_storing(&self, window: &mut [u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
         assert_eq!(window.len(), usize::from(self.shape.window_len), "the window is the program's");
         // SAFETY: the window has the program's length, by the assertion, and is borrowed alone.
@@ -289,12 +296,12 @@ impl Compiled {
     }
 
     /// # Safety
-    /// `window` is what [`Code`] asks for.
+    /// The caller guarantees for `window` what [`Code`] requires.
     #[inline]
     unsafe fn iterate(&self, window: *const u8, cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
         assert_eq!(scratch.len(), usize::from(self.shape.scratch_len), "the scratch pad is the program's");
-        // SAFETY: of the window the caller knows; the scratch pad has the program's length, by the assertion, and is borrowed alone; the
-        // code lives as long as `self`.
+        // SAFETY: The caller guarantees the window. The scratch pad has the program's length, by the
+        // assertion, and is borrowed exclusively. The code lives as long as `self`.
         let exit = unsafe { (self.code)(window, scratch.as_mut_ptr(), cur_ptr.0) };
         cur_ptr.0 = exit.cur_ptr;
         match exit.how {

@@ -1,9 +1,9 @@
-//! Programs as machine code (PULSE 4.2, logic pipeline).
+//! Traversal programs as machine code (PULSE 4.2, logic pipeline).
 //!
-//! [`Jit`] compiles a verified [`Program`](farmem_traversal::Program) once; [`Compiled::step`] does what
-//! [`Program::step`](farmem_traversal::Program::step) does, to the byte.
+//! [`Jit`] compiles a verified [`Program`](farmem_traversal::Program) once; [`Compiled::step`] does exactly
+//! what [`Program::step`](farmem_traversal::Program::step) does.
 //!
-//! The crate knows no node, no message and no address: what a program may read is the window that its caller lends.
+//! The crate has no nodes, messages or addresses: a program may read only the window that its caller passes.
 
 mod jit;
 

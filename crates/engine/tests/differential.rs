@@ -1,4 +1,5 @@
-//! Machine code and interpreter do the same, to the byte: on every instruction, on the programs of testdata, on random programs.
+//! Machine code and interpreter agree to the byte: on every instruction, on the programs of testdata, on
+//! random programs.
 
 #[path = "../../traversal/tests/generator/bytes.rs"]
 #[expect(dead_code, reason = "its programs are used here, its bytes by other tests")]
@@ -19,7 +20,7 @@ fn compiled(program: &Program) -> Arc<Compiled> {
     Jit::new(1).unwrap().compile(program).unwrap()
 }
 
-/// Runs one iteration both ways and answers how it ended.
+/// Runs one iteration both ways and returns its end.
 fn agree(compiled: &Compiled, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
     let program = compiled.program();
     let (mut our_ptr, mut ours) = (*cur_ptr, scratch.to_vec());
@@ -30,7 +31,7 @@ fn agree(compiled: &Compiled, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &m
     step
 }
 
-/// As [`agree`], with a window of its own for each.
+/// Runs one iteration as [`agree`], with a separate window for each way.
 fn agree_storing(compiled: &Compiled, window: &mut [u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
     let program = compiled.program();
     let (mut our_ptr, mut ours, mut our_window) = (*cur_ptr, scratch.to_vec(), window.to_vec());
@@ -41,9 +42,10 @@ fn agree_storing(compiled: &Compiled, window: &mut [u8], cur_ptr: &mut VirtAddr,
     step
 }
 
-/// Runs one iteration by the interpreter on the first `there` bytes of a window, and as machine code on whole windows that have these in front and, behind
-/// them, one thing or another: where the interpreter comes to an end of the iteration, the code comes to the same, whatever is behind, and leaves that as it
-/// was. Answers whether it did.
+/// Runs one iteration by the interpreter on the first `there` bytes of a window, and as machine code on whole
+/// windows with these bytes and various bytes behind. If the interpreter ends the iteration within the
+/// window, the code must do the same, whatever is behind, and leave the bytes behind unchanged. Returns
+/// whether it ended.
 fn agree_cut(compiled: &Compiled, window: &[u8], there: usize, start: u64, scratch: &[u8]) -> bool {
     let program = compiled.program();
     let (mut cut, mut cur_ptr, mut pad) = (window[..there].to_vec(), VirtAddr(start), scratch.to_vec());
@@ -67,7 +69,7 @@ fn agree_cut(compiled: &Compiled, window: &[u8], there: usize, start: u64, scrat
     true
 }
 
-/// Numbers where wrapping, signs, masks and lengths show.
+/// Numbers at the edges of wrapping, signs, masks and lengths.
 const EDGES: [u64; 20] = [
     0,
     1,
@@ -93,8 +95,8 @@ const EDGES: [u64; 20] = [
 const CONSTANTS: [i32; 9] = [0, 1, -1, 5, 31, 32, 64, i32::MAX, i32::MIN];
 const WIDTHS: [Width; 2] = [Width::W64, Width::W32];
 
-/// Each of `middle`s instructions computes on r2 and r3, which are words 0 and 1 of the window, and leaves its result in r2. It is run
-/// for all pairs of edges.
+/// Runs each of `middles` for all pairs of edges. Its instructions compute on r2 and r3, which are words 0
+/// and 1 of the window, and leave the result in r2.
 fn on_all_edges(middles: impl IntoIterator<Item = Vec<Insn>>) {
     let word = |area, number: i16| MemOperand { area, index: None, offset: number * 8 };
     let load = |dst, number| Insn::Load { size: Size::B8, dst, from: word(Area::Window, number) };
@@ -192,7 +194,8 @@ fn every_access() {
     assert!(inside > 1_000 && faults > 1_000, "{inside} inside, {faults} faults");
 }
 
-/// PROTOCOL 10.10: every size, constant and indexed, inside, at the edges and far outside; what was stored is there for the next load.
+/// PROTOCOL 10.10: every size, constant and indexed, inside, at the edges and far outside; a later load sees
+/// the store.
 #[test]
 fn every_store_to_the_window() {
     let mut jit = Jit::new(1).unwrap();
@@ -226,8 +229,8 @@ fn every_store_to_the_window() {
     assert!(inside > 100 && faults > 100, "{inside} inside, {faults} faults");
 }
 
-/// PROTOCOL 10.22: RANK and MATCH over elements of every size, as many as there may be, for keys that are there, beside them, and larger than
-/// any element. The array lies anywhere, also unaligned.
+/// PROTOCOL 10.22: RANK and MATCH over elements of every size and of every number, for present keys, absent
+/// keys, and keys larger than any element. The array's alignment is arbitrary.
 #[test]
 fn every_search() {
     let mut jit = Jit::new(1).unwrap();
@@ -250,7 +253,7 @@ fn every_search() {
                     chance = chance.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
                     chance.to_le_bytes()[5]
                 };
-                // Few different bytes, so that keys are met; among them those with the top bit set.
+                // Few different bytes, so that keys match; among them some with the top bit set.
                 let window: Vec<u8> =
                     (0..3 + len).map(|_| [0, 1, 0x7f, 0x80, 0xff][usize::from(next() % 5)]).collect();
                 let element = usize::from(next() % count);
@@ -268,7 +271,8 @@ fn every_search() {
     assert!(found > 1_000, "only {found} were found");
 }
 
-/// An area too short for any access of that size: the check can only fail, and what stands behind it is never reached.
+/// An area too short for any access of that size: the check always fails, and later instructions are
+/// unreachable.
 #[test]
 fn an_access_that_is_never_inside() {
     for area in ["scratch", "window"] {
@@ -281,8 +285,9 @@ fn an_access_that_is_never_inside() {
     }
 }
 
-/// PROTOCOL 10.23: a load, a store and a search at each place of a window, of which each number of bytes is there. Machine code on the whole window and the
-/// interpreter on what is there agree where the access is inside, and the interpreter ends there where one byte of it is not.
+/// PROTOCOL 10.23: a load, a store and a search at each offset of a window, with each number of accessible
+/// bytes. Machine code on the whole window and the interpreter on the accessible part agree if the access is
+/// inside. Otherwise the interpreter ends there.
 #[test]
 fn windows_at_every_distance_from_the_end() {
     let mut jit = Jit::new(1).unwrap();
@@ -336,8 +341,8 @@ fn the_spill_area_starts_at_zero() {
     }
 }
 
-/// The programs of testdata on windows and pads of few different words, so that keys are found, chains end, and each of the ways an
-/// iteration can end is taken.
+/// The programs of testdata on windows and pads of few different words, so that keys are found, chains end,
+/// and every end of an iteration occurs.
 #[test]
 fn programs_of_testdata() {
     let mut chance = bytes::Chance(7);
@@ -365,7 +370,8 @@ fn programs_of_testdata() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Random valid programs, three iterations each, so that what one leaves behind would be seen by the next.
+    /// Random valid programs, three iterations each, so that a later one would see leftovers of an earlier
+    /// one.
     #[test]
     fn random_programs(
         (program, windows, scratch) in program().prop_flat_map(|program| {
@@ -384,7 +390,7 @@ proptest! {
         }
     }
 
-    /// The same with programs that store, and the windows they leave.
+    /// Random programs that store, with their windows.
     #[test]
     fn random_storing_programs(
         (program, windows, scratch) in storing_program().prop_flat_map(|program| {
@@ -403,7 +409,7 @@ proptest! {
         }
     }
 
-    /// Random programs, also those that store, on windows that are cut at every place.
+    /// Random programs, also storing ones, on windows that are cut at every offset.
     #[test]
     fn random_programs_on_windows_that_are_cut(
         (program, window, scratch) in prop_oneof![program(), storing_program()].prop_flat_map(|program| {

@@ -1,8 +1,10 @@
-//! Programs from a hostile peer, compiled: machine code does what the interpreter does, and stays in its areas.
+//! Programs from a hostile peer, compiled: machine code does what the interpreter does, and stays in its
+//! areas.
 //!
-//! A case is a program that the verifier accepted, a memory and a request. `FARMEM_FUZZ_CASES` says how many there are together, from
-//! `FARMEM_FUZZ_SEED` (4791) on; a plain `cargo test` runs a few. Same seed, same cases. A campaign:
-//! `FARMEM_FUZZ_CASES=10000000 cargo test --release -p farmem-engine --test hostile -- --nocapture`
+//! A case is a program that the verifier accepted, a memory and a request. `FARMEM_FUZZ_CASES` sets their
+//! total number, and `FARMEM_FUZZ_SEED` (4791) the first seed; a plain `cargo test` runs a few. The same seed
+//! gives the same cases. A campaign: `FARMEM_FUZZ_CASES=10000000 cargo test --release -p farmem-engine --test
+//! hostile -- --nocapture`
 
 #[path = "../../traversal/tests/generator/bytes.rs"]
 mod bytes;

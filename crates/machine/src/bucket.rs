@@ -1,28 +1,28 @@
-//! How often something may be done: a burst, and behind it one each span of time (a token bucket).
+//! A rate limit: a burst, then one action per time span (a token bucket).
 
 use crate::{Duration, Instant};
 
-/// A bound of what may be done.
+/// The limit of a token bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate {
-    /// So often at once.
+    /// Size of the burst.
     pub at_once: u64,
-    /// And once more each such span.
+    /// Time for one further action.
     pub every: Duration,
 }
 
-/// What was done of late. The one that was made last, or did nothing for long, has the whole burst before it.
+/// The recent use of a limit. A new or long unused bucket allows the whole burst.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Bucket {
-    /// When the whole burst may be done again.
+    /// The time at which the whole burst is available again.
     full: Instant,
 }
 
 impl Bucket {
-    /// One that nothing was done of.
+    /// An unused bucket.
     pub const NEW: Self = Self { full: Instant::ZERO };
 
-    /// Counts one more; false, and nothing is counted, when that is too often.
+    /// Counts one action; returns false, and counts nothing, if the limit is exceeded.
     pub fn take(&mut self, now: Instant, rate: Rate) -> bool {
         let full = self.full.max(now) + rate.every;
         let may = full.since(now) <= rate.every.times(rate.at_once);
@@ -32,7 +32,7 @@ impl Bucket {
         may
     }
 
-    /// True when it is as one that nothing was done of.
+    /// Returns true if the whole burst is available.
     #[must_use]
     pub fn is_full(&self, now: Instant) -> bool {
         self.full <= now
@@ -43,7 +43,7 @@ impl Bucket {
 mod tests {
     use super::*;
 
-    /// The burst, then one each span; a long silence brings back the burst and no more.
+    /// The burst, then one per span; a long silence restores the burst and no more.
     #[test]
     fn a_burst_then_one_each_span() {
         let rate = Rate { at_once: 128, every: Duration::from_millis(1) };

@@ -1,13 +1,15 @@
-//! Why a role stops by itself.
+//! The reason why a role stops by itself.
 
 use core::fmt;
 
-/// Why a role has stopped for good: its state can no longer be trusted. Its driver ends, and says this. As text, a message for people.
+/// The reason why a role has stopped for good: its state is no longer trustworthy. Its driver ends and
+/// reports it. `Display` has the message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Halt {
-    /// A batch of table updates came twice with one number and different bytes, both with the control plane's keys (PROTOCOL 5.11).
+    /// Two batches of table updates had the same number and different bytes, both with the control plane's
+    /// keys (PROTOCOL 5.11).
     BatchChanged {
-        /// The number of the batch.
+        /// Number of the batch.
         seq: u64,
     },
 }

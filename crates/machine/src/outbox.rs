@@ -1,22 +1,22 @@
-//! Where a role writes what it wants done, in order, without touching the heap once warm.
+//! The ordered effects of a role's event. Does not allocate once warm.
 
 use crate::Port;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// One thing a role wants done.
+/// An effect of a role.
 #[derive(Debug)]
 pub enum Action<'a, Out, Note> {
     /// Send these bytes (BTH to pad; the driver adds the ICRC) to `port`.
     Send {
         /// The receiver.
         port: Port,
-        /// The frame.
+        /// The frame to send.
         frame: &'a [u8],
     },
-    /// Answer the role's own user.
+    /// A result for the role's own user.
     Local(Out),
-    /// Tell the observer.
+    /// A note for the observer.
     Note(Note),
 }
 
@@ -27,7 +27,7 @@ enum Queued<Out, Note> {
     Note(Note),
 }
 
-/// The ordered list of everything one event caused. Frames lie in one arena that is used again.
+/// The ordered list of one event's effects. Frames are in one arena that is reused.
 #[derive(Debug)]
 pub struct Outbox<Out, Note> {
     arena: Vec<u8>,
@@ -41,23 +41,23 @@ impl<Out, Note> Default for Outbox<Out, Note> {
 }
 
 impl<Out, Note> Outbox<Out, Note> {
-    /// An empty outbox.
+    /// Creates an empty outbox.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Opens a frame for `port`; it is sent when the writer is dropped, with all that was appended to it.
+    /// Opens a frame for `port`; dropping the writer sends it with all appended bytes.
     #[inline]
     pub fn frame(&mut self, port: Port) -> FrameWriter<'_, Out, Note> {
         let start = self.arena.len();
         FrameWriter { outbox: self, port, start }
     }
 
-    /// The `count` frames that were opened last, with nothing in between, each as a whole: for bytes that are put into several of them at once.
+    /// Returns the last `count` frames, each complete, to write into several of them at once.
     ///
     /// # Panics
-    /// When what came last is not so many frames.
+    /// If the last entries are not that many frames.
     pub fn last_frames(&mut self, count: usize) -> impl Iterator<Item = &mut [u8]> {
         let slots = &self.slots[self.slots.len() - count..];
         let ranges = slots.iter().map(|slot| match slot {
@@ -69,10 +69,10 @@ impl<Out, Note> Outbox<Out, Note> {
         ranges.map(move |range| rest.split_off_mut(..range.len()).expect("frames lie one behind the other"))
     }
 
-    /// Takes the `count` frames back that were opened last, with nothing in between: they are not sent.
+    /// Removes the last `count` frames: they are not sent.
     ///
     /// # Panics
-    /// When what came last is not so many frames.
+    /// If the last entries are not that many frames.
     pub fn take_back(&mut self, count: usize) {
         for _ in 0..count {
             let Some(Queued::Send { range, .. }) = self.slots.pop() else { panic!("frames came last") };
@@ -85,31 +85,31 @@ impl<Out, Note> Outbox<Out, Note> {
         self.frame(port).bytes().extend_from_slice(bytes);
     }
 
-    /// Answers the role's own user.
+    /// Sends a result to the role's own user.
     #[inline]
     pub fn local(&mut self, out: Out) {
         self.slots.push(Queued::Local(out));
     }
 
-    /// Notes something for the observer.
+    /// Adds a note for the observer.
     #[inline]
     pub fn note(&mut self, note: Note) {
         self.slots.push(Queued::Note(note));
     }
 
-    /// How many actions wait.
+    /// Returns the number of pending actions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// True when nothing waits.
+    /// Returns true if no action is pending.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Hands every action to `each`, in order, and leaves the outbox empty with its memory kept.
+    /// Passes every action to `each`, in order, and empties the outbox; keeps its allocations.
     #[inline]
     pub fn drain(&mut self, mut each: impl FnMut(Action<'_, Out, Note>)) {
         for slot in self.slots.drain(..) {
@@ -118,7 +118,7 @@ impl<Out, Note> Outbox<Out, Note> {
                 Queued::Local(out) => Action::Local(out),
                 Queued::Note(note) => Action::Note(note),
             };
-            // Called at one place, so that it is compiled into the loop: every datagram passes here.
+            // Called in one place, so that it is inlined into the loop: every datagram passes here.
             each(action);
         }
         self.arena.clear();
@@ -134,13 +134,13 @@ pub struct FrameWriter<'a, Out, Note> {
 }
 
 impl<Out, Note> FrameWriter<'_, Out, Note> {
-    /// The growing frame's tail: append to it, never shorten it (a shorter one is a broken invariant, asserted on drop).
+    /// Returns the frame's buffer to append to. It must not be shortened (dropping the writer asserts this).
     #[inline]
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.outbox.arena
     }
 
-    /// Bytes appended so far.
+    /// Returns the number of bytes appended so far.
     #[must_use]
     pub fn written(&self) -> usize {
         self.outbox.arena.len() - self.start

@@ -1,7 +1,8 @@
-//! Frames of one receive, and the memory that they lie in, lent to whoever goes on with them when the receive is over.
+//! The frames of one receive, and their memory, which a link can lend beyond the receive.
 //!
-//! Key types: [`Run`], what a link hands to a role; [`Lender`], who has the memory; [`Loan`], bytes of it that stay as they are. A frame's bytes are there until whoever takes the run returns: what is wanted longer is copied or, where
-//! the link has memory to spare, lent.
+//! Key types: [`Run`], the frames; [`Lender`], the owner of their memory; [`Loan`], borrowed bytes that do
+//! not change. Frames are valid until the handler of the run returns. A handler that needs bytes longer
+//! copies them or, if the link has memory to spare, borrows them.
 
 use crate::Port;
 use alloc::boxed::Box;
@@ -9,32 +10,33 @@ use alloc::sync::Arc;
 use core::fmt::{self, Debug, Formatter};
 use core::ops::{Deref, Range};
 
-/// Frames of one port that came in one receive, in the order in which they came.
+/// Frames of one port that arrived in one receive, in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
-    /// Where they came from, as the driver saw it.
+    /// Sender of the frames, according to the driver.
     pub port: Port,
-    /// The frames, as those of [`Event::Frame`](crate::Event::Frame).
+    /// The frames, as in [`Event::Frame`](crate::Event::Frame).
     pub frames: &'a [&'a [u8]],
-    /// Who has the memory that they lie in.
+    /// Owner of the frames' memory.
     pub lender: &'a dyn Lender,
 }
 
 impl<'a> Run<'a> {
-    /// Frames whose memory nobody lends.
+    /// Creates a run whose memory cannot be lent.
     #[must_use]
     pub const fn new(port: Port, frames: &'a [&'a [u8]]) -> Self {
         Self { port, frames, lender: &NoLender }
     }
 }
 
-/// Who has the memory that frames lie in.
+/// The owner of the memory of frames.
 pub trait Lender: Debug {
-    /// Lends the memory that these bytes of a frame lie in. `None` where none is lent, or where as much is lent as may be: then the bytes are there only until whoever took the run returns.
+    /// Lends the memory of these bytes of a frame. Returns `None` if the lender lends nothing, or nothing
+    /// more: the bytes are then valid only until the handler of the run returns.
     fn lend(&self, bytes: &[u8]) -> Option<Loan>;
 }
 
-/// Lends nothing.
+/// A lender that lends nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct NoLender;
 
@@ -44,7 +46,7 @@ impl Lender for NoLender {
     }
 }
 
-/// Bytes that stay as they are until this is dropped, by whichever thread.
+/// Bytes that do not change until the loan is dropped, on any thread.
 #[derive(Clone)]
 pub struct Loan {
     memory: Arc<Box<[u8]>>,
@@ -52,7 +54,8 @@ pub struct Loan {
 }
 
 impl Loan {
-    /// `bytes`, if they are bytes of this memory, which its owner changes only when it has it alone again ([`Arc::get_mut`]).
+    /// Creates a loan of `bytes`, if they are in this memory. The owner changes the memory only after all
+    /// loans ended ([`Arc::get_mut`]).
     #[must_use]
     pub fn of(memory: &Arc<Box<[u8]>>, bytes: &[u8]) -> Option<Self> {
         let start = bytes.as_ptr().addr().checked_sub(memory.as_ptr().addr())?;

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 
-/// A moment, in nanoseconds since the driver's start. Never read from a clock in a role.
+/// A point in time, in nanoseconds since the driver's start. A role never reads a clock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
@@ -15,19 +15,19 @@ impl Instant {
     /// The driver's start.
     pub const ZERO: Self = Self(0);
 
-    /// The moment `nanos` nanoseconds after the start.
+    /// Returns the time `nanos` nanoseconds after the start.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The span from `earlier` to here; zero when `earlier` is later.
+    /// Returns the span from `earlier` to this time; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
@@ -35,40 +35,40 @@ impl Instant {
 }
 
 impl Duration {
-    /// No time at all.
+    /// A span of no length.
     pub const ZERO: Self = Self(0);
 
-    /// `n` nanoseconds.
+    /// Returns a span of `n` nanoseconds.
     #[must_use]
     pub const fn from_nanos(n: u64) -> Self {
         Self(n)
     }
 
-    /// `n` microseconds; saturates.
+    /// Returns a span of `n` microseconds; saturates.
     #[must_use]
     pub const fn from_micros(n: u64) -> Self {
         Self(n.saturating_mul(1_000))
     }
 
-    /// `n` milliseconds; saturates.
+    /// Returns a span of `n` milliseconds; saturates.
     #[must_use]
     pub const fn from_millis(n: u64) -> Self {
         Self(n.saturating_mul(1_000_000))
     }
 
-    /// `n` seconds; saturates.
+    /// Returns a span of `n` seconds; saturates.
     #[must_use]
     pub const fn from_secs(n: u64) -> Self {
         Self(n.saturating_mul(1_000_000_000))
     }
 
-    /// The span in nanoseconds.
+    /// Returns the span in nanoseconds.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// This span `n` times; saturates.
+    /// Returns this span `n` times; saturates.
     #[must_use]
     pub const fn times(self, n: u64) -> Self {
         Self(self.0.saturating_mul(n))

@@ -1,12 +1,12 @@
-//! Timers as rows in a table indexed by an enum, each row one purpose.
+//! Timers as rows in a table indexed by an enum, one row per purpose.
 
 use crate::Instant;
 
-/// A timer's name: an enum whose variants say what each timer is for.
+/// The key of a timer: an enum whose variants document the purpose of each timer.
 pub trait TimerKey: Copy {
-    /// How many timers there are.
+    /// Number of timers.
     const COUNT: usize;
-    /// This timer's row, below [`TimerKey::COUNT`].
+    /// Returns this timer's row, below [`TimerKey::COUNT`].
     fn row(self) -> usize;
 }
 
@@ -21,24 +21,24 @@ impl<const N: usize> Default for Timers<N> {
 }
 
 impl<const N: usize> Timers<N> {
-    /// Starts `key`, or moves it.
+    /// Starts timer `key`, or changes its time.
     pub fn set<K: TimerKey>(&mut self, key: K, at: Instant) {
         const { assert!(K::COUNT == N) };
         self.0[key.row()] = Some(at);
     }
 
-    /// Stops `key`.
+    /// Stops timer `key`.
     pub fn stop<K: TimerKey>(&mut self, key: K) {
         self.0[key.row()] = None;
     }
 
-    /// When `key` is due, if it runs.
+    /// Returns the time of timer `key`, if it runs.
     #[must_use]
     pub fn get<K: TimerKey>(&self, key: K) -> Option<Instant> {
         self.0[key.row()]
     }
 
-    /// Stops `key` and answers true when it was due at `now`.
+    /// Stops timer `key` if it is due at `now`; returns true if it was.
     pub fn take_due<K: TimerKey>(&mut self, key: K, now: Instant) -> bool {
         let due = self.0[key.row()].is_some_and(|at| at <= now);
         if due {
@@ -47,7 +47,7 @@ impl<const N: usize> Timers<N> {
         due
     }
 
-    /// The earliest timer that runs.
+    /// Returns the time of the earliest running timer.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.0.iter().flatten().min().copied()

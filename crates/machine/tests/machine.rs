@@ -1,11 +1,13 @@
-//! What every role relies on: order in the outbox, time that does not wrap, chance that repeats, timers in their rows, port numbers.
+//! The contracts of every role: order in the outbox, time that does not wrap, repeatable randomness, timers
+//! in their rows, port numbers.
 
 use farmem_machine::{
     Action, Duration, Instant, Lender as _, Loan, NoLender, Outbox, Port, Rng, TimerKey, Timers,
 };
 use std::sync::Arc;
 
-/// A role answers, sends, notes and sends again: the driver sees exactly that, in that order, and an emptied outbox starts anew.
+/// A role replies, sends, notes and sends again: the driver gets exactly this, in order, and an emptied
+/// outbox starts again.
 #[test]
 fn actions_leave_in_the_order_they_were_made() {
     let mut out: Outbox<&str, u8> = Outbox::new();
@@ -33,7 +35,7 @@ fn actions_leave_in_the_order_they_were_made() {
     }
 }
 
-/// A writer that shortens the arena would let another frame's bytes show: that is a broken invariant, and it panics.
+/// A writer that shortens the arena would expose another frame's bytes: a broken invariant, which panics.
 #[test]
 #[should_panic(expected = "only appends")]
 fn a_writer_that_shortens_is_caught() {
@@ -42,7 +44,7 @@ fn a_writer_that_shortens_is_caught() {
     out.frame(Port::CONTROL).bytes().clear();
 }
 
-/// The end of time is reached, not passed: a timer far ahead does not become one that is long due.
+/// Time saturates at its end: a timer far ahead does not become overdue.
 #[test]
 fn time_saturates() {
     let end = Instant::from_nanos(u64::MAX);
@@ -54,7 +56,8 @@ fn time_saturates() {
     assert_eq!(Duration::from_nanos(3) - Duration::from_nanos(5), Duration::ZERO);
 }
 
-/// The same seed is the same chance; another seed is another; numbers below a bound are below it, and all of them come.
+/// One seed always gives the same numbers, another seed others. Numbers are below their bound, and all of
+/// them occur.
 #[test]
 fn chance_repeats_by_seed() {
     let draw = |mut rng: Rng| (0..64).map(|_| rng.next_u64()).collect::<Vec<_>>();
@@ -70,7 +73,7 @@ fn chance_repeats_by_seed() {
     assert!((0..1000).all(|_| !rng.chance(0, 5) && rng.chance(5, 5)));
 }
 
-/// Each timer has its own row: the earliest is next, a due one is taken once, a stopped one never comes.
+/// Each timer has its own row: the earliest is next, a due one is taken once, a stopped one never fires.
 #[test]
 fn timers_keep_their_rows() {
     #[derive(Clone, Copy)]
@@ -100,7 +103,7 @@ fn timers_keep_their_rows() {
     assert_eq!(timers.next(), Some(at(70)), "moved, not doubled");
 }
 
-/// A port says whose it is, and no two kinds share a number.
+/// A port identifies its kind, and no two kinds share a number.
 #[test]
 fn ports_say_whose_they_are() {
     for n in [0, 1, 0xefff] {
@@ -117,7 +120,8 @@ fn ports_say_whose_they_are() {
     }
 }
 
-/// What is lent is the part of a memory that bytes lie in, and nothing where they lie elsewhere; the memory is its owner's alone again when the last loan is gone.
+/// A loan is the part of a memory that holds the bytes; bytes elsewhere give none. When the last loan is
+/// dropped, the owner may change the memory again.
 #[test]
 fn a_loan_keeps_memory_as_it_is() {
     let mut memory: Arc<Box<[u8]>> = Arc::new((0..16).collect());

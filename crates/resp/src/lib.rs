@@ -1,11 +1,12 @@
-//! Redis's protocol, RESP2 and RESP3 (redis.io/docs/reference/protocol-spec): what a server reads and writes. Pure.
+//! Redis's protocol, RESP2 and RESP3 (redis.io/docs/reference/protocol-spec), from a server's side. Pure.
 //!
-//! Key types: [`Requests`] reads the requests of a connection, as their bytes come; [`Writer`] writes replies; [`Reply`] is one as a value. A request is an array of
-//! bulk strings, or a line of words. Everything that it says of lengths is held against [`Limits`] before a byte is waited for; what is no request ends the connection with
-//! a reply that says what was wrong ([`Fault`]).
+//! Key types: [`Requests`] parses the requests of a connection as bytes arrive; [`Writer`] writes replies;
+//! [`Reply`] is a reply as a value. A request is an array of bulk strings, or a line of words. All its
+//! lengths are checked against [`Limits`] before any byte is awaited. An invalid request ends the connection
+//! with a reply that states the reason ([`Fault`]).
 //!
-//! Own code, and no library's: why is in `docs/decisions/2026-11-24-resp.md`. What it does not do: know commands, or
-//! read replies.
+//! `docs/decisions/2026-11-24-resp.md` explains why this is not a library. Not here: commands, and parsing of
+//! replies.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,10 @@
-//! Numbers as Redis reads and writes them.
+//! Numbers in Redis's text forms.
 
 use alloc::format;
 use alloc::string::String;
 
-/// A whole number as Redis's `string2ll` reads it: no sign but one minus, no zero in front, nothing around it.
+/// Parses a whole number as Redis's `string2ll`: an optional minus, no leading zeros, no surrounding
+/// characters.
 #[must_use]
 pub fn integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
@@ -16,7 +17,7 @@ pub fn integer(text: &[u8]) -> Option<i64> {
     if digits.len() == text.len() { i64::try_from(size).ok() } else { 0_i64.checked_sub_unsigned(size) }
 }
 
-/// The shortest text that stands for `number`, in the form that Redis 7.2 and later give it: `1.5`, `1e+21`, `inf`.
+/// Returns the shortest text for `number`, in the form of Redis 7.2 and later: `1.5`, `1e+21`, `inf`.
 #[must_use]
 pub fn double(number: f64) -> String {
     if number.is_nan() {

@@ -1,56 +1,59 @@
-//! Replies, in the form that a client has asked for by `HELLO`.
+//! Replies, in the protocol version that a client selected with `HELLO`.
 
 use crate::number::double;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// The form of replies.
+/// The protocol version of replies.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Protocol {
     /// Simple strings, errors, numbers, bulk strings, arrays.
     #[default]
     Resp2,
-    /// These, and maps, sets, nulls, doubles, booleans, big numbers, texts with a form, pushes.
+    /// The kinds of RESP2, and maps, sets, nulls, doubles, booleans, big numbers, verbatim strings, pushes.
     Resp3,
 }
 
-/// Bytes of a reply beside its text at most: kind, length, form, line ends.
+/// Most bytes of a reply in addition to its text: kind, length, form, line ends.
 const HEAD_LEN_MAX: usize = 32;
 
-/// Appends replies to the bytes that a client is sent. What RESP2 has no form for it writes as Redis does: a map as an array of keys and values in turn, a set as an array,
-/// a double, a big number and a text as bulk strings, a boolean as 1 or 0.
+/// Appends replies to a client's output buffer. Kinds that RESP2 lacks are written as Redis does. A map is an
+/// array of alternating keys and values, and a set an array. A double, a big number and a verbatim string are
+/// bulk strings, and a boolean is 1 or 0.
 ///
-/// A bounded one ([`Writer::bounded`]) takes no more than so many bytes: a client that asks for the same large value a million times gets an error, and no memory. What
-/// does not fit is left out, and [`Writer::is_over`] says so: what was written is then no reply, and is to be taken back.
+/// A bounded writer ([`Writer::bounded`]) limits the buffer: a client that requests the same large value a
+/// million times gets an error, and takes no memory. Output beyond the limit is dropped, and
+/// [`Writer::is_over`] returns true: the output is then incomplete, and must be taken back.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
     protocol: Protocol,
-    /// Bytes that `out` may have.
+    /// Most bytes of `out`.
     len_max: usize,
     is_over: bool,
 }
 
 impl<'a> Writer<'a> {
-    /// Appends to `out`.
+    /// Creates a writer that appends to `out`.
     #[must_use]
     pub const fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Self {
         Self::bounded(out, protocol, usize::MAX)
     }
 
-    /// The same, with at most `len_max` bytes in `out`, those that are there included.
+    /// Creates a writer that lets `out` grow to at most `len_max` bytes, including its present ones.
     #[must_use]
     pub const fn bounded(out: &'a mut Vec<u8>, protocol: Protocol, len_max: usize) -> Self {
         Self { out, protocol, len_max, is_over: false }
     }
 
-    /// True when something was left out because of the bound.
+    /// Returns true if output was dropped because of the bound.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Whether so many bytes more are within the bound; if so there is room for them. Room grows to the double, but not beyond the bound.
+    /// Returns whether `len` more bytes are within the bound, and reserves space for them. The space doubles,
+    /// but not beyond the bound.
     fn takes(&mut self, len: usize) -> bool {
         let (had, capacity) = (self.out.len(), self.out.capacity());
         self.is_over |= len > self.len_max.saturating_sub(had);
@@ -61,45 +64,45 @@ impl<'a> Writer<'a> {
         !self.is_over
     }
 
-    /// The form that it writes.
+    /// Returns the protocol version.
     #[must_use]
     pub const fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// The form from here on: a client has asked for another.
+    /// Changes the protocol version from here on.
     pub const fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
     }
 
-    /// Bytes that are there.
+    /// Returns the length of the output.
     #[must_use]
     pub const fn position(&self) -> usize {
         self.out.len()
     }
 
-    /// Takes back what was written from `position` on, and with it what the bound left out.
+    /// Removes the output from `position` on, and clears [`Writer::is_over`].
     pub fn take_back(&mut self, position: usize) {
         self.out.truncate(position);
         self.is_over = false;
     }
 
-    /// A word of the server's own. Line breaks in it would end it early, and become spaces.
+    /// Writes a simple string. Line breaks, which would end it early, become spaces.
     pub fn simple(&mut self, text: &str) {
         self.line(b'+', text);
     }
 
-    /// What went wrong; its first word says of which kind.
+    /// Writes an error; its first word is the kind.
     pub fn error(&mut self, text: &str) {
         self.line(b'-', text);
     }
 
-    /// A number.
+    /// Writes an integer.
     pub fn integer(&mut self, number: i64) {
         self.head(b':', number);
     }
 
-    /// Bytes.
+    /// Writes a bulk string.
     pub fn bulk(&mut self, bytes: &[u8]) {
         if !self.takes(bytes.len() + HEAD_LEN_MAX) {
             return;
@@ -109,7 +112,7 @@ impl<'a> Writer<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// A text that people read, in a form of three letters (`txt`, `mkd`).
+    /// Writes a verbatim string, in a form of three letters (`txt`, `mkd`).
     pub fn verbatim(&mut self, form: [u8; 3], text: &[u8]) {
         if self.protocol == Protocol::Resp2 {
             return self.bulk(text);
@@ -124,7 +127,7 @@ impl<'a> Writer<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// There is none.
+    /// Writes a null.
     pub fn null(&mut self) {
         if !self.takes(HEAD_LEN_MAX) {
             return;
@@ -132,7 +135,7 @@ impl<'a> Writer<'a> {
         self.out.extend_from_slice(if self.protocol == Protocol::Resp2 { b"$-1\r\n" } else { b"_\r\n" });
     }
 
-    /// There is none, where several were asked for.
+    /// Writes a null array.
     pub fn null_array(&mut self) {
         if !self.takes(HEAD_LEN_MAX) {
             return;
@@ -140,12 +143,12 @@ impl<'a> Writer<'a> {
         self.out.extend_from_slice(if self.protocol == Protocol::Resp2 { b"*-1\r\n" } else { b"_\r\n" });
     }
 
-    /// So many follow.
+    /// Writes the head of an array of `len` elements, which follow.
     pub fn array(&mut self, len: usize) {
         self.sized(b'*', len);
     }
 
-    /// So many pairs follow.
+    /// Writes the head of a map of `len` pairs, which follow.
     pub fn map(&mut self, len: usize) {
         match self.protocol {
             Protocol::Resp2 => self.sized(b'*', 2 * len),
@@ -153,17 +156,17 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// So many follow, in no order, none twice.
+    /// Writes the head of a set of `len` elements, which follow.
     pub fn set(&mut self, len: usize) {
         self.sized(if self.protocol == Protocol::Resp2 { b'*' } else { b'~' }, len);
     }
 
-    /// So many follow, which the client did not ask for.
+    /// Writes the head of a push of `len` elements, which follow.
     pub fn push(&mut self, len: usize) {
         self.sized(if self.protocol == Protocol::Resp2 { b'*' } else { b'>' }, len);
     }
 
-    /// A number with a fraction.
+    /// Writes a double.
     pub fn double(&mut self, number: f64) {
         let text = double(number);
         match self.protocol {
@@ -172,7 +175,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Yes or no.
+    /// Writes a boolean.
     pub fn boolean(&mut self, is: bool) {
         match self.protocol {
             Protocol::Resp2 => self.integer(i64::from(is)),
@@ -180,7 +183,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A number of any length, by its digits.
+    /// Writes a big number, given its digits.
     pub fn big(&mut self, digits: &str) {
         match self.protocol {
             Protocol::Resp2 => self.bulk(digits.as_bytes()),
@@ -189,7 +192,7 @@ impl<'a> Writer<'a> {
     }
 
     fn line(&mut self, kind: u8, text: &str) {
-        // An error says what was left out, and is short.
+        // An error reports the dropped output, and is short.
         if kind != b'-' && !self.takes(text.len() + HEAD_LEN_MAX) {
             return;
         }
@@ -228,25 +231,25 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// A reply as a value, for servers whose replies are few and short.
+/// A reply as a value, for servers with few and short replies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// A word of the server's own.
+    /// A simple string.
     Simple(&'static str),
-    /// What went wrong; its first word says of which kind.
+    /// An error; its first word is the kind.
     Error(String),
-    /// A number.
+    /// An integer.
     Integer(i64),
-    /// Bytes.
+    /// A bulk string.
     Bulk(Vec<u8>),
-    /// There is none.
+    /// A null.
     Nil,
-    /// Several, one after the other.
+    /// An array.
     Array(Vec<Self>),
 }
 
 impl Reply {
-    /// Appends the reply as it is sent.
+    /// Appends the encoded reply.
     pub fn emit(&self, into: &mut Writer<'_>) {
         match self {
             Self::Simple(text) => into.simple(text),
@@ -272,7 +275,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// Each reply in both forms, to the byte.
+    /// Each reply in both versions, to the byte.
     #[test]
     fn replies_in_both_forms() {
         type Write = fn(&mut Writer<'_>);

@@ -1,25 +1,25 @@
-//! Requests: arrays of bulk strings and lines of words, as their bytes come.
+//! Requests: arrays of bulk strings and lines of words, parsed as bytes arrive.
 
 use crate::number::integer;
 use crate::words::{Unbalanced, split};
 use alloc::vec::Vec;
 use core::fmt;
 
-/// What a request may have at most. A value: a server may allow a client more once it knows who that is.
+/// The limits of a request. A server may raise them after a client has authenticated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Words.
+    /// Most words.
     pub words_max: usize,
-    /// Bytes of a word.
+    /// Most bytes of a word.
     pub word_len_max: usize,
-    /// Bytes of a request.
+    /// Most bytes of a request.
     pub request_len_max: usize,
-    /// Bytes of a request in one line.
+    /// Most bytes of a request in one line.
     pub line_len_max: usize,
 }
 
 impl Limits {
-    /// What Redis allows by itself: words of 512 MiB, lines of 64 KiB, and 1 GiB in all.
+    /// Redis's own limits: words of 512 MiB, lines of 64 KiB, and 1 GiB in all.
     pub const REDIS: Self = Self {
         words_max: WORDS_MAX,
         word_len_max: 512 << 20,
@@ -27,58 +27,60 @@ impl Limits {
         line_len_max: 64 << 10,
     };
 
-    /// What Redis allows a client that has not said who it is: ten words of 16 KiB.
+    /// Returns Redis's limits for an unauthenticated client: ten words of 16 KiB.
     #[must_use]
     pub const fn unauthenticated(self) -> Self {
         Self { words_max: 10, word_len_max: 16 << 10, ..self }
     }
 }
 
-/// Words that Redis takes at most in any case.
+/// Most words that Redis ever accepts.
 const WORDS_MAX: usize = 0x7fff_ffff;
-/// Bytes of a line with a number: sign, digits and a little that is wrong.
+/// Most bytes of a line with a number: sign, digits, and some wrong characters.
 const NUMBER_LEN_MAX: usize = 32;
 
-/// First words of the lines of HTTP that a browser cannot do without.
+/// First words of HTTP lines that a browser always sends.
 const HTTP: [&[u8]; 2] = [b"POST", b"Host:"];
 
-/// Why bytes are no request. Its text is Redis's, where Redis has one: clients look for it.
+/// The reason why bytes are not a request. Its text is Redis's, if Redis has one, because clients search for
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// The number of words is no number, or more than any request has.
+    /// The number of words is not a number, or too large for any request.
     WordCount,
     /// More words than this client may send.
     Words {
-        /// As many as it may.
+        /// Most words.
         max: usize,
     },
-    /// A word begins with something else than `$`.
+    /// A word begins with another character than `$`.
     NoBulk {
-        /// What it begins with.
+        /// The first character.
         found: u8,
     },
-    /// The length of a word is no number.
+    /// The length of a word is not a number.
     WordLen,
-    /// A longer word than this client may send.
+    /// A word is longer than this client may send.
     Word {
-        /// Bytes that it may have.
+        /// Most bytes of a word.
         max: usize,
     },
-    /// Behind a word there is no line end: it is longer than it says.
+    /// No line end follows a word: the word is longer than announced.
     NoLineEnd,
-    /// More bytes than a request may have.
+    /// The request is too long.
     Request {
-        /// Bytes that it may have.
+        /// Most bytes of a request.
         max: usize,
     },
-    /// More bytes than a line may have.
+    /// The line is too long.
     Line {
-        /// Bytes that it may have.
+        /// Most bytes of a line.
         max: usize,
     },
-    /// A quote of a line has no end.
+    /// A quote in a line is not closed.
     Quotes,
-    /// A line of HTTP: a web page makes a browser send what it likes behind it, to a server on its own machine.
+    /// A line of HTTP: a web page can make a browser send chosen bytes behind it, to a server on the
+    /// browser's machine.
     Http,
 }
 
@@ -107,53 +109,54 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What the bytes of a connection begin with.
+/// The result of parsing a connection's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parsed {
-    /// Nothing whole yet.
+    /// The request is incomplete.
     More {
-        /// Bytes that the request has at least, those that are there included.
+        /// Least bytes of the request, including the present ones.
         least: usize,
     },
-    /// A request; its words are [`Requests::word`]. It may have none: there is no reply to it.
+    /// A complete request; [`Requests::word`] returns its words. An empty request has no reply.
     Whole {
-        /// Bytes that it has.
+        /// Length of the request in bytes.
         len: usize,
     },
-    /// No request. What follows cannot be read.
+    /// An invalid request. Later bytes cannot be parsed.
     Broken(Fault),
 }
 
-/// Where a word's bytes are.
+/// The position of a word's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
     from: usize,
     to: usize,
 }
 
-/// Reads requests one after the other, and remembers of one that is not whole how far it was read: no byte is looked at twice, however small the pieces are that come.
+/// An incremental parser of requests. It remembers its position in an incomplete request: no byte is parsed
+/// twice, however small the pieces.
 #[derive(Clone, Default, Debug)]
 pub struct Requests {
     words: Vec<Place>,
-    /// The bytes of words of a line, quotes and escapes taken away.
+    /// The words of a line, without quotes and escapes.
     line: Vec<u8>,
     from_line: bool,
-    /// Words that are to come still; `None` before the request's first line was read.
+    /// Words still to come; `None` before the request's first line.
     left: Option<usize>,
-    /// Bytes of the request that were read.
+    /// Bytes of the request parsed so far.
     at: usize,
     done: bool,
 }
 
 impl Requests {
-    /// Nothing read.
+    /// Creates a parser.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads the request that `bytes` begin with. After [`Parsed::More`] they begin with the same bytes again, and more follow; after [`Parsed::Whole`] with the next
-    /// request.
+    /// Parses the request at the front of `bytes`. After [`Parsed::More`], `bytes` must begin with the same
+    /// bytes and have more; after [`Parsed::Whole`], with the next request.
     pub fn parse(&mut self, bytes: &[u8], limits: &Limits) -> Parsed {
         if core::mem::take(&mut self.done) {
             self.forget();
@@ -168,43 +171,43 @@ impl Requests {
         parsed
     }
 
-    /// Words of the request that was read last; while it is not whole, those that are.
+    /// Returns the number of words of the last request; of an incomplete one, those parsed so far.
     #[must_use]
     pub fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// True of an empty line, and before anything was read.
+    /// Returns true for an empty line, and before the first request.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// A word of the request that was read last, whose `bytes` these are.
+    /// Returns a word of the last request, given the request's `bytes`.
     ///
     /// # Panics
-    /// When there are not so many, or the bytes are others than were read.
+    /// If there are not as many words, or `bytes` are not the parsed ones.
     #[must_use]
     pub fn word<'a>(&'a self, bytes: &'a [u8], number: usize) -> &'a [u8] {
         let Place { from, to } = self.words[number];
         if self.from_line { &self.line[from..to] } else { &bytes[from..to] }
     }
 
-    /// All of its words.
+    /// Returns all words of the last request.
     pub fn words<'a>(&'a self, bytes: &'a [u8]) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone {
         let from = if self.from_line { self.line.as_slice() } else { bytes };
         self.words.iter().map(move |place| &from[place.from..place.to])
     }
 
-    /// Bytes of memory that it takes: where words are, and the words of a line.
+    /// Returns the parser's memory in bytes: positions of words, and the words of a line.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.words.capacity() * size_of::<Place>() + self.line.capacity()
     }
 
-    /// The request under way is not read on.
+    /// Abandons the incomplete request.
     pub fn forget(&mut self) {
-        // What one long request took is not kept for good.
+        // Releases the memory of a long request.
         self.words.clear();
         self.words.shrink_to(1 << 10);
         self.line.clear();
@@ -243,7 +246,7 @@ impl Requests {
             if end > limits.request_len_max {
                 return Err(Fault::Request { max: limits.request_len_max });
             }
-            // Its end is looked at as far as it is there.
+            // Checks the line end as far as it has arrived.
             if bytes.get(from + len..bytes.len().min(end)).is_some_and(|end| !b"\r\n".starts_with(end)) {
                 return Err(Fault::NoLineEnd);
             }
@@ -276,7 +279,7 @@ impl Requests {
             return Err(Fault::Words { max: limits.words_max });
         }
         let first = words.first().map_or(&[][..], |word| &text[word.from..word.to]);
-        // As Redis does: whatever method it is, the line of the host comes before what the page wrote.
+        // As in Redis: for any method, the host line precedes the bytes that the page chose.
         if HTTP.iter().any(|word| first.eq_ignore_ascii_case(word)) {
             return Err(Fault::Http);
         }
@@ -284,7 +287,7 @@ impl Requests {
     }
 }
 
-/// Words that a request says it has; none or fewer is none, as Redis has it.
+/// Returns the announced number of words; a negative number is none, as in Redis.
 fn words_of(count: i64, limits: &Limits) -> Result<usize, Fault> {
     match usize::try_from(count) {
         Err(_) => Ok(0),
@@ -296,12 +299,12 @@ fn words_of(count: i64, limits: &Limits) -> Result<usize, Fault> {
 
 enum Number {
     More,
-    /// The number, and where the next line begins.
+    /// The number, and the start of the next line.
     Is(i64, usize),
     Wrong,
 }
 
-/// The number of a line that begins at `from`.
+/// Parses the number of the line that begins at `from`.
 fn number(bytes: &[u8], from: usize) -> Number {
     let rest = &bytes[from..bytes.len().min(from + NUMBER_LEN_MAX)];
     let Some(end) = rest.iter().position(|&byte| byte == b'\r') else {
@@ -349,7 +352,7 @@ mod tests {
         );
     }
 
-    /// A request that comes byte by byte is read as if it had come at once, and asks for what it lacks.
+    /// A request that arrives byte by byte parses as one that arrives at once, and reports its missing bytes.
     #[test]
     fn pieces() {
         let bytes = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$10\r\n0123456789\r\n";
@@ -366,8 +369,9 @@ mod tests {
         assert_eq!(least, bytes.len(), "the length of the word is known");
     }
 
-    /// A web page has its browser send a form to a server of Redis's protocol on the same machine. The lines of HTTP before the body would be unknown commands, and the
-    /// body, which the page wrote, would be carried out. Nothing behind such a line is read.
+    /// A web page makes its browser send a form to a Redis-protocol server on the same machine. The HTTP
+    /// lines before the body would be unknown commands, and the body, which the page chose, would be
+    /// executed. Nothing behind such a line is parsed.
     #[test]
     fn what_a_web_page_sends_is_not_carried_out() {
         for bytes in [
@@ -379,7 +383,7 @@ mod tests {
         assert_eq!(all(b"SET POST Host:\r\n", &Limits::REDIS).unwrap(), [["SET", "POST", "Host:"]]);
     }
 
-    /// What is wrong is told in Redis's words.
+    /// Faults have Redis's texts.
     #[test]
     fn faults() {
         for (bytes, text) in [

@@ -2,11 +2,12 @@
 
 use alloc::vec::Vec;
 
-/// A quote has no end, or something else than a space behind it.
+/// An error: a quote is not closed, or not followed by a space.
 pub(crate) struct Unbalanced;
 
-/// Splits a line into words: at white space, but for what stands in quotes. In double quotes `\n`, `\r`, `\t`, `\a`, `\b`, `\xHH` and an escaped character stand for
-/// a byte, in single quotes `\'` alone. Appends the words' bytes to `text`, and tells of each word where it is there.
+/// Splits a line into words at white space outside quotes. In double quotes `\n`, `\r`, `\t`, `\a`, `\b`,
+/// `\xHH` and an escaped character stand for a byte; in single quotes only `\'` does. Appends the words'
+/// bytes to `text`, and reports each word's position there.
 pub(crate) fn split(
     line: &[u8],
     text: &mut Vec<u8>,
@@ -36,12 +37,12 @@ pub(crate) fn split(
     }
 }
 
-/// C's `isspace`, and the end of a string there.
+/// Returns whether C's `isspace` accepts the character, or it ends a C string.
 const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c | 0)
 }
 
-/// What stands between `quote`s from `at` on; where the line goes on.
+/// Parses the text up to the closing `quote` from `at` on; returns where the line continues.
 fn quoted(line: &[u8], mut at: usize, quote: u8, text: &mut Vec<u8>) -> Result<usize, Unbalanced> {
     loop {
         let byte = *line.get(at).ok_or(Unbalanced)?;

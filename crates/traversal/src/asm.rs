@@ -1,7 +1,8 @@
 //! The assembler: text form to program (PROTOCOL 10.18).
 //!
-//! One pass over the lines collects instructions, names and labels; then jumps find their labels, the load window is
-//! inferred when the text does not declare it, and the verifier has the last word. Every error has a line and a column.
+//! One pass over the lines collects instructions, names and labels. Then jumps are resolved, the load window
+//! is inferred if the text does not declare it, and the verifier checks the result. Every error has a line
+//! and a column.
 
 use crate::Program;
 use crate::isa::{AluOp, Area, Cond, Insn, MemOperand, Operand, Reg, Search, SearchOp, Size, UnaryOp, Width};
@@ -17,14 +18,14 @@ use lexer::{Cursor, Token};
 
 mod lexer;
 
-/// A text that is not a program: where, and what was expected there.
+/// An error in a text: its location and the expectation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AssembleError {
     /// Line, from 1.
     pub line: usize,
     /// Column, from 1, in characters.
     pub column: usize,
-    /// What is wrong.
+    /// Description of the error.
     pub reason: String,
 }
 
@@ -36,7 +37,7 @@ impl fmt::Display for AssembleError {
 
 impl core::error::Error for AssembleError {}
 
-/// A place in the text.
+/// A location in the text.
 #[derive(Clone, Copy)]
 struct Spot {
     line: usize,
@@ -76,14 +77,14 @@ struct Label {
     number: usize,
 }
 
-/// An instruction as it stands in the text; a jump's target is still a name.
+/// An instruction of the text; a jump's target is still a name.
 struct Item<'t> {
     insn: Insn,
     spot: Spot,
     label: Option<LabelUse<'t>>,
 }
 
-/// The label of a jump, where it is used.
+/// The label of a jump, at its use.
 type LabelUse<'t> = (&'t str, Spot);
 
 impl<'t> Assembler<'t> {
@@ -189,7 +190,8 @@ impl<'t> Assembler<'t> {
         Ok((insn, None))
     }
 
-    /// The instructions whose mnemonic is put together: operation and width, condition and width, access and size.
+    /// Parses instructions with composed mnemonics: operation and width, condition and width, access and
+    /// size.
     fn computing(
         &self,
         mnemonic: &str,
@@ -231,7 +233,7 @@ impl<'t> Assembler<'t> {
         Err(spot.error(format!("there is no instruction `{mnemonic}`")))
     }
 
-    /// The rest of a search: result, first element, number of elements, key.
+    /// Parses the operands of a search: result, first element, number of elements, key.
     fn search(&self, op: SearchOp, size: Size, cursor: &mut Cursor<'t>) -> Result<Insn, AssembleError> {
         let dst = cursor.register()?;
         cursor.expect(',')?;
@@ -250,7 +252,8 @@ impl<'t> Assembler<'t> {
         Ok(Insn::Search { dst, search: Search { op, size, offset, count, key } })
     }
 
-    /// A register or an immediate of 32 bits. Where only 32 bits or fewer count, it may be written unsigned.
+    /// Parses a register or an immediate of 32 bits. With `unsigned_too`, an unsigned immediate is allowed,
+    /// because only the low bits count.
     fn operand(&self, unsigned_too: bool, cursor: &mut Cursor<'t>) -> Result<Operand, AssembleError> {
         if let Some(reg) = cursor.try_register() {
             return Ok(Operand::Reg(reg));
@@ -302,7 +305,7 @@ impl<'t> Assembler<'t> {
         self.sum(first, cursor)
     }
 
-    /// Adds and subtracts what follows.
+    /// Parses terms that are added to and subtracted from `first`.
     fn sum(&self, first: i128, cursor: &mut Cursor<'t>) -> Result<i128, AssembleError> {
         let mut value = first;
         loop {
@@ -366,7 +369,7 @@ impl<'t> Assembler<'t> {
         make(window_len, self.scratch_len.unwrap_or(0), insns).map_err(|error| self.locate(error, end))
     }
 
-    /// The number of the instruction that a jump leads to; 0 when instruction `number` does not jump.
+    /// Returns the target of a jump as an instruction number; 0 if instruction `number` is no jump.
     fn resolve(&self, number: usize) -> Result<u16, AssembleError> {
         let Some((name, spot)) = self.items[number].label else { return Ok(0) };
         let Some(label) = self.labels.get(name) else {
@@ -382,7 +385,8 @@ impl<'t> Assembler<'t> {
         Ok(u16::try_from(label.number).expect("at most 512 instructions"))
     }
 
-    /// The load window of a text without `.window`: up to the last byte that its constant accesses reach (PULSE 4.1).
+    /// Returns the load window of a text without `.window`: up to the last byte of its constant accesses
+    /// (PULSE 4.1).
     fn infer_window(&self, insns: &[Insn]) -> Result<usize, AssembleError> {
         let indexed = |insn: &Insn| {
             insn.access().is_some_and(|(_, place)| place.area == Area::Window && place.index.is_some())
@@ -399,7 +403,7 @@ impl<'t> Assembler<'t> {
         }
     }
 
-    /// The verifier's word, with the place in the text.
+    /// Converts a verifier error to one with a location in the text.
     fn locate(&self, error: VerifyError, end: Spot) -> AssembleError {
         let VerifyError::At { slot, why } = error else { return end.error(error.to_string()) };
         let mut at = 0;
@@ -432,7 +436,7 @@ fn access_size(digits: &str) -> Option<Size> {
     Size::ALL.into_iter().find(|size| size.bytes().to_string() == digits)
 }
 
-/// The question and the size of the elements in the mnemonic of a search.
+/// Splits the mnemonic of a search into operation and element size.
 fn search(mnemonic: &str) -> Option<(SearchOp, Size)> {
     SearchOp::NAMES.iter().find_map(|(op, name)| {
         let size = mnemonic.strip_prefix(name).and_then(access_size)?;

@@ -1,12 +1,12 @@
-//! What an iteration costs, and whether it is worth taking to the memory (PROTOCOL 10.16; PULSE 4.1,
-//! "Bounding complexity of offloaded code").
+//! The cost of an iteration, and the decision to offload it (PROTOCOL 10.16; PULSE 4.1, "Bounding complexity
+//! of offloaded code").
 //!
-//! Pure functions of the program and of numbers that the accelerator's owner measured. The times are picoseconds, because
-//! one instruction of a compiled program takes less than a nanosecond.
+//! Pure functions of the program and of measured numbers of the accelerator. Times are in picoseconds,
+//! because an instruction of a compiled program takes less than a nanosecond.
 
 use crate::Program;
 
-/// How fast a memory node runs traversals.
+/// The speed of a memory node's traversals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Accelerator {
     /// t_i: one instruction, in picoseconds.
@@ -17,14 +17,14 @@ pub struct Accelerator {
     pub line_ps: u64,
 }
 
-/// PULSE's threshold, as the fraction it is: logic pipelines over memory pipelines, at most 1 (PULSE 4.2).
+/// PULSE's threshold as a fraction: logic pipelines over memory pipelines, at most 1 (PULSE 4.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Eta {
     logic: u32,
     memory: u32,
 }
 
-/// One iteration, at its longest, on one accelerator.
+/// The cost of the longest iteration on an accelerator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cost {
     /// N: instructions on the longest path.
@@ -41,7 +41,7 @@ impl Eta {
     /// The paper's accelerator: three logic and four memory pipelines (PULSE 4.2).
     pub const PULSE: Self = Self { logic: 3, memory: 4 };
 
-    /// `logic / memory`, unless that is 0, more than 1, or no number.
+    /// Creates the threshold `logic / memory`; none if it is 0, more than 1, or undefined.
     #[must_use]
     pub const fn new(logic: u32, memory: u32) -> Option<Self> {
         if logic == 0 || logic > memory { None } else { Some(Self { logic, memory }) }
@@ -49,7 +49,7 @@ impl Eta {
 }
 
 impl Cost {
-    /// The cost of `instructions` over `lines`. Saturates instead of wrapping.
+    /// Computes the cost of `instructions` over `lines`. Saturates instead of wrapping.
     #[must_use]
     pub const fn new(instructions: u64, lines: u64, on: &Accelerator) -> Self {
         let further = on.line_ps.saturating_mul(lines.saturating_sub(1));
@@ -61,7 +61,7 @@ impl Cost {
         }
     }
 
-    /// The verdict: offload when t_c <= eta * t_d. Computed exactly, without rounding.
+    /// Decides whether to offload: if t_c <= eta * t_d. Computed exactly, without rounding.
     #[must_use]
     pub const fn offload(&self, eta: Eta) -> bool {
         self.logic_ps as u128 * eta.memory as u128 <= self.load_ps as u128 * eta.logic as u128
@@ -69,7 +69,7 @@ impl Cost {
 }
 
 impl Program {
-    /// What one iteration costs at most on `accelerator`.
+    /// Returns the most that one iteration costs on `accelerator`.
     #[must_use]
     pub fn cost(&self, accelerator: &Accelerator) -> Cost {
         Cost::new(self.longest_path() as u64, self.lines() as u64, accelerator)
@@ -88,7 +88,8 @@ mod tests {
         assert_eq!((cost.logic_ps, cost.load_ps), (80_000, 230_000));
     }
 
-    /// PULSE 4.1: offload only if t_c <= eta * t_d. Just at the threshold is still in, one instruction more is out.
+    /// PULSE 4.1: offload only if t_c <= eta * t_d. The threshold itself is offloaded, one instruction more
+    /// is not.
     #[test]
     fn the_threshold_itself_is_offloaded() {
         // eta * t_d = 3/4 * 200 ns = 150 ns; 37 instructions are 148 ns, 38 are 152.

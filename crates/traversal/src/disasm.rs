@@ -1,4 +1,4 @@
-//! The text form of a program, written so that it assembles to the same bytes (PROTOCOL 10.20).
+//! The text form of a program, which assembles to the same bytes (PROTOCOL 10.20).
 
 use crate::Program;
 use crate::isa::{AluOp, Area, Cond, Insn, MemOperand, Operand, Reg, Search, SearchOp, Size, UnaryOp, Width};
@@ -7,7 +7,7 @@ use alloc::string::String;
 use core::fmt::{self, Write};
 
 impl Program {
-    /// The text form. Labels are `L` and the number of the instruction.
+    /// Returns the text form. A label is `L` and the number of the instruction.
     #[must_use]
     pub fn disassemble(&self) -> String {
         let mut text = String::new();
@@ -83,7 +83,7 @@ impl fmt::Display for Reg {
     }
 }
 
-/// What the mnemonic of the operation ends with.
+/// The suffix of a mnemonic.
 impl fmt::Display for Width {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -104,7 +104,7 @@ impl fmt::Display for Area {
 }
 
 impl AluOp {
-    /// Every operation with its mnemonic, which the text form has from here.
+    /// Every operation with its mnemonic.
     pub(crate) const NAMES: [(Self, &'static str); 12] = [
         (Self::Add, "add"),
         (Self::Sub, "sub"),
@@ -144,7 +144,7 @@ impl Cond {
 }
 
 impl SearchOp {
-    /// Every question with its mnemonic, which the size of an element follows.
+    /// Every search operation with its mnemonic; the element size follows.
     pub(crate) const NAMES: [(Self, &'static str); 2] = [(Self::Rank, "rank"), (Self::Match, "match")];
 }
 

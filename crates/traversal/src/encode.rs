@@ -1,7 +1,9 @@
-//! The encoded form: a header of 8 bytes and slots of 8 bytes, little-endian throughout (PROTOCOL 10.3 to 10.9).
+//! The encoded form: a header of 8 bytes and slots of 8 bytes, little-endian throughout (PROTOCOL 10.3 to
+//! 10.9).
 //!
-//! Opcode numbers are those of BPF (RFC 9669) where BPF has the instruction. Decoding checks everything that one slot
-//! can say wrong, so that each program has exactly one encoding; the verifier checks what instructions mean together.
+//! Opcode numbers are those of BPF (RFC 9669) where BPF has the instruction. Decoding checks each slot for
+//! errors of its own, so that each program has exactly one encoding. The verifier checks the program as a
+//! whole.
 
 use crate::SLOTS_MAX;
 use crate::isa::{AluOp, Area, Cond, Insn, MemOperand, Operand, Reg, Search, SearchOp, Size, UnaryOp, Width};
@@ -43,7 +45,7 @@ mod field {
     pub(super) const AREA: u8 = 0x60;
     /// Loads and stores: a register is added to the offset.
     pub(super) const INDEXED: u8 = 0x80;
-    /// Class [`LDX`]: the area number that is no area, but says that an array of the window is searched.
+    /// Class [`LDX`]: an area number without an area, for a search of an array in the window.
     pub(super) const SEARCH: u8 = 0x60;
     /// A search: MATCH, else RANK.
     pub(super) const MATCH: u8 = 0x80;
@@ -60,17 +62,17 @@ mod field {
     pub(super) const STORES: u8 = 1;
 }
 
-/// What the header says.
+/// The fields of the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     pub(crate) window_len: u16,
     pub(crate) scratch_len: u16,
-    /// The program stores to the window.
+    /// True if the program stores to the window.
     pub(crate) stores: bool,
 }
 
 impl Header {
-    /// Refuses what fits no field; the verifier refuses the rest.
+    /// Creates a header; refuses lengths that fit no field. The verifier refuses the rest.
     pub(crate) fn new(window_len: usize, scratch_len: usize, stores: bool) -> Result<Self, VerifyError> {
         Ok(Self {
             window_len: u16::try_from(window_len).map_err(|_| VerifyError::WindowLen(window_len))?,
@@ -80,7 +82,7 @@ impl Header {
     }
 }
 
-/// One slot, taken apart.
+/// The fields of one slot.
 #[derive(Clone, Copy, Default)]
 struct RawInsn {
     opcode: u8,
@@ -117,7 +119,7 @@ impl RawInsn {
         Reg::from_number(self.src).ok_or(Rejection::Register(self.src))
     }
 
-    /// The second operand, with the field that the other kind of operand would use checked to be zero.
+    /// Returns the second operand; checks that the unused operand field is zero.
     fn operand(self) -> Result<Operand, Rejection> {
         if self.opcode & field::BY_REG == 0 {
             self.no_src()?;
@@ -145,10 +147,10 @@ impl RawInsn {
     }
 }
 
-/// Writes the encoded form of verified instructions.
+/// Encodes verified instructions.
 ///
 /// # Panics
-/// When a target or count does not fit its field, which the verifier excludes.
+/// If a target or count does not fit its field, which the verifier excludes.
 pub(crate) fn encode(header: &Header, insns: &[Insn]) -> Vec<u8> {
     let starts = slot_starts(insns);
     let slots = starts[insns.len()];
@@ -168,7 +170,7 @@ pub(crate) fn encode(header: &Header, insns: &[Insn]) -> Vec<u8> {
     out
 }
 
-/// The slot each instruction starts at, and behind the last the number of slots.
+/// Returns the first slot of each instruction, and the number of slots.
 fn slot_starts(insns: &[Insn]) -> Vec<u16> {
     let mut starts = Vec::with_capacity(insns.len() + 1);
     let mut at = 0;
@@ -249,7 +251,7 @@ const fn with_operand(opcode: u8, dst: Reg, src: Operand) -> RawInsn {
     RawInsn { opcode: opcode | by_reg, dst: dst.number(), src, offset: 0, imm }
 }
 
-/// Reads the encoded form: header, and each slot by itself. Targets are translated to instruction numbers.
+/// Decodes header and slots, each slot separately. Targets are translated to instruction numbers.
 pub(crate) fn decode(bytes: &[u8]) -> Result<(Header, Vec<Insn>), VerifyError> {
     let Some((header, code)) = bytes.split_first_chunk::<HEADER_LEN>() else {
         return Err(VerifyError::Length { expected: HEADER_LEN, have: bytes.len() });
@@ -294,7 +296,7 @@ fn decode_slots(code: &[[u8; SLOT_LEN]]) -> Result<Vec<Insn>, VerifyError> {
     Ok(insns)
 }
 
-/// The number of the instruction that starts at each slot; `None` for the second half of a constant.
+/// Returns the number of the instruction that starts at each slot; `None` for the second half of a constant.
 fn instruction_numbers(code: &[[u8; SLOT_LEN]]) -> Vec<Option<u16>> {
     let mut numbers = vec![None; code.len()];
     let (mut at, mut number) = (0, 0);
@@ -419,7 +421,7 @@ fn decode_store(slot: RawInsn) -> Result<Insn, Rejection> {
     })
 }
 
-/// The instruction that a jump at slot `at` leads to.
+/// Returns the target of a jump at slot `at`.
 fn target(slot: RawInsn, at: usize, numbers: &[Option<u16>]) -> Result<u16, Rejection> {
     let ahead = usize::try_from(slot.offset).map_err(|_| Rejection::Backward)?;
     let entry = numbers.get(at + 1 + ahead).ok_or(Rejection::TargetOutside)?;
@@ -514,7 +516,7 @@ const fn area_from_bits(opcode: u8) -> Option<Area> {
     }
 }
 
-/// The low and the high half of a constant, as the two slots carry them.
+/// Returns the low and the high half of a constant, for its two slots.
 fn halves(imm: u64) -> (i32, i32) {
     let [b0, b1, b2, b3, b4, b5, b6, b7] = imm.to_le_bytes();
     (i32::from_le_bytes([b0, b1, b2, b3]), i32::from_le_bytes([b4, b5, b6, b7]))

@@ -1,7 +1,9 @@
-//! The interpreter: one iteration over a loaded window, and the loop of load and iteration (PROTOCOL 10.1, 10.14).
+//! The interpreter: one iteration over a loaded window, and the loop of load and iteration (PROTOCOL 10.1,
+//! 10.14).
 //!
-//! It is the reference: a compiled program must do what it does. It allocates nothing and cannot panic on a verified
-//! program, whatever the window and the scratch pad hold. That an iteration ends needs no counting: jumps go forward.
+//! The interpreter is the reference for compiled programs. It does not allocate and does not panic on a
+//! verified program, whatever window and scratch pad contain. An iteration ends without a counter, because
+//! jumps go forward.
 
 use crate::Program;
 use crate::isa::{
@@ -11,38 +13,38 @@ use crate::isa::{
 use alloc::vec::Vec;
 use farmem_wire::VirtAddr;
 
-/// A traversal's state beside its program: all that another machine needs to go on.
+/// The state of a traversal beside its program: sufficient to continue it on another machine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct State {
-    /// The pointer whose window the next iteration loads; at the end, that of the last iteration.
+    /// The pointer whose window the next iteration loads; at the end, the pointer of the last iteration.
     pub cur_ptr: VirtAddr,
     /// The scratch pad, of the program's length.
     pub scratch: Vec<u8>,
 }
 
-/// How an iteration ended.
+/// The end of an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// NEXT_ITER: `cur_ptr` is the pointer to load next.
     Next,
-    /// RETURN: the traversal is over, the scratch pad is its result.
+    /// RETURN: the traversal is over, and the scratch pad is its result.
     Return,
-    /// An indexed access left its area. `cur_ptr` is as it was, the scratch pad as the program left it. What the iteration stored to the
-    /// window counts for nothing.
+    /// An indexed access left its area. `cur_ptr` is unchanged, and the scratch pad has the program's writes.
+    /// Stores to the window are discarded.
     Fault,
 }
 
-/// A program touched bytes of its window that are not there (PROTOCOL 10.23). `cur_ptr` is as it was, the scratch pad as the instructions before
-/// left it. What the iteration stored to the window counts for nothing.
+/// A program accessed bytes of its window that are not accessible (PROTOCOL 10.23). `cur_ptr` is unchanged,
+/// and the scratch pad has the writes of the instructions before. Stores to the window are discarded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Behind;
 
-/// Why [`run`] stopped.
+/// The reason why [`run`] stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End<E> {
     /// RETURN: the traversal is over.
     Return,
-    /// The limit is used up; the state continues the traversal (PULSE 3).
+    /// The limit is reached; the state continues the traversal (PULSE 3).
     IterationLimit,
     /// An indexed access left its area: the traversal is over.
     Fault,
@@ -50,21 +52,23 @@ pub enum End<E> {
     Fetch(E),
 }
 
-/// What [`run`] did.
+/// The result of [`run`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome<E> {
-    /// Iterations executed: every window that was loaded and computed on, the last one and a faulting one included.
+    /// Number of executed iterations, including the last and a faulting one.
     pub iterations: u32,
-    /// Why it stopped.
+    /// Reason of the end.
     pub end: End<E>,
 }
 
 /// Runs up to `limit` iterations, loading each window through `fetch(cur_ptr, window)`.
 ///
-/// When a fetch fails, the state is as the iteration before left it, so that the traversal can go on where the memory is.
+/// If a fetch fails, the state is that of the iteration before, so that the traversal can continue where the
+/// memory is.
 ///
 /// # Panics
-/// When the scratch pad in `state` does not have the program's length, or the program stores: [`run_storing`] runs those.
+/// If the scratch pad in `state` does not have the program's length, or the program stores: use
+/// [`run_storing`].
 pub fn run<E>(
     program: &Program,
     fetch: &mut impl FnMut(VirtAddr, &mut [u8]) -> Result<(), E>,
@@ -79,20 +83,21 @@ pub fn run<E>(
     run_storing(program, &mut memory, state, limit)
 }
 
-/// One of the two things that an iteration wants of the memory.
+/// An iteration's access to the memory.
 #[derive(PartialEq, Eq, Debug)]
 pub enum WindowAccess<'a> {
-    /// LOAD: fill the window. The window of a program that stores must be writable, too.
+    /// LOAD: fill the window. The window of a storing program must be writable too.
     Load(&'a mut [u8]),
-    /// STORE: the window as the iteration leaves it, which changed some of its bytes. It was loaded from the same place, and what is
-    /// stored must not be refused any more.
+    /// STORE: the window after an iteration that changed it. It was loaded from the same address, and the
+    /// store must succeed.
     Store(&'a [u8]),
 }
 
-/// As [`run`], for programs that may store: `memory` loads the window at an address, and takes it back when the iteration changed it.
+/// Runs a program that may store, as [`run`]. `memory` loads the window at an address, and stores it after an
+/// iteration that changed it.
 ///
 /// # Panics
-/// When the scratch pad in `state` does not have the program's length.
+/// If the scratch pad in `state` does not have the program's length.
 pub fn run_storing<E>(
     program: &Program,
     memory: &mut impl FnMut(VirtAddr, WindowAccess<'_>) -> Result<(), E>,
@@ -130,28 +135,29 @@ impl Program {
     /// Runs one iteration over the loaded window.
     ///
     /// # Panics
-    /// When `window` or `scratch` does not have the program's lengths, or the program stores.
+    /// If `window` or `scratch` does not have the program's lengths, or the program stores.
     pub fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
         assert!(!self.0.stores, "a program that stores needs a window of its own");
         self.iterate_whole(Window::Lent(window), cur_ptr, scratch)
     }
 
-    /// As [`Self::step`], for a program that may store: `window` is a copy, and what the iteration leaves there is to be written back,
-    /// as a whole, unless the iteration faulted (PROTOCOL 10.10).
+    /// Runs one iteration of a program that may store, as [`Self::step`]. `window` is a copy; the caller
+    /// writes it back as a whole, unless the iteration faulted (PROTOCOL 10.10).
     ///
     /// # Panics
-    /// When `window` or `scratch` does not have the program's lengths.
+    /// If `window` or `scratch` does not have the program's lengths.
     pub fn step_storing(&self, window: &mut [u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
         self.iterate_whole(Window::Own(window), cur_ptr, scratch)
     }
 
-    /// As [`Self::step`], over a window of which only the beginning is there.
+    /// Runs one iteration over the accessible beginning of a window, as [`Self::step`].
     ///
     /// # Errors
     /// [`Behind`], at the first instruction that loads or searches a byte behind it.
     ///
     /// # Panics
-    /// When `window` is longer than the program's, or `scratch` does not have the program's length, or the program stores.
+    /// If `window` is longer than the program's, or `scratch` does not have the program's length, or the
+    /// program stores.
     pub fn step_cut(
         &self,
         window: &[u8],
@@ -162,13 +168,14 @@ impl Program {
         self.iterate_cut(window, cur_ptr, scratch).1
     }
 
-    /// As [`Self::step_storing`], over a window of which only the beginning is there: what is to be written back is no more than that.
+    /// Runs one iteration of a storing program over the accessible beginning of a window, as
+    /// [`Self::step_storing`]. The caller writes back no more than that.
     ///
     /// # Errors
     /// [`Behind`], at the first instruction that loads, searches or stores to a byte behind it.
     ///
     /// # Panics
-    /// When `window` is longer than the program's, or `scratch` does not have the program's length.
+    /// If `window` is longer than the program's, or `scratch` does not have the program's length.
     pub fn step_storing_cut(
         &self,
         window: &mut [u8],
@@ -180,8 +187,8 @@ impl Program {
         step
     }
 
-    /// The window gets zeros behind what is there: a processor that guesses that an access is before the end reads those
-    /// (docs/decisions/2026-11-25-guesses.md), and no program does.
+    /// Fills the window with zeros behind the accessible bytes, for speculative accesses of the processor
+    /// (docs/decisions/2026-11-25-guesses.md). No program reads them.
     fn iterate_cut(
         &self,
         there: &[u8],
@@ -203,7 +210,7 @@ impl Program {
         }
     }
 
-    /// When it is `CUT`, only `there` bytes of the window are there.
+    /// Runs an iteration; if `CUT`, only `there` bytes of the window are accessible.
     #[inline]
     fn iterate<const CUT: bool>(
         &self,
@@ -331,7 +338,7 @@ fn alu32(op: AluOp, a: u32, b: u32) -> u32 {
     }
 }
 
-/// Answers the condition on operands given both unsigned and signed.
+/// Returns whether the condition holds, for operands given both unsigned and signed.
 #[inline]
 fn holds<U, S>(cond: Cond, a: U, b: U, signed_a: S, signed_b: S) -> bool
 where
@@ -353,7 +360,7 @@ where
     }
 }
 
-/// The window: lent from wherever it lies, or a copy that may be stored to.
+/// The window: borrowed in place, or a copy that may be stored to.
 enum Window<'a> {
     Lent(&'a [u8]),
     Own(&'a mut [u8]),
@@ -377,7 +384,8 @@ struct Areas<'a> {
 }
 
 impl Areas<'_> {
-    /// Whether an instruction touches the window and leaves its first `there` bytes. What leaves the window itself is a fault, and not this.
+    /// Returns true if an instruction accesses the window beyond its first `there` bytes. An access beyond
+    /// the window itself is a fault instead.
     fn is_behind(&self, insn: &Insn, regs: &Regs, there: usize) -> bool {
         let len = self.window.bytes().len();
         let end = match insn {
@@ -392,7 +400,8 @@ impl Areas<'_> {
         end.is_some_and(|end| end > there)
     }
 
-    /// `None` when an indexed access leaves its area; the verifier has proved the others inside.
+    /// Loads a value; `None` if an indexed access leaves its area. The verifier has proved all other
+    /// accesses.
     #[inline]
     fn load(&self, size: Size, from: MemOperand, regs: &Regs) -> Option<u64> {
         let area = match from.area {
@@ -409,7 +418,7 @@ impl Areas<'_> {
         })
     }
 
-    /// As [`Self::load`], the other way. Nothing is written when it answers `None`.
+    /// Stores a value; `None` if an indexed access leaves its area, and then nothing is written.
     #[inline]
     fn store(&mut self, size: Size, to: MemOperand, regs: &Regs, value: u64) -> Option<()> {
         let area = match to.area {
@@ -431,7 +440,7 @@ impl Areas<'_> {
         Some(())
     }
 
-    /// The verifier has proved the array inside.
+    /// Runs a search; the verifier has proved that the array is inside.
     fn search(&self, search: Search, key: u64) -> u64 {
         let start = usize::try_from(search.offset).expect("verified: inside the window");
         let array = &self.window.bytes()[start..start + search.len()];
@@ -447,7 +456,7 @@ impl Areas<'_> {
     }
 }
 
-/// Where an access starts, from the beginning of its area of `len` bytes. `None` when an indexed one leaves it.
+/// Returns the offset of an access in its area of `len` bytes. `None` if an indexed access leaves it.
 #[inline]
 fn start(place: MemOperand, regs: &Regs, len: usize, size: Size) -> Option<usize> {
     let offset = i64::from(place.offset);
@@ -460,11 +469,11 @@ fn start(place: MemOperand, regs: &Regs, len: usize, size: Size) -> Option<usize
     usize::try_from(inside(start, last)).ok()
 }
 
-/// `start`, when it is at most `last`, else 0; without a branch, so that a processor which has guessed the check's answer reads inside of the area
-/// all the same (docs/decisions/2026-11-25-guesses.md). `last` is below 2^63.
+/// Returns `start` if it is at most `last`, else 0. There is no branch, so a processor that mispredicts the
+/// bounds check still reads inside the area (docs/decisions/2026-11-25-guesses.md). `last` is below 2^63.
 #[inline]
 fn inside(start: u64, last: u64) -> u64 {
-    // The compiler knows from the check that nothing is to be masked, and would leave it out.
+    // After the check, the compiler knows that the mask has no effect, and would remove it.
     let start = core::hint::black_box(start);
     let outside = (start | last.wrapping_sub(start)).cast_signed() >> 63;
     start & !outside.cast_unsigned()

@@ -1,10 +1,12 @@
-//! The instruction set (PULSE 4.1, Table 2; PROTOCOL 10.5 to 10.9): what one iteration may compute, as values.
+//! The instruction set (PULSE 4.1, Table 2; PROTOCOL 10.5 to 10.9): the computations of one iteration, as
+//! values.
 //!
-//! [`Insn`] is the decoded form: what the verifier checks, the interpreter runs, the disassembler prints and a compiler
-//! to machine code translates. Its jump targets count instructions; the encoding's count slots. An `Insn` alone is not
-//! trusted: only a [`Program`](crate::Program) says that targets lie ahead and constant accesses inside.
+//! [`Insn`] is the decoded form. The verifier checks it, the interpreter runs it, the disassembler prints it,
+//! and a compiler to machine code translates it. Its jump targets count instructions; those of the encoding
+//! count slots. An `Insn` alone is not trusted: only in a [`Program`](crate::Program) do targets lie ahead
+//! and constant accesses inside their areas.
 
-/// Slots of 8 bytes a program may have behind its header; `lddw` takes two, every other instruction one.
+/// Most slots of 8 bytes of a program behind its header; `lddw` takes two, every other instruction one.
 pub const SLOTS_MAX: usize = 512;
 /// The largest load window, in bytes: the one LOAD of an iteration (PULSE 4.1).
 pub const WINDOW_LEN_MAX: usize = 256;
@@ -12,9 +14,9 @@ pub const WINDOW_LEN_MAX: usize = 256;
 pub const SCRATCH_LEN_MAX: usize = farmem_wire::message::SCRATCH_LEN_MAX;
 /// Bytes of the spill area, zero at the start of each iteration.
 pub const SPILL_LEN: usize = 128;
-/// Elements of the longest array that RANK and MATCH search: the comparisons of one make a mask of 64 bits.
+/// Most elements of an array that RANK and MATCH search: their comparisons fit a mask of 64 bits.
 pub const SEARCH_COUNT_MAX: usize = 64;
-/// Bytes of a memory line: what the load window is counted in for prefetch and cost.
+/// Bytes of a memory line, the unit of prefetch and cost.
 pub const LINE_LEN: usize = 64;
 
 /// A register of 64 bits. All are zero when an iteration starts, except [`Reg::ENTRY`].
@@ -53,25 +55,25 @@ impl Reg {
     /// The register that holds `cur_ptr` when an iteration starts.
     pub const ENTRY: Self = Self::R1;
 
-    /// The register with this number.
+    /// Returns the register with this number.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Its number, 0 to 10.
+    /// Returns the number, 0 to 10.
     #[must_use]
     pub const fn number(self) -> u8 {
         self as u8
     }
 }
 
-/// How many bits an operation works on.
+/// The width of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Width {
-    /// All 64.
+    /// All 64 bits.
     W64,
-    /// The low 32. What is written to a register is zero-extended.
+    /// The low 32 bits. A result is zero-extended.
     W32,
 }
 
@@ -89,7 +91,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// In bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -101,25 +103,25 @@ impl Size {
     }
 }
 
-/// The memory a program sees. There is no other.
+/// A memory area of a program. There are no others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Area {
-    /// What the LOAD at `cur_ptr` brought. Only a program that declares it may store here; what it stores becomes part of far memory
-    /// when the iteration ends.
+    /// The window that the LOAD at `cur_ptr` filled. Only a program that declares it may store here. Its
+    /// stores become part of far memory when the iteration ends.
     Window,
-    /// The traversal's state: kept over iterations, carried between nodes, given back at the end.
+    /// The traversal's state: kept over iterations, carried between nodes, returned at the end.
     Scratch,
-    /// [`SPILL_LEN`] bytes for values that found no register; zero at the start of each iteration.
+    /// [`SPILL_LEN`] bytes for values without a register; zero at the start of each iteration.
     Spill,
 }
 
-/// A place in an area.
+/// A location in an area.
 ///
-/// Without an index the verifier proves the access inside. With one the address is the register plus the offset
-/// modulo 2^64, and leaving the area is a fault of the traversal.
+/// Without an index the verifier proves the access inside. With an index the address is the register plus the
+/// offset modulo 2^64, and an access outside the area is a fault of the traversal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MemOperand {
-    /// Which area.
+    /// The area.
     pub area: Area,
     /// The register that is added to the offset.
     pub index: Option<Reg>,
@@ -174,45 +176,46 @@ pub enum UnaryOp {
     Not,
 }
 
-/// What is asked of an array in the window.
+/// The operation of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SearchOp {
-    /// RANK: how many elements are not greater than the key.
+    /// RANK: the number of elements that are not greater than the key.
     Rank,
-    /// MATCH: the number of the first element that equals the key, from 0; the number of elements when there is none.
+    /// MATCH: the index of the first element that equals the key, from 0; the number of elements if there is
+    /// none.
     Match,
 }
 
-/// An array in the window, and what is asked of it. Elements are unsigned, and the key is compared with all its 64 bits.
+/// A search of an array in the window. Elements are unsigned, and the key is compared with all its 64 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Search {
-    /// The question.
+    /// The operation.
     pub op: SearchOp,
     /// Bytes of an element.
     pub size: Size,
-    /// Where in the window the first element lies; the verifier proves all of them inside.
+    /// Offset in the window of the first element; the verifier proves all elements inside.
     pub offset: i16,
-    /// Elements, 1 to [`SEARCH_COUNT_MAX`].
+    /// Number of elements, 1 to [`SEARCH_COUNT_MAX`].
     pub count: u8,
-    /// What is looked for.
+    /// Register with the key.
     pub key: Reg,
 }
 
 impl Search {
-    /// Bytes of all elements.
+    /// Returns the bytes of all elements.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.size.bytes() * self.count as usize
     }
 
-    /// True when there is no element, which the verifier refuses.
+    /// Returns true if there is no element, which the verifier refuses.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 }
 
-/// What a branch asks of its two operands.
+/// The condition of a branch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Cond {
     /// Equal.
@@ -244,9 +247,9 @@ pub enum Cond {
 pub enum Insn {
     /// `dst = dst op src`.
     Alu {
-        /// Bits it works on.
+        /// Width of the operation.
         width: Width,
-        /// What it computes.
+        /// The operation.
         op: AluOp,
         /// First operand and result.
         dst: Reg,
@@ -255,9 +258,9 @@ pub enum Insn {
     },
     /// `dst = op dst`.
     Unary {
-        /// Bits it works on.
+        /// Width of the operation.
         width: Width,
-        /// What it computes.
+        /// The operation.
         op: UnaryOp,
         /// Operand and result.
         dst: Reg,
@@ -275,35 +278,36 @@ pub enum Insn {
         size: Size,
         /// Result, zero-extended.
         dst: Reg,
-        /// Where.
+        /// Source.
         from: MemOperand,
     },
     /// `place = src`: the low bytes of `src`, an immediate sign-extended to 64 bits first.
     Store {
         /// Bytes written.
         size: Size,
-        /// Where; in the window only when the program declares that it stores.
+        /// Destination; in the window only if the program declares that it stores.
         to: MemOperand,
-        /// What.
+        /// Value to store.
         src: Operand,
     },
-    /// `dst = search`: an array of the window at one stroke. Optional: an accelerator may refuse programs that have it.
+    /// `dst = search`: one search of an array in the window. Optional: an accelerator may refuse programs
+    /// that have it.
     Search {
         /// Result.
         dst: Reg,
-        /// The array and the question.
+        /// The search.
         search: Search,
     },
-    /// Goes on at `target`.
+    /// Continues at `target`.
     Jump {
         /// An instruction further down.
         target: u16,
     },
-    /// Goes on at `target` when `left cond right`, else behind.
+    /// Continues at `target` if `left cond right`, else behind.
     Branch {
-        /// Bits compared.
+        /// Width of the comparison.
         width: Width,
-        /// The question.
+        /// The condition.
         cond: Cond,
         /// First operand.
         left: Reg,
@@ -312,9 +316,9 @@ pub enum Insn {
         /// An instruction further down.
         target: u16,
     },
-    /// NEXT_ITER: ends the iteration; the traversal goes on at the address in `ptr`.
+    /// NEXT_ITER: ends the iteration; the traversal continues at the address in `ptr`.
     Next {
-        /// Becomes `cur_ptr`.
+        /// Register with the next `cur_ptr`.
         ptr: Reg,
     },
     /// RETURN: ends the traversal.
@@ -322,7 +326,7 @@ pub enum Insn {
 }
 
 impl Insn {
-    /// Slots of 8 bytes it takes in the encoding.
+    /// Returns the number of 8-byte slots in the encoding.
     #[must_use]
     pub const fn slots(&self) -> usize {
         match self {
@@ -331,7 +335,8 @@ impl Insn {
         }
     }
 
-    /// How many instructions it counts as, where time is estimated: a search is one for each 16 bytes.
+    /// Returns the number of instructions that this one counts as in time estimates: a search counts one per
+    /// 16 bytes.
     #[must_use]
     pub fn weight(&self) -> u16 {
         match self {
@@ -340,13 +345,13 @@ impl Insn {
         }
     }
 
-    /// True for the two instructions that end an iteration.
+    /// Returns true for the two instructions that end an iteration.
     #[must_use]
     pub const fn is_terminal(&self) -> bool {
         matches!(self, Self::Next { .. } | Self::Return)
     }
 
-    /// The instruction it may jump to.
+    /// Returns the target of a jump.
     #[must_use]
     pub const fn target(&self) -> Option<u16> {
         match *self {
@@ -355,7 +360,7 @@ impl Insn {
         }
     }
 
-    /// The access it makes: bytes and where.
+    /// Returns the access: size and location.
     #[must_use]
     pub const fn access(&self) -> Option<(Size, MemOperand)> {
         match *self {

@@ -1,12 +1,12 @@
 //! Traversal programs: the iterator ISA of PULSE (sections 3 and 4.1; PROTOCOL 10).
 //!
-//! A traversal is `cur_ptr`, a scratch pad and a [`Program`]. One iteration loads a window of memory at `cur_ptr`, computes
-//! on it without loops, and either names the next pointer or ends the traversal. Because that is all the state there is,
-//! any role that holds it can go on: another memory node, or the host.
+//! A traversal is `cur_ptr`, a scratch pad and a [`Program`]. One iteration loads a window of memory at
+//! `cur_ptr`, computes on it without loops, and either sets the next pointer or ends the traversal. This is
+//! the complete state, so any role that has it can continue: another memory node, or the host.
 //!
-//! [`Program`] exists only verified: [`Program::step`] checks nothing that could be checked before. This crate knows no
-//! memory and no wire; loads come in as a closure of [`run`]. A compiler to machine code starts at
-//! [`Program::instructions`] and must give what [`Program::step`] gives.
+//! [`Program`] exists only verified: [`Program::step`] repeats no check that the verifier made. This crate
+//! has no memory and no wire; loads go through a closure of [`run`]. A compiler to machine code starts from
+//! [`Program::instructions`] and must agree with [`Program::step`].
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -37,7 +37,8 @@ use encode::Header;
 use farmem_wire::ProgramHash;
 use sha2::{Digest, Sha256};
 
-/// A verified program. There is no other way to have one. Clones share everything: cloning allocates nothing, and a clone is one word.
+/// A verified program. There is no other way to construct one. Clones share the program: a clone is one word
+/// and does not allocate.
 #[derive(Clone)]
 pub struct Program(Arc<Verified>);
 
@@ -55,7 +56,7 @@ impl Program {
     /// Assembles the text form (PROTOCOL 10.18) and verifies.
     ///
     /// # Errors
-    /// [`AssembleError`] with the place in the text and what was expected there.
+    /// [`AssembleError`] with the location in the text and the expectation.
     pub fn assemble(text: &str) -> Result<Self, AssembleError> {
         asm::assemble(text)
     }
@@ -63,16 +64,16 @@ impl Program {
     /// Decodes the encoded form (PROTOCOL 10.3) and verifies.
     ///
     /// # Errors
-    /// [`VerifyError`] with the first thing that is wrong.
+    /// [`VerifyError`] for the first fault.
     pub fn decode(bytes: &[u8]) -> Result<Self, VerifyError> {
         let (header, insns) = encode::decode(bytes)?;
         Self::verify(header, insns)
     }
 
-    /// Verifies decoded instructions, for callers that make them from something else than text or bytes.
+    /// Verifies decoded instructions, for callers that generate them.
     ///
     /// # Errors
-    /// [`VerifyError`] with the first thing that is wrong; a store to the window is wrong here.
+    /// [`VerifyError`] for the first fault; a store to the window is one.
     pub fn from_instructions(
         window_len: usize,
         scratch_len: usize,
@@ -81,10 +82,11 @@ impl Program {
         Self::verify(Header::new(window_len, scratch_len, false)?, insns)
     }
 
-    /// As [`Self::from_instructions`], for a program that declares that it stores to the window (PROTOCOL 10.10).
+    /// Verifies decoded instructions of a program that stores to the window (PROTOCOL 10.10), as
+    /// [`Self::from_instructions`].
     ///
     /// # Errors
-    /// [`VerifyError`] with the first thing that is wrong.
+    /// [`VerifyError`] for the first fault.
     pub fn storing_from_instructions(
         window_len: usize,
         scratch_len: usize,
@@ -103,60 +105,63 @@ impl Program {
         Ok(Self(Arc::new(verified)))
     }
 
-    /// The encoded form: what travels, and what [`Self::decode`] takes.
+    /// Returns the encoded form, the input of [`Self::decode`].
     #[must_use]
     #[inline]
     pub fn encoded(&self) -> &[u8] {
         &self.0.encoded
     }
 
-    /// Its name: the first 16 bytes of the SHA-256 of the encoded form, but for the last bit, which says whether it stores.
+    /// Returns the name: the first 16 bytes of the SHA-256 of the encoded form, except for the last bit,
+    /// which is set if the program stores.
     #[must_use]
     #[inline]
     pub fn hash(&self) -> ProgramHash {
         self.0.hash
     }
 
-    /// Bytes of the one LOAD at `cur_ptr`, 1 to 256.
+    /// Returns the length of the load window in bytes, 1 to 256.
     #[must_use]
     #[inline]
     pub fn window_len(&self) -> usize {
         self.0.window_len
     }
 
-    /// Bytes of the scratch pad, 0 to [`SCRATCH_LEN_MAX`].
+    /// Returns the length of the scratch pad in bytes, 0 to [`SCRATCH_LEN_MAX`].
     #[must_use]
     #[inline]
     pub fn scratch_len(&self) -> usize {
         self.0.scratch_len
     }
 
-    /// True when it declares that it stores to the window: what it stores becomes part of far memory when the iteration ends.
+    /// Returns true if the program declares that it stores to the window. Its stores become part of far
+    /// memory when the iteration ends.
     #[must_use]
     #[inline]
     pub fn stores(&self) -> bool {
         self.0.stores
     }
 
-    /// Memory lines of 64 bytes that the load window takes when `cur_ptr` is aligned to one.
+    /// Returns the memory lines of 64 bytes that the load window takes if `cur_ptr` is aligned to one.
     #[must_use]
     pub fn lines(&self) -> usize {
         self.0.window_len.div_ceil(LINE_LEN)
     }
 
-    /// Instructions on the longest path of one iteration: PULSE's N. RANK and MATCH count as one for each 16 bytes that they search.
+    /// Returns the instructions on the longest path of one iteration: PULSE's N. RANK and MATCH count as one
+    /// per 16 bytes that they search.
     #[must_use]
     pub fn longest_path(&self) -> u16 {
         self.0.longest_path
     }
 
-    /// The instructions of a path that is [`Program::longest_path`] long, each with its number.
+    /// Returns the instructions of a path of length [`Program::longest_path`], each with its number.
     pub fn on_longest_path(&self) -> impl Iterator<Item = (usize, Insn)> + '_ {
         let insns = &self.0.insns;
         verify::on_longest_path(insns).into_iter().map(|number| (number, insns[number]))
     }
 
-    /// The instructions, in order. Targets are positions in this order; all lie ahead and inside.
+    /// Returns the instructions, in order. Targets are positions in this order, ahead and inside.
     pub fn instructions(&self) -> impl ExactSizeIterator<Item = Insn> + '_ {
         self.0.insns.iter().copied()
     }

@@ -1,8 +1,9 @@
-//! The verifier (PROTOCOL 10.12): what makes a list of instructions a program, and the reasons why it is none.
+//! The verifier (PROTOCOL 10.12): the conditions under which instructions are a program, and the reasons for
+//! a refusal.
 //!
-//! Jumps go forward only, so one pass in order suffices: each instruction is looked at once, and the longest path is
-//! found once, from the end. Reading a register or a spill byte that nothing was written to is allowed: both start at
-//! zero in every iteration, so there is nothing to leak.
+//! Jumps go only forward, so one pass in order suffices: each instruction is checked once, and the longest
+//! path is computed in one pass from the end. Reading an unwritten register or spill byte is allowed: both
+//! are zero at the start of every iteration, so nothing can leak.
 
 use crate::encode::Header;
 use crate::isa::{
@@ -12,77 +13,77 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Why bytes or instructions are not a program.
+/// The reason why bytes or instructions are not a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VerifyError {
-    /// There are not as many bytes as the header says, or not even a header.
+    /// The number of bytes differs from the header's, or there is no header.
     Length {
-        /// Bytes the header announces.
+        /// Bytes that the header announces.
         expected: usize,
-        /// Bytes there are.
+        /// Bytes that are present.
         have: usize,
     },
-    /// The program is in another version of the instruction set.
+    /// The version of the instruction set is unknown.
     Version(u8),
-    /// The header has a flag that this version does not know.
+    /// The header has an unknown flag.
     Flags(u8),
-    /// The load window is not of 1 to 256 bytes.
+    /// The load window does not have 1 to 256 bytes.
     WindowLen(usize),
-    /// The scratch pad is of more than [`SCRATCH_LEN_MAX`] bytes.
+    /// The scratch pad has more than [`SCRATCH_LEN_MAX`] bytes.
     ScratchLen(usize),
     /// There is no instruction.
     Empty,
     /// There are more than 512 slots.
     TooLong {
-        /// Slots there are.
+        /// Number of slots.
         slots: usize,
     },
     /// An instruction is refused.
     At {
-        /// Its slot, from 0.
+        /// Slot of the instruction, from 0.
         slot: usize,
-        /// Why.
+        /// Reason of the refusal.
         why: Rejection,
     },
 }
 
-/// Why one instruction is refused.
+/// The reason why one instruction is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rejection {
     /// No instruction has this opcode.
     Opcode(u8),
-    /// There is no register of this number.
+    /// No register has this number.
     Register(u8),
-    /// The field means nothing in this instruction and is not zero.
+    /// The field has no meaning in this instruction and is not zero.
     Reserved(&'static str),
     /// The second slot of a 64-bit constant is missing or is an instruction.
     HalfConstant,
-    /// It jumps back, or to itself. Only `next` starts again from the top (PULSE 4.1).
+    /// The instruction jumps back, or to itself. Only `next` starts again from the top (PULSE 4.1).
     Backward,
-    /// It jumps behind the last instruction.
+    /// The instruction jumps behind the last one.
     TargetOutside,
-    /// It jumps to the second slot of a 64-bit constant.
+    /// The instruction jumps to the second slot of a 64-bit constant.
     TargetInConstant,
-    /// It is the last instruction and neither `next` nor `ret`.
+    /// The last instruction is neither `next` nor `ret`.
     FallsOff,
-    /// It touches bytes outside its area.
+    /// The instruction accesses bytes outside its area.
     Outside {
         /// The area.
         area: Area,
-        /// First byte.
+        /// Offset of the first byte.
         offset: i16,
-        /// Bytes.
+        /// Length of the access.
         size: usize,
-        /// Bytes of the area.
+        /// Length of the area.
         len: usize,
     },
-    /// It stores to the load window, and the program does not declare that it stores.
+    /// The instruction stores to the load window, and the program does not declare that it stores.
     WindowStore,
-    /// It searches no element, or more than 64.
+    /// The instruction searches no element, or more than 64.
     SearchCount(u32),
 }
 
-/// Checks instructions against the areas' lengths; answers the instructions on the longest path.
+/// Checks instructions against the areas' lengths; returns the instructions on the longest path.
 pub(crate) fn verify(header: &Header, insns: &[Insn]) -> Result<u16, VerifyError> {
     let (window_len, scratch_len) = (usize::from(header.window_len), usize::from(header.scratch_len));
     if !(1..=WINDOW_LEN_MAX).contains(&window_len) {
@@ -156,12 +157,13 @@ fn lies_inside(area: Area, offset: i16, size: usize, len: usize) -> Result<(), R
     if inside { Ok(()) } else { Err(Rejection::Outside { area, offset, size, len }) }
 }
 
-/// Instructions on the longest path from the first to a terminal one.
+/// Returns the number of instructions on the longest path from the first to a terminal one.
 fn longest_path(insns: &[Insn]) -> u16 {
     longest_from(insns)[0]
 }
 
-/// The same from each instruction on, and 0 behind the last. Targets lie ahead, so one pass from the end does.
+/// Returns the longest path from each instruction on, and 0 behind the last. Targets lie ahead, so one pass
+/// from the end suffices.
 fn longest_from(insns: &[Insn]) -> Vec<u16> {
     let mut from = vec![0_u16; insns.len() + 1];
     for (number, insn) in insns.iter().enumerate().rev() {
@@ -171,13 +173,13 @@ fn longest_from(insns: &[Insn]) -> Vec<u16> {
     from
 }
 
-/// Where it goes on behind an instruction: at the next one, at its target, at one of both, or nowhere.
+/// Returns the successors of an instruction: the next one, its target, both, or none.
 fn successors(number: usize, insn: &Insn) -> [Option<usize>; 2] {
     let ends = insn.is_terminal() || matches!(insn, Insn::Jump { .. });
     [(!ends).then_some(number + 1), insn.target().map(usize::from)]
 }
 
-/// The instructions of a longest path, by number.
+/// Returns the instructions of a longest path, by number.
 pub(crate) fn on_longest_path(insns: &[Insn]) -> Vec<usize> {
     let from = longest_from(insns);
     let mut path = Vec::new();
@@ -189,7 +191,7 @@ pub(crate) fn on_longest_path(insns: &[Insn]) -> Vec<usize> {
     path
 }
 
-/// The bytes of the window that constant accesses reach: what the one LOAD must bring (PULSE 4.1).
+/// Returns the bytes of the window that constant accesses reach: the length of the LOAD (PULSE 4.1).
 pub(crate) fn window_reach(insns: &[Insn]) -> usize {
     let reach = |insn: &Insn| match insn {
         Insn::Search { search, .. } => usize::try_from(search.offset).unwrap_or(0) + search.len(),

@@ -1,6 +1,7 @@
-//! Programs from a hostile peer: no bytes make the verifier or the interpreter panic, and what is accepted runs and ends.
+//! Programs from a hostile peer: no bytes make the verifier or the interpreter panic, and an accepted program
+//! runs and ends.
 //!
-//! The same function is a fuzz target; here it is fed with seeded bytes, so that every test run covers some of it.
+//! A fuzz target uses this function too; here it gets seeded bytes, so that every test run covers a part.
 
 use farmem_traversal::Program;
 
@@ -22,7 +23,7 @@ fn bytes_without_any_order_are_refused() {
     }
 }
 
-/// Programs that were damaged on the way, or made to look good: one to four bytes changed, cut or stretched.
+/// Damaged or manipulated programs: one to four bytes changed, cut or added.
 #[test]
 fn damaged_programs_are_refused_or_run() {
     let mut chance = Chance(2);
@@ -41,7 +42,7 @@ fn damaged_programs_are_refused_or_run() {
     assert!(accepted < PROGRAMS.len() * rounds, "the verifier refuses nothing");
 }
 
-/// Long programs of slots that are each likely to be good: what a fuzzer that knows the format would send.
+/// Long programs of slots that are each likely to be valid, as from a fuzzer that knows the format.
 #[test]
 fn programs_of_likely_slots_are_refused_or_run() {
     let mut chance = Chance(3);

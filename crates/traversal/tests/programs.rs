@@ -1,8 +1,8 @@
 //! The programs of `testdata/programs` against plain Rust over the same random structures.
 //!
-//! Each structure is laid out in a `Vec<u8>` as it would lie in far memory, its nodes in random order. Every look-up also
-//! runs cut into pieces of random length, as a traversal does that meets its iteration limit or crosses memory nodes: it
-//! must end with the same state (PROTOCOL 10.1; PULSE 3, 5).
+//! Each structure is laid out in a `Vec<u8>` as in far memory, its nodes in random order. Every lookup also
+//! runs in pieces of random length, as a traversal that reaches its iteration limit or crosses memory nodes.
+//! Both runs must end with the same state (PROTOCOL 10.1; PULSE 3, 5).
 
 use farmem_traversal::{End, Outcome, Program, State, WindowAccess, run, run_storing};
 use farmem_wire::VirtAddr;
@@ -16,7 +16,7 @@ fn program(text: &str) -> Program {
     Program::assemble(text).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Far memory from [`BASE`] on, in equal slots that are handed out in a shuffled order.
+/// Far memory from [`BASE`] on, in equal slots that are allocated in a shuffled order.
 struct Memory {
     bytes: Vec<u8>,
     slot_len: usize,
@@ -106,7 +106,7 @@ fn pieces() -> impl Strategy<Value = Vec<u32>> {
     proptest::collection::vec(1..5_u32, 1..6)
 }
 
-/// Few distinct halves, so that keys agree in one half and differ in the other; zeros included.
+/// Generates few distinct halves, so that keys agree in one half and differ in the other; zeros included.
 fn half_key() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 0..6_u64, 1 => any::<u64>()]
 }
@@ -114,7 +114,7 @@ fn half_key() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// PROTOCOL 10.21: the scratch pad, word by word, and where `cur_ptr` ends.
+    /// PROTOCOL 10.21: the scratch pad, word by word, and the final `cur_ptr`.
     #[test]
     fn hash_find(
         entries in proptest::collection::btree_map((half_key(), half_key()), any::<[u64; 5]>(), 0..40),
@@ -129,7 +129,7 @@ proptest! {
         let mut memory = Memory::new(buckets + 80, 64, seed);
         let bucket_of = |(lo, hi): (u64, u64)| usize::try_from((lo ^ hi.rotate_left(7)) % buckets as u64).expect("small");
 
-        // Each chain begins with its bucket; a gap is an empty node in it, a bucket or another.
+        // Each chain begins with its bucket; a gap is an empty node in it, a bucket or another one.
         let mut chains: Vec<Vec<(u64, u64, [u64; 5])>> = vec![Vec::new(); buckets];
         for ((key, value), gap) in entries.iter().zip(gaps) {
             let chain = &mut chains[bucket_of(*key)];
@@ -237,7 +237,8 @@ proptest! {
         }
     }
 
-    /// Every node once, whole or in pieces: a piece goes on where the one before stopped. Memory beside the values stays.
+    /// Every node once, whole or in pieces: a piece continues where the one before stopped. Memory beside the
+    /// values is unchanged.
     #[test]
     fn list_add(values in proptest::collection::vec(any::<u64>(), 1..60), add in any::<u64>(), seed in any::<u64>(), pieces in pieces()) {
         let program = program(include_str!("../../../testdata/programs/list_add.pulse"));
@@ -262,7 +263,7 @@ proptest! {
         prop_assert_eq!(&memory.bytes, &expected);
     }
 
-    /// The head, then a node for each value; `cur_ptr` ends at the first that has the wanted one.
+    /// The head, then a node for each value; `cur_ptr` ends at the first with the wanted value.
     #[test]
     fn list_find(values in proptest::collection::vec(0..20_u64, 0..40), seed in any::<u64>(), pieces in pieces()) {
         let program = program(include_str!("../../../testdata/programs/list_find.pulse"));
@@ -282,7 +283,7 @@ proptest! {
         }
     }
 
-    /// The pairs of a key range in order, as many as fit, and on from there.
+    /// The pairs of a key range in order, as many as fit, and the continuation.
     #[test]
     fn btree_scan(
         keys in proptest::collection::btree_set(prop_oneof![0..300_u64, 0..u64::MAX], 1..200),
@@ -307,7 +308,7 @@ proptest! {
         }
     }
 
-    /// Sum, smallest, largest and number of the values in a key range, and of points with signed values.
+    /// Sum, minimum, maximum and number of the values in a key range, and of points with signed values.
     #[test]
     fn btree_aggregate_and_series_window(
         keys in proptest::collection::btree_set(prop_oneof![0..300_u64, 0..1_u64 << 50], 1..200),
@@ -343,7 +344,8 @@ proptest! {
         }
     }
 
-    /// The two programs that find a key, one by halvings and one by RANK, come to the same in as many iterations.
+    /// The two programs that find a key, one by bisection and one by RANK, return the same in the same number
+    /// of iterations.
     #[test]
     fn btree_find(
         keys in proptest::collection::btree_set(prop_oneof![0..2_000_u64, 0..u64::MAX, Just(u64::MAX - 1)], 1..600),
@@ -370,10 +372,11 @@ proptest! {
     }
 }
 
-/// A B+tree of `keys`, its leaves in a chain, each with its complement as the value, `fill` entries to a node; answers its root and its levels.
+/// Lays out a B+tree of `keys`, its leaves in a chain, each value the complement of its key, `fill` entries
+/// per node. Returns its root and its levels.
 fn lay_out_btree(memory: &mut Memory, keys: &BTreeSet<u64>, fill: &[usize]) -> (u64, u32) {
     let mut fill = fill.iter().cycle();
-    // A level: the least key below each node, and the node.
+    // A level: the smallest key below each node, and the node.
     let mut level: Vec<(u64, u64)> = Vec::new();
     let keys: Vec<_> = keys.iter().copied().collect();
     let mut rest = &keys[..];
@@ -417,7 +420,8 @@ fn lay_out_btree(memory: &mut Memory, keys: &BTreeSet<u64>, fill: &[usize]) -> (
     (level[0].1, depth)
 }
 
-/// PROTOCOL 10.14, 10.21. The invalid pointer is reported with its address, and the state is what a continuation needs.
+/// PROTOCOL 10.14, 10.21. The invalid pointer is reported with its address, and the state allows a
+/// continuation.
 #[test]
 fn a_broken_chain_ends_at_the_pointer_that_is_broken() {
     let program = program(include_str!("../../../testdata/programs/hash_find.pulse"));
@@ -430,7 +434,7 @@ fn a_broken_chain_ends_at_the_pointer_that_is_broken() {
     assert_eq!((words(&state), state.cur_ptr), (vec![3, 3, 0, 0, 0, 0, 0], VirtAddr(0xdead_beef)));
 }
 
-/// A chain that leads back into itself is stopped by the limit, not by luck.
+/// A circular chain is stopped by the limit.
 #[test]
 fn a_cycle_ends_at_the_limit() {
     let program = program(include_str!("../../../testdata/programs/hash_find.pulse"));
@@ -443,7 +447,8 @@ fn a_cycle_ends_at_the_limit() {
     assert_eq!(outcome, Outcome { iterations: LIMIT, end: End::IterationLimit });
 }
 
-/// What the programs weigh: a change here changes their cost, their name, and what is written about them.
+/// The sizes and costs of the programs: a change here changes their cost, their name, and their
+/// documentation.
 #[test]
 fn the_programs_have_these_sizes() {
     let programs = [
@@ -465,7 +470,8 @@ fn the_programs_have_these_sizes() {
     assert_eq!(sizes, programs.map(|(name, _, expected)| (name, expected)));
 }
 
-/// The C programs of `testdata/roce` have `list_sum.pulse` as the bytes that travel, in a header. To write it anew: `LIST_SUM_H=write`.
+/// The C programs of `testdata/roce` have the bytes of `list_sum.pulse` in a header. To regenerate it:
+/// `LIST_SUM_H=write`.
 #[test]
 fn the_card_programs_have_this_list_sum() {
     let list_sum = program(include_str!("../../../testdata/programs/list_sum.pulse"));

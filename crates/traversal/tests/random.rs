@@ -1,4 +1,5 @@
-//! Random valid programs: the three forms are one, and the interpreter does what a second reading of the document does.
+//! Random valid programs: the three forms are equivalent, and the interpreter agrees with an independent
+//! implementation of the document.
 
 mod generator;
 mod model;
@@ -33,7 +34,7 @@ proptest! {
         prop_assert_eq!(assembled.as_ref(), Ok(&program), "{}", text);
     }
 
-    /// PROTOCOL 10.1 to 10.13. Three iterations, so that what one leaves behind would be seen by the next.
+    /// PROTOCOL 10.1 to 10.13. Three iterations, so that a later one would see leftovers of an earlier one.
     #[test]
     fn the_interpreter_does_what_the_document_says(
         (program, windows, scratch) in prop_oneof![program(), storing_program()].prop_flat_map(|program| {
@@ -68,7 +69,7 @@ proptest! {
         }
     }
 
-    /// PROTOCOL 10.23: of the window so many bytes are there, from none to all of them.
+    /// PROTOCOL 10.23: any number of bytes of the window is accessible, from none to all.
     #[test]
     fn a_window_that_is_cut_ends_where_the_document_says(
         (program, window, scratch) in prop_oneof![program(), storing_program()].prop_flat_map(|program| {

@@ -1,10 +1,11 @@
-//! Random functions that a C compiler could have written: no loops, but blocks in any order; pointers that are moved, merged,
-//! spilled and indexed; numbers of every width.
+//! Random functions as a C compiler could write them: no loops, but blocks in any order; pointers that are
+//! moved, merged, spilled and indexed; numbers of every width.
 
 use proptest::prelude::*;
 use proptest::strategy::Union;
 
-/// Registers of numbers; r1 and r2 stay what they are, r3 is `cur_ptr`. r9 is for pointers, and a number between statements.
+/// Registers of numbers; r1 and r2 are constant, r3 is `cur_ptr`. r9 is for pointers within a statement, and
+/// a number between statements.
 const NUMBERS: [u8; 7] = [0, 3, 4, 5, 6, 7, 8];
 const POINTER: u8 = 9;
 const WINDOW: u8 = 1;
@@ -13,11 +14,11 @@ const STACK: u8 = 10;
 /// Stack slots 0 to 7 are for numbers, the rest for pointers within a statement.
 const NUMBER_SLOTS: i16 = 8;
 
-/// A function in blocks. Block i leads to blocks behind it; in memory they lie in another order.
+/// A function in blocks. A block leads only to later blocks; in memory they are in another order.
 #[derive(Clone, Debug)]
 pub(super) struct Function {
     blocks: Vec<Block>,
-    /// A number for each block but the first: they lie in the order of these.
+    /// Sort keys of the blocks except the first: their order in memory.
     places: Vec<u64>,
 }
 
@@ -31,7 +32,7 @@ struct Block {
 enum End {
     Exit(Option<i32>),
     Goto(usize),
-    /// Condition opcode and registers; distances to two blocks behind this one.
+    /// Condition opcode and registers; distances to two later blocks.
     Branch([u8; 8], usize, usize),
 }
 
@@ -48,7 +49,7 @@ fn imm() -> impl Strategy<Value = i32> {
     prop_oneof![-3..4, 0..129, any::<i32>()]
 }
 
-/// Size bits of an opcode, and bytes.
+/// Generates the size bits of an opcode, and the bytes.
 fn size() -> impl Strategy<Value = (u8, i16)> {
     prop::sample::select(&[(0x00, 4), (0x08, 2), (0x10, 1), (0x18, 8)])
 }
@@ -65,13 +66,13 @@ fn alu() -> impl Strategy<Value = Vec<[u8; 8]>> {
     )
 }
 
-/// A reversal of bytes, as -mcpu=v3 and v4 have it.
+/// Generates a byte swap, as in -mcpu=v3 and v4.
 fn swap() -> impl Strategy<Value = Vec<[u8; 8]>> {
     (prop::sample::select(&[0xdc, 0xd7]), number(), prop::sample::select(&[16, 32, 64]))
         .prop_map(|(opcode, reg, bits)| vec![insn(opcode, reg, 0, 0, bits)])
 }
 
-/// A pointer or NULL, by a condition; what it leads to, or nothing.
+/// Generates a pointer or NULL, by a condition; then an access through it, or none.
 fn pointer_or_null() -> impl Strategy<Value = Vec<[u8; 8]>> {
     (condition(), number(), 0..2_u8, 0..8_i16, any::<bool>()).prop_map(
         |(mut condition, reg, area, word, equal)| {
@@ -93,7 +94,7 @@ fn pointer_or_null() -> impl Strategy<Value = Vec<[u8; 8]>> {
     )
 }
 
-/// A condition over numbers, as an opcode with registers and imm, without a target.
+/// Generates a condition over numbers: an opcode with registers and imm, without a target.
 fn condition() -> impl Strategy<Value = [u8; 8]> {
     let conditions =
         prop::sample::select(&[0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0xa0, 0xb0, 0xc0, 0xd0]);
@@ -105,12 +106,12 @@ fn condition() -> impl Strategy<Value = [u8; 8]> {
     )
 }
 
-/// Lies in an area of this many bytes.
+/// Returns an offset in an area of this many bytes.
 fn offset(len: i16, bytes: i16, at: i16) -> i16 {
     at.rem_euclid(len - bytes + 1)
 }
 
-/// A load or a store at a constant place of any area; of the stack only where numbers are.
+/// Generates a load or store at a constant offset of any area; of the stack only at number slots.
 fn access() -> impl Strategy<Value = Vec<[u8; 8]>> {
     (0..5_u8, size(), number(), any::<i16>(), imm()).prop_map(|(what, (bits, bytes), reg, at, imm)| {
         let slot = |at| -128 + offset(NUMBER_SLOTS * 8, bytes, at);
@@ -125,8 +126,8 @@ fn access() -> impl Strategy<Value = Vec<[u8; 8]>> {
     })
 }
 
-/// An access by index: the index masked, most often to stay inside, added to a base that may have been moved or spilled, or to which
-/// something was added on one path only.
+/// Generates an indexed access. The index is masked, mostly to stay inside. The base may have been moved or
+/// spilled, or have an addend on one path only.
 fn indexed() -> impl Strategy<Value = Vec<[u8; 8]>> {
     let kind = (0..3_u8, size(), number(), number(), 0..5_u8, condition(), any::<bool>());
     (kind, 0..4_i32, 0..33_i16, 8..16_i16).prop_map(|(kind, moved, at, slot)| {
@@ -139,7 +140,7 @@ fn indexed() -> impl Strategy<Value = Vec<[u8; 8]>> {
         let (index, reg) = if index == reg { (3, if reg == 3 { 4 } else { reg }) } else { (index, reg) };
         let mut code = vec![insn(0x57, index, 0, 0, mask)];
         if shape == 4 {
-            // Now and then it leaves the area.
+            // Sometimes outside the area.
             code.push(insn(0x27, index, 0, 0, 9));
         }
         code.push(insn(0xbf, POINTER, base, 0, 0));
@@ -160,12 +161,12 @@ fn indexed() -> impl Strategy<Value = Vec<[u8; 8]>> {
                 code.push(insn(0x0f, POINTER, index, 0, 0));
             }
             2 => {
-                // A constant on one path only: the place is not the same on both.
+                // A constant on one path only: the location differs.
                 condition[2] = 1;
                 code.push(condition);
                 code.push(insn(0x07, POINTER, 0, 0, 8));
             }
-            // The place is a multiple of 32, which the index is below: clang writes `or` for such a sum.
+            // The location is a multiple of 32 and the index is below 32: clang writes `or` for such a sum.
             3 if moved == 0 => code.push(insn(0x4f, POINTER, index, 0, 0)),
             _ => {
                 code.push(insn(0x0f, POINTER, index, 0, 0));
@@ -176,7 +177,8 @@ fn indexed() -> impl Strategy<Value = Vec<[u8; 8]>> {
             }
         }
         let at = start + at.rem_euclid(24);
-        // The pointers' slots are out of reach of what stores by index: 32 + 24 + 3 + 8 bytes from the start of the numbers'.
+        // The pointers' slots are out of reach of indexed stores: 32 + 24 + 3 + 8 bytes from the start of the
+        // numbers'.
         code.push(match what {
             0 => insn(0x61 | bits, reg, POINTER, at, 0),
             _ if store => insn(0x63 | bits, POINTER, reg, at, 0),
@@ -205,7 +207,7 @@ fn end() -> impl Strategy<Value = End> {
     ]
 }
 
-/// Any function of up to nine blocks.
+/// Generates any function of up to nine blocks.
 pub(super) fn function() -> impl Strategy<Value = Function> {
     let block = (prop::collection::vec(statement(), 0..7), end())
         .prop_map(|(statements, end)| Block { statements, end });
@@ -214,9 +216,9 @@ pub(super) fn function() -> impl Strategy<Value = Function> {
 }
 
 impl Function {
-    /// Its instructions.
+    /// Returns the instructions.
     pub(super) fn code(&self) -> Vec<[u8; 8]> {
-        // The first block begins by giving every number a value.
+        // The first block initializes every number.
         let set = NUMBERS
             .iter()
             .chain([&POINTER])

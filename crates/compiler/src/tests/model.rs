@@ -1,24 +1,24 @@
-//! BPF as RFC 9669 has it: registers, addresses, loops and all. Window, scratch pad and stack lie far apart.
+//! BPF as in RFC 9669: registers, addresses, loops and all. Window, scratch pad and stack are far apart.
 
 const WINDOW: u64 = 0x1000_0000_0000;
 const SCRATCH: u64 = 0x2000_0000_0000;
 /// The first byte of the stack, which grows down from its end.
 const STACK: u64 = 0x3000_0000_0000;
 const STACK_LEN: usize = 128;
-/// No generated function runs longer: it has no loops.
+/// Bound on steps; generated functions have no loops.
 const STEPS_MAX: usize = 10_000;
 
-/// How a function ended.
+/// The end of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum End {
     Returned(u64),
-    /// It left its areas.
+    /// An access outside all areas.
     Outside,
 }
 
 pub(super) struct Machine {
     registers: [u64; 11],
-    /// Where each area begins, what it holds, whether it may be written.
+    /// Start and bytes of each area, and whether it is writable.
     areas: [(u64, Vec<u8>, bool); 3],
 }
 

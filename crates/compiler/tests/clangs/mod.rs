@@ -1,8 +1,8 @@
-//! The clangs of this machine, and what is said when there is none.
+//! The installed clangs, with a message if there is none.
 
 use farmem_compiler::clang::Clang;
 
-/// Every clang there is. Says so when no source can be compiled here, never silently.
+/// Returns every installed clang. Prints a line if there is none.
 pub(super) fn all() -> Vec<Clang> {
     let clangs = Clang::all();
     if clangs.is_empty() {

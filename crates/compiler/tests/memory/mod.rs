@@ -1,19 +1,19 @@
-//! Far memory as one piece of this process, and a traversal over it.
+//! A far memory in this process, and a traversal over it.
 
 use farmem_traversal::{End, Program, State, WindowAccess, run_storing};
 use farmem_wire::VirtAddr;
 
-/// Where the memory begins: no small number is an address by chance.
+/// Base address of the memory, so that no small number is an address.
 const BASE: u64 = 0x7000_0000;
-/// Iterations after which a traversal counts as lost.
+/// Iterations after which a traversal has failed.
 const LIMIT: u32 = 10_000;
 
-/// Structures are put one behind the other.
+/// A memory that places structures one behind the other.
 pub(super) struct Memory {
     bytes: Vec<u8>,
 }
 
-/// How a traversal ended.
+/// The end of a traversal.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Ended {
     pub(super) cur_ptr: u64,
@@ -26,7 +26,7 @@ impl Memory {
         Self { bytes: Vec::new() }
     }
 
-    /// Puts a structure of words; its address.
+    /// Appends a structure of words; returns its address.
     pub(super) fn put(&mut self, node: &[u64]) -> u64 {
         let at = BASE + self.bytes.len() as u64;
         self.bytes.extend(words(node));
@@ -57,13 +57,13 @@ pub(super) fn as_words<const N: usize>(bytes: &[u8]) -> [u64; N] {
     words.try_into().expect("as many words")
 }
 
-/// Runs a traversal to its RETURN, interrupted after each iteration as a memory node might.
+/// Runs a traversal to its RETURN, interrupted after each iteration as at a memory node.
 pub(super) fn traverse(program: &Program, memory: &Memory, start: u64, scratch: &[u8]) -> Ended {
     assert!(!program.stores(), "it changes the memory");
     traverse_storing(program, &mut Memory { bytes: memory.bytes.clone() }, start, scratch)
 }
 
-/// The same for a program that stores.
+/// Runs a traversal that stores, as [`traverse`].
 pub(super) fn traverse_storing(program: &Program, memory: &mut Memory, start: u64, scratch: &[u8]) -> Ended {
     let mut serve = |at: VirtAddr, access: WindowAccess<'_>| -> Result<(), VirtAddr> {
         let from = at.0.checked_sub(BASE).and_then(|from| usize::try_from(from).ok()).ok_or(at)?;

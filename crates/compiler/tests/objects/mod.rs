@@ -1,8 +1,8 @@
-//! Where the iterators of testdata are.
+//! The location of the iterators in testdata.
 
 use std::path::{Path, PathBuf};
 
-/// testdata/iterators
+/// Returns the path of testdata/iterators.
 pub(super) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/iterators")
 }

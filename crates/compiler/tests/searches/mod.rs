@@ -1,8 +1,8 @@
-//! What C says of the searches of testdata/iterators/signed_search.c, in plain numbers; and cases for them.
+//! The semantics of the searches in testdata/iterators/signed_search.c, in plain numbers; and cases for them.
 
 use proptest::prelude::*;
 
-/// Numbers in a node.
+/// Numbers of a node.
 pub(super) const NUMBERS: usize = 13;
 
 /// A type of numbers or keys, in the order of the iterators and of their results.
@@ -29,7 +29,7 @@ pub(super) const TYPES: [Type; 8] = [
 ];
 
 impl Type {
-    /// The value of the low bytes of `bits`.
+    /// Returns the value of the low bytes of `bits`.
     const fn value(self, bits: u64) -> i128 {
         let unused = 64 - 8 * self.bytes;
         if self.is_signed {
@@ -39,13 +39,13 @@ impl Type {
         }
     }
 
-    /// The integer promotions of C: what is smaller than an int becomes one.
+    /// Applies the integer promotions of C: a type smaller than int becomes int.
     const fn promoted(self) -> Self {
         if self.bytes < 4 { of("", 4, true) } else { self }
     }
 }
 
-/// C's usual arithmetic conversions: the larger type, of two of one size the unsigned one.
+/// Applies C's usual arithmetic conversions: the larger type; of two types of one size, the unsigned one.
 const fn common(a: Type, b: Type) -> Type {
     let (a, b) = (a.promoted(), b.promoted());
     if a.bytes > b.bytes || (a.bytes == b.bytes && !a.is_signed) { a } else { b }
@@ -54,15 +54,15 @@ const fn common(a: Type, b: Type) -> Type {
 /// One search.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Case {
-    /// The number of the numbers' type.
+    /// Index of the numbers' type.
     pub(super) numbers: usize,
-    /// The bits of the numbers, of which their type takes the low ones.
+    /// Bits of the numbers; their type uses the low ones.
     pub(super) bits: [u64; NUMBERS],
     pub(super) key: u64,
 }
 
 impl Case {
-    /// The node as it lies in memory, with zeros behind up to 13 words.
+    /// Returns the node as in memory, padded with zeros to 13 words.
     pub(super) fn node(&self) -> Vec<u8> {
         let bytes = TYPES[self.numbers].bytes as usize;
         let mut node: Vec<u8> =
@@ -71,12 +71,12 @@ impl Case {
         node
     }
 
-    /// The scratch pad before the search.
+    /// Returns the scratch pad before the search.
     pub(super) fn scratch(&self) -> Vec<u8> {
         [&self.key.to_le_bytes()[..], &[0; 128]].concat()
     }
 
-    /// The scratch pad behind the key, after the search: eight ranks, eight matches.
+    /// Returns the scratch pad behind the key, after the search: eight ranks, eight matches.
     pub(super) fn expected(&self) -> Vec<u8> {
         let of = TYPES[self.numbers];
         let ranks = TYPES.map(|key| self.count(|number, key| number <= key, of, key).len());
@@ -85,7 +85,7 @@ impl Case {
         ranks.into_iter().chain(matches).flat_map(|found| (found as u64).to_le_bytes()).collect()
     }
 
-    /// Where `holds` holds.
+    /// Returns the indices for which `holds` is true.
     fn count(&self, holds: fn(i128, i128) -> bool, of: Type, key: Type) -> Vec<usize> {
         let into = common(of, key);
         let value = |from: Type, bits| {
@@ -97,7 +97,7 @@ impl Case {
     }
 }
 
-/// Numbers at the ends of every type, and near them, and any.
+/// Generates numbers at and near the ends of every type, and arbitrary ones.
 fn number() -> impl Strategy<Value = u64> {
     let end = prop::sample::select(vec![0_u64, 1 << 7, 1 << 8, 1 << 15, 1 << 16, 1 << 31, 1 << 32, 1 << 63]);
     let near = (end, any::<bool>(), 0..6_u64).prop_map(|(end, negative, by)| {
@@ -106,7 +106,7 @@ fn number() -> impl Strategy<Value = u64> {
     prop_oneof![4 => near, 1 => any::<u64>()]
 }
 
-/// Any search; its key is often one of the numbers.
+/// Generates any search; its key is often one of the numbers.
 pub(super) fn case() -> impl Strategy<Value = Case> {
     (0..TYPES.len(), prop::array::uniform13(number()), number(), prop::option::of(0..NUMBERS)).prop_map(
         |(numbers, bits, key, hit)| Case { numbers, bits, key: hit.map_or(key, |place| bits[place]) },

@@ -1,11 +1,11 @@
-//! The cache: one compile per program, a bound, and code that lives as long as a caller runs it. `tests/differential.rs` compares what
-//! the code does with the interpreter.
+//! The cache: one compilation per program, a bound, and code that lives as long as it runs.
+//! `tests/differential.rs` compares the code with the interpreter.
 
 use super::*;
 use procfs_core::FromRead as _;
 use procfs_core::process::{MMPermissions, MMapPath, MemoryMap, MemoryMaps};
 
-/// A program whose number is its result.
+/// Returns a program whose number is its result.
 fn numbered(number: u64) -> Program {
     Program::assemble(&format!(".scratch 8\n lddw r2, {number}\n st8 scratch[0], r2\n ret")).unwrap()
 }
@@ -32,8 +32,8 @@ fn a_program_is_compiled_once() {
     assert!(first.code_len() > 0 && first.code_len() < 200, "{} bytes", first.code_len());
 }
 
-/// Two programs fit. The third drives out the one that was asked for longest ago, which a traversal in flight still runs: its code
-/// stays until that has ended. The other of the first two was asked for since, and stays in the cache.
+/// Two programs fit. The third evicts the least recently used one, which a traversal in flight still runs:
+/// its code stays until the traversal has ended. The other one was used since, and stays in the cache.
 #[test]
 fn a_forgotten_program_lives_as_long_as_it_is_run() {
     let mut jit = Jit::new(2).unwrap();
@@ -51,7 +51,7 @@ fn a_forgotten_program_lives_as_long_as_it_is_run() {
     assert_eq!((result(&two), result(&two_again)), (2, 2), "code outlives the compiler");
 }
 
-/// Many more programs than fit: what is forgotten is freed. Without that this would map a page and more for each.
+/// Many more programs than fit: evicted ones are freed. Otherwise each would leave mapped pages.
 #[test]
 fn the_pages_of_forgotten_programs_are_given_back() {
     let is_code = |map: &&MemoryMap| {
@@ -64,12 +64,12 @@ fn the_pages_of_forgotten_programs_are_given_back() {
     for number in 0..50 {
         assert_eq!(result(&jit.compile(&numbered(number)).unwrap()), number);
         let mapped = executable().saturating_sub(before);
-        // Tests of the same process compile too, a few at a time.
+        // Other tests of the process compile too, a few at a time.
         assert!(mapped <= 20, "{mapped} mappings after {number} programs");
     }
 }
 
-/// Code is never in a page that can be written.
+/// No page with code is writable.
 #[test]
 fn no_page_is_writable_and_executable() {
     let mut jit = Jit::new(1).unwrap();
@@ -83,7 +83,8 @@ fn no_page_is_writable_and_executable() {
     assert!(!maps.iter().any(|map| map.perms.contains(both)), "{maps:?}");
 }
 
-/// Programs of the same name cannot be made to order, so the cache is told a lie instead: it must look at the bytes as well.
+/// Two programs of the same name cannot be constructed, so the test manipulates the cache: it must compare
+/// the bytes too.
 #[test]
 fn a_name_is_not_enough() {
     let mut jit = Jit::new(4).unwrap();

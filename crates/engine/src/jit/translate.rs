@@ -1,7 +1,7 @@
-//! A program's instructions as Cranelift's intermediate form.
+//! Translation of a program's instructions to Cranelift's intermediate form.
 //!
-//! Registers become variables of 64 bits, and jumps become edges. All edges lead ahead, so one pass in order suffices: when a block is
-//! reached, all that lead to it are known. Instructions that no path reaches are left out.
+//! Registers become variables of 64 bits, and jumps become edges. All edges lead ahead, so one pass in order
+//! suffices: when a block is reached, all its predecessors are known. Unreachable instructions are omitted.
 
 use super::Exit;
 use cranelift_codegen::ir::Endianness;
@@ -61,7 +61,7 @@ pub(super) fn translate(
     body.builder.finalize(target);
 }
 
-/// The jump target of each instruction that some path reaches, by instruction.
+/// Returns the jump target of each reachable instruction, by instruction.
 fn reached(insns: &[Insn]) -> Vec<Option<u16>> {
     let mut live = vec![false; insns.len() + 1];
     live[0] = true;
@@ -81,7 +81,7 @@ fn reached(insns: &[Insn]) -> Vec<Option<u16>> {
     targets
 }
 
-/// The address of the spill area, all zero, if the program has an access to it.
+/// Returns the address of the zeroed spill area, if the program accesses it.
 fn spill_area(builder: &mut FunctionBuilder<'_>, insns: &[Insn], pointer: Type) -> Option<Value> {
     let used = |insn: &Insn| insn.access().is_some_and(|(_, place)| place.area == Area::Spill);
     if !insns.iter().any(used) {
@@ -98,7 +98,8 @@ fn spill_area(builder: &mut FunctionBuilder<'_>, insns: &[Insn], pointer: Type) 
     Some(start)
 }
 
-/// No access traps, as all are inside; nothing is known of alignment; the areas do not meet; bytes are little-endian.
+/// Returns the flags of an access: it cannot trap, alignment is unknown, areas do not alias, and bytes are
+/// little-endian.
 fn access_flags(builder: &mut FunctionBuilder<'_>, area: Area) -> MemFlagsData {
     let region = AliasRegionData { user_id: area as u32, description: format!("{area}").into() };
     let region = builder.func.dfg.alias_regions.insert(region);
@@ -107,15 +108,16 @@ fn access_flags(builder: &mut FunctionBuilder<'_>, area: Area) -> MemFlagsData {
 
 struct Body<'a> {
     builder: FunctionBuilder<'a>,
-    /// Where jumps lead, by instruction.
+    /// Blocks at jump targets, by instruction.
     blocks: Vec<Option<Block>>,
     regs: [Variable; Reg::ALL.len()],
-    /// The first byte of each area, by area; then its length and how it is accessed. A program that does not use the spill area has none.
+    /// The first byte of each area, by area; then its length and access flags. A program that does not use
+    /// the spill area has none.
     bases: [Option<Value>; 3],
     lens: [usize; 3],
     flags: [MemFlagsData; 3],
     cur_ptr: Value,
-    /// Where checks lead that fail.
+    /// The target of failed checks.
     fault: Option<Block>,
 }
 
@@ -128,7 +130,7 @@ impl Body<'_> {
                     self.builder.ins().jump(block, &[]);
                 }
                 self.builder.switch_to_block(block);
-                // Whatever leads here stands further up.
+                // All predecessors are above.
                 self.builder.seal_block(block);
                 open = true;
             }
@@ -139,7 +141,7 @@ impl Body<'_> {
         assert!(!open, "verified: the last instruction is terminal");
     }
 
-    /// Answers whether the next instruction is reached from this one.
+    /// Translates an instruction; returns whether it falls through to the next one.
     fn instruction(&mut self, insn: &Insn) -> bool {
         match *insn {
             Insn::Alu { width, op, dst, src } => {
@@ -204,7 +206,7 @@ impl Body<'_> {
         match (operand, width) {
             (Operand::Reg(reg), _) => self.reg(reg, width),
             (Operand::Imm(imm), Width::W64) => self.builder.ins().iconst(types::I64, i64::from(imm)),
-            // A constant of 32 bits is given zero-extended.
+            // A constant of 32 bits is passed zero-extended.
             (Operand::Imm(imm), Width::W32) => {
                 self.builder.ins().iconst(types::I32, i64::from(imm.cast_unsigned()))
             }
@@ -219,7 +221,8 @@ impl Body<'_> {
         self.builder.def_var(self.regs[reg as usize], value);
     }
 
-    /// Shifts need no mask: Cranelift takes the count modulo the width, as the ISA does.
+    /// Translates an operation. Shifts need no mask: Cranelift takes the count modulo the width, as the ISA
+    /// does.
     fn alu(&mut self, op: AluOp, a: Value, b: Value, src: Operand) -> Value {
         match op {
             AluOp::Add => self.builder.ins().iadd(a, b),
@@ -236,7 +239,8 @@ impl Body<'_> {
         }
     }
 
-    /// The machine traps on a divisor of zero, so it gets 1 in its place; a quotient is 0 then and a remainder the dividend.
+    /// Translates a division. The machine traps on a zero divisor, so it gets 1 instead; the quotient is then
+    /// 0 and the remainder the dividend.
     fn divide(&mut self, op: AluOp, a: Value, b: Value, src: Operand) -> Value {
         let width = self.builder.func.dfg.value_type(a);
         let quotient = op == AluOp::Div;
@@ -260,9 +264,11 @@ impl Body<'_> {
         }
     }
 
-    /// Where an access goes: an address and a constant offset to it. `None` when it cannot be inside, and ends the iteration.
+    /// Returns the location of an access: an address and a constant offset. `None` if it can never be inside,
+    /// which ends the iteration.
     ///
-    /// A processor that guesses the check's answer must not read elsewhere either: the address it would use then is the area's first.
+    /// A processor that mispredicts the check must not read elsewhere either: it would use the area's first
+    /// address.
     fn place(&mut self, size: Size, place: MemOperand) -> Option<(Value, i32)> {
         let area = place.area as usize;
         let base = self.bases[area].expect("an area that is accessed has an address");
@@ -307,10 +313,11 @@ impl Body<'_> {
         };
     }
 
-    /// All elements are compared at once, and the answer is read from the mask of their comparisons: no branch depends on them.
+    /// Translates a search. All elements are compared at once, and the result is computed from the mask of
+    /// the comparisons, without a branch.
     fn search(&mut self, search: &Search) -> Value {
         let key = self.reg(search.key, Width::W64);
-        // Above the largest element a key is as good as that one for RANK, and equals none for MATCH.
+        // A key above the largest element is equivalent to that one for RANK, and equals none for MATCH.
         let most = u64::MAX >> (64 - 8 * search.size.bytes());
         let most = self.builder.ins().iconst(types::I64, most.cast_signed());
         let fits = match search.size {
@@ -330,14 +337,15 @@ impl Body<'_> {
         }
     }
 
-    /// The number of the first set bit; `count` when there is none.
+    /// Returns the index of the first set bit; `count` if there is none.
     fn first(&mut self, mask: Value, count: u8) -> Value {
         let behind = 1_u64.checked_shl(u32::from(count)).unwrap_or(0);
         let mask = self.builder.ins().bor_imm_u(mask, behind.cast_signed());
         self.builder.ins().ctz(mask)
     }
 
-    /// A bit for each element, the first lowest: whether RANK counts it, or MATCH finds it.
+    /// Returns a mask with a bit for each element, the first lowest: whether RANK counts it, or MATCH finds
+    /// it.
     fn comparisons(&mut self, search: &Search, key: Value) -> Value {
         let size = search.size.bytes();
         let lane = Type::int(8 * u16::try_from(size).expect("at most 8")).expect("a size has a type");
@@ -350,14 +358,14 @@ impl Body<'_> {
         let key = if lane == types::I64 { key } else { self.builder.ins().ireduce(lane, key) };
         let keys = self.builder.ins().splat(vector, key);
         let bias = (search.op == SearchOp::Rank).then(|| {
-            // Vectors compare signed; with the top bits turned over that is an unsigned comparison.
+            // Vectors compare signed; with inverted top bits this is an unsigned comparison.
             let top = self.builder.ins().iconst(lane, (1_u64 << (8 * size - 1)).cast_signed());
             self.builder.ins().splat(vector, top)
         });
         let keys = bias.map_or(keys, |bias| self.builder.ins().bxor(keys, bias));
         let mut mask = None;
         for first in (0..count).step_by(lanes) {
-            // The last ones overlap those before: an element that is compared twice has the same bit twice.
+            // The last vector overlaps the one before: an element compared twice has the same bit twice.
             let first = first.min(count - lanes);
             let bits = self.compare_lanes(search, vector, first, keys, bias);
             let bits = self.builder.ins().ishl_imm_u(bits, i64::try_from(first).expect("at most 64"));
@@ -385,7 +393,7 @@ impl Body<'_> {
         self.builder.ins().vhigh_bits(types::I64, holds)
     }
 
-    /// As [`Self::comparisons`], for fewer elements than a vector has.
+    /// Returns the mask of [`Self::comparisons`] for fewer elements than a vector has.
     fn comparisons_one_by_one(&mut self, search: &Search, lane: Type, key: Value) -> Value {
         let mut mask = self.builder.ins().iconst(types::I64, 0);
         for number in 0..search.count {

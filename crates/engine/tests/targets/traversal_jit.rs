@@ -1,5 +1,5 @@
-//! Fuzz target: bytes from a hostile peer as a program, compiled. Machine code and interpreter must do the same, to the byte, and the code
-//! must touch nothing but what it is given.
+//! Fuzz target: bytes from a hostile peer as a program, compiled. Machine code and interpreter must agree to
+//! the byte, and the code must access only its areas.
 //!
 //! Fed by the fuzzer, and by seeded bytes in `hostile.rs`.
 
@@ -8,15 +8,16 @@ use farmem_traversal::{End, Outcome, Program, State, Step, WindowAccess, run_sto
 use farmem_wire::VirtAddr;
 use std::sync::Arc;
 
-/// Iterations of each way to run it.
+/// Iterations of each run.
 const LIMIT: u32 = 12;
-/// Bytes of memory, in which addresses wrap. Every fifth leads nowhere.
+/// Bytes of memory, in which addresses wrap. Every fifth address is invalid.
 const MEMORY_LEN: usize = 1024;
-/// Around what the code is given lie bytes that it must not touch.
+/// Bytes around the areas that the code must not touch.
 const FENCE: usize = 64;
 
-/// Decodes `data` as a program. When it is one, it is compiled and run beside the interpreter on as many requests, each with a memory, a
-/// pointer and a scratch pad of its own. Answers how many were run: 0 when it is no program.
+/// Decodes `data` as a program. A valid one is compiled and compared with the interpreter on `requests`
+/// requests, each with its own memory, pointer and scratch pad. Returns the number of runs: 0 for an invalid
+/// program.
 pub(crate) fn traversal_jit(data: &[u8], requests: u64) -> u64 {
     let Ok(program) = Program::decode(data) else { return 0 };
     let mut jit = Jit::new(1).expect("there is a compiler for this machine");
@@ -29,7 +30,7 @@ pub(crate) fn traversal_jit(data: &[u8], requests: u64) -> u64 {
     requests
 }
 
-/// One request, by the interpreter and by machine code: the ends, the states and the memories are the same.
+/// Runs one request with the interpreter and with machine code: ends, states and memories must be equal.
 fn both_ways(program: &Program, compiled: &Compiled, data: &[u8], request: u64) {
     let mut words = Words(request);
     let memory: Vec<u8> = match request % 4 {
@@ -60,7 +61,7 @@ fn both_ways(program: &Program, compiled: &Compiled, data: &[u8], request: u64) 
     assert_eq!(ours, theirs, "request {request} of\n{program}");
 }
 
-/// The places in memory from an address on.
+/// Returns the indices in memory from an address on.
 fn places(addr: VirtAddr) -> Result<impl Iterator<Item = usize>, VirtAddr> {
     if addr.0 % 5 == 4 {
         return Err(addr);
@@ -69,7 +70,7 @@ fn places(addr: VirtAddr) -> Result<impl Iterator<Item = usize>, VirtAddr> {
     Ok((0..MEMORY_LEN).cycle().skip(start))
 }
 
-/// What `run_storing` does, with machine code that runs between fences.
+/// Runs a program as `run_storing`, with machine code between fences.
 fn run_compiled(compiled: &Compiled, memory: &mut [u8], state: &mut State) -> Outcome<VirtAddr> {
     let (window_len, scratch_len) = (compiled.program().window_len(), state.scratch.len());
     let mut window = vec![0xc5; FENCE + window_len + FENCE];
@@ -108,7 +109,7 @@ fn run_compiled(compiled: &Compiled, memory: &mut [u8], state: &mut State) -> Ou
     outcome
 }
 
-/// Words that programs do different things with: small ones, edges, any.
+/// Generates words for different branches of programs: small ones, edges, any.
 struct Words(u64);
 
 impl Words {

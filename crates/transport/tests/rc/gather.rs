@@ -183,7 +183,7 @@ fn a_gather_read_that_comes_again_is_executed_again() {
     let forgotten = [
         (100, reth(1000, 901), payload(301, 0, &[0, 3000])),
         (102, reth(212, 400), payload(400, 0, &[])),
-        // That PSN belonged to a READ.
+        // PSN 104 belonged to a READ.
         (104, reth(0, 300), payload(300, 0, &[])),
         (99, reth(1000, 900), whole.clone()),
         (100, reth(1000, 900), vec![0; 3]),

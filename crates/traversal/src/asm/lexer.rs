@@ -1,4 +1,4 @@
-//! One line of text as tokens, and the cursor that takes them.
+//! The tokens of one line of text, and a cursor over them.
 
 use super::{AssembleError, Spot, register};
 use crate::isa::Reg;
@@ -29,7 +29,8 @@ impl fmt::Display for Token<'_> {
     }
 }
 
-/// The tokens of one line, each with its column. Behind the last stands [`Token::End`], as often as it is asked for.
+/// The tokens of one line, each with its column. Behind the last one the cursor returns [`Token::End`] any
+/// number of times.
 pub(super) struct Cursor<'t> {
     line: usize,
     tokens: Vec<(Token<'t>, usize)>,
@@ -70,7 +71,7 @@ impl<'t> Cursor<'t> {
         Ok(Self { line, tokens, at: 0, end_column: column })
     }
 
-    /// Where the next token stands.
+    /// Returns the location of the next token.
     pub(super) fn spot(&self) -> Spot {
         let column = self.tokens.get(self.at).map_or(self.end_column, |(_, column)| *column);
         Spot { line: self.line, column }
@@ -86,7 +87,7 @@ impl<'t> Cursor<'t> {
         token
     }
 
-    /// Takes `name :` when the line goes on with it.
+    /// Takes `name :` if it comes next.
     pub(super) fn label(&mut self) -> Option<(&'t str, Spot)> {
         let spot = self.spot();
         let (Token::Name(name), Some((Token::Mark(':'), _))) = (self.peek(), self.tokens.get(self.at + 1))
@@ -110,7 +111,7 @@ impl<'t> Cursor<'t> {
             .ok_or_else(|| spot.error(format!("expected a register, r0 to r10, found {found}")))
     }
 
-    /// The label of a jump.
+    /// Takes the label of a jump.
     pub(super) fn target(&mut self) -> Result<(&'t str, Spot), AssembleError> {
         let spot = self.spot();
         match self.next() {
@@ -143,7 +144,7 @@ fn word_len(text: &str) -> usize {
     text.find(|c| !is_word(c)).unwrap_or(text.len())
 }
 
-/// A name, or a number when it starts with a digit: decimal, `0x` or `0b`, with `_` where it helps to read.
+/// Parses a name, or a number if it starts with a digit: decimal, `0x` or `0b`, with `_` as a separator.
 fn word(text: &str, spot: Spot) -> Result<Token<'_>, AssembleError> {
     if !text.starts_with(|c: char| c.is_ascii_digit()) {
         return Ok(Token::Name(text));

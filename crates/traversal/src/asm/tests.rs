@@ -5,7 +5,7 @@ fn error(text: &str) -> alloc::string::String {
     Program::assemble(text).expect_err(text).to_string()
 }
 
-/// PROTOCOL 10.18. Every error an author can make, with the place it is reported at and what is said.
+/// PROTOCOL 10.18. Every error of an author, with its location and message.
 #[test]
 fn errors_name_line_column_and_what_was_expected() {
     for (text, expected) in [
@@ -150,7 +150,7 @@ fn encoded(text: &str) -> alloc::vec::Vec<u8> {
     Program::assemble(text).unwrap_or_else(|error| panic!("{text:?}: {error}")).encoded().into()
 }
 
-/// What may be written in more than one way means the same.
+/// Alternative spellings have the same meaning.
 #[test]
 fn the_same_program_in_other_words() {
     for (one, other) in [

@@ -115,7 +115,7 @@ fn the_header_has_its_bytes() {
     assert_eq!(program.encoded().len(), 8 + 3 * 8);
 }
 
-/// PROTOCOL 10.17. The digest is what Python's hashlib says of the same bytes; its last bit is the flag's.
+/// PROTOCOL 10.17. The digest is the one of Python's hashlib for the same bytes; its last bit is the flag's.
 #[test]
 fn the_name_is_the_first_half_of_the_digest() {
     let program = Program::assemble("ret").expect("assembles");
@@ -128,7 +128,7 @@ const DIGEST: [u8; 16] =
 
 const RETURN: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
 
-/// A program of these slots and a `ret`, with the largest areas.
+/// Returns a program of these slots and a `ret`, with the largest areas.
 fn program(slots: &[[u8; 8]]) -> Vec<u8> {
     let count = u16::try_from(slots.len() + 1).expect("few");
     let mut bytes = Vec::from([1, 0, 0, 1, 0, 1]);
@@ -142,12 +142,13 @@ fn refusal(slots: &[[u8; 8]]) -> Result<(), VerifyError> {
     Program::decode(&program(slots)).map(|_| ())
 }
 
-/// The slot, and the second one that `lddw` needs.
+/// Returns the slot, and the second one that `lddw` needs.
 fn with_second(slot: &[u8; 8]) -> Vec<[u8; 8]> {
     if slot[0] == 0x18 { Vec::from([*slot, [0; 8]]) } else { Vec::from([*slot]) }
 }
 
-/// PROTOCOL 10.4: a field that an instruction does not use is zero, so that a program has one encoding and one name.
+/// PROTOCOL 10.4: a field that an instruction does not use is zero, so that a program has one encoding and
+/// one name.
 #[test]
 fn unused_fields_must_be_zero() {
     let cases: [(&str, [u8; 8], &str); 17] = [
@@ -203,7 +204,7 @@ fn registers_end_at_ten() {
     }
 }
 
-/// The test counts those of the 256 opcodes that are instructions; decoding refuses every other one by number.
+/// Counts the valid ones of the 256 opcodes; decoding refuses every other one by number.
 #[test]
 fn opcodes_that_mean_nothing_are_refused() {
     let mut known = 0;
@@ -226,7 +227,8 @@ fn opcodes_that_mean_nothing_are_refused() {
     assert_eq!(known, 2 * 26 + 44 + 24 + 32 + 4);
 }
 
-/// PROTOCOL 10.10, 10.17: the flag is in the header and in the last bit of the name, and without it a store is none.
+/// PROTOCOL 10.10, 10.17: the flag is in the header and in the last bit of the name; without it a store is
+/// refused.
 #[test]
 fn stores_to_the_window_are_declared() {
     let store = [0x1b, 0x20, 0, 0, 0, 0, 0, 0];
@@ -244,7 +246,7 @@ fn stores_to_the_window_are_declared() {
     }
 }
 
-/// The number of elements is a byte's worth at most, and is not taken modulo anything.
+/// The number of elements is at most a byte's worth, and is not taken modulo anything.
 #[test]
 fn an_array_has_no_more_elements_than_its_slot_says() {
     for imm in [0_i32, 65, 256, 257, -1, i32::MAX, i32::MIN] {

@@ -6,7 +6,7 @@ const MAX: u64 = u64::MAX;
 const MIN: u64 = 1 << 63;
 const LOW: u64 = 0xffff_ffff;
 
-/// Runs `line` with r2 = a and r3 = b; answers r2.
+/// Runs `line` with r2 = a and r3 = b; returns r2.
 fn compute(line: &str, a: u64, b: u64) -> u64 {
     let text = format!(
         ".window 16\n.scratch 8\nld8 r2, window[0]\nld8 r3, window[8]\n{line}\nst8 scratch[0], r2\nret"
@@ -151,7 +151,8 @@ fn check_conditions(width: &str, a: u64, b: u64, holding: &[&str]) {
     }
 }
 
-/// PROTOCOL 10.7: little-endian, zero-extended, of 1, 2, 4 and 8 bytes; a store leaves the other bytes alone.
+/// PROTOCOL 10.7: little-endian, zero-extended, of 1, 2, 4 and 8 bytes; a store leaves the other bytes
+/// unchanged.
 #[test]
 fn loads_and_stores() {
     let a = 0xf8f7_f6f5_f4f3_f2f1;
@@ -237,7 +238,7 @@ fn an_indexed_access_outside_is_a_fault() {
     }
 }
 
-/// A list whose node at address n holds n + 1; nodes from `end` on are not there.
+/// Returns a memory with a list whose node at address n holds n + 1; nodes from `end` on are missing.
 fn counting(end: u64) -> impl FnMut(VirtAddr, &mut [u8]) -> Result<(), VirtAddr> {
     move |addr, window| {
         if addr.0 >= end {
@@ -248,7 +249,7 @@ fn counting(end: u64) -> impl FnMut(VirtAddr, &mut [u8]) -> Result<(), VirtAddr>
     }
 }
 
-/// Counts in the scratch pad, and returns at the node whose successor is 10.
+/// Returns a program that counts in the scratch pad, and returns at the node whose successor is 10.
 fn counter() -> Program {
     let text = ".scratch 8\nld8 r2, scratch[0]\nadd r2, 1\nst8 scratch[0], r2\nld8 r1, window[0]\njeq r1, 10, end\nnext r1\nend: ret";
     Program::assemble(text).expect("assembles")
@@ -258,7 +259,7 @@ fn state(cur_ptr: u64, count: u64) -> State {
     State { cur_ptr: VirtAddr(cur_ptr), scratch: count.to_le_bytes().into() }
 }
 
-/// PROTOCOL 10.14: each executed iteration counts, the returning one included.
+/// PROTOCOL 10.14: each executed iteration counts, including the returning one.
 #[test]
 fn iterations_are_counted() {
     let mut state_0 = state(0, 0);
@@ -350,7 +351,8 @@ const COUNT_UP: &str = ".stores\n.window 16\nld8 r2, window[0]\nadd r2, 1\nst8 w
                         ld8 r3, window[0]\njne r3, r2, bad\nld8 r2, window[8]\njeq r2, 0, end\nnext r2\n\
                         bad: st1 scratch[r2], 0\nend: ret";
 
-/// PROTOCOL 10.10: an iteration sees what it stored; the memory gets the window when it ends, and only when it changed it.
+/// PROTOCOL 10.10: an iteration sees its own stores. The memory gets the window at its end, and only if it
+/// changed.
 #[test]
 fn a_window_that_was_stored_to_is_taken_back() {
     let program = Program::assemble(COUNT_UP).expect("assembles");
@@ -376,7 +378,8 @@ fn a_window_that_was_stored_to_is_taken_back() {
     assert_eq!((memory, log), ([[8, 1], [9, 2], [10, 0]], vec![0, 1, 2]));
 }
 
-/// PROTOCOL 10.13: what a faulting iteration stored is not taken; a window that is as before is not taken back either.
+/// PROTOCOL 10.13: the stores of a faulting iteration are discarded; an unchanged window is not stored
+/// either.
 #[test]
 fn a_fault_stores_nothing() {
     let program =
@@ -399,7 +402,7 @@ fn a_fault_stores_nothing() {
     assert_eq!(run_storing(&same, &mut serve, &mut State::default(), 1).end, End::Return);
 }
 
-/// There would be nowhere to store.
+/// A read-only window cannot take a store.
 #[test]
 #[should_panic(expected = "needs a window of its own")]
 fn a_storing_program_does_not_run_on_a_lent_window() {
@@ -407,8 +410,8 @@ fn a_storing_program_does_not_run_on_a_lent_window() {
     program.step(&[0; 8], &mut VirtAddr(0), &mut []);
 }
 
-/// A processor that guesses that an index is inside goes on with what the mask makes of it: a place inside of the area, whatever the index is. What is
-/// inside stays as it is.
+/// A processor that mispredicts a bounds check continues with the masked index, which is inside the area for
+/// any index. A valid index is unchanged.
 #[test]
 fn a_guess_at_a_bound_stays_inside() {
     for last in [0, 1, 7, 255, 4031] {

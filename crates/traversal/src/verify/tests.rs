@@ -15,7 +15,7 @@ fn load(size: Size, area: Area, offset: i16) -> Insn {
     Insn::Load { size, dst: Reg::R0, from: place(area, offset) }
 }
 
-/// The verdict on these instructions and a `ret`, with a window of 24 bytes and a scratch pad of 16.
+/// Verifies these instructions and a `ret`, with a window of 24 bytes and a scratch pad of 16.
 fn verdict(insns: &[Insn]) -> Result<(), VerifyError> {
     let mut insns = insns.to_vec();
     insns.push(Insn::Return);
@@ -47,7 +47,7 @@ fn constant_accesses_lie_inside() {
     assert_eq!(verdict(&[MOVE, store(9)]), at(1, why));
 }
 
-/// An indexed access is checked when it is made: no offset is refused here.
+/// An indexed access is checked when it runs: no offset is refused here.
 #[test]
 fn indexed_accesses_are_left_to_the_run() {
     for offset in [i16::MIN, -1, 0, 500, i16::MAX] {
@@ -56,7 +56,8 @@ fn indexed_accesses_are_left_to_the_run() {
     }
 }
 
-/// PROTOCOL 10.10: only a program that declares it stores to the window, and a constant store lies inside as a load does.
+/// PROTOCOL 10.10: only a program that declares it stores to the window, and a constant store must lie inside
+/// as a load.
 #[test]
 fn the_window_is_read_only_unless_declared() {
     let storing =
@@ -150,7 +151,7 @@ fn length_is_bounded_in_slots() {
     assert_eq!(verdict(&insns), Err(VerifyError::TooLong { slots: 513 }));
 }
 
-/// N of PULSE 4.1 is the longest path, not the number of instructions and not the shortest way out.
+/// N of PULSE 4.1 is the longest path, not the number of instructions and not the shortest path.
 #[test]
 fn the_longest_path_is_counted() {
     for (text, expected) in [
@@ -180,7 +181,7 @@ fn the_window_counts_in_lines() {
     }
 }
 
-/// What a refused program's owner reads.
+/// The messages for the author of a refused program.
 #[test]
 fn refusals_say_what_is_wrong() {
     for (error, text) in [

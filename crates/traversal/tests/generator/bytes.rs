@@ -1,4 +1,5 @@
-//! Programs as bytes, good and bad, made of a seed: what a hostile peer would send. Included by the tests of other crates.
+//! Programs as bytes, valid and invalid, generated from a seed: input of a hostile peer. Included by the
+//! tests of other crates.
 
 use farmem_traversal::SCRATCH_LEN_MAX;
 
@@ -37,7 +38,7 @@ impl Chance {
     }
 }
 
-/// A program that was damaged on the way, or made to look good: one to four bytes changed, cut or stretched.
+/// Returns a damaged or manipulated program: one to four bytes changed, cut or added.
 pub(crate) fn damaged(chance: &mut Chance, good: &[u8]) -> Vec<u8> {
     let mut bytes = good.to_vec();
     for _ in 0..=chance.below(4) {
@@ -52,8 +53,8 @@ pub(crate) fn damaged(chance: &mut Chance, good: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A program of slots that are each likely to be good. Half of them declare that they store; one in four has the largest
-/// scratch pad there is, the others 256 bytes.
+/// Returns a program of slots that are each likely to be valid. Half of them declare that they store; one in
+/// four has the largest scratch pad, the others 256 bytes.
 pub(crate) fn likely(chance: &mut Chance, slots: usize) -> Vec<u8> {
     let large = chance.below(4) == 0;
     let scratch_len = if large { SCRATCH_LEN_MAX } else { 256 };

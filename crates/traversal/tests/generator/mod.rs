@@ -1,4 +1,5 @@
-//! Random valid programs and memory for them: what every way to run programs is held to. Included by the tests of other crates.
+//! Random valid programs and memory for them, to compare all ways to run programs. Included by the tests of
+//! other crates.
 
 use farmem_traversal::{
     AluOp, Area, Cond, Insn, MemOperand, Operand, Program, Reg, SCRATCH_LEN_MAX, SPILL_LEN, Search, SearchOp,
@@ -7,7 +8,7 @@ use farmem_traversal::{
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// An instruction before it is fitted into a program: its target and offset are still any number.
+/// An instruction before it is fitted into a program: its target and offset are arbitrary.
 #[derive(Clone, Debug)]
 struct Draft {
     insn: Insn,
@@ -18,7 +19,7 @@ fn reg() -> impl Strategy<Value = Reg> {
     select(&Reg::ALL[..])
 }
 
-/// Numbers near the edges, where wrapping, signs and masks show.
+/// Generates numbers near the edges, where wrapping, signs and masks matter.
 fn imm() -> impl Strategy<Value = i32> {
     prop_oneof![any::<i32>(), -3..4, 28..68, select(&[i32::MIN, i32::MAX][..])]
 }
@@ -79,8 +80,8 @@ fn draft() -> impl Strategy<Value = Draft> {
     (insn, ahead).prop_map(|(insn, ahead)| Draft { insn, ahead })
 }
 
-/// Makes a draft good at its place: jumps ahead and inside, constant accesses and arrays inside, stores to the window only when the
-/// program may.
+/// Makes a draft valid at its position: jumps ahead and inside, constant accesses and arrays inside, stores
+/// to the window only if the program may.
 fn fit(
     draft: &Draft,
     number: usize,
@@ -120,7 +121,7 @@ fn fit(
     }
 }
 
-/// As many elements as the window has room for, from a place where they all lie inside; `None` when there is room for none.
+/// Returns the search with as many elements as fit the window; `None` if none fits.
 fn fit_search(search: Search, window_len: usize) -> Option<Search> {
     let room = window_len / search.size.bytes();
     let count = usize::from(search.count).min(room).max(usize::from(room > 0));
@@ -130,12 +131,12 @@ fn fit_search(search: Search, window_len: usize) -> Option<Search> {
     (count > 0).then_some(Search { count, offset, ..search })
 }
 
-/// Any valid program of up to 255 instructions that does not store.
+/// Generates any valid program of up to 255 instructions that does not store.
 pub(crate) fn program() -> impl Strategy<Value = Program> {
     drafted(false)
 }
 
-/// As [`program`], with stores to the window among the instructions.
+/// Generates programs as [`program`], with stores to the window.
 pub(crate) fn storing_program() -> impl Strategy<Value = Program> {
     drafted(true)
 }
@@ -160,7 +161,7 @@ fn drafted(stores: bool) -> impl Strategy<Value = Program> {
     )
 }
 
-/// Words near the edges and small ones, so that comparisons and indexes go both ways.
+/// Generates small words and words near the edges, so that comparisons and indexes vary.
 pub(crate) fn memory(len: usize) -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![any::<u64>(), 0..300_u64, select(&[u64::MAX, 1 << 63, 0xffff_ffff, 1 << 31][..])];
     proptest::collection::vec(word, len.div_ceil(8))

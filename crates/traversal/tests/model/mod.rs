@@ -1,28 +1,29 @@
-//! A second reading of PROTOCOL 10: runs the encoded form slot by slot, in 128-bit arithmetic, with nothing decoded before.
+//! An independent implementation of PROTOCOL 10: runs the encoded form slot by slot, in 128-bit arithmetic,
+//! without decoding it first.
 //!
-//! It shares no code with the crate, and is written to be compared with the document, not to be fast.
+//! The model shares no code with the crate, and is written for comparison with the document, not for speed.
 
-/// How the model's iteration ended.
+/// The end of the model's iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
     Next(u64),
     Return,
     Fault,
-    /// It touched bytes of the window that are not there.
+    /// The iteration accessed bytes of the window that are not accessible.
     Behind,
 }
 
-/// One iteration of a program that was verified.
+/// One iteration of a verified program.
 pub(crate) struct Model<'a> {
     encoded: &'a [u8],
     /// A copy.
     pub(crate) window: Vec<u8>,
-    /// Bytes of the window that are there.
+    /// Accessible bytes of the window.
     there: usize,
     scratch: &'a mut [u8],
     spill: [u8; 128],
     regs: [u64; 11],
-    /// Instructions executed.
+    /// Number of executed instructions.
     pub(crate) executed: u32,
 }
 
@@ -34,7 +35,7 @@ impl<'a> Model<'a> {
         Self { encoded, window: window.to_vec(), there, scratch, spill: [0; 128], regs, executed: 0 }
     }
 
-    /// The same when only so many bytes of the window are there.
+    /// Limits the accessible bytes of the window.
     pub(crate) fn cut(self, there: usize) -> Self {
         Self { there, ..self }
     }
@@ -117,7 +118,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Bytes that are there of the area that an access is in.
+    /// Returns the accessible bytes of an access's area.
     fn there(&self, opcode: u8) -> usize {
         if opcode >> 5 & 3 == 0 { self.there } else { usize::MAX }
     }
@@ -143,7 +144,7 @@ fn cut(value: u64, bits: u32) -> u128 {
     u128::from(value) % (1 << bits)
 }
 
-/// The low bits as a signed number.
+/// Returns the low bits as a signed number.
 fn signed(value: u64, bits: u32) -> i128 {
     let value = i128::try_from(cut(value, bits)).expect("64 bits");
     if value >= 1 << (bits - 1) { value - (1 << bits) } else { value }

@@ -1,10 +1,11 @@
-//! Fuzz target: bytes from a hostile peer as a program. Fed by the fuzzer, and by seeded bytes in `hostile.rs`.
+//! Fuzz target: bytes from a hostile peer as a program. Fed by the fuzzer, and by seeded bytes in
+//! `hostile.rs`.
 
 use farmem_traversal::{End, Program, SCRATCH_LEN_MAX, State, WindowAccess, run_storing};
 use farmem_wire::VirtAddr;
 
-/// Decodes `data` as a program. When it is one, its other forms must give it back, and it must run without a panic on
-/// windows and a scratch pad that are made of the same bytes. Answers whether it is one.
+/// Decodes `data` as a program. A valid one must convert to its other forms and back, and must run without a
+/// panic on windows and a scratch pad made of the same bytes. Returns whether it is valid.
 pub(crate) fn traversal_verify_run(data: &[u8]) -> bool {
     let Ok(program) = Program::decode(data) else { return false };
     assert_eq!(program.encoded(), data, "a program has one encoding");
@@ -17,7 +18,8 @@ pub(crate) fn traversal_verify_run(data: &[u8]) -> bool {
     let mut state = State { cur_ptr: VirtAddr(u64::from(data[0])), scratch };
     let mut bytes = data.to_vec();
     let mut memory = |addr: VirtAddr, access: WindowAccess<'_>| {
-        // Every third pointer leads nowhere; the others to these bytes, from a place that the pointer chooses.
+        // Every third pointer leads nowhere; the others to these bytes, at an offset that the pointer
+        // chooses.
         if addr.0 % 3 == 2 {
             return Err(addr);
         }
