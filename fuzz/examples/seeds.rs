@@ -1,8 +1,11 @@
-//! Makes the seeds in `fuzz/corpus`: `cargo run --release -p farmem-fuzz --example seeds [TARGET]`.
+//! Generates the seeds in `fuzz/corpus`: `cargo run --release -p farmem-fuzz --example seeds [TARGET]`.
 //!
-//! For an event target it tries random stories and keeps the fewest that together reach every mark that any of them reached. For the
-//! traversal target it assembles the programs in `testdata/programs`. What a fuzzer found lies beside them under other names and
-//! stays. (The seeds of `wire_parse` are the vectors in `testdata/vectors`, those of `resp_parse`, of `kv_commands`, of `kv_memcached`, of `pd3_parse` and of `parse_*` are written by hand.)
+//! For an event target, the example tries random inputs. It keeps a near-minimal set that reaches every mark
+//! that the random inputs reached. For the traversal target, the example assembles the programs in
+//! `testdata/programs`. Inputs that a fuzzer found have other names in the same folder, and stay.
+//!
+//! The seeds of `wire_parse` are the vectors in `testdata/vectors`. The seeds of `resp_parse`, `kv_commands`,
+//! `kv_memcached`, `pd3_parse` and `parse_*` are written by hand.
 
 use farmem_fuzz::{Run, TARGETS, Target};
 use farmem_machine::Rng;
@@ -12,9 +15,9 @@ use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Stories tried for each target.
+/// Number of random inputs tried for each target.
 const STORIES: u32 = 60_000;
-/// Bytes of the longest.
+/// Maximum length of a random input, in bytes.
 const LEN_MAX: u32 = 600;
 const SEED: u64 = 4791;
 
@@ -31,7 +34,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The fewest random stories that reach what all of them reach, or nearly: always the one that adds most.
+/// Returns a near-minimal set of random inputs that reaches every mark that all tried inputs reach. Each step
+/// takes the input that adds the most marks.
 fn stories(target: &Target) -> Vec<Vec<u8>> {
     let mut rng = Rng::from_number(SEED);
     let mut tried: Vec<(Vec<u8>, BTreeSet<String>)> = Vec::new();
@@ -66,7 +70,7 @@ fn programs() -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
     paths.iter().filter(|path| path.extension().is_some_and(|e| e == "pulse")).map(encoded).collect()
 }
 
-/// Puts the seeds in the place of those before.
+/// Replaces the earlier seeds with `seeds`.
 fn keep(target: &Target, seeds: &[Vec<u8>]) -> Result<(), Box<dyn Error>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name);
     fs::create_dir_all(&folder)?;

@@ -1,7 +1,11 @@
-//! The control plane: a switch, two memory nodes, a host, and everybody sends it whatever they like, also while it starts again.
+//! Fuzz target of the control plane, with a switch, two memory nodes and a host.
 //!
-//! Beside it stand the batches of updates it sent and the requests it was asked. A frame that is no answer to one of these batches
-//! changes nothing; every request is answered once; the log leads to where the control plane is.
+//! Every role may send arbitrary frames at any time, also while the control plane restarts. A model keeps the
+//! batches of updates that the control plane sent, and its open requests. The target checks three promises:
+//!
+//! - A frame that answers no open batch changes nothing.
+//! - The control plane answers each request once.
+//! - A replay of the log produces the current state.
 
 mod rack;
 mod soft;
@@ -17,10 +21,11 @@ use farmem_control::api::{
 use farmem_machine::{Duration, Port};
 use rack::Rack;
 
-/// Reads `data` as a story of what the control plane is asked and told.
+/// Runs `data` as a sequence of requests to the control plane and frames that reach it.
 ///
 /// # Panics
-/// When a frame changes what it may not, a request is answered twice or never, or the log leads elsewhere.
+/// Panics when a frame changes state without permission, when a request has no answer or two answers, or when
+/// the log produces another state.
 pub fn control_events(data: &[u8], run: &mut Run) {
     let mut rack = Rack::joined();
     let mut link = FaultyLink::default();
@@ -36,7 +41,7 @@ pub fn control_events(data: &[u8], run: &mut Run) {
                 rack.ask(request, run);
             }
             _ => {
-                // Who has no updates to answer is asked about images.
+                // With no open batch of updates, an open question about images is answered.
                 if let Some(answer) = rack.answer(&mut input).or_else(|| rack.soft_answer(&mut input)) {
                     rack.hear(&link.arrival(answer, &mut input), run);
                 }
@@ -46,7 +51,7 @@ pub fn control_events(data: &[u8], run: &mut Run) {
     rack.end(run);
 }
 
-/// A request that people, programs and roles may make, sensible or not.
+/// Returns a request that an operator, a program or a role may make, sensible or not.
 fn request(rack: &Rack, input: &mut Input<'_>) -> Request {
     let (node, host) = (u16::from(1 + input.below(3)), u16::from(1 + input.below(2)));
     let domain = u32::from(1 + input.below(3));
@@ -86,7 +91,7 @@ fn request(rack: &Rack, input: &mut Input<'_>) -> Request {
         12 => Free {
             domain,
             base: input.pick(rack.vmas()).wrapping_add(u64::from(input.below(2))),
-            // Changes, and so allocations, are few here: most of these are of some.
+            // Changes, and therefore allocations, are few in an input. Most ids name existing allocations.
             id: u64::from(input.below(24)),
         }
         .into(),
@@ -98,12 +103,13 @@ fn request(rack: &Rack, input: &mut Input<'_>) -> Request {
             perm: input.pick(&[PermName::Read, PermName::ReadWrite, PermName::None]),
         }
         .into(),
-        // Made of what the next events are made of.
+        // Takes the bytes of the next events without consuming them.
         _ => soft::request(host, domain, &mut input.clone()),
     }
 }
 
-/// Numbers that a card brings: a queue pair, a key or PSN, and memory; made of what the next events are made of.
+/// Returns the identifiers that a network card brings: a queue pair, a key or PSN, and memory. The values
+/// come from the bytes of the next events, without consuming those bytes.
 fn card(domain: u32, input: &mut Input<'_>) -> (Option<u32>, Option<u32>, Option<CardMemory>) {
     if !input.one_in(3) {
         return (None, None, None);

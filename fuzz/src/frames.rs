@@ -1,4 +1,4 @@
-//! Frames of those around a role, and what happens to them on the way.
+//! Frames of the roles around the tested role, and faults on the way.
 
 use crate::input::Input;
 use farmem_machine::Port;
@@ -8,10 +8,10 @@ use farmem_wire::{
     Body, Bth, Deth, Extension, Header, Message, Opcode, Packet, Psn, Qkey, Qpn, RequestId, Status,
 };
 
-/// A frame and where it comes from.
+/// Frame and the port where it arrives.
 pub(crate) type ReceivedFrame = (Port, Vec<u8>);
 
-/// Senders: all roles of a rack, and strangers.
+/// Senders: all roles of a rack, and unknown ports.
 const PORTS: [Port; 10] = [
     Port::CONTROL,
     Port::SWITCH,
@@ -25,38 +25,38 @@ const PORTS: [Port; 10] = [
     Port(0x0fff),
 ];
 
-/// Where formats have their seams.
+/// Boundary values of formats.
 const SEAMS: [u8; 6] = [0, 1, 0x7f, 0x80, 0xfe, 0xff];
 
-/// Frames kept for repetition.
+/// Number of frames kept for repetition.
 const KEPT_MAX: usize = 8;
 
-/// A UD endpoint made of one number.
+/// Returns the UD endpoint that `number` selects.
 pub(crate) const fn endpoint(number: u32) -> ud::Endpoint {
     ud::Endpoint { qpn: Qpn::new(number.wrapping_add(0x1000)), qkey: Qkey(number.wrapping_add(0xbeef_0000)) }
 }
 
-/// A datagram with this message.
+/// Returns a datagram with this message.
 pub(crate) fn datagram(to: ud::Endpoint, message: &Message<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     message.emit(&mut bytes);
     enclosed(to, &bytes)
 }
 
-/// A datagram with a message's bytes.
+/// Returns a datagram with the bytes of a message.
 pub(crate) fn enclosed(to: ud::Endpoint, message: &[u8]) -> Vec<u8> {
     let bth = Bth::new(Opcode::UdSendOnly, to.qpn, Psn::new(0));
     packet(bth, Extension::Deth(Deth { qkey: to.qkey, src_qp: Qpn::new(0x77) }), message)
 }
 
-/// A packet of a reliable connection.
+/// Returns a packet of a reliable connection.
 pub(crate) fn packet(bth: Bth, ext: Extension, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::new();
     Packet { bth, ext, payload }.emit(&mut frame);
     frame
 }
 
-/// A batch of updates. One that no control plane could send is sent empty.
+/// Returns a batch of updates. A batch that no control plane can send is replaced with an empty batch.
 pub(crate) fn batch(to: ud::Endpoint, seq: u64, updates: &[Update]) -> Vec<u8> {
     let mut bytes = Vec::new();
     updates.iter().for_each(|update| update.emit(&mut bytes));
@@ -66,10 +66,10 @@ pub(crate) fn batch(to: ud::Endpoint, seq: u64, updates: &[Update]) -> Vec<u8> {
     datagram(to, &Message { header: Header::request(RequestId(seq), 0), body })
 }
 
-/// The message and the receiver of a datagram that a role sent.
+/// Returns the receiver and the message of a datagram that a role sent.
 ///
 /// # Panics
-/// When it is none: what a role sends can be read.
+/// Panics when the frame cannot be parsed: everything that a role sends can be parsed.
 pub(crate) fn sent(frame: &[u8]) -> (ud::Endpoint, Message<'_>) {
     let packet = Packet::parse(frame).expect("a role sends frames");
     let Extension::Deth(deth) = packet.ext else { panic!("a datagram, not {:?}", packet.ext) };
@@ -77,7 +77,8 @@ pub(crate) fn sent(frame: &[u8]) -> (ud::Endpoint, Message<'_>) {
     (ud::Endpoint { qpn: packet.bth.dest_qp, qkey: deth.qkey }, message)
 }
 
-/// The traversals of a batch as messages of their own: what it says (PROTOCOL 3.13). Any other message is itself.
+/// Returns the traversals of a batch as separate messages (PROTOCOL 3.13). Any other message is returned
+/// unchanged.
 pub(crate) fn each<'a>(message: &Message<'a>) -> Vec<Message<'a>> {
     let Body::Batch(batch) = message.body else { return vec![*message] };
     let header = message.header;
@@ -89,7 +90,8 @@ pub(crate) fn each<'a>(message: &Message<'a>) -> Vec<Message<'a>> {
     batch.pairs().map(alone).collect()
 }
 
-/// A batch of the same program, from a traversal's message: it, and others with the next ids.
+/// Returns a batch of the same program from the message of a traversal: this traversal, and `others` more
+/// with the next ids.
 pub(crate) fn with_others(message: &Message<'_>, others: u8) -> Vec<u8> {
     let Body::Traverse(state) = message.body else { panic!("a traversal") };
     let header = message.header;
@@ -106,7 +108,8 @@ pub(crate) fn with_others(message: &Message<'_>, others: u8) -> Vec<u8> {
     bytes
 }
 
-/// What a role hears of a datagram: its receiver and its message, when it is one at all.
+/// Returns the receiver and the message of a datagram that a role receives. Returns `None` when the frame is
+/// no valid datagram.
 pub(crate) fn heard(frame: &[u8]) -> Option<(ud::Endpoint, Message<'_>)> {
     let packet = Packet::parse(frame).ok()?;
     let Extension::Deth(deth) = packet.ext else { return None };
@@ -114,7 +117,7 @@ pub(crate) fn heard(frame: &[u8]) -> Option<(ud::Endpoint, Message<'_>)> {
     Some((ud::Endpoint { qpn: packet.bth.dest_qp, qkey: deth.qkey }, message))
 }
 
-/// The way to the role: frames are damaged, repeated, or come from somewhere else.
+/// Faulty path to the role: frames are damaged, repeated, or arrive from another port.
 #[derive(Debug, Default)]
 pub(crate) struct FaultyLink {
     kept: Vec<ReceivedFrame>,
@@ -122,7 +125,7 @@ pub(crate) struct FaultyLink {
 }
 
 impl FaultyLink {
-    /// What arrives of a frame that was sent.
+    /// Returns the frame that arrives in place of the sent frame.
     pub(crate) fn arrival(
         &mut self,
         (port, mut frame): ReceivedFrame,
@@ -145,7 +148,7 @@ impl FaultyLink {
         arrival
     }
 
-    /// A frame that came before: the newest or any; noise when there is none.
+    /// Returns an earlier frame: the newest one or any other. Returns noise when no earlier frame exists.
     pub(crate) fn again(&self, input: &mut Input<'_>) -> ReceivedFrame {
         let newest = (self.next + KEPT_MAX - 1) % KEPT_MAX;
         let chosen = if input.one_in(2) { usize::from(input.u8()) % KEPT_MAX } else { newest };
@@ -153,7 +156,7 @@ impl FaultyLink {
     }
 }
 
-/// Bytes of no order, from anywhere.
+/// Returns arbitrary bytes from an arbitrary port.
 pub(crate) fn noise(input: &mut Input<'_>) -> ReceivedFrame {
     (input.pick(&PORTS), input.bytes().to_vec())
 }

@@ -1,8 +1,13 @@
-//! A host: two sessions, connections to two memory nodes, and every role around it sends arbitrary frames.
+//! Fuzz target of a host with two sessions and connections to two memory nodes. Every role around the host
+//! may send arbitrary frames.
 //!
-//! Real responders answer what it asks, and so do a switch and a control plane that the input plays; the answers come late, twice, damaged, from
-//! the wrong place or never. Beside it stands a list of what was asked: each operation ends exactly once, nothing that is no answer to a
-//! request under way ends one, and in the end all of them do.
+//! Real responders answer the host's packets. The input decides how the switch and the control plane answer.
+//! Answers may be late, repeated, damaged, sent from another port, or missing. A model lists the requested
+//! operations and checks three promises:
+//!
+//! - Each operation ends exactly once.
+//! - A frame that answers no open request ends no operation.
+//! - All operations have ended when the sequence ends.
 
 mod world;
 
@@ -20,10 +25,10 @@ static PROGRAMS: LazyLock<[Program; 2]> = LazyLock::new(|| {
     [".scratch 16\n ret", ".scratch 0\n next r1"].map(|text| Program::assemble(text).expect("it assembles"))
 });
 
-/// Reads `data` as a story of what a host is asked and told.
+/// Runs `data` as a sequence of operations and frames for a host.
 ///
 /// # Panics
-/// When an operation ends twice or never, or by something that does not answer it.
+/// Panics when an operation ends twice or never, or when a frame ends an operation that it does not answer.
 pub fn host_events(data: &[u8], run: &mut Run) {
     let mut world = World::new();
     let mut link = FaultyLink::default();
@@ -39,7 +44,7 @@ pub fn host_events(data: &[u8], run: &mut Run) {
             }
             7 => world.hear(&noise(&mut input), run),
             8 => world.hear(&link.again(&mut input), run),
-            // What an honest rack would have sent by now, as it arrives.
+            // The frame that a correct rack sends next, after the faulty path.
             _ => {
                 if let Some(answer) = world.answer(&mut input) {
                     world.hear(&link.arrival(answer, &mut input), run);
@@ -50,7 +55,7 @@ pub fn host_events(data: &[u8], run: &mut Run) {
     world.end(run);
 }
 
-/// An operation that a program may ask for, sensible or not.
+/// Returns an operation that a program may request, sensible or not.
 fn op(input: &mut Input<'_>) -> Op {
     let addr = VirtAddr(input.pick(&RANGES) + u64::from(input.u16() % 0x1100));
     let len = match input.below(8) {
@@ -79,5 +84,5 @@ fn op(input: &mut Input<'_>) -> Op {
     }
 }
 
-/// A domain without session and connection.
+/// Domain without a session or a connection.
 const STRANGER: Domain = Domain(9);

@@ -1,12 +1,13 @@
-//! Bytes as a story: numbers and choices taken from the front, zeros behind the end.
+//! Decoder of fuzz inputs: numbers and choices come from the front of the bytes. Past the end, every byte is
+//! zero.
 //!
-//! Zero is always the plain choice (no damage, the right port, the packet in its turn), so that a short input is a calm one and a
-//! mutation that cuts an input off does not make noise of what was not cut.
+//! Zero always selects the plain choice: no damage, the right port, the next packet. A short input therefore
+//! is a calm one. A mutation that truncates an input adds no noise.
 
-/// Events in one input. An input that goes on after that is not read to its end.
+/// Maximum number of events in an input. The decoder ignores the bytes after the last event.
 pub(crate) const EVENTS_MAX: u32 = 64;
 
-/// An input, as far as it was not read.
+/// Unread rest of an input.
 #[derive(Clone, Debug)]
 pub(crate) struct Input<'a> {
     rest: &'a [u8],
@@ -18,7 +19,7 @@ impl<'a> Input<'a> {
         Self { rest: data, events: 0 }
     }
 
-    /// The byte that says which event is next, below `bound`; `None` when the story is over.
+    /// Returns the number of the next event, below `bound`. Returns `None` at the end of the sequence.
     pub(crate) fn event(&mut self, bound: u8) -> Option<u8> {
         self.events += 1;
         (!self.rest.is_empty() && self.events <= EVENTS_MAX).then(|| self.below(bound))
@@ -41,22 +42,22 @@ impl<'a> Input<'a> {
         u64::from_be_bytes(self.array())
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub(crate) fn below(&mut self, bound: u8) -> u8 {
         self.u8() % bound
     }
 
-    /// True for one byte value in `of`, which is not zero.
+    /// Returns true for one in `of` byte values. A zero byte returns false.
     pub(crate) fn one_in(&mut self, of: u8) -> bool {
         self.below(of) == of - 1
     }
 
-    /// One of these, of which there are at most 256; the first one is the plain choice.
+    /// Returns one of at most 256 elements. The first element is the plain choice.
     pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[usize::from(self.u8()) % of.len()]
     }
 
-    /// Up to 255 bytes: a length, and as many of them as are there.
+    /// Returns up to 255 bytes: the input holds a length, then the bytes.
     pub(crate) fn bytes(&mut self) -> &'a [u8] {
         let len = usize::from(self.u8()).min(self.rest.len());
         let (bytes, rest) = self.rest.split_at(len);

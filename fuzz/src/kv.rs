@@ -1,17 +1,18 @@
-//! Commands of `farmem kv`: whatever a connection sends to the server, with its store and far memory.
+//! Fuzz targets of `farmem kv`: arbitrary bytes of a connection, and a server with its store and far memory.
 
 use crate::Run;
 use clap::Parser as _;
 use farmem_kv::{Args, KvError, Offline, Told};
 use std::cell::RefCell;
 
-/// As little local memory as a server may have, so that short inputs meet its bounds.
+/// Arguments of the server. The minimum of local memory lets short inputs reach the limits.
 const WORDS: [&str; 7] = ["kv", "--local", "16MiB", "--far", "64MiB", "--nodes", "1"];
-/// Bytes of local memory.
+/// Local memory, in bytes.
 const LOCAL: usize = 16 << 20;
-/// Bytes of one reply at most, in this server: a quarter of local memory. An input has a few hundred requests.
+/// Maximum length of a reply of this server, in bytes: a quarter of local memory. An input has a few hundred
+/// requests.
 const REPLY_MAX: usize = LOCAL / 4;
-/// Bytes of all replies of an input: with more it proves nothing further and takes long.
+/// Maximum length of all replies to an input, in bytes. More replies prove nothing further and take long.
 const REPLIES_MAX: usize = 64 << 20;
 
 #[derive(clap::Parser)]
@@ -24,10 +25,11 @@ thread_local! {
     static SERVER: RefCell<Option<Offline>> = const { RefCell::new(None) };
 }
 
-/// Reads `data` as what a connection sends: its first byte says in what pieces it comes.
+/// Runs `data` as the bytes of a Redis connection. The first byte selects the length of the pieces.
 ///
 /// # Panics
-/// When a request has no reply, or more than one, or one that is none; when the server holds more than it may, or anything after its keys were dropped.
+/// Panics when a request has no reply, several replies or an invalid one. Also panics when the server exceeds
+/// its memory limit, or stores anything after its keys were dropped.
 pub fn kv_commands(data: &[u8], run: &mut Run) {
     let Some((server, told, data)) = talk(data, run, Offline::talk) else { return };
     assert!(told.replies.len() <= (told.requests + 1) * (REPLY_MAX + 64), "replies are bounded");
@@ -51,10 +53,11 @@ pub fn kv_commands(data: &[u8], run: &mut Run) {
     finish(server);
 }
 
-/// Reads `data` as what a client of memcached sends: its first byte says in what pieces it comes.
+/// Runs `data` as the bytes of a memcached connection. The first byte selects the length of the pieces.
 ///
 /// # Panics
-/// When a reply is none, or longer than one may be, or when the server holds more than it may, or anything after its keys were dropped.
+/// Panics when a reply is invalid or too long. Also panics when the server exceeds its memory limit, or
+/// stores anything after its keys were dropped.
 pub fn kv_memcached(data: &[u8], run: &mut Run) {
     let Some((server, told, data)) = talk(data, run, Offline::talk_memcached) else { return };
     assert!(told.replies.len() <= (told.requests + 1) * (REPLY_MAX + 1024), "replies are bounded");
@@ -63,7 +66,7 @@ pub fn kv_memcached(data: &[u8], run: &mut Run) {
         told.replies.is_empty() || ends.iter().any(|end| told.replies.ends_with(end)),
         "replies are whole"
     );
-    // A line in a value may look like any reply: only what is no value is looked at closely.
+    // A line of a value may look like any reply. Only lines outside values are checked exactly.
     if let Some(line) = told.replies.split(|&byte| byte == b'\n').next()
         && let Some(first) = line.split(|byte| byte.is_ascii_whitespace()).next()
         && let Ok(word) = std::str::from_utf8(first)
@@ -75,14 +78,15 @@ pub fn kv_memcached(data: &[u8], run: &mut Run) {
     finish(server);
 }
 
-/// How a connection's bytes are carried out, in pieces of so many.
+/// Function that executes the bytes of a connection, in pieces of a given length.
 type Talk = fn(&mut Offline, &[u8], usize) -> Result<Told, KvError>;
 
-/// Has a server carry an input out, whose first byte says in what pieces it comes; the server, what it said, and the input behind that byte.
+/// Executes an input on the server and returns the server, its replies, and the input after the first byte.
+/// The first byte selects the length of the pieces.
 fn talk<'a>(data: &'a [u8], run: &mut Run, talk: Talk) -> Option<(Offline, Told, &'a [u8])> {
     run.cases += 1;
     let (&pieces, data) = data.split_first()?;
-    // One that broke a promise is not used again.
+    // A server that broke a promise is not used again.
     let server = SERVER.with_borrow_mut(Option::take);
     let mut server = server
         .unwrap_or_else(|| Offline::new(&Line::parse_from(WORDS).args).expect("the settings are right"));
@@ -91,7 +95,7 @@ fn talk<'a>(data: &'a [u8], run: &mut Run, talk: Talk) -> Option<(Offline, Told,
     Some((server, told, data))
 }
 
-/// What the server holds is bounded, and nothing when its keys are gone.
+/// Checks that the server's memory is bounded, and empty after `FLUSHALL`.
 fn finish(mut server: Offline) {
     let holds = server.holds();
     assert!(holds.here <= LOCAL, "{holds:?}");
@@ -101,7 +105,7 @@ fn finish(mut server: Offline) {
     SERVER.set(Some(server));
 }
 
-/// The reply that bytes begin with: the kind of an error, and its length.
+/// Parses the reply at the start of `bytes`. Returns the kind of an error reply, and the length of the reply.
 fn reply(bytes: &[u8]) -> Option<(Option<&str>, usize)> {
     let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
     let text = std::str::from_utf8(&bytes[1..end]).ok();
@@ -125,7 +129,7 @@ fn reply(bytes: &[u8]) -> Option<(Option<&str>, usize)> {
     Some((None, at))
 }
 
-/// Marks the words that lines begin with: which commands the input has.
+/// Marks the first word of each line, which shows the commands that the input contains.
 fn words(data: &[u8], run: &mut Run) {
     for line in data.split(|&byte| byte == b'\n') {
         let word = line.split(|&byte| byte == b' ').next().unwrap_or_default();

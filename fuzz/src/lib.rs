@@ -1,12 +1,13 @@
-//! Fuzz targets as plain functions: any bytes in, a panic when a promise is broken.
+//! Fuzz targets as plain functions: each accepts any bytes and panics when a promise is broken.
 //!
-//! Each is fed three times: by cargo-fuzz (the wrappers in `fuzz_targets`), by the committed corpus, and by seeded random
-//! mutations of it, the last two under plain `cargo test` (`tests/replay.rs`). A new target takes a function, a line in
-//! [`TARGETS`], a folder in `corpus`, and a wrapper with its `[[bin]]`.
+//! Each target has three sources of inputs. cargo-fuzz uses the wrappers in `fuzz_targets`. Plain `cargo
+//! test` (`tests/replay.rs`) uses the committed corpus, and seeded random mutations of it. A new target needs
+//! a function, a line in [`TARGETS`], a folder in `corpus`, and a wrapper with its `[[bin]]`.
 //!
-//! The targets named `*_events` read their bytes as a story (`input::Input`): frames of all roles around one, right ones,
-//! damaged ones, repeated ones, ones from the wrong place; time; requests of its own user. Beside the role stands a plain model that
-//! says what may come of it.
+//! The targets named `*_events` decode their bytes as a sequence of events (`input::Input`): frames, time,
+//! and requests of the tested role's own user. The frames come from all roles around the tested role. Some
+//! frames are correct, and others are damaged, repeated or sent from the wrong port. A plain model states the
+//! allowed effects of each event.
 
 mod control;
 mod frames;
@@ -34,16 +35,16 @@ pub use switch::switch_events;
 pub use traversal::traversal_verify_run;
 pub use wire::wire_parse;
 
-/// A target.
+/// Fuzz target.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, which is its corpus folder's and its wrapper's too.
+    /// Name of the target, its corpus folder and its wrapper.
     pub name: &'static str,
-    /// Its function.
+    /// Function that runs one input.
     pub feed: fn(&[u8], &mut Run),
-    /// Cases that a plain `cargo test` makes up: frames given to a role, or inputs given to a parser.
+    /// Number of cases that a plain `cargo test` generates: frames for a role, or inputs for a parser.
     pub cases: u64,
-    /// Marks ([`Run::marks`]) that the committed corpus reaches at least.
+    /// Minimum number of marks ([`Run::marks`]) that the committed corpus reaches.
     pub marks: usize,
 }
 
@@ -65,6 +66,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "control_events", feed: control_events, cases: 100_000, marks: 35 },
 ];
 
-// A memory node remembers the answers of as many writes of a host as the host may have under way (PROTOCOL 5.6). The two roles do not
-// know each other; this package knows both.
+// A memory node remembers the answers to as many writes of a host as the host may have open (PROTOCOL 5.6).
+// The two roles do not depend on each other. Only this crate depends on both.
 const _: () = assert!(farmem_host::REGION_WRITES_MAX <= farmem_memnode::DEDUP_DEPTH);

@@ -1,7 +1,9 @@
-//! A memory node: three connections, two domains, a chain of nodes to walk, and every role around it sends arbitrary frames (PROTOCOL 7.4).
+//! Fuzz target of a memory node with three connections, two domains and a linked list. Every role around the
+//! node may send arbitrary frames (PROTOCOL 7.4).
 //!
-//! After each frame the store is compared with a [`Model`] that changes only by what is authorised; READ responses, region reads and
-//! traversals are compared with what the model says their domain may see.
+//! After each frame, the target compares the store with a [`Model`] that changes only by authorised requests.
+//! The target also compares READ responses, region reads and traversals with the bytes that their domain may
+//! read.
 
 mod model;
 mod walks;
@@ -24,32 +26,32 @@ use std::sync::LazyLock;
 
 const HOME: ud::Home =
     ud::Home { endpoint: endpoint(1), control: ud::Peer { port: Port::CONTROL, endpoint: endpoint(2) } };
-/// The node's range, and where it lies in the store.
+/// First address of the node's range. `OFFSET` is the range's place in the store.
 const BASE: u64 = 0x1000_0000;
 const LEN: u64 = 0x800;
 const OFFSET: u64 = 0x400;
 const STORE_LEN: usize = 0x1000;
-/// May read and write the first 0x300 bytes, and read the next 0x100.
+/// Domain that may read and write the first 0x300 bytes, and read the next 0x100.
 const ALICE: Domain = Domain(7);
-/// May read and write what lies behind those, also where it is not at this node.
+/// Domain that may read and write the addresses after `ALICE`'s, including addresses outside this node.
 const BOB: Domain = Domain(8);
 const HOST: HostId = HostId(1);
 const OTHER: HostId = HostId(2);
 const PMTU: usize = 256;
-/// From a queue pair to its host's.
+/// Difference between a node's queue pair and its host's.
 const PEER: u32 = 0x800;
 const PERMS: [Perm; 3] = [Perm::ReadWrite, Perm::Read, Perm::None];
-/// Wakes a node may ask for in a row: more than all traversals under way can need.
+/// Maximum number of consecutive wakes of the node: more than all open traversals can need.
 const TURNS_MAX: u32 = 100_000;
-/// Tables that can become full.
+/// Sizes of the node's tables, small enough to become full.
 const BUDGET: Budget =
     Budget { ranges: 2, grants: 6, queue_pairs: 4, peers: 5, outliers: 3, workspaces: 4, burst: 2 };
 
-/// The connections: queue pair, host, domain, key.
+/// Connections: queue pair, host, domain, key.
 const PAIRS: [(u32, HostId, Domain, Rkey); 3] =
     [(0x100, HOST, ALICE, Rkey(0x11)), (0x101, OTHER, BOB, Rkey(0x22)), (0x102, HOST, BOB, Rkey(0x33))];
 
-/// The programs that hosts send: a walk along a chain, and one that also faults when it meets a zero.
+/// Programs that hosts send: a walk along a linked list, and a walk that also faults when it reads a zero.
 static PROGRAMS: LazyLock<[Program; 2]> = LazyLock::new(|| {
     let walk = ".scratch 16\n ld8 r2, window[0]\n ld8 r3, scratch[0]\n add r3, r2\n st8 scratch[0], r3\n \
                 ld8 r4, window[8]\n jeq r4, 0, end\n next r4\n end: ret";
@@ -58,7 +60,7 @@ static PROGRAMS: LazyLock<[Program; 2]> = LazyLock::new(|| {
     [walk, fault].map(|text| Program::assemble(text).expect("it assembles"))
 });
 
-/// What came out of one event.
+/// Output of one event.
 #[derive(Debug, Default)]
 struct Outcome {
     sent: Vec<ReceivedFrame>,
@@ -72,16 +74,17 @@ struct Bench {
     model: Model,
     link: FaultyLink,
     counter: u32,
-    /// A connection that was refused something: the next that its host does is have it set up anew.
+    /// Connection that the node broke with a refusal. The host sets it up again before its next request.
     broken: Option<usize>,
-    /// The other packets of a WRITE that was begun.
+    /// Remaining packets of a WRITE that has begun.
     rest: VecDeque<ReceivedFrame>,
 }
 
-/// Reads `data` as a story of the frames a memory node is given.
+/// Runs `data` as a sequence of frames for a memory node.
 ///
 /// # Panics
-/// When a byte of the store changes that no authorised peer asked for, or one is told to a peer that may not know it.
+/// Panics when a byte of the store changes without an authorised request, or when the node sends a byte to a
+/// peer that may not read it.
 pub fn memnode_events(data: &[u8], run: &mut Run) {
     let mut bench = Bench::new();
     bench.open();
@@ -101,12 +104,13 @@ pub fn memnode_events(data: &[u8], run: &mut Run) {
         };
         run.cases += 1;
         bench.hear(&arrival, run);
-        // Other bytes under the last batch's number: it is started again (PROTOCOL 5.11).
+        // A batch with other bytes under the last number halted the node. The node starts again (PROTOCOL
+        // 5.11).
         if bench.node.halted().is_some() {
             bench = Bench::new();
             bench.open();
         }
-        // Mostly a node is woken at once when it asks for it; now and then other frames come first.
+        // Usually the node's timer fires at once. Sometimes other frames come first.
         if !input.one_in(8) {
             bench.turns(run);
         }
@@ -117,7 +121,8 @@ pub fn memnode_events(data: &[u8], run: &mut Run) {
 impl Bench {
     fn new() -> Self {
         let mut store = VecStore::new(STORE_LEN);
-        // A chain of four nodes in Alice's bytes, the last one in Bob's; behind it a pointer that leads elsewhere.
+        // A linked list of four elements: three in `ALICE`'s bytes, the last in `BOB`'s. The pointer after it
+        // leads outside the node.
         for (at, next) in [(0, 0x20), (0x20, 0x40), (0x40, 0x2f0), (0x2f0, 0x400), (0x400, LEN)] {
             store.write(OFFSET + at, &(at + 1).to_le_bytes());
             store.write(OFFSET + at + 8, &(BASE + next).to_le_bytes());
@@ -134,7 +139,7 @@ impl Bench {
         }
     }
 
-    /// What the control plane says before the story begins.
+    /// Applies the updates of the control plane before the sequence begins.
     fn open(&mut self) {
         let grant = |domain, from, len, perm| Update::Protect {
             domain,
@@ -167,7 +172,7 @@ impl Bench {
         self.listen(&outcome.sent);
     }
 
-    /// Wakes the node for as long as it asks for it: that runs traversals, and does nothing else.
+    /// Wakes the node until it sets no timer. A wake runs traversals, and does nothing else.
     fn turns(&mut self, run: &mut Run) {
         let mut turns = 0;
         while self.node.next_wake().is_some() {
@@ -181,7 +186,7 @@ impl Bench {
         self.model.all_walked();
     }
 
-    /// What comes of an event: the ends of traversals, and everything else.
+    /// Delivers an event and returns its output: the ends of traversals, and everything else.
     fn event(&mut self, event: Event<'_, FileDone>, run: &mut Run) -> (Outcome, Vec<ReceivedFrame>) {
         self.node.handle(Instant::ZERO, event, &mut self.out);
         self.node.check();
@@ -208,7 +213,7 @@ impl Bench {
         self.link.arrival(sent, input)
     }
 
-    /// Learns from the answers which PSN a connection expects, as its host would.
+    /// Learns each connection's expected PSN from the answers, as the host does.
     fn listen(&mut self, sent: &[ReceivedFrame]) {
         for (_, frame) in sent {
             let packet = Packet::parse(frame).expect("a node sends frames");
@@ -226,7 +231,7 @@ impl Bench {
         }
     }
 
-    /// A batch of the control plane, mostly the next one.
+    /// Returns a batch of the control plane, usually the next one.
     fn updates(&mut self, input: &mut Input<'_>) -> ReceivedFrame {
         let seq = match input.below(8) {
             6 => self.model.next_seq.wrapping_sub(1),
@@ -237,16 +242,17 @@ impl Bench {
         (Port::CONTROL, batch(HOME.endpoint, seq, &updates))
     }
 
-    /// A domain may from now on do this with everything. It comes between a frame and its repetition, and is not repeated itself.
+    /// Returns an update that changes a domain's permission for the whole range. The update comes between a
+    /// frame and its repetition, and is not repeated itself.
     fn turn_of_grants(&self, input: &mut Input<'_>) -> ReceivedFrame {
         let (domain, perm) = (input.pick(&[ALICE, BOB]), input.pick(&PERMS));
         let update = Update::Protect { domain, base: VirtAddr(BASE), len: LEN, perm, vma_log2: 64 };
         (Port::CONTROL, batch(HOME.endpoint, self.model.next_seq, &[update]))
     }
 
-    /// A request as the switch passes it on.
+    /// Returns a request as the switch forwards it.
     fn request(&mut self, input: &mut Input<'_>) -> ReceivedFrame {
-        // Room for those that share a datagram.
+        // Leaves room for the ids of a datagram with several traversals.
         self.counter += 4;
         let origin = input.pick(&[HOST, HOST, OTHER]);
         let host = if input.one_in(16) { HostId(5) } else { origin };
@@ -266,7 +272,8 @@ impl Bench {
         (Port::SWITCH, datagram(HOME.endpoint, &Message { header, body }))
     }
 
-    /// One request on one of the connections. A long WRITE leaves its other packets for the next times.
+    /// Returns one request on one of the connections. The remaining packets of a long WRITE follow in later
+    /// calls.
     fn verb(&mut self, input: &mut Input<'_>) -> ReceivedFrame {
         if let Some(next) = self.rest.pop_front() {
             return next;
@@ -285,7 +292,7 @@ impl Bench {
         let port = Port::host(host.0);
         let frame = match input.below(9) {
             8 => {
-                // Of the pieces some are not this host's, and some requests make no sense.
+                // Some pieces belong to another domain, and some requests make no sense.
                 let (each, skip) = (1 + u32::from(input.u16() % 300), u32::from(input.u8() % 8));
                 let others: Vec<VirtAddr> = (0..input.below(5)).map(|_| near(domain, input)).collect();
                 let pieces = u32::try_from(1 + others.len()).expect("few");
@@ -329,7 +336,7 @@ impl Bench {
     }
 }
 
-/// An address that the domain may use, mostly.
+/// Returns an address that the domain may usually use.
 fn near(domain: Domain, input: &mut Input<'_>) -> VirtAddr {
     let own = BASE + if domain == ALICE { 0 } else { 0x400 } + u64::from(input.u8()) * 4;
     if input.one_in(8) { addr(input) } else { VirtAddr(own) }
@@ -340,7 +347,7 @@ fn add(port: Port) -> Update {
     Update::Peer { port: port.0, gid: Gid([7; 16]), qpn: endpoint.qpn, qkey: endpoint.qkey }
 }
 
-/// Sets a connection up, anew when it is there.
+/// Returns an update that sets up a connection, or sets it up again.
 fn connection(pair: usize, expected_psn: Psn) -> Update {
     let (qpn, host, domain, rkey) = PAIRS[pair];
     let (qpn, peer_qpn, peer_port) = (Qpn::new(qpn), Qpn::new(qpn + PEER), Port::host(host.0).0);
@@ -370,7 +377,7 @@ fn update(input: &mut Input<'_>) -> Update {
     }
 }
 
-/// An address in or near the range.
+/// Returns an address in or near the range.
 fn addr(input: &mut Input<'_>) -> VirtAddr {
     match input.below(32) {
         30 => VirtAddr(input.u64()),
@@ -382,7 +389,7 @@ fn addr(input: &mut Input<'_>) -> VirtAddr {
     }
 }
 
-/// A traversal, with its code or without.
+/// Returns a traversal, with its program or without.
 fn traversal(header: Header, cur_ptr: VirtAddr, input: &mut Input<'_>) -> Vec<u8> {
     let program = &PROGRAMS[usize::from(input.below(2))];
     let mut scratch = vec![input.u8(); program.scratch_len()];
@@ -409,7 +416,7 @@ fn is_walk(frame: &[u8]) -> bool {
     frames::heard(frame).is_some_and(|(_, message)| is(message.body))
 }
 
-/// The one datagram among what was sent, and its receiver.
+/// Returns the only datagram of the output, and its receiver.
 fn only(outcome: &Outcome) -> (ud::Peer, Message<'_>) {
     let [(port, frame)] = &outcome.sent[..] else { panic!("one frame, not {:?}", outcome.sent) };
     let (endpoint, message) = frames::sent(frame);

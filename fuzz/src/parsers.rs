@@ -1,4 +1,5 @@
-//! What clients send, as the DPU's parsers read it (PROTOCOL 19.11 to 19.13): each beside itself in pieces, and Redis's beside the server's own reader.
+//! Fuzz targets of the DPU's parsers (PROTOCOL 19.11 to 19.13). Each target compares a whole input with the
+//! same input in pieces. The Redis target also compares the parser with the server's own reader.
 
 use crate::Run;
 use farmem_dpu::accesses::{Accesses, KEY_LEN_MAX, Position};
@@ -11,14 +12,15 @@ use farmem_dpu::parse::{Access, Op, Parser};
 use farmem_dpu::view::KeySecret;
 use farmem_resp::{Limits, Parsed, Requests};
 
-/// Requests of Redis's clients.
+/// Runs `data` through the parser of Redis requests.
 ///
 /// # Panics
-/// When pieces say something else than the whole, or a request that the server reads says another key.
+/// Panics when pieces produce another result than the whole input, or when the parser misses a key that the
+/// server reads.
 pub fn parse_resp(data: &[u8], run: &mut Run) {
     let said = any(Resp::new, data, run);
     let server = by_the_server(data.get(1..).unwrap_or_default());
-    // Of GET and MGET both know what the keys are; other commands may stand between them.
+    // Parser and reader both know the keys of GET and MGET. Keys of other commands may stand between them.
     let reads: Vec<&[u8]> = server.iter().map(Vec::as_slice).collect();
     let mut rest = said.iter().filter(|(_, op)| *op == Op::Read).map(|(key, _)| key.as_slice());
     for key in reads {
@@ -26,7 +28,7 @@ pub fn parse_resp(data: &[u8], run: &mut Run) {
     }
 }
 
-/// Requests of memcached's clients.
+/// Runs `data` through the parser of memcached requests.
 ///
 /// # Panics
 /// As [`parse_resp`].
@@ -34,7 +36,7 @@ pub fn parse_memcached(data: &[u8], run: &mut Run) {
     any(Memcached::new, data, run);
 }
 
-/// HTTP requests.
+/// Runs `data` through the parser of HTTP requests.
 ///
 /// # Panics
 /// As [`parse_resp`].
@@ -42,7 +44,7 @@ pub fn parse_http(data: &[u8], run: &mut Run) {
     any(Http::new, data, run);
 }
 
-/// Records of the hash map, and of the page server.
+/// Runs `data` through the parsers of hash map records and page server records.
 ///
 /// # Panics
 /// As [`parse_resp`].
@@ -51,10 +53,10 @@ pub fn parse_records(data: &[u8], run: &mut Run) {
     any(Records::pages, data, run);
 }
 
-/// What a parser said.
+/// Accesses that a parser reported.
 type Said = Vec<(Vec<u8>, Op)>;
 
-/// The first byte says how long pieces are; then the connection.
+/// Runs an input through a parser, whole and in pieces. The first byte selects the length of the pieces.
 fn any<P: Parser>(make: impl Fn() -> P, data: &[u8], run: &mut Run) -> Said {
     run.cases += 1;
     let (piece, bytes) = data.split_first().map_or((1, data), |(&len, rest)| (usize::from(len), rest));
@@ -89,7 +91,7 @@ fn said<'a, P: Parser>(
     (said, None)
 }
 
-/// A guard keeps what fits, and never finds one of our own parsers wild.
+/// Checks that a guard stores only keys of permitted length, and reports no fault in farmem's own parsers.
 fn guarded<P: Parser>(parser: P, bytes: &[u8], piece: usize) {
     let mut guard = Guard::new(parser, || {});
     let mut accesses = Accesses::new(KeySecret([1, 2]));
@@ -100,7 +102,7 @@ fn guarded<P: Parser>(parser: P, bytes: &[u8], piece: usize) {
     assert!(accesses.iter().all(|one| one.key.len() <= KEY_LEN_MAX));
 }
 
-/// Bytes that are lost do no more than bytes that are wrong.
+/// Checks that lost bytes cause no more than wrong bytes.
 fn lost<P: Parser>(mut parser: P, bytes: &[u8], piece: usize, run: &mut Run) {
     let (front, rest) = bytes.split_at(bytes.len() / 2);
     let gone = piece.min(rest.len());
@@ -110,7 +112,7 @@ fn lost<P: Parser>(mut parser: P, bytes: &[u8], piece: usize, run: &mut Run) {
     }
 }
 
-/// The keys of GET and MGET, as the server's reader has them, up to what is no request.
+/// Returns the keys of GET and MGET that the server's reader finds, up to the first invalid request.
 fn by_the_server(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     let (mut requests, mut keys) = (Requests::new(), Vec::new());
     while let Parsed::Whole { len } = requests.parse(bytes, &Limits::REDIS) {

@@ -1,4 +1,5 @@
-//! What a program and its DPU say to each other (PD3), as both ends read it: batches of requests and of answers.
+//! Fuzz target of the messages between a program and its DPU (PD3), as both ends read them: batches of
+//! requests and of answers.
 
 use crate::Run;
 use farmem_wire::WireError;
@@ -7,7 +8,8 @@ use farmem_wire::pd3::{Request, Response};
 /// Reads `data` as a batch of requests, and as a batch of answers.
 ///
 /// # Panics
-/// When something that is read is not written again as it came, says a wrong length, or is read otherwise when less or more is behind it.
+/// Panics when an emitted entry differs from its input, when its length is wrong, or when the bytes after it
+/// change its meaning.
 pub fn pd3_parse(data: &[u8], run: &mut Run) {
     run.cases += 1;
     let mut batch = data;

@@ -1,9 +1,9 @@
-//! Requests of Redis clients, as `crates/resp` reads them.
+//! Fuzz target of Redis requests, as `crates/resp` reads them.
 
 use crate::Run;
 use farmem_resp::{Limits, Parsed, Requests};
 
-/// What the parser is told: small, so that each bound is met by short inputs.
+/// Limits of the parser, small enough for short inputs to reach them.
 const LIMITS: Limits = Limits {
     words_max: 1_024,
     word_len_max: (64 << 10) + 512,
@@ -11,10 +11,11 @@ const LIMITS: Limits = Limits {
     line_len_max: 4 << 10,
 };
 
-/// Reads `data` as what a connection has sent, and again as it comes in pieces.
+/// Parses `data` as the bytes of a connection, whole and in pieces.
 ///
 /// # Panics
-/// When a request is out of bounds or has other bytes than were sent, or when pieces say something else than the whole.
+/// Panics when a request exceeds the limits or has other bytes than the input, or when pieces produce another
+/// result than the whole.
 pub fn resp_parse(data: &[u8], run: &mut Run) {
     run.cases += 1;
     let mut rest = data;
@@ -58,14 +59,15 @@ pub fn resp_parse(data: &[u8], run: &mut Run) {
     }
 }
 
-/// Of the bytes in front of its end a request is not read, and nothing that is broken becomes whole by more bytes; read in pieces it has the same words.
+/// Checks every prefix of a request. An incomplete prefix yields no request, and a broken prefix stays
+/// broken. A request read in pieces has the same words.
 fn pieces(bytes: &[u8], whole: &Parsed, read: &Requests) {
     let end = match whole {
         Parsed::Whole { len } => *len,
         Parsed::More { .. } | Parsed::Broken(_) => bytes.len(),
     };
     let mut requests = Requests::new();
-    // All of a short one, some of a long one.
+    // Covers every prefix of a short request, and some prefixes of a long one.
     for at in (0..end).step_by(1 + end / 64) {
         match (requests.parse(&bytes[..at], &LIMITS), whole) {
             (Parsed::More { .. }, _) => {}
@@ -80,7 +82,7 @@ fn pieces(bytes: &[u8], whole: &Parsed, read: &Requests) {
     assert!(requests.words(bytes).eq(read.words(bytes)), "and have the same words");
 }
 
-/// Words as a client sends them.
+/// Returns the bytes of a request with these words, as a client sends them.
 fn emitted<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {

@@ -1,36 +1,36 @@
-//! What a run of a target did and reached.
+//! Results of a run of a target.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-/// Counts and, when asked for, marks of one run.
+/// Counts of a run and, on request, its marks.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
-    /// Cases so far: frames given to a role, or inputs given to a parser.
+    /// Number of cases so far: frames for a role, or inputs for a parser.
     pub cases: u64,
     marks: Option<BTreeSet<String>>,
 }
 
 impl Run {
-    /// A run that only counts.
+    /// Returns a run that only counts.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A run that also collects marks, which takes time.
+    /// Returns a run that also collects marks, which takes time.
     #[must_use]
     pub fn marking() -> Self {
         Self { cases: 0, marks: Some(BTreeSet::new()) }
     }
 
-    /// What was reached: the notes of the role, without their numbers.
+    /// Returns the reached marks: the names of the role's notes, without numbers.
     #[must_use]
     pub fn marks(&self) -> BTreeSet<String> {
         self.marks.clone().unwrap_or_default()
     }
 
-    /// Something was reached.
+    /// Records a reached mark.
     pub(crate) fn mark(&mut self, note: impl Debug) {
         if let Some(marks) = &mut self.marks {
             let text = format!("{note:?}");

@@ -1,7 +1,8 @@
-//! The switch: two nodes, two hosts, three sessions, and everybody sends it whatever they like (PROTOCOL 6.1).
+//! Fuzz target of the switch, with two nodes, two hosts and three sessions. Every role may send arbitrary
+//! frames (PROTOCOL 6.1).
 //!
-//! A [`Model`] made of plain lists says for each frame whether it is to be forwarded, where to, and with which bytes; whether it
-//! changes the tables; and that everything else is answered to one receiver or dropped.
+//! For each frame, a [`Model`] of plain lists predicts the forwarded bytes, their receiver, and the changes
+//! of the tables. The switch must answer every other frame to one receiver, or drop it.
 
 mod model;
 mod relay;
@@ -23,17 +24,17 @@ use farmem_wire::{
 use model::Model;
 
 const HOME: Endpoint = endpoint(1);
-/// The generation of all hosts.
+/// Generation of all hosts.
 const GENERATION: u16 = 3;
 const CONTROL: Peer = Peer { port: Port::CONTROL, endpoint: endpoint(2) };
-/// The sessions' endpoints, hosts and domains.
+/// Endpoint, host and domain of each session.
 const SESSIONS: [(Endpoint, u16, u32); 4] =
     [(endpoint(0x31), 1, 10), (endpoint(0x32), 2, 10), (endpoint(0x33), 1, 20), (endpoint(0x34), 2, 20)];
 const PEERS: [Port; 5] = [Port::node(1), Port::node(2), Port::host(1), Port::host(2), Port::node(3)];
-/// The nodes' ranges, 2^40 bytes each, and a vma of 64 KiB in each.
+/// Base of each node's range of 2^40 bytes. Each range has a vma of 64 KiB.
 const BASES: [u64; 2] = [1 << 40, 2 << 40];
 const VMA_LEN: u64 = 0x1_0000;
-/// Tables that can become full.
+/// Sizes of the switch's tables, small enough to become full.
 const BUDGETS: Budgets = Budgets {
     translation_entries: 6,
     protection_entries: 16,
@@ -45,7 +46,7 @@ const BUDGETS: Budgets = Budgets {
     soft_bytes: soft::ROOM,
 };
 
-/// What came out of one event.
+/// Output of one event.
 #[derive(Debug, Default)]
 struct Outcome {
     sent: Vec<ReceivedFrame>,
@@ -61,10 +62,11 @@ struct Bench {
     counter: u32,
 }
 
-/// Reads `data` as a story of the frames a switch is given.
+/// Runs `data` as a sequence of frames for a switch.
 ///
 /// # Panics
-/// When the switch forwards what it may not, or not what it must, or changes a table that no authorised peer told it to.
+/// Panics when the switch forwards a frame without permission, does not forward a permitted frame, or changes
+/// a table without an authorised update.
 pub fn switch_events(data: &[u8], run: &mut Run) {
     let mut bench = Bench::new();
     bench.open();
@@ -100,7 +102,8 @@ pub fn switch_events(data: &[u8], run: &mut Run) {
         };
         run.cases += 1;
         bench.hear(&arrival, run);
-        // Other bytes under the last batch's number: it is started again (PROTOCOL 5.11).
+        // A batch with other bytes under the last number halted the switch. The switch starts again (PROTOCOL
+        // 5.11).
         if bench.switch.halted().is_some() {
             bench = Bench::new();
             bench.open();
@@ -114,7 +117,7 @@ impl Bench {
         Self { switch, out: Outbox::new(), model: Model::new(), link: FaultyLink::default(), counter: 0 }
     }
 
-    /// What the control plane says before the story begins.
+    /// Applies the updates of the control plane before the sequence begins.
     fn open(&mut self) {
         let mut updates: Vec<Update> = PEERS[..4].iter().map(|&port| add(port)).collect();
         updates.extend([1, 2].map(|node| Update::Translate {
@@ -164,7 +167,7 @@ impl Bench {
         assert!(self.out.is_empty() && self.switch.next_wake().is_none(), "a switch waits for nothing");
     }
 
-    /// A request of a host over one of the sessions.
+    /// Returns a request of a host over one of the sessions.
     fn request(&mut self, input: &mut Input<'_>) -> ReceivedFrame {
         let (session, host, _) = input.pick(&SESSIONS);
         let namesake = if input.one_in(16) { 9 } else { host };
@@ -183,7 +186,7 @@ impl Bench {
         (Port::host(host), frame)
     }
 
-    /// A traversal that a node sends back, in a domain and for a host that it says.
+    /// Returns a traversal that a node sends back, with an arbitrary domain and host.
     fn continuation(&mut self, input: &mut Input<'_>) -> ReceivedFrame {
         let node = input.pick(&[1, 2, 3]);
         let (_, host, domain) = input.pick(&SESSIONS);
@@ -195,7 +198,7 @@ impl Bench {
         (Port::node(node), datagram(HOME, &turned(Message { header, body }, input)))
     }
 
-    /// A batch of the control plane, mostly the next one.
+    /// Returns a batch of the control plane, usually the next one.
     fn updates(&mut self, input: &mut Input<'_>) -> ReceivedFrame {
         let seq = match input.below(8) {
             6 => self.model.next_seq.wrapping_sub(1),
@@ -217,7 +220,7 @@ fn open((endpoint, host, domain): (Endpoint, u16, u32)) -> Update {
     Update::Session { qpn: endpoint.qpn, qkey: endpoint.qkey, host, generation: GENERATION, domain }
 }
 
-/// A message, now and then turned into a response, which no peer owes the switch.
+/// Returns the message, sometimes as a response. No peer owes the switch a response.
 fn turned<'a>(message: Message<'a>, input: &mut Input<'_>) -> Message<'a> {
     if !input.one_in(32) {
         return message;
@@ -233,7 +236,7 @@ fn turned<'a>(message: Message<'a>, input: &mut Input<'_>) -> Message<'a> {
     Message { header, body }
 }
 
-/// An address in or near what is allocated.
+/// Returns an address in or near the allocated ranges.
 fn addr(input: &mut Input<'_>) -> VirtAddr {
     let base =
         input.pick(&[BASES[0], BASES[1], BASES[1] + VMA_LEN, BASES[0] + VMA_LEN / 2, BASES[0] + 2 * VMA_LEN]);
@@ -296,7 +299,7 @@ fn update(input: &mut Input<'_>) -> Update {
     }
 }
 
-/// The one receiver of a frame, and what it says.
+/// Returns the only receiver of the output, and its message.
 fn only(outcome: &Outcome) -> (Peer, Message<'_>) {
     let [(port, frame)] = &outcome.sent[..] else { panic!("one frame, not {:?}", outcome.sent) };
     let (endpoint, message) = frames::sent(frame);

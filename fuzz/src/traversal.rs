@@ -1,4 +1,4 @@
-//! A program from a hostile peer: the target of `crates/traversal`, which its own tests feed too.
+//! Fuzz target of a program from a hostile peer. The function is shared with the tests of `crates/traversal`.
 
 use crate::Run;
 
@@ -8,7 +8,8 @@ mod target;
 /// Decodes `data` as a program, verifies it and runs it.
 ///
 /// # Panics
-/// When the verifier lets through what the interpreter cannot run, or a program has two encodings.
+/// Panics when the verifier accepts a program that the interpreter cannot run, or when a program has two
+/// encodings.
 pub fn traversal_verify_run(data: &[u8], run: &mut Run) {
     run.cases += 1;
     run.mark(if target::traversal_verify_run(data) { "accepted" } else { "refused" });

@@ -1,4 +1,5 @@
-//! The wire's promises: no bytes make a parser panic, and what is understood is written again as it came.
+//! Fuzz target of the wire formats. No bytes make a parser panic, and emitting a parsed value reproduces its
+//! bytes.
 
 use crate::Run;
 use farmem_wire::headers::view;
@@ -10,7 +11,7 @@ use farmem_wire::{
 /// Reads `data` as a frame, as a message and as a packet with ICRC.
 ///
 /// # Panics
-/// When parse and emit, view and value, or seal and check disagree about it.
+/// Panics when parse and emit, view and value, or seal and check disagree about the bytes.
 pub fn wire_parse(data: &[u8], run: &mut Run) {
     run.cases += 1;
     if let Ok(packet) = Packet::parse(data) {
@@ -26,7 +27,8 @@ pub fn wire_parse(data: &[u8], run: &mut Run) {
 
 fn emits_what_it_read(packet: &Packet<'_>, frame: &[u8]) {
     let mut expected = frame.to_vec();
-    // What receivers ignore, as farmem sends it: MigReq, the congestion byte, an ACK's credits (PROTOCOL 2.2, 2.5).
+    // Receivers ignore these fields: MigReq, the congestion byte and an ACK's credits (PROTOCOL 2.2, 2.5).
+    // The expected bytes have the values that farmem sends.
     expected[1] |= 0x40;
     expected[4] = 0;
     if let Extension::Aeth(aeth) | Extension::AtomicAck(aeth, _) = packet.ext {
@@ -66,7 +68,8 @@ fn views_agree(packet: &Packet<'_>, frame: &[u8]) {
     }
 }
 
-/// A READ REQUEST with a temporary header (PROTOCOL 15.11) has no bits that are ignored but the BTH's, is written again as it came, and is no frame to an end.
+/// Checks a READ REQUEST with a temporary header (PROTOCOL 15.11). Only the BTH has ignored bits, and
+/// emitting reproduces the frame. Endpoints reject such a frame.
 fn keyed(frame: &[u8]) {
     let Ok(found) = KeyedFrame::parse(frame) else { return };
     assert!(KeyedFrame::is(frame) && Packet::parse(frame).is_err());
@@ -77,7 +80,7 @@ fn keyed(frame: &[u8]) {
     assert_eq!((read.bth, read.ext), (found.bth, Extension::Reth(found.reth)));
 }
 
-/// Nor has a message about pages.
+/// Checks a message about pages, which has no ignored bits.
 fn page_message(payload: &[u8]) {
     let Ok(message) = PageMessage::parse(payload) else { return };
     assert!(PageMessage::is(payload));
@@ -87,7 +90,7 @@ fn page_message(payload: &[u8]) {
     assert_eq!(message.len(), payload.len());
 }
 
-/// Nor one about the directory.
+/// Checks a message about the directory, which has no ignored bits.
 fn directory_message(payload: &[u8]) {
     let Ok(message) = DirectoryMessage::parse(payload) else { return };
     assert!(DirectoryMessage::is(payload));
@@ -97,7 +100,7 @@ fn directory_message(payload: &[u8]) {
     assert_eq!(message.len(), payload.len());
 }
 
-/// Nor one between memory nodes.
+/// Checks a message between memory nodes, which has no ignored bits.
 fn move_message(payload: &[u8]) {
     let Ok(message) = MoveMessage::parse(payload) else { return };
     assert!(MoveMessage::is(payload));
@@ -107,7 +110,7 @@ fn move_message(payload: &[u8]) {
     assert_eq!(message.len(), payload.len());
 }
 
-/// Nor one about the switch's image.
+/// Checks a message about the switch's image, which has no ignored bits.
 fn soft_message(payload: &[u8]) {
     let Ok(message) = SoftMessage::parse(payload) else { return };
     assert!(SoftMessage::is(payload));
@@ -117,7 +120,7 @@ fn soft_message(payload: &[u8]) {
     assert_eq!(message.len(), payload.len());
 }
 
-/// A message has no bits that are ignored: it is written again byte for byte.
+/// Checks that emitting a message reproduces it byte for byte, because a message has no ignored bits.
 fn message(payload: &[u8]) {
     page_message(payload);
     directory_message(payload);
@@ -153,7 +156,8 @@ fn lead(payload: &[u8]) {
     assert_eq!((&emitted[..], lead.len()), (payload, payload.len()));
 }
 
-/// Every setter of every view that accepts the bytes: none panics, and each setting is read back.
+/// Calls every setter of every view that accepts the bytes. No setter panics, and each value can be read
+/// back.
 fn rewrite(data: &[u8]) {
     let mut frame = data.to_vec();
     let Ok(mut head) = bth::View::new_checked(&mut frame[..]) else { return };

@@ -1,10 +1,16 @@
-//! Every fuzz target under plain `cargo test`: its committed corpus, then seeded mutations of it.
+//! Runs every fuzz target under plain `cargo test`: first the committed corpus, then seeded mutations of it.
 //!
-//! `FARMEM_FUZZ_CASES` cases per target (each target has its own small number), `FARMEM_FUZZ_TARGET` for one of them alone, from
-//! `FARMEM_FUZZ_SEED` (4791). A case is a frame given to a role, or an input given to a parser. Same seed, same inputs. An input that
-//! breaks a promise is written to a file; it belongs into the corpus, with the fix.
+//! Environment variables:
 //!
-//! A campaign, whose cases and seconds are printed:
+//! - `FARMEM_FUZZ_CASES`: number of cases per target. By default, each target has its own small number.
+//! - `FARMEM_FUZZ_TARGET`: name of the only target to run. By default, all targets run.
+//! - `FARMEM_FUZZ_SEED`: seed of the mutations, by default 4791. The same seed produces the same inputs.
+//!
+//! A case is a frame for a role, or an input for a parser. The test writes an input that breaks a promise to
+//! a file. Add this input to the corpus together with the fix.
+//!
+//! A campaign prints its number of cases and its duration:
+//!
 //! `FARMEM_FUZZ_CASES=10000000 cargo test --release -p farmem-fuzz --test replay -- --nocapture`
 
 mod mutate;
@@ -38,7 +44,7 @@ fn no_corpus_file_and_no_mutation_of_one_breaks_a_promise() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
-/// A corpus whose frames all end at the first check finds nothing: it must reach most of what a role can note.
+/// Each corpus must reach most of the notes of its role. Frames that all fail the first check find no fault.
 #[test]
 fn each_corpus_reaches_far() {
     for target in TARGETS {
@@ -49,7 +55,7 @@ fn each_corpus_reaches_far() {
     }
 }
 
-/// A target that no one wrapped for cargo-fuzz is only half a target.
+/// Each target has a wrapper for cargo-fuzz.
 #[test]
 fn each_target_has_its_wrapper() {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -72,7 +78,8 @@ fn the_same_seed_gives_the_same_inputs() {
     assert_ne!(inputs(1), inputs(2));
 }
 
-/// A harness that cannot fail proves nothing: this target breaks its promise on one byte value at one place.
+/// The replay finds a broken promise and writes the input to a file. The target of this test fails on one
+/// byte value at one place.
 #[test]
 fn a_broken_promise_is_found_and_written_down() {
     fn fragile(data: &[u8], _: &mut Run) {
@@ -90,7 +97,7 @@ fn replay(target: &Target, cases: u64, seed: u64) -> Result<String, String> {
     feed(target, &corpus, cases, seed)
 }
 
-/// Feeds the corpus and so many cases made of it; answers what was done, in a line.
+/// Runs the corpus and `cases` mutations of it. Returns one line with the counts and the duration.
 fn feed(target: &Target, corpus: &[Vec<u8>], cases: u64, seed: u64) -> Result<String, String> {
     let start = Instant::now();
     let mut run = Run::new();
@@ -103,7 +110,7 @@ fn feed(target: &Target, corpus: &[Vec<u8>], cases: u64, seed: u64) -> Result<St
         let before = run.cases;
         one(target, mutator.next_input(), &mut run, &format!("seed {seed}, input {inputs}"))?;
         inputs += 1;
-        // A story without a frame is a case all the same: the count goes on.
+        // An input without a frame counts as a case, so that the loop ends.
         run.cases = run.cases.max(before + 1);
     }
     let (made, seconds) = (run.cases - replayed, start.elapsed().as_secs_f64());
@@ -124,7 +131,7 @@ fn one(target: &Target, input: &[u8], run: &mut Run, origin: &str) -> Result<(),
     Err(format!("{name} broke on {origin}: copy `{}` to fuzz/corpus/{name}/ with the fix", path.display()))
 }
 
-/// The committed inputs of a target, in the order of their names.
+/// Returns the committed inputs of a target, ordered by name.
 fn corpus(name: &str) -> Result<Vec<Vec<u8>>, String> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
     let entries =

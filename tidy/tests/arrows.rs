@@ -1,7 +1,7 @@
-//! The dependency arrows of docs/architecture.md. A wrong arrow fails here.
+//! Checks the dependencies between crates against the table in docs/architecture.md.
 //!
-//! The table in that page is the rule: this test reads it, and `cargo metadata`, so it sees what cargo sees. A crate that is not in the table fails
-//! too: draw it in first.
+//! The test reads the table and the output of `cargo metadata`. A crate that the table does not list fails
+//! the test. Add a new crate to the table first.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,8 +11,8 @@ const TABLE: &str = include_str!("../../docs/architecture.md");
 const HEAD: &str = "| crate | what it holds | imports |";
 const ROLES: &[&str] = &["switch", "memnode", "host", "control"];
 
-/// What each crate may import of ours, by folder name, as the table has it. Dev-dependencies are held to the same arrows: a test that needs
-/// another role belongs into a world that has both.
+/// Returns the crates of the workspace that each crate may import, by folder name, as the table states. The
+/// rule covers dev-dependencies too. A test that needs another role belongs in a crate that may import both.
 fn picture(page: &str, apps: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<String>> {
     let table = page.split(HEAD).nth(1).expect("the page has the table");
     let mut picture = BTreeMap::new();
@@ -36,14 +36,14 @@ fn picture(page: &str, apps: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<Str
 }
 
 struct Package {
-    /// Without the `farmem-` in front.
+    /// Name without the prefix `farmem-`.
     name: String,
     in_apps: bool,
-    /// Packages of ours, of any kind of dependency.
+    /// Imported packages of the workspace, of every kind of dependency.
     imports: BTreeSet<String>,
 }
 
-/// The packages of this workspace.
+/// Returns the packages of this workspace.
 fn packages() -> Vec<Package> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let output = Command::new(cargo)
@@ -78,7 +78,7 @@ fn short(name: &str) -> String {
     name.strip_prefix("farmem-").unwrap_or(name).to_owned()
 }
 
-/// What is wrong with the imports of `packages`, one line each.
+/// Returns the forbidden imports of `packages`, one line each.
 fn wrong_arrows(packages: &[Package]) -> Vec<String> {
     let apps =
         packages.iter().filter(|package| package.in_apps).map(|package| package.name.clone()).collect();
@@ -111,7 +111,8 @@ fn every_arrow_points_down() {
     assert!(wrong.is_empty(), "wrong dependency arrows:\n  {}", wrong.join("\n  "));
 }
 
-/// The test above can fail: two roles, two worlds, an application that reaches around the front door, a room that the table does not have.
+/// The check finds forbidden imports: between two roles, between two worlds, and from an application past the
+/// public API. The check also finds a crate that is missing in the table.
 #[test]
 fn a_wrong_arrow_is_found() {
     let package = |name: &str, in_apps: bool, imports: &[&str]| Package {

@@ -1,23 +1,24 @@
-//! Checks what pages say about the code: links lead somewhere, functions that a page names are in the file that it links to, each case of a table has
-//! the test that it names, and a newcomer finds the lines that decide.
+//! Checks what the pages state about the code. Links have targets, and each linked file contains the
+//! functions that the link names. Each row of a table names an existing test. A newcomer finds the deciding
+//! lines.
 
 mod source;
 
 use source::{File, code_only, files, read, root};
 use std::path::{Component, Path, PathBuf};
 
-/// The page and section that the README sends a newcomer to.
+/// Page and section to which the README sends a newcomer.
 const PAGE: &str = "docs/architecture.md";
 const SECTION: &str = "Where it is decided";
 
-/// What a newcomer asks; a row of the section's table begins with each.
+/// Questions of a newcomer. A row of the section's table begins with each question.
 const QUESTIONS: [&str; 3] = [
     "Where does a faulted page come from?",
     "Which node does a traversal go to next?",
     "Why is a WRITE refused?",
 ];
 
-/// A link of a page: `[text](path#anchor)`.
+/// Link of a page: `[text](path#anchor)`.
 #[derive(Debug, PartialEq, Eq)]
 struct Link {
     text: String,
@@ -26,18 +27,19 @@ struct Link {
 }
 
 impl Link {
-    /// The functions that the link's text names, for a link to Rust source: `` [`Type::name`, `other`](file.rs) ``.
+    /// Returns the functions that the text of a link to Rust source names: `` [`Type::name`,
+    /// `other`](file.rs) ``.
     fn functions(&self) -> Vec<&str> {
         if self.path.ends_with(".rs") { names(&self.text).collect() } else { Vec::new() }
     }
 }
 
-/// What stands between backquotes in a text.
+/// Returns the parts of a text that stand in backquotes.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// What of that has the form of a function's name, with or without its type's.
+/// Returns the quoted parts that have the form of a function name, with or without a type in front.
 fn names(text: &str) -> impl Iterator<Item = &str> {
     let last = quoted(text).map(|name| name.rsplit("::").next().unwrap_or(name));
     last.filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(is_of_a_word))
@@ -86,7 +88,8 @@ fn every_function_that_a_page_names_is_there() {
     assert_none(&wrong, "functions that are not where a page says");
 }
 
-/// A table whose last column is headed `test` has a test in each row, and each name there is that of a function, or of a file of testdata.
+/// Each row of a table whose last column is headed `test` names a function, or a file of testdata, that
+/// exists.
 #[test]
 fn every_test_that_a_table_names_is_there() {
     let all: Vec<(String, String)> =
@@ -123,7 +126,8 @@ fn every_test_that_a_table_names_is_there() {
     assert_none(&wrong, "tests that are not there");
 }
 
-/// Each row of docs/security.md has a test, or says that it is open, or that nothing is to hold it (`-`).
+/// Each row of docs/security.md names a test, states that it is open, or states that nothing can hold it
+/// (`-`).
 #[test]
 fn every_attack_has_a_test_or_is_open() {
     const SECURITY: &str = "docs/security.md";
@@ -137,7 +141,8 @@ fn every_attack_has_a_test_or_is_open() {
     assert_none(&wrong, "rows that nothing holds");
 }
 
-/// README, section, file, function: each of the three questions is answered in three steps, and the line that the page quotes stands in that function.
+/// A newcomer finds the answer to each of the three questions in three steps: README, section, file and
+/// function. The function contains the line that the page quotes.
 #[test]
 fn a_newcomer_finds_the_lines_that_decide() {
     let readme = read("README.md").expect("README.md is there");
@@ -164,7 +169,7 @@ fn a_newcomer_finds_the_lines_that_decide() {
     assert_none(&wrong, "answers that are not where the page says");
 }
 
-/// Markdown that people read.
+/// Returns the Markdown pages of the tree.
 fn pages() -> impl Iterator<Item = File> {
     files().filter(|file| !file.is_source() && file.path.ends_with(".md"))
 }
@@ -177,7 +182,7 @@ const fn is_of_a_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// The links of a text within the tree, without those in fenced blocks.
+/// Returns the links of a text within the tree, without the links in fenced blocks.
 fn links(text: &str) -> Vec<Link> {
     let prose = text.split("```").step_by(2).collect::<String>();
     let mut found = Vec::new();
@@ -197,7 +202,7 @@ fn links(text: &str) -> Vec<Link> {
     found
 }
 
-/// A link's path from the root; that of the page itself for a link within it.
+/// Returns the path of a link from the root. For a link within the page, returns the page's own path.
 fn target(page: &str, path: &str) -> String {
     if path.is_empty() {
         return page.to_owned();
@@ -217,26 +222,26 @@ fn headings(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim())
 }
 
-/// A heading as links name it.
+/// Returns the anchor of a heading.
 fn slug(heading: &str) -> String {
     let kept = heading.chars().filter(|&c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
 }
 
-/// The text of a section, up to the next heading.
+/// Returns the text of a section, up to the next heading.
 fn section<'a>(page: &'a str, heading: &str) -> &'a str {
     let start = format!("\n## {heading}\n");
     let rest = page.split(&start).nth(1).unwrap_or_else(|| panic!("the page has the section {heading}"));
     rest.split("\n## ").next().unwrap_or(rest)
 }
 
-/// The cells of each row of a table, without its head.
+/// Returns the cells of each row of a table, without its head.
 fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
     let lines = text.lines().filter(|line| line.starts_with('|')).skip(2);
     lines.map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect())
 }
 
-/// The last cells of the rows of all tables whose last column has this head.
+/// Returns the last cells of all rows in the tables whose last column has this head.
 fn columns<'a>(text: &'a str, head: &'a str) -> impl Iterator<Item = &'a str> {
     let tables = text.split("\n\n").filter(|part| part.starts_with('|'));
     let last = |line: &'a str| line.trim().trim_matches('|').rsplit(" | ").next().unwrap_or(line).trim();
@@ -244,14 +249,15 @@ fn columns<'a>(text: &'a str, head: &'a str) -> impl Iterator<Item = &'a str> {
     headed.flat_map(move |table| table.lines().skip(2).map(last))
 }
 
-/// The source defines a function of this name.
+/// Returns true when the source defines a function of this name.
 fn defines(source: &str, name: &str) -> bool {
     let code = code_only(source);
     let words: Vec<&str> = code.split(|c: char| !is_of_a_word(c)).filter(|word| !word.is_empty()).collect();
     words.windows(2).any(|pair| pair == ["fn", name])
 }
 
-/// The bodies of the functions of this name: from its line to the brace that stands as far in as that.
+/// Returns the bodies of the functions of this name: from the `fn` line to the closing brace with the same
+/// indentation.
 fn bodies<'a>(source: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     let head = format!("fn {name}");
     let starts = source.match_indices(&head).map(|(at, _)| at).collect::<Vec<_>>();
@@ -265,7 +271,7 @@ fn bodies<'a>(source: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     })
 }
 
-/// The tests above can fail: what they look for is found, and nothing else.
+/// Tests of the checks: each helper finds what it looks for, and nothing else.
 mod finds {
     use super::*;
 

@@ -1,15 +1,16 @@
-//! What prose and habit say about the tree, checked: file sizes, pure crates, where `unsafe` lives, citations of the protocol and its
-//! index, the README's map and Rust version, ignored tests.
+//! Checks the conventions of the tree: file sizes, pure crates, places of `unsafe`, citations of the protocol
+//! and its index, the README's map, the Rust version, and ignored tests.
 
 mod source;
 
 use source::{File, code_only, files, read, root};
 use std::collections::BTreeSet;
 
-/// A file is read in an hour.
+/// Maximum number of lines of a source file, so that a file can be read in an hour.
 const LINES_MAX: usize = 600;
 
-/// Ground, ISA, index and roles: nothing of the system to reach for.
+/// Crates without access to the operating system: the base crates, the instruction set, the index and the
+/// roles.
 const PURE: &[&str] = &[
     "wire",
     "machine",
@@ -24,10 +25,10 @@ const PURE: &[&str] = &[
     "control",
 ];
 
-/// Where `unsafe` may live.
+/// Folders that may contain `unsafe`.
 const UNSAFE: &[&str] = &["crates/engine/", "crates/io/", "crates/preload/", "crates/preload-abi/"];
 
-/// The protocol: its index, and the folder with a file for each section.
+/// Index of the protocol. `SECTIONS` is the folder with a file for each section.
 const PROTOCOL: &str = "docs/protocol.md";
 const SECTIONS: &str = "docs/protocol/";
 
@@ -42,7 +43,7 @@ fn no_source_file_is_longer_than_an_hour() {
     assert_none(&long, "files of more than 600 lines");
 }
 
-/// Each pure crate that exists says so itself, so that the compiler keeps it.
+/// Each pure crate that exists forbids `std` and `unsafe` itself, so that the compiler enforces the rule.
 #[test]
 fn pure_crates_are_pure() {
     let mut wrong = Vec::new();
@@ -99,7 +100,7 @@ fn every_citation_of_the_protocol_exists() {
     assert_none(&dangling, "dangling citations");
 }
 
-/// A paragraph number names one paragraph.
+/// Each paragraph number names one paragraph.
 #[test]
 fn paragraphs_of_the_protocol_are_numbered_once() {
     let mut seen = BTreeSet::new();
@@ -109,7 +110,8 @@ fn paragraphs_of_the_protocol_are_numbered_once() {
     assert_none(&twice, "paragraph numbers used twice");
 }
 
-/// The file of section n is `0n-name.md`, holds paragraphs n.m and no others, and the index has a row that links to it and says how far they go.
+/// The file of section n has the name `0n-name.md` and holds only the paragraphs n.m. The index has a row
+/// that links to the file and states the range of its paragraphs.
 #[test]
 fn the_index_of_the_protocol_names_every_section() {
     let index = read(PROTOCOL).unwrap_or_else(|| panic!("{PROTOCOL} is missing"));
@@ -153,7 +155,7 @@ fn the_readme_maps_every_folder() {
     assert_none(&unmapped, "folders that README.md does not name as `name/` or `crates/name`");
 }
 
-/// The lint table is the workspace's; a crate that does not take it has none.
+/// Every crate uses the lint table of the workspace. A crate that does not use it has no lints.
 #[test]
 fn every_crate_keeps_the_lints() {
     let manifests =
@@ -165,7 +167,7 @@ fn every_crate_keeps_the_lints() {
     assert_none(&wrong, "manifests without `[lints] workspace = true`");
 }
 
-/// One Rust version, in Cargo.toml; the toolchain file and the prose agree with it.
+/// `Cargo.toml`, the toolchain file and the docs state the same Rust version.
 #[test]
 fn one_rust_version() {
     let manifest = read("Cargo.toml").expect("Cargo.toml is there");
@@ -182,7 +184,7 @@ fn one_rust_version() {
     }
 }
 
-/// The files of the protocol's sections.
+/// Returns the files of the protocol's sections.
 fn sections() -> impl Iterator<Item = File> {
     files().filter(|file| file.path.starts_with(SECTIONS))
 }
@@ -192,7 +194,7 @@ fn assert_none<'a>(wrong: impl IntoIterator<Item = &'a String>, what: &str) {
     assert!(wrong.is_empty(), "{what}:\n  {}", wrong.join("\n  "));
 }
 
-/// `name/` as a word of its own, or at the end of `crates/name`.
+/// Returns true when the README contains `name/` as a word, or at the end of `crates/name`.
 fn mentions(readme: &str, name: &str) -> bool {
     let folder = format!("{name}/");
     let part_of_a_word = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
@@ -202,13 +204,13 @@ fn mentions(readme: &str, name: &str) -> bool {
     })
 }
 
-/// The value of `key = "value"`.
+/// Returns the value of `key = "value"`.
 fn value(toml: &str, key: &str) -> Option<String> {
     let line = toml.lines().find(|line| line.split('=').next().is_some_and(|left| left.trim() == key))?;
     line.split('"').nth(1).map(str::to_owned)
 }
 
-/// Each `1.x` that follows the word Rust.
+/// Returns each `1.x` that follows the word Rust.
 fn rust_versions(text: &str) -> impl Iterator<Item = String> {
     text.split("Rust 1.").skip(1).map(|rest| format!("1.{}", digits(rest)))
 }
@@ -225,7 +227,7 @@ fn paragraphs(protocol: &str) -> BTreeSet<String> {
     numbers(protocol).collect()
 }
 
-/// The numbers `n.m` that lines begin with.
+/// Returns the numbers `n.m` at the start of lines.
 fn numbers(protocol: &str) -> impl Iterator<Item = String> {
     protocol.lines().filter_map(|line| {
         let (number, rest) = number(line.trim_start_matches('*'))?;
@@ -233,7 +235,8 @@ fn numbers(protocol: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Every paragraph that `text` cites: `PROTOCOL 6.2`, `PROTOCOL 6.2, 6.10`, `PROTOCOL 6.6 to 6.8` (both ends).
+/// Returns every paragraph that `text` cites: `PROTOCOL 6.2`, `PROTOCOL 6.2, 6.10`, `PROTOCOL 6.6 to 6.8`
+/// (both ends).
 fn citations(text: &str) -> Vec<String> {
     let mut cited = Vec::new();
     for rest in text.split("PROTOCOL ").skip(1) {
@@ -249,7 +252,7 @@ fn citations(text: &str) -> Vec<String> {
     cited
 }
 
-/// The `n.m` at the start of `text`, and what follows.
+/// Returns the number `n.m` at the start of `text`, and the rest.
 fn number(text: &str) -> Option<(String, &str)> {
     let section = digits(text);
     let rest = text[section.len()..].strip_prefix('.')?;
@@ -258,7 +261,7 @@ fn number(text: &str) -> Option<(String, &str)> {
     named.then(|| (format!("{section}.{paragraph}"), &rest[paragraph.len()..]))
 }
 
-/// The tests above can fail: what they look for is found, and nothing else.
+/// Tests of the checks: each helper finds what it looks for, and nothing else.
 mod finds {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! What is around the control plane: its driver, its callers, and the roles it updates.
+//! Surroundings of the control plane: its driver, its callers, and the roles that receive its updates.
 
 use super::soft::SoftSwitch;
 use crate::Run;
@@ -17,10 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 const SEED: u64 = 0xc0_117201;
-/// Rounds of answers after which everything that was asked is answered.
+/// Maximum number of answer rounds until every request has an answer.
 const ROUNDS_MAX: u32 = 1_000;
 
-/// A batch of updates that is under way to a role.
+/// Batch of updates that is sent to a role and not answered.
 #[derive(Clone, Copy, Debug)]
 struct Batch {
     header: Header,
@@ -28,7 +28,8 @@ struct Batch {
     count: u16,
 }
 
-/// The rack as it is when the story begins; made once, since making it takes longer than a story.
+/// State of the rack when an event sequence begins. The state is built once, because building it takes longer
+/// than an event sequence.
 struct Joined {
     rows: Vec<Record>,
     own: ud::Endpoint,
@@ -62,7 +63,8 @@ static JOINED: LazyLock<Joined> = LazyLock::new(|| {
 fn config() -> Config {
     let mut config = Config::new(Gid::from_v4([127, 0, 0, 1]));
     config.retries_max = 2;
-    // The rack is set up until nothing is to be waited for; by then its host, which says nothing, would be out.
+    // The setup runs until no update is open. With a lease, the silent host would be expelled during the
+    // setup.
     config.host_lease = None;
     config.bounds.vmas_max = 6;
     config.bounds.grants_max = 8;
@@ -78,21 +80,22 @@ pub(super) struct Rack {
     now: Instant,
     out: Outbox<Out, Note>,
     log: Vec<Record>,
-    /// The control plane's own endpoint.
+    /// Endpoint of the control plane.
     own: ud::Endpoint,
-    /// The newest batch to each role that was not answered, as far as the control plane believed answers.
+    /// Newest batch to each role that the control plane regards as unanswered.
     batches: BTreeMap<Port, Batch>,
-    /// Nodes that are to be swept.
+    /// Open sweep requests, by memory node.
     sweeps: BTreeMap<Port, (RequestId, Sweep)>,
-    /// What the switch has of images.
+    /// State of the switch that concerns images.
     soft: SoftSwitch,
-    /// Requests without an answer.
+    /// Numbers of the requests without an answer.
     asked: BTreeSet<u64>,
     tickets: u64,
     restarts: u64,
-    /// Nothing happened since the last start: whatever is first, the control plane says then what a start makes it say.
+    /// False until the first event after a start. The first event also triggers the output of the start
+    /// itself.
     started: bool,
-    /// Addresses to ask about; the first one is of no allocation.
+    /// Addresses for lookup requests. The first address belongs to no allocation.
     vmas: Vec<u64>,
     queue_pairs: Vec<u32>,
 }
@@ -141,7 +144,7 @@ impl Rack {
         self.look(true, true, run);
     }
 
-    /// Time passes; the control plane is woken whether or not it asked for it.
+    /// Advances the time by `span` and wakes the control plane, whether or not it set a timer.
     pub(super) fn pass(&mut self, span: Duration, run: &mut Run) {
         self.now += span;
         self.control.handle(self.now, Event::Wake, &mut self.out);
@@ -149,7 +152,7 @@ impl Rack {
         assert!(self.control.next_wake().is_none_or(|at| at > self.now), "what was due is done");
     }
 
-    /// The control plane hears a frame. One that is no answer to a batch under way must change nothing.
+    /// Delivers a frame to the control plane. A frame that answers no open batch must change nothing.
     pub(super) fn hear(&mut self, (port, frame): &ReceivedFrame, run: &mut Run) {
         run.cases += 1;
         let answered = self.batches.get(port).is_some_and(|batch| self.is_answer(batch, frame));
@@ -169,7 +172,7 @@ impl Rack {
         to == self.own && response && (request, updates.seq) == (batch.header.request, batch.seq) && sound
     }
 
-    /// A message that may answer a question about images.
+    /// Returns true when the frame holds a message that may answer a question about images.
     fn is_about_images(&self, frame: &[u8]) -> bool {
         let Ok(packet) = Packet::parse(frame) else { return false };
         let Extension::Deth(deth) = packet.ext else { return false };
@@ -177,13 +180,13 @@ impl Rack {
         to == self.own && self.soft.may_answer(packet.payload)
     }
 
-    /// The switch's answer to the oldest question about images: mostly the right one.
+    /// Returns the switch's answer to the oldest question about images. Most answers are right.
     pub(super) fn soft_answer(&mut self, input: &mut Input<'_>) -> Option<ReceivedFrame> {
         let payload = self.soft.answer(Some(input))?;
         Some((Port::SWITCH, self.enclosed(&payload)))
     }
 
-    /// The answer of some role to the batch it has: mostly a good one.
+    /// Returns a role's answer to its open batch. Most answers are right.
     pub(super) fn answer(&self, input: &mut Input<'_>) -> Option<ReceivedFrame> {
         let skip = usize::from(input.u8()) % self.batches.len().max(1);
         let (&port, &batch) = self.batches.iter().nth(skip)?;
@@ -196,7 +199,7 @@ impl Rack {
             let body = Body::Update(Updates::request(batch.seq, 0, &[]).expect("an empty batch"));
             return Some((port, datagram(self.own, &Message { header: batch.header, body })));
         }
-        // Now and then one that the batch does not have.
+        // Sometimes the index lies past the end of the batch.
         let bound = batch.count + u16::from(input.below(8) / 7);
         let refused = if status == Status::Ok { 0 } else { u16::from(input.u8()) % bound };
         Some((port, self.answered(&batch, status, refused)))
@@ -207,19 +210,20 @@ impl Rack {
         datagram(self.own, &Message { header: batch.header.answer(status), body })
     }
 
-    /// No host cached a page.
+    /// Returns the reply that no host had cached a page.
     fn swept(&self, token: RequestId, sweep: Sweep) -> Vec<u8> {
         let mut message = Vec::new();
         DirectoryMessage { token, body: DirectoryBody::Swept(sweep, 0) }.emit(&mut message);
         self.enclosed(&message)
     }
 
-    /// A datagram to the control plane.
+    /// Returns a datagram to the control plane with this payload.
     fn enclosed(&self, payload: &[u8]) -> Vec<u8> {
         enclosed(self.own, payload)
     }
 
-    /// The process ends and starts again from its log, or from the shortest one that leads there. Callers that had asked are gone.
+    /// Restarts the control plane from its log, or from the compacted log. Callers with open requests are
+    /// gone.
     pub(super) fn restart(&mut self, compact: bool) {
         if compact {
             self.log = self.control.compact();
@@ -233,7 +237,7 @@ impl Rack {
         self.soft.forget();
     }
 
-    /// All roles answer well until none has anything more to say.
+    /// Delivers correct answers from all roles until the control plane sends nothing more.
     fn settle(&mut self, run: &mut Run) {
         for _ in 0..ROUNDS_MAX {
             let mut answers: Vec<ReceivedFrame> = self
@@ -258,7 +262,8 @@ impl Rack {
         panic!("the control plane never comes to rest");
     }
 
-    /// The rack heals: every caller is answered, and the log leads here.
+    /// Ends the sequence with a healthy rack: every caller must get an answer, and the log must produce the
+    /// current state.
     pub(super) fn end(mut self, run: &mut Run) {
         let cases = run.cases;
         self.settle(run);
@@ -269,7 +274,7 @@ impl Rack {
         assert!(restored(&rows, 1).compact() == rows, "the short log leads elsewhere");
     }
 
-    /// Looks at what came out; nothing may be decided or answered, unless there was reason to.
+    /// Checks the output of an event. A decision needs `reason`, an answer needs `to_answer`.
     fn look(&mut self, reason: bool, to_answer: bool, run: &mut Run) {
         self.control.check();
         let (reason, to_answer) = (reason || !self.started, to_answer || !self.started);

@@ -1,4 +1,5 @@
-//! The switch of these stories, as far as images go: it has what it was told, and now and then says something else.
+//! Model of the switch for images. The model stores the images that the control plane sent, and sometimes
+//! answers wrongly.
 
 use crate::input::Input;
 use farmem_control::api::{
@@ -9,29 +10,29 @@ use farmem_wire::message::{
 };
 use std::collections::{BTreeSet, VecDeque};
 
-/// Questions that wait for an answer; older ones are lost.
+/// Maximum number of unanswered questions. The model discards older ones.
 const OPEN_MAX: usize = 40;
-/// Counters of every section: more than one message has room for.
+/// Counters of each section: more than a message can hold.
 const COUNTERS: u32 = 300;
 
-/// What the switch has, and what it was asked.
+/// Images in the switch, and the questions that the control plane asked.
 #[derive(Debug, Default)]
 pub(super) struct SoftSwitch {
     standing: ImageId,
     loading: Loading,
     open: VecDeque<Vec<u8>>,
-    /// Of all questions in this life of the control plane.
+    /// Tokens of all questions since the control plane started.
     tokens: BTreeSet<u64>,
 }
 
 impl SoftSwitch {
-    /// The control plane starts again.
+    /// Discards all questions because the control plane starts again.
     pub(super) fn forget(&mut self) {
         self.tokens.clear();
         self.open.clear();
     }
 
-    /// The control plane asked.
+    /// Records a question of the control plane.
     pub(super) fn asked(&mut self, payload: &[u8]) {
         let message = SoftMessage::parse(payload).expect("the control plane sends messages");
         self.tokens.insert(message.token.0);
@@ -41,12 +42,12 @@ impl SoftSwitch {
         }
     }
 
-    /// What says this may be an answer to a question.
+    /// Returns true when the payload may answer a question.
     pub(super) fn may_answer(&self, payload: &[u8]) -> bool {
         SoftMessage::parse(payload).is_ok_and(|message| self.tokens.contains(&message.token.0))
     }
 
-    /// The answer to the oldest question: the right one unless there is input for another.
+    /// Returns the answer to the oldest question. The answer is right, unless `input` selects a wrong one.
     pub(super) fn answer(&mut self, mut input: Option<&mut Input<'_>>) -> Option<Vec<u8>> {
         let question = self.open.pop_front()?;
         let SoftMessage { token, body } = SoftMessage::parse(&question).expect("it was one");
@@ -97,7 +98,7 @@ impl SoftSwitch {
     }
 }
 
-/// Something else that a switch may say, or that is no switch's.
+/// Returns a wrong answer, or one that no switch sends.
 fn other(body: &SoftBody<'_>, input: &mut Input<'_>) -> SoftBody<'static> {
     let epoch = match *body {
         SoftBody::Load(Load { epoch, .. }) | SoftBody::Flip(ImageId { epoch, .. }) => epoch,
@@ -124,7 +125,7 @@ fn other(body: &SoftBody<'_>, input: &mut Input<'_>) -> SoftBody<'static> {
     }
 }
 
-/// A request about soft state, sensible or not.
+/// Returns a request about soft state, sensible or not.
 pub(super) fn request(host: u16, domain: u32, input: &mut Input<'_>) -> Request {
     let (kind, id) = (input.pick(&[1, 2, 0x0d13]), u64::from(input.below(3)) << 8);
     let switch = None;

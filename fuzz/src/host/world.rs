@@ -1,4 +1,4 @@
-//! What is around the host, and the list of what it was asked.
+//! Surroundings of the host, and the list of its operations.
 
 use super::STRANGER;
 use crate::Run;
@@ -17,22 +17,22 @@ use farmem_wire::{
 use std::collections::{BTreeMap, VecDeque};
 
 pub(super) const DOMAINS: [Domain; 5] = [Domain(7), Domain(7), Domain(7), Domain(8), STRANGER];
-/// First addresses of the nodes' ranges.
+/// First address of each node's range.
 pub(super) const RANGES: [u64; 2] = [0x1000_0000, 0x2000_0000];
 const RANGE_LEN: u64 = 0x1000;
 const HOST: HostId = HostId(1);
 const HOME: ud::Endpoint = endpoint(1);
-/// The switch's endpoints for the domains' sessions.
+/// Endpoints of the switch for the sessions of the domains.
 const SESSIONS: [(Domain, ud::Endpoint); 2] = [(Domain(7), endpoint(7)), (Domain(8), endpoint(8))];
-/// Connections from the host's queue pairs 0x100 on to the nodes' from 0x900 on.
+/// First queue pair of the host's connections. The nodes' queue pairs begin at 0x900.
 const QPNS: u32 = 0x100;
 const PEER: u32 = 0x800;
-/// Answers under way at once; older ones are lost.
+/// Maximum number of answers under way. Older ones are lost.
 const UNDER_WAY_MAX: usize = 64;
-/// Timers the host may ask for before everything it was asked has ended.
+/// Maximum number of timers that the host may set until all operations have ended.
 const WAKES_MAX: u32 = 1_000;
 
-/// Bytes of a node: the second half is read-only.
+/// Memory of a node. The second half is read-only.
 #[derive(Debug)]
 struct Bytes {
     base: u64,
@@ -88,7 +88,7 @@ impl Memory for Bytes {
     }
 }
 
-/// What a buffer has to come back as.
+/// Properties that the returned buffer of an operation must have.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     len: usize,
@@ -99,25 +99,25 @@ pub(super) struct World {
     host: Host,
     now: Instant,
     out: Outbox<Out, Note>,
-    /// What it wants of the control plane and was not answered.
+    /// Unanswered questions of the host to the control plane.
     wants: VecDeque<Want>,
-    /// Operations that have not ended.
+    /// Operations that have not ended, by ticket.
     asked: BTreeMap<u64, Asked>,
     tickets: u64,
-    /// Every datagram the host sent, by id.
+    /// Every datagram that the host sent, by request id.
     requests: BTreeMap<RequestId, Vec<u8>>,
-    /// Ids whose request may still be under way.
+    /// Ids of the requests that may still be open.
     open: Vec<RequestId>,
-    /// Where the other ends of the host's connections are.
+    /// Ports of the connections' other ends, by the host's queue pair.
     lines: BTreeMap<Qpn, Port>,
-    /// The nodes' halves of the connections, by the nodes' queue pairs.
+    /// Responders of the nodes, by the nodes' queue pairs.
     responders: BTreeMap<Qpn, rc::Responder>,
     nodes: [Bytes; 2],
     node_out: Outbox<(), rc::Note>,
-    /// What the nodes answered and was not delivered yet.
+    /// Answers of the nodes that are not delivered yet.
     answers: VecDeque<ReceivedFrame>,
     connections: u32,
-    /// The host did not take what it was given last.
+    /// True when the host refused the last setup request.
     refused: bool,
 }
 
@@ -166,7 +166,7 @@ impl World {
         self.look(true, run);
     }
 
-    /// The control plane sets something up, now and then what it must not.
+    /// Performs a setup request of the control plane, sometimes an invalid one.
     pub(super) fn set_up(&mut self, input: &mut Input<'_>, run: &mut Run) {
         match input.below(4) {
             0 => {
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// A new connection to a node; its queue pair lies `back` behind the next free one.
+    /// Sets up a new connection to a node. Its queue pair lies `back` before the next free one.
     fn connect(
         &mut self,
         as_what: &dyn Fn(Connection) -> HostRequest,
@@ -225,7 +225,7 @@ impl World {
         };
         let base = VirtAddr(RANGES[node]);
         self.refused = false;
-        // What waited for it is sent at once.
+        // The host sends waiting operations at once.
         let before = self.responders.insert(peer_qpn, rc::Responder::new(config));
         self.ask(
             as_what(Connection { node: NodeId(number), domain, base, len: RANGE_LEN, gathers: true, rc }),
@@ -240,12 +240,13 @@ impl World {
         }
     }
 
-    /// True when the host wants something of the control plane.
+    /// Returns true when the host has an open question to the control plane.
     pub(super) fn wants(&self) -> bool {
         !self.wants.is_empty()
     }
 
-    /// The control plane answers what the host wants, or says something that the host did not ask for. It may be wrong about everything.
+    /// Delivers an answer to the host's question, or an answer that the host did not request. The answer may
+    /// be wrong in every field.
     pub(super) fn fulfil(&mut self, input: &mut Input<'_>, run: &mut Run) {
         let Some(Want { number, wish }) = self.wants.pop_front() else {
             let number = u64::from(input.u8());
@@ -258,7 +259,7 @@ impl World {
             _ => match wish {
                 Wish::Connect { domain, node } if node.0 <= 2 => {
                     self.connect(&HostRequest::Connect, (domain, usize::from(node.0 - 1)), 0, run);
-                    // It may not have been taken.
+                    // The host may have refused the reply.
                     return self.ask(HostRequest::Reply { number, reply: Reply::Unavailable }, run);
                 }
                 Wish::Beside { domain, node } if node.0 <= 2 => {
@@ -287,7 +288,7 @@ impl World {
         self.ask(HostRequest::Submit { ticket: self.tickets, domain, op }, run);
     }
 
-    /// Time passes; the host is woken whether or not it asked for it.
+    /// Advances the time by `span` and wakes the host, whether or not it set a timer.
     pub(super) fn pass(&mut self, span: Duration, run: &mut Run) {
         self.now += span;
         self.host.handle(self.now, Event::Wake, &mut self.out);
@@ -295,8 +296,8 @@ impl World {
         assert!(self.host.next_wake().is_none_or(|at| at > self.now), "what was due is done");
     }
 
-    /// The host hears a frame. One that answers no request under way must change nothing, and neither must a packet of a connection
-    /// that does not come from its other end.
+    /// Delivers a frame to the host. A frame that answers no open request must change nothing. A packet from
+    /// a port other than its connection's must change nothing either.
     pub(super) fn hear(&mut self, (port, frame): &ReceivedFrame, run: &mut Run) {
         run.cases += 1;
         let line =
@@ -309,18 +310,19 @@ impl World {
         self.look(answers || line, run);
     }
 
-    /// What an honest rack has to say to the host: the oldest answer of the nodes, or one to a datagram, as the input likes it.
+    /// Returns a frame that a correct rack may send: the nodes' oldest answer, or an answer to a datagram.
+    /// The input decides.
     pub(super) fn answer(&mut self, input: &mut Input<'_>) -> Option<ReceivedFrame> {
         let request = match input.below(4) {
             0..=1 if !self.answers.is_empty() => return self.answers.pop_front(),
-            // The newest request, or any.
+            // The newest request, or any other.
             2 => self.requests.values().nth(usize::from(input.u8()) % self.requests.len().max(1)),
             _ => self.open.last().and_then(|id| self.requests.get(id)),
         };
         let Some(frame) = request else { return self.answers.pop_front() };
         let (_, message) = heard(frame).expect("what the host sends can be read");
         if input.one_in(16) {
-            // Its own words.
+            // Returns the host's own message.
             return Some((Port::SWITCH, datagram(HOME, &message)));
         }
         let choice = input.u8();
@@ -357,7 +359,7 @@ impl World {
         let message = Message { header: message.header.answer(status), body };
         let together = matches!(body, Body::Traverse(_)) && choice / 8 % 4 == 3;
         let answer = if together {
-            // Others of these ids are under way, or never were.
+            // The batch also holds ids that may be open or unknown.
             enclosed(HOME, &with_others(&message, choice / 32 % 3))
         } else {
             datagram(HOME, &message)
@@ -365,7 +367,7 @@ impl World {
         Some((input.pick(&[Port::node(1), Port::SWITCH, Port::UNKNOWN]), answer))
     }
 
-    /// No role answers any more: whatever is left is given up, each operation once.
+    /// Ends the sequence without further answers: the host must give up every open operation exactly once.
     pub(super) fn end(mut self, run: &mut Run) {
         let mut wakes = 0;
         loop {
@@ -382,7 +384,7 @@ impl World {
         assert_eq!(self.host.outstanding(), 0);
     }
 
-    /// Looks at what came out; nothing may, unless there was reason to.
+    /// Checks the output of an event. An operation may end only with `reason`.
     fn look(&mut self, reason: bool, run: &mut Run) {
         self.host.check();
         let mut out = core::mem::take(&mut self.out);
@@ -440,7 +442,7 @@ impl World {
         }
     }
 
-    /// A datagram goes to the switch over a session, under a new id, or is the same again.
+    /// Checks a sent datagram: it goes to the switch over a session, with a new id or as an exact repetition.
     fn sent_request(&mut self, port: Port, frame: &[u8]) {
         let (to, message) = heard(frame).expect("a host sends messages");
         assert!(port == Port::SWITCH && SESSIONS.iter().any(|session| session.1 == to));
@@ -448,9 +450,9 @@ impl World {
         for message in each(&message) {
             let id = message.header.request;
             assert_eq!(id.host(), HOST);
-            // Those of a batch are asked for alone when they are asked for again.
+            // The host repeats the traversals of a batch as separate requests.
             let again = message.header.again;
-            // It says that it comes again, and is the same but for that (PROTOCOL 5.2).
+            // A repetition sets the `again` flag and is otherwise identical (PROTOCOL 5.2).
             let message = Message { header: Header { again: false, ..message.header }, ..message };
             let frame = datagram(to, &message);
             match self.requests.get(&id) {
@@ -465,7 +467,7 @@ impl World {
     }
 }
 
-/// Where an allocation is, sensible or not.
+/// Returns the location of an allocation, sensible or not.
 fn located(input: &mut Input<'_>) -> Reply {
     let base = input.pick(&RANGES);
     let len = [RANGE_LEN, RANGE_LEN / 4, u64::MAX][usize::from(input.below(3))];
@@ -484,7 +486,7 @@ fn located(input: &mut Input<'_>) -> Reply {
     })
 }
 
-/// A connection beside the first, in answer to the question of this number.
+/// Returns a constructor for a second connection, which answers the question `number`.
 fn beside(number: u64) -> Box<dyn Fn(Connection) -> HostRequest> {
     Box::new(move |connection| HostRequest::Beside { number, connection })
 }

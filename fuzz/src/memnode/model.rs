@@ -1,4 +1,5 @@
-//! What a memory node must hold and may tell, said the slow way: lists of what the control plane said, and the bytes.
+//! Slow model of a memory node's state and permitted answers: lists of the control plane's updates, and the
+//! bytes.
 
 use super::walks::Walk;
 use super::{HOME, Outcome, PROGRAMS, only};
@@ -14,10 +15,10 @@ use farmem_wire::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one datagram of the node has room for.
+/// Maximum length of a region read in one datagram of the node, in bytes.
 const REGION_READ_MAX: usize = region_read_len_max(Pmtu::B1024);
 
-/// A connection as the control plane set it up, and the WRITEs that were begun on it.
+/// Connection as the control plane set it up, and its begun WRITEs.
 struct Pair {
     port: Port,
     peer_qpn: Qpn,
@@ -45,16 +46,17 @@ pub(super) struct Model {
     pub(super) next_seq: u64,
     pub(super) peers: BTreeMap<Port, ud::Endpoint>,
     ranges: Vec<Range>,
-    /// The last one that holds a byte counts.
+    /// Grants in order. For each byte, the last grant that covers it counts.
     grants: Vec<Grant>,
-    /// Whether pages were lost with an earlier incarnation, by number: what was said last of one counts.
+    /// Lost pages by number, in order: true when an earlier incarnation lost the pages. For each page, the
+    /// last entry counts.
     lost: Vec<(bool, std::ops::Range<u64>)>,
     pairs: BTreeMap<Qpn, Pair>,
-    /// Where each connection stands, as far as its host can know.
+    /// Next PSN of each connection, as far as its host can know.
     pub(super) psns: BTreeMap<Qpn, Psn>,
     executed: BTreeSet<RequestId>,
     pub(super) programs: BTreeMap<ProgramHash, Program>,
-    /// Traversals that came and have not ended.
+    /// Traversals that arrived and have not ended.
     pub(super) walks: Vec<Walk>,
 }
 
@@ -75,7 +77,8 @@ impl Model {
         }
     }
 
-    /// False for orders to move memory to another node, which a batch of changed bytes may hold: this rack has no other.
+    /// Returns false for a batch that moves memory to another node, because the model has no other node. A
+    /// batch with changed bytes may hold such an update.
     pub(super) fn plays(port: Port, frame: &[u8]) -> bool {
         let packet =
             Packet::parse(frame).ok().filter(|packet| port == Port::CONTROL && packet.bth.opcode.is_ud());
@@ -96,8 +99,8 @@ impl Model {
         })
     }
 
-    /// Judges what the node made of a frame: its store must hold what this frame from this port allows, and nothing else; what it
-    /// sends must go to the asker and hold what it may know.
+    /// Checks the node's reaction to a frame. The store must hold what this frame from this port allows, and
+    /// nothing else. Answers must go to the sender of the request and hold only bytes that it may read.
     pub(super) fn judge(&mut self, port: Port, frame: &[u8], outcome: &Outcome, now: &[u8]) {
         let moved = match Packet::parse(frame) {
             Ok(packet) if packet.bth.opcode.is_ud() => self.on_datagram(port, &packet, outcome, now),
@@ -118,13 +121,13 @@ impl Model {
         assert!(self.bytes == now, "the store changed, and nothing asked for it");
     }
 
-    /// Answers whether it was a batch of updates in its turn.
+    /// Checks the reaction to a datagram. Returns true when the datagram was the next batch of updates.
     fn on_datagram(&mut self, port: Port, packet: &Packet<'_>, outcome: &Outcome, now: &[u8]) -> bool {
         let message = Message::parse(packet.payload).ok().filter(|message| !message.header.response);
         let ours = matches!(packet.ext, Extension::Deth(deth)
             if (packet.bth.dest_qp, deth.qkey) == (HOME.endpoint.qpn, HOME.endpoint.qkey));
         if ours && port == Port::SWITCH && PageMessage::is(packet.payload) {
-            // A page that was lent may come back; every other page message leaves the store as it is.
+            // A lent page may come back. Every other page message leaves the store unchanged.
             if outcome.notes.contains(&Note::PageWritten(Counted::Yes)) {
                 self.bytes = now.to_vec();
             }
@@ -207,7 +210,8 @@ impl Model {
         }
     }
 
-    /// The answer to a request, sent to its origin alone. The answer to a repeated write goes where its host was then.
+    /// Returns the only answer to a request, after a check of its receiver. The answer to a repeated write
+    /// goes to the endpoint that the host had at the time of the write.
     fn answer<'a>(&self, header: &Header, outcome: &'a Outcome) -> Message<'a> {
         let (peer, message) = only(outcome);
         let again = outcome.notes.contains(&Note::DuplicateWrite);
@@ -217,7 +221,7 @@ impl Model {
         message
     }
 
-    /// Answers whether the batch was in its turn.
+    /// Checks the reaction to a batch. Returns true when the batch was the next one.
     fn on_updates(&mut self, updates: &Updates<'_>, outcome: &Outcome) -> bool {
         if updates.seq != self.next_seq {
             return false;
@@ -277,7 +281,7 @@ impl Model {
             }
             Update::AcceptLost { base, len } => self.lost.push((false, pages(base, len))),
             Update::Lose { base, len } => self.lost.push((true, pages(base, len))),
-            // None is made here: nothing moves.
+            // The target sends none of these updates: no memory moves.
             Update::Arrive { .. }
             | Update::Leave { .. }
             | Update::Place { .. }
@@ -310,7 +314,8 @@ impl Model {
         self.ranges.push(Range { base, len, offset });
     }
 
-    /// A packet of a connection: a change must be what it asks for, and an answer must hold what it may read.
+    /// Checks the reaction to a packet of a connection. A change must match the request, and an answer must
+    /// hold only readable bytes.
     fn on_verb(&mut self, port: Port, packet: &Packet<'_>, outcome: &Outcome, now: &[u8]) {
         let pair = self.pairs.get(&packet.bth.dest_qp).filter(|pair| pair.port == port);
         let Some(pair) = pair else {
@@ -371,7 +376,7 @@ impl Model {
         }
     }
 
-    /// A WRITE that its connection may do has perhaps begun: also one that changes nothing at first.
+    /// Records a permitted WRITE that may have begun, also one that changes no byte at first.
     fn begin(&mut self, packet: &Packet<'_>) {
         let Extension::Reth(reth) = packet.ext else { return };
         let (qpn, len) = (packet.bth.dest_qp, u64::from(reth.dma_len));
@@ -383,7 +388,8 @@ impl Model {
         }
     }
 
-    /// A packet that names no address: one of the WRITEs begun on its connection must go where the change is.
+    /// Checks a packet without an address: the changed bytes must belong to one of the connection's begun
+    /// WRITEs.
     fn explain_rest(&mut self, packet: &Packet<'_>, now: &[u8]) {
         let pair = &self.pairs[&packet.bth.dest_qp];
         let (domain, pmtu, len) = (pair.domain, pair.pmtu, packet.payload.len() as u64);
@@ -419,13 +425,14 @@ impl Model {
         self.bytes[at..at + data.len()].copy_from_slice(data);
     }
 
-    /// Whether the domain may do this with every one of these bytes, all in one range: asked wherever a grant begins or ends.
+    /// Returns true when the domain may access every one of these bytes, all in one range. The check covers
+    /// the start and the end of each grant.
     pub(super) fn may(&self, domain: Domain, addr: VirtAddr, len: u64, perm: Perm) -> bool {
         self.is_granted(domain, addr, len, perm)
             && (len == 0 || pages(addr, len).all(|page| !self.is_lost(page)))
     }
 
-    /// Whether the bytes are here, in one range, and granted, lost or not.
+    /// Returns true when the bytes lie in one range of this node and are granted, lost or not.
     pub(super) fn is_granted(&self, domain: Domain, addr: VirtAddr, len: u64, perm: Perm) -> bool {
         let addr = addr.0;
         let Some(end) = addr.checked_add(len) else { return false };
@@ -453,7 +460,7 @@ impl Model {
         self.ranges.iter().find(|r| addr >= r.base && addr - r.base < r.len)
     }
 
-    /// Where in the store a byte is.
+    /// Returns the place of an address in the store.
     fn place(&self, addr: u64) -> usize {
         let range = self.range_of(addr).expect("a byte that is here");
         usize::try_from(addr - range.base + range.offset).expect("a small store")
@@ -465,7 +472,7 @@ impl Model {
     }
 }
 
-/// The numbers of the pages that have a byte of these.
+/// Returns the numbers of the pages that hold at least one of these bytes.
 pub(super) fn pages(base: VirtAddr, len: u64) -> std::ops::Range<u64> {
     base.0 >> PAGE_SHIFT..((base.0 + (len - 1)) >> PAGE_SHIFT) + 1
 }

@@ -1,6 +1,8 @@
-//! Traversals at the node: each is walked again on the model's bytes and by the model's rules, and must have come to the same end.
+//! Traversals at the node: the model runs each one again with its own bytes and rules, and both results must
+//! be equal.
 //!
-//! A node may run a traversal later than the frame that brought it. It counts what the tables and the bytes are when it runs.
+//! A node may run a traversal later than it receives the frame. The tables and bytes at the time of the run
+//! count.
 
 use super::model::{Model, pages};
 use crate::frames::{ReceivedFrame, each, sent};
@@ -11,7 +13,7 @@ use farmem_traversal::{Behind, Program, State, Step};
 use farmem_wire::message::Traverse;
 use farmem_wire::{Body, Domain, Header, Message, Perm, ProgramHash, Status, VirtAddr};
 
-/// A traversal as it came.
+/// Received traversal.
 #[derive(Debug)]
 pub(super) struct Walk {
     header: Header,
@@ -21,9 +23,9 @@ pub(super) struct Walk {
     limit: u32,
     scratch: Vec<u8>,
     code: Vec<u8>,
-    /// Where its host was then.
+    /// Endpoint of the host when the traversal arrived.
     origin: Option<ud::Endpoint>,
-    /// It says that it stores, and begins where nothing is: it may be dropped.
+    /// True when the traversal declares stores and starts outside the ranges, so the node may drop it.
     may_be_dropped: bool,
 }
 
@@ -56,7 +58,7 @@ impl Model {
         });
     }
 
-    /// Traversals ended here or went on: each as the model's, and each once.
+    /// Checks that each ended or forwarded traversal matches the model, exactly once.
     pub(super) fn walked(&mut self, ends: &[ReceivedFrame]) {
         for (port, frame) in ends {
             let (endpoint, message) = sent(frame);
@@ -76,7 +78,8 @@ impl Model {
         self.walks.remove(at);
     }
 
-    /// The node has nothing more to run: what did not end could not even be sent on.
+    /// Checks the open traversals when the node has nothing more to run. An open traversal must be one that
+    /// the node could not even forward.
     pub(super) fn all_walked(&mut self) {
         let gone = |port| !self.peers.contains_key(&port);
         for walk in &self.walks {
@@ -86,7 +89,7 @@ impl Model {
         self.walks.clear();
     }
 
-    /// Whether the node may tell `to` this about the walk.
+    /// Returns true when the node may send this message about the traversal to `to`.
     fn ends_so(&self, walk: &Walk, to: ud::Peer, message: &Message<'_>) -> bool {
         let Body::Traverse(state) = message.body else { return false };
         let Header { status, response, .. } = message.header;
@@ -129,9 +132,10 @@ impl Model {
         answered && right && in_place
     }
 
-    /// The walk on the model's bytes: how many iterations it did, and why it ended.
+    /// Runs the traversal on the model's bytes. Returns the number of iterations, the reason of the end, and
+    /// the state.
     fn walk_again(&self, walk: &Walk, program: &Program) -> (u32, Ended, State) {
-        // Zeros at the end may be missing (PROTOCOL 7.24).
+        // Trailing zeros may be missing (PROTOCOL 7.24).
         let mut scratch = walk.scratch.clone();
         scratch.resize(program.scratch_len(), 0);
         let mut state = State { cur_ptr: walk.cur_ptr, scratch };
@@ -157,22 +161,23 @@ impl Model {
         (left, Ended::Limit, state)
     }
 
-    /// How many bytes of a window are there (PROTOCOL 7.50). All grants that there are allow it to be read.
+    /// Returns the number of accessible bytes of a window (PROTOCOL 7.50). Every grant in this target permits
+    /// reads.
     fn there(&self, domain: Domain, addr: VirtAddr, len: u64) -> u64 {
         let is_granted = |len: &u64| self.is_granted(domain, addr, *len, Perm::Read);
         (1..=len).rev().find(is_granted).unwrap_or(0)
     }
 }
 
-/// Why a walk ended.
+/// Reason for the end of a traversal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ended {
     Return,
     Limit,
     Fault,
-    /// The program went on in its window where its memory ends.
+    /// The program accessed its window past the end of the memory.
     Behind,
-    /// The pointer is here, and may not be read.
+    /// The pointer lies at this node, and the domain may not read it.
     Refused,
     Elsewhere,
 }

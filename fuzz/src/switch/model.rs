@@ -1,4 +1,4 @@
-//! What a switch must make of a frame, said the slow way: the tables are lists of what the control plane said.
+//! Slow model of the switch's reaction to a frame. The tables are lists of the control plane's updates.
 
 use super::relay::{self, Onward};
 use super::soft::{self, SoftModel};
@@ -14,18 +14,18 @@ use farmem_wire::{
 };
 use std::collections::BTreeMap;
 
-/// What must come of a frame.
+/// Required reaction to a frame.
 #[derive(Debug)]
 pub(super) enum Expected {
-    /// It goes on to this node, saying this.
+    /// The switch forwards these bytes to the node.
     Forwarded(NodeId, Peer, Vec<u8>),
-    /// The next batch: the tables change as its answer says.
+    /// The frame is the next batch of updates. The tables change as the answer states.
     Updates(u64, Vec<Update>),
-    /// The control plane says this about images.
+    /// The frame holds a message of the control plane about images.
     Soft(Vec<u8>),
-    /// It is a packet of a reliable connection.
+    /// The frame is a packet of a reliable connection.
     Relayed(Onward),
-    /// Nothing changes, and only the asker hears of it.
+    /// Nothing changes, and only the sender may receive an answer.
     Nothing,
 }
 
@@ -49,7 +49,7 @@ impl Grant {
     }
 }
 
-/// The model, and the switch's tables as they were when it last changed.
+/// Model, and the switch's tables after its last change.
 pub(super) struct Model {
     pub(super) next_seq: u64,
     peers: BTreeMap<Port, Endpoint>,
@@ -57,11 +57,11 @@ pub(super) struct Model {
     sessions: BTreeMap<Qpn, Session>,
     connections: Vec<Relayed>,
     prefixes: BTreeMap<(u8, u64), NodeId>,
-    /// The last one that holds a byte counts.
+    /// Grants in order. For each byte, the last grant that covers it counts.
     grants: Vec<Grant>,
-    /// Requests that write and went to a node, as hosts sent them.
+    /// Ids of the write requests that the switch forwarded to a node, as hosts sent them.
     sent: Vec<RequestId>,
-    /// Those of them that went before a node joined, by its port.
+    /// Ids of the write requests that the switch forwarded before a node joined, by the node's port.
     before: BTreeMap<Port, Vec<RequestId>>,
     translation: Translation,
     protection: Protection,
@@ -86,7 +86,7 @@ impl Model {
         }
     }
 
-    /// What must come of this frame from this port.
+    /// Returns the required reaction to this frame from this port.
     pub(super) fn expect(&self, port: Port, frame: &[u8]) -> Expected {
         if let Some(payload) = soft::heard(port, frame) {
             return Expected::Soft(payload);
@@ -137,7 +137,7 @@ impl Model {
         let node = self.owner(addr)?;
         let port = Port::node(node.0);
         let endpoint = *self.peers.get(&port)?;
-        // What went before the node joined, or is older than that, may have been executed by what was there before.
+        // A write from before the node joined, or an older one, may have been executed by the earlier node.
         let before = self.before.get(&port).into_iter().flatten();
         let is_older = |written: &RequestId| {
             before.clone().any(|sent| sent.host() == written.host() && sent.0 >= written.0)
@@ -151,11 +151,11 @@ impl Model {
         Some((node, Peer { port, endpoint }, bytes))
     }
 
-    /// Judges what the switch made of a frame.
+    /// Checks the switch's reaction to a frame.
     pub(super) fn judge(&mut self, expected: Expected, switch: &Switch, outcome: &Outcome) {
         let [note] = outcome.notes[..] else { panic!("one note for each frame: {outcome:?}") };
         if matches!(note, Note::Page(_) | Note::PageRefused(_) | Note::PageForwarded { .. }) {
-            // The directory is closed in these stories: whatever is said of pages, no table changes.
+            // The directory is closed in this target. No page message changes a table.
             return self.unchanged(switch, outcome);
         }
         match expected {
@@ -219,7 +219,7 @@ impl Model {
         assert_eq!(occupancy.translation.used, self.prefixes.len());
     }
 
-    /// Takes over what the answer says was applied, and compares.
+    /// Adopts the updates that the answer confirms, and compares the tables.
     fn updated(&mut self, seq: u64, updates: &[Update], switch: &Switch, outcome: &Outcome) {
         let (to, message) = only(outcome);
         assert_eq!(to.port, Port::CONTROL);
@@ -244,7 +244,7 @@ impl Model {
         self.protection.clone_from(switch.protection());
     }
 
-    /// At every seam of every grant the table says what the list says.
+    /// Compares the table with the list at the start and the end of every grant.
     fn compare_protection(&self, table: &Protection) {
         for grant in &self.grants {
             for addr in [grant.base.wrapping_sub(1), grant.base, grant.end - 1, grant.end] {
@@ -316,7 +316,7 @@ impl Model {
             Update::Protect { domain, base, len, perm, .. } => {
                 assert!(domain != Domain(0), "domain 0 is granted nothing");
                 let end = base.0 + len;
-                // What lies wholly under the new one says nothing any more.
+                // A grant that lies entirely under the new one no longer counts.
                 self.grants.retain(|g| g.domain != domain || g.base < base.0 || g.end > end);
                 self.grants.push(Grant { domain, base: base.0, end, perm });
             }
@@ -337,7 +337,8 @@ impl Model {
         }
     }
 
-    /// Whether the domain may do this with every one of these bytes: asked wherever a grant begins or ends.
+    /// Returns true when the domain may access every one of these bytes. The check covers the start and the
+    /// end of each grant.
     fn may(&self, domain: Domain, addr: u64, len: u64, perm: Perm) -> bool {
         let Some(end) = addr.checked_add(len) else { return false };
         let seams =
@@ -348,13 +349,13 @@ impl Model {
         })
     }
 
-    /// The node with the longest prefix.
+    /// Returns the node with the longest matching prefix.
     fn owner(&self, addr: u64) -> Option<NodeId> {
         self.prefixes.iter().find(|((size, base), _)| addr >> size == base >> size).map(|(_, node)| *node)
     }
 }
 
-/// The ids under which a message writes.
+/// Returns the ids under which a message writes.
 fn written(message: &Message<'_>) -> Vec<RequestId> {
     let request = message.header.request;
     match &message.body {

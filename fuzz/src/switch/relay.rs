@@ -1,4 +1,5 @@
-//! Connections through the switch, said the slow way: a list of them, and frames as bytes at their places (PROTOCOL 15).
+//! Slow model of connections through the switch (PROTOCOL 15): a list of connections, and frames as bytes at
+//! fixed offsets.
 
 use super::{BASES, Outcome, PEERS, VMA_LEN, addr};
 use crate::frames::{ReceivedFrame, packet};
@@ -11,10 +12,10 @@ use farmem_wire::{
     Syndrome, VirtAddr,
 };
 
-/// Virtual queue pairs of the stories, and one of a session.
+/// Virtual queue pairs of the target, and the queue pair of a session.
 const VIRTUAL: [u32; 5] = [0x4001, 0x4002, 0x4003, 0x4004, 0x31];
 
-/// The connections that stories begin with: one that means a tree, and one that means none.
+/// Returns the initial connections: one with a tree, and one without.
 pub(super) fn first() -> [Update; 2] {
     let of = |numbers: (usize, usize), node, root| {
         Update::Connection(Relayed {
@@ -33,7 +34,7 @@ pub(super) fn first() -> [Update; 2] {
     [of((0, 1), 1, BASES[0]), of((2, 3), 2, 0)]
 }
 
-/// What the control plane says of a connection.
+/// Returns an update of the control plane about a connection.
 pub(super) fn update(input: &mut Input<'_>) -> Update {
     let numbers = input.pick(&[(0, 1), (2, 3), (0, 3), (1, 2), (0, 0), (0, 4)]);
     let (to_node, to_host) = (Qpn::new(VIRTUAL[numbers.0]), Qpn::new(VIRTUAL[numbers.1]));
@@ -56,7 +57,7 @@ pub(super) fn update(input: &mut Input<'_>) -> Update {
     })
 }
 
-/// A packet of a reliable connection, of any opcode, from anybody.
+/// Returns a packet of a reliable connection, with any opcode, from any port.
 pub(super) fn sent(input: &mut Input<'_>) -> ReceivedFrame {
     let port = input.pick(&PEERS);
     let opcode = match input.below(4) {
@@ -85,21 +86,22 @@ pub(super) fn sent(input: &mut Input<'_>) -> ReceivedFrame {
     let bth = Bth::new(opcode, Qpn::new(input.pick(&VIRTUAL)), Psn::new(input.u16().into()));
     let silent = matches!(opcode as u8, 0x0c | 0x11..=0x14);
     let mut frame = packet(bth, ext, if silent { &[] } else { input.bytes() });
-    // What the network may change on the way goes on as it came.
+    // The switch keeps fields that the network may change.
     frame[4] = input.u8();
     (port, frame)
 }
 
-/// What must come of a packet of a reliable connection; none for frames that are none.
+/// Required reaction to a packet of a reliable connection. Other frames have no such value.
 #[derive(Debug)]
 pub(super) enum Onward {
-    /// It goes to this port, so.
+    /// The switch sends these bytes to this port.
     To(Port, Vec<u8>),
-    /// Nowhere.
+    /// The switch drops the packet.
     Dropped,
 }
 
-/// `may` says whether a domain may read these bytes, `owner` which node has an address.
+/// Returns the required reaction to a packet. `may` tells whether a domain may read these bytes, `owner`
+/// which node holds an address.
 pub(super) fn expect(
     connections: &[Relayed],
     port: Port,
@@ -142,7 +144,7 @@ pub(super) fn expect(
     Some(Onward::Dropped)
 }
 
-/// Judges what the switch made of it.
+/// Checks the switch's reaction to a packet.
 pub(super) fn judge(expected: &Onward, note: Note, outcome: &Outcome) {
     match (expected, &outcome.sent[..]) {
         (Onward::Dropped, []) => assert!(matches!(note, Note::Dropped(_)), "{note:?}"),

@@ -1,4 +1,5 @@
-//! What a switch must make of what it is told about images, said the slow way: bytes in lists, looked at as a whole each time.
+//! Slow model of the switch's reaction to messages about images: bytes in lists, checked as a whole each
+//! time.
 
 use super::{CONTROL, HOME, Outcome};
 use crate::frames::{ReceivedFrame, enclosed};
@@ -12,12 +13,12 @@ use farmem_wire::message::{
 };
 use farmem_wire::{Domain, Extension, Packet, RequestId};
 
-/// Bytes of an image that the switch of these stories has room for.
+/// Maximum length of an image in this switch, in bytes.
 pub(super) const ROOM: u32 = 400;
-/// Bytes of a part.
+/// Length of a part, in bytes.
 const PART: usize = 90;
 
-/// The images that stories are about: the last has no room, the one before is none.
+/// Returns the images of the target. The last image is too long, and the one before it is invalid.
 fn images() -> [Vec<u8>; 4] {
     let image = |kind, len| {
         let bytes = vec![7; len];
@@ -38,7 +39,7 @@ fn number(n: usize) -> u32 {
     u32::try_from(n).expect("few bytes")
 }
 
-/// What the control plane says about an image, mostly what comes next.
+/// Returns a message of the control plane about an image, usually the expected next one.
 pub(super) fn told(model: &SoftModel, input: &mut Input<'_>) -> ReceivedFrame {
     let epoch = u64::from(1 + input.below(6));
     let images = images();
@@ -60,7 +61,7 @@ pub(super) fn told(model: &SoftModel, input: &mut Input<'_>) -> ReceivedFrame {
             SoftBody::Flip(ImageId { epoch, len, digest })
         }
     };
-    // Now and then it asks for counters instead.
+    // Some messages ask for counters instead.
     let body = if which >= 0xe0 {
         let (epoch, from) = (if which.is_multiple_of(2) { epoch } else { 0 }, u32::from(which & 0x0f) * 100);
         SoftBody::Count(Count { epoch, domain: Domain(10), kind: 0x0d13, id: 1, from })
@@ -72,7 +73,7 @@ pub(super) fn told(model: &SoftModel, input: &mut Input<'_>) -> ReceivedFrame {
     (Port::CONTROL, enclosed(HOME, &message))
 }
 
-/// The message about images in a frame that is the control plane's, if it is one.
+/// Returns the message about images when the control plane sent this frame to the switch.
 pub(super) fn heard(port: Port, frame: &[u8]) -> Option<Vec<u8>> {
     let packet = Packet::parse(frame).ok()?;
     let Extension::Deth(deth) = packet.ext else { return None };
@@ -80,12 +81,12 @@ pub(super) fn heard(port: Port, frame: &[u8]) -> Option<Vec<u8>> {
     (home && port == Port::CONTROL && SoftMessage::is(packet.payload)).then(|| packet.payload.to_vec())
 }
 
-/// What stands and what is loading.
+/// Current image and the image that is loading.
 #[derive(Debug, Default)]
 pub(super) struct SoftModel {
-    /// Epoch and bytes.
+    /// Epoch and bytes of the current image.
     standing: Option<(u64, Vec<u8>)>,
-    /// Epoch, bytes that are to come, bytes that have.
+    /// Epoch, length and received bytes of the loading image.
     loading: Option<(u64, u32, Vec<u8>)>,
 }
 
@@ -103,13 +104,13 @@ impl SoftModel {
         Shown { standing: standing.unwrap_or_default(), loading: loading.unwrap_or_default() }
     }
 
-    /// Too old to be taken: the switch says what it has.
+    /// Returns true when the epoch is too old. The switch then answers with its state.
     fn is_old(&self, epoch: u64) -> bool {
         let standing = self.standing.as_ref().map_or(0, |standing| standing.0);
         epoch <= standing || self.loading.as_ref().is_some_and(|loading| loading.0 > epoch)
     }
 
-    /// What the switch must answer.
+    /// Returns the required answer of the switch.
     fn answer(&mut self, body: &SoftBody<'_>) -> Option<SoftBody<'static>> {
         let too_long = |epoch| SoftBody::Flipped { epoch, verdict: Verdict::TooLong(ROOM) };
         Some(match *body {
@@ -133,7 +134,7 @@ impl SoftModel {
                 SoftBody::Loaded { epoch, next: number(loading.2.len()) }
             }
             SoftBody::Flip(id) => self.flip(id),
-            // None of these images has a tree.
+            // No image of the target has a tree.
             SoftBody::Count(_) => {
                 let epoch = self.shown().standing.epoch;
                 SoftBody::Counts(Counts { epoch, edition: 0, total: 0, from: 0, counters: &[] })
@@ -163,7 +164,7 @@ impl SoftModel {
         SoftBody::Flipped { epoch, verdict }
     }
 
-    /// Judges what the switch made of a message.
+    /// Checks the switch's reaction to a message.
     pub(super) fn judge(&mut self, payload: &[u8], control: Endpoint, switch: &Switch, outcome: &Outcome) {
         let asked = SoftMessage::parse(payload).ok();
         match asked.and_then(|message| Some((message.token, self.answer(&message.body)?))) {
@@ -185,7 +186,7 @@ impl SoftModel {
         self.unchanged(switch);
     }
 
-    /// The switch has what the model has.
+    /// Checks that the switch and the model have the same images.
     pub(super) fn unchanged(&self, switch: &Switch) {
         assert_eq!(switch.soft().shown(), self.shown());
         if let Some((_, bytes)) = &self.standing {

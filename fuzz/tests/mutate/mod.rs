@@ -1,15 +1,15 @@
-//! Inputs near the corpus: a few small changes each, now and then nothing but noise.
+//! Generator of inputs near the corpus: a few small changes each, sometimes only noise.
 
 use farmem_machine::Rng;
 
-/// The longest input; a jumbo frame with room to spare.
+/// Maximum length of an input, in bytes: more than a jumbo frame.
 const LEN_MAX: usize = 8192;
-/// The most changes to one input.
+/// Maximum number of changes to one input.
 const CHANGES_MAX: u32 = 6;
-/// Where formats have their seams.
+/// Boundary values of formats.
 const SEAMS: [u64; 10] = [0, 1, 2, 0x7f, 0x80, 0xff, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, u64::MAX];
 
-/// Makes inputs, one after the other.
+/// Generator of a sequence of inputs.
 pub(crate) struct Mutator<'a> {
     corpus: &'a [Vec<u8>],
     rng: Rng,
@@ -17,12 +17,12 @@ pub(crate) struct Mutator<'a> {
 }
 
 impl<'a> Mutator<'a> {
-    /// Mutations of `corpus`, which is not empty.
+    /// Returns a generator of mutations of `corpus`, which must not be empty.
     pub(crate) fn new(corpus: &'a [Vec<u8>], rng: Rng) -> Self {
         Self { corpus, rng, input: Vec::new() }
     }
 
-    /// The next input.
+    /// Returns the next input.
     pub(crate) fn next_input(&mut self) -> &[u8] {
         self.input.clear();
         if self.rng.chance(1, 16) {
@@ -73,7 +73,7 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// Puts a big-endian number of 1, 2, 4 or 8 bytes over what is there.
+    /// Overwrites bytes with a big-endian boundary value of 1, 2, 4 or 8 bytes.
     fn seam(&mut self, at: usize) {
         let value = SEAMS[self.below(SEAMS.len())].to_be_bytes();
         let size = 1 << self.rng.below(4);

@@ -1,17 +1,17 @@
-//! The files of the tree, and Rust source with comments and texts taken out.
+//! Files of the tree, and Rust source without comments and string literals.
 
 use std::path::{Path, PathBuf};
 
-/// Folders with nothing of ours in them.
+/// Folders that hold no files of the project.
 const SKIPPED: &[&str] = &["target", ".git", ".venv", "__pycache__", "rack-state"];
 
-/// Endings of what is written by hand and read by people. Scripts have none, and begin with `#!`.
+/// Extensions of handwritten source files. Scripts have no extension, and begin with `#!`.
 const SOURCES: &[&str] = &["rs", "py", "sh", "c", "h", "cpp", "hpp"];
 const TEXTS: &[&str] = &["md", "toml", "txt"];
 
-/// A file of the tree.
+/// File of the tree.
 pub(super) struct File {
-    /// From the root, with `/`.
+    /// Path from the root, with `/`.
     pub(super) path: String,
 }
 
@@ -25,17 +25,17 @@ impl File {
     }
 }
 
-/// The repository.
+/// Returns the root of the repository.
 pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The text of a file, by its path from the root.
+/// Returns the text of a file, by its path from the root.
 pub(super) fn read(path: &str) -> Option<String> {
     std::fs::read_to_string(root().join(path)).ok()
 }
 
-/// Every source and text of the tree.
+/// Returns every source and text file of the tree.
 pub(super) fn files() -> impl Iterator<Item = File> {
     let mut paths = Vec::new();
     walk(&root(), "", &mut paths);
@@ -68,7 +68,7 @@ fn ending(path: &str) -> &str {
     name.trim_start_matches('.').rsplit_once('.').map_or("", |(_, ending)| ending)
 }
 
-/// `source` without its comments, texts and characters; lifetimes stay.
+/// Returns `source` without comments, string literals and character literals. Lifetimes stay.
 pub(super) fn code_only(source: &str) -> String {
     let mut code = String::new();
     let mut rest = source;
@@ -89,7 +89,7 @@ pub(super) fn code_only(source: &str) -> String {
     code
 }
 
-/// Bytes of the comment that `rest` begins with; block comments nest.
+/// Returns the length of the comment at the start of `rest`, in bytes. Block comments nest.
 fn comment(rest: &str) -> Option<usize> {
     if rest.starts_with("//") {
         return Some(rest.find('\n').unwrap_or(rest.len()));
@@ -110,7 +110,8 @@ fn comment(rest: &str) -> Option<usize> {
     Some(at)
 }
 
-/// Bytes of the raw text that `rest` begins with: `r"..."`, `r#"..."#`. (A name that ends in r is not followed by a quote.)
+/// Returns the length of the raw string at the start of `rest`, in bytes: `r"..."`, `r#"..."#`. A quote never
+/// follows a name that ends in r.
 fn raw_text(rest: &str) -> Option<usize> {
     let marks = rest.strip_prefix('r')?;
     let hashes = marks.len() - marks.trim_start_matches('#').len();
@@ -120,13 +121,14 @@ fn raw_text(rest: &str) -> Option<usize> {
     Some(rest[start..].find(&close).map_or(rest.len(), |at| start + at + close.len()))
 }
 
-/// Bytes of the text that `rest` begins with.
+/// Returns the length of the string at the start of `rest`, in bytes.
 fn text(rest: &str) -> Option<usize> {
     rest.strip_prefix('"')?;
     closing(rest, b'"')
 }
 
-/// Bytes of the character that `rest` begins with; a lifetime is none.
+/// Returns the length of the character literal at the start of `rest`, in bytes. A lifetime is no character
+/// literal.
 fn character(rest: &str) -> Option<usize> {
     let inside = rest.strip_prefix('\'')?;
     let first = inside.chars().next()?;
@@ -136,7 +138,7 @@ fn character(rest: &str) -> Option<usize> {
     inside[first.len_utf8()..].starts_with('\'').then(|| first.len_utf8() + 2)
 }
 
-/// Bytes up to and with the next `quote` behind the first byte that no backslash stands before.
+/// Returns the number of bytes up to and including the next unescaped `quote` after the first byte.
 fn closing(rest: &str, quote: u8) -> Option<usize> {
     let bytes = rest.as_bytes();
     let mut at = 1;
