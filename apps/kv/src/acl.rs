@@ -1,24 +1,22 @@
 //! Users, what each may do, and how one is known (Redis's ACL, redis.io/docs/management/security/acl).
 //!
-//! Key types: [`Acl`], all users; [`User`], one; both are changed by rules in Redis's words ([`User::apply`]). A password is kept as its SHA-256 and compared in constant time. What Redis has and
-//! this has not: selectors in parentheses, which are refused. Channels are kept as they are said, and nothing is published.
+//! Key types: [`Acl`], all users; [`User`], one; rules in Redis's words change both ([`User::apply`]). A password is kept as its
+//! SHA-256 and compared in constant time. Unlike Redis, this server does not support selectors (parentheses): a rule with one is
+//! refused. The patterns of channels are kept; this server has no publish and subscribe.
 
-mod categories;
 mod file;
 
-pub(crate) use categories::{has as in_category, is_one as is_category, names as category_names};
-
-use crate::command::{Command, find, glob, keys_of, number_of, shown};
+use crate::command::{CATEGORIES, CONTAINER, Command, TABLE, all, find, find_subcommand, glob, number_of};
 use ctutils::CtEq as _;
 use sha2::{Digest as _, Sha256};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Entries of the log of what was refused.
 const LOG_MAX: usize = 128;
 /// Entries of the same client for the same thing within so many milliseconds are one.
 const LOG_TOGETHER: i64 = 60_000;
-/// Words of 64 commands.
+/// Words of 64 commands each in a set of commands.
 const SET_WORDS: usize = 8;
 
 type Hash = [u8; 32];
@@ -39,7 +37,7 @@ impl Commands {
     }
 }
 
-/// Keys that a user may read, write or both.
+/// A pattern of keys that a user may read, write or both.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Pattern {
     text: Vec<u8>,
@@ -55,8 +53,8 @@ pub(crate) struct User {
     no_password: bool,
     passwords: Vec<Hash>,
     allowed: Commands,
-    /// Subcommands that are not as their command is.
-    subs: BTreeMap<(usize, String), bool>,
+    /// The first arguments with which a user may send a command that is not allowed otherwise (`+select|0`).
+    first_args: BTreeMap<usize, BTreeSet<String>>,
     /// The rules about commands, as they are shown.
     rules: Vec<String>,
     keys: Vec<Pattern>,
@@ -81,7 +79,7 @@ impl User {
             no_password: false,
             passwords: Vec::new(),
             allowed: Commands::default(),
-            subs: BTreeMap::new(),
+            first_args: BTreeMap::new(),
             rules: vec!["-@all".to_owned()],
             keys: Vec::new(),
             channels: Vec::new(),
@@ -116,7 +114,9 @@ impl User {
                 self.no_password = false;
                 self.passwords.clear();
             }
-            ("allkeys", _) => self.add_pattern(b"*", true, true)?,
+            ("allkeys" | "~*", _) => {
+                self.keys = vec![Pattern { text: b"*".to_vec(), reads: true, writes: true }]
+            }
             ("resetkeys", _) => self.keys.clear(),
             ("allchannels", _) => self.channels = vec!["*".to_owned()],
             ("resetchannels", _) => self.channels.clear(),
@@ -130,16 +130,31 @@ impl User {
             (_, [b'!', hash @ ..]) => self.remove_password(hash_of(hash)?)?,
             (_, [b'~', pattern @ ..]) => self.add_pattern(pattern, true, true)?,
             (_, [b'%', rest @ ..]) => self.permitted_pattern(rest)?,
-            (_, [b'&', pattern @ ..]) => self.channels.push(String::from_utf8_lossy(pattern).into_owned()),
+            ("&*", _) => self.channels = vec!["*".to_owned()],
+            (_, [b'&', pattern @ ..]) => self.add_channel(String::from_utf8_lossy(pattern).into_owned())?,
             (_, [b'+', _, ..]) => self.rule_of_commands(true, &word[1..])?,
             (_, [b'-', _, ..]) => self.rule_of_commands(false, &word[1..])?,
-            (_, [b'(', ..]) => return Err("selectors are not here: give the user one set of rules".into()),
+            (_, [b'(', ..]) => {
+                return Err("selectors are not supported: give the user one set of rules".into());
+            }
             _ => return Err("Syntax error".into()),
         }
-        let everything = shown().all(|command| self.allowed.has(number_of(command)));
-        let all_keys =
-            self.keys.iter().any(|pattern| pattern.text == b"*" && pattern.reads && pattern.writes);
-        self.may_all = everything && all_keys && self.subs.is_empty();
+        let everything = all().all(|command| self.allowed.has(number_of(command)));
+        self.may_all = everything && self.has_all_keys();
+        Ok(())
+    }
+
+    fn has_all_keys(&self) -> bool {
+        self.keys.iter().any(|pattern| pattern.text == b"*" && pattern.reads && pattern.writes)
+    }
+
+    fn add_channel(&mut self, pattern: String) -> Result<(), String> {
+        if self.channels.iter().any(|known| known == "*") {
+            return Err("Adding a pattern after the * pattern (or the 'allchannels' flag) is not valid and does not have any effect. Try 'resetchannels' to start with an empty list of channels".into());
+        }
+        if !self.channels.contains(&pattern) {
+            self.channels.push(pattern);
+        }
         Ok(())
     }
 
@@ -169,52 +184,51 @@ impl User {
     }
 
     fn add_pattern(&mut self, text: &[u8], reads: bool, writes: bool) -> Result<(), String> {
-        let has_all = self.keys.iter().any(|pattern| pattern.text == b"*" && pattern.reads && pattern.writes);
-        if has_all && text != b"*" {
+        if self.has_all_keys() {
             return Err("Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have any effect. Try 'resetkeys' to start with an empty list of patterns".into());
         }
-        if text == b"*" && reads && writes {
-            self.keys.clear();
+        if text.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0) {
+            return Err("Syntax error".into());
         }
-        let pattern = Pattern { text: text.to_vec(), reads, writes };
-        if !self.keys.contains(&pattern) {
-            self.keys.push(pattern);
+        match self.keys.iter_mut().find(|known| known.text == text) {
+            Some(known) => (known.reads, known.writes) = (known.reads || reads, known.writes || writes),
+            None => self.keys.push(Pattern { text: text.to_vec(), reads, writes }),
         }
         Ok(())
     }
 
+    /// Applies a rule about a category (`@read`), a command (`get`), a subcommand (`config|get`) or the first argument of a
+    /// command that has no subcommands (`select|0`).
     fn rule_of_commands(&mut self, may: bool, subject: &str) -> Result<(), String> {
         let unknown = || "Unknown command or category name in ACL".to_owned();
         let sign = if may { '+' } else { '-' };
         if let Some(category) = subject.strip_prefix('@') {
-            if category != "all" && !categories::is_one(category) {
+            if category != "all" && !CATEGORIES.contains(&category) {
                 return Err(unknown());
             }
-            for command in shown() {
-                if category == "all" {
-                    self.set_command(command, may);
-                } else if let Some((alone, subs)) = categories::apart(category, command.name)
-                    && (alone || categories::has(category, command))
-                {
-                    self.set_apart(command, may, alone, subs);
-                } else if categories::has(category, command) {
-                    self.set_command(command, may);
-                }
-            }
+            let of_category = |command: &&Command| category == "all" || command.is_in(category);
+            all().filter(of_category).for_each(|command| self.set_command(command, may));
             if category == "all" {
                 self.rules.clear();
             }
-        } else if let Some((name, sub)) = subject.split_once('|') {
+        } else if let Some((name, argument)) = subject.split_once('|') {
             let command = find(name.as_bytes()).ok_or_else(unknown)?;
-            if sub.is_empty() || sub.contains('|') {
+            if argument.is_empty() {
+                return Err("Syntax error".into());
+            }
+            if argument.contains('|') {
+                return Err("Allowing first-arg of a subcommand is not supported".into());
+            }
+            if command.has(CONTAINER) {
+                self.set_command(find_subcommand(command, argument.as_bytes()).ok_or_else(unknown)?, may);
+            } else if may {
+                self.first_args.entry(number_of(command)).or_default().insert(argument.to_owned());
+            } else {
                 return Err(unknown());
             }
-            let number = number_of(command);
-            self.subs.insert((number, sub.to_owned()), may);
         } else {
-            let command = find(subject.as_bytes()).ok_or_else(unknown)?;
-            self.set_command(command, may);
-            // What was said of its subcommands is overruled.
+            self.set_command(find(subject.as_bytes()).ok_or_else(unknown)?, may);
+            // Earlier rules about subcommands and first arguments have no effect any more.
             self.rules.retain(|rule| rule[1..].split('|').next() != Some(subject));
         }
         self.rules.retain(|rule| rule[1..] != *subject);
@@ -222,64 +236,51 @@ impl User {
         Ok(())
     }
 
-    fn set_command(&mut self, command: &Command, may: bool) {
-        let number = number_of(command);
-        self.allowed.set(number, may);
-        self.subs.retain(|(of, _), _| *of != number);
-    }
-
-    /// A category that has some subcommands of a command, or all but some.
-    fn set_apart(&mut self, command: &Command, may: bool, alone: bool, subs: &[&str]) {
-        let number = number_of(command);
-        if alone {
-            self.subs.extend(subs.iter().map(|sub| ((number, (*sub).to_owned()), may)));
-        } else {
-            let before: Vec<(String, bool)> =
-                subs.iter().map(|sub| ((*sub).to_owned(), self.may_run(command, Some(sub)))).collect();
-            self.set_command(command, may);
-            self.subs.extend(
-                before.into_iter().filter(|(_, had)| *had != may).map(|(sub, had)| ((number, sub), had)),
-            );
+    /// Allows or forbids a command with all of its subcommands.
+    fn set_command(&mut self, command: &'static Command, may: bool) {
+        let is_of = |row: &Command| row.name.split('|').next() == Some(command.name);
+        for (number, row) in TABLE.iter().enumerate() {
+            if row.name == command.name || (command.has(CONTAINER) && is_of(row)) {
+                self.allowed.set(number, may);
+                self.first_args.remove(&number);
+            }
         }
     }
 
-    fn may_run(&self, command: &Command, sub: Option<&str>) -> bool {
+    fn may_run(&self, command: &'static Command, request: &[&[u8]]) -> bool {
         let number = number_of(command);
-        let of_sub =
-            sub.filter(|_| !self.subs.is_empty()).and_then(|sub| self.subs.get(&(number, sub.to_owned())));
-        of_sub.copied().unwrap_or_else(|| self.allowed.has(number))
+        if self.allowed.has(number) {
+            return true;
+        }
+        let (Some(allowed), Some(argument)) = (self.first_args.get(&number), request.get(1)) else {
+            return false;
+        };
+        allowed.contains(&String::from_utf8_lossy(argument).to_ascii_lowercase())
     }
 
     /// What stands in the way of a request of this user.
-    pub(crate) fn denies<'a>(&self, command: &Command, args: &[&'a [u8]]) -> Option<Denied<'a>> {
+    pub(crate) fn denies<'a>(&self, command: &'static Command, request: &[&'a [u8]]) -> Option<Denied<'a>> {
         if self.may_all || command.is_for_all() {
             return None;
         }
-        let sub = args.get(1).map(|arg| String::from_utf8_lossy(arg).to_ascii_lowercase());
-        if !self.may_run(command, sub.as_deref()) {
+        if !self.may_run(command, request) {
             return Some(Denied::Command);
         }
-        let keys = keys_of(args).unwrap_or_default();
-        // With that word it answers what was there.
-        let answers_old =
-            command.name == "set" && args.iter().skip(3).any(|arg| arg.eq_ignore_ascii_case(b"get"));
-        let wants = (command.reads_values() || answers_old, command.writes());
-        keys.into_iter().find(|key| !self.may_use(key, wants)).map(Denied::Key)
+        // One pattern must allow all that the command does with the key. A key that is neither read nor written, as of
+        // `WATCH` and `EXISTS`, needs any pattern.
+        let may_use = |(key, access): &(&[u8], crate::command::Access)| {
+            self.keys.iter().any(|pattern| {
+                (pattern.reads || !access.reads())
+                    && (pattern.writes || !access.writes())
+                    && glob(&pattern.text, key)
+            })
+        };
+        command.keys(request).into_iter().find(|key| !may_use(key)).map(|(key, _)| Denied::Key(key))
     }
 
     /// True when it may read every key, whatever its name.
     pub(crate) fn reads_all_keys(&self) -> bool {
         self.may_all || self.keys.iter().any(|pattern| pattern.reads && pattern.text == b"*")
-    }
-
-    /// A key that is neither read nor written, as of `WATCH`, must be among the user's all the same.
-    fn may_use(&self, key: &[u8], (reads, writes): (bool, bool)) -> bool {
-        let matches = |wants: fn(&Pattern) -> bool| {
-            self.keys.iter().any(|pattern| wants(pattern) && glob(&pattern.text, key))
-        };
-        (reads || writes || matches(|_| true))
-            && (!reads || matches(|pattern| pattern.reads))
-            && (!writes || matches(|pattern| pattern.writes))
     }
 
     /// Whether this is one of the user's passwords. All are compared, so that nobody learns from the time which one was near.
@@ -474,6 +475,7 @@ impl Acl {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::find_of;
 
     fn user(rules: &str) -> User {
         let mut user = User::new("u");
@@ -483,7 +485,7 @@ mod tests {
 
     fn may(user: &User, line: &str) -> bool {
         let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-        user.denies(find(args[0]).unwrap(), &args).is_none()
+        user.denies(find_of(&args).unwrap(), &args).is_none()
     }
 
     #[test]
@@ -513,6 +515,20 @@ mod tests {
             ("SET w1 1 EX 10", true),
             ("SET w1 1 GET", false),
             ("SET w1 1 EX 10 get", false),
+            ("HEXISTS w1 f", true),
+            ("HEXISTS x f", false),
+            ("LLEN w1", true),
+            ("STRLEN r1", true),
+            ("TOUCH w1 r1", true),
+            ("APPEND w1 x", true),
+            ("GETSET w1 x", false),
+            ("SMOVE w1 w2 m", false),
+            ("SUNIONSTORE w1 r1 r2", true),
+            ("SUNIONSTORE w1 r1 w2", false),
+            ("SORT r1 STORE w1", true),
+            ("SORT r1 STORE r2", false),
+            ("OBJECT ENCODING w1", true),
+            ("MEMORY USAGE x", false),
             ("WATCH w1 r1", true),
             ("WATCH w1 x", false),
         ] {
@@ -530,7 +546,28 @@ mod tests {
         assert!(may(&tame, "CLIENT ID") && !may(&tame, "CLIENT KILL x") && !may(&tame, "SAVE"));
         let back = user("on ~* +@all -acl|list +acl");
         assert!(may(&back, "ACL LIST") && back.may_all);
-        for wrong in ["+nosuch", "+@nosuch", "#12", "xx", "(~a)", "+acl|a|b", "%X~a", "<none"] {
+        let twice = user("on %R~r* %W~*1 %R~both %W~both +@all");
+        assert!(!may(&twice, "GETSET r1 x"), "one pattern must allow all");
+        assert!(may(&twice, "GETSET both x"), "the rights of one pattern add up");
+        let only = user("on ~* +select|0 +ping");
+        assert!(may(&only, "SELECT 0") && !may(&only, "SELECT 1") && !only.may_all);
+        for wrong in [
+            "+nosuch",
+            "+@nosuch",
+            "#12",
+            "xx",
+            "(~a)",
+            "+acl|a|b",
+            "%X~a",
+            "<none",
+            "-config|sett",
+            "+config|sett",
+            "-@nosuch",
+            "-nosuch",
+            "-select|0",
+            "+select|",
+            "~a b",
+        ] {
             assert!(User::new("u").apply(wrong.as_bytes()).is_err(), "{wrong}");
         }
     }
@@ -538,7 +575,7 @@ mod tests {
     /// A line that a user is written as makes the same user again.
     #[test]
     fn a_line_makes_the_same_user() {
-        let one = user("on >secret >other ~a* %R~b* &c* +@all -@dangerous -get|x +config|get");
+        let one = user("on >secret >other ~a* %R~b* &c* +@all -@dangerous +select|0 +config|get");
         let line = one.line();
         let mut words = line.split(' ').skip(2);
         let mut other = User::new("u");

@@ -206,6 +206,7 @@ impl Args {
             output_soft: (output_pause / 2, 60),
             buffers_max,
             clients_max: self.clients()?,
+            encoding_limits: Settings::default_encoding_limits(),
             password: self.password()?,
             acl_file: self.aclfile.clone(),
             save: numbers.chunks(2).map(|pair| (pair[0], pair[1])).collect(),

@@ -4,9 +4,12 @@
 
 mod acl;
 mod blocking;
+mod client;
 mod collections;
 mod hashes;
+mod introspection;
 mod keys;
+mod latency;
 mod lcs;
 mod lists;
 mod long_double;
@@ -17,16 +20,23 @@ mod slowlog;
 mod sort;
 mod sorted;
 mod sorted_ranges;
+mod spec;
+mod statistics;
 mod strings;
 mod table;
 mod transactions;
 
-pub(crate) use server::{Settings, glob, has_password, keys_of, log_in_as};
+pub(crate) use client::Activity;
+pub(crate) use server::{Settings, glob, has_password, log_in_as};
 pub(crate) use slowlog::SlowLog;
-pub(crate) use table::{Command, find, number_of, shown};
+pub(crate) use spec::{Access, CATEGORIES, CONTAINER, Command};
+pub(crate) use statistics::Statistics;
+pub(crate) use table::{TABLE, all, find, find_of, find_subcommand, number_of};
+
+use introspection::help;
 
 use crate::failure::Failure;
-use crate::session::Session;
+use crate::session::{Replies, Session};
 use crate::store::{ELEMENT as ELEMENT_BYTES, Store};
 use crate::world::World;
 use farmem_resp::Writer;
@@ -55,16 +65,68 @@ impl Context<'_> {
 pub(crate) fn carry_out(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) {
     let from = out.position();
     context.world.stats.commands += 1;
-    let begun = context.world.slow.from.map(|_| crate::world::now());
-    let done = admitted(context, args, out).and_then(|()| whole(context, out));
-    if let Some(begun) = begun {
-        slowlog::note(context, args, begun.elapsed());
-    }
+    context.session.replies = match context.session.replies {
+        Replies::SkipNext => Replies::Skip,
+        Replies::Skip => Replies::On,
+        other => other,
+    };
+    let done = match admit(context, args) {
+        Ok(Some(command)) => perform(context, command, args, out).and_then(|()| whole(context, out)),
+        Ok(None) => {
+            out.simple("QUEUED");
+            Ok(())
+        }
+        Err(failure) => reject(context, args, failure),
+    };
     if let Err(failure) = done {
         out.take_back(from);
-        out.error(failure.reply());
-        context.world.stats.errors += 1;
+        report(context, &failure, out);
     }
+    context.session.activity.end(context.session);
+    if matches!(context.session.replies, Replies::Off | Replies::Skip) {
+        out.take_back(from);
+    }
+}
+
+/// Writes an error reply, and counts it.
+pub(crate) fn report(context: &mut Context<'_>, failure: &Failure, out: &mut Writer<'_>) {
+    out.error(failure.reply());
+    context.world.stats.errors += 1;
+    context.world.statistics.error(failure.reply());
+}
+
+/// A request that is refused before its command runs spoils the transaction that it belongs to.
+fn reject(context: &mut Context<'_>, args: Args<'_>, failure: Failure) -> Done {
+    let command = find_of(args);
+    if let Some(command) = command {
+        context.world.statistics.rejected(command);
+    }
+    if command.is_some_and(|command| command.name == "exec") {
+        transactions::abandon(context);
+        let text = failure.reply();
+        let why = text.strip_prefix("ERR ").unwrap_or(text);
+        return Err(Failure::said(format!("EXECABORT Transaction discarded because of: {why}")));
+    }
+    context.session.spoil();
+    Err(failure)
+}
+
+/// Runs an admitted command, and counts its time.
+fn perform(
+    context: &mut Context<'_>,
+    command: &'static Command,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+) -> Done {
+    let begun = crate::world::now();
+    context.session.activity.begin(command, context.store.now());
+    let done = run(context, command, args, out);
+    let took = begun.elapsed();
+    context.world.statistics.called(command, took, done.is_err(), context.store.now());
+    if !command.has(spec::SKIP_SLOWLOG) {
+        slowlog::note(context, args, took);
+    }
+    done
 }
 
 /// Refuses a reply that its bound has cut: the client is told so, and what the command has changed.
@@ -79,38 +141,46 @@ fn whole(context: &Context<'_>, out: &Writer<'_>) -> Done {
     )))
 }
 
-fn admitted(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    let known = look_up(args)
-        .and_then(|known| if known.has(table::INTERNAL) { Err(unknown(args)) } else { Ok(known) });
-    let command = match known {
-        Ok(command) => command,
-        Err(failure) => {
-            context.session.spoil();
-            return Err(failure);
-        }
-    };
-    if !context.session.authenticated && !command.has(table::NO_AUTH) {
+/// Returns the command that runs now; `None` if it was queued.
+///
+/// # Errors
+/// The request is refused: no such command, no right to it, no room for what it may add.
+fn admit(context: &mut Context<'_>, args: Args<'_>) -> Result<Option<&'static Command>, Failure> {
+    let command = look_up(args)?;
+    if command.has(spec::INTERNAL) {
+        return Err(unknown(args));
+    }
+    let queues = context.session.queues() && !command.has(spec::NOT_QUEUED);
+    if queues && command.has(spec::NO_MULTI) {
+        return Err(Failure::text("ERR Command not allowed inside a transaction"));
+    }
+    if !context.session.authenticated && !command.has(spec::NO_AUTH) {
         return Err(Failure::text("NOAUTH Authentication required."));
     }
-    if let Err(failure) = acl::permit(context, command, args) {
-        context.session.spoil();
-        return Err(failure);
+    acl::permit(context, command, args)?;
+    // A transaction is carried out as a whole or refused as a whole, so its requests are checked when they are queued, and
+    // once more before the first one runs.
+    let flags = if command.name == "exec" { context.session.queued_flags() } else { command.flags() };
+    check_room(context, flags, queues)?;
+    if !queues {
+        return Ok(Some(command));
     }
-    if context.session.queues() && !command.has(table::NOT_QUEUED) {
-        if command.has(table::NO_MULTI) {
-            context.session.spoil();
-            return Err(Failure::text("ERR Command not allowed inside a transaction"));
-        }
-        // What would be refused is refused now: no part of the transaction is carried out.
-        if let Err(failure) = would_refuse(context, command) {
-            context.session.spoil();
-            return Err(failure);
-        }
-        context.session.queue(args)?;
-        out.simple("QUEUED");
-        return Ok(());
+    context.session.queue(args, command.flags())?;
+    Ok(None)
+}
+
+/// Refuses a request with these flags if there is no room for it or nothing may be changed; evicts keys first if there is more
+/// data than may be.
+pub(crate) fn check_room(context: &mut Context<'_>, flags: u32, queues: bool) -> Done {
+    if let (Some(why), true) = (&context.world.no_writes, flags & spec::WRITE != 0) {
+        return Err(Failure::said(why.clone()));
     }
-    run(context, command, args, out)
+    let grows = flags & spec::DENYOOM != 0;
+    if grows {
+        context.store.check_room()?;
+    }
+    let evicted = evict(context);
+    if grows || queues { evicted } else { Ok(()) }
 }
 
 /// Refuses what the client may not do to a key, as a command of the table.
@@ -123,63 +193,67 @@ pub(crate) fn may(context: &Context<'_>, command: &[u8], key: &[u8]) -> bool {
     context.session.rights.denies(find(command).expect("the table has it"), &[command, key]).is_none()
 }
 
-/// Why a command that changes data would be refused as things are.
-fn would_refuse(context: &Context<'_>, command: &Command) -> Done {
-    match &context.world.no_writes {
-        Some(why) if command.has(table::WRITES) => Err(Failure::said(why.clone())),
-        _ if command.has(table::GROWS) => context.store.check_room(),
-        _ => Ok(()),
-    }
-}
-
-/// The command that a request names.
+/// The command or subcommand that a request names.
+///
+/// # Errors
+/// No such command or subcommand, or a wrong number of words.
 pub(crate) fn look_up(args: Args<'_>) -> Result<&'static Command, Failure> {
-    let name = args[0];
-    let Some(command) = find(name) else { return Err(unknown(args)) };
+    let Some(command) = find_of(args) else {
+        return Err(match find(args[0]).filter(|command| command.has(CONTAINER)) {
+            Some(parent) => unknown_subcommand(parent, args[1]),
+            None => unknown(args),
+        });
+    };
     if !command.takes(args.len()) {
-        let name = command.name.to_ascii_lowercase();
-        return Err(Failure::said(format!("ERR wrong number of arguments for '{name}' command")));
-    }
-    // Commands of two words have rows of their own in Redis.
-    if command.name == "object" && args.len() != 3 && !is(args[1], "HELP") {
-        let sub = String::from_utf8_lossy(args[1]).to_ascii_lowercase();
-        return Err(Failure::said(format!("ERR wrong number of arguments for 'object|{sub}' command")));
+        return Err(wrong_arity(command));
     }
     Ok(command)
 }
 
+fn wrong_arity(command: &Command) -> Failure {
+    Failure::said(format!("ERR wrong number of arguments for '{}' command", command.name))
+}
+
+fn unknown_subcommand(parent: &Command, name: &[u8]) -> Failure {
+    Failure::said(format!(
+        "ERR unknown subcommand '{}'. Try {} HELP.",
+        printed(name),
+        parent.name.to_ascii_uppercase()
+    ))
+}
+
+/// A word of a request as Redis prints it in errors: up to a zero, and 128 bytes at most.
+fn printed(word: &[u8]) -> String {
+    let end = word.iter().position(|&byte| byte == 0).unwrap_or(word.len());
+    String::from_utf8_lossy(&word[..end.min(128)]).into_owned()
+}
+
 fn unknown(args: Args<'_>) -> Failure {
-    // As Redis prints it: up to a zero.
-    let shown = |bytes: &[u8]| {
-        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-        String::from_utf8_lossy(&bytes[..end.min(128)]).into_owned()
-    };
     if let Some(why) = table::refused(args[0]) {
-        return Failure::said(format!("ERR unknown command '{}': {why}", shown(args[0])));
+        return Failure::said(format!("ERR unknown command '{}': {why}", printed(args[0])));
     }
     let mut beginning = String::new();
     for arg in args.iter().skip(1) {
         if beginning.len() >= 128 {
             break;
         }
-        beginning += &format!("'{}' ", shown(&arg[..arg.len().min(128 - beginning.len())]));
+        beginning += &format!("'{}' ", printed(&arg[..arg.len().min(128 - beginning.len())]));
     }
-    Failure::said(format!("ERR unknown command '{}', with args beginning with: {beginning}", shown(args[0])))
+    Failure::said(format!(
+        "ERR unknown command '{}', with args beginning with: {beginning}",
+        printed(args[0])
+    ))
 }
 
 /// Notes the values that a request will ask for, so that they are read together with others; false when there are enough.
 pub(crate) fn want(store: &mut Store, db: u8, args: Args<'_>) -> bool {
-    let Some(command) = find(args[0]).filter(|command| command.takes(args.len())) else { return true };
-    if command.has(table::BLIND) {
-        let (first, last, step) = command.keys;
-        let last = if last < 0 { args.len() - 1 } else { usize::from(last.unsigned_abs()) };
-        let keys =
-            (usize::from(first.unsigned_abs())..=last).step_by(usize::from(step.unsigned_abs()).max(1));
-        keys.filter(|&at| at > 0).for_each(|at| store.want_entry(db, args[at]));
+    let Some(command) = find_of(args).filter(|command| command.takes(args.len())) else { return true };
+    let mut keys = command.keys(args).into_iter().map(|(key, _)| key);
+    if command.has(spec::BLIND) {
+        keys.for_each(|key| store.want_entry(db, key));
         return true;
     }
-    let keys = keys_of(args);
-    keys.unwrap_or_default().into_iter().all(|key| store.want(db, key))
+    keys.all(|key| store.want(db, key))
 }
 
 /// Carries out what a client waits with, once more: what its user may do can have changed since, and its reply has a bound like any other.
@@ -203,7 +277,7 @@ pub(crate) fn run(
 ) -> Done {
     // What an earlier command of a transaction left there is not this one's.
     context.instead = None;
-    if command.has(table::WRITES) {
+    if command.has(spec::WRITE) {
         if let Some(why) = &context.world.no_writes {
             return Err(Failure::said(why.clone()));
         }
@@ -211,8 +285,8 @@ pub(crate) fn run(
         context.world.durable.reserve(bytes).map_err(Failure::said)?;
         // The append log has copies until the end of the turn.
         context.store.give_way(if context.world.durable.has_log() { 3 * bytes } else { bytes });
-        if command.has(table::GROWS) {
-            may_grow(context)?;
+        if command.has(spec::DENYOOM) {
+            context.store.check_room()?;
         }
         context.store.incoming = incoming(command, args);
         let before = context.store.dirty;
@@ -235,7 +309,7 @@ pub(crate) fn run(
 
 /// Bytes that a command may add to a collection, its elements with what they take beside.
 pub(crate) fn incoming(command: &Command, args: Args<'_>) -> usize {
-    if !command.has(table::GROWS) {
+    if !command.has(spec::DENYOOM) {
         return 0;
     }
     // A sorted set has its members twice.
@@ -243,9 +317,11 @@ pub(crate) fn incoming(command: &Command, args: Args<'_>) -> usize {
     args.iter().skip(2).map(|arg| times * arg.len() + ELEMENT_BYTES).sum()
 }
 
-/// Refuses what needs room when there is none, before anything changes; takes keys out when there is too much data.
-fn may_grow(context: &mut Context<'_>) -> Done {
-    context.store.check_room()?;
+/// Evicts keys while there is more data than `maxmemory`.
+///
+/// # Errors
+/// There is too much data, and no key may go.
+fn evict(context: &mut Context<'_>) -> Done {
     let Context { store, world, .. } = context;
     store.evict(&mut |db, key| {
         // A frame has a head of its own for each; with what the command itself has there is room.

@@ -6,10 +6,10 @@ mod flow;
 pub(crate) use carry::{Reading, carry_out_of};
 pub(crate) use flow::Outcome;
 
-use crate::session::Session;
+use crate::session::{Replies, Session};
 use crate::store::Store;
 use crate::stream::Stream;
-use crate::world::World;
+use crate::world::{Traffic, World};
 use flow::{Flow, Step};
 use std::io::{self, ErrorKind};
 use std::time::Instant;
@@ -54,6 +54,7 @@ pub(crate) struct Connection {
     least: usize,
     /// It may have a whole request: it was not looked at since it came, or what it asks for had to wait. Half a request alone is no reason to come back.
     unread: bool,
+    traffic: Traffic,
     /// Bytes of both buffers, as they count among those of all.
     pub(crate) counted: usize,
     out: Vec<u8>,
@@ -85,6 +86,7 @@ impl Connection {
             input: Vec::new(),
             least: 0,
             unread: false,
+            traffic: Traffic::default(),
             counted: 0,
             out: Vec::new(),
             sent: 0,
@@ -102,8 +104,11 @@ impl Connection {
     /// The bytes of its buffers count among those of all, as they are now.
     pub(crate) fn count(&mut self, world: &mut World) {
         let bytes = self.input.capacity() + self.out.capacity() + self.beside() + self.stream.bytes();
+        world.stats.traffic.add(std::mem::take(&mut self.traffic));
         world.buffers = world.buffers - self.counted + bytes;
         self.counted = bytes;
+        let input = (self.input.len(), self.input.capacity());
+        self.session.activity.set_buffers(input, (self.waiting(), self.out.capacity()), bytes);
     }
 
     /// Bytes of what is kept beside its buffers: by the session, and of where the words of a request are.
@@ -148,7 +153,11 @@ impl Connection {
     /// It waits no more: this is what it gets.
     pub(crate) fn deliver(&mut self, reply: &[u8]) {
         self.session.waiting_bytes = None;
-        self.out.extend_from_slice(reply);
+        match self.session.replies {
+            Replies::Off => {}
+            Replies::Skip => self.session.replies = Replies::On,
+            Replies::On | Replies::SkipNext => self.out.extend_from_slice(reply),
+        }
         self.wrote = true;
     }
 
@@ -180,6 +189,7 @@ impl Connection {
                 Step::Read => match self.stream.read(chunk) {
                     Ok(0) => self.at_end = true,
                     Ok(len) => {
+                        self.traffic.read(len);
                         self.last_heard = now;
                         // A read that is shorter than its buffer has emptied the socket.
                         self.readable = self.has_more(len == chunk.len());
@@ -215,6 +225,7 @@ impl Connection {
                     break;
                 }
                 Ok(read) => {
+                    self.traffic.read(read);
                     self.last_heard = now;
                     self.readable = self.has_more(read == len);
                     self.input.extend_from_slice(&chunk[..read]);
@@ -248,6 +259,7 @@ impl Connection {
         if self.input.is_empty() && step == Step::Read {
             // What else may come of it is seen again by who serves.
             if let Ok(len @ 1..) = self.stream.read(chunk) {
+                self.traffic.read(len);
                 self.last_heard = now;
                 self.readable = self.has_more(len == chunk.len());
                 self.keep(store, world, &chunk[..len]);
@@ -336,7 +348,10 @@ impl Connection {
         while self.sent < self.out.len() {
             match self.stream.write(&self.out[self.sent..]) {
                 Ok(0) => return Outcome::Close,
-                Ok(len) => self.sent += len,
+                Ok(len) => {
+                    self.traffic.wrote(len);
+                    self.sent += len;
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return Outcome::Close,

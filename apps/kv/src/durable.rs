@@ -78,6 +78,8 @@ pub(crate) struct Durable {
     /// The number of the log that is written, or of the next.
     pub(crate) number: u64,
     pub(crate) saving: Option<Saving>,
+    /// A snapshot begins as soon as none is under way.
+    pub(crate) save_is_due: bool,
     /// When the last snapshot was complete, in seconds since 1970.
     pub(crate) last_save: i64,
     pub(crate) last_save_failed: Option<String>,
@@ -106,6 +108,7 @@ impl Durable {
             frames: Vec::new(),
             number: 0,
             saving: None,
+            save_is_due: false,
             last_save: 0,
             last_save_failed: None,
             unsaved: 0,

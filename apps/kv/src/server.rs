@@ -20,6 +20,7 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use std::io::{self, ErrorKind, Write as _};
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -339,6 +340,7 @@ impl Turns {
         if self.poll.registry().register(&mut stream, Token(number), interest).is_err() {
             return;
         }
+        let (local, descriptor) = (stream.local_addr().ok(), stream.as_raw_fd());
         let stream = match &self.doors[door].tls {
             None => Stream::plain(stream),
             Some(config) => match Stream::tls(stream, config) {
@@ -351,11 +353,12 @@ impl Turns {
         let user = session.user.clone();
         let shown = Shown {
             address: peer.to_string(),
+            local_address: local.map_or_else(String::new, |address| address.to_string()),
+            descriptor,
             name: String::new(),
-            db: 0,
             since: now,
-            resp: 2,
             user,
+            activity: Arc::clone(&session.activity),
             number,
         };
         world.clients.insert(session.id, shown);
@@ -503,6 +506,7 @@ impl Turns {
     fn tick(&mut self, store: &mut Store, world: &mut World, now: Instant) {
         self.doors.iter_mut().for_each(|door| door.accepts = true);
         world.settle_flush(store);
+        world.measure_rate(store, now);
         self.drop_those_who_must_go(store, world, now);
         if world.active_expiry {
             chores::expire(store);

@@ -1,6 +1,7 @@
 //! What the server knows of one client between its requests.
 
 use crate::acl::User;
+use crate::command::Activity;
 use crate::failure::Failure;
 use crate::guesses::Origin;
 use crate::store::Name;
@@ -22,6 +23,8 @@ const WATCH_BYTES: usize = 128;
 pub(crate) struct Queue {
     pub(crate) requests: Vec<Vec<Vec<u8>>>,
     pub(crate) bytes: usize,
+    /// The flags of all commands in it.
+    flags: u32,
     /// A request was refused: `EXEC` carries nothing out.
     pub(crate) is_spoilt: bool,
 }
@@ -33,8 +36,20 @@ pub(crate) enum Patience {
     Waits,
     /// It says that there is nothing: in a transaction, and where the log is carried out.
     None,
-    /// It waits already, and is tried again.
+    /// The client waits already, and its command is tried again with the key that became ready, which is in
+    /// [`Session::ready_key`].
     Served,
+}
+
+/// Whether a client gets replies (`CLIENT REPLY`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Replies {
+    On,
+    Off,
+    /// The reply of the command that runs, or that waits, is left out.
+    Skip,
+    /// The reply of the next command is left out.
+    SkipNext,
 }
 
 /// One client.
@@ -54,7 +69,10 @@ pub(crate) struct Session {
     pub(crate) origin: Origin,
     pub(crate) queue: Option<Queue>,
     pub(crate) watches: BTreeSet<(u8, Name)>,
+    pub(crate) replies: Replies,
+    pub(crate) activity: Arc<Activity>,
     pub(crate) patience: Patience,
+    pub(crate) ready_key: Option<Vec<u8>>,
     /// What the command that was carried out last waits for.
     pub(crate) waits: Option<Wait>,
     /// Bytes of the request that waits, while one does: nothing more of the client is carried out.
@@ -81,7 +99,10 @@ impl Session {
             origin,
             queue: None,
             watches: BTreeSet::new(),
+            replies: Replies::On,
+            activity: Arc::default(),
             patience: Patience::Waits,
+            ready_key: None,
             waits: None,
             waiting_bytes: None,
             ends: false,
@@ -92,8 +113,8 @@ impl Session {
     /// It begins anew (`RESET`), but for being held up.
     pub(crate) fn reset(&mut self, user: &Arc<User>) {
         let (patience, held_until) = (self.patience, self.held_until);
-        let address = std::mem::take(&mut self.address);
-        *self = Self { patience, held_until, ..Self::new(self.id, address, self.origin, user) };
+        let (address, activity) = (std::mem::take(&mut self.address), Arc::clone(&self.activity));
+        *self = Self { patience, held_until, activity, ..Self::new(self.id, address, self.origin, user) };
     }
 
     /// Bytes of the transaction that it puts together, of the request that waits, and of the keys that it watches, which others know too.
@@ -133,8 +154,14 @@ impl Session {
         }
     }
 
-    pub(crate) fn queue(&mut self, args: &[&[u8]]) -> Result<(), Failure> {
+    /// The flags of all commands of the transaction together.
+    pub(crate) fn queued_flags(&self) -> u32 {
+        self.queue.as_ref().map_or(0, |queue| queue.flags)
+    }
+
+    pub(crate) fn queue(&mut self, args: &[&[u8]], flags: u32) -> Result<(), Failure> {
         let queue = self.queue.as_mut().expect("a transaction is put together");
+        queue.flags |= flags;
         queue.bytes += args.iter().map(|arg| arg.len() + size_of::<Vec<u8>>()).sum::<usize>();
         if queue.requests.len() >= QUEUED_MAX || queue.bytes > QUEUED_BYTES_MAX {
             queue.is_spoilt = true;

@@ -10,6 +10,7 @@ mod ahead;
 mod dead;
 mod encoded;
 mod far;
+mod frequency;
 mod index;
 mod item;
 mod live;
@@ -211,10 +212,10 @@ impl Store {
     /// The entry of a key that has not ended. One that has is taken out.
     fn find(&mut self, db: u8, key: &[u8]) -> Option<(Name, Entry)> {
         let name = self.namer.name(key);
-        let (now, used) = (self.now, clock(self.now));
+        let (now, used) = (self.now, self.use_now());
         let space = self.space_mut(db);
         let entry = space.index.get_mut(name)?;
-        entry.set_used(used);
+        entry.set_used(used.after(entry.used()));
         let entry = *entry;
         if entry.has(Flag::EXPIRES) && space.ends.get(&name).is_some_and(|&end| end <= now) {
             self.before_change(db, name, Some(key));
@@ -386,7 +387,7 @@ impl Store {
 
     /// Writes over a string of this kind that is here and has room; false when it is not, or has not.
     fn set_in_place(&mut self, db: u8, key: &[u8], name: Name, kind: Kind, value: &[u8]) -> bool {
-        let used = clock(self.now);
+        let used = self.use_now();
         let space = self.spaces_of[usize::from(db)];
         let Some(entry) = self.spaces[usize::from(space)].index.get_mut(name) else { return false };
         let At::Log(spot) = Place(entry.place).at() else { return false };
@@ -396,7 +397,7 @@ impl Store {
         let value_len = u32::try_from(value.len()).expect("a room is shorter than 4 GiB");
         record[..place::HEADER_LEN].copy_from_slice(&Header { value_len, ..header }.emit());
         record[from..from + value.len()].copy_from_slice(value);
-        entry.set_used(used);
+        entry.set_used(used.after(entry.used()));
         true
     }
 

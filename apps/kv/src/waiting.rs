@@ -3,7 +3,7 @@
 //! Key type: [`Waiting`]. Whoever came first is served first, key by key, as soon as the command or transaction that made the key is done and before the next one. What is served is kept here until
 //! the server hands it to the connection.
 
-use crate::command::{Context, find, run_again};
+use crate::command::{Context, find, report, run_again};
 use crate::connection::{OUT_PAUSE_MIN, reply_room};
 use crate::session::{Patience, Session};
 use crate::store::{Kind, Name, Store};
@@ -58,6 +58,16 @@ impl Waiting {
     /// Clients that wait.
     pub(crate) fn len(&self) -> usize {
         self.clients.len()
+    }
+
+    /// The number of clients that wait until some time at most.
+    pub(crate) fn len_with_end(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether a client waits.
+    pub(crate) fn waits(&self, id: u64) -> bool {
+        self.clients.contains_key(&id)
     }
 
     /// When the first of them has waited long enough.
@@ -174,27 +184,27 @@ pub(crate) fn serve(store: &mut Store, world: &mut World) {
         for id in ids {
             let Some(kind) = store.kind(name.0, &key) else { break };
             if world.waiting.wants(id, kind) {
-                serve_one(id, store, world);
+                serve_one(id, &key, store, world);
             }
         }
     }
 }
 
-fn serve_one(id: u64, store: &mut Store, world: &mut World) {
+fn serve_one(id: u64, key: &[u8], store: &mut Store, world: &mut World) {
     let Some(mut waiter) = world.waiting.clients.remove(&id) else { return };
     let args: Vec<&[u8]> = waiter.request.iter().map(Vec::as_slice).collect();
     let (before, mut reply) = (store.dirty, Vec::new());
     // Those that are served already have their part.
     let len_max = reply_room(world).saturating_sub(world.waiting.served_bytes).max(OUT_PAUSE_MIN);
     waiter.session.patience = Patience::Served;
+    waiter.session.ready_key = Some(key.to_vec());
     let protocol = waiter.session.protocol;
     let mut out = Writer::bounded(&mut reply, protocol, len_max);
     let mut context = Context { store, session: &mut waiter.session, world, instead: None };
     let command = find(args[0]).expect("it was carried out once");
     if let Err(failure) = run_again(&mut context, command, &args, &mut out) {
         out.take_back(0);
-        out.error(failure.reply());
-        world.stats.errors += 1;
+        report(&mut context, &failure, &mut out);
     }
     if store.dirty != before {
         world.durable.end_frame(store.now());

@@ -1,7 +1,7 @@
 //! What all clients share, beside the data: settings, counts, who watches which key, the append log.
 
 use crate::acl::Acl;
-use crate::command::{Settings, SlowLog};
+use crate::command::{Activity, Settings, SlowLog, Statistics};
 use crate::durable::Durable;
 use crate::failure::Failure;
 use crate::guesses::Guesses;
@@ -9,7 +9,58 @@ use crate::session::Session;
 use crate::store::{Name, Store};
 use crate::waiting::Waiting;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
+
+/// The bytes that came and went at connections, and the calls that read and wrote them.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Traffic {
+    pub(crate) input: u64,
+    pub(crate) output: u64,
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+}
+
+impl Traffic {
+    /// Counts a call that read so many bytes.
+    pub(crate) const fn read(&mut self, len: usize) {
+        self.reads += 1;
+        self.input += len as u64;
+    }
+
+    /// Counts a call that wrote so many bytes.
+    pub(crate) const fn wrote(&mut self, len: usize) {
+        self.writes += 1;
+        self.output += len as u64;
+    }
+
+    /// Adds what was counted elsewhere.
+    pub(crate) const fn add(&mut self, other: Self) {
+        self.input += other.input;
+        self.output += other.output;
+        self.reads += other.reads;
+        self.writes += other.writes;
+    }
+}
+
+/// The rate of commands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate {
+    since: Instant,
+    commands: u64,
+    pub(crate) per_second: u64,
+}
+
+impl Rate {
+    /// Measures again, if the last time was a second ago.
+    fn measure(&mut self, commands: u64, now: Instant) {
+        let millis = u64::try_from(now.duration_since(self.since).as_millis()).unwrap_or(u64::MAX);
+        if millis >= 1000 {
+            self.per_second = commands.saturating_sub(self.commands) * 1000 / millis;
+            (self.since, self.commands) = (now, commands);
+        }
+    }
+}
 
 /// What was counted.
 #[derive(Clone, Copy, Default, Debug)]
@@ -26,17 +77,20 @@ pub(crate) struct Counts {
     pub(crate) held_passwords: u64,
     /// Clients that were let go because they did not end their TLS handshake.
     pub(crate) late_handshakes: u64,
+    pub(crate) traffic: Traffic,
 }
 
 /// A client, as `CLIENT LIST` shows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Shown {
     pub(crate) address: String,
+    pub(crate) local_address: String,
+    /// The descriptor of its socket.
+    pub(crate) descriptor: i32,
     pub(crate) name: String,
-    pub(crate) db: u8,
     pub(crate) since: Instant,
-    pub(crate) resp: u8,
     pub(crate) user: String,
+    pub(crate) activity: Arc<Activity>,
     /// The number of its connection.
     pub(crate) number: usize,
 }
@@ -49,6 +103,7 @@ pub(crate) struct World {
     /// Commands that took long.
     pub(crate) slow: SlowLog,
     pub(crate) stats: Counts,
+    pub(crate) statistics: Statistics,
     pub(crate) clients: BTreeMap<u64, Shown>,
     /// Clients that are to go.
     pub(crate) kill: BTreeSet<u64>,
@@ -63,6 +118,11 @@ pub(crate) struct World {
     pub(crate) no_writes: Option<String>,
     pub(crate) durable: Durable,
     pub(crate) started: Instant,
+    /// The random name of this process.
+    pub(crate) run_id: String,
+    pub(crate) rate: Rate,
+    /// The most bytes of data so far.
+    pub(crate) peak: usize,
     pub(crate) ends: bool,
     /// The port, for `INFO`.
     pub(crate) port: u16,
@@ -92,6 +152,7 @@ impl World {
             acl,
             settings,
             stats: Counts::default(),
+            statistics: Statistics::default(),
             clients: BTreeMap::new(),
             kill: BTreeSet::new(),
             guesses: Guesses::default(),
@@ -102,6 +163,9 @@ impl World {
             no_writes: None,
             durable,
             started: now(),
+            run_id: run_id(),
+            rate: Rate { since: now(), commands: 0, per_second: 0 },
+            peak: 0,
             ends: false,
             port: 0,
             active_expiry: true,
@@ -117,6 +181,17 @@ impl World {
         }
     }
 
+    /// Notes how much data there is, if that is the most so far.
+    pub(crate) fn note_peak(&mut self, store: &Store) {
+        self.peak = self.peak.max(store.data_bytes());
+    }
+
+    /// Measures what `INFO` says of the last second.
+    pub(crate) fn measure_rate(&mut self, store: &Store, now: Instant) {
+        self.note_peak(store);
+        self.rate.measure(self.stats.commands, now);
+    }
+
     /// Looks again what a client's user may do, when that has changed; false when there is no such user any more.
     pub(crate) fn is_current(&self, session: &mut Session) -> bool {
         if session.users_version == self.acl.version {
@@ -126,14 +201,27 @@ impl World {
             session.authenticated = false;
             return false;
         };
-        (session.rights, session.users_version) = (std::sync::Arc::clone(user), self.acl.version);
+        (session.rights, session.users_version) = (Arc::clone(user), self.acl.version);
         true
     }
 
     /// Clients of users that are gone are to go.
     pub(crate) fn drop_sessions_of_no_user(&mut self) {
         let gone = self.clients.iter().filter(|(_, shown)| self.acl.user(&shown.user).is_none());
-        self.kill.extend(gone.map(|(id, _)| *id));
+        let gone: Vec<u64> = gone.map(|(id, _)| *id).collect();
+        gone.into_iter().for_each(|id| self.end_client(id));
+    }
+
+    /// Ends a client: it leaves the list and waits for no key from now on; the next turn closes its connection.
+    pub(crate) fn end_client(&mut self, id: u64) {
+        self.clients.remove(&id);
+        self.waiting.forget(id);
+        self.kill.insert(id);
+    }
+
+    /// Whether a key that the client watches was changed.
+    pub(crate) fn watches_changed(&self, id: u64) -> bool {
+        self.changed_for.contains(&id)
     }
 
     /// Carries out a `flush_all` whose time has come. One that the log has no room for waits.
@@ -198,6 +286,14 @@ impl World {
     pub(crate) fn refuse_writes(&mut self, why: Option<&Failure>) {
         self.no_writes = why.map(|failure| failure.reply().to_owned());
     }
+}
+
+/// Forty random digits.
+fn run_id() -> String {
+    let chance = |_| format!("{:016x}", crate::durable::chance().unwrap_or(0));
+    let mut digits: String = (0..3).map(chance).collect();
+    digits.truncate(40);
+    digits
 }
 
 /// This moment, for what is told of the server's age.

@@ -1,7 +1,8 @@
 //! `ACL`: users, and what each may do.
 
-use super::{Args, Context, Done, count, find, integer, is, look_up};
-use crate::acl::{Denied, Refusal, category_names, hex, in_category, is_category};
+use super::spec::CATEGORIES;
+use super::{Args, Context, Done, all, count, find_of, integer, is, look_up};
+use crate::acl::{Denied, Refusal, hex};
 use crate::failure::Failure;
 use farmem_resp::Writer;
 
@@ -23,9 +24,8 @@ pub(super) fn acl(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_
         ("SETUSER", [name, rules @ ..]) => set_user(context, name, rules, out)?,
         ("DELUSER", [_, ..]) => delete_users(context, rest, out)?,
         ("CAT", []) => {
-            let names: Vec<&str> = category_names().collect();
-            out.array(names.len());
-            names.iter().for_each(|name| out.bulk(name.as_bytes()));
+            out.array(CATEGORIES.len());
+            CATEGORIES.iter().for_each(|name| out.bulk(name.as_bytes()));
         }
         ("CAT", [category]) => category_commands(category, out)?,
         ("GENPASS", [] | [_]) => generate(rest, out)?,
@@ -41,14 +41,6 @@ pub(super) fn acl(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_
         ("SAVE", []) => {
             context.world.acl.save().map_err(|why| Failure::said(format!("ERR {why}")))?;
             out.simple("OK");
-        }
-        ("HELP", []) => {
-            let help = [
-                "CAT", "DELUSER", "DRYRUN", "GENPASS", "GETUSER", "LIST", "LOAD", "LOG", "SAVE", "SETUSER",
-                "USERS", "WHOAMI",
-            ];
-            out.array(help.len());
-            help.iter().for_each(|line| out.simple(line));
         }
         _ => {
             let name = String::from_utf8_lossy(args[1]).into_owned();
@@ -111,11 +103,10 @@ fn delete_users(context: &mut Context<'_>, names: &[&[u8]], out: &mut Writer<'_>
 
 fn category_commands(category: &[u8], out: &mut Writer<'_>) -> Done {
     let name = String::from_utf8_lossy(category).to_ascii_lowercase();
-    if !is_category(&name) {
+    if !CATEGORIES.contains(&name.as_str()) {
         return Err(Failure::said(format!("ERR Unknown category '{}'", String::from_utf8_lossy(category))));
     }
-    let of: Vec<&str> =
-        super::shown().filter(|command| in_category(&name, command)).map(|command| command.name).collect();
+    let of: Vec<&str> = all().filter(|command| command.is_in(&name)).map(|command| command.name).collect();
     out.array(of.len());
     of.iter().for_each(|command| out.bulk(command.as_bytes()));
     Ok(())
@@ -145,7 +136,7 @@ fn try_out(context: &Context<'_>, name: &[u8], request: Args<'_>, out: &mut Writ
     let Some(user) = user else {
         return Err(Failure::said(format!("ERR User '{}' not found", String::from_utf8_lossy(name))));
     };
-    if find(request[0]).is_none() {
+    if find_of(request).is_none() {
         return Err(Failure::said(format!(
             "ERR Command '{}' not found",
             String::from_utf8_lossy(request[0])
@@ -156,11 +147,7 @@ fn try_out(context: &Context<'_>, name: &[u8], request: Args<'_>, out: &mut Writ
         None => out.simple("OK"),
         Some(Denied::Command) => {
             out.bulk(
-                format!(
-                    "This user has no permissions to run the '{}' command",
-                    shown_name(command.name, request)
-                )
-                .as_bytes(),
+                format!("This user has no permissions to run the '{}' command", command.name).as_bytes(),
             );
         }
         Some(Denied::Key(key)) => {
@@ -171,19 +158,6 @@ fn try_out(context: &Context<'_>, name: &[u8], request: Args<'_>, out: &mut Writ
         }
     }
     Ok(())
-}
-
-/// A command as messages name it: with its subcommand, where it has such.
-pub(super) fn shown_name(name: &str, request: Args<'_>) -> String {
-    const WITH_SUBCOMMANDS: &[&str] = &["acl", "client", "command", "config", "object", "slowlog"];
-    match request.get(1) {
-        Some(sub) if WITH_SUBCOMMANDS.contains(&name) => {
-            // It is noted, and may be as long as a value.
-            let sub = String::from_utf8_lossy(&sub[..sub.len().min(128)]).to_ascii_lowercase();
-            format!("{name}|{sub}")
-        }
-        _ => name.to_owned(),
-    }
 }
 
 fn log(context: &mut Context<'_>, args: &[&[u8]], out: &mut Writer<'_>) -> Done {
@@ -232,12 +206,12 @@ fn say_refusal(entry: &Refusal, now: i64, out: &mut Writer<'_>) {
 }
 
 /// Refuses a request that this client's user may not send, and notes that.
-pub(super) fn permit(context: &mut Context<'_>, command: &super::Command, args: Args<'_>) -> Done {
+pub(super) fn permit(context: &mut Context<'_>, command: &'static super::Command, args: Args<'_>) -> Done {
     if !context.world.is_current(context.session) {
         return Err(Failure::text("NOAUTH Authentication required: this client's user is gone."));
     }
     let Some(denied) = context.session.rights.denies(command, args) else { return Ok(()) };
-    let name = shown_name(command.name, args);
+    let name = command.name.to_owned();
     let (reason, object, text) = match denied {
         Denied::Command => {
             let text = format!("NOPERM this user has no permissions to run the '{name}' command");

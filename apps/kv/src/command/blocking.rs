@@ -45,6 +45,15 @@ fn nothing(
     }
 }
 
+/// The keys that a command looks at: all of them, or for a client that waits the one that became ready.
+fn ready_keys<'a>(context: &Context<'_>, keys: &'a [&'a [u8]]) -> Vec<&'a [u8]> {
+    let is_ready = |key: &&&[u8]| match (context.session.patience, &context.session.ready_key) {
+        (Patience::Served, Some(ready)) => **key == ready.as_slice(),
+        _ => true,
+    };
+    keys.iter().filter(is_ready).copied().collect()
+}
+
 /// A key of another kind is an error, but for a client that waits: it waits on.
 fn or_waits<T>(context: &Context<'_>, found: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
     match found {
@@ -61,7 +70,7 @@ fn instead(context: &mut Context<'_>, words: &[&[u8]]) {
 fn pop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, left: bool) -> Done {
     let (keys, last) = (&args[1..args.len() - 1], args[args.len() - 1]);
     let timeout = timeout(last)?;
-    for key in keys {
+    for key in ready_keys(context, keys) {
         let found = take_first(context, key, left, 1);
         if let Some(some) = or_waits(context, found)? {
             instead(context, &[if left { b"LPOP" } else { b"RPOP" }, key]);
@@ -163,7 +172,7 @@ fn pop_elements(
     several: &Several<'_>,
     out: &mut Writer<'_>,
 ) -> Result<bool, Failure> {
-    for key in several.keys {
+    for key in ready_keys(context, several.keys) {
         let found = take_first(context, key, several.front, several.wanted);
         let Some(some) = or_waits(context, found)? else { continue };
         let name: &[u8] = if several.front { b"LPOP" } else { b"RPOP" };
@@ -188,7 +197,7 @@ fn lowest(arg: &[u8]) -> Result<bool, Failure> {
 fn pop_member(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, low: bool) -> Done {
     let (keys, last) = (&args[1..args.len() - 1], args[args.len() - 1]);
     let timeout = timeout(last)?;
-    for key in keys {
+    for key in ready_keys(context, keys) {
         let found = take_lowest(context, key, low, 1);
         if let Some(some) = or_waits(context, found)? {
             let (score, member) = &some[0];
@@ -218,7 +227,7 @@ fn pop_members(
     several: &Several<'_>,
     out: &mut Writer<'_>,
 ) -> Result<bool, Failure> {
-    for key in several.keys {
+    for key in ready_keys(context, several.keys) {
         let found = take_lowest(context, key, several.front, several.wanted);
         let Some(some) = or_waits(context, found)? else { continue };
         let name: &[u8] = if several.front { b"ZPOPMIN" } else { b"ZPOPMAX" };

@@ -43,9 +43,15 @@ pub(super) fn scan_of<'a>(
 }
 
 /// Numbers below `len` that chance names: `wanted` different ones at most, or exactly as many as its size when it is negative, the same ones perhaps several times.
-pub(super) fn random_indexes(rng: &mut Rng, len: usize, wanted: i64) -> Result<Vec<usize>, Failure> {
+pub(super) fn random_indexes(
+    rng: &mut Rng,
+    len: usize,
+    wanted: i64,
+    in_pairs: bool,
+) -> Result<Vec<usize>, Failure> {
     // As Redis: the reply would be longer than memory.
-    if !(i64::MIN / 2..=i64::MAX / 2).contains(&wanted) {
+    let most = if in_pairs { i64::MAX / 2 } else { i64::MAX };
+    if !(-most..=most).contains(&wanted) {
         return Err(Failure::text("ERR value is out of range"));
     }
     if len == 0 {

@@ -159,6 +159,9 @@ pub(super) fn hincrby(context: &mut Context<'_>, args: Args<'_>, out: &mut Write
 
 pub(super) fn hincrbyfloat(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let by = LongDouble::parse(args[3]).ok_or(Failure::NOT_FLOAT)?;
+    if !by.is_finite() {
+        return Err(Failure::text("ERR value is NaN or Infinity"));
+    }
     let sum = change(context, args[1], true, |hash| {
         let old = hash.get(args[2]).map(|value| &**value);
         let new = super::numbers::sum(old, by, Failure::text("ERR hash value is not a float"));
@@ -180,7 +183,7 @@ pub(super) fn hrandfield(context: &mut Context<'_>, args: Args<'_>, out: &mut Wr
     };
     let wanted = args.get(2).map(|arg| integer(arg)).transpose()?;
     let len = read(context, args[1])?.map_or(0, IndexMap::len);
-    let chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1))?;
+    let chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1), with_values)?;
     let hash = read(context, args[1])?;
     let pair = |at: usize| hash.and_then(|hash| hash.get_index(at)).expect("it is below the length");
     if wanted.is_none() {

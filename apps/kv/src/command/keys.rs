@@ -343,47 +343,37 @@ pub(super) fn swapdb(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
 }
 
 pub(super) fn object(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    let db = context.db();
-    if is(args[1], "HELP") {
-        let help = ["OBJECT ENCODING <key>", "OBJECT IDLETIME <key>", "OBJECT REFCOUNT <key>"];
-        out.array(help.len());
-        help.iter().for_each(|line| out.simple(line));
-        return Ok(());
-    }
-    let known = ["ENCODING", "REFCOUNT", "IDLETIME", "FREQ"].into_iter().find(|name| is(args[1], name));
-    let (Some(known), [_, what, key]) = (known, args) else {
-        let name = String::from_utf8_lossy(args[1]).into_owned();
-        return Err(match known {
-            Some(known) => Failure::said(format!(
-                "ERR wrong number of arguments for 'object|{}' command",
-                known.to_lowercase()
-            )),
-            None => Failure::said(format!("ERR unknown subcommand '{name}'. Try OBJECT HELP.")),
-        });
-    };
-    if context.store.kind(db, key).is_none() {
+    let (what, key, db) = (args[1], args[2], context.db());
+    // To ask for these is no use of the key.
+    let Some((idle, frequency)) = context.store.last_use(db, key) else {
         out.null();
         return Ok(());
-    }
-    if is(what, "ENCODING") {
-        let name = encoding(context, key)?;
-        out.bulk(name.as_bytes());
-    } else if is(what, "REFCOUNT") {
-        out.integer(1);
-    } else if is(what, "IDLETIME") {
-        out.integer(0);
-    } else {
-        debug_assert_eq!(known, "FREQ", "the others are answered");
-        return Err(Failure::text(
-            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.",
-        ));
+    };
+    let is_lfu = context.store.memory.policy.is_lfu();
+    match () {
+        () if is(what, "ENCODING") => {
+            let name = encoding(context, key)?;
+            out.bulk(name.as_bytes());
+        }
+        () if is(what, "REFCOUNT") => out.integer(1),
+        () if is(what, "IDLETIME") && is_lfu => {
+            return Err(Failure::text(
+                "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.",
+            ));
+        }
+        () if is(what, "IDLETIME") => out.integer(idle.into()),
+        () if is_lfu => out.integer(frequency.into()),
+        () => {
+            return Err(Failure::text(
+                "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.",
+            ));
+        }
     }
     Ok(())
 }
 
 /// The name that Redis 7.0 has for how such a value is kept.
 fn encoding(context: &mut Context<'_>, key: &[u8]) -> Result<&'static str, Failure> {
-    const SHORT: usize = 64;
     let db = context.db();
     if context.store.kind(db, key) == Some(Kind::String) {
         let value = context.store.string(db, key)?.unwrap_or(&[]);
@@ -394,18 +384,30 @@ fn encoding(context: &mut Context<'_>, key: &[u8]) -> Result<&'static str, Failu
         });
     }
     let Some(value) = context.store.collection(db, key, None)? else { return Err(Failure::NO_KEY) };
-    let few = value.len() <= 128;
+    let limit = |name| context.world.settings.encoding_limit(name);
+    let few = |name| value.len() <= limit(name);
+    let (in_hash, in_sorted) = (limit("hash-max-listpack-value"), limit("zset-max-listpack-value"));
     Ok(match value {
         Value::List(_) => "quicklist",
-        Value::Set(set) if set.len() <= 512 && set.iter().all(|member| integer(member).is_ok()) => "intset",
+        Value::Set(set)
+            if few("set-max-intset-entries") && set.iter().all(|member| integer(member).is_ok()) =>
+        {
+            "intset"
+        }
         Value::Set(_) => "hashtable",
         Value::Hash(hash)
-            if few && hash.iter().all(|(field, value)| field.len().max(value.len()) <= SHORT) =>
+            if few("hash-max-listpack-entries")
+                && hash.iter().all(|(field, value)| field.len().max(value.len()) <= in_hash) =>
         {
             "listpack"
         }
         Value::Hash(_) => "hashtable",
-        Value::Sorted(sorted) if few && sorted.iter().all(|(_, member)| member.len() <= SHORT) => "listpack",
+        Value::Sorted(sorted)
+            if few("zset-max-listpack-entries")
+                && sorted.iter().all(|(_, member)| member.len() <= in_sorted) =>
+        {
+            "listpack"
+        }
         Value::Sorted(_) => "skiplist",
     })
 }

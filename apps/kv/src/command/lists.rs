@@ -63,6 +63,10 @@ pub(super) fn rpushx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
 
 fn pop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, left: bool) -> Done {
     let wanted = match args.get(2) {
+        Some(_) if args.len() > 3 => {
+            let name = if left { "lpop" } else { "rpop" };
+            return Err(Failure::said(format!("ERR wrong number of arguments for '{name}' command")));
+        }
         Some(arg) => {
             let wanted = integer(arg).ok().and_then(|wanted| usize::try_from(wanted).ok());
             Some(wanted.ok_or(Failure::text("ERR value is out of range, must be positive"))?)
@@ -177,10 +181,10 @@ pub(super) fn ltrim(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     let (first, last) = (integer(args[2])?, integer(args[3])?);
     change(context, args[1], false, |list| {
         let range = range_of(first, last, list.len());
-        let changed = range.len() != list.len();
         list.truncate(range.end);
         list.drain(..range.start.min(list.len()));
-        ((), changed)
+        // Clients that watch the list are told also when it keeps all elements, as in Redis.
+        ((), true)
     })?;
     out.simple("OK");
     Ok(())

@@ -46,6 +46,10 @@ impl LongDouble {
         (read.value.is_finite() && !vanished).then_some(Self(read.value))
     }
 
+    pub(super) fn is_finite(self) -> bool {
+        self.0.is_finite()
+    }
+
     /// The sum, where it is finite.
     pub(super) fn plus(self, other: Self) -> Option<Self> {
         let sum = self.0.add_r(other.0, Round::NearestTiesToEven).value;

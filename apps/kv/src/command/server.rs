@@ -9,11 +9,11 @@ pub(super) use config::config;
 pub(crate) use glob::glob;
 pub(super) use info::info;
 
+use super::client::{client_name, show};
 use super::keys::database;
-use super::table::{FAST, GROWS, READS, WRITES, shown};
-use super::{Args, Command, Context, Done, count, find, integer, is};
+use super::{Args, Context, Done, count, integer, is};
 use crate::failure::Failure;
-use crate::session::Session;
+use crate::session::Patience;
 use crate::store::CHUNK;
 use farmem_resp::{Protocol, Writer};
 
@@ -152,202 +152,6 @@ pub(super) fn hello(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
 /// The version of Redis whose commands and texts these are: clients choose by it what they send.
 pub(super) const REDIS_VERSION: &str = "7.0.15";
 
-/// Bytes of a client's name at most: it stands in lists and logs.
-const NAME_LEN_MAX: usize = 512;
-
-fn client_name(arg: &[u8]) -> Result<String, Failure> {
-    if arg.len() > NAME_LEN_MAX {
-        return Err(Failure::text("ERR Client names have at most 512 bytes."));
-    }
-    if !arg.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
-        return Err(Failure::text("ERR Client names cannot contain spaces, newlines or special characters."));
-    }
-    Ok(String::from_utf8_lossy(arg).into_owned())
-}
-
-fn client_line(id: u64, shown: &crate::world::Shown) -> String {
-    format!(
-        "id={id} addr={} name={} age={} db={} resp={} user={}",
-        shown.address,
-        shown.name,
-        shown.since.elapsed().as_secs(),
-        shown.db,
-        shown.resp,
-        shown.user
-    )
-}
-
-fn show(context: &mut Context<'_>) {
-    let Session { id, db, protocol, name, user, .. } = &*context.session;
-    if let Some(shown) = context.world.clients.get_mut(id) {
-        shown.name.clone_from(name);
-        shown.user.clone_from(user);
-        shown.db = *db;
-        shown.resp = if *protocol == Protocol::Resp2 { 2 } else { 3 };
-    }
-}
-
-pub(super) fn client(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    show(context);
-    match args {
-        [_, what] if is(what, "ID") => out.integer(i64::try_from(context.session.id).unwrap_or(i64::MAX)),
-        [_, what] if is(what, "GETNAME") => match context.session.name.as_str() {
-            "" => out.null(),
-            name => out.bulk(name.as_bytes()),
-        },
-        [_, what, name] if is(what, "SETNAME") => {
-            context.session.name = client_name(name)?;
-            out.simple("OK");
-        }
-        [_, what, _, _] if is(what, "SETINFO") => out.simple("OK"),
-        [_, what] if is(what, "INFO") => {
-            let id = context.session.id;
-            let line = context.world.clients.get(&id).map(|shown| client_line(id, shown) + "\n");
-            out.verbatim(*b"txt", line.unwrap_or_default().as_bytes());
-        }
-        [_, what, id, how @ ..] if is(what, "UNBLOCK") && how.len() < 2 => {
-            let with_error = match how {
-                [] => false,
-                [how] if is(how, "TIMEOUT") => false,
-                [how] if is(how, "ERROR") => true,
-                _ => return Err(Failure::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
-            };
-            let id = u64::try_from(integer(id)?).unwrap_or(0);
-            out.integer(i64::from(context.world.waiting.unblock(id, with_error)));
-        }
-        [_, what, ..] if is(what, "LIST") => {
-            let lines: String =
-                context.world.clients.iter().map(|(id, shown)| client_line(*id, shown) + "\n").collect();
-            out.verbatim(*b"txt", lines.as_bytes());
-        }
-        [_, what, rest @ ..] if is(what, "KILL") => kill(context, rest, out)?,
-        [_, what, _] if is(what, "NO-EVICT") || is(what, "NO-TOUCH") => out.simple("OK"),
-        [_, what, ..] => {
-            let name = String::from_utf8_lossy(what).into_owned();
-            return Err(Failure::said(format!(
-                "ERR unknown subcommand or wrong number of arguments for '{name}'. Try CLIENT HELP."
-            )));
-        }
-        _ => return Err(Failure::SYNTAX),
-    }
-    Ok(())
-}
-
-fn kill(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    let by_address = |address: &[u8]| {
-        let found = context.world.clients.iter().filter(|(_, shown)| shown.address.as_bytes() == address);
-        found.map(|(id, _)| *id).collect::<Vec<_>>()
-    };
-    let (ids, old) = match args {
-        [address] => (by_address(address), true),
-        [word, address] if is(word, "ADDR") => (by_address(address), false),
-        [word, id] if is(word, "ID") => {
-            let id = integer(id).ok().and_then(|id| u64::try_from(id).ok());
-            let id = id.ok_or(Failure::text("ERR client-id should be greater than 0"))?;
-            (context.world.clients.contains_key(&id).then_some(id).into_iter().collect(), false)
-        }
-        _ => return Err(Failure::SYNTAX),
-    };
-    if old && ids.is_empty() {
-        return Err(Failure::text("ERR No such client"));
-    }
-    context.world.kill.extend(&ids);
-    if old {
-        out.simple("OK");
-    } else {
-        out.integer(count(ids.len()));
-    }
-    Ok(())
-}
-
-fn describe(command: &Command, out: &mut Writer<'_>) {
-    out.array(7);
-    out.bulk(command.name.as_bytes());
-    out.integer(command.arity.into());
-    let flags = [(WRITES, "write"), (READS, "readonly"), (GROWS, "denyoom"), (FAST, "fast")];
-    let has: Vec<&str> = flags.iter().filter(|(flag, _)| command.has(*flag)).map(|(_, name)| *name).collect();
-    out.set(has.len());
-    has.iter().for_each(|name| out.simple(name));
-    let (first, last, step) = command.keys;
-    [first, last, step].into_iter().for_each(|number| out.integer(number.into()));
-    out.array(0);
-}
-
-pub(super) fn command(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    match args {
-        [_] => {
-            out.array(shown().count());
-            shown().for_each(|command| describe(command, out));
-        }
-        [_, what] if is(what, "COUNT") => out.integer(count(shown().count())),
-        [_, what] if is(what, "LIST") => {
-            out.array(shown().count());
-            shown().for_each(|command| out.bulk(command.name.as_bytes()));
-        }
-        [_, what, names @ ..] if is(what, "INFO") => {
-            out.array(names.len());
-            names.iter().for_each(|name| match find(name) {
-                Some(command) => describe(command, out),
-                None => out.null_array(),
-            });
-        }
-        [_, what, names @ ..] if is(what, "DOCS") => {
-            let wanted =
-                shown().filter(|row| names.is_empty() || names.iter().any(|name| is(name, row.name)));
-            let wanted: Vec<&Command> = wanted.collect();
-            out.map(wanted.len());
-            for command in wanted {
-                out.bulk(command.name.as_bytes());
-                out.map(1);
-                out.bulk(b"summary");
-                out.bulk(b"as Redis has it; see docs/kv.md");
-            }
-        }
-        [_, what, request @ ..] if is(what, "GETKEYS") && !request.is_empty() => {
-            let keys = keys_of(request).ok_or(Failure::text("ERR Invalid command specified"))?;
-            if keys.is_empty() {
-                return Err(Failure::text("ERR The command has no key arguments"));
-            }
-            out.array(keys.len());
-            keys.iter().for_each(|key| out.bulk(key));
-        }
-        [_, what, ..] => {
-            let name = String::from_utf8_lossy(what).into_owned();
-            return Err(Failure::said(format!("ERR unknown subcommand '{name}'. Try COMMAND HELP.")));
-        }
-        [] => unreachable!("a request has a word"),
-    }
-    Ok(())
-}
-
-/// The keys of a request, as its command's row says; `None` of an unknown one.
-pub(crate) fn keys_of<'a>(request: &[&'a [u8]]) -> Option<Vec<&'a [u8]>> {
-    let (first, last, step) = find(request.first()?)?.keys;
-    let first = usize::try_from(first).ok().filter(|&first| first > 0);
-    let Some(first) = first else { return Some(counted_keys(request).collect()) };
-    let last = if last < 0 {
-        request.len().checked_sub(usize::from(last.unsigned_abs()))?
-    } else {
-        usize::from(last.unsigned_abs())
-    };
-    let step = usize::from(step.unsigned_abs()).max(1);
-    let keys = (first..=last).step_by(step).filter_map(|at| request.get(at).copied());
-    let stored = is(request[0], "SORT").then(|| super::sort::stores_in(request)).flatten();
-    Some(keys.chain(counted_keys(request)).chain(stored).collect())
-}
-
-/// The keys whose number stands in front of them.
-fn counted_keys<'a>(request: &[&'a [u8]]) -> impl Iterator<Item = &'a [u8]> {
-    const BY_FIRST: &[&str] = &["lmpop", "sintercard", "zunion", "zinter", "zdiff", "zintercard", "zmpop"];
-    const BY_SECOND: &[&str] = &["blmpop", "bzmpop", "zunionstore", "zinterstore", "zdiffstore"];
-    let among = |names: &[&str]| names.iter().any(|name| is(request[0], name));
-    let at = if among(BY_FIRST) { Some(1) } else { among(BY_SECOND).then_some(2) };
-    let count =
-        at.and_then(|at| integer(request.get(at)?).ok()).and_then(|count| usize::try_from(count).ok());
-    let from = at.map_or(request.len(), |at| (at + 1).min(request.len()));
-    request[from..].iter().copied().take(count.unwrap_or(0))
-}
-
 pub(super) fn debug(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     match args {
         [_, what, on] if is(what, "SET-ACTIVE-EXPIRE") => {
@@ -376,6 +180,12 @@ pub(super) fn debug(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     Ok(())
 }
 
+/// `MODULE LIST`: this server loads no modules.
+pub(super) fn module(_: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+    out.array(0);
+    Ok(())
+}
+
 pub(super) fn memory(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     match args {
         [_, what, key, ..] if is(what, "USAGE") => {
@@ -385,6 +195,7 @@ pub(super) fn memory(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
                 None => out.null(),
             }
         }
+        [_, what] if is(what, "STATS") => memory_stats(context, out),
         [_, what] if is(what, "PURGE") => out.simple("OK"),
         [_, what] if is(what, "DOCTOR") => {
             out.verbatim(*b"txt", format!("see INFO memory; a chunk has {CHUNK} bytes").as_bytes())
@@ -396,6 +207,45 @@ pub(super) fn memory(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
         }
     }
     Ok(())
+}
+
+/// The parts of memory, under Redis's names as far as this server has them.
+fn memory_stats(context: &mut Context<'_>, out: &mut Writer<'_>) {
+    context.world.note_peak(context.store);
+    let (store, world) = (&*context.store, &*context.world);
+    let (used, index) = (store.data_bytes(), store.index_bytes());
+    let dbs = 0..u8::try_from(crate::store::SPACES).expect("few databases");
+    let dbs: Vec<u8> = dbs.filter(|&db| store.len(db) > 0).collect();
+    let keys: usize = dbs.iter().map(|&db| store.len(db)).sum();
+    let data = used.saturating_sub(index);
+    out.map(14 + dbs.len());
+    let number = |name: &str, number: usize, out: &mut Writer<'_>| {
+        out.bulk(name.as_bytes());
+        out.integer(count(number));
+    };
+    number("peak.allocated", world.peak, out);
+    number("total.allocated", used, out);
+    number("startup.allocated", 0, out);
+    number("replication.backlog", 0, out);
+    number("clients.slaves", 0, out);
+    number("clients.normal", world.buffers, out);
+    number("cluster.links", 0, out);
+    number("aof.buffer", world.durable.buffered(), out);
+    for db in dbs {
+        out.bulk(format!("db.{db}").as_bytes());
+        out.map(2);
+        let entries = store.space(db);
+        number("overhead.hashtable.main", entries.index.bytes(), out);
+        number("overhead.hashtable.expires", entries.ends.len() * size_of::<i64>(), out);
+    }
+    number("overhead.total", index, out);
+    number("keys.count", keys, out);
+    number("keys.bytes-per-key", used.checked_div(keys).unwrap_or(0), out);
+    number("dataset.bytes", data, out);
+    for (name, part, whole) in [("dataset.percentage", data, used), ("peak.percentage", used, world.peak)] {
+        out.bulk(name.as_bytes());
+        out.double(if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 });
+    }
 }
 
 pub(super) fn role(_: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
@@ -413,12 +263,19 @@ pub(super) fn wait(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) ->
     Ok(())
 }
 
-fn begin_save(context: &mut Context<'_>) -> Done {
+/// Begins a snapshot; within a transaction, when that has ended.
+fn begin_save(context: &mut Context<'_>) -> Result<bool, Failure> {
     if context.world.durable.saving.is_some() {
         return Err(Failure::text("ERR Background save already in progress"));
     }
+    // A snapshot has all of a transaction or nothing.
+    if context.session.patience == Patience::None && context.world.durable.dir().is_some() {
+        context.world.durable.save_is_due = true;
+        return Ok(false);
+    }
     crate::saving::begin(context.store, &mut context.world.durable)
-        .map_err(|error| Failure::said(format!("ERR {error}")))
+        .map_err(|error| Failure::said(format!("ERR {error}")))?;
+    Ok(true)
 }
 
 pub(super) fn save(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
@@ -429,15 +286,29 @@ pub(super) fn save(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>)
     Ok(())
 }
 
-pub(super) fn bgsave(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
-    begin_save(context)?;
-    out.simple("Background saving started");
+pub(super) fn bgsave(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let schedules = match args {
+        [_] => false,
+        [_, how] if is(how, "SCHEDULE") => true,
+        _ => return Err(Failure::SYNTAX),
+    };
+    if schedules && context.world.durable.saving.is_some() {
+        context.world.durable.save_is_due = true;
+        out.simple("Background saving scheduled");
+        return Ok(());
+    }
+    let begun = begin_save(context)?;
+    out.simple(if begun { "Background saving started" } else { "Background saving scheduled" });
     Ok(())
 }
 
 pub(super) fn bgrewriteaof(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
-    begin_save(context)?;
-    out.simple("Background append only file rewriting started");
+    let begun = begin_save(context)?;
+    out.simple(if begun {
+        "Background append only file rewriting started"
+    } else {
+        "Background append only file rewriting scheduled"
+    });
     Ok(())
 }
 

@@ -99,7 +99,7 @@ pub(super) fn srandmember(context: &mut Context<'_>, args: Args<'_>, out: &mut W
     }
     let wanted = args.get(2).map(|arg| integer(arg)).transpose()?;
     let len = read(context, args[1])?.map_or(0, IndexSet::len);
-    let chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1))?;
+    let chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1), false)?;
     let set = read(context, args[1])?;
     let member = |at: usize| set.and_then(|set| set.get_index(at)).expect("it is below the length");
     if wanted.is_none() {
@@ -124,7 +124,7 @@ pub(super) fn spop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
         _ => return Err(Failure::SYNTAX),
     };
     let len = read(context, args[1])?.map_or(0, IndexSet::len);
-    let mut chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1))?;
+    let mut chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1), false)?;
     // The log names those that chance has chosen: there must be room for their names before they go.
     if let Some(set) = read(context, args[1])? {
         let bytes: usize =

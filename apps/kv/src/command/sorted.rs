@@ -249,7 +249,7 @@ pub(super) fn zrandmember(context: &mut Context<'_>, args: Args<'_>, out: &mut W
     };
     let wanted = args.get(2).map(|arg| integer(arg)).transpose()?;
     let len = read(context, args[1])?.map_or(0, Ranked::len);
-    let chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1))?;
+    let chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1), with_scores)?;
     let sorted = read(context, args[1])?;
     let pair = |at: usize| sorted.and_then(|sorted| sorted.nth(at)).expect("it is below the length");
     if wanted.is_none() {
@@ -450,18 +450,18 @@ pub(super) fn zinter(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
 }
 
 pub(super) fn zintercard(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    let size = |arg: &[u8]| integer(arg).ok().and_then(|size| usize::try_from(size).ok());
-    let keys = size(args[1]).filter(|&keys| keys > 0);
-    let keys = keys.ok_or(Failure::text("ERR numkeys should be greater than 0"))?;
-    let rest = args.get(2 + keys..).ok_or(Failure::SYNTAX)?;
+    let keys = usize::try_from(integer(args[1])?).unwrap_or(0);
+    let rest = args.get(2usize.saturating_add(keys)..).unwrap_or(&[]);
+    let named = &args[1..args.len() - rest.len()];
+    let combine = combine_options(context, named, "zintercard", Operation::Intersection, false)?;
     let limit = match rest {
         [] => 0,
         [word, limit] if is(word, "LIMIT") => {
-            size(limit).ok_or(Failure::text("ERR LIMIT can't be negative"))?
+            let limit = integer(limit).ok().and_then(|limit| usize::try_from(limit).ok());
+            limit.ok_or(Failure::text("ERR LIMIT can't be negative"))?
         }
         _ => return Err(Failure::SYNTAX),
     };
-    let combine = combine_options(context, &args[1..2 + keys], "zintercard", Operation::Intersection, false)?;
     let len = combined(context, &combine, Operation::Intersection)?.len();
     out.integer(count(if limit == 0 { len } else { len.min(limit) }));
     Ok(())

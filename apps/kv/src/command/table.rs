@@ -1,264 +1,381 @@
 //! The table of commands.
 
+use super::spec::*;
 use super::{
-    Args, Context, Done, blocking, hashes, keys, lcs, lists, numbers, server, sets, slowlog, sort, sorted,
-    sorted_ranges, strings, transactions,
+    acl, blocking, client, hashes, help, introspection, keys as keyspace, latency, lcs, lists, numbers,
+    server, sets, slowlog, sort, sorted, sorted_ranges, strings, transactions,
 };
-use farmem_resp::Writer;
 use std::sync::LazyLock;
 
-/// It may change data.
-pub(crate) const WRITES: u16 = 1;
-/// It reads data.
-pub(crate) const READS: u16 = 2;
-/// It may need room (`denyoom`).
-pub(crate) const GROWS: u16 = 4;
-/// It takes constant or logarithmic time.
-pub(crate) const FAST: u16 = 8;
-/// A client that has not said who it is may send it.
-pub(crate) const NO_AUTH: u16 = 16;
-/// It is refused in a transaction.
-pub(crate) const NO_MULTI: u16 = 32;
-/// It is carried out at once also in a transaction.
-pub(crate) const NOT_QUEUED: u16 = 64;
-/// It asks for no value of its keys: whether they are there, and when they end, is known here.
-pub(crate) const BLIND: u16 = 128;
-/// It is the append log's, and no client's.
-pub(crate) const INTERNAL: u16 = 256;
-
-type Run = fn(&mut Context<'_>, Args<'_>, &mut Writer<'_>) -> Done;
-
-/// A command.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Command {
-    pub(crate) name: &'static str,
-    /// Words that it has, itself included; at least so many when it is negative.
-    pub(crate) arity: i8,
-    pub(crate) flags: u16,
-    /// Its first key, its last (from the end when it is negative), and the step between them.
-    pub(crate) keys: (i8, i8, i8),
-    pub(crate) run: Run,
-}
-
-impl Command {
-    pub(crate) const fn has(&self, flag: u16) -> bool {
-        self.flags & flag != 0
-    }
-
-    /// It reads data.
-    pub(crate) const fn reads(&self) -> bool {
-        self.has(READS)
-    }
-
-    /// It may change data.
-    pub(crate) const fn writes(&self) -> bool {
-        self.has(WRITES)
-    }
-
-    /// It answers by the values of its keys, whether it changes them or not.
-    pub(crate) const fn reads_values(&self) -> bool {
-        self.has(READS) || (self.has(WRITES) && !self.has(BLIND))
-    }
-
-    pub(crate) const fn is_fast(&self) -> bool {
-        self.has(FAST)
-    }
-
-    /// Every client may send it, whoever it is.
-    pub(crate) const fn is_for_all(&self) -> bool {
-        self.has(NO_AUTH)
-    }
-
-    /// True when it may have so many words.
-    pub(crate) fn takes(&self, words: usize) -> bool {
-        let least = usize::from(self.arity.unsigned_abs());
-        if self.arity < 0 { words >= least } else { words == least }
-    }
-}
-
-const fn row(name: &'static str, arity: i8, flags: u16, keys: (i8, i8, i8), run: Run) -> Command {
-    Command { name, arity, flags, keys, run }
-}
-
-/// All commands.
-pub(crate) const TABLE: &[Command] = &[
-    row("get", 2, READS | FAST, (1, 1, 1), strings::get),
-    row("farmem.item", 4, WRITES | GROWS | BLIND | INTERNAL, (1, 1, 1), crate::memcached::item),
-    row("set", -3, WRITES | GROWS | BLIND, (1, 1, 1), strings::set),
-    row("setnx", 3, WRITES | GROWS | FAST | BLIND, (1, 1, 1), strings::setnx),
-    row("setex", 4, WRITES | GROWS | BLIND, (1, 1, 1), strings::setex),
-    row("psetex", 4, WRITES | GROWS | BLIND, (1, 1, 1), strings::psetex),
-    row("getset", 3, WRITES | GROWS | FAST, (1, 1, 1), strings::getset),
-    row("getdel", 2, WRITES | FAST, (1, 1, 1), strings::getdel),
-    row("getex", -2, WRITES | FAST, (1, 1, 1), strings::getex),
-    row("mget", -2, READS | FAST, (1, -1, 1), strings::mget),
-    row("mset", -3, WRITES | GROWS | BLIND, (1, -1, 2), strings::mset),
-    row("msetnx", -3, WRITES | GROWS | BLIND, (1, -1, 2), strings::msetnx),
-    row("strlen", 2, READS | FAST, (1, 1, 1), strings::strlen),
-    row("append", 3, WRITES | GROWS | FAST, (1, 1, 1), strings::append),
-    row("setrange", 4, WRITES | GROWS, (1, 1, 1), strings::setrange),
-    row("getrange", 4, READS, (1, 1, 1), strings::getrange),
-    row("substr", 4, READS, (1, 1, 1), strings::getrange),
-    row("incr", 2, WRITES | GROWS | FAST, (1, 1, 1), numbers::incr),
-    row("decr", 2, WRITES | GROWS | FAST, (1, 1, 1), numbers::decr),
-    row("incrby", 3, WRITES | GROWS | FAST, (1, 1, 1), numbers::incrby),
-    row("decrby", 3, WRITES | GROWS | FAST, (1, 1, 1), numbers::decrby),
-    row("incrbyfloat", 3, WRITES | GROWS | FAST, (1, 1, 1), numbers::incrbyfloat),
-    row("del", -2, WRITES | BLIND, (1, -1, 1), keys::del),
-    row("unlink", -2, WRITES | FAST | BLIND, (1, -1, 1), keys::del),
-    row("exists", -2, READS | FAST | BLIND, (1, -1, 1), keys::exists),
-    row("touch", -2, READS | FAST | BLIND, (1, -1, 1), keys::exists),
-    row("type", 2, READS | FAST | BLIND, (1, 1, 1), keys::kind),
-    row("expire", -3, WRITES | FAST | BLIND, (1, 1, 1), keys::expire),
-    row("pexpire", -3, WRITES | FAST | BLIND, (1, 1, 1), keys::pexpire),
-    row("expireat", -3, WRITES | FAST | BLIND, (1, 1, 1), keys::expireat),
-    row("pexpireat", -3, WRITES | FAST | BLIND, (1, 1, 1), keys::pexpireat),
-    row("ttl", 2, READS | FAST | BLIND, (1, 1, 1), keys::ttl),
-    row("pttl", 2, READS | FAST | BLIND, (1, 1, 1), keys::pttl),
-    row("expiretime", 2, READS | FAST | BLIND, (1, 1, 1), keys::expiretime),
-    row("pexpiretime", 2, READS | FAST | BLIND, (1, 1, 1), keys::pexpiretime),
-    row("persist", 2, WRITES | FAST | BLIND, (1, 1, 1), keys::persist),
-    row("scan", -2, READS, (0, 0, 0), keys::scan),
-    row("keys", 2, READS, (0, 0, 0), keys::keys),
-    row("randomkey", 1, READS, (0, 0, 0), keys::randomkey),
-    row("dbsize", 1, READS | FAST, (0, 0, 0), keys::dbsize),
-    row("flushdb", -1, WRITES, (0, 0, 0), keys::flushdb),
-    row("flushall", -1, WRITES, (0, 0, 0), keys::flushall),
-    row("rename", 3, WRITES, (1, 2, 1), keys::rename),
-    row("renamenx", 3, WRITES | FAST, (1, 2, 1), keys::renamenx),
-    row("copy", -3, WRITES | GROWS, (1, 2, 1), keys::copy),
-    row("move", 3, WRITES | FAST, (1, 1, 1), keys::move_to),
-    row("swapdb", 3, WRITES | FAST, (0, 0, 0), keys::swapdb),
-    row("object", -2, READS, (2, 2, 1), keys::object),
-    row("sort", -2, WRITES | GROWS, (1, 1, 1), sort::sort),
-    row("sort_ro", -2, READS, (1, 1, 1), sort::sort_ro),
-    row("hset", -4, WRITES | GROWS | FAST, (1, 1, 1), hashes::hset),
-    row("hmset", -4, WRITES | GROWS | FAST, (1, 1, 1), hashes::hmset),
-    row("hsetnx", 4, WRITES | GROWS | FAST, (1, 1, 1), hashes::hsetnx),
-    row("hget", 3, READS | FAST, (1, 1, 1), hashes::hget),
-    row("hmget", -3, READS | FAST, (1, 1, 1), hashes::hmget),
-    row("hdel", -3, WRITES | FAST, (1, 1, 1), hashes::hdel),
-    row("hexists", 3, READS | FAST, (1, 1, 1), hashes::hexists),
-    row("hlen", 2, READS | FAST, (1, 1, 1), hashes::hlen),
-    row("hstrlen", 3, READS | FAST, (1, 1, 1), hashes::hstrlen),
-    row("hgetall", 2, READS, (1, 1, 1), hashes::hgetall),
-    row("hkeys", 2, READS, (1, 1, 1), hashes::hkeys),
-    row("hvals", 2, READS, (1, 1, 1), hashes::hvals),
-    row("hincrby", 4, WRITES | GROWS | FAST, (1, 1, 1), hashes::hincrby),
-    row("hincrbyfloat", 4, WRITES | GROWS | FAST, (1, 1, 1), hashes::hincrbyfloat),
-    row("hrandfield", -2, READS, (1, 1, 1), hashes::hrandfield),
-    row("hscan", -3, READS, (1, 1, 1), hashes::hscan),
-    row("lpush", -3, WRITES | GROWS | FAST, (1, 1, 1), lists::lpush),
-    row("rpush", -3, WRITES | GROWS | FAST, (1, 1, 1), lists::rpush),
-    row("lpushx", -3, WRITES | GROWS | FAST, (1, 1, 1), lists::lpushx),
-    row("rpushx", -3, WRITES | GROWS | FAST, (1, 1, 1), lists::rpushx),
-    row("lpop", -2, WRITES | FAST, (1, 1, 1), lists::lpop),
-    row("rpop", -2, WRITES | FAST, (1, 1, 1), lists::rpop),
-    row("lmpop", -4, WRITES, (0, 0, 0), blocking::lmpop),
-    row("blpop", -3, WRITES, (1, -2, 1), blocking::blpop),
-    row("brpop", -3, WRITES, (1, -2, 1), blocking::brpop),
-    row("blmove", 6, WRITES | GROWS, (1, 2, 1), blocking::blmove),
-    row("brpoplpush", 4, WRITES | GROWS, (1, 2, 1), blocking::brpoplpush),
-    row("blmpop", -5, WRITES, (0, 0, 0), blocking::blmpop),
-    row("bzpopmin", -3, WRITES | FAST, (1, -2, 1), blocking::bzpopmin),
-    row("bzpopmax", -3, WRITES | FAST, (1, -2, 1), blocking::bzpopmax),
-    row("bzmpop", -5, WRITES, (0, 0, 0), blocking::bzmpop),
-    row("zmpop", -4, WRITES, (0, 0, 0), blocking::zmpop),
-    row("zintercard", -3, READS, (0, 0, 0), sorted::zintercard),
-    row("lcs", -3, READS, (1, 2, 1), lcs::lcs),
-    row("slowlog", -2, 0, (0, 0, 0), slowlog::slowlog),
-    row("llen", 2, READS | FAST, (1, 1, 1), lists::llen),
-    row("lindex", 3, READS, (1, 1, 1), lists::lindex),
-    row("lset", 4, WRITES | GROWS, (1, 1, 1), lists::lset),
-    row("lrange", 4, READS, (1, 1, 1), lists::lrange),
-    row("ltrim", 4, WRITES, (1, 1, 1), lists::ltrim),
-    row("lrem", 4, WRITES, (1, 1, 1), lists::lrem),
-    row("linsert", 5, WRITES | GROWS, (1, 1, 1), lists::linsert),
-    row("lpos", -3, READS, (1, 1, 1), lists::lpos),
-    row("rpoplpush", 3, WRITES | GROWS, (1, 2, 1), lists::rpoplpush),
-    row("lmove", 5, WRITES | GROWS, (1, 2, 1), lists::lmove),
-    row("sadd", -3, WRITES | GROWS | FAST, (1, 1, 1), sets::sadd),
-    row("srem", -3, WRITES | FAST, (1, 1, 1), sets::srem),
-    row("scard", 2, READS | FAST, (1, 1, 1), sets::scard),
-    row("sismember", 3, READS | FAST, (1, 1, 1), sets::sismember),
-    row("smismember", -3, READS | FAST, (1, 1, 1), sets::smismember),
-    row("smembers", 2, READS, (1, 1, 1), sets::smembers),
-    row("smove", 4, WRITES | FAST, (1, 2, 1), sets::smove),
-    row("srandmember", -2, READS, (1, 1, 1), sets::srandmember),
-    row("spop", -2, WRITES | FAST, (1, 1, 1), sets::spop),
-    row("sunion", -2, READS, (1, -1, 1), sets::sunion),
-    row("sinter", -2, READS, (1, -1, 1), sets::sinter),
-    row("sdiff", -2, READS, (1, -1, 1), sets::sdiff),
-    row("sunionstore", -3, WRITES | GROWS, (1, -1, 1), sets::sunionstore),
-    row("sinterstore", -3, WRITES | GROWS, (1, -1, 1), sets::sinterstore),
-    row("sdiffstore", -3, WRITES | GROWS, (1, -1, 1), sets::sdiffstore),
-    row("sintercard", -3, READS, (0, 0, 0), sets::sintercard),
-    row("sscan", -3, READS, (1, 1, 1), sets::sscan),
-    row("zadd", -4, WRITES | GROWS | FAST, (1, 1, 1), sorted::zadd),
-    row("zincrby", 4, WRITES | GROWS | FAST, (1, 1, 1), sorted::zincrby),
-    row("zrem", -3, WRITES | FAST, (1, 1, 1), sorted::zrem),
-    row("zcard", 2, READS | FAST, (1, 1, 1), sorted::zcard),
-    row("zscore", 3, READS | FAST, (1, 1, 1), sorted::zscore),
-    row("zmscore", -3, READS | FAST, (1, 1, 1), sorted::zmscore),
-    row("zrank", 3, READS | FAST, (1, 1, 1), sorted::zrank),
-    row("zrevrank", 3, READS | FAST, (1, 1, 1), sorted::zrevrank),
-    row("zpopmin", -2, WRITES | FAST, (1, 1, 1), sorted::zpopmin),
-    row("zpopmax", -2, WRITES | FAST, (1, 1, 1), sorted::zpopmax),
-    row("zrandmember", -2, READS, (1, 1, 1), sorted::zrandmember),
-    row("zscan", -3, READS, (1, 1, 1), sorted::zscan),
-    row("zunion", -3, READS, (0, 0, 0), sorted::zunion),
-    row("zinter", -3, READS, (0, 0, 0), sorted::zinter),
-    row("zdiff", -3, READS, (0, 0, 0), sorted::zdiff),
-    row("zunionstore", -4, WRITES | GROWS, (1, 1, 1), sorted::zunionstore),
-    row("zinterstore", -4, WRITES | GROWS, (1, 1, 1), sorted::zinterstore),
-    row("zdiffstore", -4, WRITES | GROWS, (1, 1, 1), sorted::zdiffstore),
-    row("zrange", -4, READS, (1, 1, 1), sorted_ranges::zrange),
-    row("zrevrange", -4, READS, (1, 1, 1), sorted_ranges::zrevrange),
-    row("zrangebyscore", -4, READS, (1, 1, 1), sorted_ranges::zrangebyscore),
-    row("zrevrangebyscore", -4, READS, (1, 1, 1), sorted_ranges::zrevrangebyscore),
-    row("zrangebylex", -4, READS, (1, 1, 1), sorted_ranges::zrangebylex),
-    row("zrevrangebylex", -4, READS, (1, 1, 1), sorted_ranges::zrevrangebylex),
-    row("zrangestore", -5, WRITES | GROWS, (1, 2, 1), sorted_ranges::zrangestore),
-    row("zcount", 4, READS | FAST, (1, 1, 1), sorted_ranges::zcount),
-    row("zlexcount", 4, READS | FAST, (1, 1, 1), sorted_ranges::zlexcount),
-    row("zremrangebyrank", 4, WRITES, (1, 1, 1), sorted_ranges::zremrangebyrank),
-    row("zremrangebyscore", 4, WRITES, (1, 1, 1), sorted_ranges::zremrangebyscore),
-    row("zremrangebylex", 4, WRITES, (1, 1, 1), sorted_ranges::zremrangebylex),
-    row("multi", 1, NOT_QUEUED | FAST, (0, 0, 0), transactions::multi),
-    row("exec", 1, NO_MULTI | NOT_QUEUED, (0, 0, 0), transactions::exec),
-    row("discard", 1, NO_MULTI | NOT_QUEUED | FAST, (0, 0, 0), transactions::discard),
-    row("watch", -2, NOT_QUEUED | FAST | BLIND, (1, -1, 1), transactions::watch),
-    row("unwatch", 1, FAST, (0, 0, 0), transactions::unwatch),
-    row("ping", -1, FAST, (0, 0, 0), server::ping),
-    row("echo", 2, FAST, (0, 0, 0), server::echo),
-    row("select", 2, FAST, (0, 0, 0), server::select),
-    row("acl", -2, FAST, (0, 0, 0), super::acl::acl),
-    row("auth", -2, NO_AUTH | NO_MULTI | FAST, (0, 0, 0), server::auth),
-    row("hello", -1, NO_AUTH | NO_MULTI | FAST, (0, 0, 0), server::hello),
-    row("quit", -1, NO_AUTH | NOT_QUEUED | FAST, (0, 0, 0), server::quit),
-    row("reset", 1, NO_AUTH | NOT_QUEUED | FAST, (0, 0, 0), server::reset),
-    row("time", 1, FAST, (0, 0, 0), server::time),
-    row("info", -1, READS, (0, 0, 0), server::info),
-    row("client", -2, FAST, (0, 0, 0), server::client),
-    row("config", -2, READS, (0, 0, 0), server::config),
-    row("command", -1, READS, (0, 0, 0), server::command),
-    row("debug", -2, READS, (0, 0, 0), server::debug),
-    row("memory", -2, READS, (2, 2, 1), server::memory),
-    row("role", 1, FAST, (0, 0, 0), server::role),
-    row("wait", 3, READS, (0, 0, 0), server::wait),
-    row("save", 1, NO_MULTI, (0, 0, 0), server::save),
-    row("bgsave", -1, NO_MULTI, (0, 0, 0), server::bgsave),
-    row("bgrewriteaof", 1, NO_MULTI, (0, 0, 0), server::bgrewriteaof),
-    row("lastsave", 1, FAST, (0, 0, 0), server::lastsave),
-    row("shutdown", -1, NO_MULTI, (0, 0, 0), server::shutdown),
+/// All commands. What a row says of a command of Redis is what Redis 7.0 says; a test compares them.
+pub(crate) static TABLE: &[Command] = &[
+    row("get", 2, READONLY | FAST | STRING, key(1, RO_ACCESS), strings::get),
+    row("farmem.item", 4, WRITE | DENYOOM | BLIND | INTERNAL, key(1, OW_UPDATE), crate::memcached::item),
+    row("set", -3, WRITE | DENYOOM | STRING | BLIND, key(1, RW_ACCESS_UPDATE), strings::set),
+    row("setnx", 3, WRITE | DENYOOM | FAST | STRING | BLIND, key(1, OW_INSERT), strings::setnx),
+    row("setex", 4, WRITE | DENYOOM | STRING | BLIND, key(1, OW_UPDATE), strings::setex),
+    row("psetex", 4, WRITE | DENYOOM | STRING | BLIND, key(1, OW_UPDATE), strings::psetex),
+    row("getset", 3, WRITE | DENYOOM | FAST | STRING, key(1, RW_ACCESS_UPDATE), strings::getset),
+    row("getdel", 2, WRITE | FAST | STRING, key(1, RW_ACCESS_DELETE), strings::getdel),
+    row("getex", -2, WRITE | FAST | STRING, key(1, RW_ACCESS_UPDATE), strings::getex),
+    row("mget", -2, READONLY | FAST | STRING, keys(1, -1, 1, RO_ACCESS), strings::mget),
+    row("mset", -3, WRITE | DENYOOM | STRING | BLIND, keys(1, -1, 2, OW_UPDATE), strings::mset),
+    row("msetnx", -3, WRITE | DENYOOM | STRING | BLIND, keys(1, -1, 2, OW_INSERT), strings::msetnx),
+    row("strlen", 2, READONLY | FAST | STRING, key(1, RO), strings::strlen),
+    row("append", 3, WRITE | DENYOOM | FAST | STRING, key(1, RW_INSERT), strings::append),
+    row("setrange", 4, WRITE | DENYOOM | STRING, key(1, RW_UPDATE), strings::setrange),
+    row("getrange", 4, READONLY | STRING, key(1, RO_ACCESS), strings::getrange),
+    row("substr", 4, READONLY | STRING, key(1, RO_ACCESS), strings::getrange),
+    row("incr", 2, WRITE | DENYOOM | FAST | STRING, key(1, RW_ACCESS_UPDATE), numbers::incr),
+    row("decr", 2, WRITE | DENYOOM | FAST | STRING, key(1, RW_ACCESS_UPDATE), numbers::decr),
+    row("incrby", 3, WRITE | DENYOOM | FAST | STRING, key(1, RW_ACCESS_UPDATE), numbers::incrby),
+    row("decrby", 3, WRITE | DENYOOM | FAST | STRING, key(1, RW_ACCESS_UPDATE), numbers::decrby),
+    row("incrbyfloat", 3, WRITE | DENYOOM | FAST | STRING, key(1, RW_ACCESS_UPDATE), numbers::incrbyfloat),
+    row("del", -2, WRITE | KEYSPACE | BLIND, keys(1, -1, 1, RM_DELETE), keyspace::del),
+    row("unlink", -2, WRITE | FAST | KEYSPACE | BLIND, keys(1, -1, 1, RM_DELETE), keyspace::del),
+    row("exists", -2, READONLY | FAST | KEYSPACE | BLIND, keys(1, -1, 1, RO), keyspace::exists),
+    row("touch", -2, READONLY | FAST | KEYSPACE | BLIND, keys(1, -1, 1, RO), keyspace::exists),
+    row("type", 2, READONLY | FAST | KEYSPACE | BLIND, key(1, RO), keyspace::kind),
+    row("expire", -3, WRITE | FAST | KEYSPACE | BLIND, key(1, RW_UPDATE), keyspace::expire),
+    row("pexpire", -3, WRITE | FAST | KEYSPACE | BLIND, key(1, RW_UPDATE), keyspace::pexpire),
+    row("expireat", -3, WRITE | FAST | KEYSPACE | BLIND, key(1, RW_UPDATE), keyspace::expireat),
+    row("pexpireat", -3, WRITE | FAST | KEYSPACE | BLIND, key(1, RW_UPDATE), keyspace::pexpireat),
+    row("ttl", 2, READONLY | FAST | KEYSPACE | BLIND, key(1, RO_ACCESS), keyspace::ttl),
+    row("pttl", 2, READONLY | FAST | KEYSPACE | BLIND, key(1, RO_ACCESS), keyspace::pttl),
+    row("expiretime", 2, READONLY | FAST | KEYSPACE | BLIND, key(1, RO_ACCESS), keyspace::expiretime),
+    row("pexpiretime", 2, READONLY | FAST | KEYSPACE | BLIND, key(1, RO_ACCESS), keyspace::pexpiretime),
+    row("persist", 2, WRITE | FAST | KEYSPACE | BLIND, key(1, RW_UPDATE), keyspace::persist),
+    row("scan", -2, READONLY | KEYSPACE, NO_KEYS, keyspace::scan),
+    row("keys", 2, READONLY | KEYSPACE | DANGEROUS, NO_KEYS, keyspace::keys),
+    row("randomkey", 1, READONLY | KEYSPACE, NO_KEYS, keyspace::randomkey),
+    row("dbsize", 1, READONLY | FAST | KEYSPACE, NO_KEYS, keyspace::dbsize),
+    row("flushdb", -1, WRITE | KEYSPACE | DANGEROUS, NO_KEYS, keyspace::flushdb),
+    row("flushall", -1, WRITE | KEYSPACE | DANGEROUS, NO_KEYS, keyspace::flushall),
+    row("rename", 3, WRITE | KEYSPACE, both(key(1, RW_ACCESS_DELETE), key(2, OW_UPDATE)), keyspace::rename),
+    row(
+        "renamenx",
+        3,
+        WRITE | FAST | KEYSPACE,
+        both(key(1, RW_ACCESS_DELETE), key(2, OW_INSERT)),
+        keyspace::renamenx,
+    ),
+    row("copy", -3, WRITE | DENYOOM | KEYSPACE, both(key(1, RO_ACCESS), key(2, OW_UPDATE)), keyspace::copy),
+    row("move", 3, WRITE | FAST | KEYSPACE, key(1, RW_ACCESS_UPDATE), keyspace::move_to),
+    row("swapdb", 3, WRITE | FAST | KEYSPACE | DANGEROUS, NO_KEYS, keyspace::swapdb),
+    row("object", -2, CONTAINER, NO_KEYS, keyspace::object),
+    row("object|encoding", 3, READONLY | KEYSPACE, key(2, RO), keyspace::object),
+    row("object|freq", 3, READONLY | KEYSPACE, key(2, RO), keyspace::object),
+    row("object|help", 2, ANYTIME | KEYSPACE, NO_KEYS, help),
+    row("object|idletime", 3, READONLY | KEYSPACE, key(2, RO), keyspace::object),
+    row("object|refcount", 3, READONLY | KEYSPACE, key(2, RO), keyspace::object),
+    row("sort", -2, WRITE | DENYOOM | SET | SORTEDSET | LIST | DANGEROUS, key(1, RO_ACCESS), sort::sort),
+    row("sort_ro", -2, READONLY | SET | SORTEDSET | LIST | DANGEROUS, key(1, RO_ACCESS), sort::sort_ro),
+    row("hset", -4, WRITE | DENYOOM | FAST | HASH, key(1, RW_UPDATE), hashes::hset),
+    row("hmset", -4, WRITE | DENYOOM | FAST | HASH, key(1, RW_UPDATE), hashes::hmset),
+    row("hsetnx", 4, WRITE | DENYOOM | FAST | HASH, key(1, RW_INSERT), hashes::hsetnx),
+    row("hget", 3, READONLY | FAST | HASH, key(1, RO_ACCESS), hashes::hget),
+    row("hmget", -3, READONLY | FAST | HASH, key(1, RO_ACCESS), hashes::hmget),
+    row("hdel", -3, WRITE | FAST | HASH, key(1, RW_DELETE), hashes::hdel),
+    row("hexists", 3, READONLY | FAST | HASH, key(1, RO), hashes::hexists),
+    row("hlen", 2, READONLY | FAST | HASH, key(1, RO), hashes::hlen),
+    row("hstrlen", 3, READONLY | FAST | HASH, key(1, RO), hashes::hstrlen),
+    row("hgetall", 2, READONLY | HASH, key(1, RO_ACCESS), hashes::hgetall),
+    row("hkeys", 2, READONLY | HASH, key(1, RO_ACCESS), hashes::hkeys),
+    row("hvals", 2, READONLY | HASH, key(1, RO_ACCESS), hashes::hvals),
+    row("hincrby", 4, WRITE | DENYOOM | FAST | HASH, key(1, RW_ACCESS_UPDATE), hashes::hincrby),
+    row("hincrbyfloat", 4, WRITE | DENYOOM | FAST | HASH, key(1, RW_ACCESS_UPDATE), hashes::hincrbyfloat),
+    row("hrandfield", -2, READONLY | HASH, key(1, RO_ACCESS), hashes::hrandfield),
+    row("hscan", -3, READONLY | HASH, key(1, RO_ACCESS), hashes::hscan),
+    row("lpush", -3, WRITE | DENYOOM | FAST | LIST, key(1, RW_INSERT), lists::lpush),
+    row("rpush", -3, WRITE | DENYOOM | FAST | LIST, key(1, RW_INSERT), lists::rpush),
+    row("lpushx", -3, WRITE | DENYOOM | FAST | LIST, key(1, RW_INSERT), lists::lpushx),
+    row("rpushx", -3, WRITE | DENYOOM | FAST | LIST, key(1, RW_INSERT), lists::rpushx),
+    row("lpop", -2, WRITE | FAST | LIST, key(1, RW_ACCESS_DELETE), lists::lpop),
+    row("rpop", -2, WRITE | FAST | LIST, key(1, RW_ACCESS_DELETE), lists::rpop),
+    row("lmpop", -4, WRITE | LIST, counted(1, RW_ACCESS_DELETE), blocking::lmpop),
+    row("blpop", -3, WRITE | NOSCRIPT | BLOCKING | LIST, keys(1, -2, 1, RW_ACCESS_DELETE), blocking::blpop),
+    row("brpop", -3, WRITE | NOSCRIPT | BLOCKING | LIST, keys(1, -2, 1, RW_ACCESS_DELETE), blocking::brpop),
+    row(
+        "blmove",
+        6,
+        WRITE | DENYOOM | NOSCRIPT | BLOCKING | LIST,
+        both(key(1, RW_ACCESS_DELETE), key(2, RW_INSERT)),
+        blocking::blmove,
+    ),
+    row(
+        "brpoplpush",
+        4,
+        WRITE | DENYOOM | NOSCRIPT | BLOCKING | LIST,
+        both(key(1, RW_ACCESS_DELETE), key(2, RW_INSERT)),
+        blocking::brpoplpush,
+    ),
+    row("blmpop", -5, WRITE | BLOCKING | LIST, counted(2, RW_ACCESS_DELETE), blocking::blmpop),
+    row(
+        "bzpopmin",
+        -3,
+        WRITE | NOSCRIPT | BLOCKING | FAST | SORTEDSET,
+        keys(1, -2, 1, RW_ACCESS_DELETE),
+        blocking::bzpopmin,
+    ),
+    row(
+        "bzpopmax",
+        -3,
+        WRITE | NOSCRIPT | BLOCKING | FAST | SORTEDSET,
+        keys(1, -2, 1, RW_ACCESS_DELETE),
+        blocking::bzpopmax,
+    ),
+    row("bzmpop", -5, WRITE | BLOCKING | SORTEDSET, counted(2, RW_ACCESS_DELETE), blocking::bzmpop),
+    row("zmpop", -4, WRITE | SORTEDSET, counted(1, RW_ACCESS_DELETE), blocking::zmpop),
+    row("zintercard", -3, READONLY | SORTEDSET, counted(1, RO_ACCESS), sorted::zintercard),
+    row("lcs", -3, READONLY | STRING, keys(1, 1, 1, RO_ACCESS), lcs::lcs),
+    row("slowlog", -2, CONTAINER, NO_KEYS, slowlog::slowlog),
+    row("slowlog|get", -2, ADMIN | ANYTIME, NO_KEYS, slowlog::slowlog),
+    row("slowlog|help", 2, ANYTIME, NO_KEYS, help),
+    row("slowlog|len", 2, ADMIN | ANYTIME, NO_KEYS, slowlog::slowlog),
+    row("slowlog|reset", 2, ADMIN | ANYTIME, NO_KEYS, slowlog::slowlog),
+    row("llen", 2, READONLY | FAST | LIST, key(1, RO), lists::llen),
+    row("lindex", 3, READONLY | LIST, key(1, RO_ACCESS), lists::lindex),
+    row("lset", 4, WRITE | DENYOOM | LIST, key(1, RW_UPDATE), lists::lset),
+    row("lrange", 4, READONLY | LIST, key(1, RO_ACCESS), lists::lrange),
+    row("ltrim", 4, WRITE | LIST, key(1, RW_DELETE), lists::ltrim),
+    row("lrem", 4, WRITE | LIST, key(1, RW_DELETE), lists::lrem),
+    row("linsert", 5, WRITE | DENYOOM | LIST, key(1, RW_INSERT), lists::linsert),
+    row("lpos", -3, READONLY | LIST, key(1, RO_ACCESS), lists::lpos),
+    row(
+        "rpoplpush",
+        3,
+        WRITE | DENYOOM | LIST,
+        both(key(1, RW_ACCESS_DELETE), key(2, RW_INSERT)),
+        lists::rpoplpush,
+    ),
+    row("lmove", 5, WRITE | DENYOOM | LIST, both(key(1, RW_ACCESS_DELETE), key(2, RW_INSERT)), lists::lmove),
+    row("sadd", -3, WRITE | DENYOOM | FAST | SET, key(1, RW_INSERT), sets::sadd),
+    row("srem", -3, WRITE | FAST | SET, key(1, RW_DELETE), sets::srem),
+    row("scard", 2, READONLY | FAST | SET, key(1, RO), sets::scard),
+    row("sismember", 3, READONLY | FAST | SET, key(1, RO), sets::sismember),
+    row("smismember", -3, READONLY | FAST | SET, key(1, RO_ACCESS), sets::smismember),
+    row("smembers", 2, READONLY | SET, key(1, RO_ACCESS), sets::smembers),
+    row("smove", 4, WRITE | FAST | SET, both(key(1, RW_ACCESS_DELETE), key(2, RW_INSERT)), sets::smove),
+    row("srandmember", -2, READONLY | SET, key(1, RO_ACCESS), sets::srandmember),
+    row("spop", -2, WRITE | FAST | SET, key(1, RW_ACCESS_DELETE), sets::spop),
+    row("sunion", -2, READONLY | SET, keys(1, -1, 1, RO_ACCESS), sets::sunion),
+    row("sinter", -2, READONLY | SET, keys(1, -1, 1, RO_ACCESS), sets::sinter),
+    row("sdiff", -2, READONLY | SET, keys(1, -1, 1, RO_ACCESS), sets::sdiff),
+    row(
+        "sunionstore",
+        -3,
+        WRITE | DENYOOM | SET,
+        both(key(1, OW_UPDATE), keys(2, -1, 1, RO_ACCESS)),
+        sets::sunionstore,
+    ),
+    row(
+        "sinterstore",
+        -3,
+        WRITE | DENYOOM | SET,
+        both(key(1, RW_UPDATE), keys(2, -1, 1, RO_ACCESS)),
+        sets::sinterstore,
+    ),
+    row(
+        "sdiffstore",
+        -3,
+        WRITE | DENYOOM | SET,
+        both(key(1, OW_UPDATE), keys(2, -1, 1, RO_ACCESS)),
+        sets::sdiffstore,
+    ),
+    row("sintercard", -3, READONLY | SET, counted(1, RO_ACCESS), sets::sintercard),
+    row("sscan", -3, READONLY | SET, key(1, RO_ACCESS), sets::sscan),
+    row("zadd", -4, WRITE | DENYOOM | FAST | SORTEDSET, key(1, RW_UPDATE), sorted::zadd),
+    row("zincrby", 4, WRITE | DENYOOM | FAST | SORTEDSET, key(1, RW_ACCESS_UPDATE), sorted::zincrby),
+    row("zrem", -3, WRITE | FAST | SORTEDSET, key(1, RW_DELETE), sorted::zrem),
+    row("zcard", 2, READONLY | FAST | SORTEDSET, key(1, RO), sorted::zcard),
+    row("zscore", 3, READONLY | FAST | SORTEDSET, key(1, RO_ACCESS), sorted::zscore),
+    row("zmscore", -3, READONLY | FAST | SORTEDSET, key(1, RO_ACCESS), sorted::zmscore),
+    row("zrank", 3, READONLY | FAST | SORTEDSET, key(1, RO_ACCESS), sorted::zrank),
+    row("zrevrank", 3, READONLY | FAST | SORTEDSET, key(1, RO_ACCESS), sorted::zrevrank),
+    row("zpopmin", -2, WRITE | FAST | SORTEDSET, key(1, RW_ACCESS_DELETE), sorted::zpopmin),
+    row("zpopmax", -2, WRITE | FAST | SORTEDSET, key(1, RW_ACCESS_DELETE), sorted::zpopmax),
+    row("zrandmember", -2, READONLY | SORTEDSET, key(1, RO_ACCESS), sorted::zrandmember),
+    row("zscan", -3, READONLY | SORTEDSET, key(1, RO_ACCESS), sorted::zscan),
+    row("zunion", -3, READONLY | SORTEDSET, counted(1, RO_ACCESS), sorted::zunion),
+    row("zinter", -3, READONLY | SORTEDSET, counted(1, RO_ACCESS), sorted::zinter),
+    row("zdiff", -3, READONLY | SORTEDSET, counted(1, RO_ACCESS), sorted::zdiff),
+    row(
+        "zunionstore",
+        -4,
+        WRITE | DENYOOM | SORTEDSET,
+        both(key(1, OW_UPDATE), counted(2, RO_ACCESS)),
+        sorted::zunionstore,
+    ),
+    row(
+        "zinterstore",
+        -4,
+        WRITE | DENYOOM | SORTEDSET,
+        both(key(1, OW_UPDATE), counted(2, RO_ACCESS)),
+        sorted::zinterstore,
+    ),
+    row(
+        "zdiffstore",
+        -4,
+        WRITE | DENYOOM | SORTEDSET,
+        both(key(1, OW_UPDATE), counted(2, RO_ACCESS)),
+        sorted::zdiffstore,
+    ),
+    row("zrange", -4, READONLY | SORTEDSET, key(1, RO_ACCESS), sorted_ranges::zrange),
+    row("zrevrange", -4, READONLY | SORTEDSET, key(1, RO_ACCESS), sorted_ranges::zrevrange),
+    row("zrangebyscore", -4, READONLY | SORTEDSET, key(1, RO_ACCESS), sorted_ranges::zrangebyscore),
+    row("zrevrangebyscore", -4, READONLY | SORTEDSET, key(1, RO_ACCESS), sorted_ranges::zrevrangebyscore),
+    row("zrangebylex", -4, READONLY | SORTEDSET, key(1, RO_ACCESS), sorted_ranges::zrangebylex),
+    row("zrevrangebylex", -4, READONLY | SORTEDSET, key(1, RO_ACCESS), sorted_ranges::zrevrangebylex),
+    row(
+        "zrangestore",
+        -5,
+        WRITE | DENYOOM | SORTEDSET,
+        both(key(1, OW_UPDATE), key(2, RO_ACCESS)),
+        sorted_ranges::zrangestore,
+    ),
+    row("zcount", 4, READONLY | FAST | SORTEDSET, key(1, RO_ACCESS), sorted_ranges::zcount),
+    row("zlexcount", 4, READONLY | FAST | SORTEDSET, key(1, RO_ACCESS), sorted_ranges::zlexcount),
+    row("zremrangebyrank", 4, WRITE | SORTEDSET, key(1, RW_DELETE), sorted_ranges::zremrangebyrank),
+    row("zremrangebyscore", 4, WRITE | SORTEDSET, key(1, RW_DELETE), sorted_ranges::zremrangebyscore),
+    row("zremrangebylex", 4, WRITE | SORTEDSET, key(1, RW_DELETE), sorted_ranges::zremrangebylex),
+    row(
+        "multi",
+        1,
+        NOSCRIPT | FAST | ALLOW_BUSY | ANYTIME | TRANSACTION | NOT_QUEUED,
+        NO_KEYS,
+        transactions::multi,
+    ),
+    row("exec", 1, NOSCRIPT | SKIP_SLOWLOG | ANYTIME | TRANSACTION | NOT_QUEUED, NO_KEYS, transactions::exec),
+    row(
+        "discard",
+        1,
+        NOSCRIPT | FAST | ALLOW_BUSY | ANYTIME | TRANSACTION | NOT_QUEUED,
+        NO_KEYS,
+        transactions::discard,
+    ),
+    row(
+        "watch",
+        -2,
+        NOSCRIPT | FAST | ALLOW_BUSY | ANYTIME | TRANSACTION | NOT_QUEUED | BLIND,
+        keys(1, -1, 1, RO),
+        transactions::watch,
+    ),
+    row("unwatch", 1, NOSCRIPT | FAST | ALLOW_BUSY | ANYTIME | TRANSACTION, NO_KEYS, transactions::unwatch),
+    row("ping", -1, FAST | CONNECTION, NO_KEYS, server::ping),
+    row("echo", 2, FAST | ANYTIME | CONNECTION, NO_KEYS, server::echo),
+    row("select", 2, FAST | ANYTIME | CONNECTION, NO_KEYS, server::select),
+    row("acl", -2, CONTAINER, NO_KEYS, acl::acl),
+    row("acl|cat", -2, NOSCRIPT | ANYTIME, NO_KEYS, acl::acl),
+    row("acl|deluser", -3, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, acl::acl),
+    row("acl|dryrun", -4, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, acl::acl),
+    row("acl|genpass", -2, NOSCRIPT | ANYTIME, NO_KEYS, acl::acl),
+    row("acl|getuser", 3, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, acl::acl),
+    row("acl|help", 2, ANYTIME, NO_KEYS, help),
+    row("acl|list", 2, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, acl::acl),
+    row("acl|load", 2, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, acl::acl),
+    row("acl|log", -2, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, acl::acl),
+    row("acl|save", 2, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, acl::acl),
+    row("acl|setuser", -3, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, acl::acl),
+    row("acl|users", 2, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, acl::acl),
+    row("acl|whoami", 2, NOSCRIPT | ANYTIME, NO_KEYS, acl::acl),
+    row(
+        "auth",
+        -2,
+        NOSCRIPT | FAST | NO_AUTH | ALLOW_BUSY | ANYTIME | CONNECTION | NO_MULTI,
+        NO_KEYS,
+        server::auth,
+    ),
+    row(
+        "hello",
+        -1,
+        NOSCRIPT | FAST | NO_AUTH | ALLOW_BUSY | ANYTIME | CONNECTION | NO_MULTI,
+        NO_KEYS,
+        server::hello,
+    ),
+    row(
+        "quit",
+        -1,
+        NOSCRIPT | FAST | NO_AUTH | ALLOW_BUSY | ANYTIME | CONNECTION | NOT_QUEUED,
+        NO_KEYS,
+        server::quit,
+    ),
+    row(
+        "reset",
+        1,
+        NOSCRIPT | FAST | NO_AUTH | ALLOW_BUSY | ANYTIME | CONNECTION | NOT_QUEUED,
+        NO_KEYS,
+        server::reset,
+    ),
+    row("time", 1, FAST | ANYTIME, NO_KEYS, server::time),
+    row("info", -1, ANYTIME | DANGEROUS, NO_KEYS, server::info),
+    row("client", -2, CONTAINER, NO_KEYS, client::client),
+    row("client|getname", 2, NOSCRIPT | ANYTIME | CONNECTION, NO_KEYS, client::client),
+    row("client|help", 2, ANYTIME | CONNECTION, NO_KEYS, help),
+    row("client|id", 2, NOSCRIPT | ANYTIME | CONNECTION, NO_KEYS, client::client),
+    row("client|info", 2, NOSCRIPT | ANYTIME | CONNECTION, NO_KEYS, client::client),
+    row("client|kill", -3, ADMIN | NOSCRIPT | ANYTIME | CONNECTION, NO_KEYS, client::client),
+    row("client|list", -2, ADMIN | NOSCRIPT | ANYTIME | CONNECTION, NO_KEYS, client::client),
+    row("client|no-evict", 3, ADMIN | NOSCRIPT | ANYTIME | CONNECTION, NO_KEYS, client::client),
+    row("client|reply", 3, NOSCRIPT | ANYTIME | CONNECTION, NO_KEYS, client::client),
+    row("client|setname", 3, NOSCRIPT | ANYTIME | CONNECTION, NO_KEYS, client::client),
+    row("client|unblock", -3, ADMIN | NOSCRIPT | ANYTIME | CONNECTION, NO_KEYS, client::client),
+    row("client|setinfo", 4, NOSCRIPT | ANYTIME | CONNECTION, NO_KEYS, client::client),
+    row("config", -2, CONTAINER, NO_KEYS, server::config),
+    row("config|get", -3, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, server::config),
+    row("config|help", 2, ANYTIME, NO_KEYS, help),
+    row("config|resetstat", 2, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, server::config),
+    row("config|rewrite", 2, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, server::config),
+    row("config|set", -4, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, server::config),
+    row("command", -1, ANYTIME | CONNECTION | CONTAINER, NO_KEYS, introspection::command),
+    row("command|count", 2, ANYTIME | CONNECTION, NO_KEYS, introspection::command),
+    row("command|docs", -2, ANYTIME | CONNECTION, NO_KEYS, introspection::command),
+    row("command|getkeys", -4, ANYTIME | CONNECTION, NO_KEYS, introspection::command),
+    row("command|getkeysandflags", -4, ANYTIME | CONNECTION, NO_KEYS, introspection::command),
+    row("command|help", 2, ANYTIME | CONNECTION, NO_KEYS, help),
+    row("command|info", -2, ANYTIME | CONNECTION, NO_KEYS, introspection::command),
+    row("command|list", -2, ANYTIME | CONNECTION, NO_KEYS, introspection::command),
+    row("debug", -2, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, server::debug),
+    row("memory", -2, CONTAINER, NO_KEYS, server::memory),
+    row("memory|doctor", 2, NONE, NO_KEYS, server::memory),
+    row("memory|help", 2, ANYTIME, NO_KEYS, help),
+    row("memory|purge", 2, NONE, NO_KEYS, server::memory),
+    row("memory|stats", 2, NONE, NO_KEYS, server::memory),
+    row("memory|usage", -3, READONLY, key(2, RO), server::memory),
+    row("role", 1, NOSCRIPT | FAST | ANYTIME | ADMIN_CATEGORY | DANGEROUS, NO_KEYS, server::role),
+    row("wait", 3, NOSCRIPT | CONNECTION, NO_KEYS, server::wait),
+    row("save", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI, NO_KEYS, server::save),
+    row("bgsave", -1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, NO_KEYS, server::bgsave),
+    row("bgrewriteaof", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, NO_KEYS, server::bgrewriteaof),
+    row("lastsave", 1, FAST | ANYTIME | ADMIN_CATEGORY | DANGEROUS, NO_KEYS, server::lastsave),
+    row("shutdown", -1, ADMIN | NOSCRIPT | NO_MULTI | ALLOW_BUSY | ANYTIME, NO_KEYS, server::shutdown),
+    row("latency", -2, CONTAINER, NO_KEYS, latency::latency),
+    row("latency|help", 2, ANYTIME, NO_KEYS, help),
+    row("latency|histogram", -2, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, latency::latency),
+    row("latency|history", 3, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, latency::latency),
+    row("latency|latest", 2, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, latency::latency),
+    row("latency|reset", -2, ADMIN | NOSCRIPT | ANYTIME, NO_KEYS, latency::latency),
+    row("module", -2, CONTAINER, NO_KEYS, server::module),
+    row("module|help", 2, ANYTIME, NO_KEYS, help),
+    row("module|list", 2, ADMIN | NOSCRIPT, NO_KEYS, server::module),
 ];
 
-/// The commands that clients have.
-pub(crate) fn shown() -> impl Iterator<Item = &'static Command> + Clone {
+/// The commands and subcommands that clients may send.
+pub(crate) fn all() -> impl Iterator<Item = &'static Command> + Clone {
     TABLE.iter().filter(|command| !command.has(INTERNAL))
 }
 
-/// Why a command that Redis has is not here.
+/// The commands that clients may send, without subcommands.
+pub(crate) fn commands() -> impl Iterator<Item = &'static Command> + Clone {
+    all().filter(|command| !command.is_subcommand())
+}
+
+/// The subcommands of a command.
+pub(crate) fn subcommands(command: &'static Command) -> impl Iterator<Item = &'static Command> + Clone {
+    let is_of = |row: &&Command| row.name.split_once('|').is_some_and(|(parent, _)| parent == command.name);
+    all().filter(move |row| row.is_subcommand() && is_of(row))
+}
+
+/// The reason for which this server lacks a command of Redis.
 pub(crate) fn refused(name: &[u8]) -> Option<&'static str> {
     const SCRIPTS: &[&str] =
         &["EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "SCRIPT", "FUNCTION", "FCALL", "FCALL_RO"];
@@ -281,47 +398,62 @@ pub(crate) fn refused(name: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Places of the table of names: a power of two, several times as many as there are commands.
-const PLACES: usize = 1_024;
+/// The slots of the hash table of names: a power of two, several times the number of rows.
+const SLOTS: usize = 1_024;
 
-static PLACE_OF: LazyLock<Vec<u16>> = LazyLock::new(|| {
-    let mut places = vec![u16::MAX; PLACES];
+static SLOT_OF: LazyLock<Vec<u16>> = LazyLock::new(|| {
+    let mut slots = vec![u16::MAX; SLOTS];
     for (number, command) in TABLE.iter().enumerate() {
-        let mut at = place(command.name.as_bytes());
-        while places[at] != u16::MAX {
-            at = (at + 1) % PLACES;
+        let mut at = slot(command.name.as_bytes());
+        while slots[at] != u16::MAX {
+            at = (at + 1) % SLOTS;
         }
-        places[at] = u16::try_from(number).expect("a few hundred commands");
+        slots[at] = u16::try_from(number).expect("a few hundred commands");
     }
-    places
+    slots
 });
 
-fn place(name: &[u8]) -> usize {
+fn slot(name: &[u8]) -> usize {
     let hash = name
         .iter()
         .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte | 0x20)).wrapping_mul(0x0100_0193));
-    (hash ^ hash >> 15) as usize % PLACES
+    (hash ^ hash >> 15) as usize % SLOTS
 }
 
-/// The number of a command in the table.
-pub(crate) fn number_of(command: &Command) -> usize {
-    find_number(command.name.as_bytes()).expect("the table has it")
+/// The number of a row of the table.
+pub(crate) fn number_of(command: &'static Command) -> usize {
+    (std::ptr::from_ref(command).addr() - TABLE.as_ptr().addr()) / size_of::<Command>()
 }
 
-/// The command of this name, in whatever letters.
+/// The row of this name, in upper or lower case; of a subcommand as `config|get`.
 pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
-    find_number(name).map(|number| &TABLE[number])
+    let mut at = slot(name);
+    loop {
+        let command = TABLE.get(usize::from(SLOT_OF[at]))?;
+        if name.eq_ignore_ascii_case(command.name.as_bytes()) {
+            return Some(command);
+        }
+        at = (at + 1) % SLOTS;
+    }
 }
 
-fn find_number(name: &[u8]) -> Option<usize> {
-    let mut at = place(name);
-    loop {
-        let number = usize::from(PLACE_OF[at]);
-        let command = TABLE.get(number)?;
-        if name.eq_ignore_ascii_case(command.name.as_bytes()) {
-            return Some(number);
-        }
-        at = (at + 1) % PLACES;
+/// The row of a command's subcommand.
+pub(crate) fn find_subcommand(command: &Command, name: &[u8]) -> Option<&'static Command> {
+    const LEN_MAX: usize = 32;
+    if name.len() > LEN_MAX {
+        return None;
+    }
+    let full: smallvec::SmallVec<[u8; 64]> =
+        command.name.bytes().chain([b'|']).chain(name.iter().copied()).collect();
+    find(&full)
+}
+
+/// The row of a request, whatever the number of its words.
+pub(crate) fn find_of(request: &[&[u8]]) -> Option<&'static Command> {
+    let command = find(request.first()?).filter(|command| !command.is_subcommand())?;
+    match request.get(1) {
+        Some(name) if command.has(CONTAINER) => find_subcommand(command, name),
+        _ => Some(command),
     }
 }
 
@@ -331,9 +463,13 @@ mod tests {
 
     #[test]
     fn each_command_is_found_by_its_name() {
-        for command in TABLE {
-            assert_eq!(find(command.name.to_uppercase().as_bytes()).unwrap().name, command.name);
+        for (number, command) in TABLE.iter().enumerate() {
+            let found = find(command.name.to_uppercase().as_bytes()).unwrap();
+            assert_eq!((found.name, number_of(found)), (command.name, number));
+            let words: Vec<&[u8]> = command.name.split('|').map(str::as_bytes).collect();
+            assert_eq!(find_of(&words).unwrap().name, command.name);
         }
         assert!(find(b"nothing").is_none() && find(b"").is_none() && find(b"\xff\xff").is_none());
+        assert!(find_of(&[b"config|get"]).is_none() && find_of(&[b"config", b"nothing"]).is_none());
     }
 }

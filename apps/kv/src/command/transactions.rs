@@ -1,6 +1,6 @@
 //! Transactions.
 
-use super::{Args, Context, Done, acl, look_up, run, want};
+use super::{Args, Context, Done, acl, look_up, perform, report, want};
 use crate::failure::Failure;
 use crate::session::Patience;
 use farmem_resp::Writer;
@@ -14,11 +14,17 @@ pub(super) fn multi(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>
     Ok(())
 }
 
+/// Drops the transaction of this client, and the keys that it watches.
+pub(super) fn abandon(context: &mut Context<'_>) {
+    context.session.queue = None;
+    context.world.unwatch(context.store, context.session);
+}
+
 pub(super) fn discard(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
-    if context.session.queue.take().is_none() {
+    if !context.session.queues() {
         return Err(Failure::text("ERR DISCARD without MULTI"));
     }
-    context.world.unwatch(context.store, context.session);
+    abandon(context);
     out.simple("OK");
     Ok(())
 }
@@ -80,8 +86,7 @@ pub(super) fn exec(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>)
             && !out.is_over()
         {
             out.take_back(from);
-            out.error(failure.reply());
-            context.world.stats.errors += 1;
+            report(context, &failure, out);
         }
     }
     context.session.patience = patience;
@@ -92,5 +97,5 @@ pub(super) fn exec(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>)
 fn carry_out_queued(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let command = look_up(args)?;
     acl::permit(context, command, args)?;
-    run(context, command, args, out)
+    perform(context, command, args, out)
 }

@@ -1,6 +1,6 @@
 //! Items in the store: how one is written, and the command by which the append log has it.
 
-use crate::command::{Args, Context, Done, find, run};
+use crate::command::{Args, Context, Done, check_room, find, run};
 use crate::failure::Failure;
 use crate::store::{Ends, Head};
 use farmem_resp::{Protocol, Writer};
@@ -27,6 +27,7 @@ pub(super) fn ends(context: &Context<'_>, exptime: i32) -> Ends {
 /// Carries out a command of the table that changes something; its reply is nobody's.
 pub(super) fn change(context: &mut Context<'_>, args: Args<'_>) -> Result<(), Failure> {
     let command = find(args[0]).expect("the table has it");
+    check_room(context, command.flags(), false)?;
     let mut unread = Vec::new();
     run(context, command, args, &mut Writer::new(&mut unread, Protocol::Resp2))
 }

@@ -31,7 +31,7 @@ const RETRY_SECONDS: i64 = 5;
 /// A snapshot begins when enough has changed for long enough, or the log has grown to many times its beginning.
 pub(super) fn begin_saves(store: &mut Store, world: &mut World) {
     const LOG_LEN_MIN: u64 = 256 << 20;
-    let durable: &Durable = &world.durable;
+    let durable: &mut Durable = &mut world.durable;
     let since_failed = (store.now() / 1000).saturating_sub(durable.failed_at);
     if durable.saving.is_some() || durable.dir().is_none() || since_failed < RETRY_SECONDS {
         return;
@@ -40,7 +40,7 @@ pub(super) fn begin_saves(store: &mut Store, world: &mut World) {
     let by_time = !durable.has_log()
         && world.settings.save.iter().any(|&(seconds, changes)| age >= seconds && durable.unsaved >= changes);
     let by_len = durable.log_len() > LOG_LEN_MIN.max(2 * store.data_bytes() as u64);
-    if (by_time || by_len)
+    if (by_time || by_len || std::mem::take(&mut durable.save_is_due))
         && let Err(error) = saving::begin(store, &mut world.durable)
     {
         world.durable.give_up_saving(error.to_string(), store.now());

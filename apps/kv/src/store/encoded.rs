@@ -42,9 +42,10 @@ impl Store {
     pub(super) fn lead_to(&mut self, db: u8, name: Name, kind: Kind, place: Place) {
         let mut entry = Entry::new(name, place.0, kind as u8);
         entry.set(Flag::PARITY, self.parity);
-        entry.set_used(super::clock(self.now));
+        let used = self.use_now();
         let space = self.space_mut(db);
         let before = space.index.get(name).copied();
+        entry.set_used(before.map_or_else(|| used.first(), |before| used.after(before.used())));
         entry.set(Flag::EXPIRES, before.is_some_and(|before| before.has(Flag::EXPIRES)));
         space.index.put(entry);
         if let Some(before) = before {

@@ -233,7 +233,7 @@ impl Store {
         let number = self.keep_live(Live::new(What::Collection(Value::new(kind)), key, space, name));
         let mut entry = Entry::new(name, Place::live(number).0, kind as u8);
         entry.set(Flag::PARITY, self.parity);
-        entry.set_used(super::clock(self.now));
+        entry.set_used(self.use_now().first());
         self.space_mut(db).index.put(entry);
         Ok(number)
     }

@@ -11,23 +11,32 @@ pub(crate) enum Policy {
     NoEviction,
     AllLru,
     AllRandom,
+    AllLfu,
     VolatileLru,
     VolatileRandom,
+    VolatileLfu,
     VolatileTtl,
 }
 
 impl Policy {
-    pub(crate) const ALL: [(&str, Self); 6] = [
+    pub(crate) const ALL: [(&str, Self); 8] = [
         ("noeviction", Self::NoEviction),
         ("allkeys-lru", Self::AllLru),
         ("allkeys-random", Self::AllRandom),
+        ("allkeys-lfu", Self::AllLfu),
         ("volatile-lru", Self::VolatileLru),
         ("volatile-random", Self::VolatileRandom),
+        ("volatile-lfu", Self::VolatileLfu),
         ("volatile-ttl", Self::VolatileTtl),
     ];
 
     pub(crate) fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, policy)| *policy == self).expect("all have names").0
+    }
+
+    /// Whether entries count how often their keys are used, not when they were used last.
+    pub(crate) const fn is_lfu(self) -> bool {
+        matches!(self, Self::AllLfu | Self::VolatileLfu)
     }
 }
 
@@ -44,6 +53,7 @@ pub(crate) struct Memory {
     pub(crate) policy: Policy,
     /// Keys that are looked at for one that goes (`maxmemory-samples`).
     pub(crate) samples: usize,
+    pub(crate) lfu: super::frequency::Settings,
     /// Bytes that this process takes beside what the store counts.
     pub(crate) overhead: usize,
     /// Local memory has no room for the index and a tail.
@@ -52,7 +62,15 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) const fn new(local: usize) -> Self {
-        Self { local, data_max: 0, policy: Policy::NoEviction, samples: 5, overhead: 0, is_full: false }
+        Self {
+            local,
+            data_max: 0,
+            policy: Policy::NoEviction,
+            samples: 5,
+            lfu: super::frequency::Settings::DEFAULT,
+            overhead: 0,
+            is_full: false,
+        }
     }
 }
 
@@ -82,9 +100,11 @@ impl Store {
             + self.picture_bytes()
     }
 
-    /// Bytes of all data: `used_memory`.
+    /// Bytes of all data: `used_memory`. The index counts by its entries, not by its tables: what a key takes is free when it is
+    /// evicted, though its table stays.
     pub(crate) fn data_bytes(&self) -> usize {
-        self.index_bytes() + self.live_bytes + self.log.live()
+        let entries = |space: &super::Space| (space.index.len() + space.ends.len()) * size_of::<Entry>();
+        self.spaces.iter().map(entries).sum::<usize>() + self.live_bytes + self.log.live()
     }
 
     /// Keeps what is here within the limit; to be called between commands. What cannot be moved away closes the store for new data, and only that.
@@ -179,7 +199,7 @@ impl Store {
     /// The key that goes next, among some that chance names.
     fn choose(&mut self) -> Option<(u8, Name)> {
         let policy = self.memory.policy;
-        let volatile = matches!(policy, Policy::VolatileLru | Policy::VolatileRandom | Policy::VolatileTtl);
+        let volatile = !matches!(policy, Policy::AllLru | Policy::AllRandom | Policy::AllLfu);
         let samples = if matches!(policy, Policy::AllRandom | Policy::VolatileRandom) {
             1
         } else {
@@ -207,6 +227,7 @@ impl Store {
                 let name = entry.name();
                 let rank = match policy {
                     Policy::VolatileTtl => *space.ends.get(&name).expect("volatile keys end"),
+                    _ if policy.is_lfu() => i64::from(self.memory.lfu.frequency(entry.used(), self.now)),
                     _ => i64::from(entry.used()),
                 };
                 if best.is_none_or(|(least, ..)| rank < least) {

@@ -7,6 +7,7 @@ mod differential;
 mod durability;
 mod far;
 mod hostile;
+mod introspection;
 mod items;
 mod memcached;
 mod service;

@@ -12,7 +12,7 @@ fn bulks(texts: &[&str]) -> Reply {
 }
 
 /// Waits until so many clients wait.
-fn until_waiting(client: &mut Client, count: usize) {
+pub(crate) fn until_waiting(client: &mut Client, count: usize) {
     for _ in 0..2_000 {
         if client.says("INFO clients").text().contains(&format!("blocked_clients:{count}\r")) {
             return;

@@ -37,9 +37,38 @@ pub(crate) struct Settings {
     pub(crate) read_ahead: bool,
     /// Seconds that a TLS handshake may take; 0 for ever (`tls-handshake-timeout`).
     pub(crate) tls_handshake: u64,
+    /// The values of [`ENCODING_LIMITS`].
+    pub(crate) encoding_limits: [i64; ENCODING_LIMITS.len()],
+}
+
+/// Settings of Redis's compact encodings: name, older name, default. They only decide which name `OBJECT ENCODING` has for a value.
+pub(crate) const ENCODING_LIMITS: [(&str, &str, i64); 7] = [
+    ("hash-max-listpack-entries", "hash-max-ziplist-entries", 128),
+    ("hash-max-listpack-value", "hash-max-ziplist-value", 64),
+    ("list-compress-depth", "list-compress-depth", 0),
+    ("list-max-listpack-size", "list-max-ziplist-size", -2),
+    ("set-max-intset-entries", "set-max-intset-entries", 512),
+    ("zset-max-listpack-entries", "zset-max-ziplist-entries", 128),
+    ("zset-max-listpack-value", "zset-max-ziplist-value", 64),
+];
+
+/// The place of a setting in [`ENCODING_LIMITS`].
+fn encoding_limit(name: &str) -> Option<usize> {
+    ENCODING_LIMITS.iter().position(|(new, old, _)| *new == name || *old == name)
 }
 
 impl Settings {
+    /// The defaults of [`ENCODING_LIMITS`].
+    pub(crate) fn default_encoding_limits() -> [i64; ENCODING_LIMITS.len()] {
+        ENCODING_LIMITS.map(|(_, _, default)| default)
+    }
+
+    /// The largest number of elements, or of bytes, that the encoding of this setting has.
+    pub(crate) fn encoding_limit(&self, name: &str) -> usize {
+        let limit = self.encoding_limits[encoding_limit(name).expect("the name is one of the list")];
+        usize::try_from(limit).unwrap_or(0)
+    }
+
     /// Bytes of one reply at most: what may wait for a client, or all buffers where that has no bound.
     pub(crate) const fn reply_len_max(&self) -> usize {
         if self.output_max == 0 { self.buffers_max } else { self.output_max }
@@ -54,19 +83,35 @@ const NAMES: &[&str] = &[
     "client-output-buffer-limit",
     "databases",
     "dir",
+    "hash-max-listpack-entries",
+    "hash-max-listpack-value",
+    "hash-max-ziplist-entries",
+    "hash-max-ziplist-value",
+    "latency-monitor-threshold",
+    "lfu-decay-time",
+    "lfu-log-factor",
+    "list-compress-depth",
+    "list-max-listpack-size",
+    "list-max-ziplist-size",
     "local",
     "maxclients",
     "maxmemory",
     "maxmemory-policy",
     "maxmemory-samples",
+    "port",
     "proto-max-bulk-len",
     "read-ahead",
     "requirepass",
     "save",
+    "set-max-intset-entries",
     "slowlog-log-slower-than",
     "slowlog-max-len",
     "timeout",
     "tls-handshake-timeout",
+    "zset-max-listpack-entries",
+    "zset-max-listpack-value",
+    "zset-max-ziplist-entries",
+    "zset-max-ziplist-value",
 ];
 
 fn value_of(context: &Context<'_>, name: &str) -> String {
@@ -105,7 +150,11 @@ fn value_of(context: &Context<'_>, name: &str) -> String {
         "slowlog-max-len" => context.world.slow.most.to_string(),
         "timeout" => settings.timeout.to_string(),
         "tls-handshake-timeout" => settings.tls_handshake.to_string(),
-        _ => unreachable!("the names are listed"),
+        "latency-monitor-threshold" => context.world.statistics.threshold.to_string(),
+        "lfu-decay-time" => memory.lfu.decay_minutes.to_string(),
+        "lfu-log-factor" => memory.lfu.log_factor.to_string(),
+        "port" => context.world.port.to_string(),
+        name => settings.encoding_limits[encoding_limit(name).expect("the names are listed")].to_string(),
     }
 }
 
@@ -122,25 +171,18 @@ pub(crate) fn config(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
                 out.bulk(value_of(context, name).as_bytes());
             }
         }
-        [_, what, pairs @ ..] if is(what, "SET") && !pairs.is_empty() && pairs.len().is_multiple_of(2) => {
-            for pair in pairs.chunks(2) {
-                set(context, pair[0], pair[1])?;
-            }
+        [_, what, pairs @ ..] if is(what, "SET") && pairs.len().is_multiple_of(2) => {
+            set_all(context, pairs)?;
             out.simple("OK");
         }
         [_, what] if is(what, "RESETSTAT") => {
             context.world.stats = Counts::default();
+            context.world.statistics.reset();
             context.store.stats = crate::store::Stats::default();
             out.simple("OK");
         }
         [_, what] if is(what, "REWRITE") => {
             return Err(Failure::text("ERR The server is running without a config file"));
-        }
-        [_, what, ..] => {
-            let name = String::from_utf8_lossy(what).into_owned();
-            return Err(Failure::said(format!(
-                "ERR unknown subcommand or wrong number of arguments for '{name}'. Try CONFIG HELP."
-            )));
         }
         _ => return Err(Failure::SYNTAX),
     }
@@ -166,12 +208,43 @@ fn size(text: &str) -> Option<usize> {
     digits.parse::<usize>().ok()?.checked_mul(unit)
 }
 
-fn set(context: &mut Context<'_>, name: &[u8], value: &[u8]) -> Done {
-    let (name, text) =
-        (String::from_utf8_lossy(name).to_ascii_lowercase(), String::from_utf8_lossy(value).into_owned());
-    let wrong = |why: &str| {
-        Failure::said(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
-    };
+/// Sets all of these settings, or none.
+fn set_all(context: &mut Context<'_>, pairs: Args<'_>) -> Done {
+    let mut names: Vec<String> = Vec::new();
+    for name in pairs.iter().step_by(2) {
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+        if !NAMES.contains(&name.as_str()) {
+            return Err(Failure::said(format!(
+                "ERR Unknown option or number of arguments for CONFIG SET - '{name}'"
+            )));
+        }
+        if names.contains(&name) {
+            return Err(failed(&name, "duplicate parameter"));
+        }
+        names.push(name);
+    }
+    let before: Vec<String> = names.iter().map(|name| value_of(context, name)).collect();
+    // What a password was is not known, so a new one is set when all else is.
+    let (last, first): (Vec<usize>, Vec<usize>) =
+        (0..names.len()).partition(|&number| names[number] == "requirepass");
+    for (done, &number) in first.iter().chain(&last).enumerate() {
+        if let Err(failure) = set(context, &names[number], pairs[2 * number + 1]) {
+            for &number in &first[..done.min(first.len())] {
+                set(context, &names[number], before[number].as_bytes())?;
+            }
+            return Err(failure);
+        }
+    }
+    Ok(())
+}
+
+fn failed(name: &str, why: &str) -> Failure {
+    Failure::said(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+}
+
+fn set(context: &mut Context<'_>, name: &str, value: &[u8]) -> Done {
+    let text = String::from_utf8_lossy(value).into_owned();
+    let wrong = |why: &str| failed(name, why);
     let number = || {
         integer(value)
             .ok()
@@ -179,7 +252,7 @@ fn set(context: &mut Context<'_>, name: &[u8], value: &[u8]) -> Done {
             .ok_or_else(|| wrong("argument couldn't be parsed into an integer"))
     };
     let bytes = || size(&text).ok_or_else(|| wrong("argument must be a memory value"));
-    match name.as_str() {
+    match name {
         "maxmemory" => context.store.memory.data_max = bytes()?,
         "maxmemory-policy" => {
             let names: Vec<&str> = Policy::ALL.iter().map(|(name, _)| *name).collect();
@@ -248,11 +321,17 @@ fn set(context: &mut Context<'_>, name: &[u8], value: &[u8]) -> Done {
             };
             (context.world.settings.output_max, context.world.settings.output_soft) = (hard, (soft, seconds));
         }
-        known if NAMES.contains(&known) => return Err(wrong("can't set immutable config")),
-        unknown => {
-            return Err(Failure::said(format!(
-                "ERR Unknown option or number of arguments for CONFIG SET - '{unknown}'"
-            )));
+        "latency-monitor-threshold" => context.world.statistics.threshold = number()? as u64,
+        "lfu-decay-time" => {
+            context.store.memory.lfu.decay_minutes = u32::try_from(number()?).unwrap_or(u32::MAX);
+        }
+        "lfu-log-factor" => {
+            context.store.memory.lfu.log_factor = u32::try_from(number()?).unwrap_or(u32::MAX)
+        }
+        name => {
+            let place = encoding_limit(name).ok_or_else(|| wrong("can't set immutable config"))?;
+            let limit = integer(value).map_err(|_| wrong("argument couldn't be parsed into an integer"))?;
+            context.world.settings.encoding_limits[place] = limit;
         }
     }
     Ok(())

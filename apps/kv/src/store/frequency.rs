@@ -1,0 +1,100 @@
+//! The use of keys, as index entries note it: the time of the last use, or with an LFU policy how often a key is used.
+//!
+//! Key types: [`Use`], one use; [`Settings`], how fast a frequency grows and falls. A frequency is Redis's: a counter of 8 bits that
+//! grows by chance, the less likely the larger it is, and falls with time. An entry has the counter in its low 8 bits, and
+//! above it the minutes at which it was changed last.
+
+use super::{Store, clock};
+
+/// The frequency of a new key: not the first one that goes.
+const FIRST: u32 = 5;
+const COUNTER_BITS: u32 = 8;
+const COUNTER_MAX: u32 = (1 << COUNTER_BITS) - 1;
+const MINUTES_MASK: u32 = 0xffff;
+
+/// How fast the frequency of a key grows and falls.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// The larger, the more uses make the counter grow (`lfu-log-factor`).
+    pub(crate) log_factor: u32,
+    /// The minutes in which the counter falls by one; 0 for never (`lfu-decay-time`).
+    pub(crate) decay_minutes: u32,
+}
+
+impl Settings {
+    pub(crate) const DEFAULT: Self = Self { log_factor: 10, decay_minutes: 1 };
+
+    /// Returns the frequency that an entry notes, as it is now.
+    pub(crate) fn frequency(self, used: u32, now: i64) -> u32 {
+        let passed = minutes(now).wrapping_sub(used >> COUNTER_BITS) & MINUTES_MASK;
+        let falls = passed.checked_div(self.decay_minutes).unwrap_or(0);
+        (used & COUNTER_MAX).saturating_sub(falls)
+    }
+}
+
+fn minutes(now: i64) -> u32 {
+    (clock(now) / 60) & MINUTES_MASK
+}
+
+/// One use of a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Use {
+    now: i64,
+    /// With an LFU policy: its settings, and a random number below 1.
+    lfu: Option<(Settings, f64)>,
+}
+
+impl Use {
+    /// What the entry of a new key notes.
+    pub(super) fn first(self) -> u32 {
+        if self.lfu.is_some() { minutes(self.now) << COUNTER_BITS | FIRST } else { clock(self.now) }
+    }
+
+    /// What an entry notes after this use.
+    pub(super) fn after(self, before: u32) -> u32 {
+        let Some((settings, chance)) = self.lfu else { return clock(self.now) };
+        let counter = settings.frequency(before, self.now);
+        let above = f64::from(counter.saturating_sub(FIRST));
+        let grows = counter < COUNTER_MAX && chance < 1.0 / (above * f64::from(settings.log_factor) + 1.0);
+        minutes(self.now) << COUNTER_BITS | (counter + u32::from(grows))
+    }
+}
+
+impl Store {
+    /// One use of a key, now.
+    pub(super) fn use_now(&mut self) -> Use {
+        let chance = |store: &mut Self| f64::from(store.rng.below(u32::MAX)) / f64::from(u32::MAX);
+        let lfu = self.memory.policy.is_lfu().then(|| (self.memory.lfu, chance(self)));
+        Use { now: self.now, lfu }
+    }
+
+    /// The seconds since a key was used, and its frequency; asking is no use of it. `None` without such a key.
+    pub(crate) fn last_use(&self, db: u8, key: &[u8]) -> Option<(u32, u32)> {
+        let name = self.name(key);
+        let used = self.space(db).index.get(name).filter(|_| !self.has_ended(db, name))?.used();
+        Some((clock(self.now).saturating_sub(used), self.memory.lfu.frequency(used, self.now)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A key that is used a thousand times counts more than one that is used ten times, and falls by one a minute.
+    #[test]
+    fn a_frequency_grows_and_falls() {
+        let mut rng = farmem::Rng::from_number(3);
+        let mut after = |uses| {
+            let chance = |rng: &mut farmem::Rng| f64::from(rng.below(1000)) / 1000.0;
+            let one =
+                |rng: &mut farmem::Rng| Use { now: 600_000, lfu: Some((Settings::DEFAULT, chance(rng))) };
+            (0..uses).fold(one(&mut rng).first(), |used, _| one(&mut rng).after(used))
+        };
+        let (few, many) = (after(10), after(1_000));
+        let at = |used, now| Settings::DEFAULT.frequency(used, now);
+        assert!(at(few, 600_000) < at(many, 600_000), "{few:x} {many:x}");
+        assert!((10..40).contains(&at(many, 600_000)), "{many:x}");
+        assert_eq!(at(many, 600_000 + 180_000), at(many, 600_000) - 3);
+        assert_eq!(at(many, 600_000 + 60_000 * 300), 0);
+    }
+}
