@@ -4,7 +4,7 @@
 //! sleeping one uses little. Elapsed time does not tell the two apart.
 
 use crate::to_f64;
-use farmem_io::raw::cpu_time_of_children;
+use farmem_uffd::raw::cpu_time_of_children;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::{read_dir, read_to_string};
 use std::time::Duration;
@@ -129,7 +129,7 @@ impl CpuTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farmem_io::cpu_time_of_thread;
+    use farmem_link::cpu_time_of_thread;
     use std::io::{Read as _, Write as _};
     use std::process::{Command, Stdio};
 

@@ -263,10 +263,10 @@ pub fn run(
     } else {
         Sizes { keys: 1_000_000, pairs: 5, slice: Duration::from_millis(400) }
     };
-    let allowed = farmem_io::affinity::allowed_cpus()?;
+    let allowed = farmem_link::affinity::allowed_cpus()?;
     let cpus = Cpus { servers: allowed.first().copied().unwrap_or(0), load: allowed.get(1).copied() };
     if let Some(cpu) = cpus.load {
-        farmem_io::pin_to_cpu(cpu)?;
+        farmem_link::pin_to_cpu(cpu)?;
     }
     for (where_to, local) in [("local", sizes.all_local()), ("far", sizes.mostly_far())] {
         let mut size = format!(

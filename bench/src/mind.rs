@@ -26,7 +26,7 @@ use crate::{Outcome, Plan, Progress, Row, Samples, Sheet};
 use farmem::serve::pin_to_cpu;
 use farmem::window::{FaultMode, Place, WindowOptions};
 use farmem::{Error, Placement, Rack, RackConfig, ShareOptions, SharedSpace, Transport, Vma, Waiting};
-use farmem_io::affinity::allowed_cpus;
+use farmem_link::affinity::allowed_cpus;
 use fault::{Cpus, Faulting};
 use roles::Roles;
 

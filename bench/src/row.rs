@@ -23,7 +23,7 @@ pub struct Results {
 /// `None` when there were none.
 #[must_use]
 pub fn link_late() -> Option<f64> {
-    let (frames, late) = farmem_io::held_back();
+    let (frames, late) = farmem_link::held_back();
     (frames > 0).then(|| to_f64(late) / to_f64(frames))
 }
 

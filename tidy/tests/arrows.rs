@@ -122,7 +122,7 @@ fn a_wrong_arrow_is_found() {
     };
     let wrong = wrong_arrows(&[
         package("switch", false, &["wire", "memnode"]),
-        package("io", false, &["wire", "sim"]),
+        package("link", false, &["wire", "sim"]),
         package("webservice", true, &["farmem", "wire"]),
         package("util", false, &[]),
         package("cli", false, &["farmem", "sim", "webservice"]),
@@ -130,6 +130,6 @@ fn a_wrong_arrow_is_found() {
     assert_eq!(wrong.len(), 4, "{wrong:?}");
     assert_eq!(
         wrong[..3],
-        ["switch must not import memnode", "io must not import sim", "webservice must not import wire"]
+        ["switch must not import memnode", "link must not import sim", "webservice must not import wire"]
     );
 }

@@ -35,8 +35,8 @@ use farmem::prefetch::{
     Beside, Change, Config, Driver, FLOORS, HostKeys, KeySecret, KeysConfig, SharedZone, Taker, ZoneSize,
 };
 use farmem::{Client, Error, Rack, RackConfig};
-use farmem_io::affinity::allowed_cpus;
-use farmem_io::pin_to_cpu;
+use farmem_link::affinity::allowed_cpus;
+use farmem_link::pin_to_cpu;
 use here::Here;
 use program::{Parts, Program};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -7,10 +7,10 @@
 
 use crate::rates::cpu_time;
 use crate::{Plan, Row, Sheet, rate_row, to_f64};
-use farmem_io::dpu::{
+use farmem_link::dpu::{
     PairSize, ProcessEnd, Requests, SubmissionSender, Submissions, make_pair, make_submissions,
 };
-use farmem_io::{OpenError, OutsideWaker, WakeAt};
+use farmem_link::{OpenError, OutsideWaker, WakeAt};
 use farmem_wire::pd3::{IDS, Id, Place, Request};
 use std::hint::spin_loop;
 use std::net::{IpAddr, Ipv4Addr};

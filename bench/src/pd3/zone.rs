@@ -7,8 +7,8 @@
 use super::rings::{Guard, SharedHead};
 use crate::rates::Chance;
 use crate::{CpuMeter, Plan, Row, Samples, Sheet, rate_row, to_f64};
-use farmem_io::OpenError;
-use farmem_io::dpu::zone::{Finding, Item, Placed, ZoneProducer, ZoneReader, ZoneSize, make_zone};
+use farmem_link::OpenError;
+use farmem_link::dpu::zone::{Finding, Item, Placed, ZoneProducer, ZoneReader, ZoneSize, make_zone};
 use std::convert::Infallible;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

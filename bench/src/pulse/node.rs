@@ -13,7 +13,7 @@ mod structures;
 
 use crate::Row;
 use crate::rates::{Chance, Measured, Rates, Variant, cpu_time, measure as in_turns};
-use farmem_io::{Compiler, MappedStore};
+use farmem_link::{Compiler, MappedStore};
 use lookups::{How, Lookups};
 use std::io;
 use std::time::Duration;

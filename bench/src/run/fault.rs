@@ -15,9 +15,9 @@ use crate::{CpuMeter, CpuTime, Row, Samples, Sheet, to_f64};
 use farmem::PAGE_LEN;
 use farmem::raw::{self, Server, Waiting};
 use farmem::window::FaultMode;
-use farmem_io::affinity::allowed_cpus;
-use farmem_io::pages::{Handler, HandlerCpu};
-use farmem_io::pin_to_cpu;
+use farmem_link::affinity::allowed_cpus;
+use farmem_link::pin_to_cpu;
+use farmem_uffd::{Handler, HandlerCpu};
 
 /// Pages touched in one round.
 const PAGES: usize = 2048;

@@ -6,7 +6,7 @@
 
 use crate::Samples;
 use crate::child::{is_told, say};
-use farmem_io::pin_to_cpu;
+use farmem_link::pin_to_cpu;
 use std::hint::black_box;
 use std::io;
 use std::time::Instant;

@@ -8,8 +8,8 @@
 //! Key type: [`Clerk`]. What it does not do: wake the client, which looks when it looks at its network; wait for anything at its end.
 
 use crate::Error;
+use farmem_api::ApiClient;
 use farmem_control::api::{Request, Response};
-use farmem_io::ApiClient;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;

@@ -24,7 +24,7 @@ use farmem_control::api::{
     Request, Response,
 };
 use farmem_host::{Answer, Done, HostRequest, Op, Out, Traversed, Want};
-use farmem_io::LinkProfile;
+use farmem_link::LinkProfile;
 use farmem_machine::Port;
 use farmem_traversal::Program;
 use farmem_wire::{Domain, Gid, NodeId, VirtAddr};
@@ -592,5 +592,5 @@ pub fn gid(text: &str) -> Result<Gid, Error> {
     let address: std::net::IpAddr = text
         .parse()
         .map_err(|_| Error::Api { message: format!("the control plane named {text:?} as an address") })?;
-    Ok(farmem_io::gid_of(address))
+    Ok(farmem_link::gid_of(address))
 }

@@ -13,7 +13,7 @@ use crate::Error;
 use addresses::{Taken, is_of_one_machine};
 use bytesize::ByteSize;
 use farmem_control::api::Tier;
-use farmem_io::{LinkProfile, ProfileError};
+use farmem_link::{LinkProfile, ProfileError};
 use farmem_machine::Duration;
 use farmem_switch::directory::SLOTS_DEFAULT;
 use farmem_wire::Pmtu;

@@ -8,7 +8,7 @@ use crate::client::answer_to;
 use farmem_control::api::{ApiError, Call, Request, Response};
 use farmem_control::{Config, Control, Out as ControlOut, Submitted};
 use farmem_host::{Host, HostRequest, Out as HostOut};
-use farmem_io::{Compiler, MappedStore};
+use farmem_link::{Compiler, MappedStore};
 use farmem_machine::{Action, Event, Instant, Machine, Outbox, Port, Rng};
 use farmem_memnode::MemNode;
 use farmem_switch::Switch;

@@ -211,7 +211,7 @@ pub enum Error {
     },
     /// An address, socket or ring could not be opened.
     #[error(transparent)]
-    Open(#[from] farmem_io::OpenError),
+    Open(#[from] farmem_link::OpenError),
     /// A role has stopped by itself, because its state can no longer be trusted.
     #[error("{role} stops: {halt}")]
     Halted {
@@ -382,12 +382,12 @@ impl Error {
     }
 }
 
-impl From<farmem_io::ApiCallError> for Error {
-    fn from(error: farmem_io::ApiCallError) -> Self {
+impl From<farmem_api::ApiCallError> for Error {
+    fn from(error: farmem_api::ApiCallError) -> Self {
         match error {
-            farmem_io::ApiCallError::Refused(error) => Self::Refused(error),
-            it @ farmem_io::ApiCallError::Untrusted { .. } => Self::Untrusted { message: it.to_string() },
-            it @ farmem_io::ApiCallError::Keys { .. } => Self::Keys { message: it.to_string() },
+            farmem_api::ApiCallError::Refused(error) => Self::Refused(error),
+            it @ farmem_api::ApiCallError::Untrusted { .. } => Self::Untrusted { message: it.to_string() },
+            it @ farmem_api::ApiCallError::Keys { .. } => Self::Keys { message: it.to_string() },
             other => Self::Api { message: other.to_string() },
         }
     }

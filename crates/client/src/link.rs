@@ -3,11 +3,9 @@
 use crate::client::wrong_answer;
 use crate::config::RackConfig;
 use crate::{Error, Placement, Transport, Waiting};
+use farmem_api::{ApiCallError, ApiClient};
 use farmem_control::api::{CreateDomain, ErrorCode, HostJoined, JoinHost, Overview, Request, Response};
-use farmem_io::{
-    ApiCallError, ApiClient, Link, OpenError, PacedLink, ShmConfig, ShmLink, UdpConfig, UdpLink, os_seed,
-    pin_to_cpu,
-};
+use farmem_link::{Link, OpenError, PacedLink, ShmConfig, ShmLink, UdpConfig, UdpLink, os_seed, pin_to_cpu};
 use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::sync::Once;
@@ -32,7 +30,7 @@ pub trait WithLink {
 /// # Errors
 /// [`Error::Open`] when the address is taken, or is not this machine's; else what `then` says.
 pub fn with_link<W: WithLink>(config: &RackConfig, address: IpAddr, then: W) -> Result<W::Output, Error> {
-    let (gid, waiting) = (farmem_io::gid_of(address), link_waiting(config));
+    let (gid, waiting) = (farmem_link::gid_of(address), link_waiting(config));
     match config.transport {
         Transport::Udp => {
             let (any_source_port, cards) = (config.cards.is_some(), config.cards);
@@ -85,7 +83,7 @@ pub fn place(config: &RackConfig) -> Result<(), Error> {
 
 /// The first CPU that this process may use is the same for all that are started alike: CPU 0 may be another program's.
 fn pin_to_first_cpu() -> io::Result<()> {
-    let cpus = farmem_io::affinity::allowed_cpus()?;
+    let cpus = farmem_link::affinity::allowed_cpus()?;
     cpus.first().map_or(Ok(()), |&cpu| pin_to_cpu(cpu))
 }
 
@@ -161,10 +159,10 @@ pub fn require_running(config: &RackConfig) -> Result<(), Error> {
 }
 
 /// One that holds frames back wakes for them in time.
-fn link_waiting(config: &RackConfig) -> farmem_io::Waiting {
+fn link_waiting(config: &RackConfig) -> farmem_link::Waiting {
     match config.waiting {
-        Waiting::Block if config.link.is_none() => farmem_io::Waiting::Block,
-        Waiting::Block => farmem_io::Waiting::Precise,
-        Waiting::Spin => farmem_io::Waiting::Spin,
+        Waiting::Block if config.link.is_none() => farmem_link::Waiting::Block,
+        Waiting::Block => farmem_link::Waiting::Precise,
+        Waiting::Spin => farmem_link::Waiting::Spin,
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::client::{Client, Completed};
 use crate::{Error, Op};
-pub use farmem_io::dpu::zone::Lines;
+pub use farmem_link::dpu::zone::Lines;
 use std::ops::Range;
 
 /// What a traversal found.

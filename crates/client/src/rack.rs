@@ -12,7 +12,7 @@ use farmem_control::api::{
 };
 use farmem_control::{Config as ControlConfig, INDEX_MAX};
 use farmem_host::{Config as HostConfig, Host};
-use farmem_io::{Clock, Compiler, Driver, Link, MappedStore, OpenError};
+use farmem_link::{Clock, Compiler, Driver, Link, MappedStore, OpenError};
 use farmem_machine::{Duration, Port, Rng};
 use farmem_memnode::MemNode;
 use farmem_switch::{Budgets, Switch};
@@ -103,7 +103,7 @@ impl Rack {
     /// [`Error::System`] when the system has no memory for it; [`Error::Refused`] when `memory` is not a multiple of 4096.
     pub fn embedded_with(nodes: u16, memory: u64) -> Result<Self, Error> {
         let seed =
-            farmem_io::os_seed().map_err(|source| system("no random numbers from the system", source))?;
+            farmem_link::os_seed().map_err(|source| system("no random numbers from the system", source))?;
         let world = embedded_world(nodes, memory, Rng::from_seed(seed))?;
         Ok(Self(Kind::Embedded(Rc::new(RefCell::new(world)))))
     }
@@ -209,7 +209,7 @@ impl Rack {
 pub(crate) fn embedded_world(nodes: u16, memory: u64, rng: Rng) -> Result<World, Error> {
     // Nothing in here has an address; these only fill the API's fields.
     let address = |number: u16| IpAddr::V4(Ipv4Addr::from(0x7f00_0000 + u32::from(number)));
-    let usual = ControlConfig::new(farmem_io::gid_of(address(1)));
+    let usual = ControlConfig::new(farmem_link::gid_of(address(1)));
     // It ends with its only process; and its time jumps from timer to timer, past every lease.
     let control = ControlConfig { pmtu: EMBEDDED_PMTU, host_lease: None, ..usual };
     let mut world = World::new(control, rng);

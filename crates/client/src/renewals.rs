@@ -6,8 +6,8 @@
 use crate::Error;
 use crate::config::RackConfig;
 use crate::link::api_client;
+use farmem_api::ApiCallError;
 use farmem_control::api::{ErrorCode, Overview, Stay};
-use farmem_io::ApiCallError;
 use std::collections::BTreeMap;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -8,18 +8,19 @@ use crate::client::gid;
 use crate::config::{Execution, IndexConfig, NodeConfig, Prefetch, RackConfig, Transport};
 use crate::link::{BUILD, WithLink, api_client, operator_client, place, with_link};
 use crate::rack::{home_of, node_settings};
+use farmem_api::{ApiServer, ApiTokens, ControlStore, run_control};
 use farmem_control::api::{
     Endpoint, IndexJoined, JoinIndex, JoinNode, JoinSwitch, ListObjects, NodeJoined, ObjectListed, Overview,
     RackOverview, SwitchJoined,
 };
 use farmem_control::keys::Secret;
 use farmem_control::{Bounds, Config as ControlSettings, Control, Note as ControlNote};
-use farmem_io::events::{self, Level, Told};
-use farmem_io::{
-    ApiServer, ApiTokens, Calibrated, Clock, Compiler, ControlStore, Driver, Link, MappedStore, NodeFiles,
-    OpenError, calibrate, os_seed, private_file, private_state, run, run_control, run_node,
+use farmem_link::events::{self, Level, Told};
+use farmem_link::{
+    Calibrated, Clock, Compiler, Driver, Link, MappedStore, NodeFiles, OpenError, calibrate, os_seed,
+    private_file, private_state, run, run_node,
 };
-pub use farmem_io::{Stop, pin_to_cpu};
+pub use farmem_link::{Stop, pin_to_cpu};
 use farmem_machine::{Machine, Port, Rng};
 use farmem_memnode::{BURST, Budget, Config as NodeSettings, MemNode, Out as NodeOut, WORKSPACES};
 pub use farmem_memnode::{Compile, Logic};
@@ -88,7 +89,7 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
             let secret = Some(Secret::new(secret?.as_bytes()));
             let seed =
                 os_seed().map_err(|source| Error::System { what: "no random numbers".into(), source })?;
-            let usual = ControlSettings::new(farmem_io::gid_of(config.control.address));
+            let usual = ControlSettings::new(farmem_link::gid_of(config.control.address));
             let (lease, epoch) = (config.control.lease, config.control.epoch);
             let host_lease = Some(config.control.host_lease);
             let domain_memory_max = config.control.domain_memory.unwrap_or(u64::MAX);
@@ -207,7 +208,7 @@ const TOKEN_MIN: usize = 32;
 /// # Errors
 /// `ResourceBusy` when one is; otherwise what the system says. Files of something else are left, and then the directory is.
 pub fn remove_unused_rings(rings: &Path) -> io::Result<()> {
-    farmem_io::shm::remove_dir(rings)
+    farmem_link::shm::remove_dir(rings)
 }
 
 /// Removes the shared-memory rings of a rack whose roles have ended; its clients may still hold theirs. A rack over UDP has none.
@@ -220,10 +221,10 @@ pub fn remove_rings(config: &RackConfig) -> io::Result<()> {
         return Ok(());
     }
     let of_client = |name: &String| {
-        let is = |&host: &IpAddr| format!("{:?}", farmem_io::gid_of(host)) == *name;
+        let is = |&host: &IpAddr| format!("{:?}", farmem_link::gid_of(host)) == *name;
         config.hosts.iter().any(is)
     };
-    match farmem_io::shm::live_endpoints(&rings).iter().find(|name| !of_client(name)) {
+    match farmem_link::shm::live_endpoints(&rings).iter().find(|name| !of_client(name)) {
         None => fs::remove_dir_all(&rings),
         Some(role) => {
             let text = format!("{} is in use by {role}", rings.display());

@@ -11,8 +11,8 @@
 use farmem::window::{Memory, Place, WindowOptions, WindowStats, with_window};
 use farmem::{Client, Rack, RackConfig, VirtAddr, Vma, serve};
 use farmem_host::agent::Pages as _;
-use farmem_io::pages::{self, Fault, FaultMode, Faults, Handler, Next, Reach, Ring, Window, WindowConfig};
-use farmem_io::{Clock, Stop};
+use farmem_link::{Clock, Stop};
+use farmem_uffd::{Fault, FaultMode, Faults, Handler, Next, Reach, Ring, Window, WindowConfig, serve};
 use farmem_wire::message::{Access, Page};
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -227,7 +227,7 @@ fn bare_resolve(times: &mut Vec<u64>) -> Result<(), Box<dyn Error>> {
             touch(window.memory(), times);
             ring.end();
         });
-        pages::serve(&window, Handler::default(), &stop, &mut AtHand(&window, [7; PAGE]))?;
+        serve(&window, Handler::default(), &stop, &mut AtHand(&window, [7; PAGE]))?;
         thread.join().expect("the program does not panic");
         Ok(())
     })

@@ -5,7 +5,8 @@
 
 use farmem::serve::{self, Stop};
 use farmem::{Error, NodeId, Rack, RackConfig, UDP_PORT, VirtAddr};
-use farmem_io::{ControlStore, gid_of};
+use farmem_api::ControlStore;
+use farmem_link::gid_of;
 use farmem_machine::{Action, Halt, Outbox, Port};
 use farmem_transport::ud::{self, Endpoint, Peer};
 use farmem_wire::icrc::{self, Route};

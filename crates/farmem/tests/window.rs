@@ -420,7 +420,7 @@ fn a_program_has_its_own_policy() {
             }
         };
         match window::with_objects(&mut client, &[Object::new(&vma)], options, program) {
-            Err(Error::Open(refused @ farmem_io::OpenError::NotPermitted { .. })) => {
+            Err(Error::Open(refused @ farmem_link::OpenError::NotPermitted { .. })) => {
                 eprintln!("skipped: {refused}");
                 None
             }

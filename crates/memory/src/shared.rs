@@ -29,15 +29,16 @@ mod tests;
 pub mod worker;
 
 use crate::window::{FRAMES_MIN, Way, WindowOptions, frames_of};
+use farmem_api::ApiClient;
 use farmem_client::Vma;
 use farmem_client::own::Allocations;
 use farmem_client::own::{api_client, number_of_domain};
 use farmem_client::{Error, Rack};
 use farmem_control::api::{AcceptLost, Allocate, Call, Grant, Overview, PermName, VmaInfo};
-use farmem_io::pages::{Memory, Window};
-use farmem_io::{ApiClient, LinkProfile, OpenError};
+use farmem_link::{LinkProfile, OpenError};
 use farmem_machine::Duration;
 use farmem_paging::Account;
+use farmem_uffd::{Memory, Window};
 use farmem_wire::message::PAGE_LEN;
 use farmem_wire::{NodeId, VirtAddr};
 use fault_source::HostHandle;

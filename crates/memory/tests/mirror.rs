@@ -1,6 +1,6 @@
 //! A mirror of an interface between two machines (network namespaces joined by a veth pair): what clients of a server ask for is seen, without the server's doing.
 
-#[path = "../../io/tests/namespaces/mod.rs"]
+#[path = "../../link/tests/namespaces/mod.rs"]
 mod namespaces;
 
 use farmem_dpu::parse::resp::Resp;

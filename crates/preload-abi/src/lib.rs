@@ -2,7 +2,7 @@
 //! userfaultfd that one opens and the other serves.
 //!
 //! Two sides use it: the preload library (`crates/preload`), inside of the program, and the pager (`crates/run`, by the mechanism in
-//! `crates/io`). It is small, as all that it needs is loaded into every process of a run.
+//! `crates/uffd`). It is small, as all that it needs is loaded into every process of a run.
 //!
 //! Key types: [`call::Hello`] and [`call::Call`], the words of both; [`place`], the addresses; [`advised`], what `madvise` comes to;
 //! [`userfaultfd::Userfaultfd`] and [`message::Message`], the system's calls and reports with their results.

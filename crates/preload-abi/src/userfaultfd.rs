@@ -1,6 +1,6 @@
 //! The system's userfaultfd: opened as far as this process may, every ioctl with its result.
 //!
-//! Key type: [`Userfaultfd`]. It knows descriptors and addresses, nothing of pages of far memory; `farmem_io::pages::Window` is
+//! Key type: [`Userfaultfd`]. It knows descriptors and addresses, nothing of pages of far memory; `farmem_uffd::Window` is
 //! built on it. Structures and constants are those of `linux-raw-sys`; what its Linux headers leave out stands in `ioctls`.
 //! The calls go to the kernel directly (`rustix`), past any `mmap` or `madvise` that a preloaded library puts before libc's.
 
@@ -62,7 +62,7 @@ pub fn device() -> io::Result<File> {
 pub struct Features(u64);
 
 impl Features {
-    /// What a `farmem_io::pages::Window` needs (Linux 6.6): missing, minor and write-protect faults of shared memory, exact
+    /// What a `farmem_uffd::Window` needs (Linux 6.6): missing, minor and write-protect faults of shared memory, exact
     /// addresses, poison, and who faulted.
     pub const WINDOW: Self = Self::bits_of(&[
         raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP,

@@ -2,8 +2,8 @@
 
 use super::spans::Kind;
 use super::{Pager, errno};
-use farmem_io::pages::remote::call::{Call, ELSEWHERE, NO_MORE, TARGET_ELSEWHERE, VALUES, doorbell, resize};
 use farmem_paging::private::Programs as _;
+use farmem_uffd::remote::call::{Call, ELSEWHERE, NO_MORE, TARGET_ELSEWHERE, VALUES, doorbell, resize};
 use farmem_wire::message::PAGE_LEN;
 use std::ops::Range;
 

@@ -2,9 +2,9 @@
 
 use super::spans::Spans;
 use super::{Pager, errno};
-use farmem_io::pages::remote::call::ELSEWHERE;
-use farmem_io::pages::{Cause, Fault};
 use farmem_paging::private::Table;
+use farmem_uffd::remote::call::ELSEWHERE;
+use farmem_uffd::{Cause, Fault};
 use std::collections::BTreeSet;
 use std::ops::Range;
 

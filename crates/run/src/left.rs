@@ -11,7 +11,7 @@ use std::path::Path;
 /// # Errors
 /// [`Error::System`] without random numbers.
 pub fn own_domain() -> Result<String, Error> {
-    let seed = farmem_io::os_seed()
+    let seed = farmem_link::os_seed()
         .map_err(|source| Error::System { what: "no random numbers from the system".into(), source })?;
     let (number, _) = seed.split_first_chunk().expect("a seed is longer than a number");
     Ok(format!("run-{}-{:016x}", std::process::id(), u64::from_be_bytes(*number)))

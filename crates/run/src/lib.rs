@@ -21,15 +21,15 @@ mod spans;
 
 use far::{Far, bytes};
 use farmem_client::{Client, Error};
-use farmem_io::OpenError;
-use farmem_io::pages::remote::call::{CONTROL_PAGES, MAILBOXES};
-use farmem_io::pages::remote::{
-    Accepted, Acceptor, Buffer, Event, Remote, Watch, buffer, kill, pages_come_singly, place,
-};
-use farmem_io::pages::{Fault, Features, Reach, Userfaultfd};
+use farmem_link::OpenError;
 use farmem_memory::window::frames_of;
 use farmem_paging::private::{Private, Table};
 use farmem_paging::{Account, Ahead, Config, ZEROS_MAX};
+use farmem_uffd::remote::call::{CONTROL_PAGES, MAILBOXES};
+use farmem_uffd::remote::{
+    Accepted, Acceptor, Buffer, Event, Remote, Watch, buffer, kill, pages_come_singly, place,
+};
+use farmem_uffd::{Fault, Features, Reach, Userfaultfd};
 use farmem_wire::message::{Access, PAGE_LEN};
 use fork::Snapshot;
 use pins::Pins;
@@ -39,12 +39,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-pub use farmem_io::pages::remote::raw::{Listener, Started, Watched, spawn};
-pub use farmem_io::pages::remote::{Guard, call, guard};
+pub use farmem_uffd::remote::raw::{Listener, Started, Watched, spawn};
+pub use farmem_uffd::remote::{Guard, call, guard};
 pub use left::{free_left, own_domain};
 
-pub use farmem_io::limits::{AddressLimit, largest_resident_set};
-pub use farmem_io::signals::{SignalInfo, Signals};
+pub use farmem_link::limits::{AddressLimit, largest_resident_set};
+pub use farmem_link::signals::{SignalInfo, Signals};
 
 /// How a pager works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -206,7 +206,7 @@ impl Pager {
         drop(Userfaultfd::open(reach, Features::WINDOW).map_err(OpenError::from)?);
         let pages = frames_of(options.local_limit, LOCAL_MIN / PAGE_LEN as u64)?;
         let pool = (pages / POOL_SHARE).max(POOL_MIN);
-        let seed = farmem_io::os_seed()
+        let seed = farmem_link::os_seed()
             .map_err(|source| Error::System { what: "no random numbers from the system".into(), source })?;
         let (token, rest) = seed.split_first_chunk().expect("a seed is longer than a token");
         let (chance, _) = rest.split_first_chunk().expect("a seed is longer than a token and a number");

@@ -8,11 +8,11 @@
 use super::spans::Kind;
 use super::{Pager, errno};
 use farmem_client::Error;
-use farmem_io::pages::remote::call::ELSEWHERE;
-use farmem_io::pages::remote::raw::{
+use farmem_uffd::remote::call::ELSEWHERE;
+use farmem_uffd::remote::raw::{
     Listener, Notification, RawCall, Seen, Touched, Watched, opens_direct, process_of, shares_memory,
 };
-use farmem_io::pages::remote::{Advised, advised, advised_shared};
+use farmem_uffd::remote::{Advised, advised, advised_shared};
 use farmem_wire::message::PAGE_LEN;
 use std::collections::VecDeque;
 use std::ops::Range;

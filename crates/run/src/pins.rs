@@ -5,9 +5,9 @@
 //! says before such a call which pages are to stay, and after it that they need not.
 
 use super::{Pager, errno};
-use farmem_io::pages::remote::call::CONTROL_PAGES;
-use farmem_io::pages::remote::raw;
 use farmem_paging::Key;
+use farmem_uffd::remote::call::CONTROL_PAGES;
+use farmem_uffd::remote::raw;
 use farmem_wire::message::PAGE_LEN;
 use std::collections::BTreeMap;
 use std::ops::Range;

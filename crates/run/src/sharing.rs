@@ -5,6 +5,7 @@
 //! waits for the other. Objects are the control plane's (PROTOCOL 8.33); here is only which process uses which.
 
 use super::{Pager, Process, errno};
+use farmem_api::ApiClient;
 use farmem_client::Error;
 use farmem_client::RackConfig;
 use farmem_client::own::api_client;
@@ -12,12 +13,11 @@ use farmem_client::own::wrong_answer;
 use farmem_control::api::{
     DropObject, ErrorCode, HoldObject, ObjectInfo, OpenObject, Request, ResizeObject, Response, UnlinkObject,
 };
-use farmem_io::ApiClient;
-use farmem_io::pages::remote::Accepted;
-use farmem_io::pages::remote::call::{Call, VALUES};
-use farmem_io::pages::{Fault, SharedMapping};
 use farmem_memory::fault_source::HostHandle;
 use farmem_memory::{ShareOptions, ShareStats};
+use farmem_uffd::remote::Accepted;
+use farmem_uffd::remote::call::{Call, VALUES};
+use farmem_uffd::{Fault, SharedMapping};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
@@ -99,7 +99,7 @@ pub(super) struct Moving {
 
 impl Moving {
     fn has_ended(&self) -> bool {
-        farmem_io::pages::remote::is_readable(&self.ended)
+        farmem_uffd::remote::is_readable(&self.ended)
     }
 }
 

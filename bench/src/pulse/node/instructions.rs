@@ -16,7 +16,7 @@ const KEYS: u64 = 15;
 /// its data, as programs do.
 pub(super) fn instructions(_: &mut Subject, chance: &mut Chance) -> Measured {
     let program = Program::assemble(super::lookups::BTREE_FIND).expect("assembles");
-    let logic = farmem_io::Compiler::jit_at_once().compile(&program);
+    let logic = farmem_link::Compiler::jit_at_once().compile(&program);
     let mut node = [0; 256];
     for (n, word) in (0..).zip(node.as_chunks_mut::<8>().0) {
         *word = (n * u64::from(n > 0)).to_le_bytes();

@@ -3,7 +3,7 @@
 
 use super::Subject;
 use crate::rates::{Chance, Measured, Rates, Variant, cpu_time};
-use farmem_io::MappedStore;
+use farmem_link::MappedStore;
 use farmem_memnode::{Compile as _, Logic as _, Store};
 use farmem_traversal::{Program, Step};
 use farmem_wire::VirtAddr;
@@ -106,7 +106,7 @@ fn in_groups(store: &MappedStore, chance: &mut Chance) -> Measured {
 /// Measures groups with a hop's instructions after each line: the program passes a node in the nearest cache.
 pub(super) fn with_hops(subject: &mut Subject, chance: &mut Chance) -> Measured {
     let program = Program::assemble(super::lookups::HASH_FIND).expect("assembles");
-    let logic = farmem_io::Compiler::jit_at_once().compile(&program);
+    let logic = farmem_link::Compiler::jit_at_once().compile(&program);
     let (mut node, mut scratch) = ([0; 64], vec![0; program.scratch_len()]);
     (node[0], node[16]) = (1, 1);
     grouped(subject.store(), chance, || {

@@ -2,7 +2,7 @@
 
 use super::structures::{Btree, Hash, Query, Range};
 use super::{Chance, Measured, Subject, cpu_time};
-use farmem_io::{Compiler, MappedStore};
+use farmem_link::{Compiler, MappedStore};
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
 use farmem_memnode::{BURST, Budget, Config, MemNode, Note, Out};
 use farmem_transport::ud;

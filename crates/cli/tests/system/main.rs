@@ -28,7 +28,7 @@ mod logging;
 mod map_program;
 mod migrate;
 #[expect(dead_code, reason = "other tests have threads in their namespaces")]
-#[path = "../../../io/tests/namespaces/mod.rs"]
+#[path = "../../../link/tests/namespaces/mod.rs"]
 mod namespaces;
 mod objects;
 mod operate;

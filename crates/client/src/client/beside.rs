@@ -4,7 +4,7 @@ use super::Client;
 use crate::Error;
 use crate::config::DpuSection;
 use farmem_control::api::Overview;
-use farmem_io::{WakeAt, Waker};
+use farmem_link::{WakeAt, Waker};
 use farmem_machine::Duration;
 
 impl Client {

@@ -2,9 +2,9 @@
 
 use super::{Credentials, Page, RackConfig};
 use crate::Error;
-use farmem_io::LinkProfile;
-use farmem_io::doctor::{Finding, Support};
-use farmem_io::mirror::{Mirror, MirrorConfig};
+use farmem_link::LinkProfile;
+use farmem_link::doctor::{Finding, Support};
+use farmem_link::mirror::{Mirror, MirrorConfig};
 use farmem_machine::Duration;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};

@@ -2,8 +2,8 @@
 
 use super::{RackConfig, Transport};
 use farmem_control::api::Tier;
-use farmem_io::doctor::{Finding, Support, held_addresses};
-use farmem_io::{gid_of, shm};
+use farmem_link::doctor::{Finding, Support, held_addresses};
+use farmem_link::{gid_of, shm};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, UdpSocket};

@@ -16,7 +16,7 @@ use farmem::prefetch::{
     SharedZone, Taker,
 };
 use farmem::{Client, Error, FlatMap, HashTable, PageStore, Rack, Rng, SharedSpace, serve};
-use farmem_io::Stop;
+use farmem_link::Stop;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};

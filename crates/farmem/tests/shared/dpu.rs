@@ -8,7 +8,7 @@ use farmem::window::{
     with_objects, with_window,
 };
 use farmem::{Client, Error, NodeId, Rack, Vma, serve};
-use farmem_io::OpenError;
+use farmem_link::OpenError;
 use std::ops::Range;
 use std::sync::Barrier;
 use std::thread;

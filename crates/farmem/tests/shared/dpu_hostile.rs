@@ -5,8 +5,8 @@ use super::dpu::{DPU, DPU_PAGE, check, client, rack, rack_without_process, readi
 use super::rig::TestRack;
 use farmem::window::{Ahead, WindowOptions, with_window};
 use farmem::{Client, Error, NodeId, Rack, serve};
-use farmem_io::dpu::{Listener, PairSize, ProcessEnd, Requests, Talk, make_pair};
-use farmem_io::{OpenError, OutsideWaker, WakeAt};
+use farmem_link::dpu::{Listener, PairSize, ProcessEnd, Requests, Talk, make_pair};
+use farmem_link::{OpenError, OutsideWaker, WakeAt};
 use farmem_wire::soda::{Answer, Dest, Ended, Request, Span};
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};

@@ -4,7 +4,7 @@
 use crate::signals::signal;
 use farmem::window::{FaultMode, Place, WindowOptions};
 use farmem::{Rack, RackConfig, ShareOptions, SharedSpace, serve};
-use farmem_io::Stop;
+use farmem_link::Stop;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Lines};

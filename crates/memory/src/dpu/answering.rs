@@ -1,6 +1,6 @@
 //! The way of answers to one process: its ring, and what has no room there yet. The thread of its domain and those that complete requests beside it share it.
 
-use farmem_io::dpu::Answers;
+use farmem_link::dpu::Answers;
 use farmem_machine::{Duration, Instant};
 use farmem_wire::soda::Answer;
 use std::collections::VecDeque;

@@ -12,7 +12,7 @@ pub(crate) use request::{AskEnded, Failed};
 
 use farmem_client::{Client, Completed, Error, Landing, Op, Spot, Stretch, Ticket};
 use farmem_dpu::{Action, Asker, Config, Dpu, Object, PageId, Policy, Read, Slot, Stats, Write};
-use farmem_io::{Clock, Waker};
+use farmem_link::{Clock, Waker};
 use farmem_machine::{Instant, Rng};
 use farmem_paging::Cause;
 use farmem_wire::VirtAddr;

@@ -3,8 +3,8 @@
 use super::mail::{Came, Mail, Question};
 use super::serve::told;
 use super::words::Said;
+use farmem_api::{ApiCallError, ApiClient};
 use farmem_client::api::{ActFor, ErrorCode, Locate, VmaInfo};
-use farmem_io::{ApiCallError, ApiClient};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;

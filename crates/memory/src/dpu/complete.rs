@@ -9,7 +9,7 @@ use super::landed::Landed;
 use super::slow::Slow;
 use farmem_client::Origin;
 use farmem_dpu::Asker;
-use farmem_io::dpu::Registered;
+use farmem_link::dpu::Registered;
 use farmem_wire::soda::{Answer, Ended, Span};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering, fence};

@@ -2,7 +2,7 @@
 //!
 //! Both directions have the profile. What is answered is held back until it would have arrived; so is what is asked. All processes share the link.
 
-use farmem_io::{LinkProfile, Shaper};
+use farmem_link::{LinkProfile, Shaper};
 use farmem_machine::{Instant, Rng};
 use std::sync::{Mutex, PoisonError};
 

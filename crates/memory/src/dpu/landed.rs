@@ -6,7 +6,7 @@
 use super::answering::Answering;
 use super::complete::lock;
 use farmem_client::{Landing, Lender, Loan};
-use farmem_io::dpu::Registered;
+use farmem_link::dpu::Registered;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 

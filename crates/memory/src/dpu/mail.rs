@@ -4,8 +4,8 @@ use super::clerk::Open;
 use super::words::{Carried, Said};
 use crate::prefetch::Prefetched;
 use farmem_client::api::VmaInfo;
-use farmem_io::WakeAt;
-use farmem_io::dpu::Bell;
+use farmem_link::WakeAt;
+use farmem_link::dpu::Bell;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 

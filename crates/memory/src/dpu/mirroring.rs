@@ -13,7 +13,7 @@ use crate::prefetch::mirror::{CONNECTIONS_MAX, FOLLOWING_BYTES_MAX, MirrorTap};
 use crate::prefetch::tap::{Known, Tap, Watch};
 use crate::prefetch::{MirrorConfig, MirrorStats};
 use farmem_client::api::ErrorCode;
-use farmem_io::{OpenError, Waker};
+use farmem_link::{OpenError, Waker};
 use std::io::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};

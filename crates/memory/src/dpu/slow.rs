@@ -1,6 +1,6 @@
 //! Threads of a DPU whose cores are slower than this machine's.
 
-use farmem_io::{Clock, cpu_time_of_thread};
+use farmem_link::{Clock, cpu_time_of_thread};
 use farmem_machine::{Duration, Instant};
 
 /// A thread of a DPU, whose cores are slower than a host's: what it did takes `factor` times as long.

@@ -14,11 +14,11 @@ use super::visitor::{RegionAt, Terms, Visitor};
 use super::words::Carried;
 use farmem_client::{Client, Rack};
 use farmem_dpu::{Asker, Caching, Config, Evidence, TableConfig};
-use farmem_io::dpu::{
+use farmem_link::dpu::{
     Bell, PairSize, ProcessEnd, Registered, Requests, SubmissionSender, Submissions, make_pair,
     make_submissions,
 };
-use farmem_io::{OutsideWaker, WakeAt};
+use farmem_link::{OutsideWaker, WakeAt};
 use farmem_machine::{Duration, Rng};
 use farmem_wire::pd3::{self, Head};
 use farmem_wire::soda::{Answer, Dest, Ended, Request, Span};

@@ -5,7 +5,7 @@
 use super::visitor::RegionAt;
 use super::words::Carried;
 use farmem_dpu::PageId;
-use farmem_io::dpu::{Answers, Broken, Submissions, Submitted};
+use farmem_link::dpu::{Answers, Broken, Submissions, Submitted};
 use farmem_wire::pd3::{Front, Head, Id, Place, Request};
 use farmem_wire::soda::Ended;
 use std::collections::BTreeMap;

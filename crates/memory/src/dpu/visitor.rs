@@ -10,7 +10,7 @@ use super::threads::{Threads, Wanted};
 use super::words::Carried;
 use farmem_client::{Landing, Stretch};
 use farmem_dpu::{Asker, PageId};
-use farmem_io::dpu::{Answers, Registered, Requests, Submissions};
+use farmem_link::dpu::{Answers, Registered, Requests, Submissions};
 use farmem_machine::{Duration, Instant};
 use farmem_paging::Cause;
 use farmem_wire::soda::{Answer, Dest, Ended, RECORD_MAX, Request, Span};

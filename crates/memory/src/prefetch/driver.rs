@@ -17,7 +17,7 @@ use farmem_dpu::accesses::Keys;
 use farmem_dpu::changes::Change;
 use farmem_dpu::prefetcher::{Action, Config, Fetched, Prefetcher};
 use farmem_dpu::view::HostView;
-use farmem_io::dpu::Broken;
+use farmem_link::dpu::Broken;
 use farmem_machine::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;

@@ -10,8 +10,8 @@
 use super::kept::Kept;
 use super::tap::{AnyParser, Tap, TapConnection};
 use farmem_dpu::reassembly::{Next, Segment, Stream};
-use farmem_io::OpenError;
-use farmem_io::mirror::{Copied, Mirror, MirrorConfig};
+use farmem_link::OpenError;
+use farmem_link::mirror::{Copied, Mirror, MirrorConfig};
 use lru::LruCache;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;

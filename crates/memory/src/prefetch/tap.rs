@@ -18,7 +18,7 @@ use farmem_dpu::accesses::{ACCESSES_MAX, Accesses, Position};
 use farmem_dpu::parse::Parser;
 use farmem_dpu::parse::guard::Cut;
 use farmem_dpu::view::KeySecret;
-use farmem_io::dpu::{Broken, Submissions};
+use farmem_link::dpu::{Broken, Submissions};
 use guards::Guards;
 pub(super) use guards::PARSERS_BYTES_MAX;
 use near::{Bell, Came, NearTap, NearWatch, Piece};

@@ -5,9 +5,11 @@
 
 use super::beside::Beside;
 use farmem_dpu::changes::Change;
-use farmem_io::OpenError;
-use farmem_io::dpu::zone::{Fate, Finding, Found, Item as Put, Placed, ZoneProducer, ZoneReader, make_zone};
-pub use farmem_io::dpu::zone::{Lines, ZoneCounts, ZoneSize};
+use farmem_link::OpenError;
+use farmem_link::dpu::zone::{
+    Fate, Finding, Found, Item as Put, Placed, ZoneProducer, ZoneReader, make_zone,
+};
+pub use farmem_link::dpu::zone::{Lines, ZoneCounts, ZoneSize};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -8,11 +8,11 @@ use super::shared_pager::{Inbox, PagerRequest, SharedPager, lock};
 use super::{ShareOptions, ShareStats, join};
 use farmem_client::Error;
 use farmem_client::RackConfig;
-use farmem_io::pages::{
+use farmem_link::{Link, Sleeper, Stop};
+use farmem_uffd::{
     Fault, Faults, Handler, Lease, Mapped, Next, Ring, SharedMapping, Watcher, Window, WindowConfig,
     serve_shared,
 };
-use farmem_io::{Link, Sleeper, Stop};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::collections::BTreeSet;
@@ -105,7 +105,7 @@ impl FaultSource for SharedMapping {
         Self::lease(self)
     }
 
-    /// Its pages are watched by its programs' guard ([`farmem_io::pages::remote::Guard`]). The thread that reads a fault leaves it here ([`Joined::fault`]).
+    /// Its pages are watched by its programs' guard ([`farmem_uffd::remote::Guard`]). The thread that reads a fault leaves it here ([`Joined::fault`]).
     fn serve<'a, L: Link + Send>(
         &'a self,
         _: Handler,

@@ -11,14 +11,15 @@
 use super::join::start;
 use super::pager::ControlNotice;
 use super::shared_pager::{Inbox, PagerRequest, lock};
+use farmem_api::ApiClient;
 use farmem_client::Error;
 use farmem_client::RackConfig;
 use farmem_client::own::SILENCE_MAX;
 use farmem_client::own::api_client;
 use farmem_control::api::{ErrorCode, HoldObject, LeaseInfo, Recover, Renew};
-use farmem_io::pages::Lease;
-use farmem_io::{ApiClient, Clock};
+use farmem_link::Clock;
 use farmem_machine::{Duration, Instant};
+use farmem_uffd::Lease;
 use farmem_wire::message::Page;
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};

@@ -4,9 +4,9 @@
 //! later it requests again, since an owner may have accepted the loss, or allocated the page.
 
 use super::lease::say;
-use farmem_io::pages::Mapped;
 use farmem_machine::{Duration, Instant};
 use farmem_paging::Cause;
+use farmem_uffd::Mapped;
 use farmem_wire::message::Page;
 use std::collections::VecDeque;
 

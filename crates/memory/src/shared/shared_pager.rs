@@ -9,9 +9,9 @@
 use super::ShareStats;
 use super::pager::{Next, Pager};
 use farmem_client::Error;
-use farmem_io::pages::Mapped;
-use farmem_io::{Link, Parcel, Sleeper, Waker};
+use farmem_link::{Link, Parcel, Sleeper, Waker};
 use farmem_machine::Instant;
+use farmem_uffd::Mapped;
 use farmem_wire::message::{Access, Page};
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;

@@ -3,9 +3,9 @@
 use super::poisoned::Poisoned;
 use farmem_host::agent::{Action, Agent, Bounds, Event, Mapped as _, Outcome, Pages as _};
 use farmem_host::paged::{Notice, Paged, Want};
-use farmem_io::pages::{FaultMode, Place, Reach, Window, WindowConfig};
 use farmem_machine::{Duration, Instant};
 use farmem_paging::{Ahead, Cache, Cause, Config};
+use farmem_uffd::{FaultMode, Place, Reach, Window, WindowConfig};
 use farmem_wire::message::{
     Access, Data, FetchId, PAGE_LEN, Page, Part, Recall, Refusal, Region, Seq, WriteBackAck,
 };

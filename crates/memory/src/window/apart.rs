@@ -1,7 +1,7 @@
 //! What the thread that serves a window has its CPU time for.
 
 use super::options::CpuApart;
-use farmem_io::cpu_time_of_thread;
+use farmem_link::cpu_time_of_thread;
 use farmem_machine::Duration;
 
 /// Counts, where that is asked for.

@@ -6,9 +6,9 @@
 use super::{Memory, WindowOptions};
 use farmem_client::api::OpenMode;
 use farmem_client::{Error, OpenNamed, Vma};
-use farmem_io::OpenError;
-use farmem_io::pages::Ring;
+use farmem_link::OpenError;
 use farmem_paging::{Advice, Key, Layout, Source};
+use farmem_uffd::Ring;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
 use std::collections::VecDeque;

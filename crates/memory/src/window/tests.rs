@@ -3,7 +3,7 @@
 use super::*;
 use farmem_client::api::{ErrorCode, OpenMode};
 use farmem_client::{NodeId, Op, Rack};
-use farmem_io::OpenError;
+use farmem_link::OpenError;
 use std::num::NonZeroU32;
 
 const PAGE: u64 = PAGE_LEN as u64;

@@ -9,7 +9,7 @@ use crate::dpu::Foresight;
 use crate::dpu::carrier::{Carrier, Extent, Failed, Memory};
 use farmem_client::{Client, Completed, Error, Op};
 use farmem_dpu::{Asker, Config, PageId, Policy, Stats};
-use farmem_io::OpenError;
+use farmem_link::OpenError;
 use farmem_machine::Rng;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;

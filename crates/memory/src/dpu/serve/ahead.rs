@@ -7,8 +7,8 @@ use super::questions::Answered;
 use super::{Door, SAME, busy};
 use crate::prefetch::{Change, MirrorConfig, PrefetchHow};
 use farmem_client::api::ErrorCode;
-use farmem_io::dpu::Submissions;
-use farmem_io::dpu::zone::{ZoneProducer, ZoneSize};
+use farmem_link::dpu::Submissions;
+use farmem_link::dpu::zone::{ZoneProducer, ZoneSize};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use super::super::words::{self, Ask, Foresight, Said, refusal};
 use super::{Asked, Door, Guest, PATIENCE, REGIONS_MAX, SAME, busy, say};
 use farmem_client::api::{ActFor, ErrorCode, VmaInfo};
 use farmem_dpu::{ADVISED_MAX, Asker};
-use farmem_io::dpu::{Registered, Submissions};
+use farmem_link::dpu::{Registered, Submissions};
 use std::os::fd::OwnedFd;
 
 /// What a guest is told, or is refused; nothing yet where it is told later.

@@ -3,7 +3,7 @@
 use super::super::carrier::Failed;
 use super::super::mail::{Came, Mail, Question};
 use super::{Ended, PAGE, span, with_bench};
-use farmem_io::dpu::Bell;
+use farmem_link::dpu::Bell;
 use farmem_paging::Cause;
 use farmem_wire::soda::{Dest, Request};
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use super::{Bench, PAGE, Terms, USUAL, bench, memory, span};
 use crate::dpu::carrier::Carrier;
 use crate::dpu::complete::Stage;
 use farmem_client::Rack;
-use farmem_io::dpu::ProcessEnd;
+use farmem_link::dpu::ProcessEnd;
 use farmem_wire::Rkey;
 use farmem_wire::soda::{Answer, Dest, Ended, Request};
 use std::sync::mpsc::channel;

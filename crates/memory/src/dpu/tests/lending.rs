@@ -7,7 +7,7 @@ use super::super::landed::Landed;
 use super::super::visitor::Terms;
 use super::{Bench, Came, Mail, PAGE, Question, Registered, USUAL, memory_file, span, with_bench};
 use farmem_client::{Landing as _, Lender, Loan};
-use farmem_io::dpu::Bell;
+use farmem_link::dpu::Bell;
 use farmem_paging::Cause;
 use farmem_wire::Rkey;
 use farmem_wire::soda::{Dest, Ended, Request, Span};

@@ -8,7 +8,7 @@
 use super::super::ring::{Line, PIECE_HEAD, PIECE_MAX, Piece, lock};
 use super::{CONNECTIONS_MAX, Known};
 use farmem_dpu::accesses::Position;
-use farmem_io::dpu::{Broken, Submissions};
+use farmem_link::dpu::{Broken, Submissions};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,0 +1,64 @@
+//! Drives the control plane: table updates over a link, requests from the HTTP API. It keeps its log itself.
+
+use crate::ApiCall;
+use farmem_control::{Control, Out, Submitted};
+use farmem_link::{Driver, Link, Stop, Wait, events};
+use farmem_machine::Duration;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::mpsc::Receiver;
+
+/// Longest time without a look at the stop flag.
+const TURN_MAX: Duration = Duration::from_millis(20);
+
+/// Requests under way.
+#[derive(Default)]
+struct ApiBridge {
+    asked: BTreeMap<u64, ApiCall>,
+}
+
+impl ApiBridge {
+    /// Does what the control plane says.
+    fn take<L: Link>(&mut self, out: Out, link: &mut L) -> io::Result<()> {
+        match out {
+            // Nothing behind it may be done: no log keeps it.
+            Out::Persist(_) => return Err(io::Error::other("the control plane was lent no log")),
+            Out::Peer(change) => {
+                // A peer this link cannot reach gets no updates; the control plane finds it silent.
+                drop(link.set_peer(change.port, change.gid));
+            }
+            Out::Reply { ticket, result } => {
+                if let Some(call) = self.asked.remove(&ticket) {
+                    events::of_answer(&call.request, &result);
+                    call.answer(result);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Serves until `stop` is set, with a control plane that was lent its log ([`Control::with_log`]).
+///
+/// # Errors
+/// When the link no longer works, or the control plane was lent no log.
+pub fn run_control<L: Link>(
+    driver: &mut Driver<Control, L>,
+    calls: &Receiver<ApiCall>,
+    stop: &Stop,
+) -> io::Result<()> {
+    let mut bridge = ApiBridge::default();
+    let mut tickets = 0;
+    while !stop.is_set() {
+        while let Ok(call) = calls.try_recv() {
+            tickets += 1;
+            let (request, shown) = (call.request.clone(), call.shown.clone());
+            bridge.asked.insert(tickets, call);
+            driver.try_submit(Submitted { ticket: tickets, request, shown }, &mut |out, link| {
+                bridge.take(out, link)
+            })?;
+        }
+        driver.try_turn(Wait::AtMost(TURN_MAX), &mut |out, link| bridge.take(out, link))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,338 @@
+//! The keys that the processes of one user on this machine were told, in a file, so that each of them may ask for what another one made.
+//!
+//! Who asks the control plane reads it when it has changed, and adds what an answer tells. It is replaced as a whole, under a lock, so
+//! that nobody reads half of it and no process loses what another one has added.
+
+use farmem_control::api::{Request, Response};
+use farmem_control::keys::{Key, RING_MAX, Ring};
+use farmem_link::{private_file, read_private};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Longest key file, in bytes: twice what [`farmem_control::keys::RING_MAX`] keys of the longest names take.
+const FILE_MAX: u64 = 4 << 20;
+
+/// The keys of one file, for all of this process.
+#[derive(Debug)]
+pub(super) struct KeyFile {
+    file: PathBuf,
+    known: Mutex<Known>,
+}
+
+#[derive(Default, Debug)]
+struct Known {
+    ring: Ring,
+    /// What the file was when it was read: device's number of it, length, time of its last change.
+    version: Option<(u64, u64, i64, i64)>,
+    /// Nearly all domains of which there are keys here were there when that was asked last.
+    crowded: bool,
+}
+
+impl KeyFile {
+    /// The keys in `file`, which need not be there yet. All who name the same file have the same keys.
+    pub(super) fn of(file: &Path) -> Arc<Self> {
+        static OPEN: Mutex<Vec<Weak<KeyFile>>> = Mutex::new(Vec::new());
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|one| one.strong_count() > 0);
+        if let Some(found) = open.iter().filter_map(Weak::upgrade).find(|one| one.file == file) {
+            return found;
+        }
+        let new = Arc::new(Self { file: file.into(), known: Mutex::default() });
+        open.push(Arc::downgrade(&new));
+        new
+    }
+
+    /// The keys to show with a request. What was read before serves on, whatever is wrong with the file now: a host that runs needs no other.
+    ///
+    /// # Errors
+    /// What is wrong with the file, when no key for the request is known; also with where its answer's key is to be kept, before a host joins that nobody
+    /// would have the key of.
+    pub(super) fn show(&self, request: &Request) -> Result<Vec<Key>, String> {
+        let mut known = self.known();
+        let read = self.read(&mut known, None);
+        known.ring.using(request);
+        let keys = known.ring.show(request);
+        if keys.is_empty() {
+            read?;
+            if is_told_a_key(request) {
+                self.open_lock()?;
+            }
+        }
+        Ok(keys)
+    }
+
+    /// Keeps the key that an answer tells. Where there is no room, the keys of domains go that are not `there` any more, so that none goes whose domain has data
+    /// that stay.
+    ///
+    /// # Errors
+    /// What is wrong with the file: this process has the key all the same.
+    pub(super) fn learn(
+        &self,
+        request: &Request,
+        answer: &Response,
+        there: impl FnOnce() -> Option<BTreeSet<u32>>,
+    ) -> Result<(), String> {
+        let full = {
+            let mut known = self.known();
+            if !known.ring.learn(request, answer) {
+                return Ok(());
+            }
+            (known.ring.is_full() && !known.crowded).then(|| known.ring.clone())
+        };
+        // It takes as long as an answer does, and nobody waits for it: no lock is held.
+        let gone = full.and_then(|before| Some((before, there()?)));
+        let shown = self.file.display();
+        let lock = self.open_lock()?;
+        // Another process may hold it for long: the other threads of this one show their keys meanwhile.
+        lock.lock().map_err(|e| format!("cannot lock {shown}: {e}"))?;
+        let text = {
+            let mut known = self.known();
+            known.version = None;
+            self.read(&mut known, gone.as_ref())?;
+            // It is the newest, also of those that the file has for the same.
+            known.ring.learn_newest(request, answer);
+            known.ring.to_text()
+        };
+        self.replace(&text).map_err(|why| format!("cannot write {shown}: {why}"))
+    }
+
+    /// What processes lock that write the file, in the directory where it is or will be.
+    fn open_lock(&self) -> Result<File, String> {
+        let above = folder(&self.file);
+        fs::create_dir_all(above).map_err(|e| format!("cannot make {}: {e}", above.display()))?;
+        private_file(&beside(&self.file, "lock")).map_err(|e| e.to_string())
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts this in the file's place, so that after a loss of power it has the one or the other.
+    fn replace(&self, text: &str) -> Result<(), String> {
+        let new = beside(&self.file, "new");
+        match fs::remove_file(&new) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e.to_string()),
+            _ => {}
+        }
+        let mut written: File = private_file(&new).map_err(|e| e.to_string())?;
+        let moved = written
+            .write_all(text.as_bytes())
+            .and_then(|()| written.sync_all())
+            .and_then(|()| fs::rename(&new, &self.file))
+            .and_then(|()| File::open(folder(&self.file))?.sync_all());
+        moved.map_err(|e| e.to_string())
+    }
+
+    /// Takes what the file has, if it has changed: but for domains that are gone, which make room first.
+    fn read(&self, known: &mut Known, gone: Option<&(Ring, BTreeSet<u32>)>) -> Result<(), String> {
+        let shown = self.file.display();
+        let version = match fs::metadata(&self.file) {
+            Ok(about) => Some((about.ino(), about.len(), about.mtime(), about.mtime_nsec())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(format!("cannot read {shown}: {e}")),
+        };
+        if known.version == version {
+            return Ok(());
+        }
+        let mut text = String::new();
+        read_private(&self.file)
+            .map_err(|e| e.to_string())?
+            .take(FILE_MAX)
+            .read_to_string(&mut text)
+            .map_err(|e| format!("cannot read {shown}: {e}"))?;
+        let mut read = Ring::from_text(&text).map_err(|line| {
+            format!("line {line} of {shown} is no key: restore it from a copy, or remove it, and what its keys are of is the operator's alone")
+        })?;
+        if let Some((before, there)) = gone {
+            known.crowded = read.forget_gone(before, there) < RING_MAX / 8;
+            known.ring.forget_gone(before, there);
+        }
+        known.ring.merge(&read);
+        known.version = version;
+        Ok(())
+    }
+}
+
+/// Whether the answer to a request tells a key.
+const fn is_told_a_key(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::JoinSwitch(_)
+            | Request::JoinNode(_)
+            | Request::JoinIndex(_)
+            | Request::JoinHost(_)
+            | Request::CreateDomain(_)
+    )
+}
+
+/// The directory that a file is in.
+fn folder(file: &Path) -> &Path {
+    file.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
+}
+
+fn beside(file: &Path, what: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".");
+    name.push(what);
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farmem_control::api::{Allocate, CreateDomain, DomainInfo};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn told(name: &str, domain: u32) -> (Request, Response) {
+        let key = Some(format!("{domain:032x}").parse().unwrap());
+        (CreateDomain { name: name.into() }.into(), DomainInfo { domain, key }.into())
+    }
+
+    fn shown(keys: &KeyFile, domain: u32) -> Vec<String> {
+        let keys = keys.show(&Allocate { domain, size: 1, node: None, durable: false }.into()).unwrap();
+        keys.iter().map(ToString::to_string).collect()
+    }
+
+    /// Eight processes (eight readers of the file here) are told a key each, all at once: each of them then has all, and the file is its user's alone.
+    #[test]
+    fn what_one_process_is_told_the_others_know() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("deeper/keys");
+        let process = || KeyFile { file: file.clone(), known: Mutex::default() };
+        let processes: Vec<KeyFile> = (0..8).map(|_| process()).collect();
+        std::thread::scope(|scope| {
+            for (process, number) in processes.iter().zip(1..) {
+                scope.spawn(move || {
+                    let (request, answer) = told(&format!("d{number}"), number);
+                    process.learn(&request, &answer, || None).unwrap();
+                });
+            }
+        });
+        for process in processes.iter().chain([&process()]) {
+            for domain in 1..=8 {
+                assert_eq!(shown(process, domain), [format!("{domain:032x}")]);
+            }
+        }
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(Arc::ptr_eq(&KeyFile::of(&file), &KeyFile::of(&file)));
+    }
+
+    /// A host runs, and its user's key file is made readable for all, or broken: the keys that were read before serve on. Who has none for a request is told.
+    #[test]
+    fn known_keys_outlive_their_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys");
+        let keys = KeyFile { file: file.clone(), known: Mutex::default() };
+        let (request, answer) = told("d", 7);
+        keys.learn(&request, &answer, || None).unwrap();
+        assert_eq!(shown(&keys, 7), [format!("{:032x}", 7)]);
+        let (other, _) = told("other", 8);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        fs::write(&file, "nonsense, of another length\n").unwrap();
+        assert_eq!(shown(&keys, 7), [format!("{:032x}", 7)]);
+        assert!(keys.show(&other).unwrap_err().contains("chmod 600"));
+    }
+
+    /// A process of the same user is stopped while it holds the lock of the key file, and a thread here waits for that to add a key. Another one shows its
+    /// keys meanwhile; when the lock is free the key is added.
+    #[test]
+    fn who_waits_for_the_lock_holds_up_no_request() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys");
+        let keys = KeyFile { file: file.clone(), known: Mutex::default() };
+        let stopped = private_file(&beside(&file, "lock")).unwrap();
+        stopped.lock().unwrap();
+        std::thread::scope(|scope| {
+            let learner = scope.spawn(|| {
+                let (request, answer) = told("d", 7);
+                keys.learn(&request, &answer, || None)
+            });
+            while shown(&keys, 7).is_empty() {
+                std::thread::yield_now();
+            }
+            assert!(!learner.is_finished() && !file.exists(), "it waits for the lock");
+            stopped.unlock().unwrap();
+            learner.join().unwrap().unwrap();
+        });
+        assert_eq!(shown(&KeyFile { file, known: Mutex::default() }, 7).len(), 1);
+    }
+
+    /// Keys can be kept nowhere: a host that is about to join is told so before it asks. One that had joined would be there without its key, and its name taken.
+    #[test]
+    fn who_cannot_keep_a_key_is_not_told_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys");
+        fs::create_dir(beside(&file, "lock")).unwrap();
+        let keys = KeyFile { file, known: Mutex::default() };
+        let (join, _) = told("d", 7);
+        assert!(keys.show(&join).unwrap_err().contains("keys.lock"));
+        assert_eq!(keys.show(&Allocate::new(7, 1).into()).unwrap(), []);
+    }
+
+    /// Twenty programs come one after the other and make a domain of the same name, which is gone when the next one comes: each one, and the next who asks for it by its name, shows the
+    /// newest key first, and the file does not grow.
+    #[test]
+    fn the_newest_key_of_a_name_is_the_one_that_is_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys");
+        let process = || KeyFile { file: file.clone(), known: Mutex::default() };
+        for domain in 1..=20 {
+            let (request, answer) = told("d", domain);
+            let maker = process();
+            maker.show(&request).unwrap();
+            maker.learn(&request, &answer, || None).unwrap();
+            for other in [maker, process()] {
+                let keys = other.show(&request).unwrap();
+                assert_eq!(keys.first().map(ToString::to_string), Some(format!("{domain:032x}")));
+            }
+            assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 1);
+        }
+    }
+
+    /// A user's programs made thousands of domains, which are gone, but for the first, which has data that stay. The next one asks which are there, once; the first one's
+    /// key is in the file still, and there is room again.
+    #[test]
+    fn the_key_of_what_stays_is_not_crowded_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys");
+        let line = |domain: usize| format!("domain {domain} d{domain} {domain:032x}\n");
+        fs::write(&file, (1..=RING_MAX).map(line).collect::<String>()).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let keys = KeyFile { file: file.clone(), known: Mutex::default() };
+        let mut asked = 0;
+        for domain in 10_000..10_003 {
+            let (request, answer) = told(&format!("d{domain}"), domain);
+            keys.show(&request).unwrap();
+            keys.learn(&request, &answer, || {
+                asked += 1;
+                Some(BTreeSet::from([1, domain]))
+            })
+            .unwrap();
+        }
+        assert_eq!(asked, 1);
+        let text = fs::read_to_string(&file).unwrap();
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert_eq!([1, 2, 10_002].map(|domain| shown(&keys, domain).len()), [1, 0, 1]);
+    }
+
+    /// A key file that others can read, and one that is none, is named, and nothing is written over it.
+    #[test]
+    fn a_key_file_that_is_none_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys");
+        fs::write(&file, "host 1 h 00000000000000000000000000000001\nnonsense\n").unwrap();
+        let open = || KeyFile { file: file.clone(), known: Mutex::default() };
+        let (request, answer) = told("d", 7);
+        for (mode, why) in [(0o644, "chmod 600"), (0o600, "line 2 of ")] {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            let errors =
+                [open().show(&request).unwrap_err(), open().learn(&request, &answer, || None).unwrap_err()];
+            assert!(errors.iter().all(|error| error.contains(why)), "{errors:?}");
+        }
+        assert!(fs::read_to_string(&file).unwrap().contains("nonsense"));
+    }
+}

@@ -1,0 +1,372 @@
+//! The server: a thread of its own, because the library is async and nothing else here is.
+
+use super::conn_table::ConnGuard;
+use super::connections::{self, Limits, body_of, has_body};
+use super::stream::Listener;
+use super::tls::Identity;
+use super::{BODY_MAX, BUILD_FIELD, KEYS_FIELD, SOFT_BODY_MAX, refusal, status_of};
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse as _, Response as HttpResponse};
+use axum::routing::{any, get, post};
+use axum::{Extension, Router};
+use ctutils::CtEq as _;
+use farmem_control::api::{ApiError, ErrorCode, Request, Response};
+use farmem_control::keys::{KEYS_SHOWN_MAX, Shown};
+use farmem_control::{BUILD_LEN_MAX, is_build};
+use farmem_link::{OpenError, Waker};
+use serde_json::{Map, Value};
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::oneshot;
+
+/// One request, waiting for the control plane's thread.
+#[derive(Debug)]
+pub struct ApiCall {
+    /// What is asked.
+    pub request: Request,
+    /// What came with it.
+    pub shown: Shown,
+    reply: oneshot::Sender<Result<Response, ApiError>>,
+}
+
+impl ApiCall {
+    /// Answers it. An asker that hung up meanwhile is fine.
+    pub fn answer(self, result: Result<Response, ApiError>) {
+        // The only failure is that the asker waits no more.
+        drop(self.reply.send(result));
+    }
+}
+
+/// Where the API is served.
+#[derive(Clone, Default, Debug)]
+pub struct ApiDoors {
+    /// A Unix socket, in a directory that other users cannot look into and that no other server uses.
+    pub unix: Option<PathBuf>,
+    /// TLS 1.3 over TCP, and what the server proves with that it is the rack's.
+    pub tls: Option<(SocketAddr, Identity)>,
+    /// HTTP in clear over TCP: whoever is on the way reads the token.
+    pub plain: Option<SocketAddr>,
+}
+
+impl From<SocketAddr> for ApiDoors {
+    fn from(address: SocketAddr) -> Self {
+        Self { plain: Some(address), ..Self::default() }
+    }
+}
+
+/// What the server lets in.
+#[derive(Clone, Debug)]
+pub struct ApiTokens {
+    /// The rack's token: with it one may join, make domains, and ask about what one shows the keys of.
+    pub rack: Arc<str>,
+    /// The operator's, with which one may ask for everything; none, where there is no operator.
+    pub operator: Option<Arc<str>>,
+}
+
+impl From<&str> for ApiTokens {
+    fn from(token: &str) -> Self {
+        Self { rack: token.into(), operator: None }
+    }
+}
+
+/// A running server. Dropping it closes its doors.
+pub struct ApiServer {
+    /// Of the Unix socket, which goes with the server.
+    unix: Option<PathBuf>,
+    tls: Option<SocketAddr>,
+    plain: Option<SocketAddr>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for ApiServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { unix, tls, plain, .. } = self;
+        f.debug_struct("ApiServer")
+            .field("unix", unix)
+            .field("tls", tls)
+            .field("plain", plain)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes a listener of the runtime, inside of it: registering a socket needs it.
+type Register = Box<dyn FnOnce() -> io::Result<Listener> + Send>;
+
+impl ApiServer {
+    /// Serves at `doors`, with the usual limits. Each request that shows one of `tokens` goes into the receiver, and `waker` is called.
+    ///
+    /// # Errors
+    /// [`OpenError`] when a door is taken or not ours.
+    pub fn start(
+        doors: impl Into<ApiDoors>,
+        tokens: impl Into<ApiTokens>,
+        waker: Waker,
+    ) -> Result<(Self, Receiver<ApiCall>), OpenError> {
+        Self::start_with(doors, tokens, Limits::default(), waker)
+    }
+
+    /// As [`ApiServer::start`], with other limits.
+    ///
+    /// # Errors
+    /// As [`ApiServer::start`].
+    pub fn start_with(
+        doors: impl Into<ApiDoors>,
+        tokens: impl Into<ApiTokens>,
+        limits: Limits,
+        waker: Waker,
+    ) -> Result<(Self, Receiver<ApiCall>), OpenError> {
+        let ApiDoors { unix, tls, plain } = doors.into();
+        let mut registers: Vec<Register> = Vec::new();
+        let plain = plain.map(|address| {
+            let (listener, address) = listen(address)?;
+            registers.push(Box::new(|| TcpListener::from_std(listener).map(Listener::Plain)));
+            Ok::<_, OpenError>(address)
+        });
+        let plain = plain.transpose()?;
+        let tls = tls.map(|(address, identity)| {
+            let (listener, address) = listen(address)?;
+            let acceptor = identity.acceptor();
+            let tls = |listener| Listener::Tls(listener, acceptor);
+            registers.push(Box::new(|| TcpListener::from_std(listener).map(tls)));
+            Ok::<_, OpenError>(address)
+        });
+        let tls = tls.transpose()?;
+        if let Some(path) = &unix {
+            let cannot = || OpenError::system(format!("serve at {}", path.display()));
+            let listener = super::unix::listen(path).map_err(cannot())?;
+            listener.set_nonblocking(true).map_err(cannot())?;
+            registers.push(Box::new(|| UnixListener::from_std(listener).map(Listener::Unix)));
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(OpenError::system("start the HTTP server"))?;
+        let (calls, receiver) = channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let app = router(Shared { tokens: tokens.into(), calls, limits, waker });
+        let serve = move || {
+            runtime.block_on(async move {
+                let listeners: io::Result<Vec<Listener>> =
+                    registers.into_iter().map(|register| register()).collect();
+                let Ok(listeners) = listeners else { return };
+                let until = async {
+                    // Set or dropped, both mean stop.
+                    drop(stopped.await);
+                };
+                tokio::select! {
+                    () = connections::serve(listeners, app, limits) => {}
+                    () = until => {}
+                }
+            });
+        };
+        let thread = std::thread::Builder::new()
+            .name("farmem-http".into())
+            .spawn(serve)
+            .map_err(OpenError::system("start the HTTP server's thread"))?;
+        Ok((Self { unix, tls, plain, stop: Some(stop), thread: Some(thread) }, receiver))
+    }
+
+    /// Where it listens for HTTP in clear.
+    ///
+    /// # Panics
+    /// When it has no such door.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.plain.expect("it was asked to serve plain HTTP")
+    }
+
+    /// Where it listens for TLS, if it does.
+    #[must_use]
+    pub const fn tls_address(&self) -> Option<SocketAddr> {
+        self.tls
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<(std::net::TcpListener, SocketAddr), OpenError> {
+    let listener = std::net::TcpListener::bind(address).map_err(|e| bind_error(address, e))?;
+    listener.set_nonblocking(true).map_err(OpenError::system("listen without blocking"))?;
+    let address = listener.local_addr().map_err(OpenError::system("read the listening address"))?;
+    Ok((listener, address))
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A server that panicked has said so on stderr already.
+            drop(thread.join());
+        }
+        if let Some(path) = &self.unix {
+            // Whoever finds none knows that nobody serves; the next server removes what is left.
+            drop(std::fs::remove_file(path));
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Shared {
+    tokens: ApiTokens,
+    calls: Sender<ApiCall>,
+    limits: Limits,
+    waker: Waker,
+}
+
+fn router(shared: Shared) -> Router {
+    let no_method = |method: Method, uri: Uri| async move { answer(Err(unknown(&method, &uri))) };
+    Router::new()
+        .route("/v1/health", get(health))
+        .route("/v1/overview", get(named).post(named))
+        .route("/v1/{name}", post(named))
+        .fallback(any(no_method))
+        .method_not_allowed_fallback(no_method)
+        .with_state(shared)
+}
+
+async fn health(headers: HeaderMap) -> HttpResponse {
+    if has_body(&headers) {
+        return answer(Err(refusal(ErrorCode::BadRequest, "health takes no body", "send none")));
+    }
+    "ok\n".into_response()
+}
+
+/// A request of the API, by the name in its path.
+async fn named(
+    State(shared): State<Shared>,
+    Extension(guard): Extension<ConnGuard>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> HttpResponse {
+    let shown = match authorise(&shared.tokens, &headers).and_then(|operator| keys_of(&headers, operator)) {
+        Ok(shown) => shown,
+        Err(error) => return answer(Err(error)),
+    };
+    let most = if uri.path() == "/v1/soft_load" { SOFT_BODY_MAX } else { BODY_MAX };
+    let body = match body_of(&headers, body, most, shared.limits).await {
+        Ok(body) => body,
+        Err(error) => return answer(Err(error)),
+    };
+    guard.begin_request();
+    let name = uri.path().strip_prefix("/v1/").filter(|name| Request::NAMES.contains(name));
+    let result = match name.map(|name| parse(name, &body)) {
+        None => Err(unknown(&method, &uri)),
+        Some(Ok(request)) => ask(&shared, request, shown).await,
+        Some(Err(error)) => Err(error),
+    };
+    let mut response = answer(result);
+    if guard.end_request() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+async fn ask(shared: &Shared, request: Request, shown: Shown) -> Result<Response, ApiError> {
+    let (reply, answer) = oneshot::channel();
+    let gone = || refusal(ErrorCode::Unavailable, "the control plane is stopping", "ask again when it runs");
+    shared.calls.send(ApiCall { request, shown, reply }).map_err(|_| gone())?;
+    shared.waker.wake();
+    answer.await.unwrap_or_else(|_| Err(gone()))
+}
+
+/// The fields of the body and one of [`Request::NAMES`] make the request.
+pub(super) fn parse(name: &str, body: &[u8]) -> Result<Request, ApiError> {
+    let remedy = format!("docs/protocol/08-the-control-plane.md, 8.51, lists the fields of {name}");
+    let bad = |message: String| refusal(ErrorCode::BadRequest, message, remedy.clone());
+    let mut fields: Map<String, Value> = if body.trim_ascii().is_empty() {
+        Map::new()
+    } else {
+        serde_json::from_slice(body).map_err(|e| bad(format!("the body is not a JSON object: {e}")))?
+    };
+    if fields.insert("op".into(), name.into()).is_some() {
+        return Err(bad("the field \"op\" is not for the body: the path names the request".into()));
+    }
+    serde_json::from_value(Value::Object(fields)).map_err(|e| bad(format!("{name}: {e}")))
+}
+
+fn unknown(method: &Method, uri: &Uri) -> ApiError {
+    let names = Request::NAMES.join(", ");
+    let remedy = format!("POST /v1/NAME with one of: {names}; or GET /v1/overview, /v1/health");
+    refusal(ErrorCode::UnknownRequest, format!("there is no request {method} {}", uri.path()), remedy)
+}
+
+/// Whether it is the operator who asks.
+fn authorise(tokens: &ApiTokens, headers: &HeaderMap) -> Result<bool, ApiError> {
+    let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let shown = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    // The time it takes does not tell where they differ.
+    let is_shown = |token: &str| token.as_bytes().ct_eq(shown.as_bytes()).to_bool();
+    let operator = tokens.operator.as_deref().is_some_and(is_shown);
+    if is_shown(&tokens.rack) | operator {
+        return Ok(operator);
+    }
+    let remedy = "send the header \"Authorization: Bearer TOKEN\"; the token is in the file `token` of the control plane's state directory";
+    Err(refusal(ErrorCode::Unauthorized, "the rack's token is missing or wrong", remedy))
+}
+
+/// What is shown in a request's head.
+fn keys_of(headers: &HeaderMap, operator: bool) -> Result<Shown, ApiError> {
+    let mut keys = Vec::new();
+    for field in headers.get_all(KEYS_FIELD) {
+        let text = field.to_str().map_err(|_| no_keys("bytes that are no text"))?;
+        for key in text.split(',').map(str::trim).filter(|key| !key.is_empty()) {
+            if keys.len() == KEYS_SHOWN_MAX {
+                return Err(no_keys("too many of them"));
+            }
+            keys.push(key.parse().map_err(|_| no_keys("text that is no key"))?);
+        }
+    }
+    Ok(Shown { keys, operator, build: build_of(headers)? })
+}
+
+/// The build that asks, as the head says.
+fn build_of(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let Some(field) = headers.get(BUILD_FIELD) else { return Ok(None) };
+    match field.to_str().ok().filter(|text| is_build(text)) {
+        Some(build) => Ok(Some(build.into())),
+        None => {
+            let remedy =
+                format!("leave it out, or send at most {BUILD_LEN_MAX} letters, digits or any of \".+_-\"");
+            Err(refusal(ErrorCode::BadRequest, "the header \"Farmem-Build\" is no build's name", remedy))
+        }
+    }
+}
+
+/// What is wrong is not repeated: it may be a key with a slip in it.
+fn no_keys(what: &str) -> ApiError {
+    let message = format!("the header \"Farmem-Keys\" has {what}");
+    let remedy =
+        format!("send at most {KEYS_SHOWN_MAX} keys, each of 32 hexadecimal digits, with commas between");
+    refusal(ErrorCode::BadRequest, message, remedy)
+}
+
+fn answer(result: Result<Response, ApiError>) -> HttpResponse {
+    let (status, body) = match &result {
+        Ok(response) => (200, serde_json::to_vec(response)),
+        Err(error) => (status_of(error.code), serde_json::to_vec(error)),
+    };
+    let body = body.expect("the API's types have only strings for keys");
+    let status = StatusCode::from_u16(status).expect("the table holds valid statuses");
+    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+fn bind_error(address: SocketAddr, error: io::Error) -> OpenError {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => OpenError::InUse { address: address.to_string() },
+        io::ErrorKind::AddrNotAvailable => OpenError::NotHere { address: address.to_string() },
+        io::ErrorKind::PermissionDenied => OpenError::NotPermitted {
+            doing: format!("listen on {address}"),
+            remedy: "choose a port of 1024 or above".into(),
+        },
+        _ => OpenError::System { doing: format!("listen on {address}"), source: error },
+    }
+}

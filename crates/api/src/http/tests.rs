@@ -1,0 +1,274 @@
+//! The server with a client over loopback TCP, and a stand-in for the control plane's thread that answers what a test says.
+
+mod doors;
+mod eviction;
+mod fields;
+mod refusals;
+
+use super::{ApiCall, ApiCallError, ApiClient, ApiServer, BODY_MAX, Limits, server};
+use farmem_control::api::{Allocate, CreateDomain, ErrorCode, Overview, Response, VmaInfo};
+use farmem_link::{OpenError, Waker};
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+const TOKEN: &str = "a token";
+const VMA: VmaInfo = VmaInfo { id: 7, base: 4096, size: 4096, node: 1, domain: 3 };
+
+fn start() -> (ApiServer, Receiver<ApiCall>) {
+    ApiServer::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), TOKEN, Waker::new(|| {})).unwrap()
+}
+
+/// A server that is soon out of patience, and sees few at once.
+fn start_impatient() -> (ApiServer, Receiver<ApiCall>) {
+    let patience = Duration::from_millis(150);
+    let limits = Limits {
+        head: patience,
+        body: patience,
+        answer: patience,
+        connections_max: 3,
+        unauthenticated_per_source_max: 3,
+    };
+    start_within(limits, Waker::new(|| {}))
+}
+
+fn start_within(limits: Limits, waker: Waker) -> (ApiServer, Receiver<ApiCall>) {
+    ApiServer::start_with(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), TOKEN, limits, waker).unwrap()
+}
+
+/// Sends byte after byte, slowly, until the server says something or hangs up; answers what it said.
+fn dribble(server: &ApiServer, begin: &str) -> String {
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.write_all(begin.as_bytes()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+    let mut answer = Vec::new();
+    loop {
+        // Once the server has hung up this fails or not; what it said is there to be read in any case.
+        let _sent = stream.write(b"x");
+        match stream.read_to_end(&mut answer) {
+            Ok(_) => return String::from_utf8(answer).unwrap(),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error} after {:?}", String::from_utf8_lossy(&answer)),
+        }
+    }
+}
+
+fn serves(server: &ApiServer) -> bool {
+    raw(server, "GET /v1/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").starts_with("HTTP/1.1 200")
+}
+
+/// A raw HTTP request, for what no good client sends. Answers status line and body.
+fn raw(server: &ApiServer, text: &str) -> String {
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// A request goes to the control plane's thread as a value, and its answer comes back as one.
+#[test]
+fn a_request_and_its_answer_survive_the_way() {
+    let (server, calls) = start();
+    let control = std::thread::spawn(move || {
+        let call = calls.recv().unwrap();
+        assert_eq!(call.request, Allocate { domain: 3, size: 4096, node: None, durable: false }.into());
+        call.answer(Ok(VMA.into()));
+    });
+    let mut client = ApiClient::new(server.address(), TOKEN);
+    let answer = client.call(Allocate { domain: 3, size: 4096, node: None, durable: false }).unwrap();
+    assert_eq!(answer, VMA);
+    control.join().unwrap();
+}
+
+/// The answer to another request, as another version might give it, does not come out as this one's.
+#[test]
+fn the_answer_to_another_request_is_refused() {
+    let (server, calls) = start();
+    let control = std::thread::spawn(move || calls.recv().unwrap().answer(Ok(VMA.into())));
+    let mut client = ApiClient::new(server.address(), TOKEN);
+    let error = client.call(CreateDomain { name: "d".into() }).unwrap_err();
+    assert!(matches!(error, ApiCallError::Foreign { .. }), "{error}");
+    assert!(error.to_string().contains("create_domain"), "{error}");
+    control.join().unwrap();
+}
+
+/// Without the token nothing reaches the control plane.
+#[test]
+fn the_token_is_wanted() {
+    let (server, calls) = start();
+    let mut client = ApiClient::new(server.address(), "a guess");
+    let Err(ApiCallError::Refused(error)) = client.call(Overview {}) else { panic!("let in") };
+    assert_eq!(error.code, ErrorCode::Unauthorized);
+    assert!(calls.try_recv().is_err());
+}
+
+/// Health needs no token; other paths and methods are refused with the list of what there is.
+#[test]
+fn paths_and_methods() {
+    let (server, _calls) = start();
+    let get =
+        |path: &str| raw(&server, &format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+    assert!(get("/v1/health").starts_with("HTTP/1.1 200"));
+    for path in ["/", "/v1/allocate", "/v2/overview"] {
+        let answer = get(path);
+        assert!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");
+        assert!(answer.contains("join_node"), "{path}: {answer}");
+        assert!(answer.contains(&format!("there is no request GET {path}\"")), "{path}: {answer}");
+    }
+}
+
+/// Each wrong body is refused with what was wrong with it.
+#[test]
+fn wrong_bodies_are_named() {
+    let cases: [(&str, &[u8], &str); 9] = [
+        ("allocate", b"{", "EOF"),
+        ("allocate", b"[1]", "JSON object"),
+        ("allocate", b"{\"domain\": 1}", "size"),
+        ("allocate", b"{\"domain\": -1, \"size\": 1}", "-1"),
+        ("allocate", b"{\"domain\": 1, \"size\": 1, \"colour\": 2}", "colour"),
+        ("free", b"{\"op\": \"leave\", \"port\": 1}", "op"),
+        ("overview", b"{\"colour\": 2}", "colour"),
+        ("overview", b"anything", "JSON object"),
+        ("overview", b"[]", "JSON object"),
+    ];
+    for (name, body, expected) in cases {
+        let error = server::parse(name, body).unwrap_err();
+        assert_eq!(error.code, ErrorCode::BadRequest);
+        assert!(error.message.contains(expected), "{:?} does not name {expected:?}", error.message);
+    }
+    for body in [&b""[..], b" ", b"{}"] {
+        assert_eq!(server::parse("overview", body), Ok(Overview {}.into()));
+    }
+}
+
+/// A body over the bound is refused: at its announcement, though none of it comes; and where nothing is announced, once too much came.
+#[test]
+fn an_oversized_body_is_refused() {
+    let (server, calls) = start();
+    let post = |more: &str| {
+        let head = format!("Host: x\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\n");
+        raw(&server, &format!("POST /v1/allocate HTTP/1.1\r\n{head}{more}"))
+    };
+    let announced = post("Content-Length: 70000\r\n\r\n");
+    assert!(
+        announced.starts_with("HTTP/1.1 400") && announced.contains("70000 bytes are announced"),
+        "{announced}"
+    );
+    let chunk = format!("{:x}\r\n{}\r\n", BODY_MAX + 1, " ".repeat(BODY_MAX + 1));
+    let chunked = post(&format!("Transfer-Encoding: chunked\r\n\r\n{chunk}0\r\n\r\n"));
+    assert!(chunked.starts_with("HTTP/1.1 400") && chunked.contains("send at most 65536 bytes"), "{chunked}");
+    assert!(calls.try_recv().is_err(), "nothing reached the control plane");
+}
+
+/// The server tells a caller that sends a head or a body byte by byte, cuts it off, and goes on serving.
+#[test]
+fn a_client_that_dribbles_is_cut_off() {
+    let (server, calls) = start_impatient();
+    let head = dribble(&server, "GET /v1/health HTTP/1.1\r\nHost: x\r\nX-Long: ");
+    assert!(head.starts_with("HTTP/1.1 408 ") && head.contains("too_slow"), "{head}");
+    assert!(serves(&server));
+    let begin = format!(
+        "POST /v1/allocate HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 60000\r\n\r\n"
+    );
+    let body = dribble(&server, &begin);
+    assert!(body.starts_with("HTTP/1.1 408 ") && body.contains("too_slow"), "{body}");
+    assert!(serves(&server));
+    assert!(calls.try_recv().is_err(), "half a request reached the control plane");
+}
+
+/// A connection that says nothing ends without an answer, before its first request as after one: it would be taken for the answer to the next.
+#[test]
+fn idle_connections_end() {
+    let (server, _calls) = start_impatient();
+    let mut silent = TcpStream::connect(server.address()).unwrap();
+    let mut answer = String::new();
+    assert_eq!(silent.read_to_string(&mut answer).unwrap(), 0);
+    let answer = raw(&server, "GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"), "{answer}");
+}
+
+/// More connections than the server takes at once: those that say nothing end, and the others are served.
+#[test]
+fn silent_connections_do_not_keep_others_out() {
+    let (server, _calls) = start_impatient();
+    let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
+    assert!(serves(&server));
+    drop(silent);
+}
+
+/// Callers that ask and ask and never read, without the token, fill their connections and lose them: the others are served.
+#[test]
+fn a_client_that_does_not_read_is_cut_off() {
+    let (server, _calls) = start_impatient();
+    let deaf: Vec<TcpStream> = (0..3)
+        .map(|_| {
+            let mut stream = TcpStream::connect(server.address()).unwrap();
+            stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+            let questions = "GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1000);
+            while stream.write_all(questions.as_bytes()).is_ok() {}
+            stream
+        })
+        .collect();
+    let mut other = TcpStream::connect(server.address()).unwrap();
+    other.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    other.write_all(b"GET /v1/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    other.read_to_string(&mut answer).expect("a place became free");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(deaf);
+}
+
+/// A refusal that comes before the whole request is read by a caller that is still sending: the server takes the rest. Else the system would
+/// answer the rest with a reset, and a client that is not done sending would see that instead of the refusal.
+#[test]
+fn an_early_refusal_outlives_the_rest_of_the_request() {
+    let (server, _calls) = start();
+    for announced in [2000, 100_000] {
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        let head = format!("POST /v1/overview HTTP/1.1\r\nHost: x\r\nContent-Length: {announced}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut first = [0; 1];
+        stream.read_exact(&mut first).unwrap();
+        for _ in 0..2 {
+            stream.write_all(&[b' '; 1000]).expect("the server takes the rest");
+        }
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("no reset");
+        assert!(answer.starts_with("TTP/1.1 401"), "{answer}");
+    }
+}
+
+/// A client with the token sends bytes behind its last request. The server takes them, and its answer arrives whole.
+#[test]
+fn an_answer_outlives_bytes_behind_the_last_request() {
+    let (server, calls) = start();
+    let control = std::thread::spawn(move || calls.recv().unwrap().answer(Ok(Response::Done {})));
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    let head = format!("Host: x\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n");
+    stream.write_all(format!("GET /v1/overview HTTP/1.1\r\n{head}\r\n").as_bytes()).unwrap();
+    let mut first = [0; 1];
+    stream.read_exact(&mut first).unwrap();
+    for _ in 0..100 {
+        stream.write_all(&[b' '; 1000]).expect("the server takes them");
+    }
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("no reset");
+    assert!(answer.starts_with("TTP/1.1 200") && answer.ends_with("{\"is\":\"done\"}"), "{answer}");
+    control.join().unwrap();
+}
+
+/// A second server on the same port says which process has it; a port where no server listens says so too.
+#[test]
+fn a_taken_port_and_an_empty_one() {
+    let (server, _calls) = start();
+    let taken = ApiServer::start(server.address(), TOKEN, Waker::new(|| {}));
+    assert!(matches!(taken, Err(OpenError::InUse { .. })));
+    let address = server.address();
+    drop(server);
+    let mut client = ApiClient::new(address, TOKEN);
+    assert!(matches!(client.call(Overview {}), Err(ApiCallError::Unreachable { .. })));
+}

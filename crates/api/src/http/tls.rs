@@ -1,0 +1,254 @@
+//! TLS between machines: the rack's own authority, the server's certificate, and what a client believes.
+//!
+//! Nobody outside of the rack vouches for it, so nothing is bought or renewed: the control plane makes a certificate authority once
+//! ([`Authority`]) and, at each start, a key and a certificate of its own for the address that it listens at. A client believes the one
+//! authority whose certificate it was given ([`CaCert`]), and shows its token to nobody else (PROTOCOL 8.65).
+
+use farmem_link::read_private;
+use farmem_link::{OpenError, private_file};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls::{ServerConfig, version};
+use sha2::{Digest as _, Sha256};
+use std::fmt;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The authority's certificate, in its directory.
+const CA_FILE: &str = "ca.pem";
+/// The authority's key, in its directory.
+const CA_KEY_FILE: &str = "ca.key";
+/// What the authority is called in its certificate.
+const CA_NAME: &str = "farmem rack";
+/// Longest PEM file that is read, in bytes.
+const PEM_MAX: u64 = 64 << 10;
+
+/// The certificate of the one authority that a client believes.
+#[derive(Clone, PartialEq, Eq)]
+pub struct CaCert(CertificateDer<'static>);
+
+impl CaCert {
+    /// The first certificate of a PEM text.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn from_pem(text: &str) -> Result<Self, String> {
+        let der = CertificateDer::from_pem_slice(text.as_bytes())
+            .map_err(|why| format!("no certificate in PEM: {why}"))?;
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(der.clone()).map_err(|why| format!("no certificate of an authority: {why}"))?;
+        Ok(Self(der))
+    }
+
+    /// SHA-256 of the certificate, as people compare it: 64 hexadecimal digits.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        Sha256::digest(&self.0).iter().fold(String::new(), |mut text, byte| {
+            write!(text, "{byte:02x}").expect("a String takes it");
+            text
+        })
+    }
+
+    pub(super) fn der(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for CaCert {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CaCert").field(&self.fingerprint()).finish()
+    }
+}
+
+/// A rack's certificate authority, with its key.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority").finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    /// The authority that is kept in a state directory, or a new one, for this user alone.
+    ///
+    /// # Errors
+    /// [`OpenError`] when its files are others' to read, are damaged or not of one authority, or cannot be written.
+    pub fn keep(state: &Path) -> Result<Self, OpenError> {
+        let (file, key_file) = (state.join(CA_FILE), state.join(CA_KEY_FILE));
+        // The control plane and `farmem join` may come at once: one makes both files, the other one reads them.
+        let made_by_one = private_file(&key_file)?;
+        made_by_one.lock().map_err(OpenError::system(format!("lock {}", key_file.display())))?;
+        let key_text = kept(&key_file, || KeyPair::generate().map(|key| key.serialize_pem()))?;
+        let key =
+            KeyPair::from_pem(&key_text).map_err(|why| foreign(&key_file, format!("holds no key: {why}")))?;
+        let params = ca_params();
+        let pem = kept(&file, || params.self_signed(&key).map(|cert| cert.pem()))?;
+        let cert = CaCert::from_pem(&pem).map_err(|why| foreign(&file, format!("holds {why}")))?;
+        if !is_of_key(&cert, &key) {
+            let why = format!(
+                "is not the certificate of the key in {}: restore both from one copy, or remove both, and bring each machine what `farmem join` prints then",
+                key_file.display()
+            );
+            return Err(foreign(&file, why));
+        }
+        Ok(Self { issuer: Issuer::new(params, key), pem })
+    }
+
+    /// Its certificate as a PEM text.
+    #[must_use]
+    pub fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// A new key and a certificate of it for a server at this address.
+    ///
+    /// # Errors
+    /// [`OpenError`] when none can be made.
+    pub fn identity(&self, address: IpAddr) -> Result<Identity, OpenError> {
+        let made = || {
+            let key = KeyPair::generate()?;
+            let mut params = CertificateParams::new([address.to_string()])?;
+            params.distinguished_name.push(DnType::CommonName, "farmem control plane");
+            params.use_authority_key_identifier_extension = true;
+            params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+            params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
+            let cert = params.signed_by(&key, &self.issuer)?;
+            Ok::<_, rcgen::Error>((cert.der().clone(), key.serialize_der()))
+        };
+        let (cert, key) =
+            made().map_err(|why| unusable(&format!("make a certificate for {address}: {why}")))?;
+        let key = PrivateKeyDer::try_from(key).map_err(|why| unusable(&format!("use a new key: {why}")))?;
+        Identity::new(vec![cert], key).map_err(|why| unusable(&format!("use a new certificate: {why}")))
+    }
+}
+
+/// What an API server proves with that it is the rack's.
+#[derive(Clone)]
+pub struct Identity(Arc<ServerConfig>);
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
+}
+
+impl Identity {
+    /// The certificates of one PEM file, the server's own first, and the key of another.
+    ///
+    /// # Errors
+    /// [`OpenError`] when a file cannot be read, the key is others' to read, or the two do not belong together.
+    pub fn from_files(certificates: &Path, key: &Path) -> Result<Self, OpenError> {
+        let text = read_pem(certificates)?;
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+        let chain = chain.map_err(|why| unfit("certificate", certificates, &format!("no PEM: {why}")))?;
+        if chain.is_empty() {
+            return Err(unfit("certificate", certificates, "no certificate in PEM is in it"));
+        }
+        let mut secret = String::new();
+        read_private(key)?
+            .take(PEM_MAX)
+            .read_to_string(&mut secret)
+            .map_err(OpenError::system(format!("read {}", key.display())))?;
+        let secret = PrivateKeyDer::from_pem_slice(secret.as_bytes())
+            .map_err(|why| unfit("key", key, &format!("no key in PEM is in it: {why}")))?;
+        Self::new(chain, secret).map_err(|why| {
+            unfit("certificate", certificates, &format!("it is not of the key {}: {why}", key.display()))
+        })
+    }
+
+    fn new(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Self, rustls::Error> {
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&version::TLS13])?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)?;
+        Ok(Self(Arc::new(config)))
+    }
+
+    pub(super) fn acceptor(&self) -> Acceptor {
+        Acceptor(Arc::clone(&self.0).into())
+    }
+}
+
+/// A certificate of an authority, from a file that others may read.
+///
+/// # Errors
+/// [`OpenError`] when there is none in it.
+pub fn read_ca(file: &Path) -> Result<(CaCert, String), OpenError> {
+    let pem = read_pem(file)?;
+    let cert = CaCert::from_pem(&pem).map_err(|why| unfit("ca", file, &why))?;
+    Ok((cert, pem))
+}
+
+/// Agrees on TLS with those who connect.
+#[derive(Clone)]
+pub(super) struct Acceptor(pub(super) tokio_rustls::TlsAcceptor);
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acceptor").finish_non_exhaustive()
+    }
+}
+
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// The authority's certificate says no time at which it ends that anybody will see: it goes with the rack.
+fn ca_params() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, CA_NAME);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params
+}
+
+/// What a private file holds; what is made, when it holds nothing yet.
+fn kept(file: &Path, make: impl FnOnce() -> Result<String, rcgen::Error>) -> Result<String, OpenError> {
+    let cannot = |doing: &str| OpenError::system(format!("{doing} {}", file.display()));
+    let (mut opened, mut text) = (private_file(file)?, String::new());
+    (&opened).take(PEM_MAX).read_to_string(&mut text).map_err(cannot("read"))?;
+    if text.trim().is_empty() {
+        text = make().map_err(|why| unusable(&format!("make {}: {why}", file.display())))?;
+        // On disk before anybody is told of it: after a loss of power it is the same.
+        let written = opened.write_all(text.as_bytes()).and_then(|()| opened.sync_all());
+        let above = file.parent().unwrap_or(file);
+        written.and_then(|()| fs::File::open(above)?.sync_all()).map_err(cannot("write"))?;
+    }
+    Ok(text)
+}
+
+/// Whether it certifies this key.
+fn is_of_key(cert: &CaCert, key: &KeyPair) -> bool {
+    PrivateKeyDer::try_from(key.serialize_der())
+        .is_ok_and(|key| CertifiedKey::from_der(vec![cert.0.clone()], key, &provider()).is_ok())
+}
+
+fn read_pem(file: &Path) -> Result<String, OpenError> {
+    let cannot = || OpenError::system(format!("read {}", file.display()));
+    let mut text = String::new();
+    fs::File::open(file).map_err(cannot())?.take(PEM_MAX).read_to_string(&mut text).map_err(cannot())?;
+    Ok(text)
+}
+
+fn foreign(file: &Path, why: String) -> OpenError {
+    OpenError::Foreign { path: file.into(), why }
+}
+
+fn unfit(setting: &'static str, file: &Path, why: &str) -> OpenError {
+    OpenError::Setting { setting, value: file.display().to_string(), remedy: why.into() }
+}
+
+fn unusable(doing: &str) -> OpenError {
+    OpenError::System { doing: doing.into(), source: std::io::ErrorKind::Other.into() }
+}

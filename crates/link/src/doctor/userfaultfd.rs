@@ -1,0 +1,59 @@
+//! How far page faults may be served here: what far memory by loads and stores needs.
+
+use super::{Finding, Support};
+use farmem_preload_abi::userfaultfd::{Features, OpenError, Reach, Userfaultfd};
+
+const NAME: &str = "userfaultfd";
+
+pub(super) fn examine() -> Finding {
+    match Userfaultfd::open(Reach::Full, Features::WINDOW) {
+        Ok(uffd) => full(&uffd),
+        Err(refused) => match Userfaultfd::open(Reach::UserMode, Features::WINDOW) {
+            Ok(_) => user_mode(&refused),
+            Err(missing) => none(&missing),
+        },
+    }
+}
+
+fn full(uffd: &Userfaultfd) -> Finding {
+    let by = if uffd.by_device() { "by /dev/userfaultfd" } else { "by the system call" };
+    let forks = match Userfaultfd::open(Reach::Full, Features::WINDOW.and(Features::FORK)) {
+        Ok(_) => "children of a fork can be served",
+        Err(_) => "children of a fork cannot be served (that takes CAP_SYS_PTRACE)",
+    };
+    Finding::ok(NAME, format!("full, {by}: read(2) and recv(2) into far memory work; {forks}"))
+}
+
+fn user_mode(refused: &OpenError) -> Finding {
+    let detail = "user mode only: system calls on far memory fail with EFAULT";
+    Finding::new(NAME, Support::Degraded, detail, remedy(refused))
+}
+
+fn none(missing: &OpenError) -> Finding {
+    let detail = format!("far memory by loads and stores will not work: {missing}");
+    Finding::new(NAME, Support::Missing, detail, remedy(missing))
+}
+
+fn remedy(refused: &OpenError) -> String {
+    match refused {
+        OpenError::NotPermitted { remedy, .. } => remedy.clone(),
+        _ => "Linux 6.6 or newer has what is needed".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is refused comes with what to do, as the error has it.
+    #[test]
+    fn findings_say_what_to_do() {
+        let refused = OpenError::NotPermitted { remedy: "be root".into() };
+        let finding = user_mode(&refused);
+        assert_eq!((finding.state, finding.remedy.as_str()), (Support::Degraded, "be root"));
+        let old = OpenError::System { source: std::io::ErrorKind::Unsupported.into() };
+        let finding = none(&old);
+        assert_eq!(finding.state, Support::Missing);
+        assert!(finding.remedy.contains("6.6") && finding.detail.contains("cannot serve"));
+    }
+}

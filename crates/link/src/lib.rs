@@ -1,0 +1,60 @@
+//! Links over UDP and shared memory, and the driver that runs a role over one: frames, clock, stored bytes and wake-ups.
+//!
+//! A role is a pure [`Machine`](farmem_machine::Machine). Here a [`Driver`] gives it the clock ([`Clock`]) and a [`Link`]. There are
+//! two links: RoCEv2 over UDP sockets ([`udp`]), and rings in shared memory between processes of one machine ([`shm`]); a
+//! [`PacedLink`] around either makes it as slow as a given network ([`LinkProfile`]). The
+//! ICRC is sealed and checked here, at the edge; roles never see it.
+//!
+//! Which link is used is always the caller's choice; asking for one never silently gives another.
+
+mod address;
+pub mod affinity;
+pub mod allocator;
+mod calibrate;
+mod clock;
+pub mod doctor;
+pub mod dpu;
+mod driver;
+mod error;
+pub mod events;
+mod files;
+mod huge;
+mod jit;
+pub mod keys;
+pub mod limits;
+mod link;
+pub mod mirror;
+mod mix;
+mod paced;
+mod peers;
+mod private;
+mod profile;
+mod seed;
+mod shaper;
+pub mod shm;
+pub mod signals;
+mod store;
+mod timers;
+pub mod udp;
+mod words;
+
+pub use address::{gid_of, ip_of, parse_gid};
+pub use affinity::{current_cpu, pin_to_cpu};
+pub use calibrate::{Calibrated, calibrate};
+pub use clock::{Clock, cpu_time_of_thread};
+pub use driver::{Driver, EachOut, Stop, run};
+pub use error::OpenError;
+pub use files::{NodeFiles, run_node};
+pub use huge::PageSize;
+pub use jit::{Compiler, Running};
+pub use link::{
+    EachRun, FRAME_MAX, Link, LinkCounters, OutsideWaker, Parcel, Sleeper, Wait, Waiting, WakeAt, Waker,
+};
+pub use paced::{PacedLink, PacedParcel, held_back};
+pub use private::{is_own, private_directory, private_file, private_state, read_private};
+pub use profile::{HELD_BYTES_MAX, LinkProfile, ProfileError, WIRE_OVERHEAD};
+pub use seed::os_seed;
+pub use shaper::{Shaped, Shaper};
+pub use shm::{ShmConfig, ShmLink, ShmParcel};
+pub use store::{MappedStore, StoreReader};
+pub use udp::{UdpConfig, UdpLink, UdpParcel};

@@ -1,0 +1,449 @@
+//! Whether pages may be used: the end of a lease, as the pager and its watcher share it; and the taking of all pages when it has passed.
+//!
+//! Key types: [`Lease`], a word in shared memory that says until when pages may be used; [`Watcher`], which sleeps until then and takes the pages
+//! away when the pager has not moved the end on. The watcher needs no help of the pager's, which may stand still at any instruction (stopped, frozen, in
+//! a debugger) while the program runs on: after the lease others write, and the program must not read what was there before (PROTOCOL 12.49).
+//!
+//! ```text
+//!                    extend                        what the word says: 0, an end, or one of the two last numbers
+//!                   ,------.
+//!   0 ---begin---> end <---'
+//!                   |  ^-----begin, when the host has given everything up-----.
+//!                   '---watcher, at the end---> TAKING ---all is taken---> TAKEN
+//! ```
+//!
+//! A page is taken out of its file, which takes it from all that map it, and its bytes go to a file beside it: what a program has written is still
+//! to be written back. At each instant one of the two files has them. No store is lost between a copy and a hole: a pipe holds the page itself
+//! (`splice`), and it is copied once more when no mapping reaches it.
+//!
+//! ```text
+//!   pager:    fill the file --> look at the word --> map the page       Whichever of the two looks last sees what the other has done: the pager
+//!   watcher:  set the word  --> look at the file --> make holes         does not map, or the watcher makes a hole in what is mapped.
+//! ```
+//!
+//! What it does not do: decide. When leases end is the control plane's to say, what becomes of the pages afterwards the host role's.
+
+mod apart;
+
+pub use apart::Apart;
+
+use farmem_link::shm::Mapping;
+use farmem_link::{Clock, OpenError};
+use farmem_machine::Instant;
+use farmem_wire::message::PAGE_LEN;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, SeekFrom, fallocate, fcntl_add_seals, fstat, ftruncate,
+    memfd_create, seek,
+};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice, tee};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Bytes that are taken at once: what a pipe holds unless it is made larger.
+const TAKE_MAX: usize = 64 << 10;
+/// Time between two looks of a pager that waits until its pages are taken.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_micros(200);
+
+/// Words of the shared file: the end of the lease or what is done about it, how often pages were taken, and whether the watch is over.
+const WORDS: usize = 3;
+const WORD: usize = 0;
+const TAKES: usize = 1;
+const STOPPED: usize = 2;
+
+/// There is no lease.
+const NONE: u64 = 0;
+/// The lease has passed, and pages are being taken.
+const TAKING: u64 = u64::MAX - 1;
+/// They are taken. No page is mapped before the next lease.
+const TAKEN: u64 = u64::MAX;
+
+/// A lease on the pages of one file.
+#[derive(Debug)]
+pub struct Lease {
+    words: Mapping,
+    words_file: OwnedFd,
+    /// Rung when there is something else to wait for than the end that was known.
+    doorbell: OwnedFd,
+    /// Bytes of pages that were taken, at their places in the file.
+    kept: OwnedFd,
+    /// Readable when a watcher in another process is gone.
+    watcher: OnceLock<OwnedFd>,
+}
+
+/// The descriptors of a watch, for another process: the words, the doorbell, the file beside, and the pages' own.
+pub(super) const DESCRIPTORS: usize = 4;
+
+impl Lease {
+    /// No lease yet, on pages of a file of `len` bytes.
+    pub(super) fn open(len: u64) -> Result<Self, OpenError> {
+        let system = |e: Errno| OpenError::System { doing: "watch over a lease".into(), source: e.into() };
+        let words_len = (WORDS * size_of::<u64>()) as u64;
+        let words_file = sealed("farmem-lease", words_len).map_err(system)?;
+        let words = Mapping::of(&words_file, WORDS)
+            .map_err(|source| OpenError::System { doing: "watch over a lease".into(), source })?;
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system)?;
+        let kept = sealed("farmem-taken", len).map_err(system)?;
+        small_pages(&kept, len).map_err(system)?.then_some(()).ok_or_else(huge_pages)?;
+        Ok(Self { words, words_file, doorbell, kept, watcher: OnceLock::new() })
+    }
+
+    /// Moves the end of the lease on; false when it has passed, and pages are taken or being taken.
+    pub fn extend(&self, clock: &Clock, until: Instant) -> bool {
+        let until = at_word(clock, until);
+        let mut was = self.word().load(Ordering::SeqCst);
+        while was != NONE && was < TAKING {
+            match self.word().compare_exchange(was, until, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return true,
+                Err(now) => was = now,
+            }
+        }
+        false
+    }
+
+    /// Begins a lease when nothing is mapped that was mapped under an earlier one; false while pages are still being taken.
+    pub fn begin(&self, clock: &Clock, until: Instant) -> bool {
+        let until = at_word(clock, until);
+        let mut was = self.word().load(Ordering::SeqCst);
+        while was != TAKING {
+            match self.word().compare_exchange(was, until, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => {
+                    self.ring();
+                    return true;
+                }
+                Err(now) => was = now,
+            }
+        }
+        false
+    }
+
+    /// Pages are taken, or being taken, and no other lease has begun. What was put into the file before this call is seen by the watcher when this
+    /// says no.
+    pub(super) fn is_over(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.word().load(Ordering::SeqCst) >= TAKING
+    }
+
+    /// How often pages were taken.
+    #[must_use]
+    pub fn takes(&self) -> u64 {
+        self.words.words()[TAKES].load(Ordering::SeqCst)
+    }
+
+    /// Waits until all pages are taken out of `file`. A watcher that died over it leaves the rest to the caller.
+    pub(super) fn wait_taken(&self, file: BorrowedFd<'_>) {
+        while self.word().load(Ordering::SeqCst) == TAKING {
+            // In this process it cannot die alone, and there is only to wait.
+            let mut ends: Vec<PollFd<'_>> =
+                self.watcher.get().map(|fd| in_of(fd.as_fd())).into_iter().collect();
+            let patience = Timespec::try_from(LOOK_EVERY).expect("a short time");
+            if matches!(retry_on_intr(|| poll(&mut ends, Some(&patience))), Ok(1..)) {
+                let taken = Taker::open().and_then(|mut taker| taker.take_all(file, self.kept.as_fd()));
+                taken.expect("holes in a memfd, and memory for what was in them");
+                taken_word(&self.words);
+            }
+        }
+    }
+
+    /// Hands over the pages that were taken, by their places in the file, and forgets them.
+    pub(super) fn give_back(&self, mut each: impl FnMut(usize, &[u8])) {
+        let mut bytes = vec![0; TAKE_MAX];
+        for_each_part(self.kept.as_fd(), |part| {
+            let bytes = &mut bytes[..part.len()];
+            read_at(self.kept.as_fd(), part.start, bytes)?;
+            each(part.start, bytes);
+            Ok(())
+        })
+        .expect("bytes of a memfd of our own");
+        let len = fstat(&self.kept).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+        punch(self.kept.as_fd(), 0, len).expect("a hole in a memfd of our own");
+    }
+
+    /// Bytes of pages that are taken and not given back.
+    pub(super) fn bytes_kept(&self) -> u64 {
+        const BLOCK: u64 = 512;
+        fstat(&self.kept).map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK)
+    }
+
+    /// Ends the watch in this process, or in another one.
+    pub fn stop(&self) {
+        self.words.words()[STOPPED].store(1, Ordering::SeqCst);
+        self.ring();
+    }
+
+    /// What a watcher in another process needs beside the pages' file.
+    pub(super) fn descriptors(&self) -> [BorrowedFd<'_>; DESCRIPTORS - 1] {
+        [self.words_file.as_fd(), self.doorbell.as_fd(), self.kept.as_fd()]
+    }
+
+    /// The watch is another process's, which is gone when this is readable.
+    pub(super) fn watched_by(&self, other: OwnedFd) {
+        // There is one.
+        let _again = self.watcher.set(other);
+    }
+
+    fn ring(&self) {
+        // One that is full was rung.
+        let _full = rustix::io::write(&self.doorbell, &1_u64.to_le_bytes());
+    }
+
+    fn word(&self) -> &AtomicU64 {
+        &self.words.words()[WORD]
+    }
+}
+
+/// Sleeps until a lease ends, and takes its pages.
+#[derive(Debug)]
+pub struct Watcher {
+    words: Mapping,
+    doorbell: OwnedFd,
+    kept: OwnedFd,
+    file: OwnedFd,
+    timer: OwnedFd,
+    taker: Taker,
+}
+
+/// Why [`Watcher::watch`] came back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Woken {
+    /// What else was to be waited for is readable.
+    Other,
+    /// The watch is over.
+    Stopped,
+}
+
+impl Watcher {
+    /// A watcher of the lease on `file`, in this process.
+    pub(super) fn of(lease: &Lease, file: BorrowedFd<'_>) -> io::Result<Self> {
+        let again = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
+        let [words, doorbell, kept] = lease.descriptors();
+        Self::received([again(words)?, again(doorbell)?, again(kept)?, again(file)?])
+    }
+
+    /// One in another process than the pager, by the descriptors that it was sent.
+    pub(super) fn received(descriptors: [OwnedFd; DESCRIPTORS]) -> io::Result<Self> {
+        let [words, doorbell, kept, file] = descriptors;
+        let words = Mapping::of(&words, WORDS)?;
+        let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        Ok(Self { words, doorbell, kept, file, timer, taker: Taker::open()? })
+    }
+
+    /// Watches until `other` is readable, or the watch is over.
+    ///
+    /// # Errors
+    /// When pages cannot be taken away whose lease has ended: the program must not run on.
+    pub fn watch(&mut self, other: Option<BorrowedFd<'_>>) -> io::Result<Woken> {
+        loop {
+            self.look()?;
+            if self.words.words()[STOPPED].load(Ordering::SeqCst) != 0 {
+                return Ok(Woken::Stopped);
+            }
+            let (doorbell, timer) = (self.doorbell.as_fd(), self.timer.as_fd());
+            let mut ends = [doorbell, timer, other.unwrap_or(doorbell)].map(in_of);
+            retry_on_intr(|| poll(&mut ends, None))?;
+            let is_other = other.is_some() && !ends[2].revents().is_empty();
+            let mut bytes = [0; 8];
+            // Empty where it was another one that rang.
+            let _empty = rustix::io::read(&self.doorbell, &mut bytes);
+            let _empty = rustix::io::read(&self.timer, &mut bytes);
+            if is_other {
+                self.look()?;
+                return Ok(Woken::Other);
+            }
+        }
+    }
+
+    /// The descriptors that it works with.
+    fn descriptors(&self) -> Vec<RawFd> {
+        let pipes = self.taker.pipes.iter().flat_map(|(read, write)| [read, write]);
+        let others = [&self.doorbell, &self.kept, &self.file, &self.timer];
+        others.into_iter().chain(pipes).map(AsRawFd::as_raw_fd).collect()
+    }
+
+    /// Takes the pages of a lease that has ended; else sets the timer.
+    fn look(&mut self) -> io::Result<()> {
+        loop {
+            let until = self.words.words()[WORD].load(Ordering::SeqCst);
+            if until == NONE || until >= TAKING {
+                return Ok(()); // the doorbell says when there is another
+            }
+            if until > Clock::boot_time_ns() {
+                return self.set_timer(until);
+            }
+            let word = &self.words.words()[WORD];
+            if word.compare_exchange(until, TAKING, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                self.taker.take_all(self.file.as_fd(), self.kept.as_fd())?;
+                taken_word(&self.words);
+            }
+        }
+    }
+
+    fn set_timer(&self, until: u64) -> io::Result<()> {
+        let (nanos, never) = (std::time::Duration::from_nanos(until), std::time::Duration::ZERO);
+        let time = |duration| Timespec::try_from(duration).map_err(|_| io::Error::from(Errno::INVAL));
+        let value = Itimerspec { it_interval: time(never)?, it_value: time(nanos)? };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &value)?;
+        Ok(())
+    }
+}
+
+/// Takes pages.
+#[derive(Debug)]
+struct Taker {
+    /// Hold pages that no mapping has any more; both ends of each.
+    pipes: [(OwnedFd, OwnedFd); 2],
+    bytes: Vec<u8>,
+    last: Vec<u8>,
+}
+
+impl Taker {
+    fn open() -> io::Result<Self> {
+        let pipe = || pipe_with(PipeFlags::CLOEXEC);
+        Ok(Self { pipes: [pipe()?, pipe()?], bytes: vec![0; TAKE_MAX], last: vec![0; TAKE_MAX] })
+    }
+
+    /// Takes all pages out of `file`, and puts their bytes into `kept`. What was there before is replaced where pages are.
+    fn take_all(&mut self, file: BorrowedFd<'_>, kept: BorrowedFd<'_>) -> io::Result<()> {
+        for_each_part(file, |part| {
+            let mut start = part.start;
+            while start < part.end {
+                start += self.take(file, kept, start..part.end)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes what the pipes hold of these bytes; answers how many.
+    fn take(&mut self, file: BorrowedFd<'_>, kept: BorrowedFd<'_>, part: Range<usize>) -> io::Result<usize> {
+        let [(read_end, write_end), (copy_read, copy_write)] = &self.pipes;
+        let mut offset = part.start as u64;
+        let flags = SpliceFlags::empty();
+        let held = retry_on_intr(|| splice(file, Some(&mut offset), write_end, None, part.len(), flags))?;
+        if held == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        // Whole before the hole is made: who takes over from a watcher that dies finds the bytes in one file or the other.
+        let copied = retry_on_intr(|| tee(read_end, copy_write, held, flags))?;
+        if copied != held {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        read_pipe(copy_read, &mut self.bytes[..held])?;
+        write_at(kept, part.start, &self.bytes[..held])?;
+        punch(file, part.start as u64, held as u64)?;
+        // From here on no thread stores to these pages.
+        read_pipe(read_end, &mut self.last[..held])?;
+        if self.last[..held] != self.bytes[..held] {
+            write_at(kept, part.start, &self.last[..held])?;
+        }
+        Ok(held)
+    }
+}
+
+/// The end of a lease as the word has it.
+fn at_word(clock: &Clock, until: Instant) -> u64 {
+    clock.boot_time_at(until).clamp(1, TAKING - 1)
+}
+
+fn taken_word(words: &Mapping) {
+    words.words()[TAKES].fetch_add(1, Ordering::SeqCst);
+    words.words()[WORD].store(TAKEN, Ordering::SeqCst);
+}
+
+fn in_of(fd: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::from_borrowed_fd(fd, PollFlags::IN)
+}
+
+fn sealed(name: &str, len: u64) -> Result<OwnedFd, Errno> {
+    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, len)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+/// True when the system gives a file of shared memory a page at a time. A hole in a larger one would not take its bytes away but clear them, in the pipe
+/// as well.
+fn small_pages(file: &OwnedFd, len: u64) -> Result<bool, Errno> {
+    let page = [1; PAGE_LEN];
+    let count = retry_on_intr(|| rustix::io::pwrite(file, &page, 0))?;
+    let bytes = fstat(file)?.st_blocks * 512;
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    retry_on_intr(|| fallocate(file, mode, 0, len))?;
+    Ok(usize::try_from(bytes) == Ok(count))
+}
+
+fn huge_pages() -> OpenError {
+    OpenError::Setting {
+        setting: "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        value: "huge pages for all shared memory".into(),
+        remedy: "set it to `advise` or `never`: far memory is fetched and given back by 4 KiB".into(),
+    }
+}
+
+/// Goes through the parts of a file that have memory, by at most [`TAKE_MAX`] bytes.
+fn for_each_part(
+    file: BorrowedFd<'_>,
+    mut each: impl FnMut(Range<usize>) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut at = 0;
+    loop {
+        let start = match seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => return Ok(()),
+            Err(e) => return Err(e.into()),
+        };
+        // A hole that was made meanwhile: none of it is left.
+        let end = seek(file, SeekFrom::Hole(start))?;
+        at = end.max(start + 1);
+        let place = |at: u64| usize::try_from(at).expect("a file that is mapped");
+        for first in (place(start)..place(end)).step_by(TAKE_MAX) {
+            each(first..place(end).min(first + TAKE_MAX))?;
+        }
+    }
+}
+
+fn punch(file: BorrowedFd<'_>, start: u64, len: u64) -> io::Result<()> {
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    retry_on_intr(|| fallocate(file, mode, start, len)).map_err(io::Error::from)
+}
+
+fn read_at(file: BorrowedFd<'_>, start: usize, into: &mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < into.len() {
+        let count = retry_on_intr(|| rustix::io::pread(file, &mut into[done..], (start + done) as u64))?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        done += count;
+    }
+    Ok(())
+}
+
+fn write_at(file: BorrowedFd<'_>, start: usize, bytes: &[u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        done += retry_on_intr(|| rustix::io::pwrite(file, &bytes[done..], (start + done) as u64))?;
+    }
+    Ok(())
+}
+
+fn read_pipe(pipe: &OwnedFd, into: &mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < into.len() {
+        let count = retry_on_intr(|| rustix::io::read(pipe, &mut into[done..]))?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        done += count;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! Far memory under plain loads and stores by userfaultfd: the mechanism of the page cache.
+//!
+//! Key types: [`Window`], the addresses and the frames under them; [`serve()`], the loop that hands faults to [`Faults`];
+//! [`Memory`], the program's side. Below all lies [`Userfaultfd`], the system's calls with their results. What is to be done is decided elsewhere
+//! (`farmem-paging`).
+//!
+//! Nothing here knows the network or who may hold a page: the host's agent does
+//! ([`farmem_host::agent::Pages`] is implemented by `&Window`).
+
+mod doorbell;
+mod lease;
+mod looking;
+mod memory;
+mod numbers;
+pub mod raw;
+pub mod remote;
+mod serve;
+mod shared_mapping;
+mod signal;
+mod state;
+#[cfg(test)]
+mod tests;
+mod views;
+mod window;
+
+pub use farmem_host::agent::Mapped;
+pub use farmem_preload_abi::message::{BATCH, Cause, Fault, Message, Messages, Patience};
+pub use farmem_preload_abi::userfaultfd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
+pub use lease::{Apart, Lease, Watcher, Woken};
+pub use memory::Memory;
+pub use numbers::{Number, Numbers};
+pub use serve::{Faults, Handler, HandlerCpu, Next, Ring, serve, serve_shared};
+pub use shared_mapping::SharedMapping;
+pub use window::{FaultMode, Place, Window, WindowConfig};

@@ -1,0 +1,150 @@
+//! What happens to programs whose pager dies: they end, before they could read zeros.
+//!
+//! Key items: [`Guard`], [`guard`]. When the last descriptor of a userfaultfd is closed, its missing pages read as zeros, silently. So
+//! a process of its own, the guard, holds a copy of each; while it does, who touches a missing page waits. When the pager is gone,
+//! the guard kills those processes, and only then goes itself. It needs no help of theirs: they may close what descriptors they like.
+//!
+//! The pager may also stand still, stopped or frozen, while the programs run on. So it is the guard, too, that takes shared pages away when their lease
+//! has ended ([`Watcher`]).
+
+use crate::SharedMapping;
+use crate::lease::{DESCRIPTORS, Watcher, Woken};
+use farmem_link::OpenError;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use rustix::process::{Signal, pidfd_send_signal};
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// The pager's side.
+#[derive(Debug)]
+pub struct Guard {
+    socket: OwnedFd,
+}
+
+impl Guard {
+    /// One, and what its process is to call [`guard`] with.
+    ///
+    /// # Errors
+    /// [`OpenError::System`].
+    pub fn open() -> Result<(Self, OwnedFd), OpenError> {
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (ours, theirs) =
+            pair.map_err(|e| OpenError::System { doing: "connect a guard".into(), source: e.into() })?;
+        Ok((Self { socket: ours }, theirs))
+    }
+
+    /// From now on the process `number` is guarded, until it is let go.
+    ///
+    /// # Errors
+    /// When the guard is gone: then the program is not guarded.
+    pub fn keep(&self, number: u32, ended: impl AsFd, uffd: impl AsFd) -> Result<(), Errno> {
+        let descriptors = [ended.as_fd(), uffd.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)), "there is room for two");
+        self.say(number, &mut ancillary)
+    }
+
+    /// From now on the pages of `shared_mapping` are taken away when their lease ends, whether or not this process runs.
+    ///
+    /// # Errors
+    /// When the guard is gone: then the lease is not watched.
+    pub fn watch(&self, shared_mapping: &SharedMapping) -> io::Result<()> {
+        let lease = shared_mapping.lease();
+        let [words, doorbell, kept] = lease.descriptors();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [words, doorbell, kept, shared_mapping.file()];
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)), "there is room for them");
+        self.say(WATCH, &mut ancillary)?;
+        lease.watched_by(self.socket.try_clone()?);
+        Ok(())
+    }
+
+    /// The process is gone, or its memory is.
+    pub fn let_go(&self, number: u32) {
+        // A guard that is gone has let go.
+        let _ = self.say(number, &mut SendAncillaryBuffer::default());
+    }
+
+    fn say(&self, number: u32, ancillary: &mut SendAncillaryBuffer<'_, '_, '_>) -> Result<(), Errno> {
+        let bytes = number.to_le_bytes();
+        rustix::io::retry_on_intr(|| {
+            sendmsg(&self.socket, &[IoSlice::new(&bytes)], ancillary, SendFlags::NOSIGNAL)
+        })
+        .map(drop)
+    }
+}
+
+/// The number of no process: what comes with it is a watch.
+const WATCH: u32 = u32::MAX;
+
+/// Guards until the pager is done or gone, and in the second case kills whom it was told to; answers how many processes it killed. So it does when it
+/// cannot take pages whose lease has ended; then it answers why.
+///
+/// # Errors
+/// What the system said.
+pub fn guard(socket: impl AsFd) -> io::Result<usize> {
+    let mut kept = BTreeMap::new();
+    let guarded = guard_all(&socket, &mut kept);
+    // One that has ended needs no signal, and takes none.
+    let killed =
+        kept.values().filter(|(ended, _uffd)| pidfd_send_signal(ended, Signal::KILL).is_ok()).count();
+    for (ended, _uffd) in kept.values() {
+        let mut ends = [rustix::event::PollFd::new(ended, rustix::event::PollFlags::IN)];
+        // The userfaultfd is held until the process is no more.
+        let _ = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ends, None));
+    }
+    guarded.map(|()| killed)
+}
+
+fn guard_all(socket: &impl AsFd, kept: &mut BTreeMap<u32, Pair>) -> io::Result<()> {
+    let mut watcher: Option<Watcher> = None;
+    loop {
+        if let Some(watching) = &mut watcher
+            && watching.watch(Some(socket.as_fd()))? == Woken::Stopped
+        {
+            watcher = None;
+        }
+        let Some((number, descriptors)) = hear(socket) else { return Ok(()) };
+        match <[OwnedFd; DESCRIPTORS]>::try_from(descriptors) {
+            Ok(descriptors) if number == WATCH => watcher = Some(Watcher::received(descriptors)?),
+            Ok(_) => {}
+            Err(descriptors) => {
+                let mut descriptors = descriptors.into_iter();
+                match descriptors.next().zip(descriptors.next()) {
+                    Some(pair) => drop(kept.insert(number, pair)),
+                    None => drop(kept.remove(&number)),
+                }
+            }
+        }
+    }
+}
+
+type Pair = (OwnedFd, OwnedFd);
+
+/// The next message; `None` when there will be no more.
+fn hear(socket: &impl AsFd) -> Option<(u32, Vec<OwnedFd>)> {
+    let mut bytes = [0; 4];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let message = loop {
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        match recvmsg(socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            other => break other.ok()?,
+        }
+    };
+    let descriptors = ancillary.drain().flat_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(rights) => rights.collect::<Vec<_>>(),
+        _ => Vec::new(),
+    });
+    let descriptors = descriptors.collect();
+    (message.bytes == bytes.len()).then(|| (u32::from_le_bytes(bytes), descriptors))
+}

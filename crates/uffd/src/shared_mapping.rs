@@ -1,0 +1,487 @@
+//! Pages that several processes of a program have at once, at the same addresses, though none of them is this one.
+//!
+//! Key type: [`SharedMapping`], which is to them what a [`Window`](super::Window) is to its own process. There is one memfd; each member has all of it
+//! mapped and sent its userfaultfd here. A page's bytes come by writing them into the file, and reach a member by mapping them there
+//! (CONTINUE), when one of its threads waits for the page: so the page is one frame, however many members use it.
+//!
+//! ```text
+//!            install               install
+//!   Gone ------------> ReadOnly -------------> Writable       what a member may do that has it mapped; those that have not wait
+//!    ^  ^               |   ^---write_protect----'  |         when they touch it, and are served from here
+//!    |  '---discard-----+--------------+------------'
+//!    |                unmap          unmap
+//!    '----release---- Kept <-----------'                      Kept: the bytes are with us, not in the file
+//! ```
+//!
+//! From outside a mapping cannot be taken away without the page. So a page that is taken from its members while its bytes are still needed
+//! is read, and punched out of the file; what was read is its frame from then on. When the lease ends, a [`Watcher`] in another process does that to
+//! all pages ([`Lease`]): each of them is Kept then, whatever was being done to it here.
+
+use super::Fault;
+use super::lease::{Lease, Watcher};
+use super::remote::Remote;
+use super::state::{State, mapping};
+use farmem_host::agent::{Mapped, Pages};
+use farmem_link::OpenError;
+use farmem_preload_abi::userfaultfd::{Mapping, Stopped, TRIES_MAX, Userfaultfd};
+use farmem_wire::VirtAddr;
+use farmem_wire::message::{Access, PAGE_LEN, Page};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fstat, ftruncate, memfd_create,
+};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Far memory as addresses of other processes. Any thread may call it; one at a time acts on a page.
+#[derive(Debug)]
+pub struct SharedMapping {
+    base: VirtAddr,
+    frames_max: u64,
+    file: OwnedFd,
+    lease: Arc<Lease>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    members: BTreeMap<u32, Userfaultfd>,
+    states: Vec<State>,
+    /// Bytes of pages that are [`State::Kept`].
+    kept: BTreeMap<usize, Box<[u8; PAGE_LEN]>>,
+    /// Members whose threads wait for a page, or find it poisoned. As many as there are such threads, at most.
+    waiting: BTreeMap<usize, Vec<u32>>,
+    poisoned: BTreeMap<usize, Vec<u32>>,
+    frames: u64,
+    /// Takes of the lease's watcher that are known here.
+    takes: u64,
+}
+
+impl SharedMapping {
+    /// A shared mapping without members, of which no page is here; at most `frames_max` ever will. One more is used for a moment when a page rests.
+    ///
+    /// # Errors
+    /// [`OpenError::System`] when the system has no memory for its file, [`OpenError::Setting`] for bytes that are not whole pages.
+    pub fn open(base: VirtAddr, len: u64, frames_max: u64) -> Result<Self, OpenError> {
+        let pages = usize::try_from(len).ok().filter(|len| *len > 0 && len.is_multiple_of(PAGE_LEN));
+        let Some(pages) = pages.filter(|_| base.0.is_multiple_of(PAGE_LEN as u64)) else {
+            let value = format!("{len} bytes at {base}");
+            return Err(OpenError::Setting {
+                setting: "shared memory",
+                value,
+                remedy: "use whole pages".into(),
+            });
+        };
+        let system = |e: Errno| OpenError::System { doing: format!("share {len} bytes"), source: e.into() };
+        let file =
+            memfd_create(FILE_NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(system)?;
+        ftruncate(&file, len).map_err(system)?;
+        // Each member gets the file: none may cut it.
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(system)?;
+        let inner = Inner {
+            members: BTreeMap::new(),
+            states: vec![State::Gone; pages / PAGE_LEN],
+            kept: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            poisoned: BTreeMap::new(),
+            frames: 0,
+            takes: 0,
+        };
+        let lease = Arc::new(Lease::open(len)?);
+        Ok(Self { base, frames_max, file, lease, inner: Mutex::new(inner) })
+    }
+
+    /// First address and bytes.
+    #[must_use]
+    pub fn span(&self) -> (VirtAddr, u64) {
+        (self.base, self.inner().states.len() as u64 * PAGE_LEN as u64)
+    }
+
+    /// What a member maps.
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Until when its pages may be used.
+    #[must_use]
+    pub const fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+
+    /// Takes its pages when the lease ends.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn watcher(&self) -> io::Result<Watcher> {
+        Watcher::of(&self.lease, self.file())
+    }
+
+    /// A process comes in: it is about to map the file at [`SharedMapping::span`], and to register that with its userfaultfd before it touches it.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn join(&self, member: u32, process: &Remote) -> io::Result<()> {
+        let uffd = process.userfaultfd()?;
+        self.inner().members.insert(member, uffd);
+        Ok(())
+    }
+
+    /// A process is gone.
+    pub fn leave(&self, member: u32) {
+        let mut inner = self.inner();
+        inner.members.remove(&member);
+        let Inner { waiting, poisoned, .. } = &mut *inner;
+        for lists in [waiting, poisoned] {
+            lists.retain(|_, members| {
+                members.retain(|&its| its != member);
+                !members.is_empty()
+            });
+        }
+    }
+
+    /// A thread of a member waits. It is served at once when the page is here and may be used so; else its page has to be asked for, and is
+    /// the answer.
+    pub fn fault(&self, member: u32, fault: &Fault) -> Option<Page> {
+        let offset = (fault.addr as u64).checked_sub(self.base.0)?;
+        let index = usize::try_from(offset).ok()? / PAGE_LEN;
+        let mut inner = self.inner();
+        self.is_settled(&mut inner);
+        let state = *inner.states.get(index)?;
+        let waiting = inner.waiting.entry(index).or_default();
+        if !waiting.contains(&member) {
+            waiting.push(member);
+        }
+        match state {
+            State::Writable => self.show(&mut inner, index, Access::Modified),
+            State::ReadOnly if !fault.write => self.show(&mut inner, index, Access::Shared),
+            _ => return Some(self.page(index)),
+        }
+        None
+    }
+
+    /// Bytes of memory its pages take: in the file, as the system counts them, and beside it.
+    #[must_use]
+    pub fn bytes_taken(&self) -> u64 {
+        const BLOCK: u64 = 512;
+        let in_file = fstat(&self.file).map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK);
+        in_file + self.lease.bytes_kept() + (self.inner().kept.len() * PAGE_LEN) as u64
+    }
+
+    /// Maps a page for the members whose threads wait for it, as it may be used, and lets them try again.
+    fn show(&self, inner: &mut Inner, index: usize, access: Access) {
+        let start = self.place(index);
+        for uffd in inner.take_waiting(index) {
+            show_at(uffd, start, access);
+        }
+    }
+
+    /// False when pages were taken, by a watcher or because it is just over: all of them are Kept then, and no more are mapped before the next lease.
+    /// To be asked behind whatever was done to the file.
+    fn is_settled(&self, inner: &mut Inner) -> bool {
+        if !self.lease.is_over() && self.lease.takes() == inner.takes {
+            return true;
+        }
+        self.lease.wait_taken(self.file());
+        let takes = self.lease.takes();
+        if takes != inner.takes {
+            inner.takes = takes;
+            let Inner { states, kept, .. } = inner;
+            self.lease.give_back(|start, bytes| {
+                for (index, bytes) in (start / PAGE_LEN..).zip(bytes.as_chunks::<PAGE_LEN>().0) {
+                    // Of others the bytes are with us, or gone.
+                    if matches!(states[index], State::ReadOnly | State::Writable) {
+                        states[index] = State::Kept;
+                        kept.insert(index, Box::new(*bytes));
+                    }
+                }
+            });
+        }
+        !self.lease.is_over()
+    }
+
+    /// Maps a page whose bytes were just put into the file, or keeps them when it may not be mapped any more.
+    fn show_filled(&self, inner: &mut Inner, index: usize, bytes: &[u8; PAGE_LEN], access: Access) {
+        if self.is_settled(inner) {
+            return self.show(inner, index, access);
+        }
+        // Whatever was taken of it while it was being filled.
+        inner.kept.insert(index, Box::new(*bytes));
+        inner.set(index, State::Kept);
+        self.punch(index);
+        let start = self.place(index);
+        inner.take_waiting(index).for_each(|uffd| wake(uffd, start));
+    }
+
+    /// Maps a page that is in the file for those who wait, as its state says; lets them try again where it is not.
+    fn show_again(&self, inner: &mut Inner, index: usize) {
+        match inner.states[index] {
+            State::ReadOnly => self.show(inner, index, Access::Shared),
+            State::Writable => self.show(inner, index, Access::Modified),
+            State::Gone | State::Kept | State::Poisoned => {
+                let start = self.place(index);
+                inner.take_waiting(index).for_each(|uffd| wake(uffd, start));
+            }
+        }
+    }
+
+    /// Fills a page's part of the file, which is a hole.
+    fn fill(&self, index: usize, bytes: &[u8; PAGE_LEN]) {
+        let mut done = 0;
+        while done < PAGE_LEN {
+            let place = (index * PAGE_LEN + done) as u64;
+            let count = rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.file, &bytes[done..], place));
+            done += count.ok().filter(|&count| count > 0).expect("the system has memory for a page here");
+        }
+    }
+
+    fn read_file(&self, index: usize, range: Range<usize>, into: &mut [u8]) {
+        let mut done = 0;
+        while done < range.len() {
+            let place = (index * PAGE_LEN + range.start + done) as u64;
+            let count = rustix::io::retry_on_intr(|| rustix::io::pread(&self.file, &mut into[done..], place));
+            done += count.ok().filter(|&count| count > 0).expect("bytes of a file of our own");
+        }
+    }
+
+    /// Gives a page's memory back, and takes it from all processes that map it.
+    fn punch(&self, index: usize) {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let (start, len) = ((index * PAGE_LEN) as u64, PAGE_LEN as u64);
+        rustix::io::retry_on_intr(|| fallocate(&self.file, mode, start, len)).expect("a hole in a memfd");
+    }
+
+    /// No store to the page is on its way when this returns.
+    fn protect(&self, inner: &Inner, index: usize) {
+        for uffd in inner.members.values() {
+            // SAFETY: addresses of another process, which sent the descriptor to have them served.
+            match unsafe { uffd.protect(self.place(index), PAGE_LEN, Mapping::ReadOnly) } {
+                // One that is gone, or has not mapped it yet, stores nothing.
+                Ok(()) | Err(Errno::SRCH | Errno::NOENT) => {}
+                Err(e) => panic!("a page of shared memory cannot be protected: {e}"),
+            }
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where every member has a page.
+    fn place(&self, index: usize) -> usize {
+        usize::try_from(self.base.0).expect("an address of this machine") + index * PAGE_LEN
+    }
+
+    fn page(&self, index: usize) -> Page {
+        Page::of(VirtAddr(self.base.0 + (index * PAGE_LEN) as u64))
+    }
+
+    fn index(&self, page: Page) -> usize {
+        let offset = page.addr().0.checked_sub(self.base.0).and_then(|n| usize::try_from(n).ok());
+        offset.unwrap_or_else(|| panic!("{page:?} is shared")) / PAGE_LEN
+    }
+}
+
+impl Inner {
+    /// Those who wait for a page, or could not have it, do so no more.
+    fn take_waiting(&mut self, index: usize) -> impl Iterator<Item = &Userfaultfd> {
+        let mut members = self.waiting.remove(&index).unwrap_or_default();
+        members.extend(self.poisoned.remove(&index).unwrap_or_default());
+        members.into_iter().filter_map(|member| self.members.get(&member))
+    }
+
+    fn set(&mut self, index: usize, state: State) -> State {
+        std::mem::replace(&mut self.states[index], state)
+    }
+}
+
+impl Pages for &SharedMapping {
+    fn install(&mut self, page: Page, bytes: &[u8; PAGE_LEN], access: Access) {
+        let index = self.index(page);
+        let mut inner = self.inner();
+        match inner.states[index] {
+            State::ReadOnly => {
+                assert_eq!(access, Access::Modified, "{page:?} is Shared already");
+                inner.set(index, State::Writable);
+                self.is_settled(&mut inner);
+                self.show_again(&mut inner, index);
+            }
+            // It was taken, and the cache that fetched it does not know yet: what it is, the bytes with us are.
+            State::Kept => self.show_again(&mut inner, index),
+            State::Writable => panic!("{page:?} is here already"),
+            State::Gone | State::Poisoned => {
+                inner.set(index, State::shown(access));
+                inner.frames += 1;
+                assert!(inner.frames <= self.frames_max, "room was made for a page before it came");
+                self.fill(index, bytes);
+                self.show_filled(&mut inner, index, bytes, access);
+            }
+        }
+    }
+
+    fn write_protect(&mut self, page: Page) {
+        let index = self.index(page);
+        let mut inner = self.inner();
+        match inner.states[index] {
+            State::Writable => {
+                self.protect(&inner, index);
+                inner.set(index, State::ReadOnly);
+                self.is_settled(&mut inner);
+            }
+            State::Kept => {} // no thread reaches it
+            other => panic!("{page:?} is Modified, not {other:?}"),
+        }
+    }
+
+    fn read(&self, page: Page, range: Range<usize>, out: &mut Vec<u8>) {
+        let index = self.index(page);
+        assert!(range.start <= range.end && range.end <= PAGE_LEN, "a range of a page");
+        let mut inner = self.inner();
+        let start = out.len();
+        match inner.states[index] {
+            State::Kept => {}
+            State::ReadOnly => {
+                out.resize(start + range.len(), 0);
+                self.read_file(index, range.clone(), &mut out[start..]);
+                if self.is_settled(&mut inner) && inner.states[index] == State::ReadOnly {
+                    return;
+                }
+                out.truncate(start); // of a hole, perhaps
+            }
+            other => panic!("{page:?} is here, and frozen, not {other:?}"),
+        }
+        out.extend_from_slice(&inner.kept[&index][range]);
+    }
+
+    fn unmap(&mut self, page: Page) {
+        let index = self.index(page);
+        let mut inner = self.inner();
+        let was = inner.states[index];
+        assert!(was.has_frame(), "{page:?} is here");
+        if was == State::Kept {
+            return;
+        }
+        if was == State::Writable {
+            self.protect(&inner, index);
+        }
+        let mut bytes = Box::new([0; PAGE_LEN]);
+        self.read_file(index, 0..PAGE_LEN, &mut bytes[..]);
+        self.is_settled(&mut inner);
+        if inner.set(index, State::Kept) != State::Kept {
+            inner.kept.insert(index, bytes);
+            self.punch(index);
+        }
+    }
+
+    fn release(&mut self, page: Page) {
+        let index = self.index(page);
+        let mut inner = self.inner();
+        assert_eq!(inner.set(index, State::Gone), State::Kept, "{page:?} was zapped");
+        inner.kept.remove(&index);
+        inner.frames -= 1;
+    }
+
+    fn discard(&mut self, page: Page) {
+        let index = self.index(page);
+        let mut inner = self.inner();
+        let was = inner.set(index, State::Gone);
+        assert!(was.has_frame(), "{page:?} is here");
+        inner.frames -= 1;
+        if inner.kept.remove(&index).is_none() {
+            self.punch(index);
+        }
+    }
+
+    fn wake(&mut self, page: Page) {
+        let index = self.index(page);
+        let mut inner = self.inner();
+        self.is_settled(&mut inner);
+        self.show_again(&mut inner, index);
+    }
+
+    fn poison(&mut self, page: Page) {
+        let index = self.index(page);
+        let mut inner = self.inner();
+        let was = inner.set(index, State::Poisoned);
+        assert!(!was.has_frame(), "{page:?} is Invalid");
+        let members = inner.waiting.remove(&index).unwrap_or_default();
+        let start = self.place(index);
+        for uffd in members.iter().filter_map(|member| inner.members.get(member)) {
+            // SAFETY: addresses of another process, which is to be told so.
+            if unsafe { uffd.poison_page(start) }.is_err() {
+                wake(uffd, start);
+            }
+        }
+        let poisoned = inner.poisoned.entry(index).or_default();
+        poisoned.extend(members);
+        poisoned.sort_unstable();
+        poisoned.dedup();
+    }
+}
+
+impl Mapped for &SharedMapping {
+    fn remap(&mut self, page: Page, access: Access) {
+        let index = self.index(page);
+        let mut inner = self.inner();
+        let was = inner.set(index, State::shown(access));
+        assert!(was.has_frame(), "{page:?} is here");
+        match inner.kept.remove(&index) {
+            Some(bytes) => {
+                self.fill(index, &bytes);
+                self.show_filled(&mut inner, index, &bytes, access);
+            }
+            None => {
+                self.is_settled(&mut inner);
+                self.show_again(&mut inner, index);
+            }
+        }
+    }
+
+    fn absorb(&mut self) {
+        self.is_settled(&mut self.inner());
+    }
+
+    /// A member whose thread got a SIGBUS gets it again until the page is installed, or it maps it anew: nothing takes poison away from outside.
+    fn unpoison(&mut self, page: Page) {
+        let index = self.index(page);
+        let mut inner = self.inner();
+        if inner.states[index] == State::Poisoned {
+            inner.set(index, State::Gone);
+        }
+    }
+}
+
+/// The file's name, as the system shows it.
+const FILE_NAME: &str = "farmem-shared";
+
+/// Maps a page that is in the file, and lets who waits try again. Whatever is wrong with the member's mappings, its thread finds out itself.
+fn show_at(uffd: &Userfaultfd, start: usize, access: Access) {
+    for _ in 0..TRIES_MAX {
+        // SAFETY: addresses of another process, which sent the descriptor to have them served.
+        match unsafe { uffd.map(start, PAGE_LEN, mapping(access)) } {
+            Ok(()) => return,
+            Err(Stopped { errno: Errno::AGAIN, .. }) => std::thread::yield_now(),
+            // It is mapped already, and the marks may be those of before.
+            Err(Stopped { errno: Errno::EXIST, .. }) if access == Access::Modified => {
+                // SAFETY: as above.
+                if unsafe { uffd.protect(start, PAGE_LEN, Mapping::Writable) }.is_ok() {
+                    return;
+                }
+                break;
+            }
+            Err(_) => break,
+        }
+    }
+    wake(uffd, start);
+}
+
+fn wake(uffd: &Userfaultfd, start: usize) {
+    // One that is gone does not wait.
+    let _ = uffd.wake(start, PAGE_LEN);
+}
+
+#[cfg(test)]
+mod tests;

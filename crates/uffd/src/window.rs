@@ -1,0 +1,564 @@
+//! A window: addresses of far memory that a program reaches by plain loads and stores.
+//!
+//! Key type: [`Window`]. A memfd is reached in two ways: the program has it mapped, at the addresses of far memory, where each touch
+//! of a page that is not there waits for the thread that serves the window; we read the file, and see what the program wrote. The file's
+//! offsets are the window's, and a page's memory is given back by punching a hole, so what the file takes is what is cached: the
+//! limit is exact (docs/decisions, "page cache").
+//!
+//! ```text
+//!   Gone --install--> ReadOnly --install--> Writable        what a page's frame and the program's mapping are; who may hold
+//!    ^  ^                |  ^---write_protect--'  |         which page is the business of the caller
+//!    |  '----discard-----+-------------+----------'
+//!    |                 unmap         unmap
+//!    '-----release--- Kept <-----------'                    Kept: the bytes are there, the program's next touch waits
+//! ```
+//!
+//! What it does not do: decide. It fetches nothing, evicts nothing and keeps no protocol state.
+
+mod placed;
+mod runs;
+
+use super::doorbell::Doorbell;
+use super::lease::{Apart, Lease, Watcher};
+use super::signal::{Registered, Signals, Touch};
+use super::state::{State, States, mapping};
+use super::{Cause, Fault, Memory, views::Views};
+use farmem_host::agent::{Mapped, Pages};
+use farmem_link::OpenError;
+use farmem_preload_abi::userfaultfd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
+use farmem_wire::VirtAddr;
+use farmem_wire::message::{Access, PAGE_LEN, Page};
+use rustix::io::Errno;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Where in this process a window appears.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Place {
+    /// At its addresses in far memory, so that a pointer stored there means the same to every process and every memory node.
+    #[default]
+    Same,
+    /// Wherever there is room: for bytes without pointers, and for several racks in one process.
+    Anywhere,
+}
+
+/// How a touch of a page that is not here comes to be served.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum FaultMode {
+    /// The system reports it to a thread that serves the window, and the thread that faults sleeps. Loads, stores and system calls may touch the window.
+    #[default]
+    Handler,
+    /// The thread that faults gets a SIGBUS and serves itself in its handler (docs/decisions, "signal mode"): fewer hand-overs. System
+    /// calls on the window fail with EFAULT. A SIGBUS handler of the program's that is installed after the window is opened has to call the one that it
+    /// replaces; a thread that blocks SIGBUS dies of its first fault, and one that blocks any other signal is served by the thread that
+    /// serves the window. The handler runs on the stack of the thread that faults: 64 KiB of it have to be free.
+    Signal,
+}
+
+/// What a window is.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowConfig {
+    /// Its first byte in far memory; a multiple of the page.
+    pub base: VirtAddr,
+    /// Bytes; a multiple of the page.
+    pub len: u64,
+    /// Pages it may cache at once; at least one.
+    pub frames_max: u64,
+    /// Where the program finds it.
+    pub place: Place,
+    /// How far faults are served. [`Reach::Full`] unless the program is known not to hand its addresses to the kernel.
+    /// [`FaultMode::Signal`] never reaches further than [`Reach::UserMode`].
+    pub reach: Reach,
+    /// Who serves them.
+    pub faults: FaultMode,
+}
+
+/// Far memory as addresses of this process. Any thread may call it; one at a time acts on a page.
+#[derive(Debug)]
+pub struct Window {
+    base: VirtAddr,
+    frames_max: u64,
+    // Dropped in this order: no thread of the program may find the addresses unserved, or it would read zeros.
+    signals: Option<Registered>,
+    views: Views,
+    doorbell: Doorbell,
+    uffd: Userfaultfd,
+    states: Arc<States>,
+    frames: AtomicU64,
+    lease: Option<Leased>,
+}
+
+/// What a window has whose pages may be used for as long as a lease runs.
+#[derive(Debug)]
+struct Leased {
+    lease: Arc<Lease>,
+    /// Takes of its watcher that are known here.
+    takes: AtomicU64,
+}
+
+impl Window {
+    /// Opens a window in which no page is cached.
+    ///
+    /// A forked child does not have it: there the addresses are not mapped, and a touch is a SIGSEGV rather than wrong bytes.
+    ///
+    /// # Errors
+    /// [`OpenError::NotPermitted`] when this process may not serve faults as far as asked, [`OpenError::Setting`] for addresses
+    /// that are no window or are taken, [`OpenError::System`] when the kernel lacks something.
+    pub fn open(config: &WindowConfig) -> Result<Self, OpenError> {
+        let WindowConfig { base, len, frames_max, place, reach, faults } = *config;
+        let len = usize::try_from(len).ok().filter(|&len| len > 0 && len.is_multiple_of(PAGE_LEN));
+        let Some(len) = len.filter(|_| base.0.is_multiple_of(PAGE_LEN as u64)) else {
+            return Err(setting("window", format!("{} bytes at {base}", config.len), "use whole pages"));
+        };
+        if frames_max == 0 {
+            return Err(setting("local limit", "0".into(), "give it room for one page at least"));
+        }
+        let uffd = match faults {
+            FaultMode::Handler => Userfaultfd::open(reach, Features::WINDOW)?,
+            FaultMode::Signal => Userfaultfd::open(Reach::UserMode, Features::WINDOW.and(Features::SIGBUS))?,
+        };
+        let views = Views::open(base, len, place)?;
+        let faulting = Faulting::MISSING.and(Faulting::MINOR).and(Faulting::WRITE_PROTECTED);
+        // SAFETY: the program's view is ours and new; the caller knows that the window is to be served.
+        unsafe { uffd.register(views.program(), len, faulting) }.map_err(|e| OpenError::System {
+            doing: "serve faults of the window".into(),
+            source: e.into(),
+        })?;
+        let doorbell = Doorbell::open()?;
+        let states = Box::<[AtomicU8]>::new_zeroed_slice(len / PAGE_LEN);
+        // SAFETY: an AtomicU8 of zero bits is one of value 0.
+        let states = Arc::new(unsafe { states.assume_init() });
+        let addrs = views.program()..views.program() + len;
+        let register = || Registered::new(addrs, Arc::clone(&states));
+        let signals = (faults == FaultMode::Signal).then(register).transpose()?;
+        let frames = AtomicU64::new(0);
+        Ok(Self { base, frames_max, signals, views, doorbell, uffd, states, frames, lease: None })
+    }
+
+    /// The window, when its pages may be used for as long as a lease runs. It costs a call of the system more for each page that is put in place:
+    /// a page must be in the file before it is mapped.
+    ///
+    /// # Errors
+    /// [`OpenError`] when the system has no memory or descriptors left, or pages of the file would be larger than a page.
+    pub fn under_lease(mut self) -> Result<Self, OpenError> {
+        let lease = Arc::new(Lease::open(self.len())?);
+        self.lease = Some(Leased { lease, takes: AtomicU64::new(0) });
+        Ok(self)
+    }
+
+    /// Until when its pages may be used; `None` when they always may.
+    #[must_use]
+    pub fn lease(&self) -> Option<&Arc<Lease>> {
+        self.lease.as_ref().map(|leased| &leased.lease)
+    }
+
+    /// Has its pages taken when the lease ends, by a process beside this one, for as long as what is answered lives. It does not stand still with this
+    /// process.
+    ///
+    /// # Errors
+    /// When the system allows no such process, or the window is under no lease. [`Window::watcher`] does for a thread.
+    pub fn watch_apart(&self) -> io::Result<Apart> {
+        let apart = Apart::start(self.watcher()?)?;
+        if let Some(lease) = self.lease() {
+            lease.watched_by(apart.ended().try_clone_to_owned()?);
+        }
+        Ok(apart)
+    }
+
+    /// Takes its pages when the lease ends.
+    ///
+    /// # Errors
+    /// When there are no descriptors left, or the window is under no lease.
+    pub fn watcher(&self) -> io::Result<Watcher> {
+        let lease = self.lease().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Watcher::of(lease, self.views.file())
+    }
+
+    /// Its first byte in far memory.
+    #[must_use]
+    pub const fn base(&self) -> VirtAddr {
+        self.base
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.views.len() as u64
+    }
+
+    /// False: a window has a page at least.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Pages it may cache at once.
+    #[must_use]
+    pub const fn frames_max(&self) -> u64 {
+        self.frames_max
+    }
+
+    /// Pages it caches now.
+    #[must_use]
+    pub fn frames(&self) -> u64 {
+        self.frames.load(Ordering::Acquire)
+    }
+
+    /// True when the page is cached, whether or not the program has it mapped.
+    #[must_use]
+    pub fn has_frame(&self, page: Page) -> bool {
+        self.state(self.index(page)).has_frame()
+    }
+
+    /// Bytes of memory the cached pages take, as the system counts them.
+    ///
+    /// # Panics
+    /// When the system cannot look at a file of ours.
+    #[must_use]
+    pub fn bytes_taken(&self) -> u64 {
+        self.views.bytes_taken()
+    }
+
+    /// How far faults are served.
+    #[must_use]
+    pub const fn reach(&self) -> Reach {
+        self.uffd.reach()
+    }
+
+    /// The program's side. Its accesses wait while the window is not served.
+    #[must_use]
+    pub const fn memory(&self) -> Memory<'_> {
+        Memory::new(&self.views, self.signals.is_none())
+    }
+
+    /// The page a thread waits for; `None` for an address outside of the window.
+    #[must_use]
+    pub fn page_of(&self, fault: &Fault) -> Option<Page> {
+        let offset = fault.addr.checked_sub(self.views.program())?;
+        (offset < self.views.len()).then(|| Page::of(VirtAddr(self.base.0 + offset as u64)))
+    }
+
+    /// True when a page's bytes are here.
+    ///
+    /// # Panics
+    /// When the page is not in the window.
+    #[must_use]
+    pub fn has(&self, page: Page) -> bool {
+        self.state(self.index(page)).has_frame()
+    }
+
+    pub(super) const fn uffd(&self) -> &Userfaultfd {
+        &self.uffd
+    }
+
+    pub(super) const fn doorbell(&self) -> &Doorbell {
+        &self.doorbell
+    }
+
+    /// Who waits, when faults are signals.
+    pub(super) fn signals(&self) -> Option<&Signals> {
+        self.signals.as_ref().map(Registered::signals)
+    }
+
+    /// A touch as the system would report it. Where the machine does not say whether it was a write, it was one of a page that may be read.
+    pub(super) fn fault_of(&self, Touch { addr, write }: Touch) -> Fault {
+        let state = self.state((addr - self.views.program()) / PAGE_LEN);
+        let write = write.unwrap_or(state == State::ReadOnly);
+        let cause = match state {
+            State::Gone | State::Poisoned => Cause::Missing,
+            State::ReadOnly | State::Writable if write => Cause::WriteProtected,
+            State::ReadOnly | State::Writable | State::Kept => Cause::Minor,
+        };
+        Fault { addr, cause, write, thread: 0 }
+    }
+
+    /// The system was told to wake who waits for these pages; where faults are signals it does not know them.
+    fn woken(&self, pages: Range<usize>) {
+        if let Some(signals) = self.signals() {
+            signals.wake(&(self.place(pages.start)..self.place(pages.end)));
+        }
+    }
+
+    /// Puts pages in place that are not cached, from `first` on, and wakes who waits for them: one call of the system for all.
+    ///
+    /// # Panics
+    /// When `bytes` are not whole pages of the window, one of them is cached, or they are more than the limit allows.
+    pub fn install_run(&self, first: Page, bytes: &[u8], access: Access) {
+        assert!(bytes.len().is_multiple_of(PAGE_LEN), "whole pages");
+        let pages = self.take_frames(first, bytes.len() / PAGE_LEN, access);
+        if self.lease.is_some() {
+            return self.fill_run(pages, bytes, access);
+        }
+        // SAFETY: pages of the registered view that no thread can see yet; what they are to hold was fetched for them.
+        let copied = unsafe { self.uffd.copy_all(self.place(pages.start), bytes, mapping(access)) };
+        copied.unwrap_or_else(|errno| panic!("a page that was missing: {errno}"));
+        self.woken(pages);
+    }
+
+    /// Pages that were not cached are, from now on.
+    fn take_frames(&self, first: Page, count: usize, access: Access) -> Range<usize> {
+        let pages = self.run(first, count);
+        let before = self.frames.fetch_add(count as u64, Ordering::AcqRel);
+        assert!(before + count as u64 <= self.frames_max, "room was made for a page before it came");
+        for page in pages.clone() {
+            let was = self.swap(page, State::shown(access));
+            assert!(!was.has_frame(), "{:?} is cached already", self.page(page));
+        }
+        pages
+    }
+
+    /// Puts pages into the file, and maps them unless the lease is over: then they are Kept.
+    fn fill_run(&self, pages: Range<usize>, bytes: &[u8], access: Access) {
+        self.views.write(pages.start * PAGE_LEN, bytes);
+        if self.is_settled() {
+            // SAFETY: pages of the registered view; the file has their bytes.
+            match unsafe { self.uffd.map(self.place(pages.start), bytes.len(), mapping(access)) } {
+                Ok(()) => return self.woken(pages),
+                // A hole: they were just taken.
+                Err(Stopped { errno: Errno::FAULT, .. }) => _ = self.is_settled(),
+                Err(Stopped { errno, .. }) => panic!("pages that were missing cannot be mapped: {errno}"),
+            }
+        }
+        // Whatever was taken of them while they were being put there.
+        self.views.write(pages.start * PAGE_LEN, bytes);
+        for index in pages {
+            self.swap(index, State::Kept);
+            self.try_again(self.page(index));
+        }
+    }
+
+    /// False when pages were taken, by a watcher or because it is just over: all of them are Kept then, and none is mapped before the next lease. To be
+    /// asked behind whatever was done to the file.
+    fn is_settled(&self) -> bool {
+        let Some(Leased { lease, takes }) = &self.lease else { return true };
+        let known = takes.load(Ordering::Acquire);
+        if !lease.is_over() && lease.takes() == known {
+            return true;
+        }
+        lease.wait_taken(self.views.file());
+        if lease.takes() != known {
+            takes.store(lease.takes(), Ordering::Release);
+            lease.give_back(|start, bytes| {
+                for (index, bytes) in (start / PAGE_LEN..).zip(bytes.as_chunks::<PAGE_LEN>().0) {
+                    if self.state(index).has_frame() {
+                        self.swap(index, State::Kept);
+                        self.views.write(index * PAGE_LEN, bytes);
+                    }
+                }
+            });
+        }
+        !lease.is_over()
+    }
+
+    /// A thread faulted at a page that is cached, and whose access is `access`: maps it again if need be, and lets the thread try again. So
+    /// do faults that were answered before they were read, and pages that were unmapped and are wanted again.
+    ///
+    /// # Panics
+    /// When the page is not cached.
+    pub fn remap(&self, page: Page, access: Access) {
+        let index = self.index(page);
+        if !self.is_settled() {
+            return self.try_again(page);
+        }
+        let was = self.swap(index, State::shown(access));
+        assert!(was.has_frame(), "{page:?} is cached");
+        if was == State::ReadOnly && access == Access::Modified {
+            return self.protect(index, Mapping::Writable);
+        }
+        let start = self.place(index);
+        // SAFETY: a page of the registered view; its frame holds its bytes.
+        match unsafe { self.uffd.map(start, PAGE_LEN, mapping(access)) } {
+            Ok(()) => self.woken(index..index + 1),
+            // It is mapped, and the marks of the mapping may be those of before.
+            Err(Stopped { errno: Errno::EXIST, .. }) => match access {
+                Access::Modified => self.protect(index, Mapping::Writable),
+                Access::Shared => self.try_again(page),
+            },
+            // A hole: it was just taken.
+            Err(Stopped { errno: Errno::FAULT, .. }) if !self.is_settled() => self.try_again(page),
+            Err(Stopped { errno, .. }) => panic!("{page:?} cannot be mapped: {errno}"),
+        }
+    }
+
+    /// Takes a page's poison back: the next touch waits to be served, as at first. Without effect on any other page.
+    ///
+    /// # Panics
+    /// When the page is not in the window.
+    pub fn unpoison(&self, page: Page) {
+        let index = self.index(page);
+        let poisoned = State::Poisoned as u8;
+        let changed = self.states[index].compare_exchange(
+            poisoned,
+            State::Gone as u8,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        if changed.is_ok() {
+            self.views.unmap_from_program(index * PAGE_LEN, PAGE_LEN);
+        }
+    }
+
+    /// The window will not be served any more: every touch of a page that is not cached ends in SIGBUS, rather than to wait for ever.
+    pub fn abandon(&self) {
+        let mut pages = self;
+        for index in 0..self.states.len() {
+            if self.state(index) == State::Gone {
+                pages.poison(self.page(index));
+            }
+        }
+    }
+
+    fn try_again(&self, page: Page) {
+        let index = self.index(page);
+        self.uffd.wake(self.place(index), PAGE_LEN).expect("a page of our own range");
+        self.woken(index..index + 1);
+    }
+
+    fn protect(&self, index: usize, mapping: Mapping) {
+        // SAFETY: a page of the registered view, by its owner's wish.
+        let result = unsafe { self.uffd.protect(self.place(index), PAGE_LEN, mapping) };
+        result.expect("a page of our own range");
+        if mapping == Mapping::Writable {
+            self.woken(index..index + 1);
+        }
+    }
+
+    fn punch(&self, pages: Range<usize>) {
+        self.views.punch(pages.start * PAGE_LEN, pages.len() * PAGE_LEN);
+        self.frames.fetch_sub(pages.len() as u64, Ordering::AcqRel);
+    }
+
+    fn run(&self, first: Page, count: usize) -> Range<usize> {
+        let start = self.index(first);
+        assert!(count <= self.states.len() - start, "{count} pages from {first:?} leave the window");
+        start..start + count
+    }
+
+    /// A page's number in the window.
+    fn index(&self, page: Page) -> usize {
+        let offset = page.addr().0.checked_sub(self.base.0);
+        let index = offset.and_then(|n| usize::try_from(n).ok()).map(|n| n / PAGE_LEN);
+        index.filter(|&n| n < self.states.len()).unwrap_or_else(|| panic!("{page:?} is in the window"))
+    }
+
+    fn page(&self, index: usize) -> Page {
+        Page::of(VirtAddr(self.base.0 + (index * PAGE_LEN) as u64))
+    }
+
+    /// Where the program finds a page.
+    fn place(&self, index: usize) -> usize {
+        self.views.program() + index * PAGE_LEN
+    }
+
+    fn state(&self, index: usize) -> State {
+        State::decode(self.states[index].load(Ordering::Acquire))
+    }
+
+    fn swap(&self, index: usize, to: State) -> State {
+        State::decode(self.states[index].swap(to as u8, Ordering::AcqRel))
+    }
+}
+
+/// By the owner of the window's pages: threads may share it, and one of them is the agent.
+impl Pages for &Window {
+    fn install(&mut self, page: Page, bytes: &[u8; PAGE_LEN], access: Access) {
+        let index = self.index(page);
+        match self.state(index) {
+            State::ReadOnly => {
+                assert_eq!(access, Access::Modified, "{page:?} is Shared already");
+                self.swap(index, State::Writable);
+                self.protect(index, Mapping::Writable);
+                self.is_settled();
+            }
+            // It was taken, and the cache that fetched it does not know yet: what it is, the file has.
+            State::Kept if self.lease.is_some() => self.try_again(page),
+            _ => self.install_run(page, bytes, access),
+        }
+    }
+
+    fn write_protect(&mut self, page: Page) {
+        let index = self.index(page);
+        match self.state(index) {
+            State::Writable => {
+                self.protect(index, Mapping::ReadOnly);
+                self.swap(index, State::ReadOnly);
+                self.is_settled();
+            }
+            State::Kept => {} // no thread reaches it
+            other => panic!("{page:?} is Modified, not {other:?}"),
+        }
+    }
+
+    fn read(&self, page: Page, range: Range<usize>, out: &mut Vec<u8>) {
+        let index = self.index(page);
+        assert!(range.start <= range.end && range.end <= PAGE_LEN, "a range of a page");
+        assert!(matches!(self.state(index), State::ReadOnly | State::Kept), "{page:?} is here, and frozen");
+        let (start, offset, len) = (out.len(), index * PAGE_LEN + range.start, range.len());
+        self.views.read(offset, len, out);
+        if self.lease.is_some() && !self.is_settled() {
+            out.truncate(start); // of a hole, perhaps
+            self.views.read(offset, len, out);
+        }
+    }
+
+    fn unmap(&mut self, page: Page) {
+        self.unmap_run(page, 1);
+    }
+
+    /// What is not mapped any more is not written: the system stops all stores before it returns.
+    fn write_protect_and_unmap(&mut self, page: Page) {
+        self.unmap(page);
+    }
+
+    fn release(&mut self, page: Page) {
+        let index = self.index(page);
+        assert_eq!(self.swap(index, State::Gone), State::Kept, "{page:?} was zapped");
+        self.punch(index..index + 1);
+    }
+
+    fn discard(&mut self, page: Page) {
+        self.discard_run(page, 1);
+    }
+
+    fn wake(&mut self, page: Page) {
+        match self.state(self.index(page)) {
+            // Not only woken: the system may have unmapped a page that it moves or swaps, and would report the same fault again.
+            State::ReadOnly => self.remap(page, Access::Shared),
+            State::Writable => self.remap(page, Access::Modified),
+            State::Gone | State::Kept | State::Poisoned => self.try_again(page),
+        }
+    }
+
+    fn poison(&mut self, page: Page) {
+        let index = self.index(page);
+        let was = self.swap(index, State::Poisoned);
+        assert!(!was.has_frame(), "{page:?} is Invalid");
+        // SAFETY: a page of the registered view that has no frame.
+        match unsafe { self.uffd.poison_page(self.place(index)) } {
+            Ok(()) => {}
+            Err(Errno::EXIST) if was == State::Poisoned => {} // who waited was woken
+            Err(errno) => panic!("{page:?} cannot be poisoned: {errno}"),
+        }
+        self.woken(index..index + 1);
+    }
+}
+
+impl Mapped for &Window {
+    fn remap(&mut self, page: Page, access: Access) {
+        Window::remap(self, page, access);
+    }
+
+    fn unpoison(&mut self, page: Page) {
+        Window::unpoison(self, page);
+    }
+
+    fn absorb(&mut self) {
+        self.is_settled();
+    }
+}
+
+fn setting(setting: &'static str, value: String, remedy: &str) -> OpenError {
+    OpenError::Setting { setting, value, remedy: remedy.into() }
+}

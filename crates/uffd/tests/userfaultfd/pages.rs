@@ -1,0 +1,236 @@
+//! Faults of one process, and what resolves them.
+
+use crate::rig::{Ended, PAGE, Range, Rig, alone, exit_with_code_of_sigbus, fork, load, or_skip};
+use farmem_uffd::{Cause, Faulting, Features, Mapping, Message, Reach, Userfaultfd};
+use rustix::io::Errno;
+
+const NONE: Features = Features::WINDOW;
+
+/// Missing, minor and write-protect faults say what they are, whether they write, which thread faulted, and where to the byte.
+#[test]
+fn a_fault_says_what_it_is() {
+    let rig = or_skip!(Rig::open(NONE));
+    let at = rig.app.at(0) + 123;
+    let reader = Rig::spawn(move || (load(at), rustix::thread::gettid()));
+    let fault = rig.fault();
+    assert_eq!((fault.cause, fault.write, fault.addr), (Cause::Missing, false, at));
+    rig.copy(0, 7, Mapping::ReadOnly).unwrap();
+    let (value, thread) = reader.join().unwrap();
+    assert_eq!((value, i64::from(fault.thread)), (7, i64::from(thread.as_raw_nonzero().get())));
+
+    let writer = rig.writer(1, 9);
+    let fault = rig.fault();
+    assert_eq!((fault.cause, fault.write), (Cause::Missing, true));
+    rig.copy(1, 7, Mapping::Writable).unwrap();
+    writer.join().unwrap();
+
+    for (page, write) in [(2, false), (3, true)] {
+        rig.own.write(page, 5);
+        let at = rig.app.at(page);
+        let toucher = if write { rig.writer(page, 6) } else { Rig::spawn(move || assert_eq!(load(at), 5)) };
+        let fault = rig.fault();
+        assert_eq!((fault.cause, fault.write), (Cause::Minor, write));
+        rig.map(page, Mapping::Writable).unwrap();
+        toucher.join().unwrap();
+    }
+
+    let writer = rig.writer(0, 8);
+    let fault = rig.fault();
+    assert_eq!((fault.cause, fault.write), (Cause::WriteProtected, true));
+    rig.protect(0, Mapping::Writable);
+    writer.join().unwrap();
+    assert_eq!(rig.own.read(0), 8);
+}
+
+/// A page may be put in place read-only in one step: there is no moment at which it could be written.
+#[test]
+fn a_page_comes_read_only_at_once() {
+    let rig = or_skip!(Rig::open(NONE));
+    rig.copy(0, 7, Mapping::ReadOnly).unwrap();
+    rig.own.write(1, 7);
+    rig.map(1, Mapping::ReadOnly).unwrap();
+    for page in [0, 1] {
+        assert_eq!(rig.app.read(page), 7);
+        let writer = rig.writer(page, 8);
+        assert_eq!(rig.fault().cause, Cause::WriteProtected);
+        rig.protect(page, Mapping::Writable);
+        writer.join().unwrap();
+    }
+}
+
+/// Write protection is no property of a page that lasts: the server must say it again when it maps the page again.
+#[test]
+fn a_page_that_is_mapped_again_is_as_writable_as_said_then() {
+    let rig = or_skip!(Rig::open(NONE));
+    for page in [0, 1] {
+        rig.copy(page, 7, Mapping::ReadOnly).unwrap();
+        rig.protect(page, Mapping::ReadOnly);
+    }
+    rig.unmap(0);
+    rig.map(0, Mapping::Writable).unwrap();
+    rig.punch(1);
+    rig.copy(1, 7, Mapping::Writable).unwrap();
+    for page in [0, 1] {
+        rig.app.write(page, 8); // on this thread: a fault would never be served
+        assert_eq!(rig.own.read(page), 8);
+    }
+}
+
+/// A protected page that loses its mapping: the next write is a minor fault, not a write-protect fault.
+#[test]
+fn a_protected_page_that_is_unmapped_faults_as_minor() {
+    let rig = or_skip!(Rig::open(NONE));
+    rig.copy(0, 7, Mapping::ReadOnly).unwrap();
+    rig.unmap(0);
+    let writer = rig.writer(0, 8);
+    let fault = rig.fault();
+    assert_eq!((fault.cause, fault.write), (Cause::Minor, true));
+    rig.map(0, Mapping::Writable).unwrap();
+    writer.join().unwrap();
+    assert_eq!(rig.own.read(0), 8);
+}
+
+/// A protected page whose memory is given back: the next write is a plain missing fault.
+#[test]
+fn a_protected_page_that_is_punched_faults_as_missing() {
+    let rig = or_skip!(Rig::open(NONE));
+    rig.copy(0, 7, Mapping::ReadOnly).unwrap();
+    rig.punch(0);
+    let writer = rig.writer(0, 8);
+    let fault = rig.fault();
+    assert_eq!((fault.cause, fault.write), (Cause::Missing, true));
+    rig.copy(0, 1, Mapping::Writable).unwrap();
+    writer.join().unwrap();
+    assert_eq!(rig.own.read(0), 8);
+}
+
+/// Anonymous memory: protection of a page that was never touched holds with WP_UNPOPULATED, and only then.
+#[test]
+fn an_untouched_anonymous_page_is_protected_only_with_the_feature() {
+    let range = Range::anonymous();
+    let uffd = or_skip!(Userfaultfd::open(Reach::Full, NONE));
+    // SAFETY: a range of ours, that this test serves.
+    unsafe { uffd.register(range.start, range.len(), Faulting::WRITE_PROTECTED) }.unwrap();
+    // SAFETY: as above.
+    unsafe { uffd.protect(range.at(0), PAGE, Mapping::ReadOnly) }.unwrap();
+    let at = range.at(0);
+    let writer = Rig::spawn(move || crate::rig::store(at, 8));
+    let Message::Fault(fault) = crate::rig::next(&uffd) else { panic!("a fault") };
+    assert_eq!(fault.cause, Cause::WriteProtected);
+    // SAFETY: as above.
+    unsafe { uffd.protect(range.at(0), PAGE, Mapping::Writable) }.unwrap();
+    writer.join().unwrap();
+    drop((uffd, range));
+
+    let range = Range::anonymous();
+    let uffd = Userfaultfd::open(Reach::Full, Features::MOVE).unwrap();
+    // SAFETY: a range of ours; nothing will fault.
+    unsafe { uffd.register(range.start, range.len(), Faulting::WRITE_PROTECTED) }.unwrap();
+    // SAFETY: as above.
+    unsafe { uffd.protect(range.at(0), PAGE, Mapping::ReadOnly) }.unwrap();
+    range.write(0, 8); // on this thread: a fault would never be served
+}
+
+/// Our own view is not the program's: what we write there needs no leave, and the program sees it at once.
+#[test]
+fn our_own_view_knows_no_protection() {
+    let rig = or_skip!(Rig::open(NONE));
+    rig.copy(0, 7, Mapping::ReadOnly).unwrap();
+    assert_eq!(rig.app.read(0), 7);
+    rig.own.write(0, 9);
+    assert_eq!(rig.app.read(0), 9);
+}
+
+/// CONTINUE maps what the file has: not what it lacks, and nothing twice.
+#[test]
+fn mapping_needs_a_page_that_is_there_and_not_mapped() {
+    let rig = or_skip!(Rig::open(NONE));
+    assert_eq!(rig.map(0, Mapping::Writable), Err(Errno::FAULT));
+    rig.copy(0, 7, Mapping::Writable).unwrap();
+    assert_eq!(rig.map(0, Mapping::Writable), Err(Errno::EXIST));
+}
+
+/// COPY fills what the file lacks, and nothing else.
+#[test]
+fn copying_needs_a_page_that_is_not_there() {
+    let rig = or_skip!(Rig::open(NONE));
+    rig.copy(0, 7, Mapping::Writable).unwrap();
+    assert_eq!(rig.copy(0, 8, Mapping::Writable), Err(Errno::EXIST));
+    rig.own.write(1, 7);
+    assert_eq!(rig.copy(1, 8, Mapping::Writable), Err(Errno::EXIST));
+    assert_eq!((rig.app.read(0), rig.own.read(1)), (7, 7));
+}
+
+/// A run with a page in it that is there: the pages before it are done, and EAGAIN says so; the page itself says EEXIST.
+#[test]
+fn a_run_ends_at_the_first_page_that_is_there() {
+    let rig = or_skip!(Rig::open(NONE));
+    rig.copy(4, 1, Mapping::Writable).unwrap();
+    let run = vec![7; 16 * PAGE];
+    // SAFETY: pages of the rig's range, which expects any bytes.
+    let stopped = unsafe { rig.uffd.copy(rig.app.at(0), &run, Mapping::Writable) }.unwrap_err();
+    assert_eq!((stopped.done, stopped.errno), (4 * PAGE, Errno::AGAIN));
+    // SAFETY: as above.
+    let stopped = unsafe { rig.uffd.copy(rig.app.at(4), &run[4 * PAGE..], Mapping::Writable) }.unwrap_err();
+    assert_eq!((stopped.done, stopped.errno), (0, Errno::EXIST));
+    // SAFETY: as above.
+    unsafe { rig.uffd.copy(rig.app.at(5), &run[5 * PAGE..], Mapping::Writable) }.unwrap();
+    assert_eq!([3, 4, 5, 15].map(|page| rig.app.read(page)), [7, 1, 7, 7]);
+}
+
+/// A poisoned page: SIGBUS for a touch, EFAULT for a system call, and good again by COPY. It may be in the file, unmapped.
+#[test]
+fn a_poisoned_page_is_an_error_until_it_is_copied_over() {
+    let _alone = alone();
+    let rig = or_skip!(Rig::open(NONE));
+    // SAFETY: a page of the rig's range.
+    unsafe { rig.uffd.poison(rig.app.at(0), PAGE) }.unwrap();
+    let zeros = std::fs::File::open("/dev/zero").unwrap();
+    assert_eq!(crate::kernel_access::read_into(&zeros, rig.app.at(0)), Err(Errno::FAULT));
+    rig.copy(0, 7, Mapping::Writable).unwrap();
+    assert_eq!(rig.app.read(0), 7);
+    rig.own.write(1, 7);
+    // SAFETY: as above.
+    unsafe { rig.uffd.poison(rig.app.at(1), PAGE) }.unwrap();
+    assert_eq!(crate::kernel_access::read_into(&zeros, rig.app.at(1)), Err(Errno::FAULT));
+
+    let child = fork(|| {
+        let rig = Rig::open(NONE).unwrap();
+        // SAFETY: as above.
+        unsafe { rig.uffd.poison(rig.app.at(0), PAGE) }.unwrap();
+        exit_with_code_of_sigbus();
+        rig.app.read(0);
+        100
+    });
+    assert_eq!(child.wait(), Ended::Exit(libc::BUS_ADRERR));
+}
+
+/// MOVE takes a page of anonymous memory as it is, into a range of the same userfaultfd, unless a child shares it.
+#[test]
+fn a_page_moves_where_it_is_expected_and_not_shared() {
+    let _alone = alone();
+    let uffd = or_skip!(Userfaultfd::open(Reach::Full, Features::MOVE));
+    let (to, from, unknown) = (Range::anonymous(), Range::anonymous(), Range::anonymous());
+    // SAFETY: a range of ours; what faults is resolved before.
+    unsafe { uffd.register(to.start, to.len(), Faulting::MISSING) }.unwrap();
+    from.write(0, 7);
+    from.write(1, 8);
+    // SAFETY: no code relies on what is at `from`.
+    let refused = unsafe { uffd.take(unknown.at(0), from.at(0), PAGE) }.unwrap_err();
+    assert_eq!(refused.errno, Errno::INVAL);
+    // SAFETY: as above.
+    unsafe { uffd.take(to.at(0), from.at(0), PAGE) }.unwrap();
+    assert_eq!((to.read(0), from.read(0)), (7, 0));
+
+    let child = fork(|| {
+        // SAFETY: waits for a signal; touches no memory.
+        unsafe { libc::pause() };
+        0
+    });
+    // SAFETY: as above.
+    let refused = unsafe { uffd.take(to.at(1), from.at(1), PAGE) }.unwrap_err();
+    assert_eq!(refused.errno, Errno::BUSY);
+    // SAFETY: a child of ours.
+    unsafe { libc::kill(child.id(), libc::SIGKILL) };
+    assert_eq!(child.wait(), Ended::Signal(libc::SIGKILL));
+}

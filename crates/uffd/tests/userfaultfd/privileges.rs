@@ -1,0 +1,92 @@
+//! Which process may have how much of it.
+
+use crate::rig::{Ended, Rig, alone, fork, load};
+use farmem_preload_abi::userfaultfd::OpenError;
+use farmem_uffd::{Features, Reach, Userfaultfd};
+use std::fs::OpenOptions;
+
+/// The usual user without rights.
+const NOBODY: libc::uid_t = 65534;
+
+/// Does `act` as a user without rights; `None` when this process is no root that could become one.
+fn as_nobody(act: impl FnOnce() -> i32) -> Option<Ended> {
+    let _alone = alone();
+    // SAFETY: reads a number.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: only root can become nobody");
+        return None;
+    }
+    let child = fork(|| {
+        // SAFETY: changes this child alone: it has one thread.
+        assert_eq!(unsafe { libc::setgroups(0, std::ptr::null()) }, 0);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::setgid(NOBODY) }, 0);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
+        act()
+    });
+    Some(child.wait())
+}
+
+fn unprivileged_is_allowed() -> bool {
+    std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|text| text.trim() == "1")
+}
+
+/// A user without rights gets one for user code, with all a window needs, and no full one: the error says what to do.
+#[test]
+fn a_plain_user_gets_user_mode_only() {
+    if unprivileged_is_allowed() {
+        eprintln!("skipped: vm.unprivileged_userfaultfd is 1, so everybody has the right");
+        return;
+    }
+    let ended = as_nobody(|| {
+        let refused = Userfaultfd::open(Reach::Full, Features::WINDOW);
+        let Err(error @ OpenError::NotPermitted { .. }) = refused else { return 1 };
+        let said = error.to_string();
+        if !(said.contains("CAP_SYS_PTRACE") && said.contains("vm.unprivileged_userfaultfd=1")) {
+            return 2;
+        }
+        match Userfaultfd::open(Reach::UserMode, Features::WINDOW.and(Features::MOVE)) {
+            Ok(uffd) if uffd.reach() == Reach::UserMode => 0,
+            _ => 3,
+        }
+    });
+    assert!(ended.is_none_or(|ended| ended == Ended::Exit(0)), "{ended:?}");
+}
+
+/// Events of forks are not for users without rights.
+#[test]
+fn a_plain_user_hears_of_no_forks() {
+    let ended = as_nobody(|| {
+        let refused = Userfaultfd::open(Reach::UserMode, Features::FORK);
+        i32::from(!matches!(refused, Err(OpenError::NotPermitted { .. })))
+    });
+    assert!(ended.is_none_or(|ended| ended == Ended::Exit(0)), "{ended:?}");
+}
+
+/// The device is for processes that may open it; but once open it gives full ones to every process that inherits it.
+#[test]
+fn an_inherited_device_gives_full_ones() {
+    let opened = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
+    let device = crate::rig::or_skip!(opened);
+    let ended = as_nobody(|| {
+        if OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").is_ok() {
+            return 1;
+        }
+        let Ok(uffd) = Userfaultfd::open_from(&device, Reach::Full, Features::WINDOW) else { return 2 };
+        let rig = Rig::new(uffd);
+        let at = rig.app.at(0);
+        let zeros = std::fs::File::open("/dev/zero").unwrap();
+        let reader = Rig::spawn(move || crate::kernel_access::read_into(&zeros, at));
+        let done = rig.serve(reader, 7);
+        if done == Ok(4096) && load(at) == 0 { 0 } else { 3 }
+    });
+    assert!(ended.is_none_or(|ended| ended == Ended::Exit(0)), "{ended:?}");
+}
+
+/// What a kernel lacks is named; what it offers can be asked.
+#[test]
+fn features_are_offered_or_missed_by_name() {
+    let offered = crate::rig::or_skip!(Userfaultfd::offered());
+    assert!(offered.has(Features::WINDOW), "{:#x}", offered.bits());
+}
