@@ -2,7 +2,7 @@
 //! are removed (PROTOCOL 8.60, 8.62).
 //!
 //! ```text
-//!   used ---the last session or connection ended---> idle ---nobody came for a host's lease---> what does not stay is freed ---> gone
+//!   used ---the last session or connection ended---> idle ---unused for a host's lease---> non-durable memory is freed ---> gone
 //!     ^                                               |
 //!     `----- open_session, connect, create_domain ----'
 //! ```

@@ -493,7 +493,7 @@ impl Control {
                     let Some(pending) = self.asked.remove(&change) else { continue };
                     match result {
                         Ok(()) => reply(pending.ask.ticket, Ok(self.success(&what)), out),
-                        // An owner who accepts a loss does not know of the loss by this join.
+                        // An owner that accepts a loss does not know of the loss by this join.
                         Err(Why::Joined { .. })
                             if pending.restarts < RESTARTS_MAX
                                 && !matches!(what, What::AcceptLost { .. }) =>

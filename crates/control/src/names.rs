@@ -58,7 +58,7 @@ impl Control {
         self.held(object, row.ok_or_else(|| unknown(object))?, host, mode)
     }
 
-    /// Gives an object its length.
+    /// Sets the length of an object.
     pub(crate) fn resize_object(&self, host: u16, object: u64, length: u64) -> Decided<ResizeObject> {
         let row = self.opened(host, object)?;
         if length == row.length {
@@ -94,7 +94,7 @@ impl Control {
         Ok(Decision::Keep(Line::Object { object, row: Some(row) }, answer))
     }
 
-    /// The name is free again. Who has the object open keeps it.
+    /// Frees the name. Hosts that have the object open keep it.
     pub(crate) fn unlink_object(&self, domain: u32, name: &str) -> Decided<UnlinkObject> {
         self.domain_known(domain)?;
         let Some((object, row)) = self.state.object_named(domain, name) else {
@@ -105,14 +105,14 @@ impl Control {
         Ok(Decision::Keep(Line::Object { object, row: Some(row) }, ()))
     }
 
-    /// The host uses the object no more.
+    /// Closes the object at the host.
     pub(crate) fn drop_object(&self, host: u16, object: u64) -> Decided<DropObject> {
         let mut row = self.opened(host, object)?.clone();
         row.let_go(host);
         Ok(Decision::Keep(Line::Object { object, row: Some(row) }, ()))
     }
 
-    /// Who has the object of a name open.
+    /// Returns the hosts that have the object of a name open.
     pub(crate) fn show_object(&self, domain: u32, name: &str) -> Decided<ShowObject> {
         self.domain_known(domain)?;
         let found = self.state.object_named(domain, name);
@@ -125,7 +125,7 @@ impl Control {
         Ok(Decision::Reply(ObjectShown { object, mode: row.mode, hosts }))
     }
 
-    /// What an object is now.
+    /// Describes an object as it is now.
     pub(crate) fn object(&self, object: u64) -> ObjectInfo {
         match self.state.objects.get(&object) {
             Some(row) => self.described(object, row),
@@ -150,7 +150,7 @@ impl Control {
                     let change = self.state.next_change;
                     self.keep(Line::Began { change, what: What::Free { base } }, out)
                 }
-                Some(_) => Ok(()), // in a while: who holds a lease asks again and again
+                Some(_) => Ok(()), // later: the holder of a lease asks again and again
             };
             if kept.is_err() {
                 return; // they are found again
@@ -163,7 +163,7 @@ impl Control {
         ObjectInfo { object, length: row.length, base: row.base.unwrap_or(0), size }
     }
 
-    /// The object, when the host has it open.
+    /// Returns the object if the host has it open.
     pub(crate) fn opened(&self, host: u16, object: u64) -> Result<&ObjectRow, ApiError> {
         self.host_present(host)?;
         let row = self.state.objects.get(&object).filter(|row| row.hosts.contains(&host));
@@ -181,7 +181,7 @@ impl Control {
 }
 
 impl ObjectRow {
-    /// No host can reach it.
+    /// Returns true if no host can reach the object.
     pub(crate) fn is_orphan(&self) -> bool {
         self.name.is_none() && self.hosts.is_empty()
     }
@@ -193,18 +193,18 @@ impl State {
         self.objects.iter().find(its).map(|(&object, row)| (object, row))
     }
 
-    /// The object whose memory a vma is.
+    /// Returns the object whose memory a vma is.
     pub(crate) fn object_at(&self, base: u64) -> Option<&ObjectRow> {
         self.objects.values().find(|row| row.base == Some(base))
     }
 
-    /// An object has its memory.
+    /// Records the memory that an object got.
     pub(crate) fn place_object(&mut self, object: Option<(u64, u64)>, base: u64) {
         let Some((object, length)) = object else { return };
         self.objects.entry(object).and_modify(|row| (row.base, row.length) = (Some(base), length));
     }
 
-    /// The first statement about objects that does not hold, if any.
+    /// Returns the first invariant about objects that does not hold, if any.
     pub(crate) fn objects_fault(&self) -> Option<&'static str> {
         let (mut names, mut bases) = (Vec::new(), Vec::new());
         for row in self.objects.values() {

@@ -1,42 +1,42 @@
-//! What the control plane tells its observer.
+//! Notes of the control plane for its observer.
 
 use crate::record::Role;
 use farmem_wire::Status;
 
-/// What happened: trace line, metric and coverage mark in one.
+/// An event that serves as trace line, metric and coverage mark.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Note {
-    /// A frame was not an answer this waits for.
+    /// A frame was dropped because it was not an expected answer.
     Dropped(DropReason),
     /// A batch was sent again.
     Retransmitted(Role),
-    /// A role did not answer for long; no change waits for it any more.
+    /// A role did not answer for long. No change waits for it any more.
     Silent(Role),
     /// A silent role answered.
     Back(Role),
     /// A role refused an update.
     Refused(Role, Status),
-    /// A role refused what it must know, or missed too much: it must join again.
+    /// A role refused a required update or missed too much, and must rejoin.
     Gone(Role),
-    /// A change was taken back.
+    /// A change was rolled back.
     TakenBack,
-    /// A request is begun anew: a role it needs joined meanwhile.
+    /// A request was restarted because a role it needs joined meanwhile.
     BegunAnew,
-    /// A request waits for another that is about the same thing.
+    /// A request waits for another request about the same object.
     Waits,
-    /// The lease of this host surely ended, or it left.
+    /// The lease of this host surely ended, or the host left.
     Fenced(u16),
-    /// A host was not heard of for the length of its lease in the rack: it is taken out.
+    /// A host was not heard of for the length of its rack lease and is removed from the rack.
     Lapsed(u16),
-    /// A node was swept, wholly or of a region.
+    /// A node was swept, wholly or for a region.
     Swept,
-    /// A migration goes on with its next step.
+    /// A migration entered its next step.
     Advanced,
-    /// A migration is given up.
+    /// A migration was abandoned.
     GivenUp,
     /// A region is free again.
     ResetEnded,
-    /// The directory was listed to its end.
+    /// The listing of the directory is complete.
     Listed,
     /// A line cannot be kept: changes are refused from now on.
     Stalled,
@@ -44,29 +44,29 @@ pub enum Note {
     SoftRefused,
     /// Lines are kept again.
     KeepsAgain,
-    /// The log was written anew, as short as it can be.
+    /// The log was rewritten in its shortest form.
     Shortened,
-    /// A load or a save of a node is over.
+    /// A load or a save of a node ended.
     FileEnded,
-    /// An allocation that was not to stay is freed: its domain has no user.
+    /// A non-durable allocation was freed because its domain has no user.
     Reclaimed,
-    /// A domain without users and without anything of its own is gone.
+    /// A domain without users and without resources was removed.
     DomainGone(u32),
 }
 
-/// Why a frame was dropped.
+/// The reason for which a frame was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DropReason {
-    /// From a port that gets no updates.
+    /// The frame is from a port that gets no updates.
     Port,
-    /// Not a valid frame or message.
+    /// The frame or its message is invalid.
     Malformed,
-    /// Not to this endpoint, or with another key.
+    /// The frame is for another endpoint, or has another key.
     Endpoint,
-    /// A message, but no answer to updates.
+    /// The message is no answer to updates.
     Kind,
-    /// An answer to a batch that is not outstanding: late, repeated, or of an earlier join.
+    /// The answer is to a batch that is not outstanding: late, repeated, or of an earlier join.
     Stale,
-    /// An answer that the log does not take now: the batch is sent again, and answered again.
+    /// The log does not accept the answer now. The batch is sent again, and answered again.
     NotKept,
 }

@@ -1,4 +1,5 @@
-//! Numbers that a member brings along, because its RoCE card gave them: queue pairs, Q_Keys, first PSNs (PROTOCOL 14.1 to 14.4).
+//! Numbers that a member supplies because its RoCE card assigned them: queue pairs, Q_Keys, first PSNs
+//! (PROTOCOL 14.1 to 14.4).
 
 use crate::Control;
 use crate::api::{ApiError, ErrorCode};
@@ -8,11 +9,12 @@ use alloc::format;
 use core::ops::RangeInclusive;
 use farmem_wire::{Psn, Qkey, Qpn};
 
-/// Queue pair numbers that a card can hand out: 0 and 1 are InfiniBand's own (IBA 3.9), and the last stands for multicast.
+/// Queue pair numbers that a card can assign: 0 and 1 are reserved by InfiniBand (IBA 3.9), and the last one
+/// stands for multicast.
 const CARD_QPNS: RangeInclusive<u32> = 2..=Qpn::MAX - 1;
 
 impl Control {
-    /// Refuses a number for a queue pair of `host` that no card hands out, or that it has already.
+    /// Refuses a queue pair number of `host` that no card assigns, or that the host uses already.
     pub(crate) fn own_qpn(&self, host: u16, qpn: u32) -> Result<(), ApiError> {
         card_qpn(qpn)?;
         let of_host = |row: &ConnectionRow| row.key() == (host, qpn);
@@ -34,7 +36,7 @@ impl Control {
     }
 }
 
-/// Refuses what is no PSN.
+/// Refuses a number that is no PSN.
 pub(crate) fn own_psn(psn: u32) -> Result<(), ApiError> {
     if psn <= Psn::MAX {
         return Ok(());
@@ -42,7 +44,7 @@ pub(crate) fn own_psn(psn: u32) -> Result<(), ApiError> {
     Err(bad(format!("first_psn is {psn}"), format!("PSNs have 24 bits: give 0 to {}", Psn::MAX)))
 }
 
-/// The UD endpoint that a member brings along; none when it brings none.
+/// Returns the UD endpoint that a member supplies, if it supplies one.
 pub(crate) fn own_endpoint(qpn: Option<u32>, qkey: Option<u32>) -> Result<Option<Key>, ApiError> {
     match (qpn, qkey) {
         (None, None) => Ok(None),

@@ -1,7 +1,9 @@
-//! Pieces: parts of vmas that are not where their addresses are (MIND 4.1, outliers), and whose memory they have.
+//! Pieces: parts of vmas that are not where their addresses are (MIND 4.1, outliers), and the memory they
+//! occupy.
 //!
-//! Addresses belong to the node in whose range they lie; its memory is behind them, unless a piece says otherwise. A piece takes a *place*:
-//! memory of its node that is named by that node's addresses, which no other vma has then. What a piece left is free for others.
+//! An address belongs to the node in whose range it lies, and that node's memory is behind it unless a piece
+//! says otherwise. A piece occupies a *place*: memory of its node, named by that node's addresses, which no
+//! other vma has then. The memory that a piece left is free for others.
 
 use crate::allocate::{PAGE, first_fit};
 use crate::api::MovedInfo;
@@ -11,12 +13,12 @@ use alloc::vec::Vec;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::Update;
 
-/// Log2 of a power of two.
+/// Returns the binary logarithm of a power of two.
 pub(crate) fn log2(size: u64) -> u8 {
     u8::try_from(size.ilog2()).unwrap_or(u8::MAX)
 }
 
-/// Where the switch sends what is for a piece.
+/// Builds the update that names the node to which the switch sends requests for a piece.
 pub(crate) fn translate(base: u64, piece: &PieceRow) -> Update {
     Update::Translate { base: VirtAddr(base), size_log2: log2(piece.size), node: node_id(piece.node) }
 }
@@ -25,13 +27,14 @@ pub(crate) fn untranslate(base: u64, size: u64) -> Update {
     Update::Untranslate { base: VirtAddr(base), size_log2: log2(size) }
 }
 
-/// Has a node forget what it was told of these addresses.
+/// Builds the update that has a node forget what it knows of these addresses.
 fn unplace(base: u64, size: u64) -> Update {
     Update::Unplace { base: VirtAddr(base), size_log2: log2(size) }
 }
 
 impl State {
-    /// The node whose addresses these are and the place they have, when all of them are together.
+    /// Returns the node that has the memory of these addresses, and their place there, if all of them are
+    /// together.
     pub(crate) fn whereabouts(&self, base: u64, size: u64) -> Option<(u16, u64)> {
         if let Some(piece) = self.pieces.get(&base).filter(|piece| piece.size == size) {
             return Some((piece.node, piece.place));
@@ -41,7 +44,7 @@ impl State {
         Some((self.node_at(base)?, base)).filter(|_| apart)
     }
 
-    /// The nodes that have a part of the vma, and the one whose addresses it has; ascending.
+    /// Returns the nodes that have a part of the vma, and the node that has its addresses, ascending.
     pub(crate) fn nodes_of_vma(&self, base: u64) -> Vec<u16> {
         let Some(vma) = self.vmas.get(&base) else { return Vec::new() };
         let pieces = self.pieces.range(base..base + vma.size).map(|(_, piece)| piece.node);
@@ -51,7 +54,8 @@ impl State {
         nodes
     }
 
-    /// The parts of `base..base + len`, of one vma, that are at `node`: first byte and bytes, ascending.
+    /// Returns the parts of `base..base + len`, of one vma, that are at `node`: first byte and bytes,
+    /// ascending.
     pub(crate) fn parts_at(&self, node: u16, base: u64, len: u64) -> Vec<(u64, u64)> {
         let (end, home) = (base + len, self.node_at(base) == Some(node));
         let mut parts = Vec::new();
@@ -76,7 +80,7 @@ impl State {
         parts
     }
 
-    /// The memory of a node that is in use, as its addresses: first byte and bytes, ascending.
+    /// Returns the memory of a node that is in use, as its addresses: first byte and bytes, ascending.
     pub(crate) fn used(&self, node: u16) -> Vec<(u64, u64)> {
         let mut used = Vec::new();
         let homes = self.vmas.iter().filter(|(_, vma)| vma.node == node);
@@ -90,7 +94,7 @@ impl State {
         }
         let pieces = self.pieces.values().filter(|piece| piece.node == node);
         used.extend(pieces.map(|piece| (piece.place, piece.size)));
-        // Both places of a piece that moves are its own until it is over.
+        // A piece that moves keeps both of its places until the move is over.
         for migration in self.changes.values().filter_map(|change| change.what.migration()) {
             let Migration { size, from, from_place, to, place, .. } = *migration;
             if migration.is_decided() && from == node {
@@ -104,7 +108,7 @@ impl State {
         used
     }
 
-    /// Where in the memory of a node a piece could go: back to its own addresses if they are the node's and free.
+    /// Finds a place in the memory of a node for a piece: its own addresses if they are the node's and free.
     pub(crate) fn place_for(&self, node: u16, base: u64, size: u64) -> Option<u64> {
         let row = self.nodes.get(&node)?;
         let used = self.used(node);
@@ -112,7 +116,8 @@ impl State {
         if self.node_at(base) == Some(node) && used.iter().all(is_free) {
             return Some(base);
         }
-        // Addresses that were handed out are no place for others, even while their memory is free: they may want to come back.
+        // Allocated addresses are no place for other pieces even while their memory is free, because the
+        // pieces of these addresses may come back.
         let mut taken = used;
         let home = row.base..row.base + row.capacity;
         taken.extend(self.vmas.range(home).map(|(&base, vma)| (base, vma.size)));
@@ -121,7 +126,7 @@ impl State {
         free.or_else(|| first_fit(self.used(node).into_iter(), row.base, row.base + row.capacity, size))
     }
 
-    /// What a node is told when these addresses are at it, at this place.
+    /// Builds the update that tells a node that it has these addresses, at this place.
     pub(crate) fn here(&self, node: u16, base: u64, size: u64, place: u64) -> Update {
         if place == base {
             return unplace(base, size);
@@ -130,7 +135,7 @@ impl State {
         Update::Place { base: VirtAddr(base), size_log2: log2(size), offset: place - first }
     }
 
-    /// What a node is told when these addresses are at it no more.
+    /// Builds the update that tells a node that it does not have these addresses any more.
     pub(crate) fn elsewhere(&self, node: u16, base: u64, size: u64) -> Update {
         let (addr, size_log2) = (VirtAddr(base), log2(size));
         if self.node_at(base) == Some(node) {
@@ -140,7 +145,7 @@ impl State {
         }
     }
 
-    /// What a node that joins is told of a piece, if anything.
+    /// Builds the update about a piece for a node that joins, if there is one.
     pub(crate) fn piece_at(&self, base: u64, piece: &PieceRow, node: u16) -> Option<Update> {
         if piece.node == node {
             Some(self.here(node, base, piece.size, piece.place))
@@ -149,14 +154,15 @@ impl State {
         }
     }
 
-    /// Parts of vmas from `first` to `last` that are at other nodes than their addresses.
+    /// Returns the parts of vmas from `first` to `last` that are at other nodes than their addresses.
     pub(crate) fn moved(&self, first: u64, last: u64) -> Vec<MovedInfo> {
         let pieces = self.pieces.range(first..=last);
         let away = pieces.filter(|(base, piece)| self.node_at(**base) != Some(piece.node));
         away.map(|(&base, piece)| MovedInfo { base, size: piece.size, node: piece.node }).collect()
     }
 
-    /// A vma goes: the roles that know of its pieces forget them, before they are told anything that is decided later.
+    /// Drops the pieces of a vma that is freed. The roles that know of its pieces forget them before they are
+    /// told of any later decision.
     pub(crate) fn drop_pieces(&mut self, vma: u64, effects: &mut Vec<Effect>) {
         let Some(row) = self.vmas.get(&vma) else { return };
         let (home, end) = (row.node, vma + row.size);
@@ -173,7 +179,7 @@ impl State {
         }
     }
 
-    /// The first statement about pieces that does not hold, if any.
+    /// Returns the first invariant about pieces that does not hold, if any.
     pub(crate) fn pieces_fault(&self) -> Option<&'static str> {
         let mut end = 0;
         for (&base, piece) in &self.pieces {
@@ -203,7 +209,7 @@ impl State {
         None
     }
 
-    /// Migrations that are under way, failed ones not counted.
+    /// Iterates over the migrations in flight, without failed ones.
     pub(crate) fn migrations(&self) -> impl Iterator<Item = &Migration> {
         let going = self.changes.values().filter(|change| change.failed.is_none());
         going.filter_map(|change| change.what.migration())
@@ -211,7 +217,7 @@ impl State {
 }
 
 impl What {
-    /// The migration, if it is one.
+    /// Returns the migration, if it is one.
     pub(crate) const fn migration(&self) -> Option<&Migration> {
         match self {
             Self::Migrate(migration) => Some(migration),

@@ -1,7 +1,8 @@
-//! Which hosts are there: each has a lease, whether it caches pages or not, and one that does not renew it is taken out of the rack with all that
-//! ends with it (PROTOCOL 8.61).
+//! Presence of hosts. Each host has a lease, whether it caches pages or not. A host that does not renew its
+//! lease is removed from the rack with everything that ends with it (PROTOCOL 8.61).
 //!
-//! When a lease ends is in no log: after a restart, and when the control plane itself stood still, each counts as renewed just then.
+//! The end of a lease is not in the log: after a restart, and after a stop of the control plane itself, each
+//! lease counts as just renewed.
 
 use crate::api::{ApiError, ErrorCode, LeaseInfo, Stay};
 use crate::claims::Claim;
@@ -18,44 +19,45 @@ use alloc::vec::Vec;
 use core::mem;
 use farmem_machine::{Duration, Instant, Port};
 
-/// When a timer goes off later than by one part in so many of a host's lease, the control plane itself stood still.
+/// Fraction of a host's lease: a timer that fires later than this part of the lease shows that the control
+/// plane itself stood still.
 const LATE: u64 = 8;
 
-/// For how long nobody has had a number whose generations are used up before they begin anew, and four leases at least: nothing that a host of it sent is under
-/// way any more, and no process believes to be one.
+/// How long a number whose generations are used up must be unused before they begin anew, and at least four
+/// leases: no message of such a host is in flight any more, and no process believes to be one.
 const REST: Duration = Duration::from_secs(3600);
 
-/// When the leases of all hosts surely end. A restart need not know it.
+/// Times at which the leases of all hosts surely end. A restart need not know them.
 #[derive(Debug, Default)]
 pub(crate) struct Presence {
-    /// By host: its generation, and when that life's lease ends.
+    /// By host: its generation, and when the lease of that incarnation ends.
     ends: BTreeMap<u16, (u16, Instant)>,
-    /// Numbers whose generations are used up, and since when nobody has had them.
+    /// Numbers whose generations are used up, and since when no host has them.
     resting: BTreeMap<u16, Instant>,
     due: Option<Instant>,
-    /// The hosts are those that this was counted of.
+    /// True if the hosts are those that were counted.
     counted: bool,
 }
 
 impl Presence {
-    /// When a lease ends.
+    /// Returns when the next lease ends.
     pub(crate) const fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// How much of a host's lease is left.
+    /// Returns how much of a host's lease is left.
     pub(crate) fn left(&self, host: u16, now: Instant) -> Option<Duration> {
         self.ends.get(&host).map(|(_, end)| end.since(now))
     }
 
-    /// The state is another one than when hosts were counted.
+    /// Marks the state as changed since hosts were counted.
     pub(crate) const fn changed(&mut self) {
         self.counted = false;
     }
 }
 
 impl Control {
-    /// A host says that it is there. It need not hold pages for that.
+    /// Renews the presence of a host. The host need not hold pages.
     pub(crate) fn stay(&mut self, &Stay { host, generation }: &Stay) -> Decided<Stay> {
         self.host_present(host)?;
         self.in_generation(host, generation)?;
@@ -64,14 +66,14 @@ impl Control {
         Ok(Decision::Reply(LeaseInfo { lease_ms: lease.as_nanos() / 1_000_000, flush: 0 }))
     }
 
-    /// Whether nobody has had the number for long.
+    /// Returns true if no host has had the number for long enough.
     pub(crate) fn has_rested(&self, host: u16) -> bool {
         let Some(lease) = self.config.host_lease else { return false };
         let rest = REST.max(Duration::from_nanos(lease.as_nanos().saturating_mul(4)));
         self.presence.resting.get(&host).is_some_and(|&since| self.now.since(since) >= rest)
     }
 
-    /// The host is in this generation.
+    /// Refuses a host that is in another generation.
     pub(crate) fn in_generation(&self, host: u16, generation: u16) -> Result<(), ApiError> {
         let has = self.state.hosts.get(&host).map_or(0, |row| row.generation);
         if has == generation {
@@ -81,7 +83,7 @@ impl Control {
         Err(error(ErrorCode::Conflict, message, "give up what is cached, and join again"))
     }
 
-    /// The host was heard of: its lease begins anew.
+    /// Restarts the lease of a host that was heard of.
     pub(crate) fn heard_of(&mut self, host: u16) {
         let Some(lease) = self.config.host_lease else { return };
         let end = self.now + lease_end(lease);
@@ -89,7 +91,7 @@ impl Control {
         self.presence.counted = false;
     }
 
-    /// Takes the hosts out whose leases have ended.
+    /// Removes the hosts whose leases have ended.
     pub(crate) fn see_to_hosts(&mut self, out: &mut Actions) {
         let Some(lease) = self.config.host_lease else { return };
         let late = Duration::from_nanos(lease.as_nanos() / LATE);
@@ -117,8 +119,9 @@ impl Control {
             self.presence.ends.remove(&host);
             out.note(Note::Lapsed(host));
         }
-        // What a claim keeps is looked at when the claim has ended: that changes the state. It is looked at more often than leases end, so that a control
-        // plane that stands still does so before one of these.
+        // The end of a claim changes the state, so hosts kept by a claim are checked again then. The check
+        // runs more often than leases end, so that a stop of the control plane is noticed before a lease
+        // ends.
         let look = self.now + Duration::from_nanos(late.as_nanos() / 2);
         let next = self.presence.ends.values().map(|(_, end)| *end).filter(|&end| end > self.now).min();
         self.presence.due = next.map(|end| end.min(look));
@@ -126,7 +129,8 @@ impl Control {
 }
 
 impl Presence {
-    /// Each host that is there has an end; a new life of one has an end of its own. A number without further generations rests from when its last host has gone.
+    /// Gives each present host an end of its lease; a new incarnation has an end of its own. A number without
+    /// further generations rests from when its last host has gone.
     fn count(&mut self, state: &State, now: Instant, end: Instant) {
         let rests = |row: &HostRow| !row.present && row.generation == u16::MAX;
         self.resting.retain(|host, _| state.hosts.get(host).is_some_and(rests));

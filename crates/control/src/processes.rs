@@ -1,4 +1,5 @@
-//! Processes of the rack and their memory system calls: who asks, what a call means for vmas, switch and nodes (PROTOCOL 8.27 to 8.31).
+//! Processes of the rack and their memory system calls: the calling process, and what a call means for vmas,
+//! switch and nodes (PROTOCOL 8.27 to 8.31).
 
 use crate::Control;
 use crate::allocate::first_fit;
@@ -102,7 +103,8 @@ impl Allocator for Answering<'_> {
         let ready =
             |node: &u16| self.0.reach(Role::Node(*node)) == Some(Reach::Ready) && !self.0.is_card(*node);
         let mut nodes: Vec<u16> = self.0.nodes.keys().copied().filter(ready).collect();
-        // MIND 4.1: the least allocated first. The sort is stable: of equals, the lowest number.
+        // MIND 4.1: the least allocated node comes first. The sort is stable, so that among equals the lowest
+        // number comes first.
         nodes.sort_by_cached_key(|&node| self.0.allocated(node, true));
         nodes.iter().find_map(|&node| self.0.place(node, size))
     }
@@ -120,7 +122,7 @@ impl Allocator for Answering<'_> {
 }
 
 impl State {
-    /// First fit inside the node's memory.
+    /// Finds the first free place inside the node's memory.
     pub(crate) fn place(&self, node: u16, size: u64) -> Option<u64> {
         let row = self.nodes.get(&node)?;
         let end = row.base + row.capacity;
@@ -130,19 +132,20 @@ impl State {
         first_fit(taken.into_iter(), row.base, end, size)
     }
 
-    /// The node whose memory is behind an address.
+    /// Returns the node in whose range an address lies.
     pub(crate) fn node_at(&self, addr: u64) -> Option<u16> {
         let behind = |(_, row): &(&u16, &crate::record::NodeRow)| addr.wrapping_sub(row.base) < row.capacity;
         self.nodes.iter().find(behind).map(|(&node, _)| node)
     }
 
-    /// The address space that a vma is part of.
+    /// Returns the address space that a vma is part of.
     pub(crate) fn space_of(&self, base: u64) -> Option<u32> {
         let owner = self.vmas.get(&base)?.domain;
         self.spaces.get(&owner).filter(|space| space.vma(base).is_some()).map(|_| owner)
     }
 
-    /// What the owner may do in `base..base + len` of its vma, gaps as `None`: all of it, or what its address space says.
+    /// Returns the owner's permissions in `base..base + len` of its vma, with gaps as `None`: everything, or
+    /// what its address space says.
     pub(crate) fn own_spans(&self, vma: u64, row: &VmaRow, base: u64, len: u64) -> Vec<Span> {
         let Some(space) = self.spaces.get(&row.domain).filter(|space| space.vma(vma).is_some()) else {
             let by_file = self.file_spans(vma, row.size, base, len);
@@ -154,7 +157,7 @@ impl State {
         crate::grants::slice(&spans, base, len)
     }
 
-    /// What `role` is told of an edit.
+    /// Returns what `role` is told of an edit.
     pub(crate) fn tell_edit(&self, domain: u32, edit: &Edit, role: Role) -> Vec<Step> {
         let clear = |base, len| match role {
             Role::Switch | Role::Index(_) => Vec::new(),
@@ -165,7 +168,8 @@ impl State {
         };
         match *edit {
             Edit::Reserve { base, size } => clear(base, size),
-            // No host may go on with the bytes of before, from its cache: the switch takes the pages back, and is told who may have them anew.
+            // No host may go on with the earlier bytes from its cache: the switch revokes the pages, and is
+            // then told which domain may use them anew.
             Edit::Clear { base, len } if role == Role::Switch => self.turn(domain, base, len, PermName::None),
             Edit::Clear { base, len } => clear(base, len),
             Edit::Map { base, len, prot } => self.turn(domain, base, len, perm_of(prot)),
@@ -175,7 +179,7 @@ impl State {
         }
     }
 
-    /// A part of a vma gets another protection for its owner.
+    /// Changes the owner's protection of a part of a vma.
     fn turn(&self, domain: u32, base: u64, len: u64, perm: PermName) -> Vec<Step> {
         let Some((vma, row)) = self.vma_at(base) else { return Vec::new() };
         let told = |span: Span| protect(domain, span, row.size);
@@ -187,7 +191,7 @@ impl State {
         Vec::from([(told(Span { base, len, perm }), Some(back))])
     }
 
-    /// The edits of a memory call are made: switch and nodes have answered.
+    /// Applies the edits of a memory call after switch and nodes have answered.
     pub(crate) fn commit_remap(&mut self, remap: &Remap, effects: &mut Vec<Effect>) {
         for edit in &remap.edits {
             if let Edit::Release { base } = edit {
@@ -220,7 +224,7 @@ impl State {
         }
     }
 
-    /// The nodes that an edit is about: all that have a part of its vma.
+    /// Returns the nodes that an edit concerns: all that have a part of its vma.
     pub(crate) fn nodes_of_edit(&self, edit: &Edit) -> Vec<u16> {
         match edit {
             Edit::Reserve { base, .. }

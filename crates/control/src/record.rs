@@ -1,8 +1,8 @@
-//! The log: what the control plane decides, line by line, in the order it decides it (PROTOCOL 8.23).
+//! The log: the decisions of the control plane, line by line, in order (PROTOCOL 8.23).
 //!
-//! State changes only by applying a line, live as after a restart; that is why the log rebuilds the state exactly. Two kinds of
-//! lines: *events*, written as things happen, and *rows*, which [`Control::compact`](crate::Control::compact) writes instead of
-//! the events that led to them.
+//! State changes only by applying a line, both live and after a restart, so the log rebuilds the state
+//! exactly. There are two kinds of lines: *events*, written as things happen, and *rows*, which
+//! [`Control::compact`](crate::Control::compact) writes in place of the events that led to them.
 
 mod files;
 mod moves;
@@ -21,39 +21,40 @@ pub(crate) use moves::{Migration, MigrationStep, Remap};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// One line of the log. The driver keeps lines in the order it got them and gives them back at a restart; what is in one is ours.
+/// One line of the log. The driver keeps lines in the order it got them and returns them at a restart. The
+/// content of a line is private to this crate.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Record(pub(crate) Line);
 
-/// What a line says.
+/// The content of a line.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Line {
     /// Row, and the first line of every log: the control plane's own endpoint.
     Home(Key),
-    /// Row and event: a domain. No role needs to know.
+    /// Row and event: a domain. No role needs to know it.
     Domain { domain: u32, name: String },
-    /// Event: a domain that nobody uses and that has nothing is gone (PROTOCOL 8.60).
+    /// Event: a domain without users and without resources is removed (PROTOCOL 8.60).
     DomainGone { domain: u32 },
-    /// Row: the number that the next domain gets, if it is free.
+    /// Row: the number of the next domain, if it is free.
     NextDomain(u32),
-    /// Row and event: a named object as it is from now on; none: it is gone.
+    /// Row and event: a named object as it is from now on, or none if it is removed.
     Object { object: u64, row: Option<ObjectRow> },
-    /// Row: that an object is by file, and what it is.
+    /// Row: marks an object as one by file, and describes it.
     File { object: u64, row: FileRow },
-    /// Event: a node said what came of a load or a save.
+    /// Event: a node reported the end of a load or a save.
     FileEnded { object: u64, task: u64, end: FileEnd },
-    /// Row and event: which build the member at a port said to be when it joined last; none: it did not say.
+    /// Row and event: the build that the member at a port named in its last join, or none if it named none.
     Build { port: u32, build: Option<String> },
-    /// Event: a change begins; its updates join the queues.
+    /// Event: a change begins, and its updates join the queues.
     Began { change: u64, what: What },
     /// Event: a role answered the batch at the head of its queue.
     Answered { role: Role, seq: u64, refusal: Option<Refusal> },
     /// Event: a role did not answer for so long that no change waits for it any more.
     Silent { role: Role },
-    /// Event: the control plane started again; those who had asked for the changes in flight are gone.
+    /// Event: the control plane restarted. The callers of the changes in flight are gone.
     Restarted,
-    /// Row: the counters that no other row shows.
+    /// Row: the counters that no other row contains.
     Counters {
         next_change: u64,
         switch_generation: u16,
@@ -64,17 +65,17 @@ pub(crate) enum Line {
         #[serde(default)]
         switch_joined: bool,
     },
-    /// Event: a migration goes on with its next step.
+    /// Event: a migration enters its next step.
     Advanced { change: u64 },
-    /// Event: a change is taken back because nothing came of it.
+    /// Event: a change is rolled back.
     GivenUp { change: u64, why: Why },
     /// Row: a part of a vma that is not where its addresses are.
     Piece { base: u64, row: PieceRow },
     /// Row: addresses whose bytes were lost with an earlier incarnation of their node.
     Lost { base: u64, len: u64 },
-    /// Event: a host carries out WRITEs of another's life from now on, or does not any more (PROTOCOL 8.59).
+    /// Event: a host begins or stops to carry out WRITEs of another host's incarnation (PROTOCOL 8.59).
     Acts { host: u16, of: Life, begins: bool },
-    /// Event: nothing of the host's earlier life is left anywhere; it may hold a lease again.
+    /// Event: nothing of the host's earlier incarnation is left anywhere, so the host may hold a lease again.
     Forgotten { host: u16 },
     /// Row: the address space of a domain, and its processes.
     Space { domain: u32, space: Space, processes: Vec<u32> },
@@ -84,29 +85,29 @@ pub(crate) enum Line {
     Switch(SwitchRow),
     /// Row: a memory node.
     Node { node: u16, row: NodeRow },
-    /// Row: a switch of the index.
+    /// Row: an index switch.
     Index { index: u16, row: IndexRow },
     /// Row: a host.
     Host { host: u16, row: HostRow },
-    /// Row: a vma and who may use it.
+    /// Row: a vma and its grants.
     Vma { base: u64, row: VmaRow },
     /// Row: a session.
     Session(SessionRow),
     /// Row: a connection.
     Connection(ConnectionRow),
-    /// Row: the updates a role has not answered.
+    /// Row: the updates that a role has not answered.
     Queue { role: Role, queue: Queue },
     /// Row: a change that waits for answers.
     InFlight { change: u64, row: Change },
 }
 
 impl Line {
-    /// True for a row that is written as things happen, too.
+    /// Returns true for a row that is also written as an event.
     pub(crate) const fn is_both(&self) -> bool {
         matches!(self, Self::Domain { .. } | Self::Object { .. } | Self::Build { .. })
     }
 
-    /// True for what happened, as against a row that says how things are.
+    /// Returns true for an event, as opposed to a row.
     pub(crate) const fn is_event(&self) -> bool {
         matches!(
             self,
@@ -124,19 +125,19 @@ impl Line {
     }
 }
 
-/// A role that the control plane tells things.
+/// A role that gets updates from the control plane.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Role {
     /// The switch.
     Switch,
     /// A memory node.
     Node(u16),
-    /// A switch of the index (PROTOCOL 16.1).
+    /// An index switch (PROTOCOL 16.1).
     Index(u16),
 }
 
 impl Role {
-    /// Its port.
+    /// Returns the port of the role.
     #[must_use]
     pub const fn port(self) -> Port {
         match self {
@@ -146,7 +147,7 @@ impl Role {
         }
     }
 
-    /// The role behind a port, if it is one that gets updates.
+    /// Returns the role behind a port, if that role gets updates.
     #[must_use]
     pub const fn of(port: Port) -> Option<Self> {
         if port.0 == Port::SWITCH.0 {
@@ -160,7 +161,7 @@ impl Role {
     }
 }
 
-/// A refused update: the status, and which of the batch.
+/// A refused update: the status, and its index in the batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Refusal {
     /// A [`Status`] other than `Ok`.
@@ -182,7 +183,7 @@ impl Key {
     }
 }
 
-/// A decided change, with every number and key it hands out.
+/// A decided change, with every number and key that it assigns.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum What {
     JoinSwitch {
@@ -206,7 +207,7 @@ pub(crate) enum What {
         name: String,
         gid: [u8; 16],
         home: Key,
-        /// The number that the host of this name had until now, which it gives up.
+        /// The number that the host of this name had until now, and gives up.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         replaces: Option<u16>,
     },
@@ -233,10 +234,10 @@ pub(crate) enum What {
         size: u64,
         node: u16,
         domain: u32,
-        /// It stays when its domain has no user. What was allocated by earlier versions does.
+        /// Keep the allocation when its domain has no user. Allocations by earlier versions are kept.
         #[serde(default = "always")]
         durable: bool,
-        /// The named object whose memory it is, and the length that this has then.
+        /// The named object whose memory this is, and the length that the object then has.
         #[serde(default)]
         object: Option<(u64, u64)>,
         /// The file of the node whose bytes the object gets.
@@ -254,7 +255,7 @@ pub(crate) enum What {
         perm: PermName,
     },
     Remap(Remap),
-    /// The directory opens under the numbers of an epoch.
+    /// Opens the directory under the numbers of an epoch.
     OpenDirectory {
         epoch: u64,
     },
@@ -263,10 +264,10 @@ pub(crate) enum What {
         host: u16,
         generation: u16,
     },
-    /// What a host cached is taken back without it.
+    /// Takes back what a host cached, without the host.
     Fence {
         host: u16,
-        /// The generation in which it gave everything up for good; 0: it did not.
+        /// The generation in which the host gave up everything for good, or 0 if it did not.
         #[serde(default)]
         given_up: u16,
     },
@@ -276,10 +277,10 @@ pub(crate) enum What {
         len: u64,
     },
     Migrate(Migration),
-    /// An object by file is to be written, loaded or saved.
+    /// Opens an object by file to write, or loads or saves it.
     TurnFile {
         object: u64,
-        /// Its vma.
+        /// First byte of the object's vma.
         base: u64,
         turn: FileTurn,
     },
@@ -290,11 +291,11 @@ pub(crate) enum What {
 pub(crate) struct SwitchRow {
     pub(crate) gid: [u8; 16],
     pub(crate) home: Key,
-    /// The change that brings it in, until all roles know.
+    /// The change that joins the switch, until all roles know it.
     pub(crate) joining: Option<u64>,
 }
 
-/// A switch of the index.
+/// An index switch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct IndexRow {
     pub(crate) name: String,
@@ -302,16 +303,16 @@ pub(crate) struct IndexRow {
     pub(crate) home: Key,
     pub(crate) generation: u16,
     pub(crate) tier: Tier,
-    /// The names of those that are below it: switches of the index, or memory nodes.
+    /// The names of the members below: index switches or memory nodes.
     pub(crate) below: Vec<String>,
-    /// The change with which it joined first: what its key is made of.
+    /// The change of the first join, from which the key is derived.
     #[serde(default)]
     pub(crate) since: u64,
-    /// The change that brings it in, until all roles know.
+    /// The change that joins the index switch, until all roles know it.
     pub(crate) joining: Option<u64>,
 }
 
-/// A memory node. One without a queue is *gone*: it must join again before it is told anything.
+/// A memory node. A node without a queue is *gone*: it must rejoin before it is told anything.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct NodeRow {
     pub(crate) name: String,
@@ -322,10 +323,10 @@ pub(crate) struct NodeRow {
     pub(crate) size_log2: u8,
     pub(crate) capacity: u64,
     pub(crate) joining: Option<u64>,
-    /// It is memory that a card registered.
+    /// Set if the memory is registered by a card.
     #[serde(default)]
     pub(crate) card: Option<CardMemory>,
-    /// The change with which it joined first: what its key is made of.
+    /// The change of the first join, from which the key is derived.
     #[serde(default)]
     pub(crate) since: u64,
 }
@@ -340,20 +341,20 @@ pub(crate) struct HostRow {
     pub(crate) present: bool,
     #[serde(default)]
     pub(crate) cache: Cache,
-    /// The generation that its latest fence found to have given everything up for good: none of it gets a lease again, and nothing is lost with
-    /// it. 0: that generation did not.
+    /// The generation that the latest fence found to have given up everything for good, or 0 if it did not.
+    /// None of that generation gets a lease again, and nothing is lost with it.
     #[serde(default)]
     pub(crate) given_up: u16,
-    /// The change with which it joined first since it was not there: what its key is made of.
+    /// The change of the first join after an absence, from which the key is derived.
     #[serde(default)]
     pub(crate) since: u64,
     pub(crate) joining: Option<u64>,
-    /// The lives of other hosts whose WRITEs it carries out, ascending (PROTOCOL 8.59).
+    /// The incarnations of other hosts whose WRITEs this host carries out, ascending (PROTOCOL 8.59).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) acts_for: Vec<Life>,
 }
 
-/// A host in one generation of it.
+/// A host in one of its generations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub(crate) struct Life {
     pub(crate) host: u16,
@@ -363,32 +364,32 @@ pub(crate) struct Life {
 /// Whether a host may hold pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) enum Cache {
-    /// It does not.
+    /// The host holds none.
     #[default]
     Empty,
-    /// It may, since this epoch of the switch; its lease is renewed, or did not surely end.
+    /// The host may, since this epoch of the switch. Its lease is renewed, or did not surely end.
     Live { since: u64 },
-    /// It left or started again: no process renews the lease, which did not surely end.
+    /// The host left or restarted: no process renews the lease, which did not surely end.
     Orphaned,
-    /// Its lease surely ended; what it had is being taken back.
+    /// The lease surely ended, and the pages of the host are being taken back.
     Fenced,
 }
 
 /// A vma.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct VmaRow {
-    /// Which allocation it is: no other one ever has this number (PROTOCOL 8.47). 0 in logs from before there were any.
+    /// Number of the allocation, which is never reused (PROTOCOL 8.47). 0 in logs from before these numbers.
     #[serde(default)]
     pub(crate) id: u64,
     pub(crate) size: u64,
     pub(crate) node: u16,
     pub(crate) domain: u32,
-    /// It stays when its domain has no user. What was allocated by earlier versions does.
+    /// Keep the allocation when its domain has no user. Allocations by earlier versions are kept.
     #[serde(default = "always")]
     pub(crate) durable: bool,
-    /// The change that allocates it, until it is answered.
+    /// The change that allocates the vma, until it is answered.
     pub(crate) pending: Option<u64>,
-    /// What other domains may do, by domain.
+    /// Permissions of other domains, by domain.
     pub(crate) grants: Vec<(u32, Vec<Span>)>,
 }
 
@@ -396,29 +397,31 @@ pub(crate) struct VmaRow {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct ObjectRow {
     pub(crate) domain: u32,
-    /// None once it was unlinked.
+    /// The name, or none once the object was unlinked.
     pub(crate) name: Option<String>,
-    /// Bytes, as its users set it; 0 at first.
+    /// Length in bytes, as its users set it, and 0 at first.
     pub(crate) length: u64,
-    /// The first byte of its vma, once it has a length.
+    /// The first byte of the object's vma, once it has a length.
     pub(crate) base: Option<u64>,
-    /// The hosts that have it open, ascending.
+    /// The hosts that have the object open, ascending.
     pub(crate) hosts: Vec<u16>,
-    /// How all of them have it open. Lines of earlier versions do not say: they know no other mode.
+    /// The mode in which all of them have it open. Lines of earlier versions have no mode and mean shared.
     #[serde(default, skip_serializing_if = "OpenMode::is_shared")]
     pub(crate) mode: OpenMode,
-    /// The hosts that had it to write when they left or joined again, and that a node may still take WRITEs of, ascending (PROTOCOL 8.56).
+    /// The hosts that had the object open to write when they left or rejoined, and whose WRITEs a node may
+    /// still accept, ascending (PROTOCOL 8.56).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) ended: Vec<u16>,
 }
 
-/// A part of a vma that is not where its addresses are: at another node, or elsewhere in the memory of the same one.
+/// A part of a vma that is not where its addresses are: at another node, or elsewhere in the memory of the
+/// same node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct PieceRow {
-    /// A power of two.
+    /// Size in bytes, a power of two.
     pub(crate) size: u64,
     pub(crate) node: u16,
-    /// Whose memory it has, as addresses of that node. No vma uses these otherwise.
+    /// The memory that the piece occupies, as addresses of its node. No vma uses these otherwise.
     pub(crate) place: u64,
 }
 
@@ -451,30 +454,30 @@ pub(crate) struct ConnectionRow {
     pub(crate) first_psn: u32,
     pub(crate) rkey: u32,
     pub(crate) pmtu: u16,
-    /// Of one that goes through the switch.
+    /// Set if the connection goes through the switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) through: Option<ThroughRow>,
 }
 
-/// How a connection goes through the switch.
+/// Route of a connection through the switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct ThroughRow {
-    /// The switch's queue pair that the host sends to.
+    /// The switch's queue pair to which the host sends.
     pub(crate) to_node: u32,
-    /// The switch's queue pair that the node sends to.
+    /// The switch's queue pair to which the node sends.
     pub(crate) to_host: u32,
-    /// The root of the tree that keyed READs mean; 0 for none.
+    /// The root of the tree that keyed READs mean, or 0 for none.
     pub(crate) root: u64,
 }
 
 impl ConnectionRow {
-    /// All queue pair numbers that it takes.
+    /// Iterates over all queue pair numbers of the connection.
     pub(crate) fn qpns(&self) -> impl Iterator<Item = u32> + use<> {
         let virtual_ones = self.through.into_iter().flat_map(|through| [through.to_node, through.to_host]);
         [self.qpn, self.peer_qpn].into_iter().chain(virtual_ones)
     }
 
-    /// What names it: the host, and the host's queue pair.
+    /// Returns the key of the row: the host, and the host's queue pair.
     pub(crate) const fn key(&self) -> (u16, u32) {
         (self.host, self.qpn)
     }
@@ -484,31 +487,32 @@ impl ConnectionRow {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Change {
     pub(crate) what: What,
-    /// How many answers it waits for, by role. No zeros.
+    /// How many answers the change waits for, by role. There are no zeros.
     pub(crate) waits: Vec<(Role, u32)>,
-    /// What takes back the updates already applied, in the order they were applied.
+    /// Updates that roll back those already applied, in the order in which they were applied.
     pub(crate) undo: Vec<(Role, Vec<LoggedUpdate>)>,
-    /// First and last address of which it takes rights away, until no host has pages there that it got by them.
+    /// First and last address of which the change takes rights away, until no host has pages there that it
+    /// got by these rights.
     #[serde(default, rename = "vacates")]
     pub(crate) drains: Option<(u64, u64)>,
-    /// Set when it is being taken back.
+    /// Set when the change is being rolled back.
     pub(crate) failed: Option<Why>,
 }
 
-/// Why a change was taken back.
+/// Why a change was rolled back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Why {
-    /// The role refused an update, with this status.
+    /// The role refused an update with this status.
     Refused { role: Role, status: u8 },
     /// The role does not answer.
     Silent { role: Role },
-    /// The role joined (again) meanwhile, or its join failed; asking again may succeed.
+    /// The role joined or rejoined meanwhile, or its join failed. A retry may succeed.
     Joined { role: Role },
-    /// The role refused what it has to know; it must join again.
+    /// The role refused a required update and must rejoin.
     Gone { role: Role },
-    /// The host or node with this port left or started again.
+    /// The host or node with this port left or restarted.
     Left { port: u32 },
-    /// The control plane started again.
+    /// The control plane restarted.
     Restarted,
     /// Hosts did not give up the pages that were to move.
     Held,
@@ -534,7 +538,7 @@ impl<'de> Deserialize<'de> for LoggedUpdate {
     }
 }
 
-/// The permission class of this name.
+/// Returns the permission class of this name.
 pub(crate) const fn perm(name: PermName) -> Perm {
     match name {
         PermName::None => Perm::None,
@@ -543,7 +547,7 @@ pub(crate) const fn perm(name: PermName) -> Perm {
     }
 }
 
-/// The status with this number; one from a newer log counts as [`Status::Unsupported`].
+/// Returns the status with this number. An unknown one from a newer log counts as [`Status::Unsupported`].
 pub(crate) fn status(bits: u8) -> Status {
     Status::from_bits(bits).unwrap_or(Status::Unsupported)
 }
@@ -552,12 +556,12 @@ const fn always() -> bool {
     true
 }
 
-/// As it stands in an answer.
+/// Formats a GID as answers show it.
 pub(crate) fn gid_text(gid: [u8; 16]) -> String {
     alloc::format!("{:?}", Gid(gid))
 }
 
-/// A node's number on the wire.
+/// Returns a node's number on the wire.
 pub(crate) const fn node_id(node: u16) -> NodeId {
     NodeId(node)
 }

@@ -1,4 +1,4 @@
-//! Answers: what a change that was made gives the one who asked.
+//! Answers to the callers of committed changes.
 
 use crate::allocate::PAGE;
 use crate::api::{
@@ -16,7 +16,7 @@ use farmem_wire::DMA_LEN_MAX;
 
 const PPM: u32 = 1_000_000;
 
-/// What a memory node of farmem takes, and how long its requesters are advised to wait (PROTOCOL 14.6).
+/// The limits of a memory node of farmem, and how long its requesters are advised to wait (PROTOCOL 14.6).
 const LIMITS: ConnectionLimits = ConnectionLimits {
     read_len_max: READ_LEN_MAX,
     write_len_max: DMA_LEN_MAX,
@@ -31,11 +31,11 @@ pub(crate) fn reply(ticket: u64, result: Result<Response, ApiError>, out: &mut A
     out.local(Out::Reply { ticket, result });
 }
 
-/// Of memory that a card registered: the card takes READs as long as WRITEs.
+/// The limits of memory that a card registered: the card accepts READs as long as WRITEs.
 const CARD_LIMITS: ConnectionLimits = ConnectionLimits { read_len_max: DMA_LEN_MAX, ..LIMITS };
 
 impl Control {
-    /// The answer to a change that was just committed.
+    /// Returns the answer to a change that was just committed.
     pub(crate) fn success(&self, what: &What) -> Response {
         match what {
             What::JoinSwitch { gid, home } => {
@@ -117,7 +117,7 @@ impl Control {
         SessionInfo { switch: endpoint(Port::SWITCH, gid, row.key), domain: row.domain }
     }
 
-    /// Where the switch is.
+    /// Returns where the switch is.
     fn switch_place(&self) -> Place {
         let gid = self.state.switch.as_ref().map_or([0; 16], |row| row.gid);
         Place { port: Port::SWITCH.0, gid: gid_text(gid) }
@@ -141,8 +141,8 @@ impl Control {
         }
     }
 
-    /// Jain's index of what the nodes have allocated (MIND 7.2), in millionths: all when each has the same, as little as one part in
-    /// the number of nodes when one has everything.
+    /// Computes Jain's index of the allocation on the nodes (MIND 7.2), in millionths: 1,000,000 when all
+    /// nodes have the same, and 1,000,000 divided by the number of nodes when one has everything.
     fn balance_ppm(&self) -> u32 {
         let there = self.state.nodes.iter().filter(|(_, row)| row.joining.is_none() && row.card.is_none());
         let pages: Vec<u128> =
@@ -180,7 +180,7 @@ impl Control {
 }
 
 impl HostRow {
-    /// What users know it as.
+    /// Describes the host for users.
     pub(crate) fn info(&self, host: u16) -> HostInfo {
         let acts_for = self.acts_for.iter().map(|of| (of.host, of.generation)).collect();
         let (name, gid) = (self.name.clone(), gid_text(self.gid));

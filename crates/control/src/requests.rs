@@ -1,4 +1,4 @@
-//! What a request means: an answer at once, or a change to begin (PROTOCOL 8.10 to 8.14).
+//! Decisions about requests: an immediate answer, or a change to begin (PROTOCOL 8.10 to 8.14).
 
 use crate::allocate::{VA_END, vma_size};
 use crate::api::{
@@ -20,24 +20,24 @@ use alloc::vec::Vec;
 use farmem_index::NODE_ALIGN;
 use farmem_wire::{Psn, Qpn};
 
-/// What to do about a request.
+/// The decision about a request.
 pub(crate) enum Decision<A> {
     /// Answer.
     Reply(A),
-    /// Keep this, then answer.
+    /// Keep this line, then answer.
     Keep(Line, A),
-    /// Begin this change; the answer comes with its end.
+    /// Begin this change. The answer comes with its end.
     Begin(What),
-    /// The answer comes when this switch has said something about its image.
+    /// Answer when this switch has reported on its image.
     Soft(Role, Want),
-    /// The answer comes when this node has looked at this file.
+    /// Answer when this node has looked at this file.
     Look { node: u16, file: String },
 }
 
-/// What to do about a request of this type, or why not.
+/// The decision about a request of this type, or why it is refused.
 pub(crate) type Decided<C> = Result<Decision<<C as api::Call>::Answer>, ApiError>;
 
-/// The same, of any request.
+/// Converts the decision about a request of one type to one about any request.
 fn any<C: api::Call>(_: &C, decided: Decided<C>) -> Decided<Request>
 where
     Response: From<C::Answer>,
@@ -51,7 +51,7 @@ where
     })
 }
 
-/// Draws before a free queue pair number must have come up: one in 2^24 is taken for each one in use.
+/// Draws within which a free queue pair number must have come up: one in 2^24 is taken for each one in use.
 const DRAWS_MAX: u32 = 1 << 16;
 
 impl Control {
@@ -113,7 +113,7 @@ impl Control {
         }
     }
 
-    /// Begins the change that a request asks for; its answer comes with the end of that.
+    /// Begins the change that a request asks for. The request is answered when the change ends.
     pub(crate) fn begin_asked(&mut self, pending: Pending, what: What, out: &mut Actions) {
         let change = self.state.next_change;
         let (ticket, build, port) =
@@ -199,7 +199,7 @@ impl Control {
         Ok(Decision::Begin(What::Connect(row)))
     }
 
-    /// Of a connection through the switch: the root of its tree, 0 for none (PROTOCOL 15.12).
+    /// Returns the root of the tree of a connection through the switch, 0 for none (PROTOCOL 15.12).
     fn through_switch(&self, through: bool, root: Option<u64>) -> Result<Option<u64>, ApiError> {
         match root {
             Some(_) if !through => {
@@ -261,7 +261,8 @@ impl Control {
             let message = "no memory node has joined and answers";
             return Err(error(ErrorCode::Unavailable, message, "start a memory node, then ask again"));
         }
-        // MIND 4.1: the least allocated first. The sort is stable: of equals, the lowest number.
+        // MIND 4.1: the least allocated node comes first. The sort is stable, so that among equals the lowest
+        // number comes first.
         nodes.sort_by_cached_key(|&node| self.state.allocated(node, true));
         let vma = vma_size(size).filter(|&size| size < VA_END);
         let placed = vma.and_then(|size| {
@@ -293,7 +294,7 @@ impl Control {
         error(ErrorCode::OutOfMemory, message, "ask for less, free vmas, or add a memory node")
     }
 
-    /// Frees the allocation that is meant, and no other that has its addresses by now (PROTOCOL 8.47).
+    /// Frees the named allocation, and no other that has its addresses by now (PROTOCOL 8.47).
     pub(crate) fn free(&self, domain: u32, base: u64, id: u64) -> Decided<Free> {
         self.domain_known(domain)?;
         let present = self.state.vma_at(base).filter(|(_, vma)| vma.pending.is_none());
@@ -351,7 +352,7 @@ impl Control {
         }
         let all =
             self.state.vmas.values().flat_map(|vma| &vma.grants).map(|(_, spans)| spans.len()).sum::<usize>();
-        // A grant inside a span of another class makes two more.
+        // A grant inside a span of another class makes two more spans.
         let coming = 2 * self.in_flight(|what| matches!(what, What::Grant { .. }));
         let most = self.config.bounds.grants_max;
         if perm != PermName::None && all + coming + new.len() > most + old.len() {
@@ -370,7 +371,7 @@ impl Control {
         self.state.changes.values().filter(|change| kind(&change.what)).count()
     }
 
-    /// The vma that holds `addr`, when it is the domain's.
+    /// Returns the vma that holds `addr`, if it belongs to the domain.
     pub(crate) fn owned(&self, domain: u32, addr: u64) -> Result<(u64, &VmaRow), ApiError> {
         let found = self.state.vma_at(addr).filter(|(_, vma)| vma.pending.is_none());
         let Some((base, vma)) = found else {
@@ -400,7 +401,7 @@ impl Control {
         Err(not_found(format!("there is no host {host}"), "join with `join_host`; its answer has the number"))
     }
 
-    /// The switch has joined, and can be told things.
+    /// Refuses a request if the switch has not joined or cannot be updated.
     pub(crate) fn switch_joined(&self) -> Result<(), ApiError> {
         if self.state.switch.is_none() {
             return Err(self.state.unavailable(Role::Switch, "has not joined"));
@@ -408,7 +409,7 @@ impl Control {
         self.switch_answers()
     }
 
-    /// The switch has not joined, or can be told things.
+    /// Refuses a request if the switch has joined but cannot be updated.
     pub(crate) fn switch_answers(&self) -> Result<(), ApiError> {
         match (&self.state.switch, self.state.reach(Role::Switch)) {
             (None, _) | (_, Some(Reach::Ready | Reach::Held)) => Ok(()),
@@ -429,12 +430,12 @@ impl Control {
         }
     }
 
-    /// A new endpoint, unguessable.
+    /// Draws a new, unguessable endpoint.
     pub(crate) fn draw_key(&mut self) -> Key {
         Key { qpn: self.draw_qpn(&[]), qkey: self.draw_qkey() }
     }
 
-    /// A queue pair number that is free, and none of `others`.
+    /// Draws a queue pair number that is free and none of `others`.
     fn draw_qpn(&mut self, others: &[u32]) -> u32 {
         for _ in 0..DRAWS_MAX {
             let qpn = Qpn::FIRST_FREE + self.rng.below(Qpn::MAX + 1 - Qpn::FIRST_FREE);
@@ -445,13 +446,13 @@ impl Control {
         unreachable!("the bounds leave most queue pair numbers free")
     }
 
-    /// An rkey, not zero: that means a keyed READ.
+    /// Draws an rkey other than zero, which means a keyed READ.
     fn draw_secret(&mut self) -> u32 {
         self.rng.next_u32().max(1)
     }
 
-    /// A Q_Key that a card can send: its top bit would have the card send its own queue pair's instead (PROTOCOL 14.4). Not zero, which is
-    /// none.
+    /// Draws a Q_Key that a card can send. With the top bit set the card would send its own queue pair's key
+    /// instead (PROTOCOL 14.4), and zero means none.
     fn draw_qkey(&mut self) -> u32 {
         (self.rng.next_u32() >> 1).max(1)
     }

@@ -1,21 +1,22 @@
-//! Resets: all hosts give a region up, what a dead host had of it is marked lost, and it begins anew (MIND 4.4).
+//! Resets. All hosts give up a region, the pages that a dead host had of it are marked lost, and the region
+//! begins anew (MIND 4.4).
 //!
-//! One mechanism serves a transaction that does not get on, a host that died, a switch that was started again, and a directory slot
-//! that is needed for something else:
+//! One mechanism serves a stuck transaction, a host that died, a restarted switch, and a directory slot that
+//! is needed for another region:
 //!
 //! ```text
-//!   control                     switch            hosts            nodes
-//!      |------ reset, who lives ->|---- recall s --->|                |
-//!      |------ repeat ----------->|---- recall s --->|-- write back ->|
-//!      |                          |<--- ack s -------|                |
-//!      |<----- report s ----------|                  |                |
-//!      |------ sweep s, who is fenced ------------------------------->|
-//!      |<------------------------------------------------- swept -----|
-//!      |------ end s ------------>|  the region is Invalid
+//! control                     switch            hosts            nodes
+//!    |------ reset, live hosts -->|---- recall s --->|                |
+//!    |------ repeat ------------->|---- recall s --->|-- write back ->|
+//!    |                            |<--- ack s -------|                |
+//!    |<----- report s ------------|                  |                |
+//!    |------ sweep s, fenced hosts --------------------------------->|
+//!    |<-------------------------------------------------- swept -----|
+//!    |------ end s -------------->|  the region is Invalid
 //! ```
 //!
-//! Key type: [`Reset`], one region's. A host that does not answer is fenced first: the switch lets nothing of it pass any more,
-//! and counts its acknowledgement as given.
+//! The key type is [`Reset`], for one region. A host that does not answer is fenced first: the switch drops
+//! everything it sends and counts its acknowledgement as given.
 //!
 //! Rules: PROTOCOL 12.32 to 12.36.
 
@@ -24,40 +25,41 @@ mod tests;
 
 use farmem_wire::message::{HostSet, Region, Seq};
 
-/// What happens to a reset.
+/// Input of a reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Begin, or begin anew: the switch was started again, or a host was fenced that was asked.
+    /// Begin, or begin anew because the switch restarted or a host that was asked has been fenced.
     Begin,
-    /// The switch: no live host has anything of the region from before this number.
+    /// From the switch: no live host has anything of the region from before this number.
     Report(Seq),
     /// One of the region's memory nodes is swept under this number.
     Swept(Seq),
-    /// The timer.
+    /// The timer fired.
     Timer,
 }
 
-/// What a reset has others do. Orders reach their role once and in order, as all table updates do.
+/// Instruction of a reset to others. Orders reach their role once and in order, as all table updates do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// To the switch: take the region back from all hosts that live.
+    /// To the switch: take the region back from all live hosts.
     Reset(Region),
-    /// To the switch: ask those again who did not answer.
+    /// To the switch: repeat the request to the hosts that did not answer.
     Repeat(Region),
-    /// To each of the region's memory nodes: what these hosts had is lost, and what they sent before this number comes too late.
+    /// To each of the region's memory nodes: mark what these hosts had as lost, and drop what they sent
+    /// before this number.
     Sweep(Region, Seq, HostSet),
-    /// To the switch: the nodes are swept; the region is free.
+    /// To the switch: the nodes are swept, and the region is free.
     End(Region, Seq),
 }
 
-/// How far a reset is.
+/// Progress of a reset.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Stage {
-    /// Hosts have still to give the region up.
+    /// Hosts have still to give up the region.
     Recalling,
-    /// Nodes have still to be swept under this number: so many.
+    /// This many nodes have still to be swept under this number.
     Sweeping(Seq, u16),
-    /// It is over.
+    /// The reset is over.
     Ended(Seq),
 }
 
@@ -65,31 +67,32 @@ pub enum Stage {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Reset {
     region: Region,
-    /// Memory nodes that have pages of it.
+    /// Number of memory nodes that have pages of the region.
     nodes: u16,
     stage: Stage,
 }
 
 impl Reset {
-    /// A reset that is to begin, of a region with pages on this many memory nodes.
+    /// Creates a reset of a region with pages on this many memory nodes.
     #[must_use]
     pub const fn new(region: Region, nodes: u16) -> Self {
         Self { region, nodes, stage: Stage::Recalling }
     }
 
-    /// Its region.
+    /// Returns the region.
     #[must_use]
     pub const fn region(&self) -> Region {
         self.region
     }
 
-    /// How far it is.
+    /// Returns the progress of the reset.
     #[must_use]
     pub const fn stage(&self) -> Stage {
         self.stage
     }
 
-    /// Takes one event; answers what is to be done. `fenced` are the hosts that are fenced now.
+    /// Handles one event and returns the order that follows. `fenced` is the set of hosts that are fenced
+    /// now.
     #[must_use]
     pub fn step(&mut self, event: Event, fenced: HostSet) -> Option<Order> {
         let region = self.region;
@@ -100,7 +103,7 @@ impl Reset {
             }
             (Stage::Recalling, Event::Timer) => Some(Order::Repeat(region)),
             (Stage::Recalling, Event::Report(seq)) => Some(self.sweep(seq, fenced)),
-            // The switch began anew meanwhile: what is swept is not enough.
+            // The switch began anew meanwhile, so the sweep under the older number is not enough.
             (Stage::Sweeping(old, _), Event::Report(seq)) if seq > old => Some(self.sweep(seq, fenced)),
             (Stage::Sweeping(seq, left), Event::Swept(swept)) if swept == seq => {
                 self.stage = if left > 1 { Stage::Sweeping(seq, left - 1) } else { Stage::Ended(seq) };

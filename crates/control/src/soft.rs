@@ -1,13 +1,15 @@
-//! Images of the switch's soft state: what is wanted, what the switch has, and what is sent for that (PROTOCOL 13.8 to 13.12).
+//! Images of the switch's soft state: the wanted image, the image that the switch has, and the messages
+//! between (PROTOCOL 13.8 to 13.12).
 //!
 //! ```text
-//!   Asking --Shown: not there--> Loading --Loaded: all of it--> Flipping --stands--> Standing
-//!     ^  `--Shown: it stands already ------------------------------------------------^  |
-//!     `--- the switch joined again -----------------------------------------------------'
+//! Asking --Shown: not active--> Loading --Loaded: all of it--> Flipping --active--> Standing
+//!   ^  `--Shown: already active ----------------------------------------------^  |
+//!   `--- the switch rejoined ----------------------------------------------------'
 //! ```
 //!
-//! Nothing here is in the log: a control plane that starts again wants no image, and the switch keeps what it has. A timer repeats
-//! one message, [`SoftBody::Show`]; its answer says what the switch has, and so what is to be sent, whatever was lost.
+//! Nothing here is in the log: a restarted control plane wants no image, and the switch keeps what it has. A
+//! timer repeats one message, [`SoftBody::Show`]. Its answer says what the switch has, and so what is to be
+//! sent, whatever was lost.
 
 mod burst;
 mod counts;
@@ -36,87 +38,89 @@ use farmem_wire::message::{
 use farmem_wire::{HostId, RequestId};
 use sections::{Caller, Edit, Sections};
 
-/// Loads that are under way at once, beyond the first byte that the switch misses.
+/// Loads in flight at once, beyond the first byte that the switch misses.
 pub const SOFT_WINDOW: u32 = 32;
-/// Loads that are sent in [`SOFT_PACE`] at most: a request that comes to the switch at the same time waits for so many.
+/// Maximum number of Loads sent in [`SOFT_PACE`]: a request that reaches the switch at the same time waits
+/// for this many.
 pub const SOFT_BURST: u32 = 4;
-/// How long after a burst of Loads the next one begins.
+/// Time from one burst of Loads to the next.
 pub const SOFT_PACE: Duration = Duration::from_micros(400);
-/// Times an image is found damaged before it is given up.
+/// How often an image may be found damaged before it is abandoned.
 pub const DAMAGED_MAX: u32 = 3;
-/// Answers that name the same first missing byte, at the last of which that byte is sent again.
+/// Number of answers with the same first missing byte after which that byte is sent again.
 const NAMED_MAX: u32 = 3;
 /// Bytes of an image in a message.
 #[expect(clippy::cast_possible_truncation, reason = "less than a datagram")]
 const PART: u32 = SOFT_PART_MAX as u32;
 
-/// What is wanted of a switch's soft state. A restart need not know it.
+/// The wanted soft state of a switch. A restart need not know it.
 #[derive(Debug)]
 pub(crate) struct Soft {
-    /// Which switch's.
+    /// The switch.
     target: Role,
-    /// What the domains have published.
+    /// The sections that the domains have published.
     sections: Sections,
-    /// How often that has changed.
+    /// How often the sections have changed.
     revision: u64,
-    /// The newest image of it that was begun with.
+    /// The newest image whose load has begun.
     wanted: Option<Wanted>,
-    /// What stood before another one was wanted, until that stands.
+    /// The image that was active before another was wanted, kept until that one is active.
     stood: Option<Wanted>,
-    /// What stands in the present life of the switch, as far as it is known.
+    /// The active image in the present incarnation of the switch, as far as it is known.
     stands: Option<(u64, Sections)>,
-    /// Who waits for what is published to stand.
+    /// Callers that wait for their sections to become active.
     callers: Vec<Caller>,
-    /// Bytes of the longest image that the switch takes in this life, once it has said so.
+    /// Length of the longest image that the switch accepts in this incarnation, once the switch has reported
+    /// it.
     room: Option<u32>,
-    /// Who is told what the next Shown says.
+    /// Tickets that are answered with the next Shown.
     shows: Vec<u64>,
-    /// Who asked after the question that is open was asked.
+    /// Tickets that asked after the open question was sent.
     later: Vec<u64>,
     /// The newest Show, until it is answered.
     question: Option<RequestId>,
     /// The newest Flip, until it is answered.
     flip: Option<RequestId>,
-    /// The greatest epoch that was given to an image.
+    /// The greatest epoch that was assigned to an image.
     given: u64,
-    /// The number before the first question of this life of the control plane, and the newest one. They begin anywhere, so that no late answer to an
-    /// earlier control plane is taken for one to this.
+    /// The number before the first question of this incarnation of the control plane, and the newest number.
+    /// The first one is random, so that no late answer to an earlier control plane counts as one to this.
     questions: Option<(u32, u32)>,
-    /// In which life of the switch all this is so.
+    /// The incarnation of the switch to which all of this belongs.
     life: u16,
-    /// Times that nothing was heard since the last progress.
+    /// Timeouts since the last progress.
     idle: u32,
     due: Option<Instant>,
     burst: Burst,
-    /// Something was asked or heard of it in the event at hand.
+    /// True if the event at hand asked or reported something about this state.
     touched: bool,
 }
 
-/// An image that is to stand.
+/// An image that is to become active.
 #[derive(Debug)]
 struct Wanted {
     image: Image,
-    /// What it was made of.
+    /// The sections from which the image was built.
     sections: Sections,
     revision: u64,
     has_stood: bool,
-    /// 0 before the switch said what it has.
+    /// 0 until the switch has reported what it has.
     epoch: u64,
     stage: Stage,
-    /// Times it was found damaged.
+    /// How often the image was found damaged.
     damaged: u32,
 }
 
-/// How far an image is.
+/// Progress of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// It is not known what the switch has.
+    /// The state of the switch is unknown.
     Asking,
-    /// Its bytes are being sent.
+    /// The bytes of the image are being sent.
     Loading(Progress),
-    /// The switch was asked to have it stand.
+    /// The switch was asked to activate the image.
     Flipping,
-    /// It stands.
+    /// The image is active.
     Standing,
 }
 
@@ -126,7 +130,7 @@ struct Progress {
     next: u32,
     /// The first byte that was not sent, or is to be sent again.
     sent: u32,
-    /// Answers that named `next` since it is the first.
+    /// Answers that named `next` since it became the first missing byte.
     named: u32,
 }
 
@@ -147,7 +151,7 @@ impl Default for Soft {
 }
 
 impl Soft {
-    /// That of a switch of which nothing is wanted.
+    /// Creates the state for a switch of which nothing is wanted.
     pub(crate) const fn of(target: Role) -> Self {
         Self {
             target,
@@ -172,23 +176,23 @@ impl Soft {
         }
     }
 
-    /// When something is to be done next.
+    /// Returns when the next action is due.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due.into_iter().chain(self.burst.due()).min()
     }
 
-    /// Requests that are not answered.
+    /// Returns the number of unanswered requests.
     pub(crate) fn waiting(&self) -> usize {
         self.callers.len() + self.shows.len() + self.later.len()
     }
 
-    /// Answers to what was asked so far do not count any more.
+    /// Discards answers to the questions asked so far.
     fn forget_questions(&mut self) {
         (self.question, self.flip, self.idle) = (None, None, 0);
         self.shows.append(&mut self.later);
     }
 
-    /// This is a question of this life of the control plane.
+    /// Returns true for a question of this incarnation of the control plane.
     fn has_asked(&self, token: RequestId) -> bool {
         self.questions.is_some_and(|(before, newest)| {
             let number = token.counter().wrapping_sub(before);
@@ -196,18 +200,18 @@ impl Soft {
         })
     }
 
-    /// Something is wanted of the switch that it has not done.
+    /// Returns true if the switch has not done everything that is wanted.
     fn is_open(&self) -> bool {
         let stands = |wanted: &Wanted| wanted.stage == Stage::Standing;
         !self.shows.is_empty() || !self.wanted.as_ref().is_none_or(stands)
     }
 
-    /// What the switch has is to be known before anything else is done.
+    /// Returns true if the state of the switch has to be known before anything else is done.
     fn is_asking(&self) -> bool {
         self.wanted.as_ref().is_none_or(|wanted| matches!(wanted.stage, Stage::Asking | Stage::Standing))
     }
 
-    /// A question is due that was not asked.
+    /// Returns true if a question is due that was not asked.
     fn is_to_ask(&self) -> bool {
         let asks = |wanted: &Wanted| wanted.stage == Stage::Asking;
         self.question.is_none() && (!self.shows.is_empty() || self.wanted.as_ref().is_some_and(asks))
@@ -232,24 +236,24 @@ impl Soft {
     }
 }
 
-/// What a request about soft state waits for.
+/// The event that a request about soft state waits for.
 #[derive(Debug)]
 pub(crate) enum Want {
-    /// What is published changes, and is to stand.
+    /// The published sections change, and the new image becomes active.
     Stands(Edit),
-    /// What the switch has.
+    /// The switch shows what it has.
     Shown,
-    /// What the tables of this section counted.
+    /// The counters of the tables of this section.
     Counts(SectionKey),
 }
 
-// What is asked.
+// Requests.
 impl Control {
     pub(crate) fn soft_show(&self, switch: Option<u16>) -> Decided<SoftShow> {
         Ok(Decision::Soft(self.soft_target(switch)?, Want::Shown))
     }
 
-    /// The switch that is meant, when it can be asked: none is the rack's.
+    /// Returns the switch of a request if it can be asked. None means the rack's switch.
     fn soft_target(&self, switch: Option<u16>) -> Result<Role, ApiError> {
         let Some(index) = switch else {
             return self.switch_joined().map(|()| Role::Switch);
@@ -266,7 +270,7 @@ impl Control {
         }
     }
 
-    /// A request waits until the switch has said something about its image.
+    /// Queues a request until the switch has reported on its image.
     pub(crate) fn soft_wait(&mut self, ticket: u64, want: Want, out: &mut Actions) {
         let soft = &mut self.soft;
         match want {
@@ -279,9 +283,9 @@ impl Control {
     }
 }
 
-// What time does.
+// Timers.
 impl Control {
-    /// What time has done to the image of the switch at hand, and a switch that joined again.
+    /// Updates the image of the switch at hand after time has passed or the switch rejoined.
     pub(super) fn see_to_soft(&mut self, out: &mut Actions) {
         let target = self.soft.target;
         self.withdraw_orphans(out);
@@ -292,7 +296,8 @@ impl Control {
         let hears = matches!(self.state.reach(target), Some(Reach::Ready | Reach::Silent));
         let life = self.state.generation(target);
         if !hears {
-            // It joins, and is asked then; or it must join again, and nobody knows when.
+            // A joining switch is asked after its join. A switch that must rejoin may do so at any time or
+            // never.
             (self.soft.due, self.soft.burst.waits) = (None, false);
             if self.state.reach(target).is_none() {
                 let gone = self.state.unavailable(target, "must join again; the image is loaded when it has");
@@ -301,7 +306,7 @@ impl Control {
             return;
         }
         if life != self.soft.life {
-            // Whatever it had is gone.
+            // Everything that the switch had is lost.
             (self.soft.life, self.soft.room, self.soft.stands) = (life, None, None);
             self.ways_due = true;
             self.soft.forget_questions();
@@ -313,7 +318,8 @@ impl Control {
         if self.soft.burst.due().is_some_and(|due| due <= self.now) {
             let due = self.soft.due;
             self.send_parts(out);
-            // That its turn has come is no sign of the switch. What has nothing to send any more waits for no turn.
+            // The turn of a burst is no sign of the switch. A burst without anything to send waits for no
+            // turn.
             self.soft.due = due;
             self.soft.burst.waits &= self.soft.burst.next.is_none_or(|next| next > self.now);
         }
@@ -322,14 +328,14 @@ impl Control {
         } else if self.soft.is_to_ask() {
             let due = self.soft.due.filter(|_| !self.soft.is_asking());
             self.ask_switch(out);
-            // What is loading has its own time.
+            // A loading image has its own timer.
             self.soft.due = due.or(self.soft.due);
         } else if self.soft.due.is_none_or(|due| due <= self.now) {
             self.soft_timer(out);
         }
     }
 
-    /// Nothing was heard of the switch: it is asked what it has.
+    /// Asks the switch for its state after nothing was heard of it.
     fn soft_timer(&mut self, out: &mut Actions) {
         self.soft.idle = self.soft.idle.saturating_add(1);
         out.note(Note::Retransmitted(self.soft.target));
@@ -386,9 +392,9 @@ impl Control {
     }
 }
 
-// What the switch says.
+// Messages of the switch.
 impl Control {
-    /// A message about images.
+    /// Handles a message about images.
     pub(crate) fn on_soft(&mut self, role: Role, payload: &[u8], out: &mut Actions) {
         let Ok(SoftMessage { token, body }) = SoftMessage::parse(payload) else {
             return out.note(Note::Dropped(DropReason::Malformed));
@@ -398,7 +404,7 @@ impl Control {
         }
         let heard = match body {
             SoftBody::Counts(counts) => self.counts(token, &counts, out),
-            // Under the epoch of this image an earlier control plane may have sent another one.
+            // An earlier control plane may have sent another image under the epoch of this one.
             _ if self.soft.life != token.generation() || !self.soft.has_asked(token) => false,
             SoftBody::Shown(shown) => self.shown(token, &shown, out),
             SoftBody::Loaded { epoch, next } => self.loaded(token, epoch, next, out),
@@ -410,9 +416,9 @@ impl Control {
         }
     }
 
-    /// What the switch has, and so what is to be sent (PROTOCOL 13.8, 13.9).
+    /// Derives from the state of the switch what is to be sent (PROTOCOL 13.8, 13.9).
     fn shown(&mut self, token: RequestId, shown: &Shown, out: &mut Actions) -> bool {
-        // A flip that came too late is answered so too: then the question is open still.
+        // A late flip is answered in the same way. The question is still open then.
         if self.soft.flip == Some(token) {
             self.soft.flip = None;
         } else if self.soft.question == Some(token) {
@@ -448,7 +454,7 @@ impl Control {
         let Some(wanted) = &mut self.soft.wanted else { return };
         let Shown { standing, loading } = shown;
         let len = wanted.image.len();
-        // Of an image that is loading the flip may be on its way.
+        // The flip of a loading image may be in flight.
         let is_there = (standing.len, standing.digest) == (len, wanted.image.digest()) && loading.epoch == 0;
         if standing.epoch != 0 && is_there {
             wanted.epoch = standing.epoch;
@@ -465,7 +471,7 @@ impl Control {
             Stage::Loading(progress) if is_ours && progress.next <= next => Some(progress),
             _ => None,
         };
-        // What is under way need not be sent again, unless nothing was heard of it.
+        // Bytes in flight need not be sent again, unless nothing was heard of them.
         let under_way = before.filter(|_| self.soft.idle == 0);
         let sent = under_way.map_or(next, |progress| progress.sent.max(next));
         if before.is_some_and(|progress| progress.next < next) {
@@ -475,7 +481,7 @@ impl Control {
         self.send_parts(out);
     }
 
-    /// The switch has all bytes before `next`.
+    /// Records that the switch has all bytes before `next`.
     fn loaded(&mut self, token: RequestId, epoch: u64, next: u32, out: &mut Actions) -> bool {
         let Some(wanted) = self.soft.wanted.as_mut().filter(|wanted| wanted.epoch == epoch) else {
             return false;
@@ -496,7 +502,7 @@ impl Control {
                 if progress.named != NAMED_MAX {
                     return true;
                 }
-                // Something was lost before what came.
+                // Bytes were lost before those that arrived.
                 progress.sent = next;
                 out.note(Note::Retransmitted(self.soft.target));
             }
@@ -506,7 +512,7 @@ impl Control {
         true
     }
 
-    /// Sends what the window has room for; when the switch has everything, it is asked to have it stand.
+    /// Sends what the window has room for. When the switch has everything, it is asked to activate the image.
     fn send_parts(&mut self, out: &mut Actions) {
         let Some(wanted) = self.soft.wanted.take() else { return };
         let wanted = self.send_of(wanted, out);
@@ -540,7 +546,8 @@ impl Control {
         };
         let to_flip = self.soft.flip == Some(token);
         match (wanted.stage, verdict) {
-            // A Load is answered so too. What has room is not too long: a switch that says so is not believed.
+            // A Load is answered in this way too. An image that fits is not too long: a switch that claims so
+            // is not believed.
             (Stage::Loading(_) | Stage::Flipping, Verdict::TooLong(most)) if most < wanted.image.len() => {
                 self.soft.room = Some(most);
                 let message = format!(

@@ -1,12 +1,14 @@
-//! Bounded splitting: how large the regions are that the switch's directory tracks (MIND 4.3.1, 5).
+//! Bounded splitting: sizes of the regions that the switch's directory tracks (MIND 4.3.1, 5).
 //!
-//! A directory entry covers a region, a power of two of pages. Large regions need few entries and invalidate pages that no host asked
-//! for; small ones the other way round. Each epoch the switch says how many pages were falsely invalidated in each region;
-//! [`Splitting::epoch`] orders the regions above the threshold to be split and the quiet ones to be merged, so that the directory fits
-//! into its slots. Key types: [`Splitting`], [`Region`], [`Order`].
+//! A directory entry covers a region, a power of two of pages. Large regions need few entries and invalidate
+//! pages that no host asked for; small ones need many entries and do not. In each epoch the switch reports
+//! how many pages were falsely invalidated in each region. [`Splitting::epoch`] orders the regions above the
+//! threshold to be split and the quiet ones to be merged, so that the directory fits into its slots. The key
+//! types are [`Splitting`], [`Region`] and [`Order`].
 //!
-//! An order is a wish: the directory refuses it while the region is in a transition, and nothing is changed here before
-//! [`Splitting::carried_out`] says that it was. A refused order comes again with the next epoch, if it is still wanted then.
+//! An order may be refused: the directory refuses it while the region is in a transition, and nothing changes
+//! here before [`Splitting::carried_out`] reports that it was done. A refused order comes again in the next
+//! epoch if it still applies.
 
 use crate::PAGE;
 use alloc::collections::BTreeMap;
@@ -19,47 +21,49 @@ use farmem_wire::message::{REGION_ORDER_FIRST, REGION_ORDER_MAX};
 pub const REGION_MIN: u64 = PAGE;
 /// The largest region in bytes, MIND's block of M pages.
 pub const REGION_MAX: u64 = PAGE << REGION_ORDER_MAX;
-/// A region's size when it is first touched, in bytes (MIND 5.2: a favourable trade-off for the paper's programs).
+/// Size in bytes of a region when it is first touched (MIND 5.2: a favourable trade-off for the paper's
+/// programs).
 pub const REGION_INITIAL: u64 = PAGE << REGION_ORDER_FIRST;
-/// The length of an epoch (MIND 7.3: longer ones cost little, shorter ones see too few invalidations).
+/// Length of an epoch (MIND 7.3: longer ones cost little, shorter ones see too few invalidations).
 pub const EPOCH: Duration = Duration::from_millis(100);
-/// Entries that the switch has room for (MIND 7.2).
+/// Number of entries that the switch has room for (MIND 7.2).
 pub const SLOTS: usize = 30_000;
-/// Percent of the slots that may be used after an epoch (MIND 5.2).
+/// Percentage of the slots that may be used after an epoch (MIND 5.2).
 pub const SLOT_USE_MAX: usize = 95;
 
-/// Epochs for which a region is not merged after a split: as many as the paper takes accesses to be stable for, log2 M.
+/// Number of epochs for which a region is not merged after a split: log2 M, the number of accesses for which
+/// the paper takes it to be stable.
 const HOLD_EPOCHS: u64 = (REGION_MAX / REGION_MIN).ilog2() as u64;
 /// The denominator of `c`.
 const C_ONE: u64 = 1 << 10;
-/// c at least: a block's share of false invalidations is then never above this many times the average.
+/// Minimum of c: a block's share of false invalidations is then never above this many times the average.
 const C_MIN: u64 = C_ONE / 64;
-/// c at most.
+/// Maximum of c.
 const C_MAX: u64 = C_ONE * 1024;
 
 /// A region of the address space with an entry in the directory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Region {
-    /// Its first address, a multiple of its size.
+    /// First address, a multiple of the size.
     pub base: u64,
-    /// Its size in bytes, a power of two from [`REGION_MIN`] to [`REGION_MAX`].
+    /// Size in bytes, a power of two from [`REGION_MIN`] to [`REGION_MAX`].
     pub size: u64,
 }
 
 impl Region {
-    /// True when `addr` is in it.
+    /// Returns true if `addr` is in the region.
     #[must_use]
     pub const fn contains(&self, addr: u64) -> bool {
         addr & !(self.size - 1) == self.base
     }
 
-    /// The region of `size` bytes that `addr` is in.
+    /// Returns the region of `size` bytes that `addr` is in.
     #[must_use]
     pub const fn around(addr: u64, size: u64) -> Self {
         Self { base: addr & !(size - 1), size }
     }
 
-    /// The two halves; `None` for a page.
+    /// Returns the two halves, or `None` for a page.
     #[must_use]
     pub const fn halves(&self) -> Option<(Self, Self)> {
         if self.size == REGION_MIN {
@@ -69,49 +73,51 @@ impl Region {
         Some((Self { base: self.base, size }, Self { base: self.base + size, size }))
     }
 
-    /// The region of twice the size around it; `None` when it would be too large.
+    /// Returns the region of twice the size around this one, or `None` if it would be too large.
     #[must_use]
     pub const fn parent(&self) -> Option<Self> {
         if self.size == REGION_MAX { None } else { Some(Self::around(self.base, self.size * 2)) }
     }
 
     const fn overlaps(&self, other: &Self) -> bool {
-        // Of two powers of two that overlap, one holds the other.
+        // If two powers of two overlap, one contains the other.
         self.contains(other.base) || other.contains(self.base)
     }
 }
 
-/// What the directory is asked to change.
+/// A change that the directory is asked to make.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Order {
-    /// This region becomes its two halves.
+    /// Split this region into its two halves.
     Split(Region),
-    /// The two halves of this region become it.
+    /// Merge the two halves of this region.
     Merge(Region),
 }
 
-/// What an access to an address without an entry needs.
+/// Need of an access to an address without an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
     /// This region has an entry already.
     Known(Region),
-    /// This region gets one, in a free slot.
+    /// This region gets an entry in a free slot.
     New(Region),
-    /// There is no slot: this region, the one with the fewest false invalidations, is to be reset and [forgotten](Splitting::forget).
+    /// There is no free slot: this region, the one with the fewest false invalidations, has to be reset and
+    /// [forgotten](Splitting::forget).
     Evict(Region),
 }
 
-/// What is known of a region.
+/// State of a region.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     size: u64,
     /// False invalidations in the last epoch.
     count: u64,
-    /// The epoch from which on it may be merged.
+    /// The epoch from which on the region may be merged.
     held_until: u64,
 }
 
-/// t = total / share, as a fraction: the average of the false invalidations of all blocks, divided by c (MIND 5.2, equation 1).
+/// t = total / share, as a fraction: the average of the false invalidations of all blocks, divided by c (MIND
+/// 5.2, equation 1).
 #[derive(Clone, Copy, Debug)]
 struct Threshold {
     total: u128,
@@ -127,22 +133,23 @@ impl Threshold {
 /// The sizes of all regions of the directory, and the threshold.
 #[derive(Clone, Debug)]
 pub struct Splitting {
-    /// By their first address; they do not overlap.
+    /// Regions by first address. They do not overlap.
     regions: BTreeMap<u64, Known>,
     slots: usize,
     initial: u64,
     /// c of equation 1, in parts of [`C_ONE`].
     c: u64,
     epoch: u64,
-    /// What the last epoch ordered.
+    /// The orders of the last epoch.
     ordered: Vec<Order>,
 }
 
 impl Splitting {
-    /// A directory of `slots` entries whose regions begin with `initial` bytes.
+    /// Creates a directory of `slots` entries whose regions begin with `initial` bytes.
     ///
     /// # Panics
-    /// When there is no slot, or `initial` is not a power of two from [`REGION_MIN`] to [`REGION_MAX`].
+    ///
+    /// If there is no slot, or `initial` is not a power of two from [`REGION_MIN`] to [`REGION_MAX`].
     #[must_use]
     pub fn new(slots: usize, initial: u64) -> Self {
         assert!(slots > 0, "a directory has slots");
@@ -153,14 +160,15 @@ impl Splitting {
         Self { regions: BTreeMap::new(), slots, initial, c: C_ONE, epoch: 0, ordered: Vec::new() }
     }
 
-    /// The region that `addr` is in, if it has an entry.
+    /// Returns the region that `addr` is in, if it has an entry.
     #[must_use]
     pub fn region_of(&self, addr: u64) -> Option<Region> {
         let (&base, known) = self.regions.range(..=addr).next_back()?;
         Some(Region { base, size: known.size }).filter(|region| region.contains(addr))
     }
 
-    /// What an access to `addr` needs. The slots are all used before anything is evicted; the 95 % are the epoch's goal.
+    /// Returns what an access to `addr` needs. All slots are used before a region is evicted: the limit of 95
+    /// % applies at the end of an epoch.
     pub fn admit(&mut self, addr: u64) -> Admission {
         if let Some(region) = self.region_of(addr) {
             return Admission::Known(region);
@@ -170,14 +178,14 @@ impl Splitting {
         }
         let mut region = Region::around(addr, self.initial);
         while self.overlaps_any(region) {
-            // A page that has no entry overlaps none, so this ends.
+            // A page without an entry overlaps no region, so this loop ends.
             region = Region::around(addr, region.size / 2);
         }
         self.put(region, 0, 0);
         Admission::New(region)
     }
 
-    /// The entry of `region` was removed: its slot is free. False when there was none.
+    /// Frees the slot of `region`, whose entry was removed. Returns false if there was no entry.
     pub fn forget(&mut self, region: Region) -> bool {
         let known = self.regions.get(&region.base).is_some_and(|known| known.size == region.size);
         if known {
@@ -186,11 +194,13 @@ impl Splitting {
         known
     }
 
-    /// Ends an epoch: `counts` says how many pages were falsely invalidated in it, by the base of their region; regions that are not
-    /// named had none, and a base that is no region's is ignored (the region was split or forgotten meanwhile).
+    /// Ends an epoch. `counts` gives the number of falsely invalidated pages by the base of their region.
+    /// Regions that are not named had none, and a base that is no region's is ignored because the region was
+    /// split or forgotten meanwhile.
     ///
-    /// Splits come first, those with the most false invalidations before all others. Regions are merged to those alone that `in_one_vma` is
-    /// true of: who has a page of one vma must not be able to hold up those who use the next (PROTOCOL 12.52).
+    /// Splits come first, beginning with the most false invalidations. Regions are merged only into those for
+    /// which `in_one_vma` is true: a user of one vma must not be able to hold up the users of the next
+    /// (PROTOCOL 12.52).
     pub fn epoch(
         &mut self,
         counts: impl IntoIterator<Item = (u64, u64)>,
@@ -214,7 +224,8 @@ impl Splitting {
         orders
     }
 
-    /// The directory did what was ordered. False when the regions are not (or no longer) there, so that nothing was changed here.
+    /// Records that the directory did what was ordered. Returns false, and changes nothing, if the regions
+    /// are not there.
     pub fn carried_out(&mut self, order: Order) -> bool {
         let (gone, come) = match order {
             Order::Split(region) => match region.halves() {
@@ -237,8 +248,9 @@ impl Splitting {
         true
     }
 
-    /// Takes the directory's regions for what they are now, ascending: what was ordered and is so counts as carried out, others came and
-    /// went without being asked about. Answers how many splits and merges were carried out.
+    /// Adopts the directory's present regions, ascending. An order that is visible in them counts as carried
+    /// out, and all other regions came and went for other reasons. Returns how many splits and merges were
+    /// carried out.
     pub fn sync(&mut self, listed: impl IntoIterator<Item = Region>) -> (u64, u64) {
         let listed: BTreeMap<u64, u64> =
             listed.into_iter().map(|region| (region.base, region.size)).collect();
@@ -263,35 +275,37 @@ impl Splitting {
         (splits, merges)
     }
 
-    /// The region with the fewest false invalidations is to be reset: it is [forgotten](Splitting::forget) at once.
+    /// Takes out the region with the fewest false invalidations, to be reset. It is
+    /// [forgotten](Splitting::forget) at once.
     pub fn take_quietest(&mut self) -> Option<Region> {
         let region = self.quietest()?;
         self.forget(region);
         Some(region)
     }
 
-    /// Entries in use.
+    /// Returns the number of entries in use.
     #[must_use]
     pub fn used(&self) -> usize {
         self.regions.len()
     }
 
-    /// All regions, ascending.
+    /// Iterates over all regions, ascending.
     pub fn regions(&self) -> impl Iterator<Item = Region> + '_ {
         self.regions.iter().map(|(&base, known)| Region { base, size: known.size })
     }
 
-    /// The threshold of equation 1 for the counts of the last epoch, rounded down.
+    /// Returns the threshold of equation 1 for the counts of the last epoch, rounded down.
     #[must_use]
     pub fn threshold(&self) -> u64 {
         let t = self.equation_1();
         u64::try_from(t.total / t.share).unwrap_or(u64::MAX)
     }
 
-    /// Every invariant; called after each simulated step.
+    /// Checks every invariant. Called after each simulated step.
     ///
     /// # Panics
-    /// When one does not hold.
+    ///
+    /// If one does not hold.
     pub fn check(&self) {
         assert!(self.regions.len() <= self.slots, "every region has a slot");
         let mut end = 0;
@@ -313,7 +327,7 @@ impl Splitting {
         before.into_iter().chain(after).any(|(&base, k)| region.overlaps(&Region { base, size: k.size }))
     }
 
-    /// Entries that may be in use after an epoch.
+    /// Returns how many entries may be in use after an epoch.
     fn goal(&self) -> usize {
         (self.slots * SLOT_USE_MAX / 100).max(1)
     }
@@ -323,12 +337,12 @@ impl Splitting {
         self.regions.iter().map(of).min().map(|(_, region)| region)
     }
 
-    /// The false invalidations of all regions.
+    /// Returns the false invalidations of all regions.
     fn total(&self) -> u128 {
         self.regions.values().map(|known| u128::from(known.count)).sum()
     }
 
-    /// N of equation 1: blocks of [`REGION_MAX`] bytes that have a region.
+    /// Returns N of equation 1: blocks of [`REGION_MAX`] bytes that have a region.
     fn blocks(&self) -> u128 {
         let mut last = None;
         let mut blocks = 0;
@@ -340,7 +354,7 @@ impl Splitting {
         blocks
     }
 
-    /// Equation 1 for the counts of this epoch.
+    /// Computes equation 1 for the counts of this epoch.
     fn equation_1(&self) -> Threshold {
         Threshold {
             total: self.total() * u128::from(C_ONE),
@@ -348,7 +362,7 @@ impl Splitting {
         }
     }
 
-    /// Regions above the threshold, the worst first.
+    /// Returns the regions above the threshold, the highest counts first.
     fn splits(&self, t: Threshold) -> Vec<Order> {
         let mut wanted: Vec<(Reverse<u64>, Region)> = (self.regions.iter())
             .filter(|(_, known)| t.is_exceeded_by(known.count) && known.size > REGION_MIN)
@@ -358,8 +372,9 @@ impl Splitting {
         wanted.into_iter().map(|(_, region)| Order::Split(region)).collect()
     }
 
-    /// Pairs that are quiet together: at most a quarter of the threshold, since the merged region will have more than the sum. When
-    /// `used` entries are too many, also those that are not, the quietest first, as many as bring them down to the goal.
+    /// Returns pairs that are quiet together: at most a quarter of the threshold, since the merged region
+    /// will have more than the sum. If `used` entries are too many, pairs that are not quiet follow, the
+    /// quietest first, as many as bring the number down to the goal.
     fn merges(&self, t: Threshold, used: usize, in_one_vma: impl Fn(Region) -> bool) -> Vec<Order> {
         let mut pairs: Vec<(u64, bool, Region)> = Vec::new();
         for (&base, known) in &self.regions {
@@ -386,7 +401,7 @@ impl Splitting {
         orders
     }
 
-    /// Moves c so that what the regions want fits the goal: at most by a factor of two an epoch.
+    /// Moves c so that the number of regions meets the goal, by at most a factor of two in an epoch.
     fn adjust(&mut self, wanted: usize) {
         let fit = u128::from(self.c) * self.goal() as u128 / (wanted.max(1) as u128);
         let fit = u64::try_from(fit).unwrap_or(C_MAX);

@@ -1,7 +1,7 @@
-//! All that the control plane knows and would know again after a restart: rows, queues, changes in flight.
+//! State of the control plane that outlives a restart: rows, queues, changes in flight.
 //!
-//! [`State::apply`] is the only way in. It has no clock, no chance and no outbox; what follows for the outside it lists as
-//! [`Effect`]s, which a restart ignores.
+//! [`State::apply`] is the only way in. The state has no clock, no randomness and no outbox. Consequences for
+//! the outside are listed as [`Effect`]s, which a restart ignores.
 
 use crate::record::{
     Cache, Change, ConnectionRow, FileRow, HostRow, IndexRow, Key, Line, NodeRow, ObjectRow, PieceRow,
@@ -22,74 +22,76 @@ pub(crate) struct State {
     pub(crate) home: Option<Key>,
     pub(crate) next_change: u64,
     pub(crate) switch_generation: u16,
-    /// How often a switch joined; what the numbers of regions begin with.
+    /// How often a switch joined. The numbers of regions begin with it.
     pub(crate) epoch: u64,
     /// The switch's directory was opened in this epoch.
     pub(crate) directory: bool,
     pub(crate) switch: Option<SwitchRow>,
-    /// A switch has joined: whoever joins as the switch from then on shows its key, also where one's join was taken back.
+    /// A switch has joined: a member that joins as the switch from then on shows its key, even if an earlier
+    /// join was rolled back.
     pub(crate) switch_joined: bool,
     pub(crate) nodes: BTreeMap<u16, NodeRow>,
-    /// The switches of the index.
+    /// The index switches.
     pub(crate) index: BTreeMap<u16, IndexRow>,
     pub(crate) hosts: BTreeMap<u16, HostRow>,
     pub(crate) domains: BTreeMap<u32, String>,
-    /// Where the search for the next domain's number begins; 0 before there was one.
+    /// Where the search for the next domain's number begins, or 0 before the first domain.
     pub(crate) next_domain: u32,
-    /// By first byte.
+    /// Vmas by first byte.
     pub(crate) vmas: BTreeMap<u64, VmaRow>,
-    /// By first byte.
+    /// Pieces by first byte.
     pub(crate) pieces: BTreeMap<u64, PieceRow>,
-    /// Allocated addresses whose bytes went with an earlier incarnation of the node they were on; whole pages.
+    /// Allocated addresses whose bytes were lost with an earlier incarnation of their node, as whole pages.
     pub(crate) lost: RangeSet<u64>,
-    /// By the switch's queue pair.
+    /// Sessions by the switch's queue pair.
     pub(crate) sessions: BTreeMap<u32, SessionRow>,
-    /// By host, and the host's queue pair: one that a card numbered is unique at its host only (PROTOCOL 14.1).
+    /// Connections by host and the host's queue pair: a number assigned by a card is unique at its host only
+    /// (PROTOCOL 14.1).
     pub(crate) connections: BTreeMap<(u16, u32), ConnectionRow>,
-    /// By domain; of those that have processes.
+    /// Address spaces of the domains that have processes, by domain.
     pub(crate) spaces: BTreeMap<u32, Space>,
     /// The domain of each process.
     pub(crate) processes: BTreeMap<u32, u32>,
     pub(crate) next_process: u32,
     /// Named objects, by number.
     pub(crate) objects: BTreeMap<u64, ObjectRow>,
-    /// Those by file, by number.
+    /// Objects by file, by number.
     pub(crate) files: BTreeMap<u64, FileRow>,
-    /// The build that each member said to be when it joined last, also of members that have left.
+    /// The build that each member named in its last join, also for members that have left.
     pub(crate) builds: BTreeMap<Port, String>,
     pub(crate) queues: BTreeMap<Role, Queue>,
-    /// By number, in the order they began.
+    /// Changes by number, in the order in which they began.
     pub(crate) changes: BTreeMap<u64, Change>,
 }
 
-/// What a line means for the outside.
+/// Consequence of a line for the outside.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Effect {
-    /// A port has an address, or none any more.
+    /// A port has an address, or has none any more.
     Peer(PeerChange),
     /// A change ended.
     Ended { change: u64, what: What, result: Result<(), Why> },
-    /// A role must join again before it is told anything.
+    /// A role must rejoin before it is told anything.
     Gone(Role),
 }
 
-/// Who takes part in the rack, but for the control plane.
+/// A member of the rack other than the control plane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member<'a> {
     pub(crate) port: Port,
     pub(crate) gid: [u8; 16],
-    /// Of its endpoint.
+    /// Queue pair of the member's endpoint.
     pub(crate) qpn: u32,
-    /// The switch has none.
+    /// Name of the member. The switch has none.
     pub(crate) name: Option<&'a str>,
 }
 
-/// A line that does not fit what came before it. Only a damaged or foreign log has one.
+/// A line that does not fit the lines before it, as only a damaged or foreign log has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LogError(pub(crate) &'static str);
 
 impl State {
-    /// Takes one line. The state is of no use after an error.
+    /// Applies one line. The state is of no use after an error.
     pub(crate) fn apply(&mut self, line: &Line, effects: &mut Vec<Effect>) -> Result<(), LogError> {
         match line {
             Line::Home(key) => self.home = Some(*key),
@@ -150,7 +152,7 @@ impl State {
             Line::NextProcess(next) => self.next_process = *next,
             Line::Switch(row) => {
                 self.switch = Some(row.clone());
-                // Logs of earlier versions do not say it otherwise.
+                // Logs of earlier versions record it in no other way.
                 self.switch_joined |= row.joining.is_none();
             }
             Line::Node { node, row } => {
@@ -178,7 +180,7 @@ impl State {
                 self.changes.insert(*change, row.clone());
             }
         }
-        // Rows of a compacted log come one by one; only its events settle what they leave.
+        // Rows of a compacted log come one by one. Only events settle the queues.
         let settles = matches!(
             line,
             Line::Began { .. }
@@ -197,7 +199,7 @@ impl State {
         Ok(())
     }
 
-    /// The shortest log that leads here: one row for each thing that is.
+    /// Returns the shortest log that leads to this state: one row for each entry.
     pub(crate) fn rows(&self) -> Vec<Record> {
         let mut lines = Vec::new();
         lines.extend(self.home.map(Line::Home));
@@ -242,20 +244,21 @@ impl State {
         lines.into_iter().map(Record).collect()
     }
 
-    /// What `domain` may do in the vma at `base` that it does not own.
+    /// Returns the permissions of `domain` in the vma at `base`, which it does not own.
     pub(crate) fn grants_of(&self, base: u64, domain: u32) -> &[Span] {
         let vma = self.vmas.get(&base);
         let found = vma.and_then(|vma| vma.grants.iter().find(|(to, _)| *to == domain));
         found.map_or(&[], |(_, spans)| spans)
     }
 
-    /// The vma that holds `addr`.
+    /// Returns the vma that holds `addr`.
     pub(crate) fn vma_at(&self, addr: u64) -> Option<(u64, &VmaRow)> {
         let (&base, vma) = self.vmas.range(..=addr).next_back()?;
         (addr - base < vma.size).then_some((base, vma))
     }
 
-    /// Bytes allocated on `node`, where they are; with `pending`, also what is being allocated.
+    /// Returns the bytes allocated on `node`, counted where they are. With `pending`, allocations in flight
+    /// are included.
     pub(crate) fn allocated(&self, node: u16, pending: bool) -> u64 {
         let Some(row) = self.nodes.get(&node) else { return 0 };
         let range = row.base..row.base.saturating_add(row.capacity);
@@ -278,7 +281,7 @@ impl State {
         }
     }
 
-    /// The endpoint of a role.
+    /// Returns the endpoint of a role.
     pub(crate) fn home_of(&self, role: Role) -> Option<Key> {
         match role {
             Role::Switch => self.switch.as_ref().map(|row| row.home),
@@ -287,7 +290,7 @@ impl State {
         }
     }
 
-    /// True when some endpoint or connection has this queue pair number.
+    /// Returns true if an endpoint or a connection has this queue pair number.
     pub(crate) fn uses_qpn(&self, qpn: u32) -> bool {
         let connection = |row: &ConnectionRow| row.qpns().any(|its| its == qpn);
         self.home.is_some_and(|key| key.qpn == qpn)
@@ -304,7 +307,7 @@ impl State {
             })
     }
 
-    /// All members: the switch, memory nodes, index switches, and hosts that have not left.
+    /// Iterates over all members: the switch, memory nodes, index switches, and hosts that have not left.
     pub(crate) fn members(&self) -> impl Iterator<Item = Member<'_>> {
         fn member<'a>(port: Port, gid: [u8; 16], home: Key, name: Option<&'a str>) -> Member<'a> {
             Member { port, gid, qpn: home.qpn, name }
@@ -319,7 +322,7 @@ impl State {
         switch.chain(nodes).chain(index).chain(hosts)
     }
 
-    /// Where all members are.
+    /// Returns the addresses of all members.
     pub(crate) fn peers(&self) -> Vec<PeerChange> {
         self.members().map(|Member { port, gid, .. }| PeerChange { port, gid: Some(Gid(gid)) }).collect()
     }

@@ -1,11 +1,13 @@
 //! The memory system calls, with Linux's rules and error numbers, over the vmas of a rack (MIND 4.1, 4.2).
 //!
-//! An address space belongs to a protection domain: the processes of the domain, on whatever hosts, see the same memory at the same
-//! addresses. A call does nothing itself: it answers with a [`Plan`], the [`Edit`]s to be made and what the caller gets. The control
-//! plane tells switch and nodes, and then makes the edits with [`Space::apply`]; a plan that was not carried out has changed nothing.
+//! An address space belongs to a protection domain: the processes of the domain, on whatever hosts, see the
+//! same memory at the same addresses. A call itself changes nothing: it returns a [`Plan`], which contains
+//! the [`Edit`]s to be made and the caller's result. The control plane tells switch and nodes, and then
+//! applies the edits with [`Space::apply`]. A plan that was not carried out has changed nothing.
 //!
-//! Every mapping lies in power-of-two vmas, so that it takes few entries in the switch. What a vma has beyond the mapping is
-//! free: a later call at that address may have it, an access to it is refused as one to an unmapped page is.
+//! Every mapping lies in power-of-two vmas, so that it takes few entries in the switch. The part of a vma
+//! beyond the mapping is free: a later call at that address may have it, and an access to it is refused like
+//! one to an unmapped page.
 
 mod calls;
 mod pages;
@@ -19,7 +21,7 @@ use alloc::collections::BTreeMap;
 use pages::Pages;
 use serde::{Deserialize, Serialize};
 
-/// Areas of different protection in one address space: `vm.max_map_count` of Linux.
+/// Maximum number of areas of different protection in one address space: `vm.max_map_count` of Linux.
 pub(crate) const AREAS_MAX: usize = 65_530;
 
 /// A Linux error number.
@@ -28,15 +30,15 @@ pub(crate) const AREAS_MAX: usize = 65_530;
 pub(crate) enum Errno {
     /// There is no room, or nothing is mapped there (ENOMEM).
     NoMemory = 12,
-    /// The protection cannot be had (EACCES).
+    /// The protection is not allowed (EACCES).
     Access = 13,
-    /// Something is mapped there (EEXIST).
+    /// A mapping is there already (EEXIST).
     Exists = 17,
-    /// An argument means nothing (EINVAL).
+    /// An argument is invalid (EINVAL).
     Invalid = 22,
 }
 
-/// What loads and stores may do with a page. A page that may be written may be read too.
+/// Permission of loads and stores for a page. A page that may be written may be read too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Prot {
     None,
@@ -45,7 +47,8 @@ pub(crate) enum Prot {
 }
 
 impl Prot {
-    /// From the bits of `mmap` and `mprotect`: PROT_READ 1, PROT_WRITE 2, PROT_EXEC 4. Far memory holds data only.
+    /// Decodes the bits of `mmap` and `mprotect`: PROT_READ 1, PROT_WRITE 2, PROT_EXEC 4. Far memory holds
+    /// data only.
     pub(crate) const fn from_bits(bits: u32) -> Result<Self, Errno> {
         match bits {
             0 => Ok(Self::None),
@@ -57,26 +60,27 @@ impl Prot {
     }
 }
 
-/// One step of a plan. Lengths are whole pages; what an edit but `Reserve` is about lies in one vma of the space.
+/// One step of a plan. Lengths are whole pages. The addresses of an edit other than `Reserve` lie in one vma
+/// of the space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Edit {
-    /// A vma of the space begins here: every byte zero, nothing mapped.
+    /// Create a vma here: every byte zero, nothing mapped.
     Reserve { base: u64, size: u64 },
-    /// These bytes become zero.
+    /// Zero these bytes.
     Clear { base: u64, len: u64 },
-    /// These pages are mapped, with this protection.
+    /// Map these pages with this protection.
     Map { base: u64, len: u64, prot: Prot },
-    /// These pages are mapped no longer.
+    /// Unmap these pages.
     Unmap { base: u64, len: u64 },
-    /// The vma that begins here is given back, with all that is mapped in it.
+    /// Give back the vma that begins here, with everything mapped in it.
     Release { base: u64 },
-    /// The space has a heap: `size` bytes from `start` on, none in use.
+    /// Create a heap of `size` bytes from `start` on, none of it in use.
     Heap { start: u64, size: u64 },
-    /// The heap is in use up to here.
+    /// Set the end of the used part of the heap.
     Break { at: u64 },
 }
 
-/// Where the heap is and how far it is in use.
+/// Position of the heap and its used part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Heap {
     start: u64,
@@ -88,13 +92,13 @@ struct Heap {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Space {
     pages: Pages,
-    /// Sizes of its vmas, by first byte.
+    /// Sizes of the vmas, by first byte.
     vmas: BTreeMap<u64, u64>,
     heap: Option<Heap>,
 }
 
 impl Space {
-    /// Makes an edit of a plan of this space.
+    /// Applies an edit of a plan of this space.
     pub(crate) fn apply(&mut self, edit: &Edit) {
         match *edit {
             Edit::Reserve { base, size } => {
@@ -117,27 +121,27 @@ impl Space {
         }
     }
 
-    /// What is mapped in `base..end`: first byte, end, protection; ascending.
+    /// Iterates over the mapped areas in `base..end`: first byte, end, protection; ascending.
     pub(crate) fn mapped(&self, base: u64, end: u64) -> impl Iterator<Item = (u64, u64, Prot)> + '_ {
         self.pages.parts(base, end)
     }
 
-    /// Where its heap begins.
+    /// Returns where the heap begins.
     pub(crate) fn heap_start(&self) -> Option<u64> {
         self.heap.map(|heap| heap.start)
     }
 
-    /// Its vmas: first byte and size, ascending.
+    /// Iterates over the vmas: first byte and size, ascending.
     pub(crate) fn vmas(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.vmas.iter().map(|(&base, &size)| (base, size))
     }
 
-    /// The size of its vma that begins here.
+    /// Returns the size of the vma that begins here.
     pub(crate) fn vma(&self, base: u64) -> Option<u64> {
         self.vmas.get(&base).copied()
     }
 
-    /// The first statement about a space that does not hold, if any.
+    /// Returns the first invariant about a space that does not hold, if any.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         let mut end = 0;
         for (base, size) in self.vmas() {
@@ -162,7 +166,7 @@ impl Space {
         None
     }
 
-    /// The parts of `base..end` that lie in vmas, cut where one vma ends and the next begins.
+    /// Iterates over the parts of `base..end` that lie in vmas, cut where one vma ends and the next begins.
     fn pieces(&self, base: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let before = self.vmas.range(..=base).next_back().map(|(&at, _)| at);
         let cut = move |(&at, &size): (&u64, &u64)| (at.max(base), (at + size).min(end));

@@ -1,4 +1,5 @@
-//! Who must know what: the updates a change means for each role, and all that a role which joins must be told (PROTOCOL 8.3, 8.14).
+//! Tables of the roles: the updates of a change for each role, and everything that a joining role must be
+//! told (PROTOCOL 8.3, 8.14).
 
 use crate::api::PermName;
 use crate::grants;
@@ -15,11 +16,11 @@ use farmem_machine::Port;
 use farmem_wire::message::{Relayed, Seq, Update};
 use farmem_wire::{Domain, Gid, HostId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
 
-/// An update and what takes it back; `None`: it must not be refused.
+/// An update and what rolls it back. `None` means that it must not be refused.
 pub(crate) type Step = (Update, Option<Vec<LoggedUpdate>>);
 
 impl State {
-    /// The roles a change concerns, told or not.
+    /// Returns the roles that a change concerns, told or not.
     pub(crate) fn concerned(&self, what: &What) -> Vec<Role> {
         let of_vma = |base: &u64| self.nodes_of_vma(*base).into_iter().map(Role::Node);
         match what {
@@ -65,14 +66,15 @@ impl State {
         }
     }
 
-    /// A session with its host's present generation: sessions end with it (PROTOCOL 8.8).
+    /// Builds the update of a session with its host's present generation: sessions end with it (PROTOCOL
+    /// 8.8).
     fn session_update(&self, row: &SessionRow) -> Update {
         let (qpn, qkey) = (Qpn::new(row.key.qpn), Qkey(row.key.qkey));
         let generation = self.hosts.get(&row.host).map_or(0, |host| host.generation);
         Update::Session { qpn, qkey, host: HostId(row.host), generation, domain: Domain(row.domain) }
     }
 
-    /// What `role`, one of those concerned, is told of a change.
+    /// Returns what `role`, one of those concerned, is told of a change.
     pub(crate) fn tell(&self, what: &What, role: Role) -> Vec<Step> {
         if let Some(told) = self.tell_of_card(what, role) {
             return told;
@@ -146,8 +148,8 @@ impl State {
         }
     }
 
-    /// All that `role` must know once it has empty tables, in the order it needs it: it serves no request before its tables are whole.
-    /// Joins in flight are in it, as part of their change.
+    /// Returns everything that `role` must know once it has empty tables, in the order it needs it: it serves
+    /// no request before its tables are whole. Joins in flight are included as part of their change.
     pub(crate) fn tables(&self, role: Role) -> Vec<Entry> {
         let plain = |update| Entry::plain(LoggedUpdate(update));
         let mut entries: Vec<Entry> = match role {
@@ -192,7 +194,8 @@ impl State {
         for (&base, vma) in self.vmas.iter().filter(|(_, vma)| !self.is_card(vma.node)) {
             updates.extend(self.protections(base, vma));
         }
-        // Those who cached pages before a switch started have them still, and must be able to write them back.
+        // Hosts that cached pages before a switch started still have them, and must be able to write them
+        // back.
         let caching = self.hosts.iter().filter(|(_, row)| matches!(row.cache, Cache::Live { .. }));
         updates.extend(caching.map(|(&host, row)| live(host, row.generation)));
         updates.extend(self.sessions.values().map(|row| self.session_update(row)));
@@ -201,7 +204,8 @@ impl State {
         updates
     }
 
-    /// Peers last, the switches behind the hosts: a node hears requests once it knows a switch, and then its tables are whole.
+    /// Peers come last, the switches behind the hosts: a node accepts requests once it knows a switch, and
+    /// then its tables are whole.
     fn node_tables(&self, node: u16) -> Vec<Update> {
         let mut updates = Vec::new();
         if self.is_card(node) {
@@ -237,7 +241,7 @@ impl State {
         rows.map(|(&host, row)| peer(Port::host(host), row.gid, row.home))
     }
 
-    /// Everything the owner and the grantees of a vma may do with it.
+    /// Returns the updates with all permissions of the owner and the grantees of a vma.
     pub(crate) fn protections(&self, base: u64, vma: &VmaRow) -> Vec<Update> {
         if vma.pending.is_some() {
             return Vec::new();
@@ -252,7 +256,7 @@ impl State {
         updates
     }
 
-    /// A vma that goes: no domain may use it any more.
+    /// Returns the updates of a vma that is freed: no domain may use it any more.
     pub(crate) fn free(&self, base: u64, vma: &VmaRow) -> Vec<Step> {
         let none = whole(base, vma.size, PermName::None);
         let own = self.own_spans(base, vma, base, vma.size);
@@ -265,14 +269,15 @@ impl State {
         steps
     }
 
-    /// True while a node that was there before joins: its translation never went away.
+    /// Returns true while a known node rejoins: its translation never went away.
     pub(crate) fn joins_again(&self, row: &NodeRow) -> bool {
         let change = row.joining.and_then(|id| self.changes.get(&id));
         change.is_some_and(|change| matches!(change.what, What::JoinNode { again: true, .. }))
     }
 }
 
-/// What a role is told of a new vma: that of an object by file is lost before anybody may read it (PROTOCOL 20.13).
+/// Returns what a role is told of a new vma. That of an object by file is lost before any host may read it
+/// (PROTOCOL 20.13).
 fn allocate(base: u64, size: u64, domain: u32, role: Role, by_file: bool) -> Vec<Step> {
     let perm = if by_file { PermName::Read } else { PermName::ReadWrite };
     let grant = protect(domain, whole(base, size, perm), size);
@@ -306,7 +311,7 @@ pub(crate) const fn whole(base: u64, len: u64, perm: PermName) -> Span {
     Span { base, len, perm }
 }
 
-/// `span` is a part of a vma of so many bytes.
+/// Builds the update for `span`, a part of a vma of this many bytes.
 pub(crate) fn protect(domain: u32, span: Span, vma_size: u64) -> Update {
     Update::Protect {
         domain: Domain(domain),
@@ -321,7 +326,8 @@ const fn live(host: u16, generation: u16) -> Update {
     Update::Live { host: HostId(host), generation }
 }
 
-/// What the numbers of regions begin with in an epoch: above all that a switch can have reached before (PROTOCOL 12.36).
+/// Returns the number with which the numbers of regions begin in an epoch: above all that a switch can have
+/// reached before (PROTOCOL 12.36).
 pub(crate) const fn newest(epoch: u64) -> Seq {
     Seq::of_epoch(epoch)
 }
@@ -331,7 +337,7 @@ pub(crate) fn session_gone(row: &SessionRow) -> Update {
 }
 
 fn queue_pair(row: &ConnectionRow) -> Update {
-    // Of a connection through the switch the switch is the peer of both ends (PROTOCOL 15.12).
+    // The switch is the peer of both ends of a connection through it (PROTOCOL 15.12).
     let (peer_qpn, peer) = match row.through {
         Some(through) => (through.to_host, Port::SWITCH),
         None => (row.qpn, Port::host(row.host)),
@@ -370,7 +376,7 @@ fn relayed_gone(through: &ThroughRow) -> Update {
     Update::ConnectionGone { to_node: Qpn::new(through.to_node) }
 }
 
-/// What node and switch are told when a connection ends.
+/// Returns what node and switch are told when a connection ends.
 pub(crate) fn connection_gone(row: &ConnectionRow) -> impl Iterator<Item = (Role, Update)> + use<> {
     let switch = row.through.map(|through| (Role::Switch, relayed_gone(&through)));
     [(Role::Node(row.node), queue_pair_gone(row))].into_iter().chain(switch)

@@ -1,7 +1,8 @@
-//! What a role has still to be told: a queue of numbered batches, one outstanding at a time (PROTOCOL 8.19).
+//! Queues of updates that a role has still to be told: numbered batches, one outstanding at a time (PROTOCOL
+//! 8.19).
 //!
-//! The head of a queue that is not held is *sent*: its bytes never change until it is answered, also across a restart of the
-//! control plane, because a role that already applied it answers by number alone.
+//! The head of a queue that is not held is *sent*: its bytes never change until it is answered, even across a
+//! restart of the control plane, because a role that already applied it answers by number alone.
 
 use crate::record::LoggedUpdate;
 use alloc::collections::VecDeque;
@@ -9,28 +10,29 @@ use alloc::vec::Vec;
 use farmem_wire::message::Updates;
 use serde::{Deserialize, Serialize};
 
-/// The updates for one role, from its join on.
+/// The updates for one role since its join.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Queue {
     pub(crate) reach: Reach,
-    /// The number of the head; of the next batch when there is none.
+    /// Number of the head, or of the next batch when there is none.
     pub(crate) seq: u64,
     /// Updates added since the role fell silent.
     pub(crate) missed: u32,
     batches: VecDeque<Batch>,
-    /// The head is new in this step and no frame with it has left. Never set between steps.
+    /// True if the head is new in this step and no frame with it has left. Never set between steps.
     #[serde(skip)]
     fresh: bool,
 }
 
-/// Whether a role can be waited for.
+/// Whether changes can wait for a role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Reach {
-    /// It joins: it gets nothing before its join is answered, since only the answer tells it its endpoint.
+    /// The role joins. It gets nothing before its join is answered, since only the answer tells it its
+    /// endpoint.
     Held,
-    /// It answers.
+    /// The role answers.
     Ready,
-    /// It has not answered for long; the head is still sent, slowly.
+    /// The role has not answered for long. The head is still sent, slowly.
     Silent,
 }
 
@@ -38,42 +40,42 @@ pub(crate) enum Reach {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Batch {
     pub(crate) entries: Vec<Entry>,
-    /// Their bytes.
+    /// Length of the updates in bytes.
     pub(crate) len: usize,
 }
 
-/// What became of a batch.
+/// Result of a batch.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) applied: Vec<Entry>,
     pub(crate) refused: Option<Entry>,
-    /// Behind the refused one, so not applied, and given up meanwhile.
+    /// Updates behind the refused one, so not applied, that were withdrawn meanwhile.
     pub(crate) dropped: Vec<Entry>,
 }
 
-/// One update and what hangs on it.
+/// One update and its bookkeeping.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) told: LoggedUpdate,
-    /// What takes it back. `None`: it must not be refused.
+    /// Updates that roll it back. `None` means that it must not be refused.
     pub(crate) undo: Option<Vec<LoggedUpdate>>,
-    /// The change it belongs to.
+    /// The change to which it belongs.
     pub(crate) change: Option<u64>,
-    /// The change waits for its answer.
+    /// True if the change waits for its answer.
     pub(crate) waited: bool,
-    /// The change was given up while this was on its way: if it is applied, it is taken back.
+    /// True if the change was rolled back while this was in flight: if it is applied, it is rolled back.
     pub(crate) withdrawn: bool,
 }
 
 impl Entry {
-    /// An update that belongs to no change and must not be refused.
+    /// Creates an update that belongs to no change and must not be refused.
     pub(crate) const fn plain(told: LoggedUpdate) -> Self {
         Self { told, undo: None, change: None, waited: false, withdrawn: false }
     }
 }
 
 impl Queue {
-    /// The queue of a role that joins, with all it must know.
+    /// Creates the queue of a joining role, with everything it must know.
     pub(crate) fn held(entries: impl IntoIterator<Item = Entry>) -> Self {
         let mut queue =
             Self { reach: Reach::Held, seq: 1, missed: 0, batches: VecDeque::new(), fresh: false };
@@ -81,7 +83,7 @@ impl Queue {
         queue
     }
 
-    /// The batch that is outstanding, if any.
+    /// Returns the batch that is outstanding, if any.
     pub(crate) fn outstanding(&self) -> Option<&Batch> {
         if self.reach == Reach::Held { None } else { self.batches.front() }
     }
@@ -90,7 +92,7 @@ impl Queue {
         self.batches.iter().flat_map(|batch| &batch.entries)
     }
 
-    /// Puts an update at the end, into the last batch if that has room and has not been sent.
+    /// Appends an update, to the last batch if that has room and has not been sent.
     pub(crate) fn push(&mut self, entry: Entry) {
         let len = encoded_len(&entry.told);
         let open = self.batches.len() > usize::from(self.head_sent());
@@ -111,10 +113,10 @@ impl Queue {
         }
     }
 
-    /// Takes the head's answer: `refused` is the index of the update that was refused. What was not applied and is still wanted is
-    /// the next head.
+    /// Handles the answer to the head. `refused` is the index of the refused update. Updates that were not
+    /// applied and are still wanted become the next head.
     ///
-    /// Answers `None` when nothing is outstanding or there is no such index.
+    /// Returns `None` if nothing is outstanding or there is no such index.
     pub(crate) fn answer(&mut self, refused: Option<usize>) -> Option<Answer> {
         let count = self.outstanding()?.entries.len();
         if refused.is_some_and(|index| index >= count) {
@@ -132,8 +134,8 @@ impl Queue {
         Some(Answer { applied, refused, dropped })
     }
 
-    /// Puts updates before all others: what was applied and is not wanted must be gone before anything that was decided since. Only
-    /// right behind [`Queue::answer`], when no head is on its way.
+    /// Puts updates before all others: applied updates that are not wanted must be gone before anything
+    /// decided since. Only allowed right after [`Queue::answer`], when no head is in flight.
     pub(crate) fn push_front(&mut self, entries: Vec<Entry>) {
         assert!(!self.head_sent(), "nothing overtakes a batch that was sent");
         let mut ahead = Self::held(entries).batches;
@@ -141,8 +143,8 @@ impl Queue {
         self.batches = ahead;
     }
 
-    /// Gives up the updates of `change` that can be taken back: those not sent are removed, those on their way marked. Answers
-    /// how many of the removed ones the change waited for.
+    /// Withdraws the updates of `change` that can be rolled back: unsent ones are removed, those in flight
+    /// are marked. Returns for how many of the removed ones the change waited.
     pub(crate) fn withdraw(&mut self, change: u64) -> u32 {
         let skip = usize::from(self.head_sent());
         for entry in self.batches.iter_mut().take(skip).flat_map(|batch| &mut batch.entries) {
@@ -164,20 +166,20 @@ impl Queue {
         unwaited
     }
 
-    /// No change waits for this role any more.
+    /// Marks the role as silent: no change waits for it any more.
     pub(crate) fn fall_silent(&mut self) {
         self.reach = Reach::Silent;
         self.missed = 0;
         self.batches.iter_mut().flat_map(|batch| &mut batch.entries).for_each(|entry| entry.waited = false);
     }
 
-    /// The role's join was answered: its head goes out.
+    /// Releases the queue after the role's join was answered: its head goes out.
     pub(crate) fn release(&mut self) {
         self.reach = Reach::Ready;
         self.fresh = true;
     }
 
-    /// The end of a step: whatever is at the head leaves now.
+    /// Ends a step: the head leaves now.
     pub(crate) fn settle(&mut self) {
         self.fresh = false;
     }
@@ -186,7 +188,7 @@ impl Queue {
         self.reach != Reach::Held && !self.fresh && !self.batches.is_empty()
     }
 
-    /// What is wrong with this queue, if anything is.
+    /// Returns what is wrong with this queue, if anything is.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         for batch in &self.batches {
             let len: usize = batch.entries.iter().map(|entry| encoded_len(&entry.told)).sum();
@@ -205,7 +207,7 @@ impl Queue {
 }
 
 impl Batch {
-    /// Appends the updates' bytes; answers how many updates.
+    /// Appends the bytes of the updates and returns how many updates there are.
     pub(crate) fn emit(&self, bytes: &mut Vec<u8>) -> u16 {
         let mut count = 0;
         for entry in &self.entries {

@@ -1,4 +1,4 @@
-//! Who has what: hosts, domains and allocations, with the time that is left to each (PROTOCOL 8.63).
+//! Usage: hosts, domains and allocations, with the time that is left to each (PROTOCOL 8.63).
 
 use crate::Control;
 use crate::api::{ApiError, DomainUse, ErrorCode, HostUse, ProcessUse, RackUsage, VmaUse};
@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use farmem_machine::Duration;
 
 impl Control {
-    /// Who has what.
+    /// Returns the usage of the rack.
     pub(crate) fn usage(&self) -> RackUsage {
         let there = self.state.hosts.iter().filter(|(_, row)| row.present);
         let of_objects: BTreeSet<u64> = self.state.objects.values().filter_map(|row| row.base).collect();
@@ -36,7 +36,7 @@ impl Control {
         }
     }
 
-    /// Bytes that a domain may still allocate (PROTOCOL 8.72).
+    /// Returns how many bytes a domain may still allocate (PROTOCOL 8.72).
     pub(crate) fn room_of(&self, domain: u32) -> u64 {
         let most = self.config.bounds.domain_memory_max;
         if most == u64::MAX {
@@ -46,7 +46,7 @@ impl Control {
         most.saturating_sub(its.map(|vma| vma.size).sum())
     }
 
-    /// What is said to who asks for more than that.
+    /// Returns the error for a request beyond that limit.
     pub(crate) fn over_its_limit(&self, domain: u32, more: u64) -> ApiError {
         let (most, room) = (self.config.bounds.domain_memory_max, self.room_of(domain));
         let message = format!(
@@ -56,7 +56,8 @@ impl Control {
         error(ErrorCode::OutOfMemory, message, remedy)
     }
 
-    /// One pass over each table: whoever may ask at all may ask again and again, of a rack in which all are full.
+    /// Makes one pass over each table: any client that may ask may do so again and again, in a rack in which
+    /// all tables are full.
     fn host_uses<'a>(&self, there: impl Iterator<Item = (&'a u16, &'a HostRow)>) -> BTreeMap<u16, HostUse> {
         let none = |(&host, row): (&u16, &HostRow)| {
             let row = HostUse {

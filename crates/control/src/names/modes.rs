@@ -1,8 +1,9 @@
-//! Who may have an object open beside whom: coherent spaces share it, hosts that cache without a directory read it together, or one writes it (PROTOCOL 8.53
-//! to 8.58, SODA III).
+//! Open modes: coherent spaces share an object, hosts that cache without a directory read it together, or one
+//! host writes it (PROTOCOL 8.53 to 8.58, SODA III).
 //!
-//! An object without memory is a lock, for all memory of its domain (8.57). All hosts that have an object open have it in the same mode, so the row has one. What a host that is gone had to write is kept from others until no memory
-//! node takes WRITEs of that host any more.
+//! An object without memory is a lock for all memory of its domain (8.57). All hosts that have an object open
+//! have it in the same mode, so the row has one mode. An object that a departed host had open to write is
+//! kept from others until no memory node accepts WRITEs of that host any more.
 
 use crate::Control;
 use crate::api::{ApiError, ErrorCode, ObjectInfo, OpenMode};
@@ -17,11 +18,11 @@ use alloc::vec::Vec;
 use farmem_machine::Port;
 use farmem_wire::message::Update;
 
-/// Hosts that a refusal names, at most.
+/// Maximum number of hosts that a refusal names.
 const NAMED_MAX: usize = 4;
 
 impl Control {
-    /// The host has the object open in this mode from now on, if it may.
+    /// Opens the object for the host in this mode, if that is allowed.
     pub(super) fn held(
         &self,
         object: u64,
@@ -46,7 +47,7 @@ impl Control {
         Ok(Decision::Keep(Line::Object { object, row: Some(row) }, answer))
     }
 
-    /// The mode in which a host that asks for `mode` has the object.
+    /// Returns the mode in which a host that asks for `mode` gets the object.
     fn admitted(
         &self,
         object: u64,
@@ -108,7 +109,7 @@ impl Control {
 }
 
 impl ObjectRow {
-    /// An object that nobody has open yet.
+    /// Creates an object that no host has open yet.
     pub(super) const fn new(domain: u32, name: String) -> Self {
         Self {
             domain,
@@ -121,7 +122,7 @@ impl ObjectRow {
         }
     }
 
-    /// A host has it open no more.
+    /// Closes the object for a host.
     pub(super) fn let_go(&mut self, host: u16) {
         self.hosts.retain(|&its| its != host);
         if self.hosts.is_empty() {
@@ -129,7 +130,7 @@ impl ObjectRow {
         }
     }
 
-    /// What is wrong with who has it open, if anything is.
+    /// Returns what is wrong with the hosts of the object, if anything is.
     pub(super) fn mode_fault(&self) -> Option<&'static str> {
         let ascending = |hosts: &[u16]| hosts.is_sorted_by(|a, b| a < b);
         if !ascending(&self.hosts) || !ascending(&self.ended) {
@@ -147,8 +148,9 @@ impl ObjectRow {
 }
 
 impl State {
-    /// The host's life ends: it has nothing open any more. What it had to write is kept from others until nobody lets it write any more (PROTOCOL 8.56); so is what those had for
-    /// whom it acted.
+    /// Ends the host's incarnation: nothing is open at the host any more. Objects that the host had open to
+    /// write are kept from others until no role lets the host write (PROTOCOL 8.56). The same holds for the
+    /// objects of the hosts for which it acted.
     pub(crate) fn end_objects(&mut self, host: u16) {
         let acted =
             self.hosts.get_mut(&host).map(|row| core::mem::take(&mut row.acts_for)).unwrap_or_default();
@@ -170,13 +172,14 @@ impl State {
         }
     }
 
-    /// The host's lease is over: what it shared it has to hold again.
+    /// Closes the shared objects of a host whose lease is over. The host has to hold them again.
     pub(crate) fn close_shared(&mut self, host: u16) {
         let shared = self.objects.values_mut().filter(|row| row.mode.is_shared());
         shared.for_each(|row| row.let_go(host));
     }
 
-    /// Lets others have what hosts that are gone had to write, once nobody lets these write any more (PROTOCOL 8.56).
+    /// Releases the objects that departed hosts had open to write, once no role lets those hosts write any
+    /// more (PROTOCOL 8.56).
     pub(crate) fn release_objects(&mut self) {
         let kept: Vec<u64> =
             self.objects.iter().filter(|(_, row)| !row.ended.is_empty()).map(|(&object, _)| object).collect();
@@ -189,8 +192,9 @@ impl State {
         }
     }
 
-    /// Who has not said that it took back what a host's earlier life could write an object by: its connections at the memory nodes of the object, its sessions at the
-    /// switch. These are still to be told, or must join again.
+    /// Returns the roles that have not confirmed the removal of what a host's earlier incarnation could write
+    /// an object by: its connections at the memory nodes of the object, and its sessions at the switch. These
+    /// roles are still to be told, or must rejoin.
     fn roles_that_hear(&self, row: &ObjectRow, host: u16) -> impl Iterator<Item = Role> {
         let gone = Update::PeerGone { port: Port::host(host).0 };
         let bases = self.memory_of(row);
@@ -202,7 +206,8 @@ impl State {
         })
     }
 
-    /// The vmas that who has an object to write may write by it: its own; of a lock all of its domain (PROTOCOL 8.57).
+    /// Returns the vmas that a host with the object open to write may write: the object's own vma, or for a
+    /// lock all vmas of its domain (PROTOCOL 8.57).
     fn memory_of(&self, row: &ObjectRow) -> Vec<u64> {
         match row.base {
             Some(base) => Vec::from([base]),
@@ -213,7 +218,7 @@ impl State {
         }
     }
 
-    /// How people call a host.
+    /// Returns a host's title for messages to people.
     fn host_title(&self, host: u16) -> String {
         match self.hosts.get(&host) {
             Some(row) => format!("host {host} ({}, generation {})", row.name, row.generation),

@@ -1,4 +1,5 @@
-//! Of objects by file: what they are, what they are to be, and what came of that (PROTOCOL 20.14).
+//! Rows of objects by file: the objects, their next stage, and the results of loads and saves (PROTOCOL
+//! 20.14).
 
 use crate::api::FileStage;
 use alloc::string::String;
@@ -8,23 +9,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct FileRow {
     pub(crate) node: u16,
-    /// The first byte of its vma.
+    /// The first byte of the object's vma.
     pub(crate) base: u64,
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     pub(crate) length: u64,
-    /// Its name at the node.
+    /// Name of the file at the node.
     pub(crate) file: String,
     pub(crate) stage: FileStage,
-    /// The latest load or save: the number of the change that led to it.
+    /// The latest load or save: the number of its change.
     pub(crate) task: u64,
-    /// The file's, when it was loaded or saved; 0: any will do.
+    /// The file's stamp when it was loaded or saved, or 0 if any stamp will do.
     pub(crate) stamp: u64,
     /// Why the latest load or save failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fault: Option<FaultRow>,
 }
 
-/// What an object by file is to be next.
+/// The next stage of an object by file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum FileTurn {
     /// Open to write, at this host.
@@ -35,12 +36,12 @@ pub(crate) enum FileTurn {
     Save,
 }
 
-/// What came of a load or a save.
+/// Result of a load or a save.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum FileEnd {
-    /// It is done, and the file has this stamp.
+    /// The task succeeded, and the file has this stamp.
     Done { stamp: u64 },
-    /// It failed.
+    /// The task failed.
     Failed(FaultRow),
 }
 

@@ -8,7 +8,8 @@ fn region() -> Region {
 
 const DEAD: HostSet = HostSet::only(HostId(1));
 
-/// The order of things: no node is swept before all hosts have given up, nothing is free before all nodes are swept.
+/// Order of the steps: no node is swept before all hosts have given up the region, and nothing is free before
+/// all nodes are swept.
 #[test]
 fn hosts_then_nodes_then_the_region_is_free() {
     let mut reset = Reset::new(region(), 2);
@@ -23,7 +24,7 @@ fn hosts_then_nodes_then_the_region_is_free() {
     assert_eq!(reset.stage(), Stage::Ended(Seq(5)));
 }
 
-/// The switch is started again while nodes are swept: under the older number a host may have written since.
+/// The switch restarts while nodes are swept. Under the older number a host may have written since.
 #[test]
 fn a_reset_that_began_anew_sweeps_again() {
     let mut reset = Reset::new(region(), 1);

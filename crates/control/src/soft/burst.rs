@@ -1,22 +1,23 @@
-//! How fast the Loads of an image leave (PROTOCOL 13.8).
+//! Pacing of the Loads of an image (PROTOCOL 13.8).
 
 use super::{SOFT_BURST, SOFT_PACE, SOFT_WINDOW};
 use farmem_machine::Instant;
 
-/// The Loads of a [`SOFT_PACE`].
+/// The Loads of one [`SOFT_PACE`].
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Burst {
-    /// Loads that may still be sent of it.
+    /// Loads of this burst that may still be sent.
     pub(super) left: u32,
-    /// When the next one may begin; none before the first Load.
+    /// When the next burst may begin, or none before the first Load.
     pub(super) next: Option<Instant>,
-    /// There is something to be sent then.
+    /// True if there is something to send then.
     pub(super) waits: bool,
 }
 
 impl Burst {
-    /// True when a Load may be sent now: then it counts. A burst that waited and begins late has the Loads of the paces that it missed, up to a window: a busy machine
-    /// wakes the control plane late, and the image is to stand in time.
+    /// Returns true if a Load may be sent now, and counts it. A burst that waited and begins late has the
+    /// Loads of the missed paces, up to a window: a busy machine wakes the control plane late, and the image
+    /// should be active in time.
     pub(super) fn takes(&mut self, now: Instant) -> bool {
         if self.next.is_none_or(|next| next <= now) {
             let waited = self.next.filter(|_| self.waits);

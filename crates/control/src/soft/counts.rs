@@ -1,8 +1,9 @@
-//! What the tables of a section counted, read from the switch part by part (PROTOCOL 13.17, 13.18).
+//! Counters of the tables of a section, read from the switch part by part (PROTOCOL 13.17, 13.18).
 //!
-//! One section is read at a time. The first part says of which image the counters are and how many there are; the others are asked for that image, a
-//! window at once, and each question is sent again until it is answered. When another image stands meanwhile it begins anew: counters of two images
-//! are never put together.
+//! One section is read at a time. The first part names the image of the counters and their number. The other
+//! parts are requested for that image, a window at once, and each question is repeated until it is answered.
+//! When another image becomes active meanwhile, the reading restarts: counters of two images are never
+//! combined.
 
 use super::SOFT_WINDOW;
 use crate::api::{ApiError, Base64, ErrorCode, SoftCounted, SoftCounts};
@@ -19,13 +20,13 @@ use farmem_transport::image::SectionKey;
 use farmem_wire::message::{Count, Counts, SOFT_COUNTS_MAX, SoftBody};
 use farmem_wire::{Domain, RequestId};
 
-/// Times a reading begins anew because another image stands.
+/// How often a reading may restart because another image became active.
 pub const COUNTS_ANEW_MAX: u32 = 8;
 
-/// Who wants counters, and what has come of them.
+/// Requests for counters, and the reading in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Counting {
-    /// In order; the first is being read.
+    /// Requests in order. The first is being read.
     asked: VecDeque<(u64, SectionKey)>,
     reading: Option<Reading>,
     due: Option<Instant>,
@@ -34,18 +35,18 @@ pub(crate) struct Counting {
 /// Counters that are being read.
 #[derive(Debug, Default)]
 struct Reading {
-    /// Life of the switch, epoch of the image and edition of the section.
+    /// Incarnation of the switch, epoch of the image and edition of the section.
     of: Option<(u16, u64, u64)>,
     bytes: Vec<u8>,
-    /// Parts that have not come.
+    /// Parts that have not arrived.
     missing: usize,
-    /// The first part that was not asked for.
+    /// The first part that was not requested.
     next: usize,
-    /// Questions that are open, and for which part each is.
+    /// Open questions, and the part of each.
     open: BTreeMap<RequestId, usize>,
-    /// Times that nothing was heard since the last part.
+    /// Timeouts since the last part.
     idle: u32,
-    /// Times that it began anew.
+    /// How often the reading restarted.
     anew: u32,
 }
 
@@ -54,7 +55,7 @@ impl Counting {
         self.due
     }
 
-    /// Requests that are not answered.
+    /// Returns the number of unanswered requests.
     pub(crate) fn waiting(&self) -> usize {
         self.asked.len()
     }
@@ -72,7 +73,7 @@ impl Reading {
         (self.bytes.len() / 4).div_ceil(SOFT_COUNTS_MAX)
     }
 
-    /// The bytes of a part.
+    /// Returns the bytes of a part.
     fn part(&mut self, part: usize) -> &mut [u8] {
         let first = (4 * SOFT_COUNTS_MAX * part).min(self.bytes.len());
         let end = (first + 4 * SOFT_COUNTS_MAX).min(self.bytes.len());
@@ -92,7 +93,7 @@ impl Control {
         self.counting.asked.push_back((ticket, key));
     }
 
-    /// Asks for what is to be asked for, and again for what was not answered.
+    /// Requests the due parts, and repeats unanswered requests.
     pub(super) fn see_to_counts(&mut self, out: &mut Actions) {
         if self.counting.asked.is_empty() {
             self.counting.due = None;
@@ -100,7 +101,7 @@ impl Control {
         }
         match self.state.reach(self.soft.target) {
             Some(Reach::Ready | Reach::Silent) => {}
-            // It joins, and is asked then.
+            // A joining switch is asked after its join.
             Some(Reach::Held) => {
                 self.counting.due = None;
                 return;
@@ -110,7 +111,7 @@ impl Control {
         let is_due = self.counting.due.is_none_or(|due| due <= self.now);
         match self.counting.reading.take() {
             None => self.begin_counting(0, out),
-            // A switch that started again has counted nothing of what was read.
+            // A restarted switch has lost the counters that were read.
             Some(reading)
                 if reading.of.is_some_and(|(life, ..)| life != self.state.generation(self.soft.target)) =>
             {
@@ -150,7 +151,7 @@ impl Control {
         reading.open.insert(token, part);
     }
 
-    /// Takes what the switch says; true when it was asked for.
+    /// Handles the switch's answer. Returns true if it was asked for.
     pub(super) fn counts(&mut self, token: RequestId, counts: &Counts<'_>, out: &mut Actions) -> bool {
         let Some(mut reading) = self.counting.reading.take() else { return false };
         let Some(part) = reading.open.remove(&token) else {
@@ -180,7 +181,7 @@ impl Control {
         let first = part * SOFT_COUNTS_MAX;
         let into = reading.part(part);
         if counts.from as usize != first || counts.counters.len() != into.len() {
-            // It is asked for again when it is due.
+            // The part is requested again when it is due.
             reading.open.insert(token, part);
             self.counting.reading = Some(reading);
             return false;
@@ -213,7 +214,7 @@ impl Control {
         not_found(message, "publish it: `farmem index agent` does")
     }
 
-    /// The first who asked is answered, and the next one's turn has come.
+    /// Answers the first request and moves on to the next.
     fn counted(&mut self, result: Result<SoftCounted, ApiError>, out: &mut Actions) {
         (self.counting.reading, self.counting.due) = (None, None);
         if let Some((ticket, _)) = self.counting.asked.pop_front() {

@@ -1,7 +1,9 @@
-//! Who published what: the sections of all domains, the image that they make together, and who waits for it (PROTOCOL 13.10, 13.16).
+//! Published sections: the sections of all domains, the image that they make together, and the callers that
+//! wait for it (PROTOCOL 13.10, 13.16).
 //!
-//! A change is of one domain and leaves what others published. It waits while an image is loading, so that two domains which publish in turn do not
-//! keep each other from it; then one image is made of all that changed meanwhile. A session that ends takes back what was published over it.
+//! A change concerns one domain and leaves what others published. It waits while an image is loading, so that
+//! two domains which publish in turn do not keep each other from it. Then one image is made of everything
+//! that changed meanwhile. The end of a session withdraws what was published over it.
 
 use super::{Stage, Wanted};
 use crate::api::{self, ApiError, Base64, ErrorCode, SoftClear, SoftLoad, SoftLoaded, SoftRead, SoftSection};
@@ -18,39 +20,40 @@ use farmem_transport::image::{Image, SECTIONS_MAX, SectionKey, image_len};
 use farmem_wire::message::SOFT_IMAGE_MAX;
 use farmem_wire::{Domain, ProgramHash, VirtAddr};
 
-/// What was published under a key.
+/// The content that was published under a key.
 #[derive(Clone, Debug)]
 pub(super) struct Section {
     bytes: Arc<[u8]>,
-    /// The session over which it was: the switch's queue pair. None: the control plane says it itself.
+    /// The session over which the section was published: the switch's queue pair. None for a section of the
+    /// control plane itself.
     session: Option<u32>,
-    /// Of a tree: the traversals that its tables are for.
+    /// For a tree: the traversals that its tables are for.
     programs: Vec<ProgramHash>,
 }
 
-/// All that is published.
+/// All published sections.
 pub(super) type Sections = BTreeMap<SectionKey, Section>;
 
-/// What one request changes of that.
+/// Change that one request makes to the published sections.
 #[derive(Debug)]
 pub(crate) struct Edit {
     put: Vec<(SectionKey, Section)>,
     drop: Vec<SectionKey>,
 }
 
-/// Who waits for what was changed to stand.
+/// A caller that waits for its change to become active.
 #[derive(Debug)]
 pub(super) struct Caller {
     ticket: u64,
-    /// The first revision that has it.
+    /// The first revision that contains the change.
     revision: u64,
-    /// What was asked for.
+    /// The keys that were changed.
     keys: Vec<SectionKey>,
-    /// Nothing was published: the answer names no epoch.
+    /// True if nothing was published, so that the answer names no epoch.
     withdraws: bool,
 }
 
-/// Bytes of the image that they make.
+/// Returns the length of the image that the sections make.
 fn len_of(sections: &Sections) -> usize {
     image_len(sections.values().map(|section| section.bytes.len())).unwrap_or(usize::MAX)
 }
@@ -61,7 +64,7 @@ fn image_of(sections: &Sections) -> Image {
     Image::of(&parts).expect("number and length of the sections were looked at")
 }
 
-// What is asked.
+// Requests.
 impl Control {
     pub(crate) fn soft_load(&mut self, call: &SoftLoad) -> Decided<SoftLoad> {
         if call.sections.is_empty() {
@@ -131,7 +134,7 @@ impl Control {
         Ok(Decision::Reply(SoftSection { kind, id, bytes: Base64(section.bytes.to_vec()) }))
     }
 
-    /// The session of a host in a domain.
+    /// Returns the session of a host in a domain.
     fn session_of(&self, host: u16, domain: u32) -> Result<u32, ApiError> {
         self.host_present(host)?;
         self.domain_known(domain)?;
@@ -143,7 +146,7 @@ impl Control {
         })
     }
 
-    /// All sections have room in an image once this is changed.
+    /// Checks that all sections fit in an image after this change.
     fn has_room(&self, domain: Domain, edit: &Edit) -> Result<(), ApiError> {
         let mut sections = self.soft.sections.clone();
         sections.extend(edit.put.iter().cloned());
@@ -174,7 +177,8 @@ impl Control {
     }
 }
 
-/// What a section of a tree must be (PROTOCOL 13.13): looked at here, so that one that is none is refused to who published it.
+/// Checks a section of a tree (PROTOCOL 13.13) before it is published, so that an invalid section is refused
+/// to its publisher.
 fn tree_programs(id: u64, bytes: &[u8]) -> Result<Vec<ProgramHash>, ApiError> {
     let checked = TreeTables::parse(bytes).and_then(|tables| {
         let root = tables.root();
@@ -188,21 +192,22 @@ fn tree_programs(id: u64, bytes: &[u8]) -> Result<Vec<ProgramHash>, ApiError> {
     })
 }
 
-/// What there is one of, whatever is published.
+/// The key of the routes, of which there is one section whatever is published.
 const WAYS: SectionKey = SectionKey { domain: Domain(0), kind: WAYS_KIND, id: 0 };
 
 impl super::Soft {
-    /// Bytes of an image that the switch has room for, as far as it is known.
+    /// Returns how long an image the switch has room for, as far as it is known.
     fn room(&self) -> usize {
         self.room.unwrap_or(SOFT_IMAGE_MAX) as usize
     }
 
-    /// The epoch of what stands in the present life of the switch, as far as it is known; else 0.
+    /// Returns the epoch of the active image in the present incarnation of the switch, as far as it is known,
+    /// else 0.
     pub(crate) fn standing_epoch(&self) -> u64 {
         self.stands.as_ref().map_or(0, |(epoch, _)| *epoch)
     }
 
-    /// The trees that the switch has tables of, each with its programs.
+    /// Returns the trees of which the switch has tables, each with its programs.
     pub(crate) fn led_trees(&self) -> Vec<LedTree> {
         let sections = self.stands.iter().flat_map(|(_, sections)| sections);
         let trees = sections.filter(|(key, _)| key.kind == SECTION_KIND);
@@ -215,9 +220,9 @@ impl super::Soft {
     }
 }
 
-// What is done about it.
+// Actions.
 impl Control {
-    /// Changes what is published; who asked is answered when it stands.
+    /// Changes the published sections. The caller is answered when the change is active.
     pub(super) fn edit_sections(&mut self, ticket: u64, edit: Edit, out: &mut Actions) {
         let keys: Vec<SectionKey> =
             edit.put.iter().map(|(key, _)| *key).chain(edit.drop.iter().copied()).collect();
@@ -250,7 +255,7 @@ impl Control {
         }
     }
 
-    /// What the switch at hand is told of the others, as it is now.
+    /// Publishes the present routes to the other switches for the switch at hand.
     pub(super) fn publish_ways(&mut self, out: &mut Actions) {
         let target = self.soft.target;
         let is_restored = self.restored.get(&target) == Some(&self.state.generation(target));
@@ -262,7 +267,7 @@ impl Control {
             return;
         }
         let section = |bytes| Section { bytes: Arc::from(bytes), session: None, programs: Vec::new() };
-        // What domains published comes first: without ways look-ups begin where the rack's switch knows.
+        // The sections of domains come first: without routes look-ups begin where the rack's switch knows.
         let put = ways.map(|bytes: Vec<u8>| (WAYS, section(bytes))).filter(|(key, section)| {
             let mut sections = self.soft.sections.clone();
             sections.insert(*key, section.clone());
@@ -271,13 +276,14 @@ impl Control {
         let drop = if put.is_none() { Vec::from([WAYS]) } else { Vec::new() };
         let before = self.soft.revision;
         self.change_sections(Edit { put: put.into_iter().collect(), drop }, out);
-        // Nothing new is no image: that it stands would be reason to look at the ways again, and so on for ever.
+        // Without a change there is no new image: its activation would be reason to look at the routes again,
+        // and so on for ever.
         if self.soft.revision != before {
             self.begin_image();
         }
     }
 
-    /// What was published over sessions that have ended is withdrawn.
+    /// Withdraws what was published over sessions that have ended.
     pub(super) fn withdraw_orphans(&mut self, out: &mut Actions) {
         let sessions: BTreeSet<u32> =
             self.soft.sections.values().filter_map(|section| section.session).collect();
@@ -293,8 +299,8 @@ impl Control {
         self.begin_image();
     }
 
-    /// Begins with an image of what is published now, unless one is loading: that one stands first. Where there is nothing new the switch is asked
-    /// what it has: what stood may not any more.
+    /// Begins to load an image of the published sections, unless one is loading, which becomes active first.
+    /// Without any change the switch is asked what it has, because the active image may be gone.
     pub(super) fn begin_image(&mut self) {
         let soft = &mut self.soft;
         match &mut soft.wanted {
@@ -310,11 +316,12 @@ impl Control {
                 *wanted = Some(Wanted::new(image_of(&sections), sections, soft.revision));
             }
         }
-        // An answer to an earlier question may not know of a flip that is on its way.
+        // An answer to an earlier question may not reflect a flip that is in flight.
         soft.forget_questions();
     }
 
-    /// An image stands: who waits for what it has is told, and what came meanwhile is begun with.
+    /// Records that an image is active: the callers that wait for it are answered, and the changes made
+    /// meanwhile are loaded next.
     pub(super) fn stands(&mut self, out: &mut Actions) {
         let soft = &mut self.soft;
         let Some(wanted) = &mut soft.wanted else { return };
@@ -324,7 +331,7 @@ impl Control {
         let (epoch, revision, is_empty) = (wanted.epoch, wanted.revision, wanted.image.is_empty());
         (soft.stood, soft.flip, soft.idle) = (None, None, 0);
         if is_empty {
-            // A switch that starts again has no section either.
+            // A restarted switch has no section either.
             soft.wanted = None;
         }
         let told = soft.callers.extract_if(.., |caller| caller.revision <= revision);
@@ -337,7 +344,7 @@ impl Control {
         }
     }
 
-    /// The switch does not take what was wanted: what stood last is published again, and nothing else.
+    /// Handles an image that the switch refuses: the last active image is published again, and nothing else.
     pub(super) fn refused(&mut self, why: ApiError, out: &mut Actions) {
         out.note(crate::Note::SoftRefused);
         self.tell_callers(&Err(why), out);

@@ -1,4 +1,5 @@
-//! Images of several switches: the rack's, and those of the index (PROTOCOL 16.3). Each has its own soft state, and one at a time is at hand.
+//! Images of several switches: the rack's switch and the index switches (PROTOCOL 16.3). Each has its own
+//! soft state, and one at a time is at hand.
 
 use super::{Counting, Soft};
 use crate::record::Role;
@@ -7,7 +8,8 @@ use alloc::vec::Vec;
 use core::mem;
 
 impl Control {
-    /// Has `act` see the soft state of this switch as the one at hand: outside of it that is the rack's.
+    /// Runs `act` with the soft state of this switch at hand. Otherwise the state of the rack's switch is at
+    /// hand.
     pub(crate) fn on_target<T>(&mut self, role: Role, act: impl FnOnce(&mut Self) -> T) -> T {
         self.at_hand(role, |control| {
             control.soft.touched = true;
@@ -28,14 +30,15 @@ impl Control {
         result
     }
 
-    /// Soft state and counters of all switches.
+    /// Iterates over soft state and counters of all switches.
     pub(crate) fn all_soft(&self) -> impl Iterator<Item = (&Soft, &Counting)> {
         let of_index = self.index_soft.values().map(|(soft, counting)| (soft, counting));
         core::iter::once((&self.soft, &self.counting)).chain(of_index)
     }
 
-    /// What time, and members that came or went, mean for the images of all switches. Of those of the index only the ones that this event may mean
-    /// something for are looked at: nothing but the state, the time and what is said of an image changes what is to be done.
+    /// Updates the images of all switches after time has passed and members have come or gone. An index
+    /// switch is only checked if this event can concern it: nothing but the state, the time and messages
+    /// about an image changes what is to be done.
     pub(crate) fn see_to_images(&mut self, out: &mut Actions) {
         let all = mem::take(&mut self.state_changed);
         if all {
@@ -44,7 +47,8 @@ impl Control {
         let due = mem::take(&mut self.ways_due);
         let is_meant = |index: u16| all || due || self.is_to_be_seen(index);
         let index = self.state.index.keys().copied().filter(|&index| is_meant(index)).map(Role::Index);
-        // What stands at the core changes what the rack's switch is told, so that one is last.
+        // The active image at the core changes what the rack's switch is told, so the rack's switch comes
+        // last.
         let roles: Vec<Role> = index.chain([Role::Switch]).collect();
         for role in roles {
             self.at_hand(role, |control| {
@@ -61,7 +65,8 @@ impl Control {
         }
     }
 
-    /// Of the image of this switch of the index something was said in this event, or is to be done by now.
+    /// Returns true if this event reported something about the image of this index switch, or an action for
+    /// it is due.
     fn is_to_be_seen(&self, index: u16) -> bool {
         self.index_soft.get(&index).is_some_and(|(soft, counting)| {
             let due = soft.due().into_iter().chain(counting.due()).min();
@@ -69,7 +74,7 @@ impl Control {
         })
     }
 
-    /// A switch of the index that left has no image, and nobody waits for one.
+    /// Drops the images of index switches that left, and the requests that wait for them.
     fn forget_images(&mut self, out: &mut Actions) {
         let gone = self.index_soft.keys().filter(|index| !self.state.index.contains_key(index));
         for index in gone.copied().collect::<Vec<_>>() {
@@ -80,7 +85,7 @@ impl Control {
                 control.give_up_counting("left", out);
             });
             self.index_soft.remove(&index);
-            // Its number's next life is counted from 1 again.
+            // The next incarnation of this number is counted from 1 again.
             self.restored.remove(&role);
         }
     }

@@ -12,9 +12,10 @@ struct Write {
     page: u64,
 }
 
-/// A directory whose regions are all I or M: what each region's last writer holds.
+/// Counts false invalidations in a directory whose regions are all I or M, so that each region has the pages
+/// of its last writer.
 ///
-/// Pages that a writer loses although another page was asked for are falsely invalidated.
+/// Pages that a writer loses although another page was requested are falsely invalidated.
 fn false_invalidations(splitting: &Splitting, history: &[Write]) -> BTreeMap<u64, u64> {
     let mut held: BTreeMap<u64, (u8, BTreeSet<u64>)> = BTreeMap::new();
     let mut counts = BTreeMap::new();
@@ -41,13 +42,13 @@ fn touched(slots: usize, initial: u64, history: &[Write]) -> Splitting {
     splitting
 }
 
-/// All memory is one vma.
+/// Treats all memory as one vma.
 fn one_vma(_: Region) -> bool {
     true
 }
 
 fn histories(hosts: u8, blocks: u64, len: usize) -> impl Strategy<Value = Vec<Write>> {
-    // Few hot pages make regions that are worth splitting; all pages make those that are not.
+    // Few hot pages make regions that are worth splitting; all pages make regions that are not.
     let page = prop_oneof![
         0..PAGES * blocks,
         (0..blocks, 0..8_u64).prop_map(|(block, page)| block * PAGES + page * 31)
@@ -64,7 +65,7 @@ fn two_hot_neighbours_are_parted_and_nothing_else_is() {
     // Case 2 of the proof: the one region above t is halved until its two pages have a region each.
     let history: Vec<Write> = (0..100).map(|i| Write { host: i % 2, page: u64::from(i % 2) }).collect();
     let mut splitting = touched(SLOTS, REGION_MAX, &history);
-    // With c = 1 a block on its own is just at the average; c has risen when the second epoch ends.
+    // With c = 1 a block on its own is exactly at the average. c has risen when the second epoch ends.
     assert_eq!(splitting.epoch(false_invalidations(&splitting, &history), one_vma), []);
     for _ in 0..PAGES.ilog2() {
         let orders = splitting.epoch(false_invalidations(&splitting, &history), one_vma);
@@ -137,8 +138,8 @@ fn a_hole_between_small_regions_gets_one_that_fits() {
 }
 
 proptest! {
-    /// A host without a grant could freeze its neighbour's memory: whatever vmas there are and whichever regions are quiet or loud, no order
-    /// makes a region of two vmas (PROTOCOL 12.52).
+    /// A host without a grant could freeze its neighbour's memory. Whatever vmas there are, and whichever
+    /// regions are quiet or loud, no order makes a region of two vmas (PROTOCOL 12.52).
     #[test]
     fn no_region_is_merged_across_vmas(
         sizes in prop::collection::vec(0_u32..11, 1..40),
@@ -146,7 +147,7 @@ proptest! {
         noise in prop::collection::vec((any_page(), 0_u64..40), 0..30),
         slots in 8_usize..200,
     ) {
-        // Back to back, each aligned to its size.
+        // The vmas lie back to back, each aligned to its size.
         let mut vmas: BTreeMap<u64, u64> = BTreeMap::new();
         let mut next = 0_u64;
         for order in sizes {
@@ -215,7 +216,7 @@ proptest! {
             let distinct: BTreeSet<&Order> = orders.iter().collect();
             prop_assert_eq!(distinct.len(), orders.len());
             for order in orders {
-                // A directory refuses what is in a transition.
+                // A directory refuses regions that are in a transition.
                 prop_assert!(*refused.next().expect("it cycles") || splitting.carried_out(order));
                 splitting.check();
             }

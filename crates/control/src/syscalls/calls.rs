@@ -1,4 +1,4 @@
-//! What each call means: the errors of its manual page, then a plan.
+//! Planning of each call: the errors of its manual page, then a plan.
 
 use super::{AREAS_MAX, Edit, Errno, Prot, Space};
 use crate::allocate::{PAGE, VA_END, vma_size};
@@ -7,7 +7,8 @@ use alloc::vec::Vec;
 /// A memory system call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Call {
-    /// Anonymous memory, zeroed. `flags` has MAP_FIXED, MAP_FIXED_NOREPLACE or neither; then `addr` is a wish.
+    /// Anonymous, zeroed memory. `flags` has MAP_FIXED, MAP_FIXED_NOREPLACE or neither; without either,
+    /// `addr` is a hint.
     Mmap {
         addr: u64,
         len: u64,
@@ -23,7 +24,7 @@ pub(crate) enum Call {
         len: u64,
         prot: u32,
     },
-    /// Moves the end of the heap; answers where it is afterwards, moved or not, as the kernel does.
+    /// Moves the end of the heap. Returns where the end is afterwards, moved or not, as the kernel does.
     Brk {
         addr: u64,
     },
@@ -33,19 +34,21 @@ pub(crate) enum Call {
 pub(crate) const FIXED: u32 = 0x10;
 /// MAP_FIXED_NOREPLACE.
 pub(crate) const FIXED_NOREPLACE: u32 = 0x10_0000;
-/// MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MAP_POPULATE, MAP_STACK: nothing here depends on them.
+/// MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MAP_POPULATE, MAP_STACK: nothing here depends on
+/// them.
 const IGNORED: u32 = 0x1 | 0x2 | 0x20 | 0x4000 | 0x8000 | 0x2_0000;
 
-/// The memory of the rack, as far as a call must know it.
+/// View of the rack's memory as a call needs it.
 pub(crate) trait Allocator {
-    /// Where a vma of `size` bytes, a power of two, would go. `None`: no node has room.
+    /// Returns the place of a vma of `size` bytes, a power of two, or `None` if no node has room.
     fn fit(&self, size: u64) -> Option<u64>;
-    /// True when a vma of `size` bytes at `base` would be inside one node's memory and overlap no other.
+    /// Returns true if a vma of `size` bytes at `base` would be inside one node's memory and overlap no
+    /// other.
     fn is_free(&self, base: u64, size: u64) -> bool;
 }
 
-/// What comes of a call: the edits to be made, in order, and the caller's answer. A call may fail and still change something, as
-/// `mprotect` does up to a hole.
+/// Result of planning a call: the edits in order, and the caller's answer. A call may fail and still change
+/// something, as `mprotect` does up to a hole.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Plan {
     pub(crate) edits: Vec<Edit>,
@@ -53,7 +56,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What the call returns, as from the kernel: a value, or a negative error number.
+    /// Returns the result of the call as the kernel gives it: a value, or a negative error number.
     pub(crate) fn value(&self) -> i64 {
         match self.answer {
             Ok(value) => i64::try_from(value).unwrap_or(i64::MAX),
@@ -61,7 +64,7 @@ impl Plan {
         }
     }
 
-    /// Bytes of vmas that it makes.
+    /// Returns the bytes of the vmas that the plan creates.
     pub(crate) fn more(&self) -> u64 {
         let made = |edit: &Edit| match edit {
             Edit::Reserve { size, .. } => *size,
@@ -70,13 +73,13 @@ impl Plan {
         self.edits.iter().map(made).sum()
     }
 
-    /// One that changes nothing.
+    /// Creates a plan that changes nothing.
     pub(crate) const fn nothing(answer: Result<u64, Errno>) -> Self {
         Self { edits: Vec::new(), answer }
     }
 }
 
-/// A plan in the making, and the space as it would be.
+/// A plan in the making, and the space as it would be after it.
 struct Draft {
     after: Space,
     edits: Vec<Edit>,
@@ -97,7 +100,7 @@ impl Space {
         if after.pages.len() > AREAS_MAX { Plan::nothing(Err(Errno::NoMemory)) } else { plan }
     }
 
-    /// Plans a heap of at most `size` bytes for a space that begins.
+    /// Plans a heap of at most `size` bytes for a new space.
     pub(crate) fn begin(size: u64, ground: &impl Allocator) -> Plan {
         if size == 0 {
             return Plan::nothing(Ok(0));
@@ -147,8 +150,8 @@ impl Space {
         Ok(Plan { edits, answer: Ok(base) })
     }
 
-    /// Maps exactly these pages: in the space's own vmas, and where it has none in new ones. `None` when another space is there, or
-    /// no memory.
+    /// Maps exactly these pages, in the space's own vmas and, where there are none, in new ones. Returns
+    /// `None` if another space or no memory is there.
     fn map_at(&self, base: u64, end: u64, prot: Prot, ground: &impl Allocator) -> Option<Plan> {
         let mut draft = self.draft();
         let mut at = base;
@@ -229,7 +232,7 @@ impl Draft {
         Plan { edits: self.edits, answer }
     }
 
-    /// Takes the largest vmas that fit for a range that has none.
+    /// Reserves the largest vmas that fit for a range that has none.
     fn reserve(&mut self, base: u64, end: u64, ground: &impl Allocator) -> Option<()> {
         let mut at = base;
         while at < end {
@@ -243,7 +246,8 @@ impl Draft {
         Some(())
     }
 
-    /// Unmaps what is mapped in the range, and gives back the vmas in which nothing is mapped any more. The heap's stays as long as the space.
+    /// Unmaps the range, and gives back the vmas in which nothing is mapped any more. The heap's vma stays as
+    /// long as the space.
     fn unmap(&mut self, base: u64, end: u64) {
         let heap = self.after.heap.map(|heap| heap.start);
         let pieces: Vec<(u64, u64)> = self.after.pieces(base, end).collect();
@@ -268,12 +272,12 @@ impl Draft {
     }
 }
 
-/// `len` rounded up to whole pages.
+/// Rounds `len` up to whole pages.
 fn whole_pages(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(PAGE)
 }
 
-/// The end of a range whose first byte the caller insists on.
+/// Returns the end of a range whose first byte the caller fixed.
 fn fixed_end(addr: u64, len: u64) -> Result<u64, Errno> {
     if !addr.is_multiple_of(PAGE) || addr == 0 {
         return Err(Errno::Invalid);

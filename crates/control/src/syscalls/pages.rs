@@ -1,4 +1,4 @@
-//! Which pages of an address space are mapped, and how.
+//! Mapped pages of an address space, with their protection.
 
 use super::Prot;
 use crate::allocate::PAGE;
@@ -6,12 +6,12 @@ use alloc::collections::BTreeMap;
 use rangemap::RangeMap;
 use serde::{Deserialize, Serialize};
 
-/// Disjoint areas of whole pages; neighbours of one protection are one area.
+/// Disjoint areas of whole pages. Neighbours of the same protection are one area.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "Areas", into = "Areas")]
 pub(super) struct Pages(RangeMap<u64, Prot>);
 
-/// The areas as a log has them: by first byte, the end and the protection.
+/// The areas as they are in a log: by first byte, the end and the protection.
 type Areas = BTreeMap<u64, (u64, Prot)>;
 
 impl Pages {
@@ -24,18 +24,18 @@ impl Pages {
         }
     }
 
-    /// What is mapped in `base..end`: first byte, end, protection; ascending.
+    /// Iterates over the mapped areas in `base..end`: first byte, end, protection; ascending.
     pub(super) fn parts(&self, base: u64, end: u64) -> impl Iterator<Item = (u64, u64, Prot)> + '_ {
         let areas = (base < end).then(|| self.0.overlapping(base..end)).into_iter().flatten();
         areas.map(move |(area, &prot)| (area.start.max(base), area.end.min(end), prot))
     }
 
-    /// The first address from `base` on that is not mapped, at most `end`.
+    /// Returns the first address from `base` on that is not mapped, at most `end`.
     pub(super) fn mapped_until(&self, base: u64, end: u64) -> u64 {
         self.parts(base, end).fold(base, |at, (from, to, _)| if from == at { to } else { at })
     }
 
-    /// Areas.
+    /// Returns the number of areas.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -49,13 +49,13 @@ impl Pages {
 impl TryFrom<Areas> for Pages {
     type Error = &'static str;
 
-    /// A log that was tampered with may have any areas.
+    /// Checks the areas, because a log that was tampered with may have any.
     fn try_from(areas: Areas) -> Result<Self, Self::Error> {
         if areas.iter().any(|(base, (end, _))| base >= end) {
             return Err("an area is empty or ends before it begins");
         }
         let pages = Self(areas.iter().map(|(&base, &(end, prot))| (base..end, prot)).collect());
-        // What overlaps or should have been one area comes out otherwise than it went in.
+        // Areas that overlap, or should have been one area, come out otherwise than they went in.
         if Areas::from(pages.clone()) == areas {
             Ok(pages)
         } else {
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use alloc::string::ToString as _;
 
-    /// A log has the areas by first byte, as ever. Areas that [`Pages::set`] never makes are refused, by what is wrong with them.
+    /// A log has the areas by first byte. Areas that [`Pages::set`] never makes are refused with the reason.
     #[test]
     fn areas_in_a_log_are_as_they_were_made() {
         let mut pages = Pages::default();

@@ -1,5 +1,6 @@
-//! Random calls of two address spaces on one rack, beside a plain model of what Linux does: an array of pages for each space. A second model
-//! does what the edits say, as nodes would: it must come to the same pages, and no process may ever see what another left behind.
+//! Random calls of two address spaces on one rack, beside a plain model of Linux: an array of pages for each
+//! space. A second model applies the edits as nodes would. It must arrive at the same pages, and no process
+//! may ever see what another left behind.
 
 use super::calls::{FIXED, FIXED_NOREPLACE};
 use super::*;
@@ -8,10 +9,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-/// First byte and pages of the memory of two nodes, side by side; the first has no whole power of two of them.
+/// First byte and pages of the memory of two nodes, side by side. The first has no whole power of two of
+/// pages.
 const NODES: [(u64, u64); 2] = [(64 * PAGE, 23), (96 * PAGE, 32)];
 const SPACES: usize = 2;
-/// Pages of the address space that the model looks at.
+/// Pages of the address space that the model covers.
 const PAGES: usize = 160;
 
 fn index(addr: u64) -> usize {
@@ -26,9 +28,9 @@ fn pages(base: u64, len: u64) -> core::ops::Range<usize> {
 struct Rack {
     /// Vmas of all spaces: first byte, size and owner.
     vmas: BTreeMap<u64, (u64, usize)>,
-    /// What each space may do with a page.
+    /// Permission of each space for a page.
     perms: Vec<Vec<Option<Prot>>>,
-    /// Who wrote to a page since it was cleared.
+    /// The space that wrote to a page since it was cleared.
     written: Vec<Option<usize>>,
 }
 
@@ -85,7 +87,7 @@ impl Rack {
         }
     }
 
-    /// Every page that may be written is.
+    /// Writes every page that may be written.
     fn write_everywhere(&mut self) {
         for (space, perms) in self.perms.iter().enumerate() {
             for (page, perm) in perms.iter().enumerate().filter(|(_, perm)| **perm == Some(Prot::ReadWrite)) {
@@ -96,14 +98,14 @@ impl Rack {
     }
 }
 
-/// What Linux would say of one space.
+/// A model of what Linux returns for one space.
 struct Linux {
     pages: Vec<Option<Prot>>,
     heap: Option<(u64, u64, u64)>,
 }
 
 impl Linux {
-    /// The expected answer; `None` when only a place must be found, which the model does not choose.
+    /// Returns the expected answer, or `None` if only a place must be found, which the model does not choose.
     fn call(
         &mut self,
         call: &Call,
@@ -193,26 +195,26 @@ impl Linux {
         }
     }
 
-    /// The pages of a range, when the model has them all.
+    /// Returns the pages of a range if the model has them all.
     fn range(&self, base: u64, len: u64) -> Option<core::ops::Range<usize>> {
         base.checked_add(len).filter(|&end| index(end) <= self.pages.len()).map(|_| pages(base, len))
     }
 }
 
-/// True when the page is the space's own, or free and there is memory behind it.
+/// Returns true if the page is the space's own, or free with memory behind it.
 fn available(room: &Rack, space: usize, page: usize) -> bool {
     let at = page as u64 * PAGE;
     let own = room.vmas.range(..=at).next_back().filter(|(base, (size, _))| at < **base + size);
     own.map_or_else(|| room.is_free(at, PAGE), |(_, (_, owner))| *owner == space)
 }
 
-/// An address near the nodes' memory, mostly at a page.
+/// Generates an address near the nodes' memory, mostly at a page.
 fn address() -> impl Strategy<Value = u64> {
     let odd = prop_oneof![9 => Just(0u64), 1 => 1..PAGE];
     prop_oneof![1 => Just(0u64), 12 => (60u64..132, odd).prop_map(|(page, odd)| page * PAGE + odd)]
 }
 
-/// A length of up to twelve pages, sometimes none, sometimes no whole number of them.
+/// Generates a length of up to twelve pages, sometimes none, sometimes no whole number of them.
 fn length() -> impl Strategy<Value = u64> {
     prop_oneof![1 => Just(0u64), 9 => (0u64..12, 1..=PAGE).prop_map(|(pages, odd)| pages * PAGE + odd)]
 }
@@ -231,7 +233,7 @@ fn call() -> impl Strategy<Value = Call> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Any calls of two spaces: the answers are Linux's, the pages are Linux's, and no page shows what was there before.
+    /// Any calls of two spaces: answers and pages equal Linux's, and no page shows its earlier content.
     #[test]
     fn calls_do_what_linux_does(
         heaps in [0u64..6, 0u64..6],
@@ -296,7 +298,8 @@ fn a_mapping_is_one_power_of_two() {
     assert_eq!(plan.edits, [Edit::Reserve { base, size: 8 * PAGE }, map]);
 }
 
-/// `mprotect` over a hole changes what is before it and fails, as Linux does; beside it stands the count of areas that Linux would have.
+/// `mprotect` over a hole changes the pages before it and fails, as Linux does. The expected number of areas
+/// is Linux's.
 #[test]
 fn a_hole_ends_mprotect() {
     let rack = Rack::new();
@@ -313,7 +316,7 @@ fn a_hole_ends_mprotect() {
     assert_eq!(made(protect), (Err(Errno::NoMemory), 3));
 }
 
-/// Numbers at the very end of everything: no call overflows.
+/// Numbers at the very end of the address space: no call overflows.
 #[test]
 fn the_end_of_the_address_space_is_not_wrapped_around() {
     let (rack, space) = (Rack::new(), Space::default());

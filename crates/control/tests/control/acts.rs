@@ -1,5 +1,5 @@
-//! Hosts that carry out what others write (PROTOCOL 8.59): the control plane says who they are, and keeps what a host that is gone had to write from others until
-//! nobody acts for it.
+//! Hosts that carry out the WRITEs of others (PROTOCOL 8.59): the control plane lists them, and keeps the
+//! objects that a departed host had open to write from others until no host acts for it.
 
 use crate::rack::Rack;
 use farmem_control::api::*;
@@ -8,7 +8,7 @@ use farmem_machine::{Port, Rng};
 
 const MIB: u64 = 1 << 20;
 
-/// Three hosts, and an object of a page that nobody has open.
+/// Creates three hosts, and an object of a page that no host has open.
 fn rack(seed: u64) -> (Rack, u64) {
     let mut rack = Rack::new(seed);
     rack.join_switch().unwrap();
@@ -37,13 +37,14 @@ fn write(host: u16, object: u64) -> HoldObject {
     HoldObject { mode: OpenMode::Write, ..HoldObject::new(host, object) }
 }
 
-/// Whom each host acts for, as the overview says.
+/// Returns for which hosts each host acts, as the overview says.
 fn acting(rack: &mut Rack) -> Vec<(u16, Vec<(u16, u16)>)> {
     let hosts = rack.call(Overview {}).unwrap().hosts;
     hosts.into_iter().map(|row| (row.host, row.acts_for)).filter(|(_, of)| !of.is_empty()).collect()
 }
 
-/// It is said once or twice, and stands in the log; it ends when that is said, and with the host that acts, not with the one it acts for.
+/// A repeated start of acting counts once, and is in the log. Acting ends when that is requested, and with
+/// the acting host, but not with the host for which it acts.
 #[test]
 fn who_acts_for_whom_is_known() {
     let (mut rack, _) = rack(500);
@@ -68,7 +69,8 @@ fn who_acts_for_whom_is_known() {
     rack.check_log();
 }
 
-/// A life that has ended begins nothing, and nobody acts for it any more; nor for itself, nor for more lives than there may be.
+/// A host cannot begin to act for an incarnation that has ended, for itself, or for more incarnations than
+/// the limit.
 #[test]
 fn what_cannot_be_is_refused() {
     let (mut rack, _) = rack(510);
@@ -92,8 +94,9 @@ fn what_cannot_be_is_refused() {
     assert_eq!(acting(&mut rack)[0].1.len(), ACTS_MAX);
 }
 
-/// A host that writes an object is taken out of the rack, and its DPU may still carry out what it asked for. Nobody gets the object, also behind a restart of the control
-/// plane, until the DPU says that nothing of it is under way, or is taken out as well: then not before the node has heard of that.
+/// A host that writes an object is removed from the rack, and its DPU may still carry out its requests. No
+/// host gets the object, even after a restart of the control plane, until the DPU reports that nothing is in
+/// flight, or is removed as well and the node has been told.
 #[test]
 fn what_a_host_wrote_is_kept_from_others_as_long_as_somebody_acts_for_it() {
     for is_taken_out in [false, true] {

@@ -12,8 +12,9 @@ fn by_card(host: u16, domain: u32, qpn: u32, first_psn: u32) -> Connect {
     Connect { qpn: Some(qpn), first_psn: Some(first_psn), ..Connect::new(host, 1, domain) }
 }
 
-/// A card's numbers are taken as they are, told to the node, and unique at their host alone: two hosts with the same card firmware have
-/// the same ones. What is not brought is drawn. The log leads to the same state (PROTOCOL 14.1).
+/// A card's numbers are used as they are, told to the node, and unique at their host alone: two hosts with
+/// the same card firmware have the same ones. Numbers that are not supplied are drawn. The log leads to the
+/// same state (PROTOCOL 14.1).
 #[test]
 fn a_card_brings_its_own_queue_pairs() {
     let mut rack = Rack::new(71);
@@ -26,7 +27,7 @@ fn a_card_brings_its_own_queue_pairs() {
         let joined = rack.call(join).unwrap();
         assert_eq!((joined.host, joined.home.qpn, joined.home.qkey), (host.into(), qpn, 0x1111_1111));
     }
-    // The number that host 1 has for datagrams is one of host 2's for a connection.
+    // Host 1's number for datagrams is also a connection of host 2.
     for (host, qpn, psn) in [(1, 2, 0), (1, 0xff_fffe, 0xff_ffff), (1, 18, 7), (2, 2, 0), (2, 17, 9)] {
         let told = rack.call(by_card(host, domain, qpn, psn)).unwrap();
         assert_eq!((told.qpn, told.first_psn), (qpn, psn));
@@ -36,7 +37,7 @@ fn a_card_brings_its_own_queue_pairs() {
     }
     let drawn = rack.call(Connect { first_psn: Some(5), ..Connect::new(1, 1, domain) }).unwrap();
     assert!(drawn.first_psn == 5 && ![2, 17, 18].contains(&drawn.qpn));
-    // Each is taken down by host and number; the other host's stays.
+    // Each connection is removed by host and number. The other host's stays.
     rack.call(Disconnect { host: 1, qpn: 2 }).unwrap();
     assert_eq!(rack.refused(Disconnect { host: 1, qpn: 2 }).code, ErrorCode::NotFound);
     assert_eq!(rack.tables(Port::node(1)).queue_pairs.len(), 5);
@@ -46,7 +47,8 @@ fn a_card_brings_its_own_queue_pairs() {
     rack.check_log();
 }
 
-/// Numbers that no card gives, and those that the host has in use, are refused with what may be given (PROTOCOL 14.2, 14.4).
+/// Numbers that no card assigns, and those that the host uses already, are refused with the allowed values
+/// (PROTOCOL 14.2, 14.4).
 #[test]
 fn numbers_that_cannot_be_are_refused() {
     let mut rack = Rack::new(72);
@@ -85,7 +87,7 @@ fn numbers_that_cannot_be_are_refused() {
         assert!(error.message.contains(named) && error.remedy.contains("give"), "{error:?}");
     }
     assert_eq!(rack.tables(Port::node(1)).queue_pairs.len(), 1);
-    // Asked for twice at the same moment: one of the two gets it.
+    // Among two requests at the same moment, one gets the number.
     let pair = [20, 20].map(|qpn| rack.ask(by_card(1, domain, qpn, 0)));
     let got = pair.map(|ticket| rack.wait(ticket));
     assert_eq!(got.iter().filter(|answer| answer.is_ok()).count(), 1, "{got:?}");
@@ -109,7 +111,7 @@ fn every_queue_key_can_be_sent_by_a_card() {
         keys.push(rack.call(join).unwrap().home.qkey);
     }
     assert!(keys.iter().all(|&key| key != 0 && key < 1 << 31), "{keys:x?}");
-    // Drawn: so many are not all in the lower half by chance, and no two are alike.
+    // The keys are drawn: this many are not all in the lower half by chance, and no two are equal.
     assert!(keys.iter().any(|&key| key >= 1 << 30));
     keys.sort_unstable();
     keys.dedup();
@@ -118,15 +120,15 @@ fn every_queue_key_can_be_sent_by_a_card() {
 
 const BASE: u64 = 1 << 46;
 
-/// Memory that a card registered, of `domain`, with queue pairs 20 and 21.
+/// Joins memory that a card registered, of `domain`, with queue pairs 20 and 21.
 fn card_node(domain: u32) -> JoinNode {
     let card = CardMemory { domain, base: BASE, rkey: 0x4711, queue_pairs: vec![20, 21] };
     let join = JoinNode::new("card".into(), text(50), MIB);
     JoinNode { qpn: Some(17), qkey: Some(0x22), card: Some(card), ..join }
 }
 
-/// A card's memory is handed out where it is asked for by number, zeroed by its agent first; hosts get the card's own queue pairs and key, as
-/// many as there are; the switch hears nothing of it (PROTOCOL 14.12 to 14.17).
+/// A card's memory is handed out on request by number, and its agent zeroes it first. Hosts get the card's
+/// own queue pairs and key, as many as there are. The switch hears nothing of it (PROTOCOL 14.12 to 14.17).
 #[test]
 fn a_card_is_a_memory_node() {
     let mut rack = Rack::new(74);
@@ -137,10 +139,10 @@ fn a_card_is_a_memory_node() {
     assert_eq!((joined.base, joined.capacity, joined.home.qpn, joined.home.qkey), (BASE, MIB, 17, 0x22));
     let nodes = rack.call(Overview {}).unwrap().nodes;
     assert_eq!((nodes.len(), nodes[0].card, nodes[0].base), (1, domain, BASE));
-    // A host that joins hears of it apart from the nodes that it may spread things over.
+    // A host that joins is told of the card apart from the nodes over which it may spread allocations.
     let host = rack.call(JoinHost::new("h2".into(), text(102))).unwrap();
     assert_eq!((host.nodes.len(), host.cards.len(), host.cards[0].card), (0, 1, domain));
-    // No one gets it by chance: traversals and cached pages do not work there.
+    // An allocation without a node never lands there: traversals and cached pages do not work on a card.
     let error = rack.refused(Allocate { domain, size: 4096, node: None, durable: false });
     assert_eq!(error.code, ErrorCode::Unavailable, "{error:?}");
     rack.peers.get_mut(&Port::node(1)).unwrap().applied.clear();
@@ -168,13 +170,14 @@ fn a_card_is_a_memory_node() {
         update => matches!(update, Update::Translate { .. } | Update::Protect { .. }),
     };
     assert_eq!(rack.peers[&Port::SWITCH].applied.iter().find(of_card), None);
-    // One that joins anew is not told either.
+    // A switch that joins anew is not told either.
     rack.join_switch().unwrap();
     assert!(rack.tables(Port::SWITCH).translations.is_empty(), "{:?}", rack.tables(Port::SWITCH));
 }
 
-/// What a card cannot do is refused by the control plane, with the limit's name (PROTOCOL 14.16): other domains, grants, migration to it and
-/// from it. What has no place of its own does not come to it: objects and address spaces.
+/// The control plane refuses what a card cannot do, with the name of the limit (PROTOCOL 14.16): other
+/// domains, grants, migration to and from it. Allocations without a node do not come to it: objects and
+/// address spaces.
 #[test]
 fn what_a_card_cannot_do_is_refused() {
     let mut rack = Rack::new(75);
@@ -212,7 +215,7 @@ fn what_a_card_cannot_do_is_refused() {
     rack.check_log();
 }
 
-/// A card that cannot be is refused, each with the value that was wrong.
+/// An invalid card is refused with the value that was wrong.
 #[test]
 fn a_card_that_cannot_be_is_refused() {
     let mut rack = Rack::new(76);
@@ -258,8 +261,8 @@ fn a_card_that_cannot_be_is_refused() {
     rack.check_log();
 }
 
-/// A card whose agent starts again has zeros where bytes were, and cannot refuse them: no host gets a connection before their owner took
-/// them as they are (PROTOCOL 14.18).
+/// A card whose agent restarts has zeros in place of its bytes, and cannot refuse access to them: no host
+/// gets a connection before their owner has accepted them (PROTOCOL 14.18).
 #[test]
 fn a_card_that_lost_its_memory_says_so() {
     let mut rack = Rack::new(77);

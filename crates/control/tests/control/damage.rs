@@ -1,4 +1,5 @@
-//! Hostile frames and damaged logs: nothing makes the control plane panic, and nothing it does not believe changes it.
+//! Hostile frames and damaged logs: nothing makes the control plane panic, and invalid input does not change
+//! it.
 
 use crate::rack::{Rack, grant, text};
 use farmem_control::api::{Allocate, Connect, JoinHost, JoinIndex, OpenSession, PermName, Tier};
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
 
-/// A rack with a bit of everything, and a request in flight.
+/// Creates a rack with a bit of everything, and a request in flight.
 fn busy_rack(seed: u64) -> Rack {
     let mut rack = Rack::new(seed);
     rack.join_switch().unwrap();
@@ -25,7 +26,8 @@ fn busy_rack(seed: u64) -> Rack {
     rack
 }
 
-/// Only the role that was asked, at its port, to the control plane's endpoint, with its key, about the batch outstanding, is heard.
+/// An answer only counts from the role that was asked, at its port, to the control plane's endpoint, with its
+/// key, about the outstanding batch.
 #[test]
 fn a_good_answer_from_the_wrong_place_is_dropped() {
     let mut rack = busy_rack(70);
@@ -66,7 +68,8 @@ fn a_good_answer_from_the_wrong_place_is_dropped() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Random bytes and mutated answers: dropped or, when still a valid answer, taken; never a panic, every invariant holds.
+    /// Random bytes and mutated answers are dropped or, if still a valid answer, accepted. There is no panic,
+    /// and every invariant holds.
     #[test]
     fn frames_do_not_kill(frames in prop::collection::vec((0usize..5, prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4), prop::collection::vec(any::<u8>(), 0..80), any::<bool>()), 1..40)) {
         let mut rack = busy_rack(71);
@@ -86,7 +89,8 @@ proptest! {
         rack.check_log();
     }
 
-    /// Lines of a log are lost, doubled, swapped, or have a number changed. It is refused with the line named, or leads to a sound state.
+    /// Lines of a log are lost, doubled, swapped, or have a number changed. The log is refused with the line
+    /// named, or leads to a sound state.
     #[test]
     fn a_damaged_log_does_not_kill(edits in prop::collection::vec((0u8..4, any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0u64..70_000), 1..4), compact in any::<bool>()) {
         let rack = busy_rack(72);
@@ -118,7 +122,8 @@ proptest! {
     }
 }
 
-/// Each number of each line is replaced by those at the edges of its type and of what a port takes. As above: refused, or sound.
+/// Each number of each line is replaced by those at the edges of its type and of what a port accepts. The log
+/// is refused, or leads to a sound state.
 #[test]
 fn each_number_of_a_log_may_be_wrong() {
     const EDGES: [u64; 9] = [0, 0x7ff, 0x800, 0xefff, 0xf000, 0xffff, 0xff_ffff, u32::MAX as u64, u64::MAX];
@@ -149,13 +154,13 @@ fn each_number_of_a_log_may_be_wrong() {
     assert!(refused > 100, "{refused} wrong numbers were seen");
 }
 
-/// The line with one of its numbers replaced.
+/// Returns the line with one of its numbers replaced.
 fn with_number(line: &str, place: prop::sample::Index, value: u64) -> String {
     let numbers = numbers(line);
     if numbers.is_empty() { line.into() } else { replaced(line, numbers[place.index(numbers.len())], value) }
 }
 
-/// Where the numbers of a line begin and end.
+/// Returns where the numbers of a line begin and end.
 fn numbers(line: &str) -> Vec<(usize, usize)> {
     let bytes = line.as_bytes();
     let starts =

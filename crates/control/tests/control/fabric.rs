@@ -1,4 +1,4 @@
-//! Switches of the index come and go (PROTOCOL 16.1 to 16.4). Look-ups by way of them are tried in `crates/sim`.
+//! Index switches that come and go (PROTOCOL 16.1 to 16.4). `crates/sim` tests look-ups through them.
 
 use crate::rack::{Rack, text};
 use farmem_control::api::{ErrorCode, IndexInfo, IndexJoined, JoinIndex, Leave, Overview, Response, Tier};
@@ -6,13 +6,13 @@ use farmem_machine::{Duration, Port};
 
 const MIB: u64 = 1 << 20;
 
-/// An edge switch above a node.
+/// Joins an edge switch above a node.
 fn edge(number: u8, node: u8) -> JoinIndex {
     let below = vec![format!("n{node}")];
     JoinIndex { name: format!("edge{number}"), gid: text(30 + number), tier: Tier::Edge, below }
 }
 
-/// A rack of a switch, two nodes, and an edge switch above each.
+/// Creates a rack of a switch, two nodes, and an edge switch above each.
 fn rack(seed: u64) -> Rack {
     let mut rack = Rack::new(seed);
     rack.join_switch().unwrap();
@@ -32,14 +32,15 @@ fn joined(rack: &Rack, ticket: u64) -> IndexJoined {
     }
 }
 
-/// Every role that lives knows each member by the endpoint that it has now.
+/// Checks that every live role knows each member by its present endpoint.
 fn check(rack: &Rack) {
     rack.check_log();
     rack.peers.keys().for_each(|&port| rack.check_tables(port));
 }
 
-/// An index switch leaves while a node is silent, and joins again before the node was told: its number is given out to nobody before the leave has ended, also
-/// not to itself, and the node, once it answers, knows the new endpoint and nothing of the old one.
+/// An index switch leaves while a node is silent, and rejoins before the node was told. Its number is given
+/// to no member before the leave has ended, not even to itself, and the node, once it answers, knows the new
+/// endpoint and nothing of the old one.
 #[test]
 fn an_index_switch_joins_again_behind_its_leave() {
     let mut rack = rack(140);
@@ -51,7 +52,7 @@ fn an_index_switch_joins_again_behind_its_leave() {
     let other = rack.ask(JoinIndex { below: vec!["later".into()], ..edge(3, 1) });
     rack.pass(Duration::from_millis(60));
     assert_eq!([leave, again].map(|ticket| rack.answer(ticket).is_some()), [false; 2], "a node was not told");
-    // Until the node counts as silent.
+    // Wait until the node counts as silent.
     for ticket in [leave, again, other] {
         assert!(rack.wait(ticket).is_ok());
     }
@@ -71,14 +72,15 @@ fn an_index_switch_joins_again_behind_its_leave() {
         rack.call(JoinIndex { name: "edge9".into(), below: vec!["n9".into()], ..edge(9, 1) }).unwrap();
     assert_eq!(third.index, 1, "it is free when its switch has left");
     assert_eq!(known(&rack, 1), Some((third.home.qpn, third.home.qkey)));
-    // A restart in the end knows the same.
+    // A restart leads to the same state.
     rack.restart();
     rack.settle();
     check(&rack);
 }
 
-/// An index switch joins again, and the rack's switch has no room for it: the join is taken back. It is still a member, by its name and number, that answers nobody;
-/// what is below it is nobody else's, and when there is room it joins in its next life.
+/// An index switch rejoins, and the rack's switch has no room for it: the join is rolled back. The index
+/// switch remains a member by its name and number, and answers no request. The members below it stay its own,
+/// and when there is room it joins in its next incarnation.
 #[test]
 fn an_index_switch_that_joins_again_in_vain_is_still_a_member() {
     let mut rack = rack(604);
@@ -103,7 +105,8 @@ fn an_index_switch_that_joins_again_in_vain_is_still_a_member() {
     check(&rack);
 }
 
-/// What is below one index switch is below no other, also while one of them leaves; behind that it may be.
+/// A member below one index switch is below no other, even while one of them leaves. After the leave it may
+/// be.
 #[test]
 fn what_is_below_a_switch_that_left_may_be_below_another() {
     let mut rack = rack(141);
@@ -116,7 +119,7 @@ fn what_is_below_a_switch_that_left_may_be_below_another() {
     check(&rack);
 }
 
-/// Names are one member's, whatever it is; who has it joins again.
+/// A name belongs to one member, whatever its kind. The member with the name rejoins.
 #[test]
 fn a_name_is_one_members() {
     let mut rack = rack(142);
@@ -137,7 +140,7 @@ fn a_name_is_one_members() {
         assert!(error.message.ends_with(&format!("is taken by a {by}")), "{}", error.message);
     }
     assert_eq!(rack.call(edge(1, 1)).unwrap().index, 1);
-    // A host that left has its name no more.
+    // The name of a host that left is free.
     rack.call(Leave { port: Port::host(1).0, generation: None }).unwrap();
     assert_eq!(rack.call(index("h1")).unwrap().index, 3);
     assert_eq!(rack.refused(host("h1")).code, ErrorCode::Conflict);

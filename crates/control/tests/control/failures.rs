@@ -1,4 +1,4 @@
-//! Loss, silence, refusals, restarts: what each leads to (PROTOCOL 8.15 to 8.25).
+//! Loss, silence, refusals, restarts, and their consequences (PROTOCOL 8.15 to 8.25).
 
 use crate::rack::peer::Budget;
 use crate::rack::{Faults, Rack, grant, text};
@@ -25,7 +25,8 @@ fn tables_agree(rack: &Rack) {
     }
 }
 
-/// Half of all frames are lost, many doubled and overtaken. Every request is answered once, each update applied once.
+/// Half of all frames are lost, many doubled and overtaken. Every request is answered once, and each update
+/// is applied once.
 #[test]
 fn lost_and_doubled_frames_do_no_harm() {
     let (mut rack, owner, other) = rack_of_one(40);
@@ -45,8 +46,8 @@ fn lost_and_doubled_frames_do_no_harm() {
     tables_agree(&rack);
 }
 
-/// The switch's table is full. The node, which had agreed, takes it back; the caller hears which table, and nothing has changed
-/// (PROTOCOL 8.15).
+/// The switch's table is full. The node, which had agreed, rolls back. The caller is told which table is
+/// full, and nothing has changed (PROTOCOL 8.15).
 #[test]
 fn a_full_table_leaves_everything_as_it_was() {
     let (mut rack, owner, other) = rack_of_one(41);
@@ -72,7 +73,8 @@ fn a_full_table_leaves_everything_as_it_was() {
     tables_agree(&rack);
 }
 
-/// The same for sessions, connections and members: what cannot be told is not so.
+/// Full tables refuse sessions, connections and members in the same way: a change that cannot be told does
+/// not happen.
 #[test]
 fn full_tables_refuse_members_sessions_and_connections() {
     let (mut rack, owner, _) = rack_of_one(42);
@@ -95,7 +97,7 @@ fn full_tables_refuse_members_sessions_and_connections() {
     ] {
         assert_eq!(rack.refused(request).code, ErrorCode::TableFull);
     }
-    // The peer fits now, the translation still does not: the peer is taken back.
+    // The peer fits now, but the translation still does not: the peer is rolled back.
     squeeze(&mut rack, Port::SWITCH, Budget { translations: 1, ..Budget::default() });
     assert_eq!(rack.refused(new_node).code, ErrorCode::TableFull);
     assert!(
@@ -106,8 +108,9 @@ fn full_tables_refuse_members_sessions_and_connections() {
     tables_agree(&rack);
 }
 
-/// One of two nodes refuses to know a host that joins, and each other one: it is gone until it joins again, as who does not know what it must, and the hosts are in. A
-/// switch that joins again is not kept out either. What needs that node is refused; the other one has room.
+/// One of two nodes refuses to know a joining host, and every other host. The node is gone until it rejoins,
+/// since it lacks a required update, and the hosts are in. A switch that rejoins is not kept out either.
+/// Requests that need that node are refused, while the other one has room.
 #[test]
 fn a_node_that_refuses_a_peer_keeps_nobody_out() {
     for status in [Status::TableFull, Status::Malformed] {
@@ -140,7 +143,8 @@ fn a_node_that_refuses_a_peer_keeps_nobody_out() {
     }
 }
 
-/// A free can need more entries than it gives back. Refused by one, it is taken back at the other, content and all.
+/// A free can need more entries than it gives back. If one role refuses it, it is rolled back at the other,
+/// content and all.
 #[test]
 fn a_refused_free_is_taken_back() {
     let (mut rack, owner, other) = rack_of_one(43);
@@ -156,7 +160,7 @@ fn a_refused_free_is_taken_back() {
     rack.call(Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
 }
 
-/// A refusal that says versions differ is not taken for a full table.
+/// A refusal because of different versions does not count as a full table.
 #[test]
 fn another_refusal_says_its_status() {
     let (mut rack, owner, _) = rack_of_one(44);
@@ -168,8 +172,8 @@ fn another_refusal_says_its_status() {
     tables_agree(&rack);
 }
 
-/// The node is cut off in the middle of an allocation. The caller hears so; when the node is back it is told to forget, before anything
-/// else, and goes on with its memory as it was.
+/// The node is cut off in the middle of an allocation. The caller is told so. When the node is back it is
+/// first told to forget the allocation, and goes on with its memory as it was.
 #[test]
 fn a_silent_node_misses_nothing() {
     let (mut rack, owner, other) = rack_of_one(45);
@@ -181,7 +185,8 @@ fn a_silent_node_misses_nothing() {
     assert_eq!(rack.noted(Note::Silent(Role::Node(1))), 1);
     assert!(rack.peers[&Port::SWITCH].tables.perms.len() == 4, "the switch has taken it back");
 
-    // While it is silent: no change that needs it, at once; hosts come and go; what is freed stays unused.
+    // While the node is silent, changes that need it fail at once, hosts come and go, and freed memory stays
+    // unused.
     let retransmitted = rack.noted(Note::Retransmitted(Role::Node(1)));
     for request in [
         Request::from(grant(&kept, 0, 1024, other, PermName::Read)),
@@ -204,7 +209,8 @@ fn a_silent_node_misses_nothing() {
     tables_agree(&rack);
 }
 
-/// The switch falls silent: whatever it must agree to is Unavailable, at once after the first time. It comes back by itself.
+/// The switch falls silent: requests that need its agreement are Unavailable, at once after the first time.
+/// The switch recovers without a rejoin.
 #[test]
 fn a_silent_switch_makes_requests_unavailable() {
     let (mut rack, owner, _) = rack_of_one(46);
@@ -221,7 +227,7 @@ fn a_silent_switch_makes_requests_unavailable() {
     tables_agree(&rack);
 }
 
-/// A node that is silent while very much happens must join again: what it missed is not kept for ever.
+/// A node that is silent during very many changes must rejoin: what it missed is not kept for ever.
 #[test]
 fn who_misses_too_much_must_join_again() {
     let (mut rack, owner, _) = rack_of_one(47);
@@ -245,7 +251,8 @@ fn who_misses_too_much_must_join_again() {
     rack.check_tables(NODE);
 }
 
-/// A switch too small for the rack refuses the tables of its join. It is not used half full: it must join again, larger.
+/// A switch that is too small for the rack refuses the tables of its join. It is not used half full: it must
+/// rejoin with larger tables.
 #[test]
 fn a_switch_that_refuses_its_tables_is_gone() {
     let (mut rack, owner, _) = rack_of_one(48);
@@ -263,8 +270,9 @@ fn a_switch_that_refuses_its_tables_is_gone() {
     tables_agree(&rack);
 }
 
-/// A role joins again while a request waits for it. The request goes on and the caller sees one answer: what is about memory is told again behind
-/// the role's tables, sessions and connections are begun anew with new numbers.
+/// A role rejoins while a request waits for it. The request goes on and the caller sees one answer: updates
+/// about memory are sent again behind the role's tables, while sessions and connections restart with new
+/// numbers.
 #[test]
 fn a_request_outlives_the_restart_of_a_role() {
     let (mut rack, owner, _) = rack_of_one(49);
@@ -295,8 +303,9 @@ fn a_request_outlives_the_restart_of_a_role() {
     assert_eq!(rack.vmas().len(), 2);
 }
 
-/// A free is on its way, and the role that was told first has given the room to another vma, when the other one joins again. The free goes on: to take it
-/// back would need the room again, and a role without room for what it must know is lost (PROTOCOL 8.5, 8.17).
+/// A free is in flight, and the first role has given the room to another vma when the other role rejoins. The
+/// free goes on: a rollback would need the room again, and a role without room for a required update is lost
+/// (PROTOCOL 8.5, 8.17).
 #[test]
 fn a_free_outlives_the_join_of_a_role_though_its_room_is_taken() {
     for (late, first) in [(NODE, Port::SWITCH), (Port::SWITCH, NODE)] {
@@ -328,7 +337,7 @@ fn a_free_outlives_the_join_of_a_role_though_its_room_is_taken() {
     }
 }
 
-/// The same when the control plane starts again: what was to be freed is freed, what was to be granted is granted (PROTOCOL 8.25).
+/// Frees and grants in flight are completed when the control plane restarts (PROTOCOL 8.25).
 #[test]
 fn a_restart_completes_what_was_being_freed() {
     let (mut rack, owner, other) = rack_of_one(56);
@@ -349,7 +358,7 @@ fn a_restart_completes_what_was_being_freed() {
     tables_agree(&rack);
 }
 
-/// A role that keeps starting again does not keep a request for ever.
+/// A role that keeps restarting does not hold a request for ever.
 #[test]
 fn a_request_is_not_begun_anew_for_ever() {
     let (mut rack, owner, _) = rack_of_one(50);
@@ -366,12 +375,12 @@ fn a_request_is_not_begun_anew_for_ever() {
     tables_agree(&rack);
 }
 
-/// An answer of the node's earlier life, to a batch with the same number, comes after it joined again. It must not count (PROTOCOL 8.20): what the
-/// number means now was never applied.
+/// An answer of the node's earlier incarnation to a batch with the same number arrives after the rejoin. It
+/// must not count (PROTOCOL 8.20): the batch that has the number now was never applied.
 #[test]
 fn an_answer_from_before_the_join_does_not_count() {
     let (mut rack, owner, _) = rack_of_one(51);
-    // The old life's next batch, answered but held back.
+    // The next batch of the old incarnation is answered, but the answer is held back.
     rack.join_node(1, MIB);
     let ticket = rack.ask(Allocate { domain: owner, size: 4096, node: Some(1), durable: false });
     let sent = rack.take_wires();
@@ -380,7 +389,7 @@ fn an_answer_from_before_the_join_does_not_count() {
     rack.cut.insert(NODE);
     rack.call(JoinNode::new("n1".into(), text(11), MIB)).unwrap();
     rack.cut.clear();
-    // The new life's batches 1 and 2 are outstanding in turn; the old answer comes at every moment.
+    // Batches 1 and 2 of the new incarnation are outstanding in turn. The old answer arrives at every moment.
     let mut tries = 0;
     while rack.answer(ticket).is_none() {
         rack.event(farmem_machine::Event::Frame { port: NODE, bytes: &old_answer });
@@ -393,8 +402,9 @@ fn an_answer_from_before_the_join_does_not_count() {
     tables_agree(&rack);
 }
 
-/// The control plane dies while a batch is unanswered, and the role has applied it. After the restart the same batch goes out with
-/// the same number; the role answers without applying it twice; the request that no caller waits for is taken back (PROTOCOL 8.19, 8.25).
+/// The control plane crashes while a batch is unanswered, and the role has applied it. After the restart the
+/// same batch goes out with the same number, the role answers without applying it twice, and the request
+/// without a caller is rolled back (PROTOCOL 8.19, 8.25).
 #[test]
 fn a_restart_sends_the_same_batch_again() {
     let (mut rack, owner, _) = rack_of_one(52);
@@ -414,8 +424,9 @@ fn a_restart_sends_the_same_batch_again() {
     tables_agree(&rack);
 }
 
-/// An allocation is on its way to the node when the control plane dies. After the restart its place is handed out anew at once, while
-/// it is not known yet whether the first one was applied. It was; it is undone before the second is told, not after (PROTOCOL 8.16).
+/// An allocation is in flight to the node when the control plane crashes. After the restart its place is
+/// allocated anew at once, while it is unknown whether the first allocation was applied. It was, and it is
+/// undone before the second is told, not after (PROTOCOL 8.16).
 #[test]
 fn what_is_taken_back_late_does_not_hit_who_came_since() {
     let (mut rack, owner, _) = rack_of_one(54);
@@ -429,7 +440,8 @@ fn what_is_taken_back_late_does_not_hit_who_came_since() {
     tables_agree(&rack);
 }
 
-/// Every action of a busy afternoon is a moment to die at. Whatever the moment, the log reads back, and the tables come to agree.
+/// The control plane crashes at every action of a busy afternoon. In each case the log reads back, and the
+/// tables come to agree.
 #[test]
 fn the_control_plane_may_die_at_every_action() {
     let mut die_at = 1;
@@ -460,7 +472,7 @@ fn the_control_plane_may_die_at_every_action() {
         rack.check_log();
         let survived = rack.crash_in.take().is_some();
         assert!(done.is_ok() || !survived, "{done:?}");
-        // A role whose join was cut off has no process that listens: it asks again.
+        // A role whose join was cut off has no process that listens, so it asks again.
         rack.call(JoinSwitch { gid: text(2) }).unwrap();
         rack.call(JoinNode::new("n1".into(), text(11), MIB)).unwrap();
         rack.settle();

@@ -1,4 +1,5 @@
-//! Objects by file: what the control plane has nodes load and save, and what each object is meanwhile (PROTOCOL 20.12 to 20.20).
+//! Objects by file: the loads and saves that the control plane orders, and the stage of each object meanwhile
+//! (PROTOCOL 20.12 to 20.20).
 
 use crate::rack::Rack;
 use farmem_control::PAGE;
@@ -11,7 +12,7 @@ const ONE: Port = Port::node(1);
 const LENGTH: u64 = 2 * PAGE + 100;
 const FILE: &str = "graphs/own.fmg";
 
-/// Two nodes, three hosts and a domain; the first node has a file.
+/// Creates two nodes, three hosts and a domain. The first node has a file.
 fn rack(seed: u64) -> (Rack, u32) {
     let mut rack = Rack::new(seed);
     rack.join_switch().unwrap();
@@ -26,7 +27,7 @@ fn put(rack: &mut Rack, file: &str, length: u64, stamp: u64) {
     rack.peers.get_mut(&ONE).unwrap().files.insert(file.into(), (length, stamp));
 }
 
-/// The first node starts again, with this file or without one.
+/// Restarts the first node, with this file or without one.
 fn restart(rack: &mut Rack, stamp: Option<u64>) {
     let saved = rack.peers[&ONE].saved.clone();
     let ticket = rack.ask(JoinNode::new("n1".into(), "127.0.0.11".into(), MIB));
@@ -47,7 +48,7 @@ fn load(host: u16, object: u64) -> LoadObject {
     LoadObject::new(host, object, 1, FILE.into(), LENGTH)
 }
 
-/// An object by file, open at the first host to read.
+/// Creates an object by file, open at the first host to read.
 fn by_file(rack: &mut Rack, domain: u32) -> u64 {
     let object = rack.call(open(1, domain, OpenMode::Read)).unwrap().object;
     rack.call(load(1, object)).unwrap();
@@ -63,7 +64,7 @@ fn stage(rack: &mut Rack, object: u64) -> FileStage {
     shown(rack, object).file.expect("it is by file").stage
 }
 
-/// What the owner may do with the pages of an object, as its node was told.
+/// Returns the owner's permissions for the pages of an object, as its node was told.
 fn perms(rack: &mut Rack, domain: u32, object: u64) -> Vec<Option<Perm>> {
     let ObjectListed { base, size, .. } = shown(rack, object);
     let perms = &rack.tables(ONE).perms;
@@ -80,7 +81,8 @@ fn lost(rack: &mut Rack, object: u64) -> bool {
     told
 }
 
-/// The tables of all roles are what roles that join now would be told: but for a node with an object that is written, of which its next life would have nothing.
+/// Checks that the tables of all roles are what joining roles would be told, except for a node with an object
+/// that is written, which its next incarnation would not have.
 fn agree(rack: &mut Rack) {
     rack.check_log();
     let files =
@@ -90,7 +92,7 @@ fn agree(rack: &mut Rack) {
     others.for_each(|&port| rack.check_tables(port));
 }
 
-/// PROTOCOL 20.12: a file is looked at, and what is wrong with it is said.
+/// PROTOCOL 20.12: a file is inspected, and its faults are reported.
 #[test]
 fn a_file_is_looked_at() {
     let (mut rack, _) = rack(200);
@@ -103,12 +105,13 @@ fn a_file_is_looked_at() {
         assert_eq!(rack.refused(look(name)).code, ErrorCode::BadRequest, "{name:?}");
     }
     assert_eq!(rack.refused(LookFile { node: 9, file: FILE.into() }).code, ErrorCode::NotFound);
-    // A node that says nothing is given up.
+    // The request is abandoned if the node does not answer.
     rack.cut.insert(ONE);
     assert_eq!(rack.refused(look(FILE)).code, ErrorCode::Unavailable);
 }
 
-/// PROTOCOL 20.13: an object gets memory of the file's node, lost until the node has loaded it, and its owner only reads.
+/// PROTOCOL 20.13: an object gets memory of the file's node, lost until the node has loaded it, and its owner
+/// only reads.
 #[test]
 fn an_object_is_loaded_by_its_node() {
     let (mut rack, domain) = rack(201);
@@ -123,12 +126,12 @@ fn an_object_is_loaded_by_its_node() {
     assert!(lost(&mut rack, object));
     assert_eq!(perms(&mut rack, domain, object), [Some(Perm::Read); 4]);
     agree(&mut rack);
-    // Others may have it open to read meanwhile, and none to write.
+    // Other hosts may open the object to read meanwhile, and no host to write.
     rack.call(open(2, domain, OpenMode::Read)).unwrap();
     rack.call(DropObject { host: 2, object }).unwrap();
     assert_eq!(rack.refused(open(1, domain, OpenMode::Write)).code, ErrorCode::Unavailable);
     assert_eq!(rack.refused(open(1, domain, OpenMode::Shared)).code, ErrorCode::Conflict);
-    // The control plane starts again: the node is asked for the same task.
+    // The control plane restarts: the node is asked for the same task.
     rack.restart();
     rack.peers.get_mut(&ONE).unwrap().works = true;
     rack.pass(Duration::from_secs(1));
@@ -143,14 +146,14 @@ fn an_object_is_loaded_by_its_node() {
     agree(&mut rack);
 }
 
-/// PROTOCOL 20.14 to 20.16: what is opened to write is not what the file has from before any role hears of it; a save takes the right to write, and what was
-/// saved is loaded in the node's next life.
+/// PROTOCOL 20.14 to 20.16: an object opened to write counts as different from its file before any role hears
+/// of it. A save ends the right to write, and the saved content is loaded in the node's next incarnation.
 #[test]
 fn what_is_written_is_saved_and_loaded_again() {
     let (mut rack, domain) = rack(202);
     let object = by_file(&mut rack, domain);
     rack.pass(Duration::from_secs(1));
-    // The moment that the change is in the log, and no frame has reached a role.
+    // The change is in the log, and no frame has reached a role.
     let ticket = rack.ask(open(1, domain, OpenMode::Write));
     assert!(rack.answer(ticket).is_none());
     let kept = rack.log.iter().rposition(|line| line.contains("TurnFile")).expect("it stands in the log");
@@ -189,7 +192,8 @@ fn what_is_written_is_saved_and_loaded_again() {
     agree(&mut rack);
 }
 
-/// PROTOCOL 20.17, 20.18: what was not saved is lost with its node, and stays so until its owner takes the file's bytes for it, alone.
+/// PROTOCOL 20.17, 20.18: unsaved content is lost with its node, and stays lost until its owner alone accepts
+/// the file's bytes for it.
 #[test]
 fn what_was_not_saved_is_lost() {
     let (mut rack, domain) = rack(203);
@@ -218,7 +222,8 @@ fn what_was_not_saved_is_lost() {
     agree(&mut rack);
 }
 
-/// A file that changed, is gone or has another length is not loaded again in silence; the reason is told, and it is loaded anew when that is asked for.
+/// A file that changed, is gone or has another length is not loaded again in silence. The reason is reported,
+/// and the file is loaded anew on request.
 #[test]
 fn a_file_that_changed_is_not_loaded_again() {
     let (mut rack, domain) = rack(204);
@@ -248,7 +253,7 @@ fn a_file_that_changed_is_not_loaded_again() {
     agree(&mut rack);
 }
 
-/// PROTOCOL 20.19, and what else cannot be, with what was wrong.
+/// PROTOCOL 20.19 and other impossible requests: the error names what was wrong.
 #[test]
 fn refusals_name_what_was_wrong() {
     let (mut rack, domain) = rack(205);
@@ -290,7 +295,8 @@ fn refusals_name_what_was_wrong() {
     agree(&mut rack);
 }
 
-/// PROTOCOL 20.20: what is being saved is not freed before that is over; what is loading is freed at once.
+/// PROTOCOL 20.20: an object that is being saved is not freed before the save is over. One that is loading is
+/// freed at once.
 #[test]
 fn what_is_being_saved_is_freed_later() {
     let (mut rack, domain) = rack(206);
@@ -318,7 +324,8 @@ fn what_is_being_saved_is_freed_later() {
     agree(&mut rack);
 }
 
-/// A host that opens an object to write dies before that is answered: the object counts as written, and another host may have it.
+/// A host that opens an object to write dies before the answer: the object counts as written, and another
+/// host may have it.
 #[test]
 fn who_opens_to_write_may_die() {
     let (mut rack, domain) = rack(207);

@@ -1,6 +1,7 @@
-//! Random histories: many requests in flight at once, frames lost, doubled and late, roles cut off and started again, tables full, and
-//! the control plane dying between any two actions. In the end every caller was answered once, the log leads to where the control plane
-//! is, and every role knows exactly what it must.
+//! Random histories: many requests in flight at once, frames lost, doubled and late, roles cut off and
+//! restarted, tables full, and crashes of the control plane between any two actions. In the end every caller
+//! was answered once, the log leads to the state of the control plane, and every role knows exactly what it
+//! must.
 
 use crate::rack::peer::{Budget, QueuePairRow};
 use crate::rack::{Answer, Faults, Rack, restored, text};
@@ -33,7 +34,7 @@ pub(crate) enum Step {
         host: u8,
         node: u8,
         domain: u32,
-        /// A number that a card gave.
+        /// A number assigned by a card.
         own: Option<u32>,
     },
     Disconnect(usize),
@@ -49,7 +50,7 @@ pub(crate) enum Step {
         node: Option<u8>,
     },
     Free(usize),
-    /// So many pages of a vma, from so many on, are taken as they are.
+    /// Accepts this many lost pages of a vma, from this page on.
     Accept {
         vma: usize,
         page: u64,
@@ -83,24 +84,24 @@ pub(crate) enum Step {
         pages: u64,
         prot: u32,
     },
-    /// A part of a vma, of so many pages from so many on, moves.
+    /// Moves a part of a vma: this many pages from this page on.
     Migrate {
         vma: usize,
         page: u64,
         log2: u32,
         node: u8,
     },
-    /// A node pushes what is to move, or is in no hurry.
+    /// A node pushes what is to move, or delays it.
     Push(u8, bool),
     /// Time passes, in milliseconds.
     Pass(u64),
     /// A port is cut off, or reached again.
     Cut(u8, bool),
-    /// A role has so much room from now on.
+    /// Sets how much room a role has.
     Room(u8, Option<usize>),
     /// The disk of the log is full, or has room.
     Fill(bool),
-    /// The control plane dies after so many actions more.
+    /// The control plane crashes after this many more actions.
     Die(usize),
     Restart,
 }
@@ -153,7 +154,7 @@ fn role(number: u8) -> Port {
     if number == 0 { Port::SWITCH } else { Port::node(u16::from(number)) }
 }
 
-/// What the caller knows from the answers alone.
+/// State that the caller derives from the answers alone.
 #[derive(Default)]
 pub(crate) struct Caller {
     vmas: BTreeMap<u64, VmaInfo>,
@@ -162,7 +163,7 @@ pub(crate) struct Caller {
     processes: Vec<u32>,
     /// A free was left to end by itself.
     unsure: bool,
-    /// Answers read.
+    /// Number of answers read.
     heard: usize,
 }
 
@@ -175,7 +176,7 @@ impl Caller {
         self.vmas.values().nth(index % self.vmas.len().max(1))
     }
 
-    /// Reads the answers that came since, in the order they came.
+    /// Reads the new answers, in the order in which they came.
     fn listen(&mut self, rack: &Rack) {
         for &ticket in &rack.answered[self.heard..] {
             self.hear(rack.request(ticket), rack.answer(ticket).expect("it was answered"));
@@ -191,7 +192,7 @@ impl Caller {
             (Request::Free(Free { base, .. }), Ok(_)) => {
                 self.vmas.remove(base);
             }
-            // It may be freed or not; who asks has to look.
+            // The vma may be freed or not: the caller has to look.
             (Request::Free(Free { base, .. }), Err(error))
                 if error.message == "cut off" || error.message.ends_with("if its roles take it then") =>
             {
@@ -322,7 +323,8 @@ fn give_room(rack: &mut Rack, port: Port, room: Option<usize>) {
     });
 }
 
-/// The world heals: every role can be reached and has room, no frame is lost, and a role without a process starts again.
+/// Heals the world: every role can be reached and has room, no frame is lost, and a role without a process
+/// restarts.
 fn heal(rack: &mut Rack) {
     rack.faults = Faults::default();
     rack.cut.clear();
@@ -339,7 +341,8 @@ fn heal(rack: &mut Rack) {
         }
     }
     rack.settle();
-    // No host renews its lease: what took rights away waits until they have ended, and are forgotten.
+    // No host renews its lease: changes that take rights away wait until the leases have ended, and are
+    // forgotten.
     for _ in 0..LEASES_MAX {
         if rack.open().is_empty() {
             return;
@@ -349,7 +352,7 @@ fn heal(rack: &mut Rack) {
     }
 }
 
-/// True when the role's process is the one the control plane knows, and knows what it must.
+/// Returns true if the role's process is the one that the control plane knows, and knows what it must.
 fn in_step(rack: &Rack, number: u8) -> bool {
     let rows: Vec<serde_json::Value> =
         rack.control.compact().iter().map(|row| serde_json::to_value(row).unwrap()).collect();
@@ -366,14 +369,14 @@ fn in_step(rack: &Rack, number: u8) -> bool {
     })
 }
 
-/// Leases that end one after the other when hosts depend on each other's: there are few hosts.
+/// Leases that end one after the other when hosts depend on each other's. There are few hosts.
 const LEASES_MAX: u64 = 8;
 
 fn history(faults: Faults, steps: &[Step], seed: u64) -> (Rack, Caller) {
     history_of(crate::rack::config(), faults, steps, seed)
 }
 
-/// What happens in a rack that is set up so.
+/// Plays a history in a rack with this configuration.
 pub(crate) fn history_of(config: Config, faults: Faults, steps: &[Step], seed: u64) -> (Rack, Caller) {
     let mut rack = Rack::with(seed, Config { retries_max: 4, ..config });
     // Without a log of its own the control plane has its lines kept by its driver.
@@ -399,7 +402,8 @@ pub(crate) fn history_of(config: Config, faults: Faults, steps: &[Step], seed: u
     (rack, caller)
 }
 
-/// Whatever may be used at a node is what was written to it, or the node knows that it is lost: no host reads zeros in silence.
+/// Checks that all usable memory at a node has what was written to it, or the node knows that it is lost: no
+/// host reads zeros in silence.
 fn check_lost(rack: &mut Rack) -> Result<(), TestCaseError> {
     let RackOverview { nodes, vmas, moved, .. } = rack.call(Overview {}).unwrap();
     for vma in vmas {
@@ -433,7 +437,7 @@ fn check_end(rack: &mut Rack, caller: &Caller) -> Result<(), TestCaseError> {
     }
     let allocated: u64 = nodes.iter().map(|node| node.allocated).sum();
     prop_assert_eq!(allocated, vmas.iter().map(|vma| vma.size).sum::<u64>());
-    // What the caller was told it has, it has. What it has beyond that it could not be told: the answer was cut off.
+    // The caller has everything it was told it has. It can have more only if the answer was cut off.
     let there: BTreeMap<u64, VmaInfo> =
         vmas.into_iter().filter(|vma| vma.domain != PROGRAMS).map(|vma| (vma.base, vma)).collect();
     for (base, vma) in &caller.vmas {
@@ -446,7 +450,8 @@ fn check_end(rack: &mut Rack, caller: &Caller) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The connections in the rows are those the nodes have, with the same numbers, and the switch those that go through it.
+/// Checks that the connections in the rows are those the nodes have, with the same numbers, and that the
+/// switch has those that go through it.
 fn check_connections(rack: &Rack) -> Result<(), TestCaseError> {
     let mut expected: BTreeMap<Port, BTreeMap<u32, QueuePairRow>> = BTreeMap::new();
     let mut relayed = BTreeMap::new();
@@ -488,7 +493,8 @@ proptest! {
         check_end(&mut rack, &caller)?;
     }
 
-    /// The log cut off after any line is the log of a rack: it reads back, holds together, and goes on.
+    /// The log cut off after any line is the log of a rack: it reads back, is consistent, and can be
+    /// continued.
     #[test]
     fn every_prefix_of_a_log_is_a_state(faults in faults(), steps in prop::collection::vec(step(), 1..60), seed in any::<u64>()) {
         let (rack, _) = history(faults, &steps, seed);
@@ -501,7 +507,7 @@ proptest! {
         }
     }
 
-    /// The same seed and the same steps give the same log, to the byte.
+    /// Equal seeds and steps give equal logs, to the byte.
     #[test]
     fn the_same_seed_gives_the_same_log(faults in faults(), steps in prop::collection::vec(step(), 1..40), seed in any::<u64>()) {
         let (one, _) = history(faults, &steps, seed);
@@ -511,8 +517,9 @@ proptest! {
     }
 }
 
-/// The histories reach everything the control plane can note: a mark that no history reaches is a case that no test covers. (A role is gone only when its tables are
-/// too small for what they held before; `failures.rs` plays that.)
+/// The histories reach every note of the control plane: a mark that no history reaches is a case that no test
+/// covers. (A role is gone only when its tables are too small for what they held before; `failures.rs` covers
+/// that.)
 #[test]
 fn every_note_is_reached() {
     use farmem_control::{DropReason, Note, Role};
@@ -531,7 +538,7 @@ fn every_note_is_reached() {
             Note::Retransmitted(_) => "retransmitted",
             Note::Silent(Role::Switch) => "silent switch",
             Note::Silent(Role::Node(_)) => "silent node",
-            // These histories have no switches of the index: those of sim have.
+            // These histories have no index switches. Those of sim do.
             Note::Silent(Role::Index(_)) => "silent index switch",
             Note::Back(_) => "back",
             Note::Refused(..) => "refused",
@@ -548,13 +555,13 @@ fn every_note_is_reached() {
             Note::Dropped(DropReason::NotKept) => "not kept",
             Note::Stalled => "stalled",
             Note::KeepsAgain => "keeps again",
-            // Images are the business of the tests of images in sim, beside a real switch.
+            // The image tests in sim cover images, beside a real switch.
             Note::SoftRefused => "image refused",
-            // So long a log only `storage.rs` has.
+            // Only `storage.rs` has a log of this length.
             Note::Shortened => "shortened",
-            // `files.rs` plays that, and worlds of sim.
+            // `files.rs` and worlds of sim cover this.
             Note::FileEnded => "file ended",
-            // `wear.rs` plays that.
+            // `wear.rs` covers this.
             Note::DomainGone(_) | Note::Lapsed(_) | Note::Reclaimed => "gone by itself",
         };
         seen.extend(rack.notes.iter().map(name));

@@ -1,4 +1,5 @@
-//! What a switch says of an image, late and wrong (PROTOCOL 13.8). Faults of the network and restarts are in `crates/sim/tests/images.rs`.
+//! Messages of a switch about an image, late and wrong (PROTOCOL 13.8). `crates/sim/tests/images.rs` covers
+//! network faults and restarts.
 
 use crate::rack::{Rack, text};
 use farmem_control::api::{
@@ -12,14 +13,14 @@ use farmem_transport::ud::Endpoint;
 use farmem_wire::message::{ImageId, Load, Loading, Shown, SoftBody, SoftMessage, Verdict};
 use farmem_wire::{Bth, Deth, Domain, Extension, Opcode, Packet, Psn, Qkey, Qpn, RequestId};
 
-/// The control plane of a rack whose switch takes updates, and says of images what a test has it say.
+/// The control plane of a rack whose switch applies updates, and answers about images as a test orders.
 struct Bench {
     rack: Rack,
     domain: u32,
     control: Endpoint,
-    /// What stands at the switch.
+    /// The active image at the switch.
     standing: ImageId,
-    /// What is loading there, and what has come of it.
+    /// The loading image, and the bytes that have arrived.
     loading: (Loading, Vec<u8>),
 }
 
@@ -34,7 +35,8 @@ impl Bench {
         Self { rack, domain, control, standing: ImageId::default(), loading: <_>::default() }
     }
 
-    /// Publishes a section of so many bytes, and lets the switch say that it has nothing: the request, and the first Load's token, epoch and length.
+    /// Publishes a section of this many bytes, and lets the switch report that it has nothing. Returns the
+    /// request, and the first Load's token, epoch and length.
     fn publish(&mut self, len: usize) -> (u64, RequestId, u64, u32) {
         let bytes = Base64(vec![7; len]);
         let sections = vec![SoftSection { kind: 1, id: 1, bytes }];
@@ -49,7 +51,7 @@ impl Bench {
         (ticket, token, epoch, len)
     }
 
-    /// The next message of this kind that comes to the switch, and its token.
+    /// Returns the next message of this kind that arrives at the switch, and its token.
     fn asked(&mut self, is_meant: impl Fn(&SoftBody<'_>) -> bool) -> (RequestId, Vec<u8>) {
         loop {
             let peer = self.rack.peers.get_mut(&Port::SWITCH).expect("it has joined");
@@ -82,7 +84,8 @@ impl Bench {
         Shown { standing: self.standing, loading: self.loading.0 }
     }
 
-    /// The switch takes what it is sent, and has it stand: the images that did, until nothing more is said for a while.
+    /// Lets the switch accept what it is sent and activate it, until it gets no message for a while. Returns
+    /// the images that became active.
     fn stand(&mut self) -> Vec<Image> {
         let mut stood = Vec::new();
         for _ in 0..1000 {
@@ -103,7 +106,7 @@ impl Bench {
         panic!("images stand again and again: {} did", stood.len());
     }
 
-    /// What a switch answers (PROTOCOL 13.4 to 13.6).
+    /// Returns the correct answer of a switch (PROTOCOL 13.4 to 13.6).
     fn right(&mut self, body: &SoftBody<'_>, stood: &mut Vec<Image>) -> SoftBody<'static> {
         let (loading, come) = &mut self.loading;
         match *body {
@@ -128,8 +131,9 @@ impl Bench {
     }
 }
 
-/// An image is too long, and the answer is on its way when the control plane starts again. The next image gets the same epoch, since the switch has
-/// nothing of either: what comes then is not about it, and the room that it names does not count.
+/// An image is too long, and the answer is in flight when the control plane restarts. The next image gets the
+/// same epoch, since the switch has nothing of either. The late answer is not about it, and the room that it
+/// names does not count.
 #[test]
 fn an_answer_to_an_earlier_control_plane_is_none_to_this() {
     let mut bench = Bench::new();
@@ -148,7 +152,8 @@ fn an_answer_to_an_earlier_control_plane_is_none_to_this() {
     assert_eq!(bench.rack.answer(ticket), Some(&Ok(SoftLoaded { epoch }.into())));
 }
 
-/// A switch that has room for an image and says that it is too long is not believed; one that has a byte less is.
+/// A switch that has room for an image and claims that it is too long is not believed. One that has a byte
+/// less is.
 #[test]
 fn what_has_room_is_not_too_long() {
     let mut bench = Bench::new();
@@ -163,8 +168,8 @@ fn what_has_room_is_not_too_long() {
     assert!(refused.message.contains(&format!("room for one of {}", len - 1)), "{}", refused.message);
 }
 
-/// The image is as long as the switch has room for when the core of a FatTree joins: there is no room for the ways to it. What the domain published stays, nothing
-/// more is sent, and the ways come when the domain makes room.
+/// The image fills the switch's room when the core of a FatTree joins: there is no room for the routes to it.
+/// The domain's sections stay, nothing more is sent, and the routes come when the domain makes room.
 #[test]
 fn a_full_image_has_no_room_for_ways() {
     const ROOM: u32 = 600;
@@ -192,7 +197,8 @@ fn a_full_image_has_no_room_for_ways() {
     bench.rack.check_log();
 }
 
-/// An index switch's image has its own time: while nothing else happens in the rack its switch is asked again until it answers, and no more once the image stands.
+/// An index switch's image has its own timer: while nothing else happens in the rack its switch is asked
+/// again until it answers, and no more once the image is active.
 #[test]
 fn the_image_of_an_index_switch_goes_on_by_itself() {
     let core = Port::index(1);

@@ -1,5 +1,5 @@
-//! A memory node that is started again has lost what it held: which addresses that is about, who is told, and what ends it
-//! (PROTOCOL 8.44 to 8.46).
+//! A restarted memory node has lost what it held: the addresses concerned, the callers told, and what ends the
+//! loss (PROTOCOL 8.44 to 8.46).
 
 use crate::rack::{Rack, restored};
 use farmem_control::api::*;
@@ -29,7 +29,7 @@ fn lost_of(rack: &mut Rack, vma: &VmaInfo) -> Vec<LostInfo> {
     rack.call(Locate { addr: vma.base }).unwrap().lost
 }
 
-/// What a node was told is lost, in its present life: first byte and bytes.
+/// Returns the ranges that a node was told are lost in its present incarnation: first byte and bytes.
 fn told(rack: &Rack, port: Port) -> Vec<(u64, u64)> {
     let lose = |update: &Update| match *update {
         Update::Lose { base, len } => Some((base.0, len)),
@@ -42,8 +42,8 @@ fn accept(vma: &VmaInfo, page: u64, pages: u64) -> AcceptLost {
     AcceptLost { domain: vma.domain, base: vma.base + page * PAGE, len: pages * PAGE }
 }
 
-/// Two vmas on one node, one on another. The first node starts again: its two are lost, it hears so before it knows the switch, and a caller
-/// that asks where they are is told. The other node's is not.
+/// There are two vmas on one node and one on another. The first node restarts: its two are lost, it is told
+/// so before it knows the switch, and a caller that locates them is told. The other node's vma is not lost.
 #[test]
 fn what_was_on_a_node_that_starts_again_is_lost() {
     let (mut rack, owner) = rack_of_two(70);
@@ -66,7 +66,8 @@ fn what_was_on_a_node_that_starts_again_is_lost() {
     assert!(rows.iter().any(|row| format!("{row:?}").contains("Lost")), "and in the rows that replace it");
 }
 
-/// The owner accepts two pages in the middle: they are lost no more, in the node's next life they are again, with all the others.
+/// The owner accepts two pages in the middle: they are no longer lost, but in the node's next incarnation
+/// they are again, with all the others.
 #[test]
 fn what_is_accepted_is_lost_no_more() {
     let (mut rack, owner) = rack_of_two(71);
@@ -90,7 +91,8 @@ fn what_is_accepted_is_lost_no_more() {
     rack.check_log();
 }
 
-/// What moved away from the node is not lost with it, and what moved to it is, whatever node its addresses belong to. What is lost may move.
+/// Pages that moved away from the node are not lost with it, and pages that moved to it are, whatever node
+/// their addresses belong to. Lost pages may move.
 #[test]
 fn what_counts_is_where_the_bytes_were() {
     let (mut rack, owner) = rack_of_two(72);
@@ -105,7 +107,7 @@ fn what_counts_is_where_the_bytes_were() {
     let all = [(one.base, 2 * PAGE), (one.base + 4 * PAGE, 4 * PAGE), (two.base, 2 * PAGE)];
     assert_eq!(told(&rack, ONE), all);
 
-    // Lost bytes go to the other node, and stay lost there: also in its next life.
+    // Lost bytes move to the other node, and stay lost there, also in its next incarnation.
     rack.call(to(one.base, 2)).unwrap();
     assert_eq!(lost_of(&mut rack, &one), [part(&one, 0, 2), part(&one, 4, 4)]);
     rack.join_node(2, MIB);
@@ -114,7 +116,8 @@ fn what_counts_is_where_the_bytes_were() {
     rack.check_log();
 }
 
-/// A freed vma has no owner: the next owner of its addresses has lost nothing. Nor has the owner of memory that is allocated while the node joins.
+/// A freed vma has no owner: the next owner of its addresses has lost nothing. Nor has the owner of memory
+/// that is allocated while the node joins.
 #[test]
 fn what_is_allocated_anew_is_not_lost() {
     let (mut rack, owner) = rack_of_two(73);
@@ -126,7 +129,7 @@ fn what_is_allocated_anew_is_not_lost() {
     assert_eq!(lost_of(&mut rack, &new), []);
     assert!(!rack.peers[&ONE].lost.contains(&(new.base / PAGE)), "it was cleared");
 
-    // The node hears nothing of an allocation, and starts again.
+    // The node hears nothing of an allocation, and restarts.
     rack.cut.insert(ONE);
     let ticket = rack.ask(Allocate { domain: owner, size: PAGE, node: Some(1), durable: false });
     rack.cut.clear();
@@ -140,7 +143,7 @@ fn what_is_allocated_anew_is_not_lost() {
     rack.check_log();
 }
 
-/// Of an address space what is mapped is lost. What is mapped later is new memory.
+/// The mapped part of an address space is lost. A later mapping is new memory.
 #[test]
 fn of_an_address_space_what_is_mapped_is_lost() {
     let (mut rack, owner) = rack_of_two(74);
@@ -153,7 +156,7 @@ fn of_an_address_space_what_is_mapped_is_lost() {
     assert_eq!((vma.size, vma.node), (8 * PAGE, 1));
     assert_eq!(lost_of(&mut rack, &vma), [LostInfo { base, len: 5 * PAGE }]);
 
-    // One page more, one of the lost ones anew, and one given back.
+    // Map one page more and one of the lost pages anew, and give one back.
     rack.call(map(base + 5 * PAGE, 1, 0x32)).unwrap();
     rack.call(map(base + PAGE, 1, 0x32)).unwrap();
     rack.call(Munmap { process, addr: base + 4 * PAGE, len: PAGE }).unwrap();
@@ -166,8 +169,8 @@ fn of_an_address_space_what_is_mapped_is_lost() {
     rack.check_log();
 }
 
-/// An owner accepts a loss while the node starts once more. The owner has not heard of this second loss: the request is refused, not carried out
-/// behind the join.
+/// An owner accepts a loss while the node restarts once more. The owner has not heard of this second loss:
+/// the request is refused, not carried out behind the join.
 #[test]
 fn a_loss_that_comes_meanwhile_is_not_accepted_with_the_one_before() {
     let (mut rack, owner) = rack_of_two(75);
@@ -186,7 +189,8 @@ fn a_loss_that_comes_meanwhile_is_not_accepted_with_the_one_before() {
     rack.check_log();
 }
 
-/// A part of the vma is at a node that does not answer: no role can say yet what is lost of it, so nothing is accepted.
+/// A part of the vma is at a node that does not answer: no role can tell yet what is lost of it, so nothing
+/// is accepted.
 #[test]
 fn a_loss_is_not_accepted_at_a_node_that_does_not_answer() {
     let (mut rack, owner) = rack_of_two(77);
@@ -205,7 +209,7 @@ fn a_loss_is_not_accepted_at_a_node_that_does_not_answer() {
     rack.check_log();
 }
 
-/// Pages that are accepted one here, one there are as many ranges as the control plane has room for, and no more.
+/// Scattered accepted pages make as many ranges as the control plane has room for, and no more.
 #[test]
 fn ranges_of_lost_addresses_have_a_bound() {
     let mut config = crate::rack::config();

@@ -1,4 +1,5 @@
-//! Whose keys each request wants (PROTOCOL 8.66 to 8.70): a stranger with the rack's token and keys of its own is refused all that is not its own.
+//! Keys that each request requires (PROTOCOL 8.66 to 8.70): a stranger with the rack's token and keys of its
+//! own is refused everything that is not its own.
 
 use crate::rack::{Rack, config, grant, text};
 use farmem_control::Config;
@@ -9,8 +10,8 @@ use std::collections::BTreeSet;
 
 const MIB: u64 = 1 << 20;
 
-/// A rack of one owner, who has a host, a node, switches and a domain with memory, an object and a process in it; and of a stranger, who has a
-/// host, a node and a domain.
+/// A rack of an owner with a host, a node, switches and a domain with memory, an object and a process in it,
+/// and of a stranger with a host, a node and a domain.
 struct Doors {
     rack: Rack,
     owner: Ring,
@@ -71,7 +72,8 @@ impl Doors {
         Self { rack, owner, stranger, domain, strange, vma, object, process }
     }
 
-    /// One of each request, about what is the owner's; where two keys are wanted, also with the stranger's own for either.
+    /// Returns one of each request, about the owner's resources. If two keys are required, there are also
+    /// requests with the stranger's own resource for either.
     fn requests(&self) -> Vec<Request> {
         let &Self { domain, strange, ref vma, object, process, .. } = self;
         let (addr, section) = (vma.base, SoftSection { kind: 1, id: 0x1000, bytes: Base64(vec![0; 8]) });
@@ -136,7 +138,7 @@ impl Doors {
         ]
     }
 
-    /// With these keys the request is refused for want of one.
+    /// Returns true if the request with these keys is refused for lack of a key.
     fn is_refused(&mut self, request: &Request, keys: Vec<Key>) -> bool {
         self.answer(request, Shown { keys, ..Shown::default() })
     }
@@ -144,7 +146,7 @@ impl Doors {
     fn answer(&mut self, request: &Request, shown: Shown) -> bool {
         self.rack.shown = shown;
         let ticket = self.rack.ask(request.clone());
-        // What is let through may wait for a role; nothing that is refused does.
+        // An admitted request may wait for a role. A refused one does not.
         let refused = matches!(self.rack.answer(ticket), Some(Err(error)) if error.code == ErrorCode::NotOwner
             && (error.message.contains("wants the key of") || error.message.contains("is for the operator")));
         self.rack.settle();
@@ -152,11 +154,12 @@ impl Doors {
     }
 }
 
-/// All requests that know no owner: what the rack looks like.
+/// All requests without an owner, about the state of the rack.
 const FOR_ALL: [&str; 5] = ["overview", "usage", "locate", "soft_show", "look_file"];
 
-/// Each request about what is the owner's is refused to a stranger, whatever of its own it shows, and without any key; it is let through with the
-/// owner's keys, and to the operator. What comes of it then is not looked at here.
+/// Each request about the owner's resources is refused to a stranger, whatever keys of its own it shows, and
+/// without any key. It is admitted with the owner's keys, and for the operator. The result of the admitted
+/// request does not matter here.
 #[test]
 fn a_stranger_is_refused_each_request() {
     let requests = Doors::new().requests();
@@ -177,13 +180,13 @@ fn a_stranger_is_refused_each_request() {
     }
 }
 
-/// All keys of a ring, each by a request that wants it.
+/// Returns all keys of a ring, each by a request that requires it.
 fn every_key(ring: &Ring) -> Vec<Key> {
     let text = ring.to_text();
     text.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
 }
 
-/// What a ring shows by itself is what its owner's requests want: nothing is refused that the owner asks with it.
+/// A ring shows the keys that its owner's requests require: no request of the owner with the ring is refused.
 #[test]
 fn a_ring_shows_what_is_wanted() {
     for request in Doors::new().requests() {
@@ -196,7 +199,7 @@ fn a_ring_shows_what_is_wanted() {
     }
 }
 
-/// Who has only one of the two keys that a request wants is refused.
+/// A request that requires two keys is refused with only one of them.
 #[test]
 fn both_keys_are_wanted() {
     let doors = Doors::new();
@@ -212,8 +215,8 @@ fn both_keys_are_wanted() {
     }
 }
 
-/// A host leaves, and another one gets its number, and its name too. The key of the earlier one opens nothing of the later. A host, node or switch
-/// that joins again has the key that it had: an answer that was lost locks nobody out.
+/// A host leaves, and another one gets its number and name. The key of the earlier one gives no access to the
+/// later. A host, node or switch that rejoins keeps its key, so that a lost answer locks no member out.
 #[test]
 fn a_key_is_of_one_stay() {
     let mut doors = Doors::new();
@@ -232,7 +235,7 @@ fn a_key_is_of_one_stay() {
     assert!(doors.is_refused(&join_host(1).into(), every_key(&before)), "nor does the name");
 }
 
-/// A control plane that starts again from its log has the same keys.
+/// A control plane that restarts from its log has the same keys.
 #[test]
 fn keys_outlive_a_restart() {
     let mut doors = Doors::new();
@@ -245,8 +248,9 @@ fn keys_outlive_a_restart() {
     assert!(!doors.is_refused(&join, every_key(&doors.owner)));
 }
 
-/// The switch starts again, and its join is taken back, because the control plane starts again as well. Nobody is the rack's switch then; and a stranger that asks to be it, through which
-/// every request would go, is refused all the same. The switch itself comes back.
+/// The switch restarts, and its join is rolled back because the control plane restarts as well. The rack has
+/// no switch then. A stranger that asks to be the switch, through which every request would go, is still
+/// refused. The switch itself comes back.
 #[test]
 fn no_stranger_takes_the_place_of_a_switch_that_is_not_there() {
     let mut doors = Doors::new();
@@ -264,8 +268,9 @@ fn no_stranger_takes_the_place_of_a_switch_that_is_not_there() {
     assert!(doors.rack.call(Overview {}).unwrap().switch);
 }
 
-/// A host's request for a connection waits for its node, which joins again; so the request is begun anew. Meanwhile the host leaves, and a stranger's host gets its
-/// number. The connection is not made for that one, whose key was not shown.
+/// A host's request for a connection waits for its node, which rejoins, so the request is restarted.
+/// Meanwhile the host leaves, and a stranger's host gets its number. The connection is not made for that
+/// host, whose key was not shown.
 #[test]
 fn a_request_begun_anew_shows_its_key_again() {
     let mut doors = Doors::new();
@@ -286,8 +291,9 @@ fn a_request_begun_anew_shows_its_key_again() {
     doors.rack.check_log();
 }
 
-/// A user's programs have made as many domains as a ring has keys, and one uses the first of them again and again. Its key is not the one that goes, also
-/// where another process has the ring in an order of its own.
+/// A user's programs have made as many domains as a ring has keys, and one program uses the first of them
+/// again and again. The key of that domain is not evicted, even if another process has the ring in an order
+/// of its own.
 #[test]
 fn a_key_in_use_does_not_go() {
     let line = |domain: usize| format!("domain {domain} d{domain} {domain:032x}\n");
@@ -315,7 +321,7 @@ fn domain_line(domain: usize) -> String {
     format!("domain {domain} d{domain} {domain:032x}\n")
 }
 
-/// What a host is told that joins with this number and key.
+/// Learns the answer of a host that joins with this number and key.
 fn told_of_host(ring: &mut Ring, name: &str, host: u16, key: u32) {
     let home = Endpoint { port: 1, gid: text(1), qpn: 2, qkey: 3 };
     let (key, generation) = (Some(format!("{key:032x}").parse().unwrap()), 1);
@@ -323,8 +329,9 @@ fn told_of_host(ring: &mut Ring, name: &str, host: u16, key: u32) {
     ring.learn(&JoinHost::new(name.into(), text(101)).into(), &answer.into());
 }
 
-/// A host runs for weeks, and its user's other programs make more domains meanwhile than a ring has keys. It says that it is there with its own key all the while,
-/// also when the file has that no more, and after a start it finds it there: no domain takes the place of a host.
+/// A host runs for weeks, and its user's other programs make more domains meanwhile than a ring has keys. The
+/// host renews with its own key all the while, even when the file no longer has it, and finds it there after
+/// a restart: no domain evicts a host.
 #[test]
 fn no_number_of_domains_takes_the_key_of_a_host_that_runs() {
     let stay = Request::from(Stay { host: 64, generation: 1 });
@@ -343,8 +350,8 @@ fn no_number_of_domains_takes_the_key_of_a_host_that_runs() {
     assert_eq!(file.to_text().lines().count(), RING_MAX);
 }
 
-/// Two racks whose keys are in one file: a host of the one runs, and a program joins the other one and is told a key for the same number and name. The host goes
-/// on showing its own; so does a domain's user.
+/// The keys of two racks are in one file: a host of one rack runs, and a program joins the other and is told
+/// a key for the same number and name. The host goes on showing its own key, and so does a domain's user.
 #[test]
 fn a_key_of_another_rack_takes_nobody_s_place() {
     let (mut here, mut there) = (Ring::default(), Ring::default());
@@ -365,7 +372,8 @@ fn a_key_of_another_rack_takes_nobody_s_place() {
     assert_eq!(here.show(&OpenSession { host: 64, domain: 1 }.into()).len(), 4);
 }
 
-/// A ring is full of domains that are gone, but for one with data that stay. When it is told which are there it forgets the others, and not what came to be since.
+/// A ring is full of domains that are gone, except for one with data that are kept. When the ring is told
+/// which domains exist it forgets the others, but not those created since.
 #[test]
 fn the_keys_of_domains_that_are_gone_make_room() {
     let text: String = (1..=RING_MAX).map(domain_line).collect();
@@ -379,8 +387,9 @@ fn the_keys_of_domains_that_are_gone_make_room() {
     assert_eq!((domains, ring.is_full()), ([1, 0, 1], false));
 }
 
-/// Each number of a key file is replaced by those at the edges of its type, and its lines are cut, doubled and swapped: it is refused with a line that it has, or is
-/// a ring that comes back from its text and shows no more keys than a request takes.
+/// Each number of a key file is replaced by those at the edges of its type, and its lines are cut, doubled
+/// and swapped. The file is refused with a line that it has, or is a ring that comes back from its text and
+/// shows no more keys than a request accepts.
 #[test]
 fn each_number_of_a_key_file_may_be_wrong() {
     let numbers =
@@ -440,8 +449,8 @@ fn each_number_of_a_key_file_may_be_wrong() {
     assert_eq!(Ring::from_text(&more), Err(RING_MAX + 1));
 }
 
-/// Members say which build they are when they join, and one joins again as another. `usage` says who is of which, also after a restart from the log, and not
-/// of those that have left (PROTOCOL 8.71).
+/// Members name their build when they join, and one rejoins with another. `usage` lists the builds, also
+/// after a restart from the log, without those of members that have left (PROTOCOL 8.71).
 #[test]
 fn builds_are_told_apart() {
     let mut rack = Rack::with(81, Config { build: Some("1.0+a".into()), ..config() });
@@ -479,8 +488,9 @@ fn builds_are_told_apart() {
     rack.check_log();
 }
 
-/// A program uses twice as many domains as a request shows keys, in turn, and asks for what it has in each by a process's or an object's number, which do not say of
-/// whose domain they are. None of it is refused: the ring knows whose they are by the answers that told of them, and shows that key alone.
+/// A program uses twice as many domains as a request shows keys, in turn, and addresses its resources in each
+/// by a process's or an object's number, which do not name the domain. No request is refused: the ring knows
+/// the domain from the answers that created them, and shows that key alone.
 #[test]
 fn more_domains_than_keys_are_used_in_turn() {
     let mut doors = Doors::new();

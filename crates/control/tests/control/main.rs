@@ -1,4 +1,5 @@
-//! The control plane from outside: requests and frames in, answers, frames and log lines out (docs/protocol/08-the-control-plane.md).
+//! The control plane from outside: requests and frames in, answers, frames and log lines out
+//! (docs/protocol/08-the-control-plane.md).
 
 mod acts;
 mod cards;

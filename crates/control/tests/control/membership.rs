@@ -1,4 +1,4 @@
-//! Who is there, what they are told, and when they are answered (PROTOCOL 8.2 to 8.9).
+//! Membership: the members, what they are told, and when they are answered (PROTOCOL 8.2 to 8.9).
 
 use crate::rack::{Rack, Step, text};
 use farmem_control::api::*;
@@ -9,7 +9,8 @@ use farmem_wire::{HostId, Perm, VirtAddr};
 
 const MIB: u64 = 1 << 20;
 
-/// A rack comes up: switch, two nodes, two hosts. Each is answered when the others know it, and is then told all it must know.
+/// A rack comes up: switch, two nodes, two hosts. Each is answered when the others know it, and is then told
+/// all it must know.
 #[test]
 fn a_rack_comes_up() {
     let mut rack = Rack::new(1);
@@ -65,7 +66,8 @@ fn a_host_is_answered_when_all_know_it() {
     }
 }
 
-/// A node that joins again is told who may ask it last of all: it answers no request before its tables are whole (PROTOCOL 8.3).
+/// A node that rejoins learns its peers last of all: it answers no request before its tables
+/// are whole (PROTOCOL 8.3).
 #[test]
 fn a_node_hears_of_the_switch_last() {
     let mut rack = Rack::new(8);
@@ -73,7 +75,7 @@ fn a_node_hears_of_the_switch_last() {
     rack.join_node(1, MIB);
     rack.join_host(1);
     let (owner, other) = (rack.domain("owner"), rack.domain("other"));
-    // More than one batch: between two of them requests come.
+    // There is more than one batch, and requests arrive between two of them.
     for _ in 0..60 {
         let vma = rack.allocate(owner, 4096);
         rack.call(crate::rack::grant(&vma, 0, 1024, other, PermName::Read)).unwrap();
@@ -87,8 +89,8 @@ fn a_node_hears_of_the_switch_last() {
     assert!(matches!(peer.applied.last(), Some(Update::Peer { port: 1, .. })), "the switch is not the last");
 }
 
-/// A line is kept before the frame or the answer that depends on it (PROTOCOL 8.23); a joining role is answered before its first frame, since only
-/// the answer tells it where to listen.
+/// A line is kept before the frame or the answer that depends on it (PROTOCOL 8.23). A joining role is
+/// answered before its first frame, since only the answer tells it where to listen.
 #[test]
 fn first_kept_then_answered_then_sent() {
     let mut rack = Rack::new(3);
@@ -104,7 +106,8 @@ fn first_kept_then_answered_then_sent() {
     assert!(kept < told && told < answered && answered < first, "{:?}", rack.trace);
 }
 
-/// The first line of a log is the control plane's own endpoint: without it no role's answer would reach a restarted one.
+/// The first line of a log is the control plane's own endpoint: without it no role's answer would reach a
+/// restarted one.
 #[test]
 fn the_own_endpoint_outlives_a_restart() {
     let mut rack = Rack::new(4);
@@ -114,8 +117,8 @@ fn the_own_endpoint_outlives_a_restart() {
     assert_eq!(control, again);
 }
 
-/// A host starts again: its sessions end at the switch, its connections at the nodes, its generation goes on
-/// (PROTOCOL 8.8).
+/// A host restarts: its sessions end at the switch and its connections at the nodes, while its generation
+/// advances (PROTOCOL 8.8).
 #[test]
 fn a_host_that_joins_again_is_the_next_generation() {
     let mut rack = Rack::new(5);
@@ -136,7 +139,7 @@ fn a_host_that_joins_again_is_the_next_generation() {
     rack.check_log();
 }
 
-/// A host leaves and its name comes back: the generation goes on, so that no request id is used twice.
+/// A host leaves and its name comes back: its generation advances, so that no request id is used twice.
 #[test]
 fn a_host_that_left_keeps_its_number_and_generation() {
     let mut rack = Rack::new(6);
@@ -152,8 +155,9 @@ fn a_host_that_left_keeps_its_number_and_generation() {
     assert_eq!(rack.join_host(1), (host, 2));
 }
 
-/// The control plane itself stands still for longer than a lease (stopped, in a debugger, without a CPU): hosts asked in vain meanwhile. None of them
-/// is fenced for it, whatever it does first when it goes on; a host that then is not heard of for a lease is (PROTOCOL 8.32, 12.35).
+/// The control plane itself stands still for longer than a lease (stopped, in a debugger, without a CPU), and
+/// hosts ask in vain meanwhile. None of them is fenced for it, whatever it does first when it goes on. A host
+/// that is then not heard of for a lease is fenced (PROTOCOL 8.32, 12.35).
 #[test]
 fn a_control_plane_that_stood_still_fences_nobody() {
     let mut rack = Rack::new(11);
@@ -171,7 +175,7 @@ fn a_control_plane_that_stood_still_fences_nobody() {
         rack.event(Event::Wake);
         hosts.iter().for_each(|&host| renew(&mut rack, host));
     }
-    // A part of a lease that was not over before counts as well.
+    // The part of the lease before the stop counts as well.
     let half = Duration::from_nanos(LEASE.as_nanos() / 2);
     rack.pass(half);
     rack.stand_still(LEASE);
@@ -185,9 +189,10 @@ fn a_control_plane_that_stood_still_fences_nobody() {
     rack.check_log();
 }
 
-/// A host renews its lease and gives back no page that it is asked for. It gets no renewal when it has held a reset up for two leases, and is fenced
-/// when its lease has surely ended; who waits for it, and waits for nobody else, is not (PROTOCOL 12.51). While the node of the pages does not answer
-/// nobody is to blame: what is written back has to be there before a host may give a page up.
+/// A host renews its lease and gives back no page that it is asked for. It gets no renewal when it has held
+/// up a reset for two leases, and is fenced when its lease has surely ended. A host that only waits for it is
+/// not fenced (PROTOCOL 12.51). While the node of the pages does not answer no host is to blame: a write-back
+/// has to arrive there before a host may give a page up.
 #[test]
 fn a_host_that_gives_nothing_back_is_fenced() {
     let mut rack = Rack::new(12);
@@ -211,7 +216,7 @@ fn a_host_that_gives_nothing_back_is_fenced() {
     let asked = rack.ask(Recover { host: waits.0, page: vma.base });
     rack.wait(asked).unwrap();
     let quarter = Duration::from_nanos(LEASE.as_nanos() / 4);
-    // For six leases nobody hears the node, and nobody is refused.
+    // For six leases nothing reaches the node, and no host is refused.
     rack.cut.insert(Port::node(node));
     for _ in 0..24 {
         rack.pass(quarter);
@@ -240,7 +245,7 @@ fn a_host_that_gives_nothing_back_is_fenced() {
     rack.check_log();
 }
 
-/// Hosts come and go under other names, many more than may cache pages: the next one may cache pages all the same.
+/// Hosts come and go under other names, many more than may cache pages: the next one may still cache pages.
 #[test]
 fn numbers_do_not_climb_with_hosts_that_come_and_go() {
     let mut rack = Rack::new(9);
@@ -274,8 +279,8 @@ fn numbers_of_hosts_that_left_are_used_again() {
     rack.check_log();
 }
 
-/// A node starts again with empty memory: its vmas stay allocated and are granted anew, its connections are gone, its range is the
-/// same; hosts connect again (PROTOCOL 8.6).
+/// A node restarts with empty memory: its vmas stay allocated and are granted anew, its connections are gone,
+/// its range is the same, and hosts connect again (PROTOCOL 8.6).
 #[test]
 fn a_node_that_joins_again_keeps_its_vmas_and_loses_its_connections() {
     let mut rack = Rack::new(8);
@@ -323,7 +328,8 @@ fn a_node_may_come_back_with_another_capacity() {
     );
 }
 
-/// The switch moves to another address: sessions stay, and opening one again tells where it is now (PROTOCOL 8.7).
+/// The switch moves to another address: sessions stay, and opening one again returns the new address
+/// (PROTOCOL 8.7).
 #[test]
 fn a_switch_may_move() {
     let mut rack = Rack::new(16);
@@ -338,7 +344,7 @@ fn a_switch_may_move() {
     assert_eq!((before.qpn, before.qkey), (after.qpn, after.qkey));
 }
 
-/// A node with vmas does not leave; without, its range is free for another.
+/// A node with vmas does not leave. Without vmas it does, and its range is free for another.
 #[test]
 fn a_node_leaves_when_nothing_is_allocated_on_it() {
     let mut rack = Rack::new(9);
@@ -359,8 +365,8 @@ fn a_node_leaves_when_nothing_is_allocated_on_it() {
     rack.check_log();
 }
 
-/// The switch starts again with empty tables: it gets all of them, sessions included, and no other member notices but by its endpoint
-/// (PROTOCOL 8.7).
+/// The switch restarts with empty tables: it gets all of them, sessions included, and other members only
+/// notice its new endpoint (PROTOCOL 8.7).
 #[test]
 fn a_switch_that_joins_again_gets_everything() {
     let mut rack = Rack::new(10);
@@ -384,7 +390,8 @@ fn a_switch_that_joins_again_gets_everything() {
     rack.check_log();
 }
 
-/// Memory can be allocated before there is a switch; a session cannot. The switch learns of the memory when it joins.
+/// Memory can be allocated before there is a switch, but a session cannot be opened. The switch learns of the
+/// memory when it joins.
 #[test]
 fn without_a_switch_there_is_memory_and_no_session() {
     let mut rack = Rack::new(11);
@@ -401,7 +408,7 @@ fn without_a_switch_there_is_memory_and_no_session() {
     rack.check_tables(Port::node(1));
 }
 
-/// The same session twice is one session; two hosts or two domains have their own.
+/// Opening a session twice gives one session. Two hosts or two domains have their own.
 #[test]
 fn a_session_is_opened_once() {
     let mut rack = Rack::new(12);
@@ -411,7 +418,7 @@ fn a_session_is_opened_once() {
     let (one, two) = (rack.domain("one"), rack.domain("two"));
     let first = rack.call(OpenSession { host: 1, domain: one }).unwrap();
     assert_eq!(rack.call(OpenSession { host: 1, domain: one }).unwrap(), first);
-    // Asked for twice at the same moment: the second waits and finds the first.
+    // Among two requests at the same moment, the second waits and finds the first session.
     let pair = [1, 2].map(|_| rack.ask(OpenSession { host: 2, domain: two }));
     let [left, right] = pair.map(|ticket| SessionInfo::try_from(rack.wait(ticket).unwrap()).unwrap());
     assert_eq!(left, right);
@@ -468,8 +475,9 @@ fn memory_is_cleared_before_it_is_handed_out() {
     assert_eq!(told.len(), 2);
 }
 
-/// A host has regions reset: only those of pages that a domain may use in which it has a session, and no more at a time than its own threads can
-/// wait for. Before, any page would do, as often as it liked: a reset takes the region from everybody who uses it (PROTOCOL 12.33).
+/// A host may only have regions reset that contain pages of a domain in which it has a session, and no more
+/// at a time than its own threads can wait for. Without these limits any page would do, as often as the host
+/// liked, and a reset takes the region from all its users (PROTOCOL 12.33).
 #[test]
 fn recover_wants_access_and_is_limited() {
     let mut rack = Rack::new(14);
@@ -492,7 +500,7 @@ fn recover_wants_access_and_is_limited() {
     assert_eq!(recover(&mut rack, theirs.base + 4096), Ok(()));
 
     let at_once = (0..1000).take_while(|_| recover(&mut rack, vma.base).is_ok()).count() as u64;
-    // Answering takes no time but that of messages, of which resets are none.
+    // Answers take no time but that of messages, and resets need none here.
     assert_eq!(at_once, RECOVERS.at_once - 1);
     assert_eq!(recover(&mut rack, vma.base), Err(ErrorCode::Unavailable));
     rack.pass(RECOVERS.every.times(3));

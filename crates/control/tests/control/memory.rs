@@ -21,7 +21,8 @@ fn rack_of_one() -> (Rack, u32, u32) {
     (rack, owner, other)
 }
 
-/// The owner lends a part, raises it, takes the middle back; switch and node say the same after each answer.
+/// The owner grants a part, widens the permission, and revokes the middle. Switch and node agree after each
+/// answer.
 #[test]
 fn a_part_of_a_vma_is_lent_and_taken_back() {
     let (mut rack, owner, other) = rack_of_one();
@@ -44,7 +45,7 @@ fn a_part_of_a_vma_is_lent_and_taken_back() {
         [0, 1, 2, 3].map(|i| at(&rack, i)),
         [Perm::None, Perm::Read, Perm::None, Perm::ReadWrite].map(both)
     );
-    // What is so already needs no update.
+    // An unchanged permission needs no update.
     let batches = rack.peers[&Port::SWITCH].batches;
     rack.call(grant(&vma, 4096, 4096, other, PermName::Read)).unwrap();
     assert_eq!(rack.peers[&Port::SWITCH].batches, batches);
@@ -57,7 +58,7 @@ fn a_part_of_a_vma_is_lent_and_taken_back() {
     rack.check_log();
 }
 
-/// What is freed is handed to another domain, cleared; the old owner cannot reach it.
+/// Freed memory is allocated to another domain, cleared. The old owner cannot reach it.
 #[test]
 fn a_freed_place_is_used_again_by_another_domain() {
     let (mut rack, owner, other) = rack_of_one();
@@ -73,8 +74,9 @@ fn a_freed_place_is_used_again_by_another_domain() {
     assert_eq!(perms(&rack, other, vma.base), (Perm::ReadWrite, Perm::ReadWrite));
 }
 
-/// A free whose answer did not come is asked for again, when it was carried out and the same domain has the addresses anew: as large as before,
-/// inside something larger, or in pieces. The repeated one is answered as done before, and frees nothing (PROTOCOL 8.47).
+/// A free without an answer is requested again after it was carried out, when the same domain has the
+/// addresses anew: as large as before, inside a larger vma, or in pieces. The repeated request is answered as
+/// already done, and frees nothing (PROTOCOL 8.47).
 #[test]
 fn a_repeated_free_never_meets_a_later_allocation() {
     let (mut rack, owner, other) = rack_of_one();
@@ -110,7 +112,8 @@ fn freed_neighbours_become_one_piece() {
     assert_eq!(rack.allocate(owner, MIB / 2).base, quarters[0].base);
 }
 
-/// Two requests about one vma at the same moment take turns; two about different ones do not wait for each other.
+/// Two requests about one vma at the same moment take turns. Two about different vmas do not wait for each
+/// other.
 #[test]
 fn requests_about_one_vma_take_turns() {
     let (mut rack, owner, other) = rack_of_one();
@@ -130,7 +133,8 @@ fn requests_about_one_vma_take_turns() {
     rack.check_tables(Port::node(1));
 }
 
-/// The least allocated node gets the next vma; of equals, the first. One node can be asked for by number.
+/// The least allocated node gets the next vma, and among equals the first. One node can be requested by
+/// number.
 #[test]
 fn the_least_allocated_node_is_next() {
     let mut rack = Rack::new(21);
@@ -143,7 +147,7 @@ fn the_least_allocated_node_is_next() {
     assert_eq!(rack.call(Allocate { domain, size: 4096, node: Some(2), durable: false }).unwrap().node, 2);
 }
 
-/// The rack's memory as one bit for each page; a vma is a run of pages.
+/// The rack's memory as one bit for each page. A vma is a run of pages.
 #[derive(Default)]
 struct Bitmap(std::collections::BTreeMap<u64, u32>);
 
@@ -164,7 +168,7 @@ impl Bitmap {
         self.0.retain(|page, _| !(vma.base..vma.base + vma.size).contains(page));
     }
 
-    /// True when some node has `size` aligned bytes with no page taken.
+    /// Returns true if some node has `size` aligned bytes with no page taken.
     fn has(&self, nodes: &[(u64, u64)], size: u64) -> bool {
         let free = |base: u64| (base..base + size).step_by(4096).all(|page| !self.0.contains_key(&page));
         nodes.iter().any(|&(base, capacity)| (0..capacity / size).any(|i| free(base + i * size)))
@@ -174,8 +178,8 @@ impl Bitmap {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Domains never share a page, every vma is inside its node, and memory is refused only when no node has it in one piece
-    /// (PROTOCOL 8.10).
+    /// Domains never share a page, every vma is inside its node, and memory is refused only when no node has
+    /// it in one piece (PROTOCOL 8.10).
     #[test]
     fn a_bitmap_agrees(steps in prop::collection::vec((1u64..40_000, 0u32..3, any::<prop::sample::Index>(), prop::bool::weighted(0.4)), 1..120)) {
         let mut rack = Rack::new(22);
@@ -212,8 +216,8 @@ proptest! {
         rack.check_log();
     }
 
-    /// MIND figure 7: with the least allocated node first, Jain's index of the bytes per node stays near 1. Each node is behind
-    /// the fullest by at most the largest vma, which is what makes it so.
+    /// MIND figure 7: with the least allocated node first, Jain's index of the bytes per node stays near 1.
+    /// Each node is behind the fullest by at most the largest vma, which makes it so.
     #[test]
     fn allocation_is_balanced(sizes in prop::collection::vec(1u64..65_536, 64..160), nodes in 2u8..7) {
         let mut rack = Rack::new(23);

@@ -1,5 +1,5 @@
-//! Pages that move between memory nodes (PROTOCOL 8.38 to 8.43): what all roles are told, what is given back, and what is left of a move that
-//! came to nothing.
+//! Pages that move between memory nodes (PROTOCOL 8.38 to 8.43): what all roles are told, what is given back,
+//! and what remains of a failed move.
 
 use crate::rack::peer::{Budget, Outlier};
 use crate::rack::{Rack, grant, text};
@@ -12,7 +12,7 @@ const MIB: u64 = 1 << 20;
 const ONE: Port = Port::node(1);
 const TWO: Port = Port::node(2);
 
-/// Two nodes, and a vma of 16 pages on the first, which another domain may read a part of.
+/// Creates two nodes, and a vma of 16 pages on the first, of which another domain may read a part.
 fn rack_of_two(seed: u64) -> (Rack, VmaInfo, u32) {
     let mut rack = Rack::new(seed);
     rack.join_switch().unwrap();
@@ -40,9 +40,9 @@ fn overview(rack: &mut Rack) -> (Vec<MovedInfo>, Vec<u64>, u32) {
     (moved, nodes.iter().map(|node| node.allocated).collect(), balance_ppm)
 }
 
-/// Half of a vma goes to the other node and comes home again. Each time all roles know where it is, bytes count where they are, and a domain that
-/// might use it before may use it there. The new node serves only when all is pushed, and the old one forgets it when the switch knows
-/// (PROTOCOL 8.39, 8.40, 8.41).
+/// Half of a vma moves to the other node and back. Each time all roles know where it is, bytes count where
+/// they are, and a domain with a permission before has it there. The new node serves only when everything is
+/// pushed, and the old one forgets it when the switch knows (PROTOCOL 8.39, 8.40, 8.41).
 #[test]
 fn a_part_of_a_vma_goes_and_comes_home() {
     let (mut rack, vma, other) = rack_of_two(70);
@@ -78,8 +78,8 @@ fn a_part_of_a_vma_goes_and_comes_home() {
     assert_eq!(rack.noted(Note::GivenUp), 0);
 }
 
-/// Pages of one vma at three nodes; grants and frees reach all of them, and a free leaves nothing behind (PROTOCOL 8.42). What another vma's
-/// pages left is used again, and nothing is put over another vma.
+/// Pages of one vma are at three nodes. Grants and frees reach all of them, and a free leaves nothing behind
+/// (PROTOCOL 8.42). Memory that another vma's pages left is used again, and nothing is put over another vma.
 #[test]
 fn a_vma_in_pieces_is_granted_and_freed_as_a_whole() {
     let (mut rack, vma, other) = rack_of_two(71);
@@ -108,8 +108,8 @@ fn a_vma_in_pieces_is_granted_and_freed_as_a_whole() {
     assert_eq!(overview(&mut rack), (vec![], vec![0, 0, 0], 1_000_000));
 }
 
-/// Memory that was left may be another's: a node that is full takes what it got rid of, and pages come back to another place when theirs
-/// is taken (PROTOCOL 8.43).
+/// Memory that was left may be allocated: a full node can receive as much as it gave away, and pages come
+/// back to another place when theirs is taken (PROTOCOL 8.43).
 #[test]
 fn what_was_left_is_used_again() {
     let mut rack = Rack::new(72);
@@ -125,7 +125,7 @@ fn what_was_left_is_used_again() {
     let error = rack.refused(Allocate { domain: owner, size: 4 * PAGE, node: Some(2), durable: false });
     assert_eq!(error.code, ErrorCode::OutOfMemory, "two pages of it are another's");
     let two = rack.call(Allocate { domain: owner, size: 2 * PAGE, node: Some(2), durable: false }).unwrap();
-    // Node 2 is full. Its own pages go to where the others' were.
+    // Node 2 is full. Its own pages move to the place of the others.
     rack.call(to(two.base, 2, 1)).unwrap();
     tables_agree(&rack);
     assert_eq!(rack.tables(ONE).outliers[&(two.base, 13)], Outlier::Here(0));
@@ -141,7 +141,7 @@ fn what_was_left_is_used_again() {
     assert!(rack.tables(ONE).outliers.is_empty() && rack.tables(TWO).outliers.is_empty());
 }
 
-/// What cannot be moved is refused with the reason, and no role is told anything (PROTOCOL 8.38).
+/// An impossible move is refused with the reason, and no role is told anything (PROTOCOL 8.38).
 #[test]
 fn what_cannot_be_moved_is_refused() {
     let (mut rack, vma, other) = rack_of_two(73);
@@ -170,7 +170,7 @@ fn what_cannot_be_moved_is_refused() {
     assert_eq!(rack.refused(Leave::new(TWO.0)).code, ErrorCode::Conflict, "it has pages");
 }
 
-/// A role without room for a migration refuses it, at whatever step; everything is as before (PROTOCOL 8.15).
+/// A role without room for a migration refuses it, at whatever step. The state is as before (PROTOCOL 8.15).
 #[test]
 fn a_full_table_stops_a_migration() {
     let (mut rack, vma, _) = rack_of_two(74);
@@ -190,8 +190,8 @@ fn a_full_table_stops_a_migration() {
     rack.call(to(vma.base, 4, 2)).unwrap();
 }
 
-/// The old node pushes and never ends, or says nothing any more: the migration is given up, and the old node goes on. So does the change that waited
-/// for the vma (PROTOCOL 8.41).
+/// The old node pushes and never ends, or does not answer any more: the migration is abandoned, and the old
+/// node goes on. So does the change that waited for the vma (PROTOCOL 8.41).
 #[test]
 fn a_push_that_does_not_end_is_given_up() {
     let (mut rack, vma, other) = rack_of_two(75);
@@ -211,8 +211,8 @@ fn a_push_that_does_not_end_is_given_up() {
     assert_eq!(rack.noted(Note::GivenUp), 2);
 }
 
-/// The control plane dies at every step, or a role joins again at every step: the migration is taken back, begun anew or completed, and the
-/// log leads to what is (PROTOCOL 8.25, 8.41).
+/// The control plane crashes at every step, or a role rejoins at every step: the migration is rolled back,
+/// restarted or completed, and the log leads to the same state (PROTOCOL 8.25, 8.41).
 #[test]
 fn whoever_starts_again_finds_everything_in_order() {
     for victim in 0..4 {
@@ -251,8 +251,8 @@ fn whoever_starts_again_finds_everything_in_order() {
     }
 }
 
-/// After a switch started again nothing is pushed before the old node is swept: it does not know yet what died with a host, and the new one, which
-/// may be swept already, never would (PROTOCOL 8.39).
+/// After a switch restarted nothing is pushed before the old node is swept: it does not know yet what died
+/// with a host, and the new node, which may be swept already, would never learn it (PROTOCOL 8.39).
 #[test]
 fn nothing_is_pushed_before_the_sweep() {
     let (mut rack, vma, _) = rack_of_two(77);
@@ -271,8 +271,8 @@ fn nothing_is_pushed_before_the_sweep() {
     }
 }
 
-/// The switch falls silent when it is to send elsewhere: the old node waits for it with its pages, and forgets them when the switch is back
-/// (PROTOCOL 8.40).
+/// The switch falls silent when it is to send elsewhere: the old node waits for it with its pages, and
+/// forgets them when the switch is back (PROTOCOL 8.40).
 #[test]
 fn the_old_node_waits_for_the_switch() {
     let (mut rack, vma, _) = rack_of_two(76);

@@ -1,5 +1,5 @@
-//! One host writes an object, or many read it, or many share it (PROTOCOL 8.53 to 8.58), whatever is cut off and started again meanwhile; and whoever takes a host
-//! out of the rack names its life (8.9).
+//! One host writes an object, or many read it, or many share it (PROTOCOL 8.53 to 8.58), whatever is cut off
+//! and restarted meanwhile. A request to remove a host names its incarnation (8.9).
 
 use crate::rack::{Rack, restored};
 use farmem_control::api::*;
@@ -13,13 +13,13 @@ use OpenMode::{Read, Shared, Write};
 const MIB: u64 = 1 << 20;
 const NODE: Port = Port::node(1);
 
-/// A node, three hosts with a connection each, and an object of a page that nobody has open.
+/// Creates a node, three hosts with a connection each, and an object of a page that no host has open.
 fn rack(seed: u64) -> (Rack, u64) {
     let (rack, object, _) = connected(seed);
     (rack, object)
 }
 
-/// The same, and the queue pair at the node that each host has.
+/// Creates the same rack, and returns the queue pair at the node of each host.
 fn connected(seed: u64) -> (Rack, u64, BTreeMap<u16, BTreeSet<u32>>) {
     let mut pairs = BTreeMap::new();
     let mut rack = Rack::new(seed);
@@ -46,7 +46,8 @@ fn said(error: &ApiError) -> String {
     format!("{} {}", error.message, error.remedy)
 }
 
-/// What one host has, what another one asks for, and whether it gets that; then the first one closes the object, and the second one gets what it asked for.
+/// One host has the object in one mode and another asks for a mode. If it is refused, the first host closes
+/// the object and the second one gets what it asked for.
 #[test]
 fn one_writes_or_many_read_or_many_share() {
     for (n, (has, asks, may)) in [
@@ -83,7 +84,8 @@ fn one_writes_or_many_read_or_many_share() {
     }
 }
 
-/// A host asks for another mode than it has: it gets what is wider, when it is alone, and never leaves or enters what is shared.
+/// A host asks for another mode than it has: it gets the wider one when it is alone, and never leaves or
+/// enters the shared mode.
 #[test]
 fn a_host_is_no_obstacle_to_itself() {
     let (mut rack, object) = rack(220);
@@ -116,8 +118,9 @@ fn a_host_is_no_obstacle_to_itself() {
     rack.check_log();
 }
 
-/// The writer is taken out of the rack while the node with the object's memory, or the switch, hears nothing: it may still let the writer write. Nobody gets the
-/// object, not the writer's next life either, also behind a restart of the control plane, until it has heard of it, or has started again.
+/// The writer is removed from the rack while the node with the object's memory, or the switch, cannot be
+/// reached and may still let the writer write. No host gets the object, not even the writer's next
+/// incarnation or after a restart of the control plane, until that role was told, or has restarted.
 #[test]
 fn a_writer_that_is_gone_is_kept_out_first() {
     let cases = [(NODE, "node 1 (n1)", 3), (Port::SWITCH, "the switch", 2)];
@@ -158,8 +161,9 @@ fn a_writer_that_is_gone_is_kept_out_first() {
     }
 }
 
-/// A lock has no memory: whoever takes it from a host that hangs is kept waiting while any node with memory of the domain, or the switch, may still let that host
-/// write, and not by a node that has memory of others only (PROTOCOL 8.57). Who has it, and in which life, is shown (8.58).
+/// A lock has no memory. A host that takes it from a stuck host waits while any node with memory of the
+/// domain, or the switch, may still let the stuck host write, but not for a node that has only memory of
+/// others (PROTOCOL 8.57). The holder and its incarnation are shown (8.58).
 #[test]
 fn a_lock_is_for_all_memory_of_its_domain() {
     let cases = [
@@ -207,7 +211,8 @@ fn a_lock_is_for_all_memory_of_its_domain() {
     }
 }
 
-/// A lease that lapses closes what is shared, and nothing else: what is written and read over connections needs no lease.
+/// A lease that lapses closes shared objects, and nothing else: writes and reads over connections need no
+/// lease.
 #[test]
 fn a_lapse_closes_what_is_shared_only() {
     let (mut rack, object) = rack(240);
@@ -225,7 +230,7 @@ fn a_lapse_closes_what_is_shared_only() {
     rack.check_log();
 }
 
-/// `leave` hits the life that is meant, or nobody; and the port of a node has no generation.
+/// `leave` removes the named incarnation, or none. The port of a node has no generation.
 #[test]
 fn who_fences_a_host_does_not_hit_its_next_life() {
     let (mut rack, object) = rack(250);
@@ -243,7 +248,7 @@ fn who_fences_a_host_does_not_hit_its_next_life() {
     let error = rack.refused(leave(NODE, Some(1)));
     assert_eq!(error.code, ErrorCode::BadRequest);
     assert!(said(&error).contains("leave `generation` out"), "{error:?}");
-    // A join of the next life that is asked for first is waited for.
+    // A join of the next incarnation that was requested first is waited for.
     let joins = rack.ask(JoinHost::new("h1".into(), "127.0.0.101".into()));
     let leaves = rack.ask(leave(host, Some(2)));
     rack.wait(joins).unwrap();
@@ -252,7 +257,8 @@ fn who_fences_a_host_does_not_hit_its_next_life() {
     assert_eq!(rack.refused(leave(host, Some(3))).code, ErrorCode::NotFound, "it has left");
 }
 
-/// A log of an earlier version says nothing of modes: all is shared. What is shared is written as it was.
+/// A log of an earlier version has no modes: every object is shared. Shared objects are still written without
+/// a mode.
 #[test]
 fn a_log_without_modes_is_read_as_shared() {
     let (mut rack, object) = rack(260);
@@ -299,14 +305,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the test knows of the hosts.
+/// The test's own view of the hosts.
 #[derive(Default)]
 struct Known {
-    /// Queue pairs at the node, of each host's present life.
+    /// Queue pairs at the node, of each host's present incarnation.
     pairs: BTreeMap<u16, BTreeSet<u32>>,
-    /// In which mode each has the object.
+    /// The mode in which each host has the object.
     modes: BTreeMap<u16, OpenMode>,
-    /// Queue pairs of lives that ended while they had the object to write.
+    /// Queue pairs of incarnations that ended while they had the object to write.
     writers_gone: BTreeSet<u32>,
 }
 
@@ -322,8 +328,9 @@ impl Known {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whoever gets the object has nobody beside it who may not be there, and the node has no queue pair left of a life that had the object to write when it ended: whatever
-    /// that still sends, it changes nothing. Hosts come and go, the node is cut off or starts again, and the control plane too.
+    /// A host that gets the object has no forbidden host beside it, and the node has no queue pair left of an
+    /// incarnation that had the object to write when it ended: whatever that still sends, it changes nothing.
+    /// Hosts come and go, and the node and the control plane are cut off or restart.
     #[test]
     fn nobody_writes_beside_a_host_that_was_given_the_object(
         steps in prop::collection::vec(step(), 1..40),

@@ -1,5 +1,6 @@
-//! Named objects: who finds them, when they have memory, and when it is free again (PROTOCOL 8.33 to 8.37), and who may have them open beside whom (8.53, 8.54). Random
-//! histories of them are played beside a plain model.
+//! Named objects: look-up by name, when they have memory, and when it is free again (PROTOCOL 8.33 to 8.37),
+//! and which hosts may have them open together (8.53, 8.54). Random histories are played beside a plain
+//! model.
 
 use crate::rack::Rack;
 use crate::rack::peer::Budget;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
 
-/// A node, three hosts, and a domain.
+/// Creates a node, three hosts, and a domain.
 fn rack(seed: u64) -> (Rack, u32) {
     let mut rack = Rack::new(seed);
     rack.join_switch().unwrap();
@@ -29,7 +30,7 @@ fn find(host: u16, domain: u32, name: &str) -> OpenObject {
     OpenObject::new(host, domain, name.into())
 }
 
-/// What an answer says of an object: number, length, base and size.
+/// Returns number, length, base and size of an object from an answer.
 fn told(rack: &mut Rack, call: impl Call<Answer = ObjectInfo>) -> (u64, u64, u64, u64) {
     let ObjectInfo { object, length, base, size } = rack.call(call).unwrap();
     (object, length, base, size)
@@ -40,7 +41,8 @@ fn tables_agree(rack: &Rack) {
     rack.peers.keys().for_each(|&port| rack.check_tables(port));
 }
 
-/// Made by one host, found by another, given memory by the host that is first, kept without a name, and free when no host has it open.
+/// An object is created by one host, found by another, given memory by the first host that asks, kept without
+/// a name, and freed when no host has it open.
 #[test]
 fn an_object_from_its_name_to_its_end() {
     let (mut rack, domain) = rack(90);
@@ -68,7 +70,7 @@ fn an_object_from_its_name_to_its_end() {
     tables_agree(&rack);
 }
 
-/// What cannot be, and what was wrong.
+/// Impossible requests: the error names what was wrong.
 #[test]
 fn refusals_name_what_was_wrong() {
     let (mut rack, domain) = rack(91);
@@ -113,7 +115,7 @@ fn refusals_name_what_was_wrong() {
     assert_eq!(told(&mut rack, find(2, domain, "two")), (two, 0, 0, 0), "as before");
 }
 
-/// A host that leaves, or starts again, has nothing open any more; what has a name stays for others.
+/// A host that leaves or restarts has nothing open any more. A named object stays for others.
 #[test]
 fn hosts_that_go_let_go() {
     let (mut rack, domain) = rack(92);
@@ -134,7 +136,8 @@ fn hosts_that_go_let_go() {
     tables_agree(&rack);
 }
 
-/// Two hosts set the length at once: it is allocated once. The control plane dies meanwhile: no host was told, and nothing is left.
+/// Two hosts set the length at once: it is allocated once. The control plane crashes meanwhile: no host was
+/// told, and nothing is left.
 #[test]
 fn one_allocation_for_all_who_ask() {
     let (mut rack, domain) = rack(93);
@@ -191,7 +194,7 @@ struct Plain {
 }
 
 impl Plain {
-    /// In which mode a host that asks for `mode` has it then, if it may.
+    /// Returns the mode in which a host that asks for `mode` then has the object, if that is allowed.
     fn opened(&self, host: u16, mode: OpenMode) -> Option<OpenMode> {
         use OpenMode::{Read, Shared, Write};
         let mode = match (self.hosts.get(&host), mode) {
@@ -225,7 +228,8 @@ const NAMES: [&str; 3] = ["a", "b b", "ü"];
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
-    /// What is there, who has it open and may have, how long it is and which memory is allocated is as in a plain list, after every step.
+    /// After every step the objects, the hosts that have them open, their lengths and the allocated memory
+    /// equal those of a plain list.
     #[test]
     fn objects_are_as_in_a_list(steps in prop::collection::vec(step(), 1..60), seed in any::<u64>()) {
         let (mut rack, domain) = rack(seed);
@@ -320,7 +324,7 @@ proptest! {
     }
 }
 
-/// There is a bound.
+/// The number of objects is bounded.
 #[test]
 fn objects_are_bounded() {
     let mut config = crate::rack::config();

@@ -1,5 +1,6 @@
-//! Processes and their memory system calls: what they get, what switch and nodes are told, what happens when a role fails meanwhile
-//! (PROTOCOL 8.27 to 8.31). What each call means for the pages is tested beside a model of Linux in `src/syscalls/tests.rs`.
+//! Processes and their memory system calls: their results, what switch and nodes are told, and failures of a
+//! role meanwhile (PROTOCOL 8.27 to 8.31). `src/syscalls/tests.rs` tests the effect of each call on the pages
+//! beside a model of Linux.
 
 use crate::rack::peer::Budget;
 use crate::rack::{Rack, grant, text};
@@ -13,7 +14,7 @@ const NODE: Port = Port::node(1);
 const ENOMEM: i64 = -12;
 const EINVAL: i64 = -22;
 
-/// A rack with two nodes and a process in a domain of its own.
+/// Creates a rack with two nodes and a process in a domain of its own.
 fn rack_with_process(seed: u64) -> (Rack, u32, u32) {
     let mut rack = Rack::new(seed);
     rack.join_switch().unwrap();
@@ -49,7 +50,7 @@ fn tables_agree(rack: &Rack) {
     }
 }
 
-/// What the owner may do with each page of a range, at switch and node alike.
+/// Returns the owner's permission for each page of a range, at switch and node alike.
 fn perms(rack: &Rack, domain: u32, base: u64, pages: u64) -> Vec<Perm> {
     let node = rack.peers.iter().find(|(port, peer)| {
         port.as_node().is_some() && peer.tables.ranges.keys().any(|&(at, len)| base - at < len && base >= at)
@@ -62,7 +63,8 @@ fn perms(rack: &Rack, domain: u32, base: u64, pages: u64) -> Vec<Perm> {
     all
 }
 
-/// A process maps, protects, unmaps a part, and ends: the roles know page by page what it may do, and in the end nothing.
+/// A process maps, protects, unmaps a part, and ends: the roles know its permissions page by page, and in the
+/// end none.
 #[test]
 fn a_process_from_start_to_end() {
     let (mut rack, domain, process) = rack_with_process(80);
@@ -91,7 +93,8 @@ fn a_process_from_start_to_end() {
     assert_eq!(rack.refused(mmap(process, PAGE, 3)).code, ErrorCode::NotFound);
 }
 
-/// The heap grows and shrinks in place; beyond its end it stays as it is, which is what the system call answers then.
+/// The heap grows and shrinks in place. A request beyond its limit leaves it as it is, and the system call
+/// then returns its present end.
 #[test]
 fn a_heap_moves() {
     let (mut rack, _, _) = rack_with_process(81);
@@ -108,7 +111,8 @@ fn a_heap_moves() {
     tables_agree(&rack);
 }
 
-/// Processes of one domain, on whatever hosts, have one address space; it lasts as long as one of them. Others see nothing of it.
+/// Processes of one domain, on whatever hosts, have one address space, which lasts as long as one of them.
+/// Other domains see nothing of it.
 #[test]
 fn a_domain_is_an_address_space() {
     let (mut rack, domain, first) = rack_with_process(82);
@@ -127,7 +131,8 @@ fn a_domain_is_an_address_space() {
     tables_agree(&rack);
 }
 
-/// What a call cannot do it says with Linux's number, and nothing changes; what the API cannot do is an error of the API.
+/// A call that fails returns Linux's number, and nothing changes. A request that the API cannot carry out is
+/// an error of the API.
 #[test]
 fn refusals_have_numbers() {
     let (mut rack, domain, process) = rack_with_process(83);
@@ -162,7 +167,7 @@ fn refusals_have_numbers() {
     tables_agree(&rack);
 }
 
-/// A mapping replaced in place is zeroed; another domain's grant to it stays what it was.
+/// A mapping replaced in place is zeroed. Another domain's grant to it stays unchanged.
 #[test]
 fn a_fixed_mapping_replaces_pages() {
     let (mut rack, domain, process) = rack_with_process(84);
@@ -187,7 +192,8 @@ fn a_fixed_mapping_replaces_pages() {
     tables_agree(&rack);
 }
 
-/// A role joins again while a call is being made, and the control plane dies meanwhile: the call goes on, or never was.
+/// A role rejoins while a call is in flight, and the control plane crashes meanwhile: the call goes on, or
+/// never took place.
 #[test]
 fn calls_outlive_joins_and_restarts() {
     let (mut rack, domain, process) = rack_with_process(85);
@@ -230,7 +236,7 @@ fn calls_outlive_joins_and_restarts() {
     tables_agree(&rack);
 }
 
-/// Jain's index: all of it when the nodes have the same, one half when one of two has everything (MIND 7.2).
+/// Jain's index is 1 when the nodes have the same, and one half when one of two has everything (MIND 7.2).
 #[test]
 fn the_balance_is_jains_index() {
     let (mut rack, _, process) = rack_with_process(86);

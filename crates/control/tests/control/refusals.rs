@@ -1,4 +1,4 @@
-//! A bad request gets a code for programs, and for people what was wrong with which value and what to do.
+//! Refusals: a bad request gets a code for programs, and for people the wrong value and a remedy.
 
 use crate::rack::{Rack, config, grant, text};
 use farmem_control::api::*;
@@ -15,8 +15,8 @@ fn join_host(name: &str, gid: &str) -> Request {
     JoinHost::new(name.into(), gid.into()).into()
 }
 
-/// Each request, the code, and the value that the message must name. Among them: another domain's vma is not freed or granted
-/// (PROTOCOL 8.12).
+/// Lists each bad request, the code, and the value that the message must name. Among them: another domain's
+/// vma is not freed or granted (PROTOCOL 8.12).
 #[test]
 fn every_refusal_names_what_was_wrong() {
     let mut rack = Rack::new(60);
@@ -110,7 +110,7 @@ fn every_refusal_names_what_was_wrong() {
     assert_eq!(rack.control.compact(), rows, "a refusal changes nothing");
 }
 
-/// Every bound of the control plane's own tables is refused by name, and holds also for what is in flight.
+/// Every bound of the control plane's own tables is refused by name, and holds also for changes in flight.
 #[test]
 fn every_bound_is_a_refusal() {
     let mut config = config();
@@ -152,7 +152,7 @@ fn every_bound_is_a_refusal() {
     ] {
         assert_eq!(rack.refused(request).code, ErrorCode::TableFull);
     }
-    // What gives back is not refused for want of room.
+    // A request that gives memory back is not refused for lack of room.
     rack.call(grant(&vma, 0, 8192, other, PermName::None)).unwrap();
     rack.check_log();
 }
@@ -182,7 +182,8 @@ fn the_queue_of_requests_has_an_end() {
     }
 }
 
-/// A host that has used up the generations of its number goes on under another one, and the first is nobody's again: no life of it comes twice.
+/// A host that has used up the generations of its number goes on under another one, and the first is unused:
+/// no incarnation of it comes twice.
 #[test]
 fn the_last_generation_is_the_last() {
     let mut rack = Rack::new(63);
@@ -201,8 +202,10 @@ fn the_last_generation_is_the_last() {
     assert_eq!(hosts.iter().map(|host| host.host).collect::<Vec<_>>(), [2, 3]);
 }
 
-/// A client with the token joins again and again, until the generations of all numbers are used up (the rack has one). Nobody else gets in then, also for an hour after it has
-/// gone; and then its number is another host's, from the first generation on, of which nodes are told before they are told of the host. A restart of the control plane counts the hour anew.
+/// A client with the token rejoins again and again, until the generations of all numbers are used up (the
+/// rack has one). No other host gets in then, or for an hour after it has gone. Then its number goes to
+/// another host, from the first generation on, and nodes are told of that before they are told of the host. A
+/// restart of the control plane restarts the hour.
 #[test]
 fn generations_begin_anew_after_a_rest() {
     let bounds = Bounds { hosts_max: 1, ..Bounds::default() };
@@ -235,7 +238,7 @@ fn generations_begin_anew_after_a_rest() {
     assert_eq!(node.anew, [1]);
     assert!(node.tables.peers.contains_key(&Port::host(1).0));
     rack.check_log();
-    // In the midst of its generations it has no rest and needs none.
+    // A number with generations left has no rest and needs none.
     rack.call(Leave::new(Port::host(1).0)).unwrap();
     wear_out(&mut rack, 2..=3);
     assert_eq!(rack.peers[&Port::node(1)].anew, [1]);

@@ -1,4 +1,5 @@
-//! A log that cannot be kept, and one that grows: changes are refused and everything else goes on; the log stays short (PROTOCOL 8.48, 8.49, 8.50).
+//! A log that cannot be kept, and one that grows: changes are refused and everything else goes on, and the
+//! log stays short (PROTOCOL 8.48, 8.49, 8.50).
 
 use crate::rack::disk::Disk;
 use crate::rack::{Rack, text};
@@ -8,7 +9,7 @@ use farmem_machine::{Duration, Port};
 
 const MIB: u64 = 1 << 20;
 
-/// A switch, a node, a host with a lease and a domain with a vma; its log is on a disk.
+/// Creates a switch, a node, a host with a lease and a domain with a vma. The log is on a disk.
 fn rack_on_disk(seed: u64) -> (Rack, Disk) {
     let mut rack = Rack::new(seed);
     let disk = rack.lend_disk();
@@ -29,8 +30,9 @@ fn code<C: Call>(rack: &mut Rack, call: C) -> Result<C::Answer, ErrorCode> {
     Ok(C::Answer::try_from(answer).ok().expect("the answer to this request"))
 }
 
-/// While the disk is full every request that needs a line is refused with `storage`, at once, and the state stays as it is; what needs none is
-/// answered as ever: reads, and renewals, also for longer than a lease. With room again changes are made without a restart (PROTOCOL 8.48).
+/// While the disk is full every request that needs a line is refused with `storage`, at once, and the state
+/// stays as it is. Requests that need none are answered as usual: reads and renewals, also for longer than a
+/// lease. With room again changes are made without a restart (PROTOCOL 8.48).
 #[test]
 fn a_full_disk_refuses_changes_and_serves_the_rest() {
     let (mut rack, disk) = rack_on_disk(90);
@@ -54,7 +56,7 @@ fn a_full_disk_refuses_changes_and_serves_the_rest() {
     for change in changes {
         assert_eq!(code(&mut rack, change.clone()), Err(ErrorCode::Storage), "{change:?}");
         assert_eq!(rack.control.compact(), rows, "{change:?}");
-        // The next one asks the disk anew.
+        // The next request tries the disk again.
         rack.pass(STALL_RETRY);
         code(&mut rack, renew()).unwrap();
     }
@@ -77,8 +79,9 @@ fn a_full_disk_refuses_changes_and_serves_the_rest() {
     rack.check_log();
 }
 
-/// The disk is full when a role answers: the answer counts for nothing, the role is asked again and again, and does not become silent by that.
-/// Who had asked is told at once. An allocation is taken back and a free completed as soon as there is room (PROTOCOL 8.49).
+/// The disk is full when a role answers: the answer does not count, the role is asked again and again, and
+/// does not become silent by that. The caller is told at once. An allocation is rolled back and a free
+/// completed as soon as there is room (PROTOCOL 8.49).
 #[test]
 fn changes_in_flight_do_not_wait_for_the_disk() {
     let (mut rack, disk) = rack_on_disk(91);
@@ -90,7 +93,7 @@ fn changes_in_flight_do_not_wait_for_the_disk() {
     assert_eq!((allocated.code, freed.code), (ErrorCode::Storage, ErrorCode::Storage));
     assert!(allocated.message.ends_with("the change is taken back"), "{allocated:?}");
     assert!(freed.message.ends_with("if its roles take it then"), "{freed:?}");
-    // About the same vma: it does not wait either.
+    // A request about the same vma does not wait either.
     let again = Free { domain: 1, base: before[0].base, id: before[0].id };
     assert_eq!(code(&mut rack, again), Err(ErrorCode::Storage));
     rack.pass(Duration::from_secs(60));
@@ -105,8 +108,8 @@ fn changes_in_flight_do_not_wait_for_the_disk() {
     rack.check_tables(Port::SWITCH);
 }
 
-/// The control plane dies while its disk is full: it starts from the lines that were kept, serves, and says of the changes in flight what becomes
-/// of them when it can.
+/// The control plane crashes while its disk is full: it starts from the lines that were kept, serves, and
+/// reports the fate of the changes in flight when it can.
 #[test]
 fn a_restart_on_a_full_disk_serves() {
     let (mut rack, disk) = rack_on_disk(92);
@@ -125,7 +128,7 @@ fn a_restart_on_a_full_disk_serves() {
     rack.check_log();
 }
 
-/// A new rack on a full disk has no endpoint yet. It has one, and takes members, as soon as there is room.
+/// A new rack on a full disk has no endpoint yet. It gets one, and accepts members, as soon as there is room.
 #[test]
 fn a_new_rack_waits_for_its_first_line() {
     let mut rack = Rack::new(93);
@@ -140,8 +143,8 @@ fn a_new_rack_waits_for_its_first_line() {
     rack.check_log();
 }
 
-/// 100,000 allocations, each freed, write some 600,000 lines: the log is written anew while it grows, is never longer than its bound, and leads
-/// to where the control plane is (PROTOCOL 8.50).
+/// 100,000 allocations, each freed, write some 600,000 lines: the log is rewritten while it grows, is never
+/// longer than its bound, and leads to the state of the control plane (PROTOCOL 8.50).
 #[test]
 fn a_log_that_grows_is_written_anew() {
     const PAIRS: u64 = 100_000;
@@ -157,7 +160,7 @@ fn a_log_that_grows_is_written_anew() {
     {
         let content = disk.content();
         assert!(content.taken >= 4 * PAIRS, "{} lines", content.taken);
-        // The last event before it is written anew may add a line for each role.
+        // The last event before the rewrite may add a line for each role.
         let most = COMPACT_LINES_MIN.max(COMPACT_RATIO * (shortest + 16)) + 16;
         assert!(content.longest as u64 <= most, "{} lines, at most {most}", content.longest);
         let times = content.taken / COMPACT_LINES_MIN;
@@ -167,7 +170,7 @@ fn a_log_that_grows_is_written_anew() {
     rack.check_log();
 }
 
-/// A log that cannot be written anew for want of room is as it was, and written anew later.
+/// A log that cannot be rewritten for lack of room stays as it was, and is rewritten later.
 #[test]
 fn a_log_that_cannot_be_written_anew_stays() {
     let (mut rack, disk) = rack_on_disk(95);

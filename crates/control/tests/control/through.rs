@@ -1,4 +1,5 @@
-//! Connections through the switch: what node, switch and host are told, and how they end (PROTOCOL 15.12, 15.13).
+//! Connections through the switch: what node, switch and host are told, and how they end (PROTOCOL 15.12,
+//! 15.13).
 
 use crate::rack::{Rack, text};
 use farmem_control::api::{
@@ -11,7 +12,7 @@ use farmem_wire::{Domain, HostId, NodeId, Pmtu, Qpn, Rkey, VirtAddr};
 const MIB: u64 = 1 << 20;
 const NODE: Port = Port::node(1);
 
-/// A rack of a switch, two nodes and host 1; the number of its domain.
+/// Creates a rack of a switch, two nodes and host 1. Returns it with the number of its domain.
 fn rack(seed: u64) -> (Rack, u32) {
     let mut rack = Rack::new(seed);
     rack.join_switch().unwrap();
@@ -31,7 +32,8 @@ fn check(rack: &Rack) {
     rack.peers.keys().for_each(|&port| rack.check_tables(port));
 }
 
-/// PROTOCOL 15.12: node and switch are told numbers that fit each other, the host where the switch is; and all four queue pairs are one connection's.
+/// PROTOCOL 15.12: node and switch are told numbers that match, the host is told where the switch is, and all
+/// four queue pairs belong to one connection.
 #[test]
 fn both_ends_and_the_switch_agree() {
     let (mut rack, domain) = rack(70);
@@ -70,7 +72,8 @@ fn both_ends_and_the_switch_agree() {
     check(&rack);
 }
 
-/// PROTOCOL 15.12: a root without a switch on the way, one that is none, and a rack whose switch has not joined or does not answer.
+/// PROTOCOL 15.12: a root for a direct connection, an invalid root, and a rack whose switch has not joined or
+/// does not answer.
 #[test]
 fn what_cannot_be_is_refused_with_a_reason() {
     let (mut rack, domain) = rack(71);
@@ -100,7 +103,8 @@ fn what_cannot_be_is_refused_with_a_reason() {
     bare.call(Connect::new(1, 1, domain)).unwrap();
 }
 
-/// PROTOCOL 15.13: ended by the host's user, by a host that leaves or joins again, by a node that leaves or joins again: the switch and the other end forget it.
+/// PROTOCOL 15.13: a connection is ended by the host's user, by a host that leaves or rejoins, or by a node
+/// that leaves or rejoins. The switch and the other end forget it.
 #[test]
 fn a_connection_ends_at_all_that_know_it() {
     for end in 0..4 {
@@ -129,7 +133,8 @@ fn a_connection_ends_at_all_that_know_it() {
     rack.check_tables(Port::SWITCH);
 }
 
-/// PROTOCOL 8.7, 15.13: a switch that joins is told them all, as they were; the ends are told nothing.
+/// PROTOCOL 8.7, 15.13: a switch that joins is told all connections as they were. Their ends are told
+/// nothing.
 #[test]
 fn a_switch_that_joins_again_is_told_its_connections() {
     let (mut rack, domain) = rack(81);
@@ -150,7 +155,7 @@ fn a_switch_that_joins_again_is_told_its_connections() {
         "{peers_alone:?}"
     );
     check(&rack);
-    // And so is one that joins after the control plane started again.
+    // A switch that joins after the control plane restarted is told them too.
     rack.restart();
     rack.call(JoinSwitch { gid: text(2) }).unwrap();
     rack.settle();
@@ -158,7 +163,8 @@ fn a_switch_that_joins_again_is_told_its_connections() {
     check(&rack);
 }
 
-/// PROTOCOL 8.15, 8.21: where the switch does not answer the node, which had agreed, takes it back; a connection that ends does without its answer.
+/// PROTOCOL 8.15, 8.21: if the switch does not answer, the node, which had agreed, rolls back. The end of a
+/// connection does not wait for its answer.
 #[test]
 fn a_silent_switch_holds_nothing_up_that_ends() {
     let (mut rack, domain) = rack(82);

@@ -1,4 +1,4 @@
-//! What wears a rack out: domains, hosts and memory of those who are gone (PROTOCOL 8.60 to 8.63). Each goes with its user.
+//! Resources of departed members that would wear out a rack: domains, hosts and memory (PROTOCOL 8.60 to 8.63). Each is released with its user.
 
 use crate::histories::{faults, history_of, step};
 use crate::rack::{Rack, config, grant, text};
@@ -13,28 +13,28 @@ const MIB: u64 = 1 << 20;
 /// For how long hosts and domains stay here.
 const STAY: Duration = HOST_LEASE;
 
-/// A rack with a switch and a node of a MiB, in which hosts and domains that are not heard of go.
+/// Creates a rack with a switch and a node of a MiB, in which hosts and domains that are not heard of are removed.
 fn rack(seed: u64) -> Rack {
     bounded(seed, Bounds::default())
 }
 
-/// One of these bounds.
+/// Creates such a rack with these bounds.
 fn bounded(seed: u64, bounds: Bounds) -> Rack {
     let mut rack = Rack::with(seed, Config { host_lease: Some(STAY), bounds, ..config() });
-    // No frame is lost here, and no time passes but what a test says.
+    // No frame is lost here, and time passes only as a test says.
     rack.dead_after = Duration::from_millis(10);
     rack.join_switch().unwrap();
     rack.join_node(1, MIB);
     rack
 }
 
-/// The names of the domains there are.
+/// Returns the names of the present domains.
 fn domains(rack: &mut Rack) -> Vec<String> {
     rack.call(Overview {}).unwrap().domains.into_iter().map(|(_, name)| name).collect()
 }
 
-/// A domain of each `farmem run`, in a rack that has room for four: each run makes one, uses it and leaves. After 1,000 runs the rack is as it was before
-/// the first, and no two runs had the same number.
+/// Each `farmem run` uses a domain, in a rack that has room for four: each run creates one, uses it and leaves. After 1,000 runs the rack is as it
+/// was before the first, and no two runs had the same number.
 #[test]
 fn a_thousand_runs_leave_no_domain() {
     let mut rack = bounded(700, Bounds { domains_max: 4, ..Bounds::default() });
@@ -54,8 +54,8 @@ fn a_thousand_runs_leave_no_domain() {
     rack.check_log();
 }
 
-/// A domain may have half a MiB. It is refused more, whatever it asks by: an allocation, a heap, `mmap`, which says ENOMEM, or the length of an object, and is told why; what it
-/// gives back it may have again. Another domain has as much, beside it (PROTOCOL 8.72).
+/// A domain may have half a MiB. More is refused with the reason, however it is requested: as an allocation, a heap, `mmap` (which returns ENOMEM),
+/// or the length of an object. Memory that is given back may be allocated again. Another domain has its own limit (PROTOCOL 8.72).
 #[test]
 fn a_domain_has_no_more_than_its_limit() {
     let limit = MIB / 2;
@@ -89,7 +89,7 @@ fn a_domain_has_no_more_than_its_limit() {
     rack.check_log();
 }
 
-/// As long as a host has a session or a connection in it, or as it has something that stays, a domain stays, however long that takes; then it goes, as soon as that does.
+/// A domain stays while a host has a session or a connection in it, or while it has durable resources, however long. Then it is removed at once.
 #[test]
 fn a_domain_goes_with_its_last_user_and_not_before() {
     let mut rack = rack(710);
@@ -115,8 +115,8 @@ fn a_domain_goes_with_its_last_user_and_not_before() {
     rack.check_log();
 }
 
-/// Who asks for a domain by its name gets its number and uses it in a moment: the domain does not go in between. One that went is not there: a later one of
-/// its name has another number, and what asks for the old number is refused.
+/// A client that asks for a domain by its name gets its number and uses it a moment later: the domain is not removed in between. After a removal the
+/// number is invalid: a later domain of the same name has another number, and requests with the old number are refused.
 #[test]
 fn a_late_request_meets_no_later_domain() {
     let mut rack = rack(720);
@@ -143,7 +143,7 @@ fn a_late_request_meets_no_later_domain() {
     rack.check_log();
 }
 
-/// The number behind the last one is 1 again, and numbers in use are passed over; the log knows where the circle is, also when it was made short.
+/// After the last number comes 1 again, and numbers in use are skipped. The log records the position, also after compaction.
 #[test]
 fn numbers_of_domains_go_round() {
     let mut rack = rack(730);
@@ -165,8 +165,8 @@ fn numbers_of_domains_go_round() {
     assert_eq!((kept, numbers), (1, vec![u32::MAX, 2, 3]));
 }
 
-/// Since when a domain has no user is in no log: after a restart nobody was waited for yet. And a control plane that stood still for hours finds its clients
-/// about to ask, not gone.
+/// The time since which a domain has no user is not in the log: it starts anew after a restart. A control plane that stood still for hours gives its
+/// clients time to ask.
 #[test]
 fn a_control_plane_that_was_away_takes_nothing_at_once() {
     let mut rack = rack(740);
@@ -183,7 +183,7 @@ fn a_control_plane_that_was_away_takes_nothing_at_once() {
     rack.check_log();
 }
 
-/// Memory that stays.
+/// Allocates durable memory.
 fn durable(domain: u32, size: u64) -> Allocate {
     Allocate { durable: true, ..Allocate::new(domain, size) }
 }
@@ -192,7 +192,7 @@ fn stay(host: u16, generation: u16) -> Stay {
     Stay { host, generation }
 }
 
-/// The hosts there are, and in which generation.
+/// Returns the present hosts, with their generations.
 fn hosts(rack: &mut Rack) -> Vec<(u16, u16)> {
     rack.call(Overview {}).unwrap().hosts.iter().map(|host| (host.host, host.generation)).collect()
 }
@@ -200,8 +200,8 @@ fn hosts(rack: &mut Rack) -> Vec<(u16, u16)> {
 /// Longer than a host's lease surely is.
 const LEASE_AND_MORE: Duration = Duration::from_nanos(STAY.as_nanos() / 8 * 9 + 1);
 
-/// A client with the token joins under one name after the other and never leaves. It fills the table, and after the length of a lease the table is empty: every
-/// number is free for the next host.
+/// A client with the token joins under one name after the other and never leaves. It fills the table, and after the length of a lease the table is
+/// empty: every number is free for the next host.
 #[test]
 fn joining_again_and_again_takes_no_host_for_good() {
     let mut rack = bounded(750, Bounds { hosts_max: 8, ..Bounds::default() });
@@ -222,8 +222,8 @@ fn joining_again_and_again_takes_no_host_for_good() {
     rack.check_log();
 }
 
-/// A host that says it is there stays with all it has, however long; one that does not is taken out, and with it go its session at the switch, its connection at
-/// the node, and what it had open.
+/// A host that renews its presence stays with all it has, however long. One that does not is removed, and with it go its session at the switch, its
+/// connection at the node, and its open objects.
 #[test]
 fn a_host_that_is_not_heard_of_goes_with_what_it_has() {
     let mut rack = rack(760);
@@ -252,7 +252,8 @@ fn a_host_that_is_not_heard_of_goes_with_what_it_has() {
     rack.check_tables(Port::node(1));
 }
 
-/// `renew` says that a host is there as well. One that caches and dies is fenced first, when its lease has ended, and taken out then; its number serves again.
+/// `renew` also renews the presence of a host. A host that caches and dies is first fenced, when its lease has ended, and then removed. Its number is
+/// used again.
 #[test]
 fn a_host_that_caches_renews_both_leases_at_once() {
     let mut rack = rack(770);
@@ -273,7 +274,8 @@ fn a_host_that_caches_renews_both_leases_at_once() {
     rack.check_log();
 }
 
-/// Hosts that do not cache have numbers from 256 on, a thousand of them and more; 255 that cache have those below, and the next one is told why it cannot.
+/// Hosts that do not cache have numbers from 256 on, a thousand of them and more. 255 caching hosts have those below, and the next one is told why it
+/// cannot join.
 #[test]
 fn hosts_that_do_not_cache_leave_the_low_numbers_to_those_that_do() {
     let mut rack = rack(780);
@@ -302,8 +304,9 @@ fn hosts_that_do_not_cache_leave_the_low_numbers_to_those_that_do() {
     rack.check_tables(Port::SWITCH);
 }
 
-/// One address serves a program that does not cache, then one that does, and so on. The host of its name has a number of each kind then, and what the earlier one
-/// had is gone when the later one is there, whether it left or died. What a host that died had cached keeps its number until it is over.
+/// One address serves a program that does not cache, then one that does, and so on. The host of its name then has a number of each kind, and the
+/// resources of the earlier one are gone when the later one is there, whether it left or died. Pages cached by a host that died keep its number until
+/// they are taken back.
 #[test]
 fn a_host_changes_its_kind_with_its_program() {
     let mut rack = rack(790);
@@ -329,8 +332,9 @@ fn a_host_changes_its_kind_with_its_program() {
     life(&mut rack, false, (1, 3));
 }
 
-/// A host joins again and says nothing of caching, as a client by hand does: it keeps the number it has, of whichever kind, in the next generation, and also the one that it had
-/// when it left. What it cached is fenced as that of any host that joins again; its lease is its new life's.
+/// A host rejoins without stating whether it caches, as a client by hand does: it keeps its number, of whichever kind, in the next generation, and
+/// also the number that it had when it left. Its cached pages are fenced as those of any host that rejoins, and its lease belongs to the new
+/// incarnation.
 #[test]
 fn joining_again_without_a_word_of_caching_keeps_the_number() {
     let mut rack = rack(795);
@@ -356,7 +360,7 @@ fn joining_again_without_a_word_of_caching_keeps_the_number() {
     rack.check_log();
 }
 
-/// When leases end is in no log: after a restart, and when the control plane stood still, each host has the length of one to say that it is there.
+/// The end of a lease is not in the log: after a restart, and after a stop of the control plane, each host has a full lease in which to renew.
 #[test]
 fn no_host_is_taken_out_for_a_control_plane_that_was_away() {
     let mut rack = rack(800);
@@ -375,8 +379,8 @@ fn no_host_is_taken_out_for_a_control_plane_that_was_away() {
     rack.check_log();
 }
 
-/// A control plane that stands still for as long as a lease, from some moment within it on, finds its hosts and domains about to be heard of: a lease that ended
-/// meanwhile was nobody's fault.
+/// A control plane that stands still for a lease, from some moment within one on, gives its hosts and domains time to renew: the end of a lease
+/// meanwhile does not count.
 #[test]
 fn no_host_is_taken_out_for_a_stop_that_began_within_its_lease() {
     for before in [1, 10, 30, 50] {
@@ -396,8 +400,8 @@ fn no_host_is_taken_out_for_a_stop_that_began_within_its_lease() {
     }
 }
 
-/// The switch refuses what it is told of memory that is freed. It is told again from time to time, not as fast as it answers: the log grows by a line or
-/// two in so long, and others are served.
+/// The switch refuses the updates of memory that is freed. They are repeated from time to time, not as fast as it answers: the log grows by a line or
+/// two per interval, and other requests are served.
 #[test]
 fn what_is_refused_is_not_begun_again_at_once() {
     let mut rack = rack(845);
@@ -420,15 +424,15 @@ fn what_is_refused_is_not_begun_again_at_once() {
     rack.check_log();
 }
 
-/// So long after a host was heard of last what its domain had is being taken back: the host is taken out, and then its domain has had no user for long enough.
+/// Passes the time after which a silent host's domain is being taken back: the host is removed, and then its domain has had no user for long enough.
 fn until_all_is_gone(rack: &mut Rack) {
     rack.pass(LEASE_AND_MORE);
     rack.pass(STAY);
     rack.pass(STAY);
 }
 
-/// A client allocates memory that stays and memory that does not, makes an object and takes a lock, and dies. What does not stay is free again, for others too;
-/// what stays keeps its domain, until it is freed and unlinked.
+/// A client allocates durable and non-durable memory, creates an object and takes a lock, and dies. Non-durable memory is free again, for others too.
+/// Durable memory keeps its domain until it is freed and unlinked.
 #[test]
 fn memory_goes_with_its_last_user_unless_it_is_durable() {
     let mut rack = rack(810);
@@ -464,7 +468,8 @@ fn memory_goes_with_its_last_user_unless_it_is_durable() {
     rack.check_tables(Port::node(1));
 }
 
-/// A domain that is gone had granted memory to one that is there. That one reads it no more: switch and node refuse it, before the addresses are another's.
+/// A removed domain had granted memory to a present one, which can read it no more: switch and node refuse it before the addresses are allocated
+/// anew.
 #[test]
 fn who_reads_memory_of_the_dead_is_refused_and_reads_nothing_else() {
     let mut rack = rack(820);
@@ -484,7 +489,7 @@ fn who_reads_memory_of_the_dead_is_refused_and_reads_nothing_else() {
     rack.check_log();
 }
 
-/// A program under `farmem run` is killed together with its pager: its processes end, all its memory comes back, and its domain goes.
+/// A program under `farmem run` is killed together with its pager: its processes end, all its memory comes back, and its domain is removed.
 #[test]
 fn processes_end_with_the_last_host_of_their_domain() {
     let mut rack = rack(830);
@@ -502,8 +507,8 @@ fn processes_end_with_the_last_host_of_their_domain() {
     rack.check_tables(Port::node(1));
 }
 
-/// The operator has pages of a program moved, and the program is killed: its domain is idle for long enough while they are under way. Its processes end when they
-/// have arrived and not before, so that no page is handed on that somebody still pushes, and the log says what was so.
+/// The operator moves pages of a program, and the program is killed: its domain is idle for long enough while they are in flight. Its processes end
+/// when the pages have arrived and not before, so that no page is allocated anew while it is still pushed, and the log agrees.
 #[test]
 fn processes_do_not_end_under_pages_that_move() {
     let mut rack = rack(835);
@@ -532,7 +537,7 @@ fn processes_do_not_end_under_pages_that_move() {
     }
 }
 
-/// A node that does not answer keeps nobody's memory: what was on it is free when it answers again. A switch that does not answer has to be told first.
+/// A node that does not answer keeps no memory: its memory is free when it answers again. A switch that does not answer has to be told first.
 #[test]
 fn what_cannot_be_freed_now_is_freed_later() {
     for port in [Port::node(1), Port::SWITCH] {
@@ -551,7 +556,7 @@ fn what_cannot_be_freed_now_is_freed_later() {
     }
 }
 
-/// Memory of a log from before memory could stay or go stays, as it was promised.
+/// Memory in a log from before the durable flag stays, as it was promised.
 #[test]
 fn memory_of_an_older_log_stays() {
     let mut rack = rack(850);
@@ -568,8 +573,9 @@ fn memory_of_an_older_log_stays() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, max_shrink_iters: 500, ..ProptestConfig::default() })]
 
-    /// Whatever is asked for, lost, doubled and cut off, and whoever dies in between: when nobody is heard of any more nothing is left, in the control plane, at the
-    /// switch or at the nodes, and the log says so. (That no page is handed on before it is cleared the peers of these tests see to.)
+    /// Whatever is requested, lost, doubled and cut off, and whichever members die in between: when no member is heard of any more nothing is left,
+    /// in the control plane, at the switch or at the nodes, and the log agrees. (The peers of these tests check that no page is allocated anew before
+    /// it is cleared.)
     #[test]
     fn nothing_is_left_of_those_who_are_gone(faults in faults(), steps in prop::collection::vec(step(), 1..60), seed in any::<u64>()) {
         let (mut rack, _) = history_of(Config { host_lease: Some(STAY), ..config() }, faults, &steps, seed);

@@ -180,7 +180,7 @@ impl<H: Guest> World<H> {
             return false;
         };
         if self.starts_of(RoleId::Node(node)) != starts || !self.is_up(RoleId::Node(node)) {
-            return true; // who asked is gone, with what it had open
+            return true; // the caller is gone, with its open objects
         }
         let disk = self.disks.disks.entry(node).or_default();
         if disk.starts != starts {

@@ -1,26 +1,26 @@
-//! A store that a test can fill: it takes lines while it has room.
+//! A store that a test can fill: it accepts lines while it has room.
 
 use farmem_control::{Log, NotKept, Record};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The same disk for the control plane, which keeps lines, and for the test, which fills it.
+/// The disk that the control plane, which keeps lines, shares with the test, which fills it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk(Arc<Mutex<Content>>);
 
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     pub(crate) lines: Vec<Record>,
-    /// No line is taken.
+    /// No line is accepted.
     pub(crate) full: bool,
-    /// The log is not written anew.
+    /// The log cannot be rewritten.
     pub(crate) no_rewrites: bool,
-    /// Lines taken so far, those included that a shorter log replaced.
+    /// Lines accepted so far, including those that a shorter log replaced.
     pub(crate) taken: u64,
     /// Lines refused so far.
     pub(crate) refused: u64,
-    /// Times that the log was written anew.
+    /// How often the log was rewritten.
     pub(crate) rewritten: u64,
-    /// Most lines there ever were.
+    /// Maximum number of lines so far.
     pub(crate) longest: usize,
 }
 

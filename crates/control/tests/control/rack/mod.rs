@@ -1,7 +1,9 @@
-//! A rack around the control plane: a network that can lose, double and delay, and peers that take updates as the protocol says.
+//! A rack around the control plane: a network that can lose, double and delay, and peers that apply updates
+//! as the protocol says.
 //!
-//! The peers are the protocol's other end, not copies of the roles: they keep plain tables, answer through the real
-//! [`Inbox`](farmem_transport::ud::Inbox), and check what a role could not (a vma is cleared before it is handed on).
+//! The peers are the protocol's other end, not copies of the roles: they keep plain tables, answer through
+//! the real [`Inbox`](farmem_transport::ud::Inbox), and check what a role could not (a vma is cleared before
+//! it is allocated again).
 
 pub(crate) mod disk;
 pub(crate) mod peer;
@@ -17,17 +19,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) type Answer = Result<Response, ApiError>;
 
-/// Far below any bound the tests need; a loop that gets there is stuck.
+/// Far above any number of steps that the tests need; a loop that gets there is stuck.
 const STEPS_MAX: u32 = 200_000;
-/// A role that is not heard of for so long does not live: no run of lost frames is that long.
+/// A role that is not heard of for this long is dead: no run of lost frames lasts as long.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 
-/// What the network does to frames, in percent.
+/// Faults of the network, in percent of the frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) lose: u32,
     pub(crate) double: u32,
-    /// Longest extra delay, which is also what makes frames overtake each other.
+    /// Longest extra delay, which also makes frames overtake each other.
     pub(crate) delay_us: u32,
 }
 
@@ -45,31 +47,31 @@ pub(crate) struct Rack {
     pub(crate) config: Config,
     pub(crate) now: Instant,
     pub(crate) faults: Faults,
-    /// Ports nothing reaches and nothing comes from.
+    /// Ports that are cut off in both directions.
     pub(crate) cut: BTreeSet<Port>,
     pub(crate) peers: BTreeMap<Port, RolePeer>,
-    /// Of the hosts' endpoints.
+    /// Keys of the hosts' endpoints.
     pub(crate) qkeys: BTreeMap<u16, u32>,
     pub(crate) budget: Budget,
     /// Every line kept, as the text a driver would store.
     pub(crate) log: Vec<String>,
     /// Where the control plane keeps its lines itself, if it was lent a log.
     pub(crate) disk: Option<Disk>,
-    /// Answers and notes are dropped once they were looked at: for tests that ask very often.
+    /// Drops answers and notes once they were read, for tests that ask very often.
     pub(crate) forgets: bool,
     pub(crate) notes: Vec<Note>,
-    /// In order, what happened: for tests that look at the order.
+    /// Events in order, for tests that check the order.
     pub(crate) trace: Vec<Step>,
-    /// Addresses the control plane told its driver.
+    /// Addresses that the control plane told its driver.
     pub(crate) known: BTreeSet<Port>,
-    /// How often the control plane died.
+    /// How often the control plane crashed.
     pub(crate) restarts: u32,
-    /// Dies after so many actions.
+    /// Number of actions until the next crash.
     pub(crate) crash_in: Option<usize>,
     wires: Vec<InFlight>,
     /// Pages that were lost when they were pushed from one node to another, by the number of the move.
     pushed_lost: BTreeMap<u64, BTreeSet<u64>>,
-    /// A role that is not heard of for so long does not live.
+    /// A role that is not heard of for this long is dead.
     pub(crate) dead_after: Duration,
     /// When the last frame reached a role.
     heard: Instant,
@@ -78,7 +80,7 @@ pub(crate) struct Rack {
     pub(crate) answered: Vec<u64>,
     asked: BTreeMap<u64, Request>,
     next_ticket: u64,
-    /// What is shown with requests from now on.
+    /// Keys and build shown with requests from now on.
     pub(crate) shown: Shown,
     chance: Rng,
     seed: u64,
@@ -147,7 +149,7 @@ impl Rack {
         ticket
     }
 
-    /// The answer, if it came.
+    /// Returns the answer, if it came.
     pub(crate) fn answer(&self, ticket: u64) -> Option<&Answer> {
         self.answers.get(&ticket)
     }
@@ -186,7 +188,7 @@ impl Rack {
         error
     }
 
-    /// Requests without an answer.
+    /// Returns the requests without an answer.
     pub(crate) fn open(&self) -> Vec<u64> {
         self.asked.keys().filter(|ticket| !self.answers.contains_key(ticket)).copied().collect()
     }
@@ -195,7 +197,8 @@ impl Rack {
         &self.asked[&ticket]
     }
 
-    /// Runs until no frame is under way and nothing is to be sent again, or only to those who are cut off or do not live.
+    /// Runs until no frame is in flight and nothing is to be sent again, except to roles that are cut off or
+    /// dead.
     pub(crate) fn settle(&mut self) {
         self.heard = self.now;
         for _ in 0..STEPS_MAX {
@@ -216,12 +219,13 @@ impl Rack {
         self.now = end;
     }
 
-    /// Lets this time go by in which the control plane stands still: nothing reaches it, and none of its timers goes off.
+    /// Advances the time while the control plane stands still: no message reaches it, and none of its timers
+    /// fires.
     pub(crate) fn stand_still(&mut self, span: Duration) {
         self.now += span;
     }
 
-    /// The next thing that happens; false when nothing ever will.
+    /// Runs the next event. Returns false if there will never be another.
     pub(crate) fn step(&mut self) -> bool {
         let Some(due) = self.next_due() else { return false };
         self.now = self.now.max(due);
@@ -244,7 +248,8 @@ impl Rack {
         true
     }
 
-    /// What this role pushed since, and what came to it: what is lost stays so while it moves (PROTOCOL 7.40, 7.44).
+    /// Transfers the pages that this role pushed and received. Lost pages stay lost while they move (PROTOCOL
+    /// 7.40, 7.44).
     fn move_pages(&mut self, port: Port) {
         let Some(peer) = self.peers.get_mut(&port) else { return };
         self.pushed_lost.append(&mut peer.pushes_lost);
@@ -258,7 +263,7 @@ impl Rack {
         self.wires.iter().map(|wire| wire.due).chain(self.control.next_wake()).min()
     }
 
-    /// Gives the control plane an event and does what it wants done, in order.
+    /// Gives the control plane an event and carries out its actions, in order.
     pub(crate) fn event(&mut self, event: Event<'_, Submitted>) {
         let mut out = Outbox::new();
         self.control.handle(self.now, event, &mut out);
@@ -319,7 +324,7 @@ impl Rack {
         }
     }
 
-    /// The log is what the disk has.
+    /// Takes over the log from the disk.
     fn read_disk(&mut self) {
         let Some(disk) = &self.disk else { return };
         let content = disk.content();
@@ -333,7 +338,8 @@ impl Rack {
         }
     }
 
-    /// The control plane dies and starts again from its log. Who had no answer sees a broken connection.
+    /// Crashes the control plane and restarts it from its log. A caller without an answer sees a broken
+    /// connection.
     pub(crate) fn restart(&mut self) {
         self.seed += 1;
         self.restarts += 1;
@@ -351,7 +357,7 @@ impl Rack {
         }
     }
 
-    /// The log and the rows both lead to where the control plane is.
+    /// Checks that the log and the rows both lead to the state of the control plane.
     pub(crate) fn check_log(&self) {
         if let Some(disk) = &self.disk {
             let lines = disk.content().lines.clone();
@@ -368,7 +374,7 @@ impl Rack {
         assert_eq!(again.compact(), rows, "the rows lead here");
     }
 
-    /// The tables of a role are what a role that joins now would be told.
+    /// Checks that the tables of a role are what a role that joins now would be told.
     pub(crate) fn check_tables(&self, port: Port) {
         let mut twin = self.twin();
         if port == Port::SWITCH {
@@ -387,7 +393,7 @@ impl Rack {
         assert_eq!(without_connections(told), without_connections(full), "{port:?} knows what it must");
     }
 
-    /// The same rack in a world without faults, its control plane restored from the rows.
+    /// Returns the same rack in a world without faults, with its control plane restored from the rows.
     fn twin(&self) -> Self {
         let mut twin = Self::with(self.seed + 1000, self.config.clone());
         twin.control =
@@ -405,7 +411,7 @@ impl Rack {
         JoinNode::new(node.name, node.gid, node.capacity)
     }
 
-    /// A role's process reads the answer to its join, and starts with empty tables.
+    /// Starts a role's process with the answer to its join and empty tables.
     fn start_peer(&mut self, response: &Response) {
         let (Response::Joined(SwitchJoined { home, control, .. })
         | Response::NodeJoined(NodeJoined { home, control, .. })
@@ -430,12 +436,12 @@ impl Rack {
         }
     }
 
-    /// Frames under way to or from the control plane, for tests that want to hold some back.
+    /// Takes out the frames in flight to or from the control plane, for tests that hold some back.
     pub(crate) fn take_wires(&mut self) -> Vec<(Port, Vec<u8>)> {
         self.wires.drain(..).map(|wire| (wire.port, wire.bytes)).collect()
     }
 
-    // What tests ask all the time.
+    // Common requests of tests.
 
     pub(crate) fn join_switch(&mut self) -> Result<SwitchJoined, ApiError> {
         self.call(JoinSwitch { gid: text(2) })
@@ -473,7 +479,8 @@ impl Rack {
     }
 }
 
-/// As usual, but that nothing goes with its host or its user: that is what the tests of `wear` are about.
+/// Returns the usual configuration without the removal of absent hosts and unused domains, which the tests of
+/// `wear` cover.
 pub(crate) fn config() -> Config {
     Config { host_lease: None, ..Config::new(gid(1)) }
 }

@@ -10,34 +10,35 @@ use farmem_wire::message::{
 use farmem_wire::{Body, Extension, Message, Packet, Perm, Psn, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Permissions are kept by blocks of so many bytes; tests grant whole blocks.
+/// Size of the blocks by which permissions are kept. Tests grant whole blocks.
 pub(crate) const BLOCK: u64 = 1024;
 
 /// A connection at its node: peer's queue pair, peer's port, first PSN, key, domain.
 pub(crate) type QueuePairRow = (u32, u32, u32, u32, u32);
 
-/// What a role was told.
+/// Updates that a role was told, as tables.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Tables {
     /// Port to queue pair and key.
     pub(crate) peers: BTreeMap<u32, (u32, u32)>,
     pub(crate) translations: BTreeMap<(u64, u8), u16>,
-    /// Domain and block to class; no `None`.
+    /// Domain and block to class, without `None`.
     pub(crate) perms: BTreeMap<(u32, u64), Perm>,
     /// Queue pair to key, host with its generation, domain.
     pub(crate) sessions: BTreeMap<u32, (u32, (u16, u16), u32)>,
     pub(crate) ranges: BTreeMap<(u64, u64), u64>,
-    /// By queue pair.
+    /// Connections by queue pair.
     pub(crate) queue_pairs: BTreeMap<u32, QueuePairRow>,
-    /// Those that go through the switch, by the queue pair that the host sends to.
+    /// Connections that go through the switch, by the queue pair to which the host sends.
     pub(crate) connections: BTreeMap<u32, Relayed>,
-    /// First address and size of what is elsewhere than the range has it: at this offset, or at another node.
+    /// First address and size of memory that is not where the range has it: at this offset, or at another
+    /// node.
     pub(crate) outliers: BTreeMap<(u64, u8), Outlier>,
-    /// Prefixes that are vacated.
+    /// Prefixes that are drained.
     pub(crate) vacated: BTreeSet<(u64, u8)>,
 }
 
-/// What a node was told of addresses.
+/// State of addresses at a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outlier {
     Arriving(u64, u64),
@@ -84,37 +85,40 @@ pub(crate) struct RolePeer {
     /// Updates applied, in order.
     pub(crate) applied: Vec<Update>,
     pub(crate) batches: u64,
-    /// Refuses the next update with this.
+    /// Status with which to refuse the next update.
     pub(crate) refuse_next: Option<Status>,
     /// The numbers of hosts whose generations began anew.
     pub(crate) anew: Vec<u16>,
     inbox: Inbox,
-    /// Which domains could use a block since it was last cleared.
+    /// Domains that could use a block since it was last cleared.
     used: BTreeMap<u64, BTreeSet<u32>>,
-    /// Pages that it was told are lost, and not otherwise since.
+    /// Pages that count as lost.
     pub(crate) lost: BTreeSet<u64>,
-    /// Pages whose bytes here are what was written to them: cleared in this life, accepted as they are, or come from another node.
+    /// Pages with the bytes that were written to them: cleared in this incarnation, accepted as they are, or
+    /// moved here from another node.
     pub(crate) kept: BTreeSet<u64>,
-    /// Pages that are lost of those that it pushes, by the number of the move: the other node is told so page by page (PROTOCOL 7.40, 7.44).
+    /// Lost pages among those that this role pushes, by the number of the move: the other node is told so
+    /// page by page (PROTOCOL 7.40, 7.44).
     pub(crate) pushes_lost: BTreeMap<u64, BTreeSet<u64>>,
-    /// Moves to here that are decided, and whose pages are still to be taken: number, first byte, bytes.
+    /// Decided moves to this role whose pages are still to be transferred: number, first byte, bytes.
     pub(crate) arrived: Vec<(u64, u64, u64)>,
-    /// What it says is left to push, when it is asked; nothing when it does not answer that.
+    /// The amount left to push that this role reports, or none if it does not answer.
     pub(crate) left_to_push: Option<u32>,
-    /// Messages about images: a test answers them.
+    /// Messages about images, which a test answers.
     pub(crate) soft: Vec<Vec<u8>>,
-    /// It answers when it is told to sweep.
+    /// Answers orders to sweep.
     pub(crate) sweeps: bool,
     /// A region that is being reset, and the hosts that have still to give it up.
     pub(crate) awaits: Option<(Region, Seq, HostSet)>,
-    /// Its files: length and stamp of each.
+    /// Files of the role: length and stamp of each.
     pub(crate) files: BTreeMap<String, (u64, u64)>,
-    /// It gets on with loads and saves; else it says a few times that they are half done, and then nothing.
+    /// Makes progress with loads and saves. Otherwise the role reports a few times that they are half done,
+    /// and then nothing.
     pub(crate) works: bool,
     busy: BTreeMap<u64, u32>,
-    /// What came of tasks, by number.
+    /// Results of tasks, by number.
     pub(crate) over: BTreeMap<u64, FileState>,
-    /// Files that it wrote.
+    /// Files that the role wrote.
     pub(crate) saved: Vec<String>,
 }
 
@@ -149,7 +153,7 @@ impl RolePeer {
         }
     }
 
-    /// Takes a frame; gives the answer, if there is one.
+    /// Handles a frame and returns the answer, if there is one.
     pub(crate) fn hear(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
         let packet = Packet::parse(frame).expect("the control plane sends valid frames");
         assert!(frame.len() <= 1024 + 12, "a batch fits a PMTU of 1024");
@@ -182,7 +186,7 @@ impl RolePeer {
         Some(self.to_control(answer.len(), |bytes| answer.emit(bytes)))
     }
 
-    /// No host caches a page here: there is no region, and nothing to sweep.
+    /// Answers about the directory: no host caches a page here, so there is no region, and nothing to sweep.
     fn hear_of_directory(&self, payload: &[u8]) -> Option<Vec<u8>> {
         let DirectoryMessage { token, body } =
             DirectoryMessage::parse(payload).expect("the control plane sends valid messages");
@@ -213,7 +217,7 @@ impl RolePeer {
         Some(self.to_control(answer.len(), |bytes| answer.emit(bytes)))
     }
 
-    /// It does a task once, as PROTOCOL 20.7 says.
+    /// Carries out each task once (PROTOCOL 20.7).
     fn hear_of_files(&mut self, payload: &[u8]) -> Option<Vec<u8>> {
         let FileMessage { token, body } =
             FileMessage::parse(payload).expect("the control plane sends valid messages");
@@ -291,7 +295,7 @@ impl RolePeer {
         bytes
     }
 
-    /// The same peer in a rack that goes its own way from here, with room for everything.
+    /// Returns the same peer for a twin rack, with room for everything.
     pub(crate) fn twin(&self) -> Self {
         let mut twin = Self::new(self.port, self.home, self.control, self.octet, Budget::default());
         twin.tables = self.tables.clone();
@@ -404,7 +408,7 @@ impl RolePeer {
             }
             Update::Lose { base, len } if node => {
                 if t.peers.contains_key(&Port::SWITCH.0) {
-                    // Of an object by file: behind its Clear, before anybody may use it (PROTOCOL 20.13).
+                    // For an object by file: behind its Clear, before any host may use it (PROTOCOL 20.13).
                     let used =
                         (base.0 / BLOCK..(base.0 + len) / BLOCK).any(|block| self.used.contains_key(&block));
                     assert!(!used, "it is told before there is a request for it");
@@ -421,7 +425,7 @@ impl RolePeer {
         Ok(())
     }
 
-    /// Addresses move to the node, or from it.
+    /// Handles the move of addresses to the node, or from it.
     fn place(&mut self, update: Update) -> Result<(), Status> {
         let (base, size_log2) = match update {
             Update::Arrive { base, size_log2, .. }
@@ -456,7 +460,7 @@ impl RolePeer {
         }
         let home = self.tables.ranges.keys().any(|&(first, len)| first <= base && base - first < len);
         match (update, others.get(&key)) {
-            // What was to come to another place than its own, and does not.
+            // A move to another place than the addresses' own was abandoned.
             (Update::Unplace { .. }, Some(Outlier::Arriving(..))) if !home => {}
             (Update::Place { .. } | Update::Unplace { .. }, Some(&Outlier::Arriving(number, _))) => {
                 self.arrived.push((number, base, end - base));
@@ -465,7 +469,7 @@ impl RolePeer {
                 let lost = pages(base, end - base).filter(|page| self.lost.contains(page)).collect();
                 self.pushes_lost.insert(number, lost);
             }
-            // What left its own node and goes back there was never gone.
+            // Pages that left their own node and return there never moved.
             (Update::Unplace { .. }, Some(Outlier::Leaving(_))) if home => {}
             (Update::Away { .. }, _)
             | (Update::Unplace { .. }, Some(Outlier::Here(_) | Outlier::Leaving(_))) => {
@@ -487,14 +491,14 @@ impl RolePeer {
         Ok(())
     }
 
-    /// Takes the pages of a move to here, of which these are lost.
+    /// Takes over the pages of a move to this role, with those of them that are lost.
     pub(crate) fn take_pages(&mut self, (base, len): (u64, u64), lost: &BTreeSet<u64>) {
         let (lost, kept): (Vec<u64>, Vec<u64>) = pages(base, len).partition(|page| lost.contains(page));
         self.lost.extend(lost);
         self.kept.extend(kept);
     }
 
-    /// True when the address is at this node, or comes there.
+    /// Returns true if the address is at this node, or arrives there.
     fn has(&self, addr: u64) -> bool {
         let holds =
             |&(&(base, size_log2), _): &(&(u64, u8), &Outlier)| base <= addr && addr - base < 1 << size_log2;
@@ -533,13 +537,13 @@ impl RolePeer {
         Ok(())
     }
 
-    /// What `domain` may do at `addr`.
+    /// Returns the permission of `domain` at `addr`.
     pub(crate) fn may(&self, domain: u32, addr: u64) -> Perm {
         self.tables.perms.get(&(domain, addr / BLOCK)).copied().unwrap_or_default()
     }
 }
 
-/// The pages that have a byte of these.
+/// Iterates over the pages that contain a byte of the range.
 fn pages(base: u64, len: u64) -> impl Iterator<Item = u64> {
     base / PAGE..(base + len).div_ceil(PAGE)
 }
