@@ -1,7 +1,7 @@
 # The menu. Every target works alone from a fresh clone: what it needs, it sets up first.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench interop
+.PHONY: help setup demo test lint docs bench interop
 
 help: ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -17,6 +17,9 @@ test: ## everything CI runs: format, lints, tidy, tests, documentation
 
 lint: ## the part of it that runs nothing: format, lints, tidy, documentation
 	@scripts/lint
+
+docs: ## the documentation as a book, links checked: target/book
+	@scripts/docs
 
 bench: ## benchmarks; ARGS="net --json --quick" picks one
 	@scripts/bench $(ARGS)

@@ -142,23 +142,6 @@ fn the_index_of_the_protocol_names_every_section() {
     assert_none(&wrong, "sections and index of the protocol");
 }
 
-#[test]
-fn the_readme_maps_every_folder() {
-    let readme = read("README.md").expect("README.md is there");
-    let entries =
-        ["", "crates"].map(|place| std::fs::read_dir(root().join(place)).expect("a readable folder"));
-    let mut folders: Vec<String> = entries
-        .into_iter()
-        .flatten()
-        .map(|entry| entry.expect("a readable entry").path())
-        .filter(|path| path.join("Cargo.toml").exists())
-        .map(|path| path.file_name().expect("a folder has a name").to_string_lossy().into_owned())
-        .collect();
-    folders.sort();
-    let unmapped: Vec<String> = folders.into_iter().filter(|name| !mentions(&readme, name)).collect();
-    assert_none(&unmapped, "folders that README.md does not name as `name/` or `crates/name`");
-}
-
 /// Every crate uses the lint table of the workspace. A crate that does not use it has no lints.
 #[test]
 fn every_crate_keeps_the_lints() {
@@ -196,16 +179,6 @@ fn sections() -> impl Iterator<Item = File> {
 fn assert_none<'a>(wrong: impl IntoIterator<Item = &'a String>, what: &str) {
     let wrong: Vec<&str> = wrong.into_iter().map(String::as_str).collect();
     assert!(wrong.is_empty(), "{what}:\n  {}", wrong.join("\n  "));
-}
-
-/// Returns true when the README contains `name/` as a word, or at the end of `crates/name`.
-fn mentions(readme: &str, name: &str) -> bool {
-    let folder = format!("{name}/");
-    let part_of_a_word = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
-    readme.split_whitespace().any(|word| {
-        let word = word.trim_matches(|c: char| !part_of_a_word(c) && c != '/');
-        word == folder || word.trim_end_matches('/') == format!("crates/{name}")
-    })
 }
 
 /// Returns the value of `key = "value"`.
@@ -295,13 +268,6 @@ mod finds {
         assert!(!is_unsafe(
             "// unsafe\n/* unsafe /* unsafe */ unsafe */ \"unsafe \\\" unsafe\" r#\"unsafe\"#"
         ));
-    }
-
-    #[test]
-    fn folders_in_a_map() {
-        let readme = "| `crates/wire` | frames |\n├── io/  drivers\n  tidy/\nfarm/memory machinery/";
-        assert!(mentions(readme, "wire") && mentions(readme, "io") && mentions(readme, "tidy"));
-        assert!(!mentions(readme, "machine") && !mentions(readme, "farm") && !mentions(readme, "frames"));
     }
 
     #[test]

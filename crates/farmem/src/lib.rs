@@ -34,3 +34,9 @@ pub use farmem_structures::{
     BLinkTree, BTree, FlatMap, HashTable, Heap, Layout, List, PageStore, RecordTree, Series, Table,
     blink_tree, btree, flat_map, form, hash_table, heap, list, pages, record_tree, series, table,
 };
+
+/// The Rust examples of the README and of the tutorials, run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../../../docs/tutorials/first-traversal.md")]
+struct ExamplesOfPages;

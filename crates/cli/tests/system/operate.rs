@@ -1,6 +1,7 @@
 //! `farmem role` as an operator has it: by hand, as a unit of systemd, and on three machines as docs/operate.md has them.
 
 use crate::namespaces::Namespaces;
+use crate::pages::{Block, blocks};
 use crate::process::{Dir, Running, farmem, is_root, signal};
 use crate::rack::Description;
 use std::fs;
@@ -43,10 +44,10 @@ fn the_page_for_operators() {
     }
     let Some(machines) = Machines::new() else { return };
     for block in blocks(include_str!("../../../../docs/operate.md")) {
-        match block.what.split_once(' ') {
+        match block.info.split_once(' ') {
             Some(("sh", machine)) => machines.run(machine, &block.text),
             Some(("toml" | "ini", path)) => machines.write(path, &block.text),
-            _ => panic!("a block of {:?}: no machine and no file", block.what),
+            _ => panic!("a block of {:?}: no machine and no file", block.info),
         }
         machines.bring_join();
         machines.bring_operator(&block.text);
@@ -79,18 +80,18 @@ const WANTED: [(&str, &str); 3] = [
 fn the_units_are_as_systemd_wants_them() {
     let units: Vec<Block> = blocks(include_str!("../../../../docs/operate.md"))
         .into_iter()
-        .filter(|block| block.what.starts_with("ini "))
+        .filter(|block| block.info.starts_with("ini "))
         .collect();
     assert_eq!(units.len(), 2);
     let dir = Dir::new("units");
     for unit in &units {
         for (section, line) in WANTED {
             let its = unit.text.split("\n\n").find(|part| part.starts_with(section)).expect("the section");
-            assert!(its.lines().any(|is| is == line), "{line} in {section} of {}", unit.what);
+            assert!(its.lines().any(|is| is == line), "{line} in {section} of {}", unit.info);
         }
         // An instance, with a command that is there.
         let text = unit.text.replace("/usr/local/bin/farmem", env!("CARGO_BIN_EXE_farmem"));
-        let name = unit.what.rsplit('/').next().expect("a path").replace('@', "@one");
+        let name = unit.info.rsplit('/').next().expect("a path").replace('@', "@one");
         let file = dir.file(&name, &text);
         let Ok(said) = Command::new("systemd-analyze").args(["verify", "--man=no", &file]).output() else {
             writeln!(std::io::stderr(), "skipped: systemd-analyze verify: there is none").unwrap();
@@ -274,20 +275,4 @@ fn start(namespace: &str, srv: &Path, bin: &Path) -> Running {
                   mount --bind \"$2\" /usr/local/bin; mount -t proc proc /proc; echo $number; read end || :";
     command.args([script, "machine"]).args([srv, bin]).stdin(Stdio::piped());
     Running::start(command)
-}
-
-/// A block of a page between three backquotes.
-struct Block {
-    /// What stands behind the first three.
-    what: String,
-    text: String,
-}
-
-fn blocks(page: &str) -> Vec<Block> {
-    let parts: Vec<&str> = page.split("\n```").skip(1).collect();
-    let block = |part: &&str| {
-        let (what, text) = part.split_once('\n').expect("a line of a block");
-        Block { what: what.to_owned(), text: format!("{text}\n") }
-    };
-    parts.iter().step_by(2).map(block).collect()
 }
