@@ -1,9 +1,7 @@
 //! The writing rules that a program can check: doc lines, names of types and files, the README's length, the book's contents, the glossary and
 //! commit subjects. Each rule has a test that it can fail.
 
-mod source;
-
-use source::{File, files, read, root};
+use crate::source::{File, files, read, root};
 use std::collections::BTreeSet;
 use std::process::Command;
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-const TABLE: &str = include_str!("../../docs/architecture.md");
+const TABLE: &str = include_str!("../../../docs/architecture.md");
 const HEAD: &str = "| crate | what it holds | imports |";
 const ROLES: &[&str] = &["switch", "memnode", "host", "control"];
 

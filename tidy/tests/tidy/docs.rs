@@ -2,9 +2,7 @@
 //! functions that the link names. Each row of a table names an existing test. A newcomer finds the deciding
 //! lines.
 
-mod source;
-
-use source::{File, code_only, files, read, root};
+use crate::source::{File, code_only, files, read, root};
 use std::path::{Component, Path, PathBuf};
 
 /// Page and section to which the README sends a newcomer.

@@ -1,9 +1,7 @@
 //! Checks the conventions of the tree: file sizes, pure crates, places of `unsafe`, citations of the protocol
-//! and its index, the README's map, the Rust version, and ignored tests.
+//! and its index, the Rust version, and ignored tests.
 
-mod source;
-
-use source::{File, code_only, files, read, root};
+use crate::source::{File, code_only, files, read};
 use std::collections::BTreeSet;
 
 /// Maximum number of lines of a source file, so that a file can be read in an hour.

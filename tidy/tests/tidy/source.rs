@@ -10,33 +10,33 @@ const SOURCES: &[&str] = &["rs", "py", "sh", "c", "h", "cpp", "hpp"];
 const TEXTS: &[&str] = &["md", "toml", "txt"];
 
 /// File of the tree.
-pub(super) struct File {
+pub(crate) struct File {
     /// Path from the root, with `/`.
-    pub(super) path: String,
+    pub(crate) path: String,
 }
 
 impl File {
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         read(&self.path).unwrap_or_else(|| panic!("{} is readable text", self.path))
     }
 
-    pub(super) fn is_source(&self) -> bool {
+    pub(crate) fn is_source(&self) -> bool {
         !TEXTS.contains(&ending(&self.path))
     }
 }
 
 /// Returns the root of the repository.
-pub(super) fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// Returns the text of a file, by its path from the root.
-pub(super) fn read(path: &str) -> Option<String> {
+pub(crate) fn read(path: &str) -> Option<String> {
     std::fs::read_to_string(root().join(path)).ok()
 }
 
 /// Returns every source and text file of the tree.
-pub(super) fn files() -> impl Iterator<Item = File> {
+pub(crate) fn files() -> impl Iterator<Item = File> {
     let mut paths = Vec::new();
     walk(&root(), "", &mut paths);
     paths.sort();
@@ -69,7 +69,7 @@ fn ending(path: &str) -> &str {
 }
 
 /// Returns `source` without comments, string literals and character literals. Lifetimes stay.
-pub(super) fn code_only(source: &str) -> String {
+pub(crate) fn code_only(source: &str) -> String {
     let mut code = String::new();
     let mut rest = source;
     while let Some(first) = rest.chars().next() {
