@@ -1,9 +1,9 @@
-# The menu. Every target works alone from a fresh clone: what it needs, it sets up first.
+# The menu. Every target works from a fresh clone and installs what it needs first.
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint docs bench interop
 
-help: ## what there is
+help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
 
 setup: ## install what is missing: Debian packages, .venv
@@ -12,10 +12,10 @@ setup: ## install what is missing: Debian packages, .venv
 demo: ## a rack on this machine, a word list in far memory, READs against traversals
 	@scripts/demo $(ARGS)
 
-test: ## everything CI runs: format, lints, tidy, tests, documentation
-	@scripts/test
+test: ## everything CI runs; ONLY=kv runs the tests of one crate
+	@ONLY=$(ONLY) scripts/test
 
-lint: ## the part of it that runs nothing: format, lints, tidy, documentation
+lint: ## the part that runs no code: format, lints, tidy, documentation
 	@scripts/lint
 
 docs: ## the documentation as a book, links checked: target/book
@@ -24,5 +24,5 @@ docs: ## the documentation as a book, links checked: target/book
 bench: ## benchmarks; ARGS="net --json --quick" picks one
 	@scripts/bench $(ARGS)
 
-interop: ## a rack against Linux's Soft-RoCE, in a guest under QEMU; ARGS="6-1024 4-4096-loss" picks tests
+interop: ## a rack and Linux's Soft-RoCE in a QEMU guest; ARGS="6-1024 4-4096-loss" picks tests
 	@scripts/interop $(ARGS)

