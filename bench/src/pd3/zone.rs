@@ -8,7 +8,7 @@ use super::rings::{Guard, SharedHead};
 use crate::rates::Chance;
 use crate::{CpuMeter, Plan, Row, Samples, Sheet, rate_row, to_f64};
 use farmem_link::OpenError;
-use farmem_link::dpu::zone::{Finding, Item, Placed, ZoneProducer, ZoneReader, ZoneSize, make_zone};
+use farmem_prefetch::loading_zone::{Finding, Item, Placed, ZoneProducer, ZoneReader, ZoneSize, make_zone};
 use std::convert::Infallible;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -7,7 +7,6 @@
 
 use crate::client::{Client, Completed};
 use crate::{Error, Op};
-pub use farmem_link::dpu::zone::Lines;
 use std::ops::Range;
 
 /// What a traversal found.
@@ -115,5 +114,40 @@ impl<L: LookUp + ?Sized> LookUp for Box<L> {
 
     fn leave(&mut self, client: &mut Client) -> Result<(), Error> {
         (**self).leave(client)
+    }
+}
+
+/// A value that lies in lines of one length, each behind a head that is not its, as records do whose lines have a version each. It is put into a zone from there, without a copy in between.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lines {
+    /// Bytes of a line, a multiple of 8; the last one may have fewer.
+    pub line: usize,
+    /// Bytes of a line's head, a multiple of 8.
+    pub head: usize,
+    /// Bytes of the value.
+    pub len: usize,
+}
+
+impl Lines {
+    /// The parts of the value in `data`, one behind the other; together they may have fewer bytes than [`Lines::len`], where `data` has too few.
+    ///
+    /// # Panics
+    /// When lines have no bytes.
+    pub fn parts<'d>(&self, data: &'d [u8]) -> impl Iterator<Item = &'d [u8]> {
+        let Self { line, head, len } = *self;
+        data.chunks(line).scan(len, move |left, line| {
+            let part = line.get(head..).unwrap_or_default();
+            let part = &part[..part.len().min(*left)];
+            *left -= part.len();
+            (!part.is_empty()).then_some(part)
+        })
+    }
+
+    /// True when lines are whole words, and `data` has the whole value.
+    #[must_use]
+    pub fn is_right(&self, data: &[u8]) -> bool {
+        let Self { line, head, len } = *self;
+        let whole = [line, head].iter().all(|bytes| bytes.is_multiple_of(8)) && head < line;
+        whole && self.parts(data).map(<[u8]>::len).sum::<usize>() == len
     }
 }

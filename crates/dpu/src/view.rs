@@ -2,7 +2,7 @@
 //! 5.2).
 //!
 //! Key types: [`HostView`], which the prefetcher queries and updates; [`KeySet`], the pure one that the
-//! simulator uses. The fast one is a bucketised cuckoo set (`crates/link`); a differential test holds both
+//! simulator uses. The fast one is a bucketised cuckoo set (`crates/prefetch`); a differential test holds both
 //! equal. The rules for adding and removing keys are the prefetcher's (PD3, tables 1 and 2).
 
 use alloc::collections::BTreeSet;

@@ -29,11 +29,18 @@ pub use farmem_client::{
     allocator, api, config, dispatch, doctor, forward_far_memory, home_of, iterator, manage, migrate, raw,
     serve, task,
 };
-pub use farmem_memory::{ShareOptions, ShareStats, SharedSpace, dpu, prefetch, process, window, worker};
+pub use farmem_dpu_server as dpu;
+pub use farmem_memory::{ShareOptions, ShareStats, SharedSpace, process, window, worker};
 pub use farmem_structures::{
     BLinkTree, BTree, FlatMap, HashTable, Heap, Layout, List, PageStore, RecordTree, Series, Table,
     blink_tree, btree, flat_map, form, hash_table, heap, list, pages, record_tree, series, table,
 };
+
+/// Preventive prefetching: what clients of this program ask for is fetched before the program asks (PD3).
+pub mod prefetch {
+    pub use farmem_dpu_server::{AtDpu, AtDpuOptions};
+    pub use farmem_prefetch::*;
+}
 
 /// The Rust examples of the README and of the tutorials, run as documentation tests.
 #[cfg(doctest)]

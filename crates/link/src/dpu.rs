@@ -5,19 +5,19 @@
 //! as well ([`Registered`]): the pages of its window. A [`Talk`] is their socket, over which the memory is handed over, regions
 //! are opened, and the end of either is noticed.
 //!
-//! [`SubmissionSender`] and [`Submissions`] are a ring into which all threads of a program write (PD3). [`zone`] is a further piece of shared memory: what the DPU fetched before it was asked for (PD3).
+//! [`SubmissionSender`] and [`Submissions`] are a ring into which all threads of a program write (PD3).
 //!
 //! As over rings between roles, a peer that writes nonsense loses its rings and nothing else happens: everything is copied out and checked
 //! before use. The memory's size is sealed, so that no end can take it from under the other.
 
 mod pair;
+pub mod pulse;
 mod registered;
-mod shared;
+pub mod shared;
 mod submission;
 mod talk;
 #[cfg(test)]
 mod tests;
-pub mod zone;
 
 pub use pair::{Answers, Broken, PairSize, ProcessEnd, Requests, make_pair};
 pub use registered::Registered;

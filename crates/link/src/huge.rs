@@ -9,7 +9,7 @@ use std::io;
 use std::ptr::{self, NonNull};
 
 /// Bytes of a huge page; the memory begins at a multiple of it.
-pub(crate) const HUGE: usize = 2 << 20;
+pub const HUGE: usize = 2 << 20;
 
 /// Which pages are asked of the system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,7 +22,7 @@ pub enum PageSize {
 
 /// A mapping of zero bytes, unmapped when it is dropped. Memory is taken from the system when it is first touched.
 #[derive(Debug)]
-pub(crate) struct HugeMemory {
+pub struct HugeMemory {
     /// What mmap gave, and how much, with slack for alignment.
     whole: NonNull<u8>,
     whole_len: usize,
@@ -39,7 +39,7 @@ impl HugeMemory {
     ///
     /// # Errors
     /// When the system has no address space for it.
-    pub(crate) fn new(len: usize, pages: PageSize) -> io::Result<Self> {
+    pub fn new(len: usize, pages: PageSize) -> io::Result<Self> {
         let too_large = || io::Error::from(io::ErrorKind::OutOfMemory);
         let whole_len =
             len.checked_next_multiple_of(HUGE).and_then(|n| n.checked_add(HUGE)).ok_or_else(too_large)?;
@@ -61,23 +61,26 @@ impl HugeMemory {
         };
         // Before the first touch, or the pages are small for good. A kernel without huge pages refuses, and small ones serve.
         // SAFETY: the range lies inside the mapping made above.
-        let _small_pages_serve_too = unsafe { libc::madvise(start.as_ptr().cast(), memory.len(), advice) };
+        let _small_pages_serve_too = unsafe { libc::madvise(start.as_ptr().cast(), memory.bytes(), advice) };
         Ok(memory)
     }
 
     /// The first byte.
     #[inline]
-    pub(crate) const fn start(&self) -> NonNull<u8> {
+    #[must_use]
+    pub const fn start(&self) -> NonNull<u8> {
         self.start
     }
 
     /// Bytes: whole huge pages.
-    pub(crate) const fn len(&self) -> usize {
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
         self.whole_len - HUGE
     }
 
     /// Bytes around the first that lie in huge pages, by what the kernel says; `None` where it says nothing.
-    pub(crate) fn huge_len(&self) -> Option<u64> {
+    #[must_use]
+    pub fn huge_bytes(&self) -> Option<u64> {
         let mappings = MemoryMaps::from_file("/proc/self/smaps").ok()?;
         let first = self.start.as_ptr().addr() as u64;
         let holds = |mapping: &&MemoryMap| (mapping.address.0..mapping.address.1).contains(&first);
@@ -95,7 +98,7 @@ impl Drop for HugeMemory {
 
 /// Asks the caches for the line at `line`, wherever that is: a hint may be wrong.
 #[inline]
-pub(crate) fn prefetch(line: *const u8) {
+pub fn prefetch(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction changes nothing but the caches and never faults, whatever the address.
     unsafe {
@@ -112,7 +115,7 @@ pub(crate) fn prefetch(line: *const u8) {
 
 /// As [`prefetch`], for a line that is about to be written: it comes without the copies that other cores have of it, in one step in place of two.
 #[inline]
-pub(crate) fn prefetch_to_write(line: *const u8) {
+pub fn prefetch_to_write(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction changes nothing but the caches and never faults, whatever the address; processors that have it not pass over it.
     unsafe {

@@ -1,8 +1,9 @@
-//! The system's limit of a process's addresses (RLIMIT_AS, `ulimit -v`): it is meant for a program, and hits the process that keeps the
-//! program's memory as well.
+//! Memory limits: this machine's memory, and a process's limit of addresses (RLIMIT_AS, `ulimit -v`). The latter is meant for a
+//! program, and hits the process that keeps the program's memory as well.
 //!
 //! Key type: [`AddressLimit`].
 
+use procfs_core::{FromRead as _, Meminfo};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::io;
@@ -66,4 +67,10 @@ pub fn largest_resident_set() -> u64 {
     // SAFETY: plain numbers, which the system filled.
     let usage = unsafe { usage.assume_init() };
     u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024
+}
+
+/// Bytes of this machine's memory; `None` where the system does not tell.
+#[must_use]
+pub fn memory_of_machine() -> Option<u64> {
+    Some(Meminfo::from_file("/proc/meminfo").ok()?.mem_total)
 }

@@ -29,6 +29,7 @@ mod atomic {
 pub(crate) use dir::bell_at;
 pub use dir::{live_endpoints, remove_dir};
 pub use mapping::Mapping;
+pub use ring::{WORD, load_at, store_at};
 
 use crate::peers::Peers;
 use crate::timers::wake_precisely;
@@ -134,7 +135,7 @@ impl ShmLink {
             turn: 0,
             is_crowded: false,
             sealed: Vec::with_capacity(FRAME_MAX + icrc::LEN),
-            received: vec![0; (FRAME_MAX + icrc::LEN).next_multiple_of(ring::WORD)].into(),
+            received: vec![0; (FRAME_MAX + icrc::LEN).next_multiple_of(WORD)].into(),
             counters: LinkCounters::default(),
         };
         link.find_new_rings();

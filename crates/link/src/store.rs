@@ -122,14 +122,14 @@ impl MappedStore {
     /// cleared it.
     #[must_use]
     pub fn populated_ahead(self) -> Self {
-        let ahead = Ahead::new(self.0.memory.len());
+        let ahead = Ahead::new(self.0.memory.bytes());
         Self(self.0, Some(ahead))
     }
 
     /// Bytes around the store's first that lie in huge pages, by what the kernel says; `None` where it says nothing.
     #[must_use]
     pub fn huge_len(&self) -> Option<u64> {
-        self.0.memory.huge_len()
+        self.0.memory.huge_bytes()
     }
 
     /// A way for other threads of this process to read beside the memory node.

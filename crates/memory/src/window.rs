@@ -34,14 +34,13 @@ use options::window_config;
 use through::Through;
 use verbs::{Ended, Name, Verbs};
 
-pub use crate::dpu::Foresight;
 pub use buffer::{CHUNK, CHUNK_MAX, CHUNK_MIN, OBJECTS_MAX, Object, Objects};
 pub use farmem_dpu::{Caching, Config as DpuConfig, Stats as DpuStats, TableConfig};
+pub use farmem_dpu_server::Foresight;
 pub use farmem_paging::{Account, Advice, Ahead};
 pub use farmem_uffd::{FaultMode, Handler, HandlerCpu, Memory, Number, Numbers, Place};
 pub use loss::AtLoss;
 pub use options::{CpuApart, PolicyMaker, Way, WindowOptions, WindowStats, frames_of};
-pub(crate) use options::{check_dpu, memory_of_machine};
 
 /// What a program's own policy is made of ([`WindowOptions::policy`]), and those that there are, to be asked by it.
 pub mod policy {

@@ -24,8 +24,14 @@ const PURE: &[&str] = &[
 ];
 
 /// Folders that may contain `unsafe`.
-const UNSAFE: &[&str] =
-    &["crates/engine/", "crates/link/", "crates/uffd/", "crates/preload/", "crates/preload-abi/"];
+const UNSAFE: &[&str] = &[
+    "crates/engine/",
+    "crates/link/",
+    "crates/uffd/",
+    "crates/prefetch/",
+    "crates/preload/",
+    "crates/preload-abi/",
+];
 
 /// Index of the protocol. `SECTIONS` is the folder with a file for each section.
 const PROTOCOL: &str = "docs/protocol.md";
@@ -71,7 +77,7 @@ fn unsafe_lives_where_it_may() {
         .collect();
     assert_none(
         &wrong,
-        "unsafe outside of crates/engine, crates/link, crates/uffd, crates/preload and crates/preload-abi",
+        "unsafe outside of crates/engine, crates/link, crates/uffd, crates/prefetch, crates/preload and crates/preload-abi",
     );
 }
 

@@ -12,7 +12,7 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 const WHAT: &str = "memory shared with the DPU";
 
 /// Makes so many words, which begin with `identity`.
-pub(super) fn make(words: usize, identity: &[u64]) -> Result<OwnedFd, OpenError> {
+pub fn make(words: usize, identity: &[u64]) -> Result<OwnedFd, OpenError> {
     let made = || -> Result<OwnedFd, Errno> {
         let file = memfd_create("farmem-dpu", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, (words * WORD) as u64)?;
@@ -29,12 +29,12 @@ pub(super) fn make(words: usize, identity: &[u64]) -> Result<OwnedFd, OpenError>
 }
 
 /// Maps what the other end made, or is to use: so many words that begin with `identity`.
-pub(super) fn map(file: &OwnedFd, words: usize, identity: &[u64]) -> Result<Mapping, OpenError> {
+pub fn map(file: &OwnedFd, words: usize, identity: &[u64]) -> Result<Mapping, OpenError> {
     map_by(Mapping::of, file, words, identity)
 }
 
 /// As [`map`], for words that are read in no order: in huge pages where that goes.
-pub(super) fn map_huge(file: &OwnedFd, words: usize, identity: &[u64]) -> Result<Mapping, OpenError> {
+pub fn map_huge(file: &OwnedFd, words: usize, identity: &[u64]) -> Result<Mapping, OpenError> {
     map_by(Mapping::huge, file, words, identity)
 }
 
@@ -61,6 +61,6 @@ fn map_by(
 }
 
 /// It is not what farmem makes.
-pub(super) fn foreign(why: &str) -> OpenError {
+pub fn foreign(why: &str) -> OpenError {
     OpenError::Foreign { path: WHAT.into(), why: why.into() }
 }

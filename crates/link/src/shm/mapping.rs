@@ -173,7 +173,7 @@ impl Mapping {
     }
 
     /// As [`Mapping::of`], in huge pages as far as the file fills them and the system gives some, for words that are read in no order: small pages serve too.
-    pub(crate) fn huge(file: &impl AsRawFd, words: usize) -> io::Result<Self> {
+    pub fn huge(file: &impl AsRawFd, words: usize) -> io::Result<Self> {
         let len = words * WORD;
         if len < HUGE {
             return Self::of(file, words);

@@ -19,7 +19,7 @@ use super::atomic::{AtomicU64, Ordering, load_words, store_words};
 /// Words before the data.
 pub(crate) const HEADER_WORDS: usize = 64;
 /// Bytes of a word.
-pub(crate) const WORD: usize = 8;
+pub const WORD: usize = 8;
 
 const HEAD: usize = 16;
 const TAIL: usize = 32;
@@ -184,7 +184,7 @@ pub(crate) fn store(words: &[AtomicU64], bytes: &[u8]) {
 }
 
 /// Stores `bytes` into words from `at` on, and goes on at the first where they end.
-pub(crate) fn store_at(words: &[AtomicU64], at: u64, bytes: &[u8]) {
+pub fn store_at(words: &[AtomicU64], at: u64, bytes: &[u8]) {
     let start = place(at, words);
     let (first, second) = bytes.split_at(bytes.len().min((words.len() - start) * WORD));
     store(&words[start..], first);
@@ -201,7 +201,7 @@ pub(crate) fn load(words: &[AtomicU64], bytes: &mut [u8]) {
 }
 
 /// Fills `bytes` from words from `at` on, and goes on at the first where they end.
-pub(crate) fn load_at(words: &[AtomicU64], at: u64, bytes: &mut [u8]) {
+pub fn load_at(words: &[AtomicU64], at: u64, bytes: &mut [u8]) {
     let start = place(at, words);
     let (first, second) = bytes.split_at_mut(bytes.len().min((words.len() - start) * WORD));
     load(&words[start..], first);

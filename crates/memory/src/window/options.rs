@@ -2,17 +2,17 @@
 
 use super::buffer::{Laid, Object};
 use super::{AtLoss, FRAMES_MIN, FaultMode, Handler, Place};
-use crate::dpu::Foresight;
-use crate::dpu::words::Carried;
-use farmem_client::{Error, MESSAGE_MAX};
+use farmem_client::Error;
 use farmem_dpu::{Config as DpuConfig, Policy, Stats as DpuStats};
+use farmem_dpu_server::words::Carried;
+use farmem_dpu_server::{Foresight, check_dpu};
 use farmem_link::OpenError;
+use farmem_link::limits::memory_of_machine;
 use farmem_machine::Duration;
 use farmem_paging::{Account, Ahead};
 use farmem_uffd::{Reach, WindowConfig};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
-use procfs_core::{FromRead as _, Meminfo};
 
 /// How a window works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -243,34 +243,4 @@ fn check_policy(options: &WindowOptions) -> Result<(), Error> {
         ),
     };
     Err(OpenError::Setting { setting: "prefetch policy", value, remedy: remedy.into() }.into())
-}
-
-/// # Errors
-/// [`Error::Open`] for a DPU that cannot be, with what can.
-pub(crate) fn check_dpu(config: DpuConfig) -> Result<(), Error> {
-    let (page_len, table) = (config.page_len.get(), config.table);
-    let wrong = |value: String, remedy: &str| {
-        Error::from(OpenError::Setting { setting: "cache of a DPU", value, remedy: remedy.into() })
-    };
-    if !(page_len as usize).is_multiple_of(PAGE_LEN) || !table.is_valid() {
-        let value = format!("entries of {} pages of {page_len} bytes", table.entry_pages);
-        return Err(wrong(value, "a page has a multiple of 4096 bytes, and an entry 1 to 64 pages"));
-    }
-    // 64 pages of less than 2^32 bytes at most.
-    let entry = u64::from(page_len) * u64::from(table.entry_pages);
-    if entry > MESSAGE_MAX as u64 {
-        let value = format!("entries of {entry} bytes");
-        return Err(wrong(value, "one READ brings an entry, 2 GiB at most: fewer or shorter pages"));
-    }
-    let bytes = entry * u64::from(table.slots.get()); // 2^31 times less than 2^32
-    if memory_of_machine().is_some_and(|most| bytes > most) {
-        let remedy = "make it smaller than this machine's memory: fewer slots, or shorter entries";
-        return Err(wrong(format!("{} slots of {entry} bytes", table.slots), remedy));
-    }
-    Ok(())
-}
-
-/// Bytes; `None` where the system does not tell.
-pub(crate) fn memory_of_machine() -> Option<u64> {
-    Some(Meminfo::from_file("/proc/meminfo").ok()?.mem_total)
 }

@@ -3,6 +3,7 @@
 use super::*;
 use farmem_client::api::{ErrorCode, OpenMode};
 use farmem_client::{NodeId, Op, Rack};
+use farmem_dpu_server::check_dpu;
 use farmem_link::OpenError;
 use std::num::NonZeroU32;
 

@@ -2,8 +2,8 @@
 
 use super::beside::Beside;
 use super::through::Through;
-use crate::dpu::Foresight;
 use farmem_client::{Answer, Client, Completed, Error, Op, Ticket};
+use farmem_dpu_server::Foresight;
 use farmem_wire::VirtAddr;
 
 /// Names an operation of a window.

@@ -2,12 +2,12 @@
 
 use super::super::buffer::Laid;
 use super::{PAGES, READING_MAX, Wishes, region_of};
-use crate::dpu::pulse::{Pulse, silence_max};
-use crate::dpu::words::{Ask, Carried, Foresight, Said, VERSION, answer, ask, hear};
 use farmem_client::api::{ApiError, ErrorCode};
 use farmem_client::own::wrong_answer;
 use farmem_client::{DpuSection, Error};
 use farmem_dpu::Stats;
+use farmem_dpu_server::words::{Ask, Carried, Foresight, Said, VERSION, answer, ask, hear};
+use farmem_link::dpu::pulse::{Pulse, silence_max};
 use farmem_link::dpu::{Other, PairSize, ProcessEnd, Talk, make_pair};
 use farmem_link::{Clock, OutsideWaker};
 use farmem_machine::Duration;

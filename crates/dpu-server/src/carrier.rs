@@ -1,0 +1,594 @@
+//! Carries out what a [`Dpu`] says, with one client: READs, WRITEs, copies out of slots and static memory.
+//!
+//! Key types: [`Memory`], what all carriers of a DPU share: its decisions, its slots, its static memory; [`Carrier`], one for each client, so one for each domain.
+//! A request belongs to the carrier that took it, and so does what is to be done for it: an action that another carrier is told is put into that one's inbox.
+//! When that one is gone, whoever asked is too, and the action has failed. The decisions are locked while they are asked for and never while bytes move.
+
+mod moving;
+mod request;
+
+pub use moving::Moving;
+pub use request::{AskEnded, Failed};
+
+use farmem_client::{Client, Completed, Error, Landing, Op, Spot, Stretch, Ticket};
+use farmem_dpu::{Action, Asker, Config, Dpu, Object, PageId, Policy, Read, Slot, Stats, Write};
+use farmem_link::{Clock, Waker};
+use farmem_machine::{Instant, Rng};
+use farmem_paging::Cause;
+use farmem_wire::VirtAddr;
+use moving::Source;
+use request::{Asked, SlotAt};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// What the carriers of one DPU share.
+pub struct Memory {
+    dpu: Mutex<Dpu>,
+    page_len: usize,
+    entry_len: usize,
+    /// Each is made when something first comes into it.
+    slots: Vec<RwLock<Vec<u8>>>,
+    /// Static memory, by page.
+    fixed: RwLock<BTreeMap<PageId, Arc<[u8]>>>,
+    objects: RwLock<BTreeMap<u32, Extent>>,
+    carriers: RwLock<Carriers>,
+    clock: Clock,
+}
+
+/// Where an object is in far memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// The first byte.
+    pub base: VirtAddr,
+    /// The length.
+    pub bytes: u64,
+}
+
+/// The carriers that are there, by number.
+#[derive(Default)]
+struct Carriers {
+    inboxes: BTreeMap<u64, Inbox>,
+    /// How many there were.
+    count: u64,
+}
+
+/// What others found for a carrier to do.
+struct Inbox {
+    actions: Mutex<Vec<Action>>,
+    /// Ends its wait; `None` of one that never waits for others.
+    waker: Option<Waker>,
+}
+
+/// What a verb of the client is for.
+#[derive(Clone, Copy, Debug)]
+enum Transfer {
+    Demand { ticket: u64 },
+    Load,
+    Fix { first: PageId },
+    Write { ticket: u64 },
+}
+
+/// Tickets of a carrier have its number above so many bits.
+const TICKET_BITS: u32 = 48;
+
+/// Actions are values: whoever panicked with them left them whole.
+fn lock(actions: &Mutex<Vec<Action>>) -> MutexGuard<'_, Vec<Action>> {
+    actions.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+macro_rules! read {
+    ($lock:expr) => {
+        $lock.read().unwrap_or_else(PoisonError::into_inner)
+    };
+}
+
+macro_rules! write {
+    ($lock:expr) => {
+        $lock.write().unwrap_or_else(PoisonError::into_inner)
+    };
+}
+
+impl Memory {
+    /// The memory of a DPU that knows no object. `rng` chooses what is evicted.
+    pub fn new(config: Config, rng: Rng) -> Arc<Self> {
+        let page_len = config.page_len.get() as usize;
+        Arc::new(Self {
+            dpu: Mutex::new(Dpu::new(config, rng)),
+            page_len,
+            entry_len: page_len * config.table.entry_pages as usize,
+            slots: (0..config.table.slots.get()).map(|_| RwLock::default()).collect(),
+            fixed: RwLock::default(),
+            objects: RwLock::default(),
+            carriers: RwLock::default(),
+            clock: Clock::start(),
+        })
+    }
+
+    /// The decisions.
+    ///
+    /// # Panics
+    /// When a thread panicked with them: an invariant is broken, and whatever they would say now may be wrong bytes for somebody.
+    fn decisions(&self) -> MutexGuard<'_, Dpu> {
+        self.dpu
+            .lock()
+            .expect("a thread of the DPU panicked while it decided, and no other may go on from there")
+    }
+
+    /// The time, by the clock that transfers are measured with.
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Bytes of a page.
+    pub const fn page_len(&self) -> usize {
+        self.page_len
+    }
+
+    /// What the DPU did so far.
+    pub fn stats(&self) -> Stats {
+        *self.decisions().stats()
+    }
+
+    /// An object is there, under a number that none had before.
+    pub fn open(&self, number: u32, extent: Extent, writer: Option<Asker>, policy: Box<dyn Policy>) {
+        write!(self.objects).insert(number, extent);
+        self.decisions().open(number, Object { bytes: extent.bytes, writer, policy });
+    }
+
+    /// An object is closed: nothing of it is cached any more, and nothing comes into static memory.
+    pub fn close(&self, number: u32) {
+        let mut dpu = self.decisions();
+        dpu.close(number);
+        write!(self.objects).remove(&number);
+        let pages = PageId { object: number, page: 0 }..=PageId { object: number, page: u64::MAX };
+        // Copies that are under way have the page.
+        let mut fixed = write!(self.fixed);
+        let gone: Vec<PageId> = fixed.range(pages).map(|(&page, _)| page).collect();
+        for page in gone {
+            fixed.remove(&page);
+        }
+    }
+
+    /// Another policy says from now on what is prefetched of the object.
+    pub fn set_policy(&self, number: u32, policy: Box<dyn Policy>) -> bool {
+        self.decisions().set_policy(number, policy)
+    }
+
+    /// Another policy says from now on what is prefetched of these bytes of the object; false as [`Dpu::advise`] says. Pages count that have one of them.
+    pub fn advise(&self, number: u32, bytes: Range<u64>, policy: Box<dyn Policy>) -> bool {
+        let len = self.page_len as u64;
+        self.decisions().advise(number, bytes.start / len..bytes.end.div_ceil(len), policy)
+    }
+
+    /// Pages of an object that are in static memory.
+    pub fn fixed_pages(&self, number: u32, pages: Range<u64>) -> u64 {
+        let range = PageId { object: number, page: pages.start }..PageId { object: number, page: pages.end };
+        read!(self.fixed).range(range).count() as u64
+    }
+
+    /// Where an object is; `None` when it is closed, and then all that is asked of it is refused.
+    fn extent(&self, object: u32) -> Option<Extent> {
+        read!(self.objects).get(&object).copied()
+    }
+
+    /// Bytes of a page: an object's last one may be shorter.
+    pub fn len_of(&self, page: PageId) -> usize {
+        let bytes = self.extent(page.object).map_or(0, |extent| extent.bytes);
+        let start = page.page.saturating_mul(self.page_len as u64);
+        usize::try_from(bytes.saturating_sub(start)).map_or(self.page_len, |left| left.min(self.page_len))
+    }
+
+    fn addr(&self, page: PageId, offset: usize) -> Option<VirtAddr> {
+        let Extent { base, .. } = self.extent(page.object)?;
+        Some(VirtAddr(base.0 + page.page * self.page_len as u64 + offset as u64))
+    }
+
+    fn slot(&self, slot: Slot) -> &RwLock<Vec<u8>> {
+        &self.slots[slot.0 as usize]
+    }
+
+    /// Bytes go into a slot.
+    fn put(&self, slot: Slot, mut at: usize, pieces: &[&[u8]]) {
+        let mut slot = write!(self.slot(slot));
+        slot.resize(self.entry_len, 0);
+        for bytes in pieces {
+            slot[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        }
+    }
+}
+
+/// One client's requests of a DPU.
+#[derive(Debug)]
+pub struct Carrier<'a> {
+    /// The client.
+    pub client: &'a mut Client,
+    memory: Arc<Memory>,
+    number: u64,
+    next: u64,
+    asked: BTreeMap<u64, Asked>,
+    /// What the client has under way, and what the DPU calls it.
+    under_way: Vec<(Ticket, u64, Transfer)>,
+    /// Verbs that the client did not take.
+    refused: Vec<(u64, Transfer, Error)>,
+    actions: Vec<Action>,
+    ended: VecDeque<AskEnded>,
+}
+
+impl<'a> Carrier<'a> {
+    /// One carrier more of this memory. `waker` ends the wait of the client's link, where other carriers may find something for this one to do.
+    pub fn new(client: &'a mut Client, memory: Arc<Memory>, waker: Option<Waker>) -> Self {
+        let mut carriers = write!(memory.carriers);
+        let number = carriers.count;
+        carriers.count += 1;
+        carriers.inboxes.insert(number, Inbox { actions: Mutex::default(), waker });
+        drop(carriers);
+        Self {
+            client,
+            memory,
+            number,
+            next: 0,
+            asked: BTreeMap::new(),
+            under_way: Vec::new(),
+            refused: Vec::new(),
+            actions: Vec::new(),
+            ended: VecDeque::new(),
+        }
+    }
+
+    /// The memory that it shares with other carriers.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// A process reads `len` bytes of a page. `buf` has so many, or none: then one is taken when it is needed.
+    pub fn read(&mut self, asker: Asker, page: PageId, at: Range<usize>, granted: bool, buf: Vec<u8>) -> u64 {
+        self.begin_read((asker, granted), page, &at, buf, None)
+    }
+
+    /// As [`Carrier::read`]: what far memory answers goes to `landing` from the very packets, from its first byte on. What is cached is answered as before.
+    pub fn read_to(
+        &mut self,
+        asker: Asker,
+        page: PageId,
+        at: Range<usize>,
+        granted: bool,
+        landing: Arc<dyn Landing>,
+    ) -> u64 {
+        self.begin_read((asker, granted), page, &at, Vec::new(), Some(landing))
+    }
+
+    fn begin_read(
+        &mut self,
+        (asker, granted): (Asker, bool),
+        page: PageId,
+        at: &Range<usize>,
+        buf: Vec<u8>,
+        landing: Option<Arc<dyn Landing>>,
+    ) -> u64 {
+        let (ticket, bytes) = self.take(page, at, buf, landing);
+        let read = Read { ticket, asker, page, bytes, granted };
+        self.memory.decisions().read(self.memory.clock.now(), read, &mut self.actions);
+        self.carry_out();
+        ticket
+    }
+
+    /// A process writes bytes of a page, from `offset` on.
+    pub fn write(&mut self, asker: Asker, page: PageId, offset: usize, buf: Vec<u8>) -> u64 {
+        self.begin_write(asker, page, offset..offset + buf.len(), (buf, None))
+    }
+
+    /// As [`Carrier::write`]: the bytes are taken from where they are as they leave, and stay there until the request has ended.
+    pub fn write_from(&mut self, asker: Asker, page: PageId, offset: usize, from: Stretch) -> u64 {
+        self.begin_write(asker, page, offset..offset + from.len(), (Vec::new(), Some(from)))
+    }
+
+    fn begin_write(
+        &mut self,
+        asker: Asker,
+        page: PageId,
+        at: Range<usize>,
+        (buf, from): (Vec<u8>, Option<Stretch>),
+    ) -> u64 {
+        let whole = at.len() == self.memory.len_of(page);
+        let (ticket, bytes) = self.take(page, &at, buf, None);
+        let asked = self.asked.get_mut(&ticket).expect("it was put in");
+        (asked.write, asked.from) = (true, from);
+        let write = Write { ticket, asker, page, bytes, whole };
+        self.memory.decisions().write(write, &mut self.actions);
+        self.carry_out();
+        ticket
+    }
+
+    /// Keeps pages in static memory; false when that cannot be ([`Dpu::fix`]).
+    pub fn fix(&mut self, asker: Asker, object: u32, pages: Range<u64>) -> bool {
+        let fixed = self.memory.decisions().fix(asker, object, pages, &mut self.actions);
+        self.carry_out();
+        fixed
+    }
+
+    fn take(
+        &mut self,
+        page: PageId,
+        at: &Range<usize>,
+        buf: Vec<u8>,
+        landing: Option<Arc<dyn Landing>>,
+    ) -> (u64, u32) {
+        self.next += 1;
+        let ticket = self.number << TICKET_BITS | self.next;
+        let addr = self.memory.addr(page, at.start).unwrap_or(VirtAddr::NULL);
+        self.asked.insert(ticket, Asked::new(addr, at, buf, landing));
+        (ticket, u32::try_from(at.len()).expect("a part of a page"))
+    }
+
+    /// Takes what the client ended; gives back what is not this carrier's.
+    pub fn took(&mut self, completed: Completed) -> Option<Completed> {
+        let at = self.under_way.iter().position(|(ticket, ..)| *ticket == completed.ticket);
+        let Some(at) = at else { return Some(completed) };
+        let (_, op, transfer) = self.under_way.swap_remove(at);
+        self.end(op, transfer, completed.result.map(|_| ()), completed.buf);
+        self.carry_out();
+        None
+    }
+
+    /// True while the client carries something out for the DPU.
+    pub fn is_busy(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
+    /// Does what other carriers found for this one to do.
+    pub fn look_into_inbox(&mut self) {
+        let carriers = read!(self.memory.carriers);
+        self.actions.append(&mut lock(&carriers.inboxes[&self.number].actions));
+        drop(carriers);
+        self.carry_out();
+    }
+
+    /// The next request that ended.
+    pub fn next_ended(&mut self) -> Option<AskEnded> {
+        self.ended.pop_front()
+    }
+
+    /// Shows the bytes of a read that went well to `each`, and is done with the request, as [`Moving::finish`].
+    pub fn finish(&mut self, ended: AskEnded, has: Option<Instant>, each: impl FnOnce(&[u8])) {
+        let buf = self.moving(ended).finish(has, each);
+        self.client.recycle(buf);
+    }
+
+    /// The bytes of a read that went well, for another thread; its buffer is for [`Client::recycle`].
+    pub fn moving(&self, AskEnded { ticket, buf, source, .. }: AskEnded) -> Moving {
+        Moving { ticket, buf, source, memory: Arc::clone(&self.memory) }
+    }
+
+    /// As [`Carrier::finish`]: the request's buffer, with the bytes of a read that went well.
+    pub fn collect(&mut self, mut ended: AskEnded, len: usize) -> Vec<u8> {
+        let mut buf = std::mem::take(&mut ended.buf);
+        if let (Source::Buffer, _) | (_, Err(_)) = (&ended.source, &ended.result) {
+            return buf;
+        }
+        buf.resize(len, 0);
+        self.finish(ended, None, |bytes| buf.copy_from_slice(bytes));
+        buf
+    }
+
+    /// It ends, and others go on with the same decisions: all that it had under way, or was to do, has failed.
+    pub fn leave(&mut self) {
+        if std::thread::panicking() {
+            // What is decided may be broken by this very panic.
+            return;
+        }
+        let inbox = write!(self.memory.carriers).inboxes.remove(&self.number);
+        let told = inbox.map(|inbox| inbox.actions.into_inner().unwrap_or_else(PoisonError::into_inner));
+        self.actions.extend(told.into_iter().flatten());
+        for ended in std::mem::take(&mut self.ended) {
+            if let Source::Slot { .. } = ended.source {
+                self.memory.decisions().dropped(ended.ticket);
+            }
+        }
+        let refused = std::mem::take(&mut self.refused).into_iter().map(|(op, transfer, _)| (op, transfer));
+        let under_way =
+            std::mem::take(&mut self.under_way).into_iter().map(|(_, op, transfer)| (op, transfer));
+        let now = self.memory.now();
+        for (op, transfer) in refused.chain(under_way) {
+            let mut dpu = self.memory.decisions();
+            if matches!(transfer, Transfer::Write { .. }) {
+                dpu.written(now, op, Err(Cause::Failed), &mut self.actions);
+            } else {
+                dpu.fetched(now, op, Err(Cause::Failed), &mut self.actions);
+            }
+        }
+        while let Some(action) = self.actions.pop() {
+            self.hand_on(action);
+        }
+    }
+
+    fn carry_out(&mut self) {
+        loop {
+            let mut next = 0;
+            while let Some(&action) = self.actions.get(next) {
+                self.act(action);
+                next += 1;
+            }
+            self.actions.clear();
+            let Some((op, transfer, error)) = self.refused.pop() else { return };
+            self.end(op, transfer, Err(error), Vec::new());
+        }
+    }
+
+    /// Whose it is to carry an action out. What is read ahead, or into static memory, is read by who said what a process asks for.
+    const fn carrier_of(&self, action: Action) -> u64 {
+        match action {
+            Action::Load { .. } | Action::Fix { .. } => self.number,
+            Action::Copy { ticket, .. }
+            | Action::CopyFixed { ticket, .. }
+            | Action::Read { ticket, .. }
+            | Action::Write { ticket, .. }
+            | Action::Put { ticket, .. }
+            | Action::Answer { ticket, .. } => ticket >> TICKET_BITS,
+        }
+    }
+
+    /// Puts an action into another carrier's inbox.
+    fn hand_on(&mut self, action: Action) {
+        let carriers = read!(self.memory.carriers);
+        if let Some(inbox) = carriers.inboxes.get(&self.carrier_of(action)) {
+            lock(&inbox.actions).push(action);
+            if let Some(waker) = &inbox.waker {
+                waker.wake();
+            }
+            return;
+        }
+        drop(carriers);
+        self.abandon(action);
+    }
+
+    /// Whoever was to carry it out is gone, and so is whoever asked.
+    fn abandon(&mut self, action: Action) {
+        let now = self.memory.now();
+        let mut dpu = self.memory.decisions();
+        match action {
+            Action::Copy { ticket, .. } => dpu.dropped(ticket),
+            Action::Read { op, .. } | Action::Load { op, .. } | Action::Fix { op, .. } => {
+                dpu.fetched(now, op, Err(Cause::Failed), &mut self.actions);
+            }
+            Action::Write { op, .. } => dpu.written(now, op, Err(Cause::Failed), &mut self.actions),
+            Action::Put { .. } => unreachable!("whose WRITE ended is told to put its bytes"),
+            Action::CopyFixed { .. } | Action::Answer { .. } => {}
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        if self.carrier_of(action) != self.number {
+            return self.hand_on(action);
+        }
+        match action {
+            Action::Read { op, ticket } => {
+                let asked = self.asked.get_mut(&ticket).expect("the request is under way");
+                let (addr, len, mut buf) = (asked.addr, asked.len, std::mem::take(&mut asked.buf));
+                let read = if let Some(landing) = &asked.landing {
+                    Op::ReadTo { addr, to: Spot::new(Arc::clone(landing), len) }
+                } else {
+                    if buf.is_empty() {
+                        buf = self.client.buffer(len);
+                    }
+                    Op::Read { addr, buf }
+                };
+                self.verb(op, read, Transfer::Demand { ticket });
+            }
+            Action::Load { op, first, count, slot, within, .. } => match self.extent_of(first, count) {
+                Some((addr, len)) => {
+                    let at = within as usize * self.memory.page_len;
+                    let landing = SlotAt { memory: Arc::clone(&self.memory), slot, at };
+                    let to = Spot::new(Arc::new(landing), len);
+                    self.verb(op, Op::ReadTo { addr, to }, Transfer::Load);
+                }
+                None => self.abandon(action),
+            },
+            Action::Fix { op, first, count, .. } => match self.extent_of(first, count) {
+                Some((addr, len)) => {
+                    let buf = self.client.buffer(len);
+                    self.verb(op, Op::Read { addr, buf }, Transfer::Fix { first });
+                }
+                None => self.abandon(action),
+            },
+            Action::Write { op, ticket } => {
+                let asked = self.asked.get_mut(&ticket).expect("the request is under way");
+                let (addr, from) = (asked.addr, asked.from.clone());
+                let write = match from {
+                    Some(from) => Op::WriteFrom { addr, from },
+                    None => Op::Write { addr, buf: std::mem::take(&mut asked.buf) },
+                };
+                self.verb(op, write, Transfer::Write { ticket });
+            }
+            Action::Copy { ticket, slot, within } => {
+                let asked = &self.asked[&ticket];
+                let from = within as usize * self.memory.page_len + asked.offset;
+                self.ask_ended(ticket, Source::Slot { slot, at: from..from + asked.len }, Ok(()));
+            }
+            Action::CopyFixed { ticket, page } => {
+                let asked = &self.asked[&ticket];
+                let at = asked.offset..asked.offset + asked.len;
+                let bytes = Arc::clone(&read!(self.memory.fixed)[&page]);
+                self.ask_ended(ticket, Source::Fixed { page: bytes, at }, Ok(()));
+            }
+            Action::Put { ticket, slot, within } => {
+                let asked = self.asked.get_mut(&ticket).expect("the request is under way");
+                let at = within as usize * self.memory.page_len + asked.offset;
+                let are_there = self.memory.store(slot, at, asked);
+                asked.put += 1;
+                let now = self.memory.now();
+                self.memory.decisions().stored(now, ticket, are_there, &mut self.actions);
+            }
+            Action::Answer { ticket, ended } => self.ask_ended(ticket, Source::Buffer, ended),
+        }
+    }
+
+    /// `None` when the object is closed.
+    fn extent_of(&self, first: PageId, count: u32) -> Option<(VirtAddr, usize)> {
+        let addr = self.memory.addr(first, 0)?;
+        let pages = first.page..first.page + u64::from(count);
+        Some((addr, pages.map(|page| self.memory.len_of(PageId { page, ..first })).sum()))
+    }
+
+    fn verb(&mut self, op: u64, verb: Op, transfer: Transfer) {
+        match self.client.submit(verb) {
+            Ok(ticket) => self.under_way.push((ticket, op, transfer)),
+            Err(error) => self.refused.push((op, transfer, error)),
+        }
+    }
+
+    /// A verb ended; `buf` is its buffer.
+    fn end(&mut self, op: u64, transfer: Transfer, result: Result<(), Error>, buf: Vec<u8>) {
+        let cause = match &result {
+            Ok(()) => Ok(()),
+            Err(Error::MemoryLost { .. }) => Err(Cause::Lost),
+            Err(_) => Err(Cause::Failed),
+        };
+        let mut to_fix = Vec::new();
+        match transfer {
+            Transfer::Demand { ticket } | Transfer::Write { ticket } => {
+                let asked = self.asked.get_mut(&ticket).expect("the request is under way");
+                asked.landed = asked.landing.is_some() && result.is_ok();
+                (asked.buf, asked.error) = (buf, result.err());
+            }
+            // Its bytes are in the slot.
+            Transfer::Load => {}
+            Transfer::Fix { first } => {
+                if cause.is_ok() {
+                    let pages = (first.page..).zip(buf.chunks(self.memory.page_len));
+                    to_fix.extend(
+                        pages.map(|(page, bytes)| (PageId { page, ..first }, Arc::<[u8]>::from(bytes))),
+                    );
+                }
+                self.client.recycle(buf);
+            }
+        }
+        let now = self.memory.clock.now();
+        let mut dpu = self.memory.decisions();
+        if matches!(transfer, Transfer::Write { .. }) {
+            return dpu.written(now, op, cause, &mut self.actions);
+        }
+        dpu.fetched(now, op, cause, &mut self.actions);
+        // The object may have been closed meanwhile. Nobody is told to copy from there, and nobody closes it, before the bytes are there.
+        to_fix.retain(|(page, _)| dpu.is_fixed(*page));
+        if !to_fix.is_empty() {
+            write!(self.memory.fixed).extend(to_fix);
+        }
+    }
+
+    fn ask_ended(&mut self, ticket: u64, source: Source, ended: Result<(), Cause>) {
+        let Asked { buf, error, put, landed, write, .. } =
+            self.asked.remove(&ticket).expect("a request ends once");
+        let source = match source {
+            Source::Buffer if landed && ended.is_ok() => Source::Landed,
+            source => source,
+        };
+        let result = ended.map_err(|cause| Failed { cause, error });
+        self.ended.push_back(AskEnded { ticket, result, buf, source, write, put });
+    }
+}
+
+#[cfg(test)]
+mod tests;

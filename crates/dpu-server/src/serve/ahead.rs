@@ -1,0 +1,216 @@
+//! What processes ask the door of a DPU to be prefetched for (PROTOCOL 19.15): they hand over memory, piece by piece, and then say from which structure.
+
+use super::super::mirroring::Wanted;
+use super::super::prefetching::{Job, Order, PROGRAMS_MAX, Parts, Prefetching};
+use super::super::words::{Said, refusal};
+use super::questions::Answered;
+use super::{Door, SAME, busy};
+use crate::at_dpu::PrefetchHow;
+use farmem_client::api::ErrorCode;
+use farmem_link::dpu::Submissions;
+use farmem_prefetch::loading_zone::{ZoneProducer, ZoneSize};
+use farmem_prefetch::{Change, MirrorConfig};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Bytes of an item in the lists of what is in a zone; they may be half empty.
+const ITEM_LEN: u64 = 128;
+
+/// Bytes that a process is promised for a mirror: it has one at a time, and what one takes is known when its thread has answered, or has said that it is over.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Promise {
+    /// What is taken, as was said last.
+    taken: u64,
+    /// The last question by which one was asked for and that was not answered, and the most that any of those wants.
+    asked: Option<(u64, u64)>,
+}
+
+impl Promise {
+    /// What one that is asked for has already is that of one that is over, or that it finds there.
+    pub(super) fn bytes(&self) -> u64 {
+        self.asked.map_or(self.taken, |(_, wanted)| wanted.max(self.taken))
+    }
+
+    fn asks(&mut self, question: u64, bytes: u64) {
+        let wanted = self.asked.map_or(bytes, |(_, wanted)| wanted.max(bytes));
+        self.asked = Some((question, wanted));
+    }
+
+    /// So much is taken, said of the mirror of this question. What is over of an earlier one frees nothing of what is asked for.
+    pub(super) fn hears(&mut self, question: u64, bytes: u64) {
+        self.taken = bytes;
+        self.asked.take_if(|(last, _)| *last == question);
+    }
+}
+
+/// A part is handed over once.
+fn twice(what: &str) -> Said {
+    let message = format!("this process has handed over {what}");
+    refusal(ErrorCode::Conflict, message, "hand over each part once, or come again by another socket")
+}
+
+fn wrong(message: impl Into<String>) -> Said {
+    refusal(ErrorCode::BadRequest, message, SAME)
+}
+
+impl Door {
+    /// A process hands over one of the two rings.
+    pub(super) fn take_ring(
+        &mut self,
+        number: u32,
+        bytes: usize,
+        file: Option<OwnedFd>,
+        which: impl Fn(&mut Parts) -> &mut Option<Submissions>,
+    ) -> Answered {
+        let file = file.ok_or_else(|| wrong("a ring comes without its memory"))?;
+        let ring = Submissions::of(&file, bytes).map_err(|error| wrong(error.to_string()))?;
+        self.may_fill(bytes as u64)?;
+        let guest = self.guest(number)?;
+        let part = which(&mut guest.parts);
+        if part.is_some() || guest.prefetching.is_some() {
+            return Err(twice("this ring"));
+        }
+        *part = Some(ring);
+        guest.ahead = guest.ahead.saturating_add(bytes as u64);
+        Ok(Some(Said::Done {}))
+    }
+
+    /// A process hands over its zone.
+    pub(super) fn take_zone(&mut self, number: u32, size: ZoneSize, file: Option<OwnedFd>) -> Answered {
+        let file = file.ok_or_else(|| wrong("a zone comes without its memory"))?;
+        let bytes = size.bytes().map_err(|error| wrong(error.to_string()))? as u64;
+        let bytes = bytes + size.items as u64 * ITEM_LEN;
+        self.may_fill(bytes)?;
+        let zone = ZoneProducer::of(&file, size).map_err(|error| wrong(error.to_string()))?;
+        let guest = self.guest(number)?;
+        if guest.parts.zone.is_some() || guest.prefetching.is_some() {
+            return Err(twice("a zone"));
+        }
+        guest.parts.zone = Some(zone);
+        guest.ahead = guest.ahead.saturating_add(bytes);
+        Ok(Some(Said::Done {}))
+    }
+
+    /// A process has handed over all, and wants to be prefetched for. A thread does that, which answers.
+    pub(super) fn prefetch(
+        &mut self,
+        number: u32,
+        structure: serde_json::Value,
+        how: PrefetchHow,
+        through: u64,
+    ) -> Answered {
+        let (config, keys) = how.checked().map_err(|why| {
+            refusal(ErrorCode::BadRequest, format!("prefetch: {why}"), "choose a value in these bounds")
+        })?;
+        let many = self.guests.values().filter(|guest| guest.prefetching.is_some()).count();
+        if many + self.aheads.len() >= PROGRAMS_MAX {
+            let message = format!("this DPU prefetches for {PROGRAMS_MAX} programs");
+            return Err(refusal(ErrorCode::TableFull, message, "wait until one ends"));
+        }
+        self.may_fill(how.bytes())?;
+        let guest = self.guest(number)?;
+        if guest.prefetching.is_some() {
+            return Err(twice("all, and is prefetched for"));
+        }
+        let parts = guest.parts.take()?;
+        guest.ahead = guest.ahead.saturating_add(how.bytes());
+        let (domain, gone) = (guest.domain, Arc::clone(&guest.gone));
+        let question = self.later(number, busy())?;
+        if let Some(asked) = &mut self.guest(number)?.asked {
+            asked.begins = true;
+        }
+        let (ground, mail, make) = (self.ground.clone(), self.mail.clone(), self.make);
+        let through = Change(through);
+        let job = Job { ground, domain, make, parts, structure, config, keys, through, mail, question, gone };
+        let begun = Prefetching::begin(job).map_err(|error| {
+            let message = format!("no thread for a program: {error}");
+            refusal(ErrorCode::Unavailable, message, "try again")
+        });
+        let guest = self.guest(number)?;
+        match begun {
+            Ok(begun) => guest.prefetching = Some(begun),
+            Err(refused) => {
+                guest.ahead = 0;
+                return Err(refused);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The thread of a process could not begin, or not in time, and has ended, or will at once. The process may hand over all again; what was promised to it for this is given back.
+    pub(super) fn prefetches_no_more(&mut self, number: u32) {
+        let Some(guest) = self.guests.get_mut(&number) else { return };
+        (guest.ahead, guest.mirror) = (0, Promise::default());
+        let ended = guest.prefetching.take();
+        self.aheads.extend(ended.map(Prefetching::let_go));
+    }
+
+    /// A process asks what was prefetched for it.
+    pub(super) fn prefetched(&mut self, number: u32) -> Answered {
+        self.ask_ahead(number, Order::Tell)
+    }
+
+    /// A process that is prefetched for wants the DPU to see what its clients send. It has what the rack's description says, and nothing else: the DPU may listen where its processes may not.
+    pub(super) fn mirror(&mut self, number: u32, wanted: Wanted) -> Answered {
+        let MirrorConfig { interface, server, .. } = &wanted.packets;
+        if !self.ground.section.may_mirror(interface, *server) {
+            let message = format!("this DPU may not mirror what {interface:?} receives for {server}");
+            let remedy = format!(
+                "put {:?} into mirror of [dpu] in rack.toml, if it is this program's, and start the DPU again; or hand the bytes over by a tap",
+                format!("{interface} {server}")
+            );
+            return Err(refusal(ErrorCode::NotOwner, message, remedy));
+        }
+        wanted.packets.check().map_err(|error| wrong(error.to_string()))?;
+        let (bytes, has) = (wanted.bytes(), self.guest(number)?.mirror.bytes());
+        self.may_fill(bytes.saturating_sub(has))?;
+        let asked = self.ask_ahead(number, Order::Mirror(wanted))?;
+        let guest = self.guest(number)?;
+        guest.mirror.asks(guest.questions, bytes);
+        Ok(asked)
+    }
+
+    /// Asks the thread of a process that is prefetched for.
+    fn ask_ahead(&mut self, number: u32, order: Order) -> Answered {
+        let question = self.later(number, busy())?;
+        let reply = self.mail.reply(question);
+        let guest = self.guest(number)?;
+        match guest.prefetching.as_ref().map(|prefetching| prefetching.ask(order, reply)) {
+            Some(true) => Ok(None),
+            Some(false) => Err(busy()),
+            None => Err(refusal(
+                ErrorCode::Conflict,
+                "nothing is prefetched for this process",
+                "hand over tap, beside and zone, and say prefetch, before",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Promise;
+
+    /// A mirror is asked for, answered, and over: what it was promised is given back. The word that one is over comes when the next one is asked for already: what that wants stays promised until it is answered, however late the
+    /// first one that asked is, and whatever is asked for between. Before, one that was over kept its promise.
+    #[test]
+    fn what_a_mirror_was_promised_is_given_back() {
+        let mut promise = Promise::default();
+        let mut step = |does: &dyn Fn(&mut Promise)| {
+            does(&mut promise);
+            promise.bytes()
+        };
+        assert_eq!(step(&|promise| promise.asks(1, 50)), 50);
+        assert_eq!(step(&|promise| promise.hears(1, 50)), 50);
+        assert_eq!(step(&|promise| promise.asks(2, 30)), 50, "it has the first one");
+        assert_eq!(step(&|promise| promise.hears(1, 0)), 30, "the first one is over");
+        assert_eq!(step(&|promise| promise.hears(2, 30)), 30);
+        assert_eq!(step(&|promise| promise.hears(2, 0)), 0, "and the second");
+        // It is told that this takes too long, and asks again.
+        assert_eq!(step(&|promise| promise.asks(3, 70)), 70);
+        assert_eq!(step(&|promise| promise.asks(4, 20)), 70);
+        assert_eq!(step(&|promise| promise.hears(3, 0)), 70, "the first one was refused");
+        assert_eq!(step(&|promise| promise.hears(4, 20)), 20);
+        assert_eq!(step(&|promise| promise.hears(4, 0)), 0);
+    }
+}

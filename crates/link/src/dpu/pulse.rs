@@ -1,0 +1,69 @@
+//! Whether a DPU serves, as a process sees it: by the beat that it counts (PROTOCOL 17.11). Pure.
+
+use farmem_machine::{Duration, Instant};
+
+/// How long a DPU may be silent while it is asked for something: seven eighths of a lease. The last eighth is for its end and for the control plane, which takes its host out of the rack, so that
+/// its processes go on within the lease.
+#[must_use]
+pub fn silence_max(lease: Duration) -> Duration {
+    Duration::from_nanos(lease.as_nanos() - lease.as_nanos() / 8)
+}
+
+/// The beat of a DPU when it was looked at last, and since when it has not changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Pulse {
+    beat: u64,
+    since: Instant,
+    silence_max: Duration,
+}
+
+impl Pulse {
+    /// A DPU with this lease, whose beat is looked at first now.
+    #[must_use]
+    pub fn new(lease: Duration, beat: u64, now: Instant) -> Self {
+        Self { beat, since: now, silence_max: silence_max(lease) }
+    }
+
+    /// A look at the beat; true when a DPU that was asked for something has been silent for too long.
+    pub fn is_over(&mut self, beat: u64, is_asked: bool, now: Instant) -> bool {
+        if beat != self.beat || !is_asked {
+            (self.beat, self.since) = (beat, now);
+            return false;
+        }
+        now.since(self.since) >= self.silence_max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Time between two looks of a window that waits.
+    const LOOK: u64 = 20;
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(ms)
+    }
+
+    /// A DPU with a lease of 10 s beats until the fifth second, and then hangs. A process that looks every 20 ms finds that in time: a second of the lease is left to end the DPU and to fence it.
+    /// (PROTOCOL 17.11)
+    #[test]
+    fn a_dpu_that_hangs_is_found_within_the_lease() {
+        let (lease, hangs) = (10_000, 5_000);
+        let mut pulse = Pulse::new(Duration::from_millis(lease), 0, at(0));
+        let over = (0..).step_by(20).find(|&now| pulse.is_over(now.min(hangs) / LOOK, true, at(now)));
+        let found = over.unwrap() - hangs;
+        assert!((lease * 3 / 4..=lease - 1_000).contains(&found), "after {found} ms");
+    }
+
+    /// One that beats, however seldom, is not silent; nor is one that nobody asks for anything, and the wait begins anew when somebody does.
+    #[test]
+    fn a_dpu_that_beats_or_is_not_asked_serves() {
+        let mut pulse = Pulse::new(Duration::from_millis(800), 0, at(0));
+        assert!((1..100).all(|beat| !pulse.is_over(beat, true, at(beat * 699))));
+        let idle = 99 * 699 + 100_000;
+        assert!(!pulse.is_over(99, false, at(idle)));
+        assert!(!pulse.is_over(99, true, at(idle + 699)));
+        assert!(pulse.is_over(99, true, at(idle + 700)));
+    }
+}

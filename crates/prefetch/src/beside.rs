@@ -1,0 +1,352 @@
+//! What a program says to the DPU beside it: what it holds no more, reads itself, and changes.
+//!
+//! Key type: [`Beside`], from any thread of the program. It numbers the changes and knows which items may be taken (PROTOCOL 19.1 to 19.5); that needs no DPU that listens.
+//! What it says goes into a list that the DPU empties, or into a ring to the DPU that is a process (`farmem_dpu_server::AtDpu`), and what has no room there costs speed only. Of changes that far memory
+//! has it says up to which they are all there: that has room always.
+
+use super::ring::{DROPS_MAX, Line, WORD_MAX, Word, lock};
+use super::tap::Tap;
+use farmem_dpu::accesses::Position;
+use farmem_dpu::changes::{Change, Changes};
+use farmem_dpu::prefetcher::{Acked, Copy};
+use farmem_dpu::view::{KeyId, KeySecret};
+use farmem_link::OpenError;
+use farmem_link::dpu::{Broken, Submissions};
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// What a program has said and its DPU has not heard, at most.
+pub const TOLD_MAX: usize = 1 << 16;
+
+/// What a program says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Told {
+    /// It reads a record itself.
+    Asks(KeyId),
+    /// It is about to have what it read.
+    Reads { key: KeyId, found: bool },
+    /// A record changes.
+    Changes { key: KeyId, copy: Copy, seen: Position },
+    /// It dropped so many items, the next of [`Talk::dropped`].
+    Drops { count: usize, seen: Position },
+}
+
+/// What a program said, in order. Keys of what it dropped lie beside: of them there are most, and they cost a word each.
+#[derive(Debug, Default)]
+pub(super) struct Talk {
+    pub(super) said: Vec<Told>,
+    pub(super) dropped: Vec<KeyId>,
+    /// What there was no room for.
+    unheard: u64,
+}
+
+impl Talk {
+    fn say(&mut self, told: Told) {
+        if self.said.len() + self.dropped.len() < TOLD_MAX {
+            self.said.push(told);
+        } else {
+            self.unheard += 1;
+        }
+    }
+
+    fn drops(&mut self, keys: impl Iterator<Item = KeyId>, seen: Position) {
+        let before = self.dropped.len();
+        let room = TOLD_MAX.saturating_sub(self.said.len() + before + 1);
+        let mut keys = keys.fuse();
+        self.dropped.extend(keys.by_ref().take(room));
+        self.unheard += keys.count() as u64;
+        let count = self.dropped.len() - before;
+        match self.said.last_mut() {
+            Some(Told::Drops { count: more, seen: of }) if *of == seen => *more += count,
+            _ if count > 0 => self.said.push(Told::Drops { count, seen }),
+            _ => {}
+        }
+    }
+}
+
+/// The list between a program and a DPU of its process.
+#[derive(Debug, Default)]
+pub(crate) struct List {
+    told: Mutex<Talk>,
+}
+
+impl List {
+    /// All that was said, into empty lists; how much had no room so far.
+    fn take(&self, into: &mut Talk) -> u64 {
+        let mut list = lock(&self.told);
+        std::mem::swap(&mut list.said, &mut into.said);
+        std::mem::swap(&mut list.dropped, &mut into.dropped);
+        list.unheard
+    }
+}
+
+/// Changes that far memory has. None is left out, however much is said: a change that is missing keeps items of changed records from being taken. They take room by the changes that are
+/// under way.
+#[derive(Debug)]
+pub(crate) struct Acks {
+    acked: Mutex<Acked>,
+    /// The last change up to which it has all.
+    through: AtomicU64,
+}
+
+impl Acks {
+    fn new(through: Change) -> Self {
+        Self { acked: Mutex::new(Acked::new(through)), through: AtomicU64::new(through.0) }
+    }
+
+    fn add(&self, change: Change) {
+        let mut acked = lock(&self.acked);
+        acked.add_all(change..=change);
+        self.through.fetch_max(acked.through().0, Ordering::Release);
+    }
+
+    fn through(&self) -> Change {
+        Change(self.through.load(Ordering::Acquire))
+    }
+}
+
+/// What lies between a program and its DPU.
+#[derive(Debug)]
+enum Way {
+    Near(Arc<List>),
+    /// A ring to another process, and what had no room there.
+    Far {
+        line: Line,
+        unheard: AtomicU64,
+    },
+}
+
+impl Way {
+    fn say(&self, told: Told) {
+        match self {
+            Self::Near(list) => lock(&list.told).say(told),
+            Self::Far { line, unheard } => {
+                let mut record = Vec::new();
+                Word::emit(told, &[], &mut record);
+                unheard.fetch_add(u64::from(!line.push(&record)), Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn drops(&self, seen: Position, mut keys: impl Iterator<Item = KeyId>) {
+        let (line, unheard) = match self {
+            Self::Near(list) => return lock(&list.told).drops(keys, seen),
+            Self::Far { line, unheard } => (line, unheard),
+        };
+        let (mut some, mut record) = (Vec::new(), Vec::new());
+        loop {
+            some.clear();
+            some.extend(keys.by_ref().take(DROPS_MAX));
+            let count = some.len();
+            if count == 0 {
+                return;
+            }
+            Word::emit(Told::Drops { count, seen }, &some, &mut record);
+            if !line.push(&record) {
+                unheard.fetch_add(count as u64, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// The DPU's end of a program's reports.
+#[derive(Debug)]
+pub struct Hearing(Source);
+
+#[derive(Debug)]
+enum Source {
+    /// A program of this process.
+    Near(Arc<List>, Arc<Acks>),
+    /// Of another one, which may have written anything.
+    Far(Box<Submissions>),
+}
+
+impl Hearing {
+    /// Reports of another process, through this ring.
+    #[must_use]
+    pub fn far(words: Submissions) -> Self {
+        Self(Source::Far(Box::new(words)))
+    }
+
+    /// All that was said, into empty lists, or as much as they have room for; how much had no room so far.
+    ///
+    /// # Errors
+    /// [`Broken`] when another process said nothing that makes sense.
+    pub(super) fn take(&mut self, into: &mut Talk) -> Result<u64, Broken> {
+        let words = match &mut self.0 {
+            Source::Near(list, _) => return Ok(list.take(into)),
+            Source::Far(words) => words,
+        };
+        let mut buf = [0; WORD_MAX];
+        while into.said.len() + into.dropped.len() + DROPS_MAX < TOLD_MAX
+            && let Some(len) = words.pop(&mut buf)?
+        {
+            let word = Word::parse(&buf[..len]).ok_or(Broken)?;
+            into.said.push(word.told);
+            into.dropped.extend(word.dropped());
+        }
+        words.release();
+        Ok(0)
+    }
+
+    /// The last change up to which far memory has all.
+    pub(super) fn through(&self) -> Change {
+        match &self.0 {
+            Source::Near(_, acks) => acks.through(),
+            Source::Far(words) => Change(words.mark()),
+        }
+    }
+}
+
+/// A program's side. Clones are the same program's.
+#[derive(Clone, Debug)]
+pub struct Beside {
+    changes: Arc<Changes>,
+    acks: Arc<Acks>,
+    way: Arc<Way>,
+    tap: Tap,
+    secret: KeySecret,
+}
+
+impl Beside {
+    /// A program with so many floors, whose changes go on behind `after`: 0, or what is above all versions that records of an earlier run carry.
+    #[must_use]
+    pub fn new(tap: Tap, secret: KeySecret, floors: NonZeroU32, after: Change) -> Self {
+        let (changes, acks) = (Arc::new(Changes::new(floors, after)), Arc::new(Acks::new(after)));
+        Self { changes, acks, way: Arc::new(Way::Near(Arc::default())), tap, secret }
+    }
+
+    /// The same program, whose DPU hears it by this line from now on. Its changes go on, and so do its floors.
+    pub fn by(self, tap: Tap, line: Line) -> Self {
+        line.raise_mark(self.acks.through().0);
+        Self { way: Arc::new(Way::Far { line, unheard: AtomicU64::new(0) }), tap, ..self }
+    }
+
+    /// A record will change, or be removed. The number goes into the record ([`Change::onto`]). For before the program gives up its own copy, and before it sends.
+    #[must_use = "the record carries it, and its end is told by `acknowledged`"]
+    pub fn change(&self, key: &[u8], copy: Copy) -> Change {
+        let key = self.secret.id(key);
+        let change = self.changes.change(key);
+        self.way.say(Told::Changes { key, copy, seen: self.tap.executed_through() });
+        change
+    }
+
+    /// Far memory has the change; or it will never have it, as when it was refused.
+    pub fn acknowledged(&self, change: Change) {
+        self.acks.add(change);
+        if let Way::Far { line, .. } = &*self.way {
+            line.raise_mark(self.acks.through().0);
+        }
+    }
+
+    /// The program reads a record itself: it was not in the zone.
+    pub fn asks(&self, key: &[u8]) {
+        self.way.say(Told::Asks(self.secret.id(key)));
+    }
+
+    /// It has what it asked for; for before it uses it.
+    pub fn reads(&self, key: &[u8], found: bool) {
+        self.way.say(Told::Reads { key: self.secret.id(key), found });
+    }
+
+    /// It dropped an item that far memory has as it is.
+    pub fn drops(&self, key: &[u8]) {
+        self.drops_all([key]);
+    }
+
+    /// It dropped several such items, at once: what each costs is less. For before the program says that it carried out what it dropped them for.
+    pub fn drops_all<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) {
+        let seen = self.tap.executed_through();
+        self.way.drops(seen, keys.into_iter().map(|key| self.secret.id(key)));
+    }
+
+    /// Whether an item of this key with this stamp may be taken. For after the program has looked for it in its own memory.
+    #[must_use]
+    pub fn good(&self, key: &[u8], stamp: Change) -> bool {
+        stamp >= self.changes.floor(self.secret.id(key))
+    }
+
+    /// The latest change.
+    #[must_use]
+    pub fn last(&self) -> Change {
+        self.changes.last()
+    }
+
+    /// The last change up to which far memory has all.
+    #[must_use]
+    pub fn acknowledged_through(&self) -> Change {
+        self.acks.through()
+    }
+
+    /// False when the DPU is a process that has gone, as far as is known: then nothing is taken from its zone any more.
+    #[must_use]
+    pub fn is_heard(&self) -> bool {
+        match &*self.way {
+            Way::Near(_) => true,
+            Way::Far { line, .. } => !line.is_over(),
+        }
+    }
+
+    /// What was said and a DPU that is a process had no room to hear.
+    #[must_use]
+    pub fn unheard(&self) -> u64 {
+        match &*self.way {
+            Way::Near(list) => lock(&list.told).unheard,
+            Way::Far { unheard, .. } => unheard.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The other end, of a DPU in this process.
+    ///
+    /// # Errors
+    /// [`OpenError::Setting`] of a program whose DPU is another process: only that one hears it.
+    pub(super) fn hearing(&self) -> Result<Hearing, OpenError> {
+        match &*self.way {
+            Way::Near(list) => Ok(Hearing(Source::Near(Arc::clone(list), Arc::clone(&self.acks)))),
+            Way::Far { .. } => Err(OpenError::Setting {
+                setting: "a driver's Beside",
+                value: "one that a DPU of another process hears".into(),
+                remedy:
+                    "`Beside::new` makes one for a driver of this process; or leave prefetching to that DPU"
+                        .into(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tap::tap;
+    use super::*;
+    use farmem_dpu::changes::FLOORS;
+
+    /// Drops keep their place among all that was said; what has no room is counted, whichever it is, and what comes after the list was taken has room again.
+    #[test]
+    fn what_is_said_comes_in_order_and_is_bounded() {
+        let secret = KeySecret([1, 2]);
+        let (tap, _watch) = tap(1 << 10, secret);
+        let beside = Beside::new(tap, secret, FLOORS, Change(0));
+        let key = |n: usize| (n as u64).to_le_bytes();
+        let keys: Vec<[u8; 8]> = (0..TOLD_MAX).map(key).collect();
+        let seen = Position::UNKNOWN;
+        beside.drops_all(keys[..2].iter().map(|key| &key[..]));
+        beside.drops(&keys[2]);
+        beside.asks(&keys[3]);
+        beside.drops(&keys[4]);
+        let (mut list, mut talk) = (beside.hearing().unwrap(), Talk::default());
+        assert_eq!(list.take(&mut talk), Ok(0));
+        let asks = Told::Asks(KeyId(3));
+        assert_eq!(talk.said, [Told::Drops { count: 3, seen }, asks, Told::Drops { count: 1, seen }]);
+        assert_eq!(talk.dropped, [0, 1, 2, 4].map(KeyId));
+        talk = Talk::default();
+        beside.drops_all(keys.iter().map(|key| &key[..]));
+        beside.asks(&keys[3]);
+        beside.drops_all([]);
+        assert_eq!(list.take(&mut talk), Ok(2));
+        assert_eq!((talk.said.len(), talk.dropped.len()), (1, TOLD_MAX - 1));
+        talk = Talk::default();
+        beside.asks(&keys[3]);
+        assert_eq!((list.take(&mut talk), talk.said), (Ok(2), vec![asks]));
+    }
+}

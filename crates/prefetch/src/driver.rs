@@ -1,0 +1,519 @@
+//! Turns what a tap saw into traversals, and what they bring into items of a zone (PD3 6.2).
+//!
+//! Key type: [`Driver`]. All of a message's keys are submitted together: those of one place in as few operations as the structure has for several keys ([`LookUp::op_for`]), and
+//! where the rack's link has batches, operations that begin at one node and have small pads share a datagram.
+//!
+//! The buffers of what is under way are bounded together ([`ANSWERS_BYTES_MAX`](super::ANSWERS_BYTES_MAX)): operations that have no room wait their turn, in order.
+//!
+//! What it does not do: wait itself; ask again (a message that fails costs speed only).
+
+use super::account::Prefetched;
+use super::answers::{Answers, room_of};
+use super::beside::{Beside, Hearing, Talk, Told};
+use super::tap::{TapStats, Watch};
+use super::zone::{Placing, Zone};
+use farmem_client::{Client, Completed, Error, LookUp, LookedUp, Op, Ticket};
+use farmem_dpu::accesses::Keys;
+use farmem_dpu::changes::Change;
+use farmem_dpu::prefetcher::{Action, Config, Fetched, Prefetcher};
+use farmem_dpu::view::HostView;
+use farmem_link::dpu::Broken;
+use farmem_machine::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+/// Messages after which all that is under way must end before more begin: what a structure keeps for its readers can go then.
+pub const MESSAGES_HELD_MAX: u64 = 256;
+/// Items whose places in the zone are asked for together: as many lines as a core waits for at once, twice over.
+const LOOK_AHEAD: usize = 16;
+
+/// The longest sleep between two looks at what the program said.
+const REST: Duration = Duration::from_millis(1);
+
+/// Lists of keys that are kept to be filled again.
+const SPARE_MAX: usize = 64;
+
+/// A message under way.
+#[derive(Debug)]
+struct Message {
+    keys: Keys,
+    /// What came of its operations so far, each with the keys that it looked up.
+    ended: Vec<(Vec<usize>, Completed)>,
+    /// Operations that have not ended, or wait for room.
+    left: usize,
+    /// Bytes of the buffers of those that were submitted.
+    bytes: usize,
+}
+
+/// Keys of a message that one operation looks up.
+#[derive(Debug)]
+struct Group {
+    op: u64,
+    ats: Vec<usize>,
+}
+
+/// What is made of a message's end, and used again for the next one.
+#[derive(Debug, Default)]
+struct Brought {
+    /// What came of each key.
+    each: Vec<Fetched>,
+    /// Where its value is: in the buffer of the operation of this number, or among `values`.
+    spans: Vec<(Option<usize>, Range<usize>)>,
+    values: Vec<u8>,
+    /// Items whose value was copied there.
+    copied: u64,
+    actions: Vec<Action>,
+}
+
+/// The DPU of one program, in its process or beside it.
+#[derive(Debug)]
+pub struct Driver<V, L, Z> {
+    prefetcher: Prefetcher<V>,
+    watch: Watch,
+    hearing: Hearing,
+    /// Up to here far memory has all changes, as was heard.
+    through: Change,
+    client: Client,
+    look_up: L,
+    zone: Z,
+    /// Operations under way: the message of each, and which of its keys it looks up.
+    under_way: BTreeMap<Ticket, Group>,
+    answers: Answers,
+    /// What is to be submitted, in order; the operation of the first one may be made already.
+    waiting: VecDeque<Group>,
+    made: Option<Op>,
+    messages: BTreeMap<u64, Message>,
+    /// Messages since none was under way.
+    held: u64,
+    told: Talk,
+    actions: Vec<Action>,
+    brought: Brought,
+    /// Keys of a message by place, while its operations are made.
+    places: Vec<(usize, usize)>,
+    spare: Vec<Vec<usize>>,
+    unheard: u64,
+    /// Operations that far memory carried out; those that it did not, or that could not be asked for. Of a turn in which the structure cannot be entered one counts.
+    came: (u64, u64),
+    /// Its client can wait for what comes.
+    sleeps: bool,
+}
+
+impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
+    /// Beside a program that begins now, too, or whose changes up to `through` have all been acknowledged.
+    ///
+    /// # Errors
+    /// [`Error::Open`] for the `Beside` of a program that the DPU of another process prefetches for (`farmem_dpu_server::AtDpu`): nothing that is said there is heard here.
+    pub fn new(
+        config: Config,
+        view: V,
+        (watch, beside, through): (Watch, &Beside, Change),
+        client: Client,
+        look_up: L,
+        zone: Z,
+    ) -> Result<Self, Error> {
+        Ok(Self::of(config, view, (watch, beside.hearing()?, through), client, look_up, zone))
+    }
+
+    /// The same, wherever the program is.
+    pub fn of(
+        config: Config,
+        view: V,
+        (watch, hearing, through): (Watch, Hearing, Change),
+        client: Client,
+        look_up: L,
+        zone: Z,
+    ) -> Self {
+        // Within one process nothing arrives by itself.
+        let sleeps = client.wakers().is_ok();
+        Self {
+            prefetcher: Prefetcher::new(Config { secret: watch.secret(), ..config }, view, through),
+            watch,
+            hearing,
+            through,
+            client,
+            look_up,
+            zone,
+            under_way: BTreeMap::new(),
+            answers: Answers::default(),
+            waiting: VecDeque::new(),
+            made: None,
+            messages: BTreeMap::new(),
+            held: 0,
+            told: Talk::default(),
+            actions: Vec::new(),
+            brought: Brought::default(),
+            places: Vec::new(),
+            spare: Vec::new(),
+            unheard: 0,
+            came: (0, 0),
+            sleeps,
+        }
+    }
+
+    /// Does what there is to do. False when there was nothing. It waits for nothing but a structure that has to be entered or left by asking far memory ([`LookUp::begin`], [`LookUp::end`]), as a lease that is
+    /// to be renewed; where far memory does not answer, for one such request of each kind.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the link failed, or what another process says makes no sense: nothing is prefetched any more, and the program goes on without.
+    pub fn turn(&mut self) -> Result<bool, Error> {
+        self.watch.beat();
+        let mut worked = self.hear()?;
+        if self.held < MESSAGES_HELD_MAX {
+            let (prefetcher, actions) = (&mut self.prefetcher, &mut self.actions);
+            let drained = self.watch.drain(&mut |accesses, executed| {
+                prefetcher.executed(executed);
+                prefetcher.accesses(accesses, actions);
+            });
+            worked |= drained.map_err(nonsense)?;
+            self.act()?;
+        }
+        let mut goes_on = true;
+        while goes_on && let Some(completed) = self.client.poll()? {
+            worked = true;
+            goes_on = self.looked_up(completed)?;
+        }
+        // Otherwise all others wait for the next turn: each may ask far memory again, which does not answer.
+        if goes_on {
+            worked |= !self.submit_waiting()?;
+        }
+        let prefetcher = &mut self.prefetcher;
+        self.zone.clean(&mut |item, used| prefetcher.cleaned(item, used));
+        Ok(worked)
+    }
+
+    /// Turns until nothing is left to do but what the program does. While nothing comes it sleeps, or, in the process of its rack, leaves the CPU to others.
+    ///
+    /// # Errors
+    /// As [`Driver::turn`].
+    pub fn settle(&mut self) -> Result<(), Error> {
+        loop {
+            if self.turn()? {
+                continue;
+            }
+            if self.messages.is_empty() {
+                return Ok(());
+            }
+            if self.sleeps {
+                self.client.rest(REST)?;
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Sleeps until another process hands something over, far memory answers, or so long: for when [`Driver::turn`] had nothing to do. It does not where something waits.
+    ///
+    /// # Errors
+    /// As [`Driver::turn`].
+    pub fn rest(&mut self, most: Duration) -> Result<(), Error> {
+        let may_sleep = self.watch.may_sleep() || self.held >= MESSAGES_HELD_MAX;
+        let rested = self.client.rest(if may_sleep { most } else { Duration::ZERO });
+        self.watch.stays_awake();
+        rested
+    }
+
+    /// The program has gone: other readers and writers of the structure need not wait for this one. What is under way is not taken any more.
+    pub fn leave(&mut self) {
+        // Without an answer it is left as by a program that died.
+        let _its_lease_ends = self.look_up.leave(&mut self.client);
+    }
+
+    /// Operations that far memory carried out; those that it did not, or that could not be asked for: a turn in which the structure cannot be entered counts as one.
+    pub const fn came(&self) -> (u64, u64) {
+        self.came
+    }
+
+    /// Operations are under way.
+    pub fn is_waiting(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
+    /// False when the client's host was taken out of the rack: nothing is fetched any more. Where the control plane does not answer it is not known.
+    pub fn is_member(&mut self) -> bool {
+        self.client.is_member().unwrap_or(true)
+    }
+
+    /// The program has started again, with nothing, and numbers its changes from `through` on. Nothing of the old one is on its way to far memory any more.
+    ///
+    /// # Errors
+    /// As [`Driver::new`]; nothing is changed then.
+    pub fn restarted(&mut self, beside: &Beside, watch: Watch, through: Change) -> Result<(), Error> {
+        (self.hearing, self.watch, self.through) = (beside.hearing()?, watch, through);
+        self.zone.empty();
+        self.prefetcher.host_restarted(through);
+        Ok(())
+    }
+
+    /// What decides, with its account.
+    #[must_use]
+    pub const fn prefetcher(&self) -> &Prefetcher<V> {
+        &self.prefetcher
+    }
+
+    /// What the mirror saw.
+    #[must_use]
+    pub const fn seen(&self) -> TapStats {
+        self.watch.stats()
+    }
+
+    /// The end of the tap, for one beside it.
+    pub const fn watch(&mut self) -> &mut Watch {
+        &mut self.watch
+    }
+
+    /// What it did, in one.
+    #[must_use]
+    pub fn prefetched(&self) -> Prefetched {
+        let (account, stats) = (*self.prefetcher.account(), *self.prefetcher.stats());
+        let (seen, flying) = (self.watch.stats(), self.prefetcher.flying().into());
+        Prefetched { account, stats, seen, flying, ..Prefetched::default() }
+    }
+
+    /// Bytes of the buffers that answers of far memory come in: of what is under way, and the most that were at once.
+    #[must_use]
+    pub const fn answers(&self) -> (usize, usize) {
+        self.answers.bytes()
+    }
+
+    /// Items whose value it copied between the buffer in which it came and the zone: those that came in several pieces.
+    #[must_use]
+    pub const fn copied(&self) -> u64 {
+        self.brought.copied
+    }
+
+    /// What the program said and there was no room for.
+    #[must_use]
+    pub const fn unheard(&self) -> u64 {
+        self.unheard
+    }
+
+    /// Gives back what it was made of.
+    #[must_use]
+    pub fn into_parts(self) -> (Client, L, Z) {
+        (self.client, self.look_up, self.zone)
+    }
+
+    /// Hears what the program said. Its changes go to far memory by itself: nothing is passed on here.
+    fn hear(&mut self) -> Result<bool, Error> {
+        // What is acknowledged later than this may have been said later, too.
+        let through = self.hearing.through();
+        self.unheard = self.hearing.take(&mut self.told).map_err(nonsense)?;
+        let worked = !self.told.said.is_empty();
+        let (mut passed, mut dropped) = (Vec::new(), 0);
+        for told in self.told.said.drain(..) {
+            match told {
+                Told::Asks(key) => self.prefetcher.host_asks(key),
+                Told::Reads { key, found } => self.prefetcher.host_reads(key, found),
+                Told::Changes { key, copy, seen } => {
+                    self.prefetcher.host_writes(0, &[key], copy, seen, &mut passed);
+                }
+                Told::Drops { count, seen } => {
+                    let keys = &self.told.dropped[dropped..][..count];
+                    dropped += count;
+                    self.prefetcher.host_drops(keys, seen);
+                }
+            }
+        }
+        self.told.dropped.clear();
+        let worked = worked || through > self.through;
+        if through > self.through {
+            self.through = through;
+            self.prefetcher.all_acknowledged(Change(0)..=through);
+        }
+        Ok(worked)
+    }
+
+    /// Submits the messages that the prefetcher wants. When one cannot be begun, those behind it have failed, too, and nobody asks before the next turn: an answer that does not come takes seconds, and meanwhile
+    /// nobody hears the program.
+    fn act(&mut self) -> Result<(), Error> {
+        let mut actions = std::mem::take(&mut self.actions);
+        let mut is_open = true;
+        for action in actions.drain(..) {
+            if let Action::Fetch { op, keys } = action {
+                if is_open {
+                    is_open = self.submit(op, keys)?;
+                } else {
+                    self.prefetcher.failed(op);
+                }
+            }
+        }
+        self.actions = actions;
+        Ok(())
+    }
+
+    /// Submits what looks a message's keys up: those of one place together, as far as the structure does that. False when the structure could not be entered, or left.
+    fn submit(&mut self, op: u64, keys: Keys) -> Result<bool, Error> {
+        if self.look_up.begin(&mut self.client).is_err() {
+            self.came.1 += 1;
+            self.prefetcher.failed(op);
+            return Ok(false);
+        }
+        self.held += 1;
+        let mut places = std::mem::take(&mut self.places);
+        places.extend(keys.iter().enumerate().filter_map(|(at, key)| Some((self.look_up.place(key)?, at))));
+        places.sort_unstable();
+        let before = self.waiting.len();
+        for of_place in places.chunk_by(|(one, _), (other, _)| one == other) {
+            for group in of_place.chunks(self.look_up.together().max(1)) {
+                let mut ats = self.spare.pop().unwrap_or_default();
+                ats.extend(group.iter().map(|(_, at)| *at));
+                self.waiting.push_back(Group { op, ats });
+            }
+        }
+        places.clear();
+        self.places = places;
+        let left = self.waiting.len() - before;
+        self.messages.insert(op, Message { keys, ended: Vec::with_capacity(left), left, bytes: 0 });
+        if left == 0 { self.ended(op) } else { self.submit_waiting() }
+    }
+
+    /// Submits what waits, as far as there is room for the answers. False when the structure could not be left.
+    fn submit_waiting(&mut self) -> Result<bool, Error> {
+        while let Some(Group { op, ats }) = self.waiting.front() {
+            let op = *op;
+            let message = self.messages.get(&op).expect("its look-ups have not all ended");
+            let made = self.made.take().or_else(|| {
+                let mut keys = ats.iter().map(|at| message.keys.get(*at));
+                // Longer ones are not filled with zeros first: who looks several keys up knows what he sets.
+                self.look_up.op_for(&mut keys, self.answers.buffer())
+            });
+            if let Some(made) = made {
+                let bytes = room_of(&made);
+                let is_oldest = self.messages.first_key_value().is_some_and(|(first, _)| *first == op);
+                if !self.answers.may_go(bytes, is_oldest) {
+                    self.made = Some(made);
+                    break;
+                }
+                let Some(group) = self.waiting.pop_front() else { break };
+                match self.client.submit(made) {
+                    Ok(ticket) => {
+                        self.under_way.insert(ticket, group);
+                        self.messages.get_mut(&op).expect("it has one more under way").bytes += bytes;
+                        continue;
+                    }
+                    Err(_) => {
+                        // What cannot be asked has failed.
+                        self.came.1 += 1;
+                        self.answers.ended(bytes);
+                    }
+                }
+            } else {
+                // What no record can have is not there.
+                self.waiting.pop_front();
+            }
+            if !self.one_ended(op)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// An operation ended. False when it was its message's last, and the structure could not be left.
+    fn looked_up(&mut self, completed: Completed) -> Result<bool, Error> {
+        let Some(Group { op, ats }) = self.under_way.remove(&completed.ticket) else { return Ok(true) };
+        let is_good = u64::from(completed.result.is_ok());
+        self.came = (self.came.0 + is_good, self.came.1 + 1 - is_good);
+        let message = self.messages.get_mut(&op).expect("its look-ups have not all ended");
+        message.ended.push((ats, completed));
+        self.one_ended(op)
+    }
+
+    /// One of a message's operations is not to be waited for any more. False when it was the last, and the structure could not be left.
+    fn one_ended(&mut self, op: u64) -> Result<bool, Error> {
+        let message = self.messages.get_mut(&op).expect("its look-ups have not all ended");
+        message.left -= 1;
+        if message.left == 0 { self.ended(op) } else { Ok(true) }
+    }
+
+    /// All look-ups of a message ended. False when what they found must not be used.
+    fn ended(&mut self, op: u64) -> Result<bool, Error> {
+        let message = self.messages.remove(&op).expect("a message under way");
+        let is_good = self.look_up.end(&mut self.client).is_ok();
+        if self.messages.is_empty() {
+            self.held = 0;
+        }
+        // What the program said meanwhile counts first.
+        self.hear()?;
+        let mut brought = std::mem::take(&mut self.brought);
+        brought.take(&message, &self.look_up, is_good);
+        let Brought { each, spans, values, actions, .. } = &mut brought;
+        self.prefetcher.fetched(op, each, actions);
+        let placed = |action: &Action| match action {
+            Action::Place { at, .. } => Some(message.keys.get(*at as usize)),
+            _ => None,
+        };
+        for (n, action) in actions.iter().enumerate() {
+            if n % LOOK_AHEAD == 0 {
+                self.zone.look_ahead(actions[n..].iter().take(LOOK_AHEAD).filter_map(placed));
+            }
+            if let &Action::Place { at, item, stamp, .. } = action {
+                let at = at as usize;
+                let (of, span) = &spans[at];
+                let bytes = of.map_or(&*values, |of| &message.ended[of].1.buf);
+                let value = &bytes[span.clone()];
+                let lines = of.and_then(|_| self.look_up.lines());
+                let placing = Placing { item, key: message.keys.get(at), stamp, value, lines };
+                let prefetcher = &mut self.prefetcher;
+                if !self.zone.put(&placing, &mut |item, used| prefetcher.cleaned(item, used)) {
+                    self.prefetcher.zone_full(item);
+                }
+            }
+        }
+        actions.clear();
+        self.zone.publish();
+        self.brought = brought;
+        self.answers.ended(message.bytes);
+        for (mut ats, completed) in message.ended {
+            self.answers.keep(completed.buf);
+            if self.spare.len() < SPARE_MAX {
+                ats.clear();
+                self.spare.push(ats);
+            }
+        }
+        Ok(is_good)
+    }
+}
+
+/// Another process wrote nonsense into its rings.
+fn nonsense(broken: Broken) -> Error {
+    Error::System { what: "what a program tells its DPU".into(), source: std::io::Error::other(broken) }
+}
+
+impl Brought {
+    /// What came of each key of a message whose operations have all ended. Of one that no operation looked up no record can be there, or it could not be asked for.
+    fn take(&mut self, message: &Message, look_up: &impl LookUp, is_good: bool) {
+        let Self { each, spans, values, copied, .. } = self;
+        each.clear();
+        each.extend(message.keys.iter().map(|key| match look_up.place(key) {
+            None => Fetched::Absent,
+            Some(_) => Fetched::Failed,
+        }));
+        spans.clear();
+        spans.resize(message.keys.len(), (None, 0..0));
+        values.clear();
+        let looked_up = message.ended.iter().enumerate().flat_map(|(of, (ats, completed))| {
+            ats.iter().enumerate().map(move |(number, at)| (of, number, *at, completed))
+        });
+        for (of, number, at, completed) in looked_up.filter(|_| is_good) {
+            let key = message.keys.get(at);
+            if let Some((version, value)) = look_up.in_place(number, key, completed) {
+                spans[at] = (Some(of), value);
+                each[at] = Fetched::Item { version: Change(version) };
+                continue;
+            }
+            let from = values.len();
+            each[at] = match look_up.looked_up(number, key, completed, values) {
+                LookedUp::Absent if completed.result.is_ok() => Fetched::Absent,
+                LookedUp::Absent | LookedUp::Elsewhere => Fetched::Failed,
+                LookedUp::Value => match Change::of(&values[from..]) {
+                    None => Fetched::Failed,
+                    Some((version, item)) => {
+                        spans[at] = (None, values.len() - item.len()..values.len());
+                        *copied += 1;
+                        Fetched::Item { version }
+                    }
+                },
+            };
+        }
+    }
+}

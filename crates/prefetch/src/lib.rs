@@ -1,0 +1,45 @@
+//! Preventive prefetching beside a program (PD3): what its clients ask for is fetched from a structure in far memory before the program asks, and put where the program looks first.
+//!
+//! Key types: [`tap::Tap`], to which the program hands its clients' bytes; [`Beside`], which says what the program holds, reads and changes; [`Driver`], which a thread of a DPU's
+//! turns. [`farmem_dpu`] decides; here are threads, a client of the rack, and the zone.
+//!
+//! ```text
+//!   clients --> program -- bytes --> Tap ====> Driver: parse, host view -- traversals --> memory nodes
+//!                 |  '--- Beside: asks, changes, drops ==> |                                  |
+//!                 '------- looks first ---> Zone <--------- '<-- records with their versions -'
+//! ```
+//!
+//! The driver may be a thread of the program, or one of the DPU that is a process (`farmem_dpu_server::AtDpu`): then the program's ends of tap, `Beside` and zone are memory that both share.
+//!
+//! What it does not do: the program's own reads and changes of far memory.
+
+mod account;
+mod answers;
+mod beside;
+mod driver;
+mod kept;
+pub mod keys;
+pub mod loading_zone;
+pub mod mirror;
+mod mix;
+pub mod ring;
+pub mod tap;
+#[cfg(test)]
+mod tests;
+mod zone;
+
+pub use account::Prefetched;
+pub use answers::ANSWERS_BYTES_MAX;
+pub use beside::{Beside, Hearing, TOLD_MAX};
+pub use driver::{Driver, MESSAGES_HELD_MAX};
+pub use farmem_dpu::accesses::Position;
+pub use farmem_dpu::changes::{Change, Changes, FLOORS};
+pub use farmem_dpu::parse;
+pub use farmem_dpu::prefetcher::{Config, Copy, Prefetcher, Stats};
+pub use farmem_dpu::view::{HostView, KeyId, KeySecret, KeySet};
+pub use farmem_link::mirror::{FRAMES as MIRROR_FRAMES, MirrorConfig};
+pub use keys::{HostKeys, KeyShards, KeysConfig};
+pub use loading_zone::{Found, ZoneReader};
+pub use mirror::MirrorStats;
+pub use tap::PARSERS_BYTES_MAX;
+pub use zone::{Lines, LocalZone, Placing, SharedZone, Taker, Zone, ZoneCounts, ZoneSize};

@@ -1,0 +1,353 @@
+//! What a program and the DPU that is a process say to each other through two rings (PROTOCOL 19.15 to 19.18): pieces of its connections, and what it does with its items.
+//!
+//! Key types: [`Piece`] and [`Word`], the records; [`Line`], the program's end of a ring, which waits for nobody; [`Life`], whether the DPU serves.
+//!
+//! What it does not do: parse bytes of clients, or know what is in the zone.
+
+use super::beside::Told;
+use super::tap::{AnyParser, Known};
+use farmem_dpu::accesses::Position;
+use farmem_dpu::prefetcher::Copy;
+use farmem_dpu::view::KeyId;
+use farmem_link::Clock;
+use farmem_link::dpu::pulse::Pulse;
+use farmem_link::dpu::{Broken, SubmissionSender, Talk as Socket};
+use farmem_machine::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+
+/// Bytes of a connection that one record has at most; a longer piece is several.
+pub const PIECE_MAX: usize = 16 << 10;
+/// Bytes in front of them.
+pub(super) const PIECE_HEAD: usize = 26;
+/// Keys that one record says are dropped, at most.
+pub(super) const DROPS_MAX: usize = 512;
+/// Bytes of the longest record that says what a program does.
+pub(super) const WORD_MAX: usize = 10 + 8 * DROPS_MAX;
+/// Between two looks at the DPU's beat.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// A record of the ring of the tap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Piece<'b> {
+    /// A connection begins.
+    Opens { connection: u64, parser: Known },
+    /// Bytes of one, behind so many that there was no room for.
+    Bytes { connection: u64, position: Position, lost: u64, bytes: &'b [u8] },
+    /// One ends.
+    Closes { connection: u64 },
+}
+
+impl<'b> Piece<'b> {
+    pub(super) fn emit(self, into: &mut Vec<u8>) {
+        into.clear();
+        match self {
+            Self::Opens { connection, parser } => {
+                into.extend_from_slice(&[1, parser.code()]);
+                into.extend_from_slice(&connection.to_be_bytes());
+            }
+            Self::Bytes { connection, position, lost, bytes } => {
+                into.extend_from_slice(&[2, 0]);
+                for word in [connection, position.0, lost] {
+                    into.extend_from_slice(&word.to_be_bytes());
+                }
+                into.extend_from_slice(bytes);
+            }
+            Self::Closes { connection } => {
+                into.extend_from_slice(&[3, 0]);
+                into.extend_from_slice(&connection.to_be_bytes());
+            }
+        }
+    }
+
+    /// The record; `None` when it is none.
+    pub(super) fn parse(record: &'b [u8]) -> Option<Self> {
+        let (&[op, detail], rest) = record.split_first_chunk()?;
+        let (connection, rest) = word(rest)?;
+        match (op, detail) {
+            (1, code) if rest.is_empty() => Some(Self::Opens { connection, parser: Known::of(code)? }),
+            (2, 0) => {
+                let (position, rest) = word(rest)?;
+                let (lost, bytes) = word(rest)?;
+                let position = Position(position);
+                (bytes.len() <= PIECE_MAX).then_some(Self::Bytes { connection, position, lost, bytes })
+            }
+            (3, 0) if rest.is_empty() => Some(Self::Closes { connection }),
+            _ => None,
+        }
+    }
+}
+
+/// A record of the ring of what a program does: what it says, and the keys of what it drops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Word<'k> {
+    pub(super) told: Told,
+    dropped: &'k [u8],
+}
+
+impl<'k> Word<'k> {
+    pub(super) fn emit(told: Told, dropped: &[KeyId], into: &mut Vec<u8>) {
+        into.clear();
+        match told {
+            Told::Asks(key) => {
+                into.extend_from_slice(&[1, 0]);
+                into.extend_from_slice(&key.0.to_be_bytes());
+            }
+            Told::Reads { key, found } => {
+                into.extend_from_slice(&[2, u8::from(found)]);
+                into.extend_from_slice(&key.0.to_be_bytes());
+            }
+            Told::Changes { key, copy, seen } => {
+                into.extend_from_slice(&[3, u8::from(copy == Copy::Kept)]);
+                into.extend_from_slice(&key.0.to_be_bytes());
+                into.extend_from_slice(&seen.0.to_be_bytes());
+            }
+            Told::Drops { seen, .. } => {
+                into.extend_from_slice(&[4, 0]);
+                into.extend_from_slice(&seen.0.to_be_bytes());
+                dropped.iter().for_each(|key| into.extend_from_slice(&key.0.to_be_bytes()));
+            }
+        }
+    }
+
+    /// The record; `None` when it is none.
+    pub(super) fn parse(record: &'k [u8]) -> Option<Self> {
+        let (&[op, detail], rest) = record.split_first_chunk()?;
+        let (first, rest) = word(rest)?;
+        let alone = |told| rest.is_empty().then_some(Self { told, dropped: &[] });
+        match (op, detail) {
+            (1, 0) => alone(Told::Asks(KeyId(first))),
+            (2, found @ 0..=1) => alone(Told::Reads { key: KeyId(first), found: found == 1 }),
+            (3, kept @ 0..=1) => {
+                let (seen, rest) = word(rest)?;
+                let copy = if kept == 1 { Copy::Kept } else { Copy::Gone };
+                let told = Told::Changes { key: KeyId(first), copy, seen: Position(seen) };
+                rest.is_empty().then_some(Self { told, dropped: &[] })
+            }
+            (4, 0) => {
+                let count = rest.len() / 8;
+                let told = Told::Drops { count, seen: Position(first) };
+                let is_right = rest.len().is_multiple_of(8) && (1..=DROPS_MAX).contains(&count);
+                is_right.then_some(Self { told, dropped: rest })
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn dropped(&self) -> impl Iterator<Item = KeyId> {
+        let (keys, _) = self.dropped.as_chunks();
+        keys.iter().map(|key| KeyId(u64::from_be_bytes(*key)))
+    }
+}
+
+fn word(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (word, rest) = bytes.split_first_chunk()?;
+    Some((u64::from_be_bytes(*word), rest))
+}
+
+impl Known {
+    const fn code(self) -> u8 {
+        match self {
+            Self::Resp => 1,
+            Self::Memcached => 2,
+            Self::Http => 3,
+            Self::HashMap => 4,
+            Self::Pages => 5,
+        }
+    }
+
+    fn of(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.code() == code)
+    }
+
+    /// A parser of this protocol, for one connection.
+    #[must_use]
+    pub fn parser(self) -> AnyParser {
+        use farmem_dpu::parse::{http, memcached, records, resp};
+        match self {
+            Self::Resp => Box::new(resp::Resp::new()),
+            Self::Memcached => Box::new(memcached::Memcached::new()),
+            Self::Http => Box::new(http::Http::new()),
+            Self::HashMap => Box::new(records::Records::hash_map()),
+            Self::Pages => Box::new(records::Records::pages()),
+        }
+    }
+}
+
+/// When the DPU was looked at last.
+#[derive(Debug)]
+struct Looked {
+    pulse: Pulse,
+    at: Instant,
+}
+
+/// Whether the DPU serves, as far as the program knows: by its beat, which it counts however little there is to do, and by its socket (PROTOCOL 19.18).
+#[derive(Debug)]
+pub struct Life {
+    /// The socket to the DPU.
+    pub socket: Socket,
+    /// Who asks over it, one at a time.
+    pub asks: Mutex<()>,
+    /// The ring of the tap, where the DPU counts.
+    counted: Arc<SubmissionSender>,
+    clock: Clock,
+    looked: Mutex<Looked>,
+    is_over: AtomicBool,
+}
+
+impl Life {
+    /// The life of a DPU that reads this ring of a tap.
+    #[must_use]
+    pub fn new(socket: Socket, lease: Duration, counted: Arc<SubmissionSender>) -> Self {
+        let clock = Clock::start();
+        let at = clock.now();
+        let looked = Mutex::new(Looked { pulse: Pulse::new(lease, counted.beat(), at), at });
+        let is_over = AtomicBool::new(false);
+        Self { socket, asks: Mutex::new(()), counted, clock, looked, is_over }
+    }
+
+    /// True when the DPU is gone, as far as is known.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// The DPU is told that the program goes, whoever has ends of rings to it still: it keeps nothing of it then.
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.socket.fall_silent();
+    }
+
+    /// A look at the beat, now and then. Waits for nobody.
+    pub fn look(&self) {
+        let mut looked = match self.looked.try_lock() {
+            Ok(looked) => looked,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Another thread looks.
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let now = self.clock.now();
+        if now.since(looked.at) < LOOK_EVERY {
+            return;
+        }
+        looked.at = now;
+        if !self.socket.is_open() || looked.pulse.is_over(self.counted.beat(), true, now) {
+            self.end();
+        }
+    }
+}
+
+/// The program's end of a ring to the DPU.
+#[derive(Debug)]
+pub struct Line {
+    ring: Arc<SubmissionSender>,
+    life: Arc<Life>,
+    /// The DPU is woken when there is something.
+    wakes: bool,
+}
+
+impl Line {
+    /// An end whose records wake the DPU where `wakes` is true.
+    #[must_use]
+    pub const fn new(ring: Arc<SubmissionSender>, life: Arc<Life>, wakes: bool) -> Self {
+        Self { ring, life, wakes }
+    }
+
+    /// Says something; false when there is no room, or no DPU any more.
+    pub(super) fn push(&self, record: &[u8]) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        self.life.look();
+        let pushed = if self.wakes { self.ring.push(record) } else { self.ring.push_quietly(record) };
+        pushed.unwrap_or_else(|Broken| {
+            // A DPU that writes nonsense is none.
+            self.life.end();
+            false
+        })
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.life.is_over()
+    }
+
+    pub(super) fn raise_mark(&self, to: u64) {
+        self.ring.raise_mark(to);
+    }
+
+    pub(super) fn mark(&self) -> u64 {
+        self.ring.mark()
+    }
+}
+
+/// The lock of something that no panic leaves half done.
+pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farmem_machine::Rng;
+
+    /// What is written is read, each kind with its largest and smallest values; one byte more or less is none, but for bytes of a connection.
+    #[test]
+    fn records_are_what_was_written() {
+        let mut record = Vec::new();
+        let bytes = [7; PIECE_MAX];
+        let opens = Known::ALL.map(|parser| Piece::Opens { connection: u64::MAX, parser });
+        let carried = [0, 1, PIECE_MAX].map(|len| Piece::Bytes {
+            connection: 3,
+            position: Position(u64::MAX),
+            lost: 9,
+            bytes: &bytes[..len],
+        });
+        for piece in opens.into_iter().chain(carried).chain([Piece::Closes { connection: 0 }]) {
+            piece.emit(&mut record);
+            assert!(record.len() <= PIECE_HEAD + PIECE_MAX);
+            assert_eq!(Piece::parse(&record), Some(piece));
+            record.push(0);
+            let more = Piece::parse(&record);
+            assert!(more.is_none() || matches!(piece, Piece::Bytes { .. }), "{more:?}");
+        }
+        let keys: Vec<KeyId> = (0..DROPS_MAX as u64).map(KeyId).collect();
+        let (key, seen) = (KeyId(u64::MAX), Position(1));
+        for told in [
+            Told::Asks(key),
+            Told::Reads { key, found: true },
+            Told::Reads { key, found: false },
+            Told::Changes { key, copy: Copy::Kept, seen },
+            Told::Changes { key, copy: Copy::Gone, seen },
+            Told::Drops { count: 1, seen },
+            Told::Drops { count: DROPS_MAX, seen },
+        ] {
+            let dropped = if let Told::Drops { count, .. } = told { &keys[..count] } else { &[] };
+            Word::emit(told, dropped, &mut record);
+            assert!(record.len() <= WORD_MAX);
+            let word = Word::parse(&record).unwrap();
+            assert_eq!((word.told, word.dropped().collect::<Vec<_>>()), (told, dropped.to_vec()));
+            record.push(0);
+            assert_eq!(Word::parse(&record), None);
+        }
+    }
+
+    /// Random bytes are records or none, and never more than may be.
+    #[test]
+    fn random_records_are_bounded() {
+        let mut rng = Rng::from_number(19);
+        let mut good = 0;
+        for _ in 0..100_000 {
+            let mut record: Vec<u8> =
+                (0..rng.below(80)).map(|_| u8::try_from(rng.below(256)).unwrap()).collect();
+            if let [op, detail, ..] = &mut record[..] {
+                (*op, *detail) = (*op % 6, *detail % 3);
+            }
+            good += u32::from(Piece::parse(&record).is_some());
+            if let Some(word) = Word::parse(&record) {
+                good += 1;
+                assert!(word.dropped().count() <= DROPS_MAX);
+            }
+        }
+        assert!(good > 1000, "{good}");
+    }
+}

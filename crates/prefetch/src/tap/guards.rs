@@ -1,0 +1,194 @@
+//! The parsers of a program's connections, and how much they keep together (PROTOCOL 19.12).
+//!
+//! Key type: [`Guards`]. Where all keep too much, the connection whose parser keeps most is cut off: clients that send half requests on many connections cost themselves speed before others.
+//!
+//! What it does not do: decide which connections there are, or count what came of them.
+
+use super::super::kept::Kept;
+use super::{AnyParser, CONNECTIONS_MAX, Connection};
+use farmem_dpu::accesses::{Accesses, Position};
+use farmem_dpu::parse::guard::{Cut, Guard, Seen};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// Bytes that the parsers of a program keep together: 256 for each connection.
+const KEPT_MAX: usize = 16 << 20;
+/// Bytes that one of those that are here may keep beyond that, until it is looked at: twice its longest line.
+const ONE_MAX: usize = 128 << 10;
+/// Bytes of a connection beside what its parser keeps: parser, guard, and a list that may be half empty.
+const CONNECTION_LEN: usize = 512;
+const _: () =
+    assert!(2 * size_of::<(Connection, Guard<AnyParser>)>() + 2 * size_of::<(usize, Connection)>() < 300);
+
+/// What all parsers of a program take at most.
+pub const PARSERS_BYTES_MAX: u64 = (KEPT_MAX + ONE_MAX + CONNECTIONS_MAX * CONNECTION_LEN) as u64;
+
+/// What unwinds from a parser that runs wild.
+struct Stopped;
+
+/// The connections that are watched, those that were cut off among them.
+#[derive(Default)]
+pub(super) struct Guards {
+    all: BTreeMap<Connection, Guard<AnyParser>>,
+    /// What their parsers keep.
+    kept: Kept<Connection>,
+}
+
+impl Guards {
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn has(&self, connection: Connection) -> bool {
+        self.all.contains_key(&connection)
+    }
+
+    /// A connection begins, in place of one of its number.
+    pub(super) fn open(&mut self, connection: Connection, parser: AnyParser) {
+        self.close(connection);
+        // Not `panic!`: that would call the hook and print.
+        self.all.insert(connection, Guard::new(parser, || resume_unwind(Box::new(Stopped))));
+    }
+
+    pub(super) fn close(&mut self, connection: Connection) {
+        if let Some(guard) = self.all.remove(&connection) {
+            self.kept.weigh(connection, guard.kept(), 0);
+        }
+    }
+
+    /// All of whoever has this one, up to it, end; how many.
+    pub(super) fn close_through(&mut self, connection: Connection) -> u64 {
+        let (by, _) = connection;
+        let all = self.all.range((by, 0)..=connection).map(|(connection, _)| *connection);
+        let all: Vec<Connection> = all.collect();
+        all.iter().for_each(|connection| self.close(*connection));
+        all.len() as u64
+    }
+
+    /// Bytes of a connection were lost.
+    pub(super) fn lost(&mut self, connection: Connection, bytes: u64) -> Option<Cut> {
+        let guard = self.all.get_mut(&connection)?;
+        let before = guard.kept();
+        let cut = guard.lost(bytes);
+        let now = guard.kept();
+        self.kept.weigh(connection, before, now);
+        cut
+    }
+
+    /// The next bytes of a connection: what came of them, or why it was cut off. `None` when it is not watched.
+    pub(super) fn feed(
+        &mut self,
+        connection: Connection,
+        bytes: &[u8],
+        position: Position,
+        into: &mut Accesses,
+    ) -> Option<Result<Seen, Cut>> {
+        let guard = self.all.get_mut(&connection)?;
+        let before = guard.kept();
+        // What a parser left half done is its own: it is not called again.
+        let fed = catch_unwind(AssertUnwindSafe(|| guard.feed(bytes, position, into)));
+        let fed = fed.map_err(|_| guard.panicked());
+        let now = guard.kept();
+        self.kept.weigh(connection, before, now);
+        Some(fed)
+    }
+
+    /// Cuts off those that keep most, until all together keep no more than they may; how many.
+    pub(super) fn make_room(&mut self) -> u64 {
+        let mut cut = 0;
+        while self.kept.sum() > KEPT_MAX
+            && let Some((kept, connection)) = self.kept.most()
+        {
+            self.kept.weigh(connection, kept, 0);
+            self.all.get_mut(&connection).expect("one that keeps something is watched").crowded();
+            cut += 1;
+        }
+        cut
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{By, Known, Reading, Watch, ring, tap};
+    use super::*;
+    use farmem_dpu::parse::records::{Header, Request};
+    use farmem_dpu::view::KeySecret;
+
+    fn reading() -> Reading {
+        let (_, Watch { reading, .. }) = tap(0, KeySecret([3, 4]));
+        reading
+    }
+
+    fn bytes(connection: u64, bytes: &[u8]) -> ring::Piece<'_> {
+        ring::Piece::Bytes { connection, position: Position::UNKNOWN, lost: 0, bytes }
+    }
+
+    /// What parsers keep, asked of each of them.
+    fn sum(guards: &Guards) -> usize {
+        guards.all.values().map(Guard::kept).sum()
+    }
+
+    /// A program says of as many connections as there may be that they begin, and half a line of each. What its parsers keep is bounded in sum, at each moment; those that keep most are cut off,
+    /// and a connection with a few bytes is read on. Before, the half lines of one program took 4 GiB of its DPU. (PROTOCOL 19.12)
+    #[test]
+    fn many_half_lines_are_bounded_together() {
+        let mut reading = reading();
+        let half = vec![b'k'; 1500];
+        reading.take(ring::Piece::Opens { connection: 0, parser: Known::Memcached });
+        reading.take(bytes(0, b"get one "));
+        for connection in 1..CONNECTIONS_MAX as u64 {
+            reading.take(ring::Piece::Opens { connection, parser: Known::Memcached });
+            reading.take(bytes(connection, &half));
+            assert!(reading.guards.kept.sum() <= KEPT_MAX, "{} bytes", reading.guards.kept.sum());
+        }
+        assert_eq!(reading.guards.len(), CONNECTIONS_MAX);
+        let (kept, open) = (sum(&reading.guards), reading.guards.kept.all().count());
+        assert!(kept == reading.guards.kept.sum() && kept > KEPT_MAX / 2 && kept <= KEPT_MAX, "{kept} bytes");
+        assert_eq!(reading.seen.crowded, (CONNECTIONS_MAX - open) as u64);
+        reading.take(bytes(0, b"two\n"));
+        assert_eq!(reading.accesses.len(), 2);
+        // What is cut off is passed over, and keeps nothing more.
+        let before = reading.seen;
+        (1..CONNECTIONS_MAX as u64).for_each(|connection| reading.take(bytes(connection, b"k")));
+        assert!(reading.seen.passed_over >= before.passed_over + before.crowded - 1);
+        assert!(sum(&reading.guards) <= KEPT_MAX);
+        (0..CONNECTIONS_MAX as u64).for_each(|connection| reading.take(ring::Piece::Closes { connection }));
+        assert_eq!((reading.guards.kept.sum(), reading.guards.kept.all().count()), (0, 0));
+    }
+
+    /// Each parser that is here says at least what it was given and cannot act on yet; a connection that begins anew, or loses what it kept, gives that back.
+    #[test]
+    fn each_parser_tells_what_it_keeps() {
+        let header = Header { request: Request::Read, key_len: 1000, value_len: 0 };
+        let of_page = Header { request: Request::Read, key_len: 8, value_len: 0 };
+        for parser in Known::ALL {
+            let half = match parser {
+                Known::Resp | Known::Memcached => vec![b'k'; 900],
+                Known::Http => [&b"GET /"[..], &[b'k'; 900]].concat(),
+                Known::HashMap => [&header.emit()[..], &[b'k'; 900]].concat(),
+                Known::Pages => [&of_page.emit()[..], &[7; 4]].concat(),
+            };
+            let mut reading = reading();
+            for end in 0..3 {
+                reading.take(ring::Piece::Opens { connection: 1, parser });
+                half.chunks(7).for_each(|piece| reading.take(bytes(1, piece)));
+                assert!(
+                    reading.guards.kept.sum() >= half.len(),
+                    "{parser:?} keeps {}",
+                    reading.guards.kept.sum()
+                );
+                assert_eq!(reading.guards.kept.sum(), sum(&reading.guards));
+                match end {
+                    0 => reading.take(ring::Piece::Opens { connection: 1, parser }),
+                    1 => reading.lost((By::Program, 1), 1),
+                    _ => assert_eq!(reading.guards.close_through((By::Program, 1)), 1),
+                }
+                assert_eq!(
+                    (reading.guards.kept.sum(), reading.guards.kept.all().count()),
+                    (0, 0),
+                    "{parser:?}"
+                );
+            }
+        }
+    }
+}

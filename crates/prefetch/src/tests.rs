@@ -1,0 +1,328 @@
+//! Tap, `Beside` and zone as memory that two processes share, both ends of it here: what has no room, what is lost, and what a program may write there that means a DPU ill.
+
+use super::beside::Hearing;
+use super::ring::{Life, Line, Piece, Word};
+use super::tap::{Known, Tap, Watch};
+use super::*;
+use crate::loading_zone::{Finding, ZoneProducer, make_zone};
+use farmem_client::{Client, Completed, Error, LookUp, LookedUp, Op, Rack, VirtAddr};
+use farmem_link::dpu::{Listener, SubmissionSender, Submissions, Talk, make_submissions};
+use farmem_link::{OpenError, OutsideWaker, WakeAt};
+use farmem_machine::{Duration, Rng};
+use farmem_paging::Waste;
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+const SECRET: KeySecret = KeySecret([17, 4791]);
+const RING: usize = 1 << 15;
+const ZONE: ZoneSize = ZoneSize { items: 16, data: 1 << 12 };
+const RECORDS: u64 = 64;
+
+/// Records of 16 bytes side by side, by their numbers: a version and an item.
+struct Records {
+    base: u64,
+    /// Nothing can be looked up, as where a lease on the structure cannot be had.
+    is_shut: Arc<AtomicBool>,
+    /// Times that it was to be entered.
+    entered: Arc<AtomicU32>,
+}
+
+impl LookUp for Records {
+    fn begin(&mut self, _: &mut Client) -> Result<(), Error> {
+        self.entered.fetch_add(1, Ordering::Relaxed);
+        let what = || "records, which are shut".to_owned();
+        if self.is_shut.load(Ordering::Relaxed) { Err(Error::Missing { what: what() }) } else { Ok(()) }
+    }
+
+    fn op(&self, key: &[u8], mut buf: Vec<u8>) -> Option<Op> {
+        let number = u64::from_le_bytes(key.try_into().ok()?);
+        buf.resize(16, 0);
+        (number < RECORDS).then_some(Op::Read { addr: VirtAddr(self.base + number * 16), buf })
+    }
+
+    fn looked_up(&self, _: usize, _: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp {
+        into.extend_from_slice(&completed.buf);
+        if completed.result.is_ok() { LookedUp::Value } else { LookedUp::Elsewhere }
+    }
+
+    fn end(&mut self, _: &mut Client) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// Both ends, the files between them, and what the program writes with.
+struct World {
+    files: [OwnedFd; 3],
+    tap: Tap,
+    beside: Beside,
+    taker: Taker,
+    driver: Driver<KeySet, Records, SharedZone>,
+    /// A program's client, and where records lie.
+    client: Client,
+    base: u64,
+    is_shut: Arc<AtomicBool>,
+    entered: Arc<AtomicU32>,
+    _door: (Listener, tempfile::TempDir),
+}
+
+impl World {
+    fn new(rack: &Rack, floors: NonZeroU32) -> Self {
+        let mut client = rack.client("far").unwrap();
+        let base = client.allocate(RECORDS * 16).unwrap().base.0;
+        for number in 0..RECORDS {
+            client
+                .write(VirtAddr(base + number * 16), &[1_u64, number].map(u64::to_le_bytes).concat())
+                .unwrap();
+        }
+        let files =
+            [make_submissions(RING).unwrap(), make_submissions(RING).unwrap(), make_zone(ZONE).unwrap()];
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("door").join("dpu");
+        let listener = Listener::bind(&path).unwrap();
+        let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 4)) };
+        let sender =
+            |file| Arc::new(SubmissionSender::of(file, RING, OutsideWaker::open(&nobody).unwrap()).unwrap());
+        let pieces = sender(&files[0]);
+        let life = Arc::new(Life::new(
+            Talk::connect(&path).unwrap(),
+            Duration::from_secs(1000),
+            Arc::clone(&pieces),
+        ));
+        let tap = Tap::far(Line::new(pieces, Arc::clone(&life), false));
+        let (unused, _) = tap::tap(0, SECRET);
+        let beside = Beside::new(unused, SECRET, floors, Change(1));
+        let beside = beside.by(tap.clone(), Line::new(sender(&files[1]), life, false));
+        let reader = ZoneReader::of(&files[2], ZONE, Finding::Index).unwrap();
+        let taker = Taker::new(&reader, &beside);
+        let watch = Watch::far(Submissions::of(&files[0], RING).unwrap(), SECRET);
+        let hearing = Hearing::far(Submissions::of(&files[1], RING).unwrap());
+        let zone = SharedZone::of(ZoneProducer::of(&files[2], ZONE).unwrap());
+        let config = Config { flying_keys_max: 40, ..Config::DEFAULT };
+        let (view, of_dpu) = (KeySet::new(100), rack.client("far").unwrap());
+        let is_shut = Arc::<AtomicBool>::default();
+        let entered = Arc::<AtomicU32>::default();
+        let records = Records { base, is_shut: Arc::clone(&is_shut), entered: Arc::clone(&entered) };
+        let driver = Driver::of(config, view, (watch, hearing, Change(1)), of_dpu, records, zone);
+        let _door = (listener, directory);
+        Self { files, tap, beside, taker, driver, client, base, is_shut, entered, _door }
+    }
+
+    fn flush(&mut self, number: u64, item: u64) {
+        let change = self.beside.change(&number.to_le_bytes(), Copy::Gone);
+        let record = [change.0, item].map(u64::to_le_bytes).concat();
+        self.client.write(VirtAddr(self.base + number * 16), &record).unwrap();
+        self.beside.acknowledged(change);
+    }
+
+    fn take(&mut self, number: u64) -> Option<u64> {
+        let mut item = Vec::new();
+        self.taker.take(&number.to_le_bytes(), &mut item)?;
+        Some(u64::from_le_bytes(item[..].try_into().unwrap()))
+    }
+}
+
+fn read(number: u64) -> Vec<u8> {
+    let header = parse::records::Header { request: parse::records::Request::Read, key_len: 8, value_len: 0 };
+    [&header.emit()[..], &number.to_le_bytes()].concat()
+}
+
+/// The program says more than there is room for, and nobody turns: it waits for nothing, and counts what is not seen and not heard. When the DPU turns it learns what is missing, with the next bytes of that
+/// connection, which is cut off; another goes on. Changes that far memory has are not lost whatever the ring has room for: with one floor for all, the item older than the last change is taken. (PROTOCOL 19.16,
+/// 19.17)
+#[test]
+fn what_has_no_room_is_counted_and_acknowledgements_wait() {
+    let rack = Rack::embedded_with(1, 64 << 20).unwrap();
+    let mut world = World::new(&rack, NonZeroU32::MIN);
+    let [torn, whole] = [(); 2].map(|()| world.tap.connection_of(Known::HashMap).unwrap());
+    whole.received(&read(1));
+    let long = vec![0; 1000];
+    torn.received(&read(2)[..4]);
+    let lost = (0..100).filter(|_| torn.received(&long) == Position::UNKNOWN).count() as u64;
+    assert!((60..100).contains(&lost), "{lost}");
+    assert_eq!(world.tap.unseen(), (lost * 1000, 0));
+    (0..RING as u64).for_each(|n| world.beside.asks(&(1000 + n).to_le_bytes()));
+    assert!(world.beside.unheard() > 0);
+    world.flush(1, 100);
+    world.flush(2, 200);
+    assert_eq!(world.beside.acknowledged_through(), Change(3));
+    world.driver.settle().unwrap();
+    // Zeros are no record, and what is behind them is not read.
+    assert_eq!(world.driver.seen().lost_bytes, 0, "it was not told yet");
+    torn.received(&read(4));
+    whole.received(&read(2));
+    world.driver.settle().unwrap();
+    let seen = world.driver.seen();
+    assert_eq!((seen.lost_bytes, seen.broken), (lost * 1000, 1), "{seen:?}");
+    // The record of 1 is older than the last change, whose number is the floor of all.
+    assert_eq!([1, 2, 4].map(|number| world.take(number)), [Some(100), Some(200), None]);
+    drop((torn, whole));
+    world.driver.settle().unwrap();
+    assert_eq!(world.driver.seen().refused, 0);
+    world.driver.prefetcher().check();
+}
+
+/// A driver of this process is given the `Beside` of a program that another process's DPU hears: it is refused, and told which one it wants. Before, it began, and heard nothing for ever.
+#[test]
+fn a_driver_is_given_what_it_hears() {
+    let rack = Rack::embedded_with(1, 64 << 20).unwrap();
+    let World { mut driver, beside, base, .. } = World::new(&rack, FLOORS);
+    let (near, watch) = tap::tap(0, SECRET);
+    let new = |beside: &Beside, watch| {
+        let parts = (watch, beside, Change(1));
+        let client = rack.client("far").unwrap();
+        let records = Records { base, is_shut: Arc::default(), entered: Arc::default() };
+        Driver::new(Config::DEFAULT, KeySet::new(10), parts, client, records, LocalZone::new(1))
+    };
+    let refused = new(&beside, watch).err().expect("it hears nothing");
+    assert!(matches!(refused, Error::Open(OpenError::Setting { .. })), "{refused:?}");
+    assert!(refused.to_string().contains("another process"), "{refused}");
+    let (_, watch) = tap::tap(0, SECRET);
+    assert!(driver.restarted(&beside, watch, Change(1)).is_err());
+    let (_, watch) = tap::tap(0, SECRET);
+    assert!(new(&Beside::new(near, SECRET, FLOORS, Change(1)), watch).is_ok());
+}
+
+/// A message of a structure that cannot be entered has failed like one that far memory did not answer, so that a DPU whose host was taken out of the rack finds that out (PROTOCOL 19.18). Before, only what was
+/// sent counted. What can be entered again brings items again.
+#[test]
+fn a_structure_that_cannot_be_entered_counts_as_failed() {
+    let rack = Rack::embedded_with(1, 64 << 20).unwrap();
+    let mut world = World::new(&rack, FLOORS);
+    let connection = world.tap.connection_of(Known::HashMap).unwrap();
+    world.is_shut.store(true, Ordering::Relaxed);
+    connection.received(&read(1));
+    world.driver.settle().unwrap();
+    assert_eq!((world.driver.came(), world.take(1)), ((0, 1), None));
+    world.is_shut.store(false, Ordering::Relaxed);
+    connection.received(&read(2));
+    world.driver.settle().unwrap();
+    assert_eq!((world.driver.came(), world.take(2)), ((1, 1), Some(2)));
+    world.driver.prefetcher().check();
+}
+
+/// Two messages want a structure that cannot be entered, in one turn: it is asked once, which may take seconds where far memory is silent, and both have failed. The next turn asks again, and what can be
+/// entered then brings items. Before, each message asked, and nobody was heard meanwhile.
+#[test]
+fn a_structure_that_cannot_be_entered_is_asked_once_a_turn() {
+    let rack = Rack::embedded_with(1, 64 << 20).unwrap();
+    let mut world = World::new(&rack, FLOORS);
+    let connection = world.tap.connection_of(Known::HashMap).unwrap();
+    let counts = |world: &World| {
+        let prefetcher = world.driver.prefetcher();
+        prefetcher.check();
+        let failed = prefetcher.account().wasted_by(Waste::Failed);
+        (world.entered.load(Ordering::Relaxed), prefetcher.stats().messages, failed, world.driver.came())
+    };
+    world.is_shut.store(true, Ordering::Relaxed);
+    connection.received(&(0..40).flat_map(read).collect::<Vec<u8>>());
+    assert!(world.driver.turn().unwrap());
+    assert_eq!(counts(&world), (1, 2, 40, (0, 1)));
+    connection.received(&(0..40).flat_map(read).collect::<Vec<u8>>());
+    assert!(world.driver.turn().unwrap());
+    assert_eq!(counts(&world), (2, 4, 80, (0, 2)));
+    world.is_shut.store(false, Ordering::Relaxed);
+    connection.received(&(40..50).flat_map(read).collect::<Vec<u8>>());
+    world.driver.settle().unwrap();
+    assert_eq!((counts(&world), world.take(44)), ((3, 5, 80, (10, 2)), Some(44)));
+}
+
+/// Sound records that lie: connections that are none, positions and marks of any size, changes of what was never there, reads that nobody asked for.
+fn lies(world: &World, rng: &mut Rng, rings: &[SubmissionSender; 2]) {
+    let mut record = Vec::new();
+    let mut any = || match rng.below(3) {
+        0 => u64::from(rng.below(100)),
+        1 => u64::MAX - u64::from(rng.below(3)),
+        _ => u64::from_le_bytes(std::array::from_fn(|_| u8::try_from(rng.below(256)).unwrap())),
+    };
+    let connection = any() % 5;
+    let keys: Vec<u8> = (0..any() % 40).flat_map(|_| read(any() % 100)).collect();
+    let pieces = [
+        Piece::Opens { connection, parser: Known::ALL[usize::try_from(any() % 5).unwrap()] },
+        Piece::Opens { connection, parser: Known::HashMap },
+        Piece::Bytes { connection, position: Position(any()), lost: 0, bytes: &keys },
+        Piece::Bytes {
+            connection,
+            position: Position(any()),
+            lost: (any() % 3).wrapping_mul(any()),
+            bytes: &keys,
+        },
+        Piece::Closes { connection },
+    ];
+    pieces[usize::try_from(any() % 5).unwrap()].emit(&mut record);
+    rings[0].push_quietly(&record).unwrap();
+    let (key, seen) = (KeyId(any() % 100), Position(any()));
+    let dropped: Vec<KeyId> = (0..1 + any() % 20).map(|_| KeyId(any() % 100)).collect();
+    let said = [
+        beside::Told::Asks(key),
+        beside::Told::Reads { key, found: any() % 2 == 0 },
+        beside::Told::Changes { key, copy: Copy::Gone, seen },
+        beside::Told::Changes { key, copy: Copy::Kept, seen },
+        beside::Told::Drops { count: dropped.len(), seen },
+    ];
+    Word::emit(said[usize::try_from(any() % 5).unwrap()], &dropped, &mut record);
+    rings[1].push_quietly(&record).unwrap();
+    if any() % 8 == 0 {
+        rings[usize::try_from(any() % 2).unwrap()].raise_mark(any());
+    }
+    // Claims, descriptors, the index: all but the front, by which the file is known.
+    if any() % 4 == 0 {
+        let zone = File::from(world.files[2].try_clone().unwrap());
+        let at = 64 + any() % (zone.metadata().unwrap().len() - 72);
+        zone.write_all_at(&any().to_le_bytes(), at).unwrap();
+    }
+}
+
+/// Random bytes as records, and over all of the rings' memory.
+fn nonsense(world: &World, rng: &mut Rng, rings: &[SubmissionSender; 2]) {
+    let bytes: Vec<u8> =
+        (0..rng.below(60)).map(|_| u8::try_from(rng.below(256) & rng.below(256)).unwrap()).collect();
+    for ring in rings {
+        // One whose counts are spoilt refuses.
+        let _spoilt = ring.push_quietly(&bytes);
+    }
+    for file in &world.files[..2] {
+        let file = File::from(file.try_clone().unwrap());
+        let at = 64 + u64::from(rng.below(u32::try_from(file.metadata().unwrap().len()).unwrap() - 128));
+        file.write_all_at(&bytes, at).unwrap();
+    }
+}
+
+/// A program writes whatever it likes into all that it shares: its DPU goes on or gives it up, and keeps no more than it may. What it says that makes sense and is a lie makes nothing but its own items fail.
+/// (PROTOCOL 19.15)
+#[test]
+fn a_hostile_program_costs_itself_only() {
+    let rack = Rack::embedded_with(1, 64 << 20).unwrap();
+    let (mut given_up, mut fetched) = (0, 0);
+    for seed in 0..120_u64 {
+        let mut rng = Rng::from_number(seed);
+        let mut world = World::new(&rack, FLOORS);
+        let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 4)) };
+        let rings = [0, 1].map(|ring| {
+            SubmissionSender::of(&world.files[ring], RING, OutsideWaker::open(&nobody).unwrap()).unwrap()
+        });
+        for _ in 0..150 {
+            if seed % 3 == 0 {
+                nonsense(&world, &mut rng, &rings);
+            } else {
+                lies(&world, &mut rng, &rings);
+            }
+            match world.driver.turn() {
+                Ok(_) => {}
+                Err(Error::System { .. }) if seed % 3 == 0 => {
+                    given_up += 1;
+                    break;
+                }
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+            assert!(world.driver.prefetcher().flying() <= 40, "seed {seed}");
+            world.driver.prefetcher().check();
+        }
+        fetched += world.driver.prefetcher().account().wanted;
+    }
+    assert!(given_up > 20 && fetched > 1000, "{given_up} were given up, {fetched} fetched");
+}
