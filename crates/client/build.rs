@@ -43,7 +43,7 @@ fn gather(folder: &Path, into: &mut Vec<PathBuf>) {
 const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// FNV-1a, with the length behind: it has to tell builds apart, and nobody wants two to look alike.
+/// FNV-1a, with the length behind: the hash only has to tell builds apart, against no adversary.
 fn mix(hash: u64, bytes: &[u8]) -> u64 {
     let length = (bytes.len() as u64).to_le_bytes();
     bytes.iter().chain(&length).fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))

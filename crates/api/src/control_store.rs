@@ -199,7 +199,7 @@ impl Log for ControlStore {
 }
 
 impl ControlStore {
-    /// What people are told: which file, why, how much room there is, and what to do.
+    /// The message for people: which file, why, how much room there is, and what to do.
     fn not_kept(&self, error: &redb::Error) -> NotKept {
         let (file, free) = (self.file.display(), free_bytes(&self.file));
         let space = free.map_or(String::new(), |free| format!("; its file system has {free} bytes free"));
@@ -294,7 +294,7 @@ mod tests {
         lines
     }
 
-    /// What was kept is there after a restart, in order, and goes on growing; a rewritten log is shorter and as whole.
+    /// Kept records are there after a restart, in order, and the log goes on growing; a rewritten log is shorter and as whole.
     #[test]
     fn lines_survive() {
         let (directory, lines) = (directory("survive"), lines());
@@ -369,7 +369,7 @@ mod tests {
         fs::remove_dir_all(directory).unwrap();
     }
 
-    /// The log holds every key of the rack. Others who could read the one that was made before, or the directory, are not kept silent about.
+    /// The log holds every key of the rack. A log or directory that others could read is refused with a message.
     #[test]
     fn a_state_that_others_may_read_is_refused() {
         let directory = directory("open");

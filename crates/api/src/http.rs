@@ -1,7 +1,7 @@
 //! The control plane's HTTP/JSON API: the server that people and programs ask, and the client that farmem's own processes use.
 //!
-//! It has up to three doors ([`ApiDoors`]): a Unix socket for the machine that it runs on, TLS 1.3 for others, and HTTP in clear where a
-//! rack's description asks for that. A client ([`ApiClient`]) goes by one of them ([`ApiDoor`]), and shows the token to nobody but the rack.
+//! The API has up to three doors ([`ApiDoors`]): a Unix socket for the machine that it runs on, TLS 1.3 for others, and HTTP in clear where a
+//! rack's description asks for that. A client ([`ApiClient`]) goes by one of them ([`ApiDoor`]), and shows the token to the rack alone.
 //!
 //! `POST /v1/NAME` with the fields of a request as a JSON object; `GET /v1/overview`; `GET /v1/health`. Everything but health wants
 //! `Authorization: Bearer TOKEN`. Every refusal is an [`ApiError`]: a code, a message, a remedy. The server only carries requests to the

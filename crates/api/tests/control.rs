@@ -116,7 +116,7 @@ fn what_was_answered_survives_a_restart() {
     assert!(![red, blue].contains(&green));
 }
 
-/// What a disk does that is not well.
+/// Faults of a disk.
 const WELL: u8 = 0;
 const NO_ROOM: u8 = 1;
 const NO_SYNC: u8 = 2;
@@ -321,7 +321,7 @@ impl Beside {
     }
 }
 
-/// A host that has joined, and has a session in a domain: who may publish. Nothing runs there.
+/// A host that has joined, and has a session in a domain, so that it may publish. Nothing runs there.
 struct JoinedHost {
     host: u16,
     domain: u32,

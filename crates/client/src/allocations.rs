@@ -31,7 +31,7 @@ impl Allocations {
     /// Frees the allocation at `base` in the name of `domain`: the one that this client made, else the one that is there now.
     ///
     /// # Errors
-    /// What `ask` says; also when there is no allocation of this domain.
+    /// Errors of `ask`; also when there is no allocation of this domain.
     pub fn free(
         &mut self,
         domain: u32,
@@ -60,7 +60,7 @@ impl Allocations {
     }
 }
 
-/// What was asked may have been carried out all the same.
+/// True when the request may have been carried out all the same.
 const fn is_open(error: &Error) -> bool {
     match error {
         Error::Refused(refused) => matches!(refused.code, ErrorCode::Unavailable | ErrorCode::Storage),

@@ -1,4 +1,4 @@
-//! What asks the control plane for a client whose thread must not wait for it: connections beside the first ones (PROTOCOL 11.16).
+//! Control-plane requests of a client whose thread must not wait for them: connections beside the first ones (PROTOCOL 11.16).
 //!
 //! ```text
 //!   client's thread: ask ──> questions ──> clerk's thread: one at a time, as long as it takes
@@ -22,7 +22,7 @@ type Ends = (Sender<(u64, Request)>, Receiver<Told>);
 
 /// Asks on a thread of its own, which begins with the first question.
 pub(crate) struct Clerk {
-    /// What it asks by, until it begins.
+    /// The connection to the control plane, until the thread begins.
     api: Option<ApiClient>,
     running: Option<Ends>,
     /// Questions without an answer.
@@ -74,7 +74,7 @@ fn begin(mut api: ApiClient) -> io::Result<Ends> {
             if answers.send((number, api.call(request).map_err(Error::from))).is_err() {
                 break;
             }
-            // It is asked now and then: it keeps none of the control plane's connections in between.
+            // Requests come now and then: the thread keeps none of the control plane's connections in between.
             api.hang_up();
         }
     })?;

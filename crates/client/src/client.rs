@@ -57,13 +57,13 @@ impl Ticket {
 pub struct Completed {
     /// Which one.
     pub ticket: Ticket,
-    /// What came of it.
+    /// The outcome.
     pub result: Result<Answer, Error>,
     /// The buffer of a read or write, or the scratch pad of a traversal.
     pub buf: Vec<u8>,
 }
 
-/// What came of a traversal.
+/// The outcome of a traversal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Traversal {
     /// Where it ended, and after how many iterations and requests.
@@ -99,7 +99,7 @@ pub struct Client {
     cards: Vec<NodeInfo>,
     allocations: Allocations,
     opened: Opened,
-    /// What the control plane is asked, with nobody waiting for the answer, and in which generation of its host.
+    /// Control-plane requests of the host role that no caller waits for, each with the generation of its host.
     aside: Vec<(Want, u16)>,
     /// Something that it had open is not its any more: nothing is submitted again.
     lost_open: Option<ApiError>,
@@ -108,7 +108,7 @@ pub struct Client {
     slots: Slots,
     /// Completions that came while another one was waited for.
     ready: VecDeque<Completed>,
-    /// It joins the rack again; what it asks for that itself does not make it do so once more.
+    /// True while it joins the rack again; requests of the join itself do not make it join once more.
     joining: bool,
     /// Buffers for reuse.
     pool: Vec<Vec<u8>>,
@@ -121,7 +121,7 @@ pub struct Client {
     taken_out: bool,
     /// Where the switch of its session is.
     switch: String,
-    /// What it allocates stays when its domain has no user.
+    /// Its allocations stay when its domain has no user.
     durable: bool,
 }
 
@@ -203,7 +203,7 @@ impl Client {
         if !self.nodes.iter().any(|n| n.node == vma.node)
             && let Err(error) = self.connect(vma.node)
         {
-            // Nobody is told of it. What the control plane does not take back goes with the domain.
+            // The caller is not told. Memory that the control plane does not take back goes with the domain.
             let _freed = self.free(VirtAddr(vma.base));
             return Err(error);
         }
@@ -447,7 +447,7 @@ impl Client {
         self.path.packets()
     }
 
-    /// What the traversals of [`Client::dispatch`] took so far.
+    /// Costs of the traversals of [`Client::dispatch`] so far.
     #[must_use]
     pub const fn tally(&self) -> Tally {
         self.tally
@@ -565,10 +565,10 @@ fn old_value(answer: Answer) -> u64 {
     }
 }
 
-/// What answers `call`, out of what `ask` gets for it.
+/// Extracts the response to `call` from the one that `ask` gets.
 ///
 /// # Errors
-/// What `ask` says; [`Error::Api`] when the control plane answers another request than this.
+/// Errors of `ask`; [`Error::Api`] when the control plane answers another request than this.
 pub(crate) fn answer_to<C: Call>(
     call: C,
     ask: impl FnOnce(Request) -> Result<Response, Error>,

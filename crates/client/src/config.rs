@@ -73,7 +73,7 @@ pub enum Placement {
     Free,
 }
 
-/// What a memory node runs traversals' programs with.
+/// How a memory node executes traversals' programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Execution {
@@ -100,7 +100,7 @@ pub struct RackConfig {
     /// Path MTU of its connections and datagrams: as written; without a word the largest where no Ethernet can be on the path (rings, or
     /// loopback addresses alone), and else what a link of 1500 bytes carries.
     pub pmtu: Pmtu,
-    /// What every role and client makes of its link, for what it sends: nothing, unless written, or cards are among the peers.
+    /// The profile that every role and client gives its link, for frames that it sends: none, unless written, or cards are among the peers.
     pub link: LinkProfile,
     /// RoCE cards or Soft-RoCE are among the peers; none, unless written.
     pub cards: Option<CardsConfig>,
@@ -120,7 +120,7 @@ pub struct RackConfig {
     pub file: PathBuf,
 }
 
-/// What a rack with RoCE cards or Soft-RoCE among its peers takes from the network, and then goes without. That there is one lets packets come
+/// Features that a rack with RoCE cards or Soft-RoCE among its peers takes from the network, and then goes without. A card among the peers lets packets come
 /// from any UDP port (PROTOCOL 1.7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -186,7 +186,7 @@ pub enum Prefetch {
     /// touch that much memory; a machine on which that is more than a second has bursts.
     #[default]
     Auto,
-    /// Those of several traversals together.
+    /// Lines of several traversals together.
     Bursts,
     /// Each as soon as it is known.
     OneByOne,
@@ -201,7 +201,7 @@ pub struct NodeConfig {
     pub address: IpAddr,
     /// Bytes of memory it gives to the rack.
     pub memory: u64,
-    /// What it runs programs with.
+    /// How it executes programs.
     pub compile: Execution,
     /// How it asks the caches for lines.
     pub prefetch: Prefetch,
@@ -345,7 +345,7 @@ impl RackConfig {
         Ok(rack)
     }
 
-    /// What this rack goes without because cards are among its peers, and what to do for having it.
+    /// Features that this rack goes without because cards are among its peers, and the remedy.
     #[must_use]
     pub fn cards_cost(&self) -> Option<(&'static str, &'static str)> {
         self.cards.map(|CardsConfig { unknown_ip_id }| {

@@ -12,10 +12,10 @@ use farmem_traversal::{Accelerator, Eta, Program, Step, WINDOW_LEN_MAX};
 use farmem_wire::VirtAddr;
 pub(crate) use window::Window;
 
-/// What executes traversals at the memory, as far as the verdict needs to know it.
+/// The executor of traversals at the memory, as far as the verdict needs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Profile {
-    /// What people call it.
+    /// Its name for people.
     pub name: &'static str,
     /// Its times.
     pub accelerator: Accelerator,
@@ -44,7 +44,7 @@ impl Profile {
     };
 }
 
-/// What decides where a traversal runs.
+/// The policy that decides where a traversal runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
     /// The cost on this profile. A program too large for a datagram runs at the host, one that stores at the memory nodes, whatever it costs.
@@ -85,7 +85,7 @@ pub enum Site {
     Host,
 }
 
-/// What came of a dispatched traversal.
+/// The outcome of a dispatched traversal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dispatched {
     /// Where it ran.
@@ -96,7 +96,7 @@ pub struct Dispatched {
     pub scratch: Vec<u8>,
 }
 
-/// What the traversals that one client dispatched took in all, failed ones not counted.
+/// Costs of the traversals that one client dispatched, failed ones not counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
     /// Traversals that ran at the memory nodes.

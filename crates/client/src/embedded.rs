@@ -52,7 +52,7 @@ impl<M: Machine> EmbeddedRole<M> {
         }
     }
 
-    /// What the role wants done; to be given back with [`EmbeddedRole::put_back`].
+    /// The role's outbox; give it back with [`EmbeddedRole::put_back`].
     fn take(&mut self) -> Outbox<M::Out, M::Note> {
         self.queued = false;
         core::mem::replace(&mut self.outbox, core::mem::take(&mut self.spare))
@@ -72,7 +72,7 @@ pub(crate) struct World {
     hosts: Vec<Option<EmbeddedRole<Host>>>,
     /// The switches of the index.
     index: Vec<Option<EmbeddedRole<Switch>>>,
-    /// What each host said and its client has not taken yet.
+    /// Outputs of each host that its client has not taken yet.
     said: Vec<VecDeque<HostOut>>,
     replies: BTreeMap<u64, Result<Response, ApiError>>,
     tickets: u64,
@@ -177,7 +177,7 @@ impl World {
         &self.hosts[usize::from(host)].as_ref().expect("the host was added when its client was made").machine
     }
 
-    /// What a host says next.
+    /// A host's next output.
     pub(crate) fn pop(&mut self, host: u16) -> Option<HostOut> {
         self.said[usize::from(host)].pop_front()
     }

@@ -1,4 +1,4 @@
-//! What can go wrong for a user of farmem: each error says what was wrong, and [`Error::remedy`] what to do.
+//! Errors of farmem's library: each says what was wrong, and [`Error::remedy`] what to do.
 
 use farmem_control::api::{ApiError, ErrorCode};
 use farmem_wire::{Status, VirtAddr};
@@ -81,25 +81,25 @@ pub enum Error {
     /// A structure in far memory has no room left.
     #[error("{what} is full")]
     Full {
-        /// What.
+        /// The thing.
         what: String,
     },
     /// There is one of this name already.
     #[error("there is already {what}")]
     Exists {
-        /// What.
+        /// The thing.
         what: String,
     },
     /// There is none of this name.
     #[error("there is no {what}")]
     Missing {
-        /// What.
+        /// The thing.
         what: String,
     },
     /// No bytes, where there has to be at least one.
     #[error("{what} has no bytes, and needs at least one")]
     Empty {
-        /// What.
+        /// The thing.
         what: &'static str,
     },
     /// Each time that a record was read, a write of it was under way or came between.
@@ -123,7 +123,7 @@ pub enum Error {
     /// Others kept changing the same place.
     #[error("other programs changed {what} first, in each of {tries} tries")]
     Contended {
-        /// What.
+        /// The thing.
         what: String,
         /// How often it was tried.
         tries: u32,
@@ -151,7 +151,7 @@ pub enum Error {
     Key {
         /// The key.
         key: u64,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
     /// The bytes in far memory are not the structure that was looked for.
@@ -159,7 +159,7 @@ pub enum Error {
     Broken {
         /// Where.
         addr: VirtAddr,
-        /// What was looked for.
+        /// The thing that was looked for.
         what: &'static str,
     },
     /// No answer came.
@@ -170,7 +170,7 @@ pub enum Error {
     },
     /// The rack does not have this client's host any more: every operation fails so from now on.
     #[error(
-        "host {host} of this client, in generation {generation}, was taken out of the rack: it was not heard of for the length of its lease, as when its process or machine stood still, or somebody took it out"
+        "host {host} of this client, in generation {generation}, was taken out of the rack: it was not heard of for the length of its lease, as when its process or machine stood still, or an operator took it out"
     )]
     TakenOut {
         /// The host's number.
@@ -203,9 +203,9 @@ pub enum Error {
     /// The system refused something.
     #[error("{what}: {source}")]
     System {
-        /// What farmem wanted.
+        /// The operation.
         what: String,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -223,27 +223,27 @@ pub enum Error {
     /// The control plane could not be reached or did not speak its language.
     #[error("{message}")]
     Api {
-        /// What happened.
+        /// The event.
         message: String,
     },
-    /// What this machine joins the rack with cannot be used.
+    /// This machine's join file cannot be used.
     #[error("{}, which this machine joins the rack with, cannot be used: {why}", file.display())]
     Join {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// The file with the keys of this user's processes cannot be used.
     #[error("{message}")]
     Keys {
-        /// What happened.
+        /// The event.
         message: String,
     },
-    /// What answers did not prove to be the rack's control plane, and was told nothing.
+    /// The server did not prove to be the rack's control plane, and was told nothing.
     #[error("{message}")]
     Untrusted {
-        /// What happened.
+        /// The event.
         message: String,
     },
 }
@@ -278,7 +278,7 @@ pub enum TraversalStop {
         /// Bytes that a datagram carries.
         max: usize,
     },
-    /// It was continued again and again without getting on.
+    /// The traversal was continued again and again without getting on.
     #[error("it made no progress between two continuations")]
     Stalled,
     /// The program stores, which it can at a memory node only, and was to run at the host.
@@ -297,7 +297,7 @@ impl TraversalStop {
 }
 
 impl Error {
-    /// What to do about it, in a sentence.
+    /// Returns the remedy, in a sentence.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
@@ -358,7 +358,7 @@ impl Error {
                 "`farmem doctor` says what this machine allows and how to change it".into()
             }
             Self::Halted { .. } => "start it again: it joins with empty tables, is told them anew, and gets new keys. Unless the control \
-                 plane was started from a copy of its state: look who can read the state directory, and stop the rack to remove it"
+                 plane was started from a copy of its state: check which users can read the state directory, and stop the rack to remove it"
                 .into(),
             Self::Open(_) => String::new(), // its text ends with the remedy
             Self::Api { .. } => "start the rack with `farmem up`, and use its address and token".into(),
@@ -367,7 +367,7 @@ impl Error {
                 file.display()
             ),
             Self::Keys { .. } => "mend it, or name another file in FARMEM_KEYS: what its keys were of is the operator's alone then".into(),
-            Self::Untrusted { .. } => "see who has that port on the control plane's machine: nothing was told to it. After a new state directory there, bring this                  machine what `farmem join --rack rack.toml` prints now"
+            Self::Untrusted { .. } => "find the process that has that port on the control plane's machine: nothing was told to it. After a new state directory there, bring this                  machine what `farmem join --rack rack.toml` prints now"
                 .into(),
         }
     }

@@ -67,16 +67,16 @@ use thiserror::Error;
 
 /// A look-up in far memory, as its author writes it.
 pub trait FarIterator {
-    /// What it brings back.
+    /// The result of a traversal.
     type Output;
 
-    /// What happens at each node: goes on to the next one, or ends. The scratch pad has the length that the code declares.
+    /// Code for each node: goes on to the next one, or ends. The scratch pad has the length that the code declares.
     fn next(&self) -> Code<'_>;
 
     /// Fills the scratch pad, which is zero, and says where to start.
     fn init(&self, scratch: &mut Scratch) -> VirtAddr;
 
-    /// What the scratch pad means when the code has returned; `last` is the node where it did.
+    /// Decodes the scratch pad when the code has returned; `last` is the node where it did.
     fn end(&self, last: VirtAddr, scratch: &Scratch) -> Self::Output;
 }
 
@@ -167,7 +167,7 @@ pub struct Cursor<I> {
     iterations: u64,
 }
 
-/// What came of an execution.
+/// The outcome of an execution.
 #[derive(Clone, Debug)]
 pub enum Executed<I: FarIterator> {
     /// The iterator ended, and brought this.
@@ -188,7 +188,7 @@ impl<I: FarIterator> Cursor<I> {
         Ok(Self { iterator, program, policy: Policy::default(), cur_ptr, scratch, iterations: 0 })
     }
 
-    /// The same, to run where `policy` says.
+    /// This iterator, to run where `policy` says.
     #[must_use]
     pub const fn with_policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
@@ -234,7 +234,7 @@ impl<I: FarIterator> Cursor<I> {
         self.iterations
     }
 
-    /// What it runs.
+    /// Its program.
     #[must_use]
     pub const fn program(&self) -> &Program {
         &self.program

@@ -16,12 +16,12 @@ pub(crate) const BUILD: &str = env!("FARMEM_BUILD");
 
 /// Something to do with whatever link the rack uses.
 pub trait WithLink {
-    /// What comes of it.
+    /// The result.
     type Output;
     /// Does it.
     ///
     /// # Errors
-    /// What it says itself.
+    /// Errors of the implementer.
     fn with<L: Link + Send + 'static>(self, link: L) -> Result<Self::Output, Error>;
 }
 
@@ -96,7 +96,7 @@ pub fn api_client(config: &RackConfig) -> Result<ApiClient, Error> {
     Ok(ApiClient::new(door, &token).with_keys(&config.key_file()).of_build(BUILD))
 }
 
-/// The same for who runs the rack: with the operator's token where this machine has it, in the file `operator` of the state directory. Roles join so, and
+/// As [`api_client`], for operators: with the operator's token where this machine has it, in the file `operator` of the state directory. Roles join so, and
 /// commands about the whole rack ask so.
 ///
 /// # Errors
@@ -122,10 +122,10 @@ pub fn join_host(api: &mut ApiClient, join: JoinHost) -> Result<HostJoined, Erro
     }
 }
 
-/// The number of the domain of this name, for granting to it. It is made when there is none; whoever holds it may be another user.
+/// The number of the domain of this name, for granting to it. It is made when there is none; its owner may be another user.
 ///
 /// # Errors
-/// What the control plane says.
+/// Errors of the control plane.
 pub fn number_of_domain(
     name: &str,
     mut call: impl FnMut(Request) -> Result<Response, Error>,

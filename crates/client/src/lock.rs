@@ -11,7 +11,7 @@ use farmem_wire::VirtAddr;
 #[derive(Debug)]
 pub struct LockWord {
     at: VirtAddr,
-    /// What the word is while this handle holds the lock.
+    /// The word's value while this handle holds the lock.
     held: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ impl LockWord {
     /// # Panics
     /// When this handle does not hold the lock.
     pub fn unlock(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<bool, Error> {
-        let held = self.held.expect("only who holds the lock gives it back");
+        let held = self.held.expect("only the holder of the lock gives it back");
         let intact = memory.compare_swap(self.at, held, held.wrapping_add(1))? == held;
         self.held = None;
         Ok(intact)

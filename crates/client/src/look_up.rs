@@ -1,22 +1,22 @@
 //! Structures of far memory in which a record is found by its key with one traversal or READ, alone or several together, so that many look-ups can be under way.
 //!
-//! Key types: [`LookUp`], which structures implement; [`LookedUp`]. Who prefetches for a host looks keys up this way (PD3 6.2): a verified program turns a key into
+//! Key types: [`LookUp`], which structures implement; [`LookedUp`]. A prefetcher for a host looks keys up this way (PD3 6.2): a verified program turns a key into
 //! its record at the memory node, and no parser of a user runs there.
 //!
-//! What it does not do: submit, or wait.
+//! A structure here does not submit, or wait.
 
 use crate::client::{Client, Completed};
 use crate::{Error, Op};
 use std::ops::Range;
 
-/// What a traversal found.
+/// The result of a look-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LookedUp {
     /// A record, whose value is there now.
     Value,
     /// There is no such record.
     Absent,
-    /// It did not come along, or the answer is none: whoever needs it reads it by the structure's own call.
+    /// The record did not come along, or the answer is invalid: a reader that needs it reads it by the structure's own call.
     Elsewhere,
 }
 
@@ -46,7 +46,7 @@ pub trait LookUp {
         self.op(keys.next()?, scratch)
     }
 
-    /// The version and the value of a key's record where it lies in the buffer of what came, for who has no need of a copy; the key was number `at` of those that were looked up together. `None` where
+    /// The version and the value of a key's record where it lies in the buffer of the answer, for readers that need no copy; the key was number `at` of those that were looked up together. `None` where
     /// the record did not come along in one piece, or is none: [`LookUp::looked_up`] says which.
     fn in_place(&self, _at: usize, _key: &[u8], _completed: &Completed) -> Option<(u64, Range<usize>)> {
         None
@@ -57,7 +57,7 @@ pub trait LookUp {
         None
     }
 
-    /// What came of a key, which was number `at` of those that were looked up together, from 0; appends its value to `into`.
+    /// The result for a key, which was number `at` of those that were looked up together, from 0; appends its value to `into`.
     fn looked_up(&self, at: usize, key: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp;
 
     /// For after the last traversal of a batch ended; once for each [`LookUp::begin`].
@@ -66,7 +66,7 @@ pub trait LookUp {
     /// [`Error`] when what was found must not be used.
     fn end(&mut self, client: &mut Client) -> Result<(), Error>;
 
-    /// For who looks nothing up any more: others need not wait until what this reader had is surely given up.
+    /// Ends the look-ups of this reader: writers need not wait until its reads are surely given up.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer: then it is left as by a program that died.

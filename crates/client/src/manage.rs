@@ -1,4 +1,4 @@
-//! Looking after a running rack: who has what, and taking it back.
+//! Management of a running rack: listing hosts, domains and allocations, and taking them back.
 
 use crate::Error;
 use crate::client::answer_to;
@@ -9,7 +9,7 @@ use farmem_control::api::{
 };
 use farmem_machine::Port;
 
-/// Who has what in a running rack: hosts, domains, allocations.
+/// Hosts, domains and allocations of a running rack.
 ///
 /// # Errors
 /// [`Error`] when its control plane does not answer.
@@ -17,7 +17,7 @@ pub fn usage(config: &RackConfig) -> Result<RackUsage, Error> {
     Ok(operator_client(config)?.call(Usage {})?)
 }
 
-/// Frees an allocation, whoever made it: its addresses are refused from then on.
+/// Frees an allocation of any user: its addresses are refused from then on.
 ///
 /// # Errors
 /// [`Error::Refused`] when it is not there any more, or a switch that has to be told does not answer.
@@ -39,7 +39,7 @@ pub fn unlink_objects(config: &RackConfig, domain: u32) -> Result<Vec<String>, E
     Ok(names)
 }
 
-/// Takes a host in this generation out of the rack, with its sessions and connections and whoever acts for it (PROTOCOL 8.9, 8.59).
+/// Takes a host in this generation out of the rack, with its sessions and connections and the hosts that act for it (PROTOCOL 8.9, 8.59).
 ///
 /// # Errors
 /// [`Error::Refused`] when no host of this number is in this generation.
@@ -51,7 +51,7 @@ pub fn take_out(config: &RackConfig, host: u16, generation: u16) -> Result<(), E
 /// Takes a host out by way of `ask`, and those that act for it.
 ///
 /// # Errors
-/// What `ask` says; that the host is not there only after those that acted for it are out.
+/// Errors of `ask`; that the host is not there only after those that acted for it are out.
 pub(crate) fn take_out_by(
     host: u16,
     generation: u16,
@@ -63,11 +63,11 @@ pub(crate) fn take_out_by(
         Err(error) if error.code() != Some(ErrorCode::NotFound) => return left,
         _ => {}
     }
-    // Nobody begins to act for a life that has ended, so all that do are there.
+    // No host begins to act for a life that has ended, so all that do are there.
     let acting = answer_to(Overview {}, &mut ask)?.hosts.into_iter();
     for actor in acting.filter(|actor| actor.acts_for.contains(&(host, generation))) {
         match answer_to(leave(actor.host, actor.generation), &mut ask) {
-            // It left by itself, or another was faster.
+            // The host left by itself, or another caller was faster.
             Err(error) if error.code() == Some(ErrorCode::NotFound) => {}
             left => left?,
         }

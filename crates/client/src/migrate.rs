@@ -51,7 +51,7 @@ fn owner(located: &LocatedVma, addr: u64) -> NodeId {
     NodeId(piece.map_or(located.vma.node, |piece| piece.node))
 }
 
-/// What is asked for one by one to move `len` bytes from `base` on, or a whole vma: what was moved before as it was then, and the largest
+/// The requests that move `len` bytes from `base` on, or a whole vma: each part that was moved before, as it was then, and the largest
 /// aligned powers of two in between.
 pub(crate) fn plan(located: &LocatedVma, base: u64, len: Option<u64>) -> Result<Vec<(u64, u64)>, Error> {
     let LocatedVma { vma, moved, .. } = located;

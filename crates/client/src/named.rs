@@ -30,7 +30,7 @@ pub struct Named {
     pub length: u64,
 }
 
-/// What a client has open, of which the handles know too.
+/// Objects that a client has open, which its handles share.
 pub(crate) type Opened = Rc<RefCell<BTreeMap<u64, Uses>>>;
 
 /// How a client uses an object that it has open.
@@ -39,13 +39,13 @@ pub(crate) struct Uses {
     mode: OpenMode,
     /// [`OpenNamed`]s of it.
     handles: u32,
-    /// It was opened as [`Named`], which stays open until its name goes.
+    /// The object was opened as [`Named`], which stays open until its name goes.
     stays: bool,
 }
 
 /// Memory with a name that a client has open in a mode; see [`Client::open_named_as`]. Dropped, it is closed, unless the client has it open otherwise too.
 ///
-/// What is cached of it must be dropped before, and what is under way must have ended: windows see to that before [`Client`] is free again.
+/// Cached bytes must be dropped before, and requests under way must have ended: windows see to that before [`Client`] is free again.
 pub struct OpenNamed {
     vma: Vma,
     length: u64,
@@ -197,12 +197,12 @@ impl Client {
     /// The memory called `name` in this client's domain, open in a mode until what is answered is dropped: with [`OpenMode::Write`] no other host has it open, with
     /// [`OpenMode::Read`] others only read it, so that its pages may be cached without asking anybody (SODA III).
     ///
-    /// What this client opens more than once it has open in the widest of these modes, until the last one is dropped. It does not keep this client, or others of its
+    /// An object that this client opens more than once is open in the widest of these modes, until the last handle is dropped. The mode does not keep this client, or others of its
     /// domain, from writing at the addresses otherwise.
     ///
     /// # Errors
-    /// [`Error::Missing`] when there is none of this name. [`Error::Refused`] with [`ErrorCode::Conflict`] when another host has it open so that this cannot be, with who
-    /// and how; with [`ErrorCode::Unavailable`] while one that is gone may still write it.
+    /// [`Error::Missing`] when there is none of this name. [`Error::Refused`] with [`ErrorCode::Conflict`] when another host has it open so that this cannot be, with the host
+    /// and the mode; with [`ErrorCode::Unavailable`] while one that is gone may still write it.
     pub fn open_named_as(&mut self, name: &str, mode: OpenMode) -> Result<OpenNamed, Error> {
         let (named, handle) = self.handle(name, false, mode).map_err(|error| or_missing(error, name))?;
         if named.length == 0 {
@@ -218,7 +218,7 @@ impl Client {
     pub fn unlink_named(&mut self, name: &str) -> Result<(), Error> {
         let opened = match self.object(name, false) {
             Ok(opened) => Some(opened),
-            // Somebody, perhaps this client, reads or writes it: then this client does not share it.
+            // A client, perhaps this one, reads or writes it: then this client does not share it.
             Err(error) if matches!(error.code(), Some(ErrorCode::Conflict | ErrorCode::Unavailable)) => None,
             Err(error) => return Err(or_missing(error, name)),
         };
@@ -231,7 +231,7 @@ impl Client {
     }
 
     /// Takes the lock called `name` in this client's domain, which is made when there is none: no other client of the rack has it until it is dropped, or until this
-    /// client's host leaves the rack. Whoever has it next knows that nothing that this client still sends changes memory of the domain (PROTOCOL 8.57).
+    /// client's host leaves the rack. The next holder knows that nothing that this client still sends changes memory of the domain (PROTOCOL 8.57).
     ///
     /// # Errors
     /// [`Error::Refused`] with [`ErrorCode::Conflict`] when another client has it, with its host, or this one already; with [`ErrorCode::Unavailable`] while one that is
@@ -263,7 +263,7 @@ impl Client {
             let shown = self.call(ShowObject { domain, name: name.into() })?;
             for HostInfo { host, generation, .. } in shown.hosts.into_iter().filter(|info| info.host != own) {
                 match self.fence(host, generation) {
-                    // It left meanwhile, or joined again: then it is shown in its next life.
+                    // The host left meanwhile, or joined again: then it is shown in its next life.
                     Err(error) if error.code() == Some(ErrorCode::NotFound) => {}
                     fenced => fenced?,
                 }
@@ -273,8 +273,8 @@ impl Client {
         taken
     }
 
-    /// Takes another host out of the rack: nothing that it still sends counts, and what it had open may be opened by others. For whoever sees to it that a process that
-    /// hangs does no harm. The next life of the host, if it has begun, stays as it is. Hosts that act for it, as the DPU does by way of which it writes, are taken out as well
+    /// Takes another host out of the rack: nothing that it still sends counts, and its objects may be opened by others. Call this to keep a process that
+    /// hangs from doing harm. The next life of the host, if it has begun, stays as it is. Hosts that act for it, as the DPU does by way of which it writes, are taken out as well
     /// (PROTOCOL 8.59): when this answers, nothing that it asked them for is carried out any more.
     ///
     /// # Errors
@@ -302,10 +302,10 @@ impl Client {
         Ok(Object { object, named, stayed })
     }
 
-    /// What came of a request for an object that was opened for it: when that failed, the object is not open for its sake.
+    /// Passes on the outcome of a request for an object that was opened for it: when that failed, the object is not open for its sake.
     fn or_let_go<T>(&mut self, opened: &Object, came: Result<T, Error>) -> Result<T, Error> {
         if came.is_err() && !opened.stayed {
-            // That the control plane does not answer is said already; the object is closed when this client's host leaves.
+            // The error is returned already; the object is closed when this client's host leaves.
             let _closed = self.let_go(opened.object);
         }
         came

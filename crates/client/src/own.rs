@@ -1,4 +1,4 @@
-//! What a crate needs that makes a host of its own beside [`Client`](crate::Client).
+//! Parts for crates that make a host of their own beside [`Client`](crate::Client).
 
 pub use crate::allocations::Allocations;
 pub use crate::client::{gid, wrong_answer};

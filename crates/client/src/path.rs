@@ -45,9 +45,9 @@ pub(crate) trait Path {
     fn set_peer(&mut self, port: Port, gid: Gid) -> Result<(), Error>;
     /// Hands a request to the host role.
     fn submit(&mut self, ask: HostRequest) -> Result<(), Error>;
-    /// What the host role says next; waits for it when `wait` is true and something is outstanding.
+    /// The host role's next output; waits for it when `wait` is true and something is outstanding.
     fn poll(&mut self, wait: bool) -> Result<Option<Out>, Error>;
-    /// What it says next, when that is at hand.
+    /// Its next output, when that is at hand.
     fn pop(&mut self) -> Option<Out>;
     /// The memory node that has `addr`, as far as the host role knows.
     fn node_of(&self, domain: Domain, addr: VirtAddr) -> Option<NodeId>;
@@ -65,7 +65,7 @@ pub(crate) trait Path {
     fn link_profile(&self) -> LinkProfile;
     /// Sends what was gathered, and waits so long at most until anything arrives, or a waker calls; `None` within one process, where nothing arrives by itself.
     fn rest(&mut self, most: Duration) -> Option<Result<(), Error>>;
-    /// What ends that wait: from another thread, and from another process.
+    /// Wakers that end that wait: from another thread, and from another process.
     fn wakers(&self) -> Option<Result<(Waker, WakeAt), Error>>;
 }
 
@@ -182,7 +182,7 @@ pub(crate) struct OverLink<L: Link> {
 const TURN_MAX: Duration = Duration::from_millis(20);
 
 impl<L: Link> OverLink<L> {
-    /// Asks by `api`, and by `aside` for what nobody waits for.
+    /// A path that asks by `api`, and by `aside` for requests that no caller waits for.
     pub(crate) fn new(driver: Driver<Host, L>, api: ApiClient, aside: ApiClient) -> Self {
         let api = RefCell::new(api);
         let asker = Asker::new(move |request| Ok(api.borrow_mut().call(request)?));
@@ -192,7 +192,7 @@ impl<L: Link> OverLink<L> {
     fn turn(&mut self, wait: Wait) -> Result<(), Error> {
         let said = &mut self.out;
         let each_out = &mut |out, _: &mut L| said.push_back(out);
-        // What was gathered since the last turn leaves before this one waits.
+        // Frames that were gathered since the last turn leave before this one waits.
         self.driver.wake_if_due(each_out);
         self.driver.turn(wait, each_out).map_err(lost_link)?;
         Ok(())

@@ -42,7 +42,7 @@ impl core::fmt::Debug for Rack {
     }
 }
 
-/// What a client may set beside its domain.
+/// Options of a client beside its domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientOptions {
     /// Times the switch may hand one of its requests to a memory node before the request comes back here.
@@ -54,10 +54,10 @@ pub struct ClientOptions {
     /// one of its own. Results are the same. A rack in this process has no datagrams to save: there each goes alone.
     pub pairs_max: NonZero<u16>,
     /// Connections to each memory node at most. Those beyond the first are set up, and carry READs, where more requests are under way than one connection carries: 128 packets, so eight READs of 64 KiB (PROTOCOL
-    /// 11.16). More are worth it where the way to the nodes takes long. With more than one, READs that have no byte in common have no order among themselves: who reads a mark and then what it
+    /// 11.16). More are worth it where the way to the nodes takes long. With more than one, READs that have no byte in common have no order among themselves: a program that reads a mark and then what it
     /// stands for waits for the mark before asking for the other.
     pub connections: NonZero<u16>,
-    /// What it allocates stays when its domain has no user any more: for data that outlives the programs that use it. Otherwise it is freed then, a
+    /// Its allocations stay when its domain has no user any more: for data that outlives the programs that use it. Otherwise they are freed then, a
     /// minute after the last client of the domain left or died (PROTOCOL 8.62).
     pub durable: bool,
 }
@@ -210,7 +210,7 @@ pub(crate) fn embedded_world(nodes: u16, memory: u64, rng: Rng) -> Result<World,
     // Nothing in here has an address; these only fill the API's fields.
     let address = |number: u16| IpAddr::V4(Ipv4Addr::from(0x7f00_0000 + u32::from(number)));
     let usual = ControlConfig::new(farmem_link::gid_of(address(1)));
-    // It ends with its only process; and its time jumps from timer to timer, past every lease.
+    // The rack ends with its only process; and its time jumps from timer to timer, past every lease.
     let control = ControlConfig { pmtu: EMBEDDED_PMTU, host_lease: None, ..usual };
     let mut world = World::new(control, rng);
     let SwitchJoined { home, control, .. } = world.call(JoinSwitch { gid: address(2).to_string() })?;
@@ -253,7 +253,7 @@ pub(crate) fn start_node(world: &mut World, name: String, gid: String, memory: u
 /// Silence after which a client takes a peer for gone. A process of a busy machine may have to wait for a second until it runs.
 pub const SILENCE_MAX: Duration = Duration::from_secs(4);
 
-/// The same of the switch, for a request by way of it. It has no other in its place while it starts again: `farmem up` waits for 1.6 s at most before it does, and then come its tables.
+/// Silence after which a client takes the switch for gone, for a request by way of it. The switch has no other in its place while it starts again: `farmem up` waits for 1.6 s at most before it does, and then come its tables.
 pub(crate) const REQUEST_SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// The settings of a host that has joined as `host` in this `generation`, with the switch at `home`.
@@ -333,7 +333,7 @@ impl WithLink for Attach<'_> {
     fn with<L: Link + 'static>(self, link: L) -> Result<Client, Error> {
         let mut api = api_client(self.config)?;
         let gid_text = self.address.to_string();
-        // The same address again is the same host started again, with the next generation.
+        // An address that joins again is the same host started again, with the next generation.
         let name = format!("host-{gid_text}").replace(':', "-");
         let joined = join_host(&mut api, JoinHost { caches: Some(false), ..JoinHost::new(name, gid_text) })?;
         let HostJoined { host, generation, home, nodes, cards, .. } = joined;
@@ -354,7 +354,7 @@ pub fn endpoint(text: &Endpoint) -> ud::Endpoint {
     ud::Endpoint { qpn: Qpn::new(text.qpn), qkey: Qkey(text.qkey) }
 }
 
-/// What a role knows after its join.
+/// A role's endpoints after its join.
 #[must_use]
 pub fn home_of(home: &Endpoint, control: &Endpoint) -> ud::Home {
     ud::Home {

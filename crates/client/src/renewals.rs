@@ -103,18 +103,18 @@ impl Renewal {
     }
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Asked {
     /// The host is there; so long until the next one.
     Stays(Duration),
-    /// It is there, and hosts of this rack stay for good.
+    /// The host is there, and hosts of this rack stay for good.
     Always,
     /// The rack has no such life of the host.
     Never,
     /// This one failed.
     Failed,
-    /// Nobody answered, whoever asks.
+    /// The control plane did not answer.
     Unanswered,
 }
 
@@ -138,7 +138,7 @@ impl Hosts {
         self.rows.iter().min_by_key(|(_, row)| row.due).map(|(&number, row)| (number, row.due))
     }
 
-    /// What came of a request for a row, in a generation of its host.
+    /// Takes the outcome of a request for a row, in a generation of its host.
     fn answered(&mut self, number: u64, generation: u16, asked: Asked, now: Instant) {
         let Some(row) = self.rows.get_mut(&number) else { return };
         row.answered(generation, asked, now);
@@ -163,7 +163,7 @@ impl Row {
         self.due = now;
     }
 
-    /// What came of a request for this generation. Of a life that the rack has not the row stays: the host may be about to join again, and what it asked for
+    /// Takes the outcome of a request for this generation. A row whose life the rack does not know stays: the host may be about to join again, and its requests
     /// may have been answered before. Its client finds out by its next operation.
     fn answered(&mut self, generation: u16, asked: Asked, now: Instant) {
         self.due = now
@@ -228,7 +228,7 @@ fn ask(config: &RackConfig, call: Stay) -> Asked {
         // Without a length hosts of this rack stay for good.
         Ok(lease) if lease.lease_ms == 0 => Asked::Always,
         Ok(lease) => Asked::Stays(period(lease.lease_ms).max(Duration::from_millis(1))),
-        // It was taken out of the rack, or joins again just now.
+        // The host was taken out of the rack, or joins again just now.
         Err(ApiCallError::Refused(error))
             if matches!(error.code, ErrorCode::NotFound | ErrorCode::Conflict) =>
         {
@@ -287,7 +287,7 @@ mod tests {
         let config = RackConfig::parse(RACK, "rack.toml".as_ref()).unwrap();
         let mut refused_first = row(&config, now);
         refused_first.answered(1, Asked::Never, now);
-        assert!(refused_first.due > now + NEVER / 2, "nobody asks for a life that is over");
+        assert!(refused_first.due > now + NEVER / 2, "no request for a life that is over");
         let gone = |row: &Row| row.gone.load(Ordering::Relaxed);
         assert_eq!(gone(&refused_first), 1, "its client is told");
         refused_first.joined(2, now);
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(joined_first.due, now + AGAIN * 15);
     }
 
-    /// Who stays for good is asked for no more, and is not told that it was taken out.
+    /// A host that stays for good is asked for no more, and is not told that it was taken out.
     #[test]
     fn who_stays_for_good_is_not_gone() {
         let now = Instant::now();
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(hosts.next(), Some((number, now + Duration::from_secs(15))));
     }
 
-    /// A process has a hundred hosts in a rack whose control plane answers nobody, and one host in another rack. That one is renewed in time: it waits for one answer that does not
+    /// A process has a hundred hosts in a rack whose control plane never answers, and one host in another rack. That one is renewed in time: it waits for one answer that does not
     /// come, not for a hundred.
     #[test]
     fn a_rack_that_does_not_answer_keeps_no_other_rack_s_host_from_its_renewal() {

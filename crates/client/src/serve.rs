@@ -44,7 +44,7 @@ impl<'a> Serving<'a> {
         Self { stop, begun: Some(begun) }
     }
 
-    /// What ends the service.
+    /// The flag that ends the service.
     #[must_use]
     pub const fn stop(&self) -> &'a Stop {
         self.stop
@@ -233,7 +233,7 @@ pub fn remove_rings(config: &RackConfig) -> io::Result<()> {
     }
 }
 
-/// What the control plane of a running rack sees.
+/// The control plane's view of a running rack.
 ///
 /// # Errors
 /// [`Error`] when it does not answer.
@@ -318,10 +318,10 @@ pub fn node<'a>(
     node_running(config, node, Runner { compile, workspaces: WORKSPACES }, serving)
 }
 
-/// What a memory node runs traversals with.
+/// How a memory node executes traversals.
 #[derive(Clone, Copy, Debug)]
 pub struct Runner<C> {
-    /// What it makes of programs.
+    /// The compiler of programs.
     pub compile: C,
     /// Traversals whose hops are interleaved, at least one.
     pub workspaces: usize,

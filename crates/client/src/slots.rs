@@ -1,4 +1,4 @@
-//! What a client remembers of each operation under way, found by ticket in constant time.
+//! A client's state of each operation under way, found by ticket in constant time.
 
 use farmem_host::Op;
 use farmem_transport::rc::Work;

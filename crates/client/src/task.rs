@@ -10,7 +10,7 @@
 //! # Synchronisation
 //!
 //! PULSE leaves it to the host (PULSE 2.3). Between the tasks of one run there are two means. A *turn* is a lock by name that this host
-//! holds for a task: who changes something by reading and then writing it takes the turn of what it changes. And a task that cannot
+//! holds for a task: a task that changes something by reading and then writing it takes the turn of what it changes. And a task that cannot
 //! bear others runs *alone*. Neither says anything to other hosts: for them structures have lock words in far memory.
 
 use crate::dispatch::Site;
@@ -30,11 +30,11 @@ pub use run::run_tasks;
 pub trait Task {
     /// Goes on with what the last exchange brought, up to the next one.
     ///
-    /// It is called first with an empty queue; then again each time that all of what it needed has ended, that its turn came, or
+    /// The run calls this first with an empty queue; then again each time that all of what it needed has ended, that its turn came, or
     /// that it was alone; and not after [`Next::Done`].
     ///
     /// # Errors
-    /// What makes it pointless to go on; the whole run ends with it. A failure in `queue` that the task can live with is its own matter.
+    /// A reason to end the whole run. A failure in `queue` that the task can live with is its own matter.
     fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error>;
 
     /// Does what it asked to be [`Next::Alone`] for.
@@ -47,7 +47,7 @@ pub trait Task {
     }
 }
 
-/// What a task waits for.
+/// A task's wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// The operations that it put into the queue with [`OpQueue::need`], at least one. All are under way at once, in any order.
@@ -55,9 +55,9 @@ pub enum Next {
     /// The turn of this name, which one task of the run has at a time, from then on until it ends or asks for another turn. Those
     /// that wait get it in the order in which they asked.
     ///
-    /// What was read before may have changed by then.
+    /// Data read before may have changed by then.
     Turn(u64),
-    /// That no other task of the run is between two exchanges: [`Task::alone`] is called then. Tasks that wait for a turn or to be alone
+    /// Waits until no other task of the run is between two exchanges: [`Task::alone`] is called then. Tasks that wait for a turn or to be alone
     /// themselves are not between two exchanges; what they read before may have changed when they go on.
     Alone,
     /// Nothing: it is finished.
@@ -121,7 +121,7 @@ impl OpQueue {
     }
 }
 
-/// What a task took, in time and requests.
+/// Costs of a task, in time and requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TaskStats {
     /// From its start to its end, waiting for turns included.

@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub(super) struct Answering {
     pub(super) answers: Answers,
-    /// Those that its ring has no room for.
+    /// Answers that its ring has no room for.
     unsent: VecDeque<Vec<u8>>,
     /// Bytes of these.
     kept: usize,
     /// Since when it has taken none of them.
     full_since: Option<Instant>,
-    /// It is to be sent away.
+    /// Set when the process is to be sent away.
     gone: Arc<AtomicBool>,
     record: Vec<u8>,
 }

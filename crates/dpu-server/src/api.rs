@@ -11,7 +11,7 @@
 //! A DPU that dies or hangs is noticed within a lease: what was not answered ends with [`Error::Interrupted`], and nothing more is taken. A program that goes on with a client of its own
 //! fences it before ([`MemoryApi::fence`]).
 //!
-//! What it does not do: cache, order requests (a read that must see a write is sent when that has ended), or hold more than one DPU.
+//! The API does not cache, order requests (a read that must see a write is sent when that has ended), or hold more than one DPU.
 
 use super::threads::{AT_LEN, HEAD_LEN, head_of};
 pub use super::words::Carried;
@@ -145,7 +145,7 @@ impl MemoryApi {
         let vma = client.allocate(size)?;
         let opened = self.open(&vma);
         if opened.is_err() {
-            // Nobody has it.
+            // No region has it.
             client.free(vma.base)?;
         }
         opened
@@ -196,7 +196,7 @@ impl MemoryApi {
         Some(ApiThread { api: self, number, free: (0..SLOTS).rev().collect(), record: Vec::new() })
     }
 
-    /// What the DPU did for the requests of all threads so far.
+    /// Counts of the DPU for the requests of all threads so far.
     ///
     /// # Errors
     /// [`Error::System`] when the DPU does not answer.
@@ -240,7 +240,7 @@ impl MemoryApi {
     }
 }
 
-/// What a thread waits for: a read or a write, of several requests where it is long.
+/// A pending read or write, of several requests where it is long.
 #[derive(Debug)]
 #[must_use = "the places of its answers are in use until it has ended"]
 pub struct Pending {

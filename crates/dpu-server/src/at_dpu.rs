@@ -9,9 +9,9 @@
 //!     '------- looks first ---> zone <---------'          a DPU that dies or hangs: nothing is taken any more
 //! ```
 //!
-//! What clients send may come to the DPU by itself, from an interface of the machine ([`AtDpu::mirror`]).
+//! The DPU may capture clients' requests by itself, from an interface of the machine ([`AtDpu::mirror`]).
 //!
-//! What it does not do: carry a parser or a structure that the DPU does not know, or fence anything: no item of a DPU that is gone is newer than its stamp says (PROTOCOL 19.5).
+//! Nothing here carries a parser or a structure that the DPU does not know, or fences anything: no item of a DPU that is gone is newer than its stamp says (PROTOCOL 19.5).
 
 use crate::words::{Ask, Said, ask, come_in};
 use farmem_client::own::wrong_answer;
@@ -93,7 +93,7 @@ pub struct AtDpu {
     tap: Tap,
     beside: Beside,
     reader: ZoneReader,
-    /// What was said to the DPU, for another one.
+    /// The structure's form as the DPU was told, for another DPU.
     structure: serde_json::Value,
     secret: KeySecret,
     options: AtDpuOptions,
@@ -123,7 +123,7 @@ impl AtDpu {
     /// takers, and a new [`Beside`] from the answer. The old DPU, where it is there still, hears that the program has gone. The new one is asked for the mirror that the old one had.
     ///
     /// # Errors
-    /// As [`AtDpu::connect`], and as [`AtDpu::mirror`]: whoever goes on without a mirror then says [`AtDpu::forget_mirror`], and comes again.
+    /// As [`AtDpu::connect`], and as [`AtDpu::mirror`]: a caller that goes on without a mirror then calls [`AtDpu::forget_mirror`], and comes again.
     pub fn again(&self, client: &Client) -> Result<Self, Error> {
         self.life.end();
         let next =
@@ -194,7 +194,7 @@ impl AtDpu {
         let reader = ZoneReader::of(&items, zone, Finding::Index)?;
         let life = Arc::new(Life::new(talk, Duration::from_millis(lease_ms), Arc::clone(&pieces)));
         let tap = Tap::far(Line::new(pieces, Arc::clone(&life), true));
-        // What is said there counts before the next piece, and wakes nobody.
+        // Records of that ring count before the next piece, and wake no thread.
         let beside = beside.by(tap.clone(), Line::new(words, Arc::clone(&life), false));
         let mirror = Mutex::default();
         Ok(Self { life, tap, beside, reader, structure, secret, options, mirror })
@@ -206,7 +206,7 @@ impl AtDpu {
         self.tap.clone()
     }
 
-    /// What says what the program holds, reads and changes.
+    /// The handle by which the program reports what it holds, reads and changes.
     #[must_use]
     pub fn beside(&self) -> Beside {
         self.beside.clone()
@@ -227,7 +227,7 @@ impl AtDpu {
         !self.life.is_over()
     }
 
-    /// What the DPU did for this program so far.
+    /// Counts of the DPU for this program so far.
     ///
     /// # Errors
     /// [`Error::System`] when the DPU does not answer.
@@ -407,7 +407,7 @@ mod tests {
         }
     }
 
-    /// What is promised has the bounds of all that a program can have its DPU keep, and grows with what it may choose.
+    /// A program's budget covers all that its DPU may keep for it, and grows with the program's settings.
     #[test]
     fn what_a_program_is_promised_has_all_of_it() {
         let least = ConfigSaid { flying_keys_max: 1, recent_keys: 1, ..ConfigSaid::of(Config::DEFAULT) };

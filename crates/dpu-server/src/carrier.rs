@@ -2,7 +2,7 @@
 //!
 //! Key types: [`Memory`], what all carriers of a DPU share: its decisions, its slots, its static memory; [`Carrier`], one for each client, so one for each domain.
 //! A request belongs to the carrier that took it, and so does what is to be done for it: an action that another carrier is told is put into that one's inbox.
-//! When that one is gone, whoever asked is too, and the action has failed. The decisions are locked while they are asked for and never while bytes move.
+//! When that one is gone, so is the requester, and the action has failed. The decisions are locked while they are asked for and never while bytes move.
 
 mod moving;
 mod request;
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// What the carriers of one DPU share.
+/// State that the carriers of one DPU share.
 pub struct Memory {
     dpu: Mutex<Dpu>,
     page_len: usize,
@@ -53,14 +53,14 @@ struct Carriers {
     count: u64,
 }
 
-/// What others found for a carrier to do.
+/// Actions that other carriers found for this one.
 struct Inbox {
     actions: Mutex<Vec<Action>>,
     /// Ends its wait; `None` of one that never waits for others.
     waker: Option<Waker>,
 }
 
-/// What a verb of the client is for.
+/// The purpose of a client's verb.
 #[derive(Clone, Copy, Debug)]
 enum Transfer {
     Demand { ticket: u64 },
@@ -72,7 +72,7 @@ enum Transfer {
 /// Tickets of a carrier have its number above so many bits.
 const TICKET_BITS: u32 = 48;
 
-/// Actions are values: whoever panicked with them left them whole.
+/// Locks the actions. A thread that panicked with the lock left them consistent.
 fn lock(actions: &Mutex<Vec<Action>>) -> MutexGuard<'_, Vec<Action>> {
     actions.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -108,7 +108,7 @@ impl Memory {
     /// The decisions.
     ///
     /// # Panics
-    /// When a thread panicked with them: an invariant is broken, and whatever they would say now may be wrong bytes for somebody.
+    /// When a thread panicked with them: an invariant is broken, and further decisions could give a process wrong bytes.
     fn decisions(&self) -> MutexGuard<'_, Dpu> {
         self.dpu
             .lock()
@@ -125,7 +125,7 @@ impl Memory {
         self.page_len
     }
 
-    /// What the DPU did so far.
+    /// Counts of the DPU so far.
     pub fn stats(&self) -> Stats {
         *self.decisions().stats()
     }
@@ -208,7 +208,7 @@ pub struct Carrier<'a> {
     number: u64,
     next: u64,
     asked: BTreeMap<u64, Asked>,
-    /// What the client has under way, and what the DPU calls it.
+    /// Verbs under way at the client, with the DPU's numbers.
     under_way: Vec<(Ticket, u64, Transfer)>,
     /// Verbs that the client did not take.
     refused: Vec<(u64, Transfer, Error)>,
@@ -373,10 +373,10 @@ impl<'a> Carrier<'a> {
         buf
     }
 
-    /// It ends, and others go on with the same decisions: all that it had under way, or was to do, has failed.
+    /// Ends this carrier, while others go on with the same decisions: all that it had under way, or was to do, has failed.
     pub fn leave(&mut self) {
         if std::thread::panicking() {
-            // What is decided may be broken by this very panic.
+            // This very panic may have broken the decisions.
             return;
         }
         let inbox = write!(self.memory.carriers).inboxes.remove(&self.number);
@@ -417,7 +417,7 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// Whose it is to carry an action out. What is read ahead, or into static memory, is read by who said what a process asks for.
+    /// The carrier that carries an action out. Reads ahead, and reads into static memory, belong to the one whose process asked.
     const fn carrier_of(&self, action: Action) -> u64 {
         match action {
             Action::Load { .. } | Action::Fix { .. } => self.number,
@@ -444,7 +444,7 @@ impl<'a> Carrier<'a> {
         self.abandon(action);
     }
 
-    /// Whoever was to carry it out is gone, and so is whoever asked.
+    /// Ends an action whose carrier is gone, and with it the requester.
     fn abandon(&mut self, action: Action) {
         let now = self.memory.now();
         let mut dpu = self.memory.decisions();
@@ -571,7 +571,7 @@ impl<'a> Carrier<'a> {
             return dpu.written(now, op, cause, &mut self.actions);
         }
         dpu.fetched(now, op, cause, &mut self.actions);
-        // The object may have been closed meanwhile. Nobody is told to copy from there, and nobody closes it, before the bytes are there.
+        // The object may have been closed meanwhile. No carrier is told to copy from there, and none closes it, before the bytes are there.
         to_fix.retain(|(page, _)| dpu.is_fixed(*page));
         if !to_fix.is_empty() {
             write!(self.memory.fixed).extend(to_fix);

@@ -1,4 +1,4 @@
-//! What the door of a DPU asks the control plane: on a thread of its own, since the door waits for nobody.
+//! Requests of a DPU's door to the control plane, on a thread of their own, since the door waits for no other thread.
 
 use super::mail::{Came, Mail, Question};
 use super::serve::told;
@@ -12,15 +12,15 @@ use std::time::Duration;
 /// Until the control plane is told again what it did not hear.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What the control plane is asked, or told.
+/// A request or a notice to the control plane.
 pub(super) enum Errand {
     /// Which allocation it is that a process opens; that this DPU acts for the process, where it writes.
     Open { question: Question, open: Open, begins: Option<ActFor> },
-    /// It acts for a process no more: nothing of that is under way.
+    /// The DPU acts for a process no more: nothing of that is under way.
     Ended(ActFor),
 }
 
-/// What a process asked for.
+/// A process's request to open an allocation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Open {
     pub(super) region: u16,
@@ -39,7 +39,7 @@ pub(super) fn begin(api: ApiClient, mail: Mail) -> std::io::Result<Sender<Errand
 }
 
 fn run(mut api: ApiClient, errands: &Receiver<Errand>, mail: &Mail) {
-    // What the control plane did not hear yet.
+    // Notices that the control plane did not hear yet.
     let mut untold: Vec<ActFor> = Vec::new();
     loop {
         let errand = match untold.is_empty() {
@@ -48,7 +48,7 @@ fn run(mut api: ApiClient, errands: &Receiver<Errand>, mail: &Mail) {
         };
         match errand {
             Ok(Errand::Open { question, open, begins }) => {
-                // What begins again has not ended, as far as the control plane knows.
+                // An act that begins again has not ended, as far as the control plane knows.
                 untold.retain(|ended| begins.as_ref().is_none_or(|begins| !is_same(ended, begins)));
                 let found = look_up(&mut api, open.base, begins);
                 mail.say(question, Came::Found { open, found });

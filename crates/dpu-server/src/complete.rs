@@ -42,7 +42,7 @@ pub(super) struct Job {
     pub(super) landed: Arc<Landed>,
 }
 
-/// What a thread of the stage did.
+/// Requests that a thread of the stage completed.
 #[derive(Debug)]
 pub(super) struct Completed {
     pub(super) asker: Asker,
@@ -51,7 +51,7 @@ pub(super) struct Completed {
     pub(super) buf: Vec<u8>,
 }
 
-/// Answers are values: whoever panicked with them ends the DPU.
+/// Locks the answers. A thread that panicked with the lock ends the DPU.
 pub(super) fn lock(answering: &Mutex<Answering>) -> MutexGuard<'_, Answering> {
     answering.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -113,9 +113,9 @@ impl Stage {
     /// The next that was completed.
     ///
     /// # Panics
-    /// When one of its threads has panicked: nobody answers what it was told, and processes that wait for that would wait beside a DPU that seems to serve.
+    /// When one of its threads has panicked: its requests are never answered, and their processes would wait beside a DPU that seems to serve.
     pub(super) fn take(&self) -> Option<Completed> {
-        // They end when they are told to, and never before.
+        // Threads end when they are told to, and never before.
         assert!(!self.threads.iter().any(JoinHandle::is_finished), "{PANICKED}");
         self.done.try_recv().ok()
     }
@@ -150,7 +150,7 @@ fn run(
         if done.send(Completed { asker, bytes: span.size as usize, buf }).is_err() {
             return;
         }
-        // What was sent, and then the look whether it is awaited.
+        // First the send, then the look whether the result is awaited.
         fence(Ordering::SeqCst);
         if awaited.load(Ordering::SeqCst) {
             wake();

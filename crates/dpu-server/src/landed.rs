@@ -1,6 +1,6 @@
 //! Where a read's bytes go, from the very buffers that the link received them in (SODA IV-B: one buffer on the DPU for the network and the host).
 //!
-//! Key type: [`Landed`], of one read. Its bytes are put as they come, or, where another thread is to complete it, kept as loans of the link's slots until it has ended: what has not ended is nobody's but the thread's that receives,
+//! Key type: [`Landed`], of one read. Its bytes are put as they come, or, where another thread is to complete it, kept as loans of the link's slots until it has ended: a read that has not ended belongs to the receiving thread alone,
 //! so of a read that failed nothing is put after it was answered.
 
 use super::answering::Answering;
@@ -43,7 +43,7 @@ impl Place {
 pub(super) struct Landed {
     place: Place,
     answering: Arc<Mutex<Answering>>,
-    /// What another thread will put; `None` of a read that none completes.
+    /// Loans that another thread will put; `None` of a read that none completes.
     kept: Option<Mutex<Vec<Row>>>,
     /// Some had no room.
     is_refused: AtomicBool,
@@ -74,12 +74,12 @@ impl Landed {
         self.kept.as_ref().is_some_and(|kept| !has_landed || !rows(kept).is_empty())
     }
 
-    /// It failed: what was kept is put nowhere.
+    /// Drops the loans of a failed read: they are put nowhere.
     pub(super) fn let_go(&self) {
         drop(self.take_kept());
     }
 
-    /// It has ended well: puts what was kept, and all of its bytes where they come from elsewhere, else none. False when some had no room.
+    /// Completes a successful read: puts the kept loans, and all of its bytes where they come from elsewhere, else none. False when some had no room.
     pub(super) fn complete(&self, bytes: &[u8]) -> bool {
         self.put_kept();
         if !bytes.is_empty() {
@@ -132,7 +132,7 @@ impl Landing for Landed {
     }
 }
 
-/// Rows are values: whoever panicked with them ends the DPU.
+/// Locks the rows. A thread that panicked with the lock ends the DPU.
 fn rows(kept: &Mutex<Vec<Row>>) -> std::sync::MutexGuard<'_, Vec<Row>> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -24,23 +24,23 @@ use std::thread::{self, JoinHandle};
 /// The longest rest: a process that waits looks whether the DPU counts its beat.
 const REST: Duration = Duration::from_millis(10);
 
-/// What the door tells the thread.
+/// An order of the door to the thread.
 pub(super) enum Order {
     /// A process came.
     Come(Box<Visitor>),
-    /// It opened a region.
+    /// A process opened a region.
     Region { asker: Asker, region: u16, at: RegionAt, done: Reply },
-    /// It closes a region; says when nothing of that is under way.
+    /// A process closes a region; `done` is told when nothing of that is under way.
     Close { asker: Asker, region: u16, done: Reply },
-    /// It registered memory by a key; says whether it could.
+    /// A process registered memory by a key; `done` is told whether it could.
     Register { asker: Asker, rkey: u32, memory: Registered, done: Reply },
     /// Its threads have a ring; says whether it is read.
     Threads { asker: Asker, submissions: Box<Submissions>, done: Reply },
-    /// What was done for requests of its threads.
+    /// Asks for the counts of requests of its threads.
     Carried { asker: Asker, done: Reply },
     /// Pages of an object are to be in static memory; says whether they will be.
     Fix { asker: Asker, object: u32, pages: Range<u64>, done: Reply },
-    /// It is gone: nothing is asked any more, and the door is told when nothing of it is under way.
+    /// A process is gone: nothing is asked any more, and the door is told when nothing of it is under way.
     Go(Asker),
 }
 
@@ -117,7 +117,7 @@ impl Lane {
         thread
     }
 
-    /// Waits until it has ended, as it does when nobody can tell it anything any more.
+    /// Waits until the thread has ended, as it does when no order can come any more.
     ///
     /// # Errors
     /// When it panicked.
@@ -150,7 +150,7 @@ fn run(ground: &Ground, domain: u32, orders: &Receiver<Order>, joined: &SyncSend
 /// A client of the rack in a domain, for the thread that calls.
 ///
 /// # Errors
-/// What keeps it from joining.
+/// The reason that it cannot join.
 pub(super) fn join(ground: &Ground, domain: u32) -> Result<(Client, Member), Error> {
     let known = api_client(&ground.config)?.call(Overview {})?.domains;
     let Some((_, name)) = known.into_iter().find(|(number, _)| *number == domain) else {
@@ -197,7 +197,7 @@ fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Resu
         lane.turn();
         lane.see_off(ground);
         slow.down();
-        // What was asked of memory nodes leaves here, and what they answered comes. The system's timers are coarser than what a link holds back.
+        // Requests to memory nodes leave here, and their answers come. The system's timers are coarser than the delays of the emulated link.
         let holds = lane.visitors.iter().any(Visitor::holds);
         let may_sleep = !holds
             && !lane.is_doubtful
@@ -213,13 +213,13 @@ fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Resu
     Ok(())
 }
 
-/// What the thread has.
+/// State of the thread.
 pub(super) struct Serving<'a> {
     pub(super) carrier: Carrier<'a>,
     /// Completes requests on threads of its own, where the DPU has more than one.
     stage: Option<Stage>,
     pub(super) visitors: Vec<Visitor>,
-    /// Those that went, and of which something is under way.
+    /// Processes that went, and of which something is under way.
     leaving: Vec<Visitor>,
     batch: u32,
     /// Something happened that happens when the host is fenced.
@@ -280,7 +280,7 @@ impl<'a> Serving<'a> {
                 Ok(Order::Go(asker)) => {
                     let at = self.visitors.iter().position(|visitor| visitor.asker() == asker);
                     let visitor = at.map(|at| self.visitors.swap_remove(at));
-                    // It went without waiting for what it had asked for.
+                    // The process went without waiting for its requests.
                     self.is_doubtful |= visitor.as_ref().is_some_and(|visitor| !visitor.is_idle());
                     self.leaving.extend(visitor);
                 }
@@ -333,12 +333,12 @@ impl<'a> Serving<'a> {
         took
     }
 
-    /// The thread may sleep, and the stage wakes it when somebody waits for what that completes.
+    /// True when the thread may sleep, and the stage wakes it when a request waits for what that completes.
     fn sleeps_without_stage(&mut self) -> bool {
         let Some(stage) = &self.stage else { return true };
         let awaited = !self.leaving.is_empty() || self.visitors.iter().any(Visitor::awaits_stage);
         stage.await_it(awaited);
-        // What was completed before the stage knew that.
+        // Completed requests before the stage knew that.
         !awaited || !self.take_completed()
     }
 

@@ -35,7 +35,7 @@ use farmem_link::OpenError;
 use farmem_link::limits::memory_of_machine;
 use std::num::NonZeroU32;
 
-/// What a rack's description says of its DPUs, as the DPU has it. The description was checked.
+/// The DPU's settings from a rack's description, which was checked.
 fn config_of(section: &DpuSection) -> Config {
     let caching = match section.caching {
         DpuCaching::Off => Caching::Off,

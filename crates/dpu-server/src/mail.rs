@@ -1,4 +1,4 @@
-//! What other threads tell the door of a DPU: it waits for none of them, and answers a process when it has heard.
+//! Notices of other threads to the door of a DPU, which waits for none of them and answers a process when it has heard.
 
 use super::clerk::Open;
 use super::words::{Carried, Said};
@@ -9,7 +9,7 @@ use farmem_prefetch::Prefetched;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-/// What a process asked, which is answered later. It asks nothing else until then.
+/// A process's request that is answered later. The process asks nothing else until then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Question {
     pub(super) guest: u32,
@@ -17,7 +17,7 @@ pub(super) struct Question {
     pub(super) number: u64,
 }
 
-/// What the door is told.
+/// A notice to the door.
 #[derive(Debug)]
 pub(super) enum Came {
     /// By the clerk: the allocation that is to be opened, or what the process is told.

@@ -3,7 +3,7 @@
 //! Key types: [`Mirrors`], what the thread that prefetches for the program knows of it; [`Wanted`], what a program asked for. It is a thread of its own since it waits for packets, as the other one does for far memory; what it
 //! hands over wakes that. A mirror that fails is said, and prefetching goes on without; when what it had handed over was parsed, its tap is given back, and the door is told that nothing is taken for it any more.
 //!
-//! What it does not do: decide who may have what mirrored; the door does.
+//! The door, and not this module, decides what may be mirrored for whom.
 
 use super::mail::Reply;
 use super::serve::told;
@@ -25,7 +25,7 @@ const TAP_BYTES: usize = 1 << 20;
 /// The longest that it waits before it looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a program asked for.
+/// A program's request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Wanted {
     pub(super) packets: MirrorConfig,
@@ -46,19 +46,19 @@ enum Phase {
     #[default]
     Begins,
     Copies,
-    /// It copies no more, or never did.
+    /// The mirror copies no more, or never did.
     Over,
 }
 
 #[derive(Debug, Default)]
 struct State {
     phase: Phase,
-    /// It is to end.
+    /// The mirror is to end.
     stops: bool,
     stats: MirrorStats,
 }
 
-/// What both threads know.
+/// State that both threads share.
 type Shared = Arc<Mutex<State>>;
 
 fn with<R>(state: &Shared, does: impl FnOnce(&mut State) -> R) -> R {
@@ -72,7 +72,7 @@ struct Mirroring {
     wanted: Wanted,
     state: Shared,
     thread: JoinHandle<()>,
-    /// Who is told that it is over.
+    /// The reply that tells of its end.
     reply: Reply,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Mirrors {
     guest: u32,
     slowdown: f64,
     now: Option<Mirroring>,
-    /// What those saw that have ended.
+    /// Counts of mirrors that have ended.
     before: MirrorStats,
 }
 
@@ -101,10 +101,10 @@ impl Mirrors {
 
     /// Begins one, by a thread that answers when packets are copied, or why they are not.
     pub(super) fn begin(&mut self, watch: &mut Watch, wanted: Wanted, reply: Reply) {
-        // What one that is over is promised goes to this one, and is told with its answer.
+        // The budget of an ended mirror goes to this one, and is told with its answer.
         let _over = self.take_over();
         if let Some(now) = &self.now {
-            // Who was not told in time asks again.
+            // A program that was not told in time asks again.
             let is_here = now.wanted == wanted && with(&now.state, |state| state.phase == Phase::Copies);
             let said = if is_here { Said::Done {} } else { one_at_a_time() };
             return reply.say_mirrors(said, now.wanted.bytes());
@@ -133,7 +133,7 @@ impl Mirrors {
             && let Some(Mirroring { reply, .. }) = self.take_over()
         {
             watch.alone();
-            // Who was answered hears nothing of it; who was not, since its thread panicked, does.
+            // A program that was answered hears nothing of the end; one that was not, since its thread panicked, does.
             let message = "the thread of this mirror has ended";
             reply.say_mirrors(refusal(ErrorCode::Unavailable, message, "ask for the mirror again"), 0);
         }
@@ -146,7 +146,7 @@ impl Mirrors {
         Some(over)
     }
 
-    /// What all of them saw.
+    /// Counts of all mirrors.
     pub(super) fn seen(&self) -> MirrorStats {
         let now = self.now.as_ref().map(|now| with(&now.state, |state| state.stats));
         self.before.and(now.unwrap_or_default())
@@ -168,7 +168,7 @@ fn one_at_a_time() -> Said {
     refusal(ErrorCode::Conflict, message, "one mirror at a time: come again by another socket for another")
 }
 
-/// What the thread is to do.
+/// The thread's task.
 struct Job {
     wanted: Wanted,
     tap: Tap,
@@ -185,7 +185,7 @@ impl Job {
             Ok(mirror) => mirror,
             Err(error) => {
                 let refused = told(error.into());
-                // Both at once: who is refused may ask again, and whoever sees that it is over says nothing before.
+                // Both at once: a refused program may ask again, and a thread that sees the end says nothing before.
                 return with(&state, |state| {
                     state.phase = Phase::Over;
                     reply.say_mirrors(refused, 0);
@@ -194,7 +194,7 @@ impl Job {
         };
         with(&state, |state| state.phase = Phase::Copies);
         reply.say_mirrors(Said::Done {}, wanted.bytes());
-        // What a panic leaves half done is this thread's own.
+        // State that a panic leaves half done is this thread's own.
         let ended = catch_unwind(AssertUnwindSafe(|| attend(&mut mirror, &state, slowdown)));
         let (why, failed) = match ended {
             Ok(Ok(())) => return,
@@ -202,7 +202,7 @@ impl Job {
             Err(_) => ("its thread panicked".into(), 1),
         };
         let stats = mirror.stats().and(MirrorStats { failed, ..MirrorStats::default() });
-        // Its ring is given back before another one is opened, or promised to somebody.
+        // The ring is given back before another one is opened or promised.
         drop(mirror);
         with(&state, |state| (state.phase, state.stats) = (Phase::Over, stats));
         let MirrorConfig { interface, server, .. } = packets;

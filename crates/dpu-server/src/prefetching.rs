@@ -4,7 +4,7 @@
 //! ([`Driver`]), with a client of its own in the program's domain. What the program says is copied out, checked, and bounded; a program that says nonsense is sent away, and no other
 //! one notices: nothing is shared.
 //!
-//! What it does not do: run parsers or structures that did not come with the DPU.
+//! Parsers and structures that did not come with the DPU are not run.
 
 use super::lane::{Member, join};
 use super::mail::{Came, Mail, Question, Reply};
@@ -38,10 +38,10 @@ const DOUBT: Duration = Duration::from_millis(500);
 pub type AnyLookUp = Box<dyn LookUp + Send>;
 
 /// Makes a structure of the form that a program says, for the client that looks keys up in it: every value is checked, and an error names the one that cannot be. The structures stand beside this
-/// crate, so whoever starts a DPU says which there are.
+/// crate, so the process that starts a DPU says which there are.
 pub type MakeLookUp = fn(&serde_json::Value, &mut Client) -> Result<AnyLookUp, Error>;
 
-/// What a program has handed over so far.
+/// Memory that a program has handed over so far.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     pub(super) tap: Option<Submissions>,
@@ -71,7 +71,7 @@ impl Parts {
     }
 }
 
-/// What the thread is to do.
+/// The thread's task.
 pub(super) struct Job {
     pub(super) ground: Ground,
     pub(super) domain: u32,
@@ -81,14 +81,14 @@ pub(super) struct Job {
     pub(super) config: Config,
     pub(super) keys: usize,
     pub(super) through: Change,
-    /// Who is told when it has begun, or cannot.
+    /// The mail that is told when it has begun, or cannot.
     pub(super) mail: Mail,
     pub(super) question: Question,
     /// Says that the program is to be sent away.
     pub(super) gone: Arc<AtomicBool>,
 }
 
-/// What the door asks of the thread.
+/// A request of the door to the thread.
 pub(super) enum Order {
     /// To say what it did.
     Tell,

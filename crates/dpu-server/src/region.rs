@@ -21,12 +21,12 @@ struct Open {
     /// Which allocation it is: its addresses may be another's later.
     id: u64,
     writes: bool,
-    /// Who has it open, once for each region.
+    /// Processes that have it open, once for each region.
     by: Vec<Asker>,
 }
 
 impl Open {
-    /// Somebody has it open; else nothing of it is cached any more.
+    /// True while a process has it open; otherwise nothing of it is cached any more.
     fn is_still(&self, memory: &Memory) -> bool {
         if self.by.is_empty() {
             memory.close(self.object);
@@ -39,7 +39,7 @@ impl Objects {
     /// A process opens an allocation as a region; answers the object's number.
     ///
     /// # Errors
-    /// What the process is told: another writes it, or it wants to write what others have open; or that those who are leaving must be waited for.
+    /// The refusal for the process: another writes it, or it wants to write what others have open; or leaving processes must be waited for.
     pub(super) fn open(
         &mut self,
         memory: &Memory,

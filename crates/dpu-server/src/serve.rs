@@ -1,6 +1,6 @@
 //! The DPU as a process: the way of its machine's processes to far memory (SODA III).
 //!
-//! Key call: [`serve`]. The calling thread is the *door*: processes come to its socket, say in which domain they ask, and open regions. It waits for nobody: what the
+//! Key call: [`serve`]. The calling thread is the *door*: processes come to its socket, say in which domain they ask, and open regions. The door waits for no other thread: the
 //! control plane is asked the *clerk* asks, and what a domain's thread does is answered when it says so. For each domain there is a
 //! thread with a client of its own, so a host of the rack: it takes requests from the rings of its processes, a batch at a time, and answers. What is cached is shared
 //! by all of them ([`Memory`]).
@@ -46,7 +46,7 @@ use std::time::Duration;
 
 /// Processes that a DPU serves at once.
 const GUESTS_MAX: usize = 256;
-/// Processes that came and did not yet say who they are.
+/// Processes that came and did not yet say hello.
 const STRANGERS_MAX: usize = 32;
 /// Regions of a process.
 const REGIONS_MAX: usize = 1024;
@@ -57,12 +57,12 @@ const JOINING: Duration = Duration::from_millis(2);
 /// The longest the door waits before it looks whether it is to stop, or to send a process away.
 const DOOR: Duration = Duration::from_millis(50);
 
-/// What door and threads share.
+/// State that door and threads share.
 #[derive(Clone)]
 pub(super) struct Ground {
     pub(super) config: RackConfig,
     pub(super) section: DpuSection,
-    /// What its processes show to be of its rack.
+    /// The mark by which processes show that they belong to its rack.
     pub(super) mark: String,
     pub(super) memory: Arc<Memory>,
     /// Where the link to processes is not as it is.
@@ -86,15 +86,15 @@ struct Guest {
     /// Bytes of its memory that this DPU may fill.
     fills: u64,
     gone: Arc<AtomicBool>,
-    /// What it has handed over to be prefetched for.
+    /// Memory that it has handed over to be prefetched for.
     parts: Parts,
     /// Bytes that this DPU may fill to prefetch for it: of those, and of its own memory. None once they are given back.
     ahead: u64,
-    /// What this DPU may fill to mirror packets for it.
+    /// Bytes that this DPU may fill to mirror packets for it.
     mirror: Promise,
     /// The thread that prefetches.
     prefetching: Option<Prefetching>,
-    /// What it waits for.
+    /// The request that it waits for.
     asked: Option<Asked>,
     /// Questions that were answered later.
     questions: u64,
@@ -104,11 +104,11 @@ struct Guest {
 struct Asked {
     number: u64,
     since: Instant,
-    /// What is said when the thread of the domain cannot.
+    /// The refusal when the thread of the domain cannot.
     refused: Said,
-    /// The region that it closes, and its object.
+    /// The region that is being closed, and its object.
     closes: Option<(u16, u32)>,
-    /// It is to be prefetched for.
+    /// Prefetching is to begin.
     begins: bool,
 }
 
@@ -117,9 +117,9 @@ struct Asked {
 struct Leaving {
     asker: Asker,
     domain: u32,
-    /// It hears there, if it is there, that the DPU is done with it.
+    /// The socket on which it hears, if it is there, that the DPU is done with it.
     talk: Talk,
-    /// It was told.
+    /// The farewell was said.
     is_told: bool,
 }
 
@@ -175,7 +175,7 @@ pub fn serve_with<'a>(
     crate::check_dpu(settings)?;
     let seed = os_seed().map_err(|source| Error::System { what: "no random numbers".into(), source })?;
     let mut api = api_client(config)?;
-    // Whoever cannot reach the rack learns it here, and not when the first process comes.
+    // A DPU that cannot reach the rack fails here, and not when the first process comes.
     drop(api.call(Overview {})?);
     let system = |what: &str| {
         let what = what.to_owned();
@@ -233,14 +233,14 @@ struct Door {
     errands: Sender<Errand>,
     mail: Mail,
     came: Receiver<(Question, Came)>,
-    /// What it does for hosts that write, until nothing of it is under way.
+    /// Hosts that write, for which it acts until nothing of that is under way.
     acting: BTreeMap<Asker, ActFor>,
     lanes: Vec<Lane>,
     joining: Vec<(Joining, Vec<Caller>)>,
     strangers: Vec<Talk>,
     guests: BTreeMap<u32, Guest>,
     leaving: Vec<Leaving>,
-    /// Threads of domains of which nobody is here any more, until they have ended.
+    /// Threads of domains that no process uses any more, until they have ended.
     ending: Vec<JoinHandle<()>>,
     objects: Objects,
     next: u32,
@@ -289,7 +289,7 @@ impl Door {
                     }
                 }
             }
-            // Those that came first and said nothing make room: whoever comes says so at once.
+            // The oldest silent connections make room: a process that comes says hello at once.
             let many = self.strangers.len().saturating_sub(STRANGERS_MAX);
             self.strangers.drain(..many);
         }
@@ -306,7 +306,7 @@ impl Door {
         self.guests.keys().copied().collect::<Vec<_>>().into_iter().for_each(|number| self.leave(number));
         self.leaving.iter_mut().for_each(|leaving| leaving.farewell(false));
         if self.has_panicked {
-            // It has said so. What is cached may be anything now: processes go on without this DPU.
+            // The thread has printed its panic. Cached bytes may be anything now: processes go on without this DPU.
             let source = std::io::Error::other("a thread of this DPU panicked");
             return Err(Error::System { what: "it ends, and its processes go on without it".into(), source });
         }
@@ -330,7 +330,7 @@ impl Door {
         self.rest();
     }
 
-    /// Threads of domains of which nobody has been here for a lease end, and their hosts leave the rack.
+    /// Ends threads of domains that no process has used for a lease; their hosts leave the rack.
     fn rest(&mut self) {
         let now = self.clock.now();
         let used: BTreeSet<u32> = self.guests.values().map(|guest| guest.domain).collect();
@@ -369,7 +369,7 @@ impl Door {
         }
     }
 
-    /// What those had open is closed of whom nothing is under way, and who have closed their sockets.
+    /// Closes the regions of processes that have closed their sockets and of which nothing is under way.
     fn close_gone(&mut self) {
         for gone in self.leaving.extract_if(.., |leaving| leaving.is_gone()) {
             self.objects.close(&self.ground.memory, gone.asker);
@@ -399,7 +399,7 @@ impl Door {
         let _told = lane.is_some_and(|lane| lane.tell(Order::Go(asker)));
     }
 
-    /// A process says who it is.
+    /// Takes a process's hello.
     fn greet(&mut self, talk: Talk) {
         let (said, file) = match words::hear(&talk) {
             Ok(Some(said)) => said,
@@ -518,7 +518,7 @@ impl Door {
         }
         let file = file.ok_or_else(|| refusal(ErrorCode::BadRequest, "hello comes without memory", SAME))?;
         self.may_fill(size.bytes())?;
-        // Those that wait to come in have a number each, later.
+        // Processes that wait to come in have a number each, later.
         if self.next >= u32::MAX - u32::try_from(GUESTS_MAX).expect("a few") {
             let message = "this DPU has served 2^32 processes";
             return Err(refusal(ErrorCode::TableFull, message, "start it again"));
@@ -557,7 +557,7 @@ impl Door {
     }
 }
 
-/// What a process of another version does.
+/// Remedy for a process of another version.
 const SAME: &str = "use one version of farmem for the DPU and its processes";
 const OWN_SOCKET: &str =
     "give the DPU of each rack of this machine a path of its own: `socket = \"PATH\"` in [dpu] of rack.toml";
@@ -573,7 +573,7 @@ fn busy() -> Said {
     refusal(ErrorCode::Unavailable, message, "try again")
 }
 
-/// What a process is told of what kept the DPU from something.
+/// The refusal for a process when the DPU met this error.
 pub(super) fn told(error: Error) -> Said {
     match error {
         Error::Refused(error) => Said::Refused(error),

@@ -8,12 +8,12 @@ use farmem_machine::{Duration, Instant};
 pub(super) struct Slow {
     clock: Clock,
     factor: f64,
-    /// What the thread had had when it was slowed down last.
+    /// CPU time of the thread when it was slowed down last.
     had: Duration,
 }
 
 impl Slow {
-    /// Of the thread that calls.
+    /// A governor of the calling thread.
     pub(super) fn new(factor: f64) -> Self {
         Self { clock: Clock::start(), factor, had: cpu_time_of_thread() }
     }
@@ -56,7 +56,7 @@ mod tests {
         let mut slow = Slow { clock: Clock::start(), factor, had: Duration::ZERO };
         [(); 3].map(|()| {
             cpu.set(cpu.get() + work);
-            // It slept, and others had the CPU: that is no work of its.
+            // The thread slept, and others had the CPU: that is no work of its.
             time.set(time.get() + 10 * work);
             let before = cpu.get();
             let now = || {

@@ -62,8 +62,8 @@ fn bench(carrier: &mut Carrier<'_>) -> Bench {
 /// Its regions are objects of their own: none of another process.
 fn bench_of(carrier: &mut Carrier<'_>, asker: Asker, size: PairSize) -> Bench {
     let file = make_pair(size).unwrap();
-    let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 2, 1)) };
-    let process = ProcessEnd::of(&file, size, OutsideWaker::open(&nobody).unwrap()).unwrap();
+    let no_listener = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 2, 1)) };
+    let process = ProcessEnd::of(&file, size, OutsideWaker::open(&no_listener).unwrap()).unwrap();
     let gone: Arc<AtomicBool> = Arc::default();
     let mut visitor = Visitor::new(asker, Requests::of(&file, size).unwrap(), Arc::clone(&gone), USUAL);
     for (region, writer) in [(1, Some(asker)), (2, None)] {
@@ -100,7 +100,7 @@ impl Bench {
         self.process.publish();
     }
 
-    /// What the DPU said.
+    /// Answers of the DPU.
     fn answers(&mut self) -> Vec<(Span, bool, Ended, Vec<u8>)> {
         let mut answers = Vec::new();
         let mut buf = vec![0; 1 << 16];
@@ -178,7 +178,7 @@ fn what_a_process_asks_for_it_gets() {
     });
 }
 
-/// What leaves a region or a page, is in no region, writes what is open for reading, or wants its bytes beyond what was registered, is refused one by one; the
+/// A request that leaves a region or a page, is in no region, writes what is open for reading, or wants its bytes beyond what was registered, is refused by itself; the
 /// process may go on.
 #[test]
 fn what_a_process_may_not_ask_for_is_refused() {
@@ -254,7 +254,7 @@ fn pages_go_from_and_to_registered_memory() {
 }
 
 /// Two threads complete what a third receives: pages come to registered memory and behind the rings, from far memory and from the cache, each is answered once, and what has no room there is refused. A region
-/// is closed when they have completed what is under way, and whoever ends the stage finds all of it done.
+/// is closed when they have completed what is under way, and after the end of the stage all of it is done.
 #[test]
 fn requests_are_completed_by_other_threads() {
     with_bench(|bench, carrier| {
@@ -467,8 +467,8 @@ const RING: usize = 1 << 13;
 fn with_threads(story: impl FnOnce(&mut Bench, &mut Carrier<'_>, &SubmissionSender)) {
     with_bench(|bench, carrier| {
         let file = make_submissions(RING).unwrap();
-        let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 2, 1)) };
-        let sender = SubmissionSender::of(&file, RING, OutsideWaker::open(&nobody).unwrap()).unwrap();
+        let no_listener = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 2, 1)) };
+        let sender = SubmissionSender::of(&file, RING, OutsideWaker::open(&no_listener).unwrap()).unwrap();
         assert!(bench.visitor.hear_threads(Submissions::of(&file, RING).unwrap()));
         assert!(!bench.visitor.hear_threads(Submissions::of(&file, RING).unwrap()), "one is enough");
         story(bench, carrier, &sender);
@@ -486,7 +486,7 @@ fn place(region: u16, offset: u32, size: u32) -> pd3::Place {
     pd3::Place { region, offset, size }
 }
 
-/// What threads ask for comes to the places that they kept: what was written is read, whatever is not in a page of an open region is refused, and so is a prefetch (PROTOCOL 18.24 to 18.26).
+/// Answers for threads come to the places that they kept: written bytes are read, a request outside of a page of an open region is refused, and so is a prefetch (PROTOCOL 18.24 to 18.26).
 #[test]
 fn threads_get_answers_where_they_kept_room() {
     with_threads(|bench, carrier, sender| {
@@ -519,7 +519,7 @@ fn threads_get_answers_where_they_kept_room() {
             let failed = Head::Failed { id: id(n), why: Ended::Refused };
             assert_eq!(head(bench, usize::from(n) * 1024), Some(failed), "request {n}");
         }
-        // The bytes of each are moved once, also of the write that was refused by who decides on regions.
+        // The bytes of each are moved once, also of the write that was refused because of its region.
         assert_eq!(bench.visitor.carried(), Carried { requests: 9, moves: 4, ..Carried::NOTHING });
         assert!(bench.visitor.is_idle() && !bench.gone.load(Ordering::Acquire));
     });

@@ -20,7 +20,7 @@ const FRONT_LEN: usize = AT_LEN + Request::LEN;
 /// The mark that an answer is there.
 const THERE: u8 = 1;
 
-/// What a thread asked for.
+/// A thread's pending request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     at: u64,
@@ -45,13 +45,13 @@ impl Asked {
 #[derive(Debug)]
 pub(super) struct Threads {
     pub(super) submissions: Submissions,
-    /// What is under way, by the carrier's tickets.
+    /// Requests under way, by the carrier's tickets.
     pub(super) pending: BTreeMap<u64, Asked>,
-    /// What was done for them.
+    /// Counts for the threads' requests.
     pub(super) carried: Carried,
 }
 
-/// What a record asks of the carrier.
+/// The request in a record.
 pub(super) enum Wanted {
     Read {
         page: PageId,
@@ -64,7 +64,7 @@ pub(super) enum Wanted {
         offset: usize,
         asked: Asked,
     },
-    /// It was refused, and that was answered.
+    /// The record was refused, and that was answered.
     Nothing,
 }
 
@@ -93,7 +93,7 @@ impl Threads {
         self.pending.values().any(|asked| asked.region == region)
     }
 
-    /// What a record asks for. What cannot be done is answered at once.
+    /// Takes the next request. A request that cannot be carried out is answered at once.
     pub(super) fn take(
         &mut self,
         record: Submitted,
@@ -169,7 +169,7 @@ fn page_of(place: Place, regions: &BTreeMap<u16, RegionAt>, page_len: u64) -> Op
     fits.then(|| (place, PageId { object: open.object, page: first / page_len }, open.granted))
 }
 
-/// What stands in the place of an answer, once it is there.
+/// The head of an answer, once it is there.
 pub(super) fn head_of(word: u64) -> Option<Result<Head, farmem_wire::WireError>> {
     let [a, b, c, d, e, f, there, _] = word.to_le_bytes();
     (there == THERE).then(|| Head::parse([a, b, c, d, e, f]))

@@ -61,7 +61,7 @@ pub(super) struct Visitor {
     answering: Arc<Mutex<Answering>>,
     pub(super) regions: BTreeMap<u16, RegionAt>,
     registered: BTreeMap<u32, Arc<Registered>>,
-    /// What it waits for, by the carrier's tickets.
+    /// Its pending requests, by the carrier's tickets.
     pending: BTreeMap<u64, Pending>,
     /// Bytes of these.
     bytes: usize,
@@ -72,16 +72,16 @@ pub(super) struct Visitor {
     said: VecDeque<(Instant, Vec<u8>)>,
     /// Bytes of the records on the link.
     kept: usize,
-    /// Regions that it closes, and who is told when nothing of them is under way.
+    /// Regions that it closes, and the reply for when nothing of them is under way.
     closing: Vec<(u16, Reply)>,
     /// Regions of which a write has failed: far memory may carry it out later.
     unsure: BTreeSet<u16>,
-    /// What its threads ask for through a ring of theirs.
+    /// Requests of its threads, through a ring of theirs.
     threads: Option<Threads>,
-    /// What was done for requests of its ring.
+    /// Counts for requests of its ring.
     carried: Carried,
     terms: Terms,
-    /// It wrote nonsense, and is to be sent away.
+    /// Set when it wrote invalid data, and is to be sent away.
     gone: Arc<AtomicBool>,
     buf: Vec<u8>,
 }
@@ -92,7 +92,7 @@ struct Pending {
     span: Span,
     /// Where a read's bytes go; `None` of a write.
     dest: Option<Dest>,
-    /// Of a read that is answered by WRITE: its place, where there is one. What far memory answers goes there from the very packets.
+    /// For a read that is answered by WRITE: its place, where there is one. Far memory's answer goes there from the very packets.
     landed: Option<Arc<Landed>>,
     /// Times that its bytes were moved or copied when it was taken.
     taken: Carried,
@@ -137,7 +137,7 @@ impl Visitor {
         self.asker
     }
 
-    /// It registers memory by a key; false when that key is taken, or there are too many.
+    /// Registers memory of the process by a key; false when that key is taken, or there are too many.
     pub(super) fn register(&mut self, rkey: u32, memory: Registered) -> bool {
         let fits =
             rkey > SHARED && self.registered.len() < REGISTERED_MAX && !self.registered.contains_key(&rkey);
@@ -156,14 +156,14 @@ impl Visitor {
         may
     }
 
-    /// What was done for its requests, those of its threads included.
+    /// Counts for its requests, those of its threads included.
     pub(super) fn carried(&self) -> Carried {
         let of_threads = self.threads.as_ref().map_or(Carried::NOTHING, |threads| threads.carried);
         let calls = self.registered.values().map(|memory| memory.calls()).sum();
         Carried { calls, ..self.carried.and(of_threads) }
     }
 
-    /// It closes a region: nothing more is taken that is asked of it, and `done` is said when nothing of it is under way; of one with a write that may be carried out
+    /// Closes a region of the process: nothing more is taken that is asked of it, and `done` is told when nothing of it is under way; of one with a write that may be carried out
     /// later, that it cannot be closed.
     pub(super) fn close(&mut self, region: u16, done: Reply) {
         self.regions.remove(&region);
@@ -218,7 +218,7 @@ impl Visitor {
         self.pending.contains_key(&ticket) || self.threads.as_ref().is_some_and(of_threads)
     }
 
-    /// It is to be sent away.
+    /// Has the process sent away.
     pub(super) fn send_away(&self) {
         self.gone.store(true, Ordering::Release);
     }
@@ -332,7 +332,7 @@ impl Visitor {
         }
     }
 
-    /// What was on the link and has arrived by now.
+    /// Takes requests that were on the emulated link and have arrived by now.
     fn arrive(&mut self, carrier: &mut Carrier<'_>) {
         if !self.holds() {
             return;
@@ -426,7 +426,7 @@ impl Visitor {
         self.close_idle();
     }
 
-    /// It waits for the stage before it goes on, or goes.
+    /// True while it waits for the stage before it goes on, or goes.
     pub(super) fn awaits_stage(&self) -> bool {
         self.passed.0 > 0
             && (self.terms.blocking || !self.closing.is_empty() || !self.has_room() || self.is_gone())
@@ -494,7 +494,7 @@ impl Visitor {
             if is_send {
                 return self.say(due, Answer { span, write, ended: how, data: bytes });
             }
-            // What it registered has no such bytes, or it registered none.
+            // Its registered memory has no such bytes, or it registered none.
             let is_put = landed.is_some_and(|landed| landed.complete(bytes));
             let ended = if is_put { how } else { Ended::Refused };
             self.say(due, Answer { span, write, ended, data: &[] });
@@ -544,7 +544,7 @@ impl Visitor {
     }
 }
 
-/// What the process is told of how a request ended.
+/// How a request ended, as the process is told.
 fn how_ended(ended: &AskEnded) -> Ended {
     match &ended.result {
         Ok(()) => Ended::Done,

@@ -1,4 +1,4 @@
-//! What a process and its DPU say to each other over their socket, one message of JSON at a time (PROTOCOL 17.4): who comes, which regions are open, what is cached
+//! Messages between a process and its DPU over their socket, one of JSON at a time (PROTOCOL 17.4): which process comes, which regions are open, what is cached
 //! statically, what was done. Requests of pages go through the rings ([`farmem_wire::soda`]).
 
 use crate::at_dpu::{PrefetchHow, PrefetchedSaid};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// What a process asks of its DPU. Each is answered by one [`Said`].
+/// A request of a process. Each is answered by one [`Said`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Ask {
@@ -32,7 +32,7 @@ pub enum Ask {
         host: u16,
         /// How often that host started.
         generation: u16,
-        /// Of the memory.
+        /// Size of the memory.
         size: PairSize,
     },
     /// An allocation is a region from now on, until the process goes.
@@ -41,7 +41,7 @@ pub enum Ask {
         region: u16,
         /// The allocation's first byte.
         base: u64,
-        /// The process writes it: nobody else has it open then.
+        /// The process writes it: no other has it open then.
         write: bool,
     },
     /// A region is closed; answered when nothing of it is under way.
@@ -80,24 +80,24 @@ pub enum Ask {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         part: Option<(u64, u64)>,
     },
-    /// What the process's clients send comes through this ring: its memory as a file beside it (PROTOCOL 19.15). Once.
+    /// A ring of bytes that the process's clients send: its memory as a file beside it (PROTOCOL 19.15). Once.
     Tap {
         /// Bytes of the ring's data.
         bytes: usize,
     },
-    /// What the process does with its items comes through this one, likewise.
+    /// A ring of reports of what the process does with its items, likewise.
     Beside {
         /// Bytes of the ring's data.
         bytes: usize,
     },
     /// Items are put into this zone, likewise (PROTOCOL 18.8).
     Zone {
-        /// Of the zone.
+        /// Size of the zone.
         size: ZoneSize,
     },
     /// The DPU is to prefetch for the process, whose tap, `Beside` and zone it has; answered when its client has joined the rack.
     Prefetch {
-        /// From this structure, in the form that whoever started the DPU knows.
+        /// The structure, in the form that the process which started the DPU knows.
         structure: serde_json::Value,
         /// In this way.
         how: PrefetchHow,
@@ -108,18 +108,18 @@ pub enum Ask {
     Mirror {
         /// Which packets.
         packets: MirrorConfig,
-        /// What reads them.
+        /// The parser that reads them.
         parser: Known,
     },
-    /// What it prefetched for the process.
+    /// Asks for counts of prefetching for the process.
     Prefetched {},
-    /// What the DPU did so far, for all its processes.
+    /// Asks for counts of the DPU, for all its processes.
     Stats {},
-    /// What the DPU did for requests of this process.
+    /// Asks for counts of requests of this process.
     Carried {},
 }
 
-/// What a DPU did for requests of a process: those of its windows (SODA IV-B), and those of the memory API (PD3 6.1).
+/// Counts of a DPU for requests of a process: those of its windows (SODA IV-B), and those of the memory API (PD3 6.1).
 ///
 /// Hardware moves the bytes of a request once between the host's memory and the DPU's (by DMA) and once between that and the wire (by RDMA); here the DPU's CPU does the first, straight between the host's
 /// memory and the buffers that its link receives in or sends from, and the system the second. Whatever else moves them is a copy.
@@ -153,23 +153,23 @@ impl Carried {
     }
 }
 
-/// What is prefetched of a region: hints of a program, as by `madvise`.
+/// A prefetch policy for a region: hints of a program, as by `madvise`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Foresight {
-    /// What there is evidence for: neighbours of pages used lately, sequences, strides ([`farmem_dpu::Evidence`]).
+    /// By evidence: neighbours of pages used lately, sequences, strides ([`farmem_dpu::Evidence`]).
     #[default]
     Evidence,
     /// The entry of each page that is asked for (SODA IV-C; [`farmem_dpu::Neighbours`]).
     Neighbours,
-    /// What the majority of distances between pages leads to ([`farmem_dpu::Leap`]).
+    /// Along the majority of distances between pages ([`farmem_dpu::Leap`]).
     Majority,
     /// Nothing: pages are used once, or here and there.
     Nothing,
 }
 
 impl Foresight {
-    /// What it is for what a program said something of; `None` where that is what is to be here, or to go: the DPU does not decide that.
+    /// The policy for a part that the program gave this advice about; `None` for advice about what is to be here, or to go, which the DPU does not decide.
     pub const fn by_advice(self, advice: Advice) -> Option<Self> {
         match advice {
             Advice::Normal => Some(self),
@@ -190,7 +190,7 @@ impl Foresight {
     }
 }
 
-/// What the DPU answers.
+/// An answer of the DPU.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Said {
@@ -216,16 +216,16 @@ pub enum Said {
     },
     /// Done.
     Done {},
-    /// It prefetches from now on.
+    /// Prefetching begins.
     Prefetches {
         /// Where the thread is woken that reads the process's rings.
         wake: WakeAt,
     },
-    /// What it prefetched.
+    /// Counts of prefetching.
     Prefetched(Box<PrefetchedSaid>),
-    /// What was done.
+    /// Counts of the DPU.
     Stats(StatsSaid),
-    /// What was done for requests of the process.
+    /// Counts for requests of the process.
     Carried(Carried),
     /// Not done.
     Refused(ApiError),
@@ -297,7 +297,7 @@ pub fn say<T: Serialize>(talk: &Talk, what: &T, file: Option<BorrowedFd<'_>>) ->
     talk.say(&serde_json::to_vec(what)?, file)
 }
 
-/// What the other end says next, and the file beside it; `None` when it is gone.
+/// Receives the other end's next message, and the file beside it; `None` when it is gone.
 ///
 /// # Errors
 /// When it says nothing in time, or nothing that makes sense.
@@ -343,7 +343,7 @@ pub fn come_in(
     Ok((talk, said))
 }
 
-/// What the DPU answers next.
+/// Receives the DPU's next answer.
 ///
 /// # Errors
 /// As [`ask`].

@@ -1,4 +1,4 @@
-//! What the C library's allocator keeps of memory that a program has freed.
+//! Limits on the memory that the C library's allocator keeps after a program has freed it.
 //!
 //! Key call: [`give_back_large`]. By itself glibc gives a large block back to the system when it is freed, and then takes the next one of that length from its heap, up to 32 MiB, and keeps as much as
 //! twice that free at the heap's end (`M_MMAP_THRESHOLD` is dynamic). That is fast, and no way to hold resident memory to a limit. It does not touch other allocators, nor what C libraries of

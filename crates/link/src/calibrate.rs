@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes that are touched between two looks at the clock.
 const CHUNK: usize = 16 << 20;
 
-/// What was found out.
+/// Measured speed of this machine's memory and engine.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Calibrated {
     /// The best [`Budget::burst`](farmem_memnode::Budget::burst).

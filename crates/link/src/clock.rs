@@ -1,6 +1,6 @@
 //! The one clock: monotonic time as the [`Instant`] that roles are given.
 //!
-//! It is the system's CLOCK_BOOTTIME, which runs on while the machine is suspended, where CLOCK_MONOTONIC stands still: a host that was suspended
+//! The clock is the system's CLOCK_BOOTTIME, which runs on while the machine is suspended, where CLOCK_MONOTONIC stands still: a host that was suspended
 //! must not believe that its lease still runs (PROTOCOL 12.35), and a control plane that was is right to take leases for ended of which it heard nothing.
 //! All roles have this one. To those without leases a suspend is what a long stop of their process has always been: timers that are due at once, of
 //! which each repeats once and is then set anew. No clock of a virtual machine sees that the machine itself was stopped from outside.
@@ -74,7 +74,7 @@ mod tests {
         }
     }
 
-    /// It is the clock that runs while the machine is suspended: between two looks at that one, it says what lies between them.
+    /// The clock includes time spent suspended: its reading lies between two readings of CLOCK_BOOTTIME.
     #[test]
     fn it_runs_while_the_machine_is_suspended() {
         let clock = Clock::start();

@@ -1,4 +1,4 @@
-//! What this machine can and cannot do for farmem, and the remedy for each: the probes behind `farmem doctor`.
+//! Probes behind `farmem doctor`: what this machine supports, and the remedy for each thing that it does not.
 //!
 //! A probe looks; it changes nothing that outlives it. A machine that lacks something, or hides it, gives a finding, never an error.
 
@@ -15,22 +15,22 @@ pub use links::{available_memory, is_refused, path_mtu};
 pub enum Support {
     /// As farmem wants it.
     Ok,
-    /// It works, slower or with limits that `detail` names.
+    /// Works, slower or with limits that `detail` names.
     Degraded,
-    /// What needs it does not work here.
+    /// Does not work here.
     Missing,
 }
 
-/// What a probe found.
+/// The result of one probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// What was looked at.
+    /// Name of the thing probed.
     pub name: String,
     /// How well it works.
     pub state: Support,
-    /// What was seen.
+    /// Observation that led to `state`.
     pub detail: String,
-    /// What to do about it; empty when all is well or nothing can be done.
+    /// Advice; empty when all is well or nothing can be done.
     pub remedy: String,
 }
 

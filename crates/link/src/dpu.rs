@@ -1,4 +1,4 @@
-//! What carries requests and answers between a process and the DPU beside its host (SODA III, IV-B; PROTOCOL 17).
+//! Shared-memory rings between a process and the DPU beside its host (SODA III, IV-B; PROTOCOL 17).
 //!
 //! Key types: [`ProcessEnd`] at the process; [`Requests`] and [`Answers`] at the DPU. The two share one piece of memory: a ring of requests, a ring of answers, and
 //! *registered memory*, to which the DPU writes what a process asked for. What a process has elsewhere it may register

@@ -43,7 +43,7 @@ impl<M: Machine, L: Link> Driver<M, L> {
     /// frame of this turn is flushed. The role believes it was; so the driver must not be used any more.
     ///
     /// # Errors
-    /// What `each_out` failed with, or when the link no longer works.
+    /// Errors of `each_out`, or of a link that no longer works.
     pub fn try_turn(&mut self, wait: Wait, each_out: &mut EachOut<'_, M, L>) -> io::Result<usize> {
         self.link.flush()?;
         let wait = self.until_next_wake(wait);
@@ -91,7 +91,7 @@ impl<M: Machine, L: Link> Driver<M, L> {
     /// As [`Driver::submit`], for a caller that can fail; see [`Driver::try_turn`].
     ///
     /// # Errors
-    /// What `each_out` failed with.
+    /// Errors of `each_out`.
     pub fn try_submit(&mut self, input: M::In, each_out: &mut EachOut<'_, M, L>) -> io::Result<()> {
         self.machine.handle(self.clock.now(), Event::Local(input), &mut self.outbox);
         self.act(each_out)
@@ -161,7 +161,7 @@ impl<M: Machine, L: Link> Driver<M, L> {
     }
 }
 
-/// What takes the answers of a role, and may fail at it.
+/// A fallible consumer of a role's outputs.
 pub type EachOut<'a, M, L> = dyn FnMut(<M as Machine>::Out, &mut L) -> io::Result<()> + 'a;
 
 fn infallible<O, L>(each_out: &mut dyn FnMut(O, &mut L)) -> impl FnMut(O, &mut L) -> io::Result<()> {

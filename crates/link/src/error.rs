@@ -24,9 +24,9 @@ pub enum OpenError {
     /// The system does not let this user.
     #[error("no permission to {doing}; {remedy}")]
     NotPermitted {
-        /// What was tried.
+        /// The operation that was refused.
         doing: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
     /// A file that is there is not what farmem puts there.
@@ -34,7 +34,7 @@ pub enum OpenError {
     Foreign {
         /// The file or directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// A file or directory with secrets in it that others may get at.
@@ -42,7 +42,7 @@ pub enum OpenError {
     Exposed {
         /// The file or directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
         /// The command to run.
         remedy: String,
@@ -54,23 +54,23 @@ pub enum OpenError {
         setting: &'static str,
         /// Its value.
         value: String,
-        /// What it can be.
+        /// Permitted values.
         remedy: String,
     },
     /// Memory or disk ran out.
     #[error("no room to {doing}; {remedy}")]
     NoRoom {
-        /// What was tried.
+        /// The operation that ran out of room.
         doing: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
     /// Anything else the system said.
     #[error("cannot {doing}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         doing: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

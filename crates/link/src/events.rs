@@ -1,7 +1,7 @@
-//! What happens to a role, as lines with a level that people read: joins, leaves, refusals, lapses (`tracing`).
+//! Log events of roles (`tracing`): joins, leaves, refusals, lapses, each with a level.
 //!
 //! Roles say nothing themselves: their notes, and what the API answers, become events here. Where the lines go, and from which level on, is the
-//! command's to say; without it they go nowhere. Who sends to a role can have it note something without end, so lines have a bound
+//! command's to say; without it they go nowhere. A peer can make a role note something without end, so lines have a bound
 //! ([`LINES`]), and one says how many were left out.
 
 pub use tracing::Level;

@@ -60,7 +60,7 @@ impl Drop for NodeFiles {
     fn drop(&mut self) {
         self.asks = None;
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say any more.
+            // The thread has nothing to report.
             drop(thread.join());
         }
     }

@@ -1,6 +1,6 @@
 //! Anonymous memory in huge pages where the system gives them, and asking the caches for a line of it.
 //!
-//! Key type: [`HugeMemory`]: zero bytes, begun at a multiple of 2 MiB. It says where they are and gives them back; what lies in them, and who may touch it, is its
+//! Key type: [`HugeMemory`]: zero bytes, begun at a multiple of 2 MiB. The type knows the address and gives the memory back; its contents, and access to them, are the
 //! owner's affair.
 
 use procfs_core::FromRead as _;
@@ -23,13 +23,13 @@ pub enum PageSize {
 /// A mapping of zero bytes, unmapped when it is dropped. Memory is taken from the system when it is first touched.
 #[derive(Debug)]
 pub struct HugeMemory {
-    /// What mmap gave, and how much, with slack for alignment.
+    /// The mapping as mmap returned it, with slack for alignment.
     whole: NonNull<u8>,
     whole_len: usize,
     start: NonNull<u8>,
 }
 
-// SAFETY: it is only an address and a length here; who touches the bytes answers for that.
+// SAFETY: only an address and a length; the code that reads or writes the bytes answers for that.
 unsafe impl Send for HugeMemory {}
 // SAFETY: as above.
 unsafe impl Sync for HugeMemory {}

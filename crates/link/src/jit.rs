@@ -1,7 +1,7 @@
-//! What memory nodes run programs with: the interpreter at first, machine code for what is used often.
+//! Program execution at memory nodes: the interpreter at first, machine code for programs that run often.
 //!
 //! [`Compiler`] joins a node's [`Compile`] to the engine's [`Jit`]. To compile a program takes a thousand times as long as to run it once, so a
-//! node that compiled each program that it learns would stand still for whoever sends it many: a program is interpreted until it has run for
+//! node that compiled each program on arrival would stall for a client that sends it many: a program is interpreted until it has run for
 //! [`HOT`] iterations, and then compiled on a thread of its own that gets what CPU time is left. A program that cannot be compiled stays
 //! interpreted: it does the same, several times slower.
 
@@ -44,8 +44,8 @@ enum Backend {
 #[derive(Debug)]
 enum Queue {
     /// There is none: programs are compiled where they are learned.
-    Nobody,
-    /// It starts with the first program.
+    None,
+    /// The compiler thread is spawned when the first program arrives.
     NotStarted,
     Started(SyncSender<Weak<Tier>>),
 }
@@ -60,7 +60,7 @@ impl Compiler {
     /// Makes machine code of each program as soon as it is learned, for comparisons and trials that are about nothing else.
     #[must_use]
     pub fn jit_at_once() -> Self {
-        Self::machine(Queue::Nobody)
+        Self::machine(Queue::None)
     }
 
     fn machine(queue: Queue) -> Self {
@@ -89,11 +89,11 @@ impl Compile for Compiler {
             }
         };
         if let Queue::NotStarted = queue {
-            *queue = start(Arc::clone(jit)).map_or(Queue::Nobody, Queue::Started);
+            *queue = start(Arc::clone(jit)).map_or(Queue::None, Queue::Started);
         }
         let waits = match queue {
             Queue::Started(queue) => Some(queue.clone()),
-            Queue::Nobody | Queue::NotStarted => None,
+            Queue::None | Queue::NotStarted => None,
         };
         let (code, iterations) = (OnceLock::new(), AtomicU32::new(0));
         let at_once = waits.is_none();
@@ -123,7 +123,7 @@ fn start(jit: Arc<Mutex<Jit>>) -> Option<SyncSender<Weak<Tier>>> {
 
 /// Until no program is left that could come.
 fn compile_waiting(jit: &Mutex<Jit>, waiting: &Receiver<Weak<Tier>>) {
-    // Of this thread alone, on Linux. Refused, it is only less polite.
+    // Linux sets the niceness of this thread alone. A refusal only makes the thread less polite.
     let _refused = rustix::process::nice(NICE);
     for tier in waiting {
         // One that the node has forgotten meanwhile is not worth it.
@@ -314,7 +314,7 @@ mod tests {
             assert_eq!(cur_ptr, VirtAddr(n));
         }
         assert!(waiting.try_recv().is_err());
-        // With nobody who compiles, what is hot waits; when the queue is full it counts anew, and runs on.
+        // With no compiler thread, hot programs wait; when the queue is full they count anew, and run on.
         let running: Vec<Running> = (0..=WAITING_MAX).map(|_| compiler.compile(&program())).collect();
         running.iter().for_each(|running| (0..HOT).for_each(|_| step(running)));
         let counted = |running: &Running| match &running.0 {

@@ -25,7 +25,7 @@ impl AddressLimit {
         before.current?;
         let none = Rlimit { current: None, maximum: None };
         let hard = Rlimit { current: before.maximum, maximum: before.maximum };
-        // What is refused leaves the limit as it was.
+        // A refusal leaves the limit as it was.
         let _ = setrlimit(Resource::As, none).or_else(|_| setrlimit(Resource::As, hard));
         let now = getrlimit(Resource::As).current;
         Some(Self { before, now })

@@ -1,4 +1,4 @@
-//! What carries frames between ports: the seam between a role's driver and UDP sockets or shared-memory rings.
+//! The link trait: the seam between a role's driver and UDP sockets or shared-memory rings, which carry its frames.
 
 use crate::{Clock, LinkProfile, OpenError};
 use farmem_machine::{Duration, Port, Run};
@@ -20,7 +20,7 @@ pub const FRAME_MAX: usize = PageMessage::FRAME_LEN_MAX;
 /// A link is like the network it stands for: it may lose frames (a full ring or socket buffer, a peer that is gone), and
 /// counts what it loses. It seals the ICRC on the way out, and hands over only frames whose ICRC was right.
 pub trait Link {
-    /// What was queued, taken out of the link.
+    /// A batch of queued frames, taken out of the link.
     type Parcel: Parcel;
 
     /// Says where `port` is, or with `None` that it left. A port that moves is forgotten at its old address.
@@ -40,8 +40,8 @@ pub trait Link {
     /// When the link itself no longer works.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Moves what is queued into `parcel`, which is handed over first if it was not. Whoever receives it is awake at once on the caller's CPU,
-    /// and so the caller may not go on for a while: he better holds nothing then that others wait for.
+    /// Moves queued frames into `parcel`, which is handed over first if it was not. The receiver wakes at once on the caller's CPU,
+    /// and so the caller may not go on for a while. Callers should hold nothing then that others wait for.
     fn flush_into(&mut self, parcel: &mut Self::Parcel);
 
     /// Hands every frame that has arrived, up to a batch, to `each`, and answers how many. When there is none it waits as `wait`
@@ -51,7 +51,7 @@ pub trait Link {
     /// When the link itself no longer works. Bad packets are counted, not errors.
     fn receive(&mut self, wait: Wait, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize>;
 
-    /// As [`Link::receive`], and hands frames of one port that came in a row over together, where the link has them so, with who lends the memory that they lie in, where it does.
+    /// As [`Link::receive`], but hands over consecutive frames of one port together, with the lender of their memory where there is one.
     ///
     /// # Errors
     /// As [`Link::receive`].
@@ -59,7 +59,7 @@ pub trait Link {
         self.receive(wait, &mut |port, bytes| each(&Run::new(port, &[bytes])))
     }
 
-    /// What went through and what was lost since the link was opened.
+    /// Traffic and losses since the link was opened.
     fn counters(&self) -> LinkCounters;
 
     /// Something that ends a wait in [`Link::receive`] from another thread.
@@ -100,7 +100,7 @@ pub trait Link {
     }
 }
 
-/// What takes frames of one port that came in a row: at least one.
+/// A consumer of one or more consecutive frames of one port.
 pub type EachRun<'a> = dyn FnMut(&Run<'_>) + 'a;
 
 /// Frames on their way out of a [`Link`], to be handed over without it.
@@ -118,7 +118,7 @@ pub enum Wait {
     AtMost(Duration),
 }
 
-/// What a link does while it waits; chosen when it is opened.
+/// How a link waits; chosen when it is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Waiting {
     /// Sleeps in the kernel. Right whenever there are more threads than CPUs.
@@ -143,7 +143,7 @@ impl Waiting {
     }
 }
 
-/// What went through a link and what was lost, since it was opened.
+/// Traffic and losses of a link since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LinkCounters {
     /// Frames handed to the role.
@@ -154,7 +154,7 @@ pub struct LinkCounters {
     pub frames_out: u64,
     /// Their bytes, ICRC not counted.
     pub bytes_out: u64,
-    /// Of the frames handed over, those whose sender is no known port.
+    /// Frames handed over whose sender is no known port.
     pub unknown_source: u64,
     /// Received and dropped: from another source port than the one that farmem's roles send from (PROTOCOL 1.6).
     pub foreign_port: u64,

@@ -1,11 +1,11 @@
 //! A copy of the packets that clients send to a program, as an interface of this machine sees them (PD3 5.1): AF_PACKET with a ring in shared memory (TPACKET_V2) and a filter on the five-tuple.
 //!
-//! Key types: [`Mirror`]; [`Copied`], a packet of a TCP connection. The kernel copies a packet into the ring without delaying or changing it, and the mirror holds nobody up: what there is no
-//! room for is not copied and counted ([`Mirror::lost`]).
+//! Key types: [`Mirror`]; [`Copied`], a packet of a TCP connection. The kernel copies a packet into the ring without delaying or changing it. A packet that the ring has
+//! no room for is not copied, and counted ([`Mirror::lost`]).
 //!
-//! What is not for this machine is not shown: packets that a link hands to all who listen to it are left out by the filter, and connections that the machine passes on to others, as a router does, by their first packet.
+//! Packets for other machines are ignored: the filter drops those that a link hands to all listeners, and connections that this machine only forwards are recognized by their first packet.
 //!
-//! What it does not do: put connections together ([`farmem_dpu::reassembly`]), see packets that leave the machine or what TLS hides, or follow IP fragments, of which TCP has none.
+//! The mirror does not put connections together ([`farmem_dpu::reassembly`]), see packets that leave the machine or what TLS hides, or follow IP fragments, of which TCP has none.
 
 use crate::OpenError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -75,11 +75,11 @@ impl MirrorConfig {
 /// A packet of a connection, from client to program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Copied<'a> {
-    /// Who sent it.
+    /// The sender.
     pub client: SocketAddr,
     /// The number of its first byte (RFC 9293 3.1).
     pub seq: u32,
-    /// It begins the connection.
+    /// The packet begins the connection.
     pub syn: bool,
     /// The connection has ended, with it or before it.
     pub ends: bool,
@@ -161,7 +161,7 @@ impl Mirror {
         let any = server.ip().is_unspecified().then_some(index);
         let mirror = Self { socket, ring: start, frames: *frames, next: 0, lost: 0, any };
         mirror.bind(index, server.is_ipv4()).map_err(system)?;
-        // Of an interface that is down nothing comes.
+        // An interface that is down delivers nothing.
         mirror.failure().map_err(system)?;
         Ok(mirror)
     }
@@ -212,7 +212,7 @@ impl Mirror {
     /// Packets so far that the ring had no room for.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn lost(&mut self) -> io::Result<u64> {
         // SAFETY: counts of zero are counts.
         let mut stats: libc::tpacket_stats = unsafe { std::mem::zeroed() };
@@ -238,7 +238,7 @@ impl Mirror {
     /// Waits until a packet has come, at most `most`.
     ///
     /// # Errors
-    /// What the system says: that the interface went down or is no more, too. Nothing comes from it then, and a wait would end at once, again and again.
+    /// The system's error. If the interface went down or was removed, that is an error too, because otherwise each wait would end at once.
     pub fn wait(&self, most: Duration) -> io::Result<()> {
         let most = Timespec::try_from(most).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
@@ -249,7 +249,7 @@ impl Mirror {
         if polled[0].revents().contains(PollFlags::ERR) { self.failure() } else { Ok(()) }
     }
 
-    /// What became of the interface, where that was not asked before.
+    /// The interface's pending error, if there is one.
     fn failure(&self) -> io::Result<()> {
         Ok(socket_error(&self.socket)??)
     }
@@ -285,7 +285,7 @@ fn set<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) 
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether packets to this address are for this machine, and none that it passes on: somebody could listen there. It is asked for each connection, as addresses come and go. Where it cannot be asked, a connection is not seen.
+/// Whether packets to this address are for this machine and not forwarded. The mirror asks for each connection, because addresses come and go. If the kernel cannot answer, the connection is not seen.
 fn is_here(address: IpAddr, interface: u32) -> bool {
     let at = match address {
         IpAddr::V4(address) => (address, 0).into(),
@@ -309,7 +309,7 @@ const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 
 /// The program that takes packets of these connections, in this direction (classic BPF, from the network header on).
 fn filter(server: SocketAddr, client: Option<SocketAddr>) -> Vec<libc::sock_filter> {
-    /// What a step loads, and what it must be.
+    /// The word that a step loads, and the value it must have.
     type Step = (u32, u32, u32);
     let port = |address: SocketAddr| u32::from(address.port());
     let mut steps: Vec<Step> = Vec::new();
@@ -398,7 +398,7 @@ mod tests {
         [&ip[..], &tcp, bytes].concat()
     }
 
-    /// What a mirror takes is known before it is opened, whatever number its frames are; a ring and addresses that cannot be are refused.
+    /// Settings are checked before a mirror is opened: a ring and addresses that cannot be are refused.
     #[test]
     fn what_cannot_be_is_refused() {
         let (interface, server) = (String::from("lo"), "10.0.0.2:80".parse().unwrap());
@@ -416,7 +416,7 @@ mod tests {
         }
     }
 
-    /// A packet says who sent it, its number and its bytes; padding behind it is none of them, and whatever is cut or no TCP is none.
+    /// A packet has a sender, a number and bytes without padding. A truncated packet, or one that is not TCP, is none.
     #[test]
     fn packets_are_taken_apart() {
         let packet = [packet_v4(2, b"abc"), vec![0; 6]].concat();

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A link whose frames keep to a [`LinkProfile`].
 ///
-/// What it holds when it is dropped leaves at once, as it would have without it.
+/// Frames that are still held when this is dropped leave at once.
 #[derive(Debug)]
 pub struct PacedLink<L: Link> {
     link: L,

@@ -35,7 +35,7 @@ impl<T> Peers<T> {
         }
     }
 
-    /// What is kept for `port`.
+    /// The peer of `port`.
     pub(crate) fn get(&self, port: Port) -> Option<&T> {
         self.by_port.get(&port).map(|(_, peer)| peer)
     }

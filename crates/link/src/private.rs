@@ -1,8 +1,8 @@
 //! Files and directories that hold secrets: this user's alone, or refused.
 //!
-//! The control plane's state has every key of the rack, its token opens the API, and the rings carry what programs write. Who can read the
-//! first can change the tables of every role. So what is there already with wider permissions, or under another owner, is not used: the
-//! error says which command closes it, and the user who runs that knows that others may have read it (PROTOCOL 9.20).
+//! The control plane's state has every key of the rack, its token opens the API, and the rings carry what programs write. A reader of the
+//! first can change the tables of every role. So a path that exists with wider permissions, or under another owner, is not used: the
+//! error says which command closes it, and the user then knows that others may have read it (PROTOCOL 9.20).
 
 use crate::OpenError;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
@@ -10,9 +10,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// What a directory may allow at most.
+/// Permissions of a private directory, at most.
 const DIRECTORY_MODE: u32 = 0o700;
-/// What a file may allow at most.
+/// Permissions of a private file, at most.
 const FILE_MODE: u32 = 0o600;
 
 /// Makes a directory, or takes the one that is there: this user's, with at most mode 0700.
@@ -101,7 +101,7 @@ pub fn is_own(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|about| about.uid() == us)
 }
 
-/// What holds secrets: whose it may be, and with which permissions at most.
+/// Checks the owner and the permissions of a path that holds secrets.
 fn check(path: &Path, about: &Metadata, kind: &str, most: u32) -> Result<(), OpenError> {
     // SAFETY: geteuid takes nothing, touches no memory and cannot fail.
     let us = unsafe { libc::geteuid() };
@@ -204,7 +204,7 @@ mod tests {
         assert!(matches!(private_directory(&file), Err(OpenError::Foreign { .. })));
     }
 
-    /// What another user owns can be opened to all by that user at any time, whatever its mode is now.
+    /// A path of another user is refused whatever its mode: its owner can open it to all at any time.
     #[test]
     fn what_another_user_owns_is_refused() {
         let folder = tempfile::tempdir().unwrap();

@@ -211,7 +211,7 @@ fn delay(text: &str) -> Result<Duration, ProfileError> {
 fn loss(text: &str) -> Result<u32, ProfileError> {
     // A percent is ten thousand of a million.
     let millionths = scaled(text, &[("%", 10_000)]).and_then(|n| u32::try_from(n).ok());
-    // What is asked for is not rounded to nothing.
+    // A value other than zero is not rounded to zero.
     let is_none = !text.contains(|c| matches!(c, '1'..='9'));
     millionths.filter(|&n| n <= MILLION / 2 && (n > 0 || is_none)).ok_or_else(|| {
         ProfileError(format!(
@@ -279,7 +279,7 @@ mod tests {
         text.parse().map_err(|error: ProfileError| error.to_string())
     }
 
-    /// What users of tc write, and what people write, mean the same.
+    /// Units as in tc and units as people write them mean the same.
     #[test]
     fn values_are_read_as_tc_users_write_them() {
         let wanted = LinkProfile {
@@ -300,7 +300,7 @@ mod tests {
         assert!(parse("delay=0us").unwrap().is_none());
     }
 
-    /// What is printed with a figure is what gives the same profile again.
+    /// A printed profile parses to the same profile.
     #[test]
     fn what_is_printed_is_read_back() {
         for text in ["none", "400g-1us", "rate=1.5Mbit/s", "delay=7us,loss=12.3456%", "rate=1Gbit/s,burst=9B"]

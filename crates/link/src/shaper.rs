@@ -9,12 +9,12 @@ use std::collections::VecDeque;
 /// Nanoseconds of a second: bytes a second times nanoseconds are billionths of a byte.
 const BILLION: u128 = 1_000_000_000;
 
-/// What became of a frame.
+/// The fate of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shaped {
-    /// It is held, and arrives at that time.
+    /// Held; arrives at that time.
     Delayed(Instant),
-    /// It was lost, as the profile wants; it took its time on the wire.
+    /// Lost, as the profile wants, after its time on the wire.
     Lost,
     /// There is no room for it.
     Full,
@@ -27,7 +27,7 @@ pub struct Shaper {
     /// When the wire has sent what it was given, in nanoseconds times bytes a second: the bucket's tokens, as the time at which it would be full.
     sent_at: u128,
     rng: Rng,
-    /// Those on their way, first to arrive first.
+    /// Frames in flight, first to arrive first.
     held: VecDeque<DelayedFrame>,
     held_bytes: u64,
     /// Buffers of frames that have gone.
@@ -48,7 +48,7 @@ impl Shaper {
         Self { profile, sent_at: 0, rng, held: VecDeque::new(), held_bytes: 0, spare: Vec::new() }
     }
 
-    /// What it keeps to.
+    /// The profile.
     #[must_use]
     pub const fn profile(&self) -> LinkProfile {
         self.profile
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(times.last(), Some(&((packets * wire - (64 << 10)) * 4).div_ceil(5)));
     }
 
-    /// What arrives is what was sent, in order and at its time, not before.
+    /// Frames arrive in order and at their time, not before.
     #[test]
     fn order_is_kept_and_nothing_comes_early() {
         let mut shaper = shaper("rate=1Gbit/s,delay=1us");

@@ -67,7 +67,7 @@ pub struct ShmConfig {
     pub dir: PathBuf,
     /// The endpoint's address.
     pub gid: Gid,
-    /// What it does while it waits.
+    /// How the link waits.
     pub waiting: Waiting,
     /// Bytes of data of the rings it makes: a power of two from [`RING_BYTES_MIN`] to [`RING_BYTES_MAX`].
     pub ring_bytes: usize,

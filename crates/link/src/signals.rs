@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::ptr;
 
-/// What a terminal or another process may send to have a program end, reload or report.
+/// Signals by which a terminal or another process has a program end, reload or report.
 const SIGNALS: [i32; 6] =
     [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
 

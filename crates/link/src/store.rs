@@ -118,8 +118,8 @@ impl MappedStore {
         Ok(Self(Arc::new(Mapping::new(len)?), None))
     }
 
-    /// The same, whose memory is taken from the system a little ahead of the writes, by a thread of its own: for who is not to wait until the system has
-    /// cleared it.
+    /// As [`MappedStore::new`], with a thread that touches memory a little ahead of the writes, so that they do not wait for the
+    /// system to clear it.
     #[must_use]
     pub fn populated_ahead(self) -> Self {
         let ahead = Ahead::new(self.0.memory.bytes());

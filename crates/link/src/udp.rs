@@ -43,7 +43,7 @@ const SPINS_BEFORE_YIELD: u32 = 512;
 pub struct UdpConfig {
     /// The local address; no wildcard.
     pub gid: Gid,
-    /// What the link does while it waits.
+    /// How the link waits.
     pub waiting: Waiting,
     /// Whether packets are taken whose sender puts an unpredictable IP identification into them, as Soft-RoCE does. It is solved for, and
     /// what remains of the ICRC has the strength of 16 bits (PROTOCOL 2.10).
@@ -91,7 +91,7 @@ pub struct UdpLink {
     /// Shared with the link's sleeper, which has it while it sleeps.
     inbound: Arc<Mutex<Inbound>>,
     counters: LinkCounters,
-    /// What went out in parcels.
+    /// Counts of frames that left in parcels.
     parcels: Arc<Mutex<LinkCounters>>,
 }
 
@@ -120,7 +120,7 @@ impl UdpLink {
         })
     }
 
-    /// What the kernel gave of the buffers asked for.
+    /// Sizes of the socket buffers that the kernel granted.
     #[must_use]
     pub fn buffers(&self) -> Buffers {
         self.socket.buffers()
@@ -149,7 +149,7 @@ impl UdpLink {
         for place in 0..datagrams {
             let datagram = inbound.datagram(place);
             let Some((src, src_port)) = datagram.from.gid().zip(datagram.from.port()) else { continue };
-            // Of whichever port: the waker of another process cannot have this one's.
+            // Any port will do: another process's waker cannot have this address.
             if datagram.bytes.is_empty() && src == *gid {
                 was_woken = true;
                 continue;
@@ -202,7 +202,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What one system call brought.
+/// The result of one receive call.
 enum Taken {
     /// Nothing was there.
     Nothing,
@@ -381,7 +381,7 @@ impl Link for UdpLink {
         WakeAt::Datagram { address: ip_of(self.gid) }
     }
 
-    /// The sleeper takes what ends its sleep, so that the one who then receives need not ask the system again.
+    /// The sleeper takes the datagrams that end its sleep, so that the next receive need not ask the system again.
     fn sleeper(&self) -> io::Result<Sleeper> {
         let (socket, inbound, waiting) = (Arc::clone(&self.socket), Arc::clone(&self.inbound), self.waiting);
         Ok(Sleeper::new(move |most| match waiting {
@@ -390,7 +390,7 @@ impl Link for UdpLink {
                 lock(&inbound).keep(&socket, libc::MSG_WAITFORONE)
             }
             Waiting::Precise => {
-                // What is kept already must not wait for what comes next.
+                // Datagrams that are kept already must not wait for the next.
                 let mut inbound = lock(&inbound);
                 if !inbound.is_kept() {
                     socket.await_packet(most)?;

@@ -1,9 +1,9 @@
 //! Bytes to and from words that another process may write at the same moment.
 //!
-//! Nothing that is read in this way is believed before it was checked, and nobody asks for more than that each byte is one that somebody wrote there: so 16 bytes at a time do
+//! Readers check everything that they read in this way, and rely only on each byte being one that a writer stored there: so 16 bytes at a time do
 //! (4 KiB out of a loading zone take about half as long as by words: `pd3.zone.hit.page`). The rest, and all of it on other processors than x86-64, is moved by words.
 //!
-//! What it does not do: order anything. Whoever hands bytes over publishes an index or a state behind them. Loom plays one word at a time in its place, so that 16 bytes at once may be seen in part rests on
+//! The functions here order nothing: writers publish an index or a state behind the bytes. Loom plays one word at a time in its place, so that 16 bytes at once may be seen in part rests on
 //! what readers check, and on no test.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -94,7 +94,7 @@ mod tests {
     use super::{load_words, store_words};
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// Of every length up to some lines, at every place: what was stored is there and comes back, and nothing beside it is touched.
+    /// For every length up to some lines, at every place: bytes that were stored come back, and none beside them is touched.
     #[test]
     fn words_come_back_and_no_others_change() {
         let count = 40;

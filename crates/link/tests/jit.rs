@@ -32,7 +32,7 @@ const HOME: ud::Home = ud::Home {
     },
 };
 
-/// What a node sent, in order, and noted.
+/// Frames sent, in order, and notes.
 type Heard = (Vec<(Port, Vec<u8>)>, Vec<Note>);
 
 struct Node {

@@ -14,7 +14,7 @@ const ECHO: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 71, 200, 2
 const PORT: Port = Port(5);
 /// Says what the echo talks over: `udp`, or the directory of the rings.
 const OVER: &str = "FARMEM_TEST_ECHO_OVER";
-/// What the echo says when it listens.
+/// The line that the echo prints when it listens.
 const READY: &str = "the echo listens";
 const PATIENCE: Wait = Wait::AtMost(Duration::from_secs(60));
 
@@ -90,7 +90,7 @@ fn exchange(link: &mut impl Link, rounds: u32) {
     assert_eq!(link.counters().lost(), 0);
 }
 
-/// What was in the air when the echo was killed may come back, or not.
+/// Takes the frames that were in flight when the echo was killed, of which some may come back.
 fn settle(link: &mut impl Link) {
     while link.receive(Wait::No, &mut |_, _| ()).unwrap() > 0 {}
 }

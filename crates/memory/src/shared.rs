@@ -14,7 +14,7 @@
 //!                                      lease watcher: takes all pages at the lease's end, also when the other threads do not run
 //! ```
 //!
-//! What it does not do: durability. A host that dies takes what it had written and not yet given up with it. Those pages are *lost*: a
+//! Shared memory is not durable. A host that dies takes what it had written and not yet given up with it. Those pages are *lost*: a
 //! touch of one, at any host, ends in SIGBUS and never in old bytes, until the owner accepts the old ones (PROTOCOL 12.25, 12.31).
 
 pub mod fault_source;
@@ -78,7 +78,7 @@ impl ShareOptions {
     }
 }
 
-/// What a shared space did.
+/// Counts of a shared space.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ShareStats {
     /// Faults reported, at most one for each time a thread waited. In a run (`farmem run --share`): the faults that its pager handed on to the thread
@@ -96,7 +96,7 @@ pub struct ShareStats {
     pub evictions: u64,
     /// Pages that went because another host wanted them, or others of their region.
     pub invalidations: u64,
-    /// Those of them that the other host had not asked for: they lay in one region with a page that it had.
+    /// Invalidations that the other host had not asked for: the pages lay in one region with a page that it had.
     pub false_invalidations: u64,
     /// Write-backs begun, to make room or for others.
     pub write_backs: u64,
@@ -254,7 +254,7 @@ impl SharedSpace {
         self.joined.write_back()
     }
 
-    /// What it did so far.
+    /// Counts so far.
     #[must_use]
     pub fn stats(&self) -> ShareStats {
         self.joined.stats()

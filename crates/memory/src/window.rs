@@ -42,7 +42,7 @@ pub use farmem_uffd::{FaultMode, Handler, HandlerCpu, Memory, Number, Numbers, P
 pub use loss::AtLoss;
 pub use options::{CpuApart, PolicyMaker, Way, WindowOptions, WindowStats, frames_of};
 
-/// What a program's own policy is made of ([`WindowOptions::policy`]), and those that there are, to be asked by it.
+/// Parts of a program's own policy ([`WindowOptions::policy`]), and the built-in policies that it may ask.
 pub mod policy {
     pub use farmem_dpu::{Evidence, Leap, Neighbours, Nothing, PageId, Policy, RECENT_LEN, Recent, Seen};
     pub use farmem_paging::Prefetch;
@@ -307,7 +307,7 @@ impl<'a> Server<'a> {
                     rest = behind;
                     continue;
                 };
-                // Those that lie together go by one call of the system.
+                // Neighbours go by one call of the system.
                 let lie = |(action, page): &(&Action, u64)| matches!(action, Action::Discard { key } if key.page == *page);
                 let count = rest.iter().zip(key.page..).take_while(lie).count();
                 for (first, count) in self.laid.parts(key.page, count as u64) {
@@ -405,7 +405,7 @@ impl<'a> Server<'a> {
         let moving = self.meter.begin();
         let mut chunks = self.cache.pages_of(op).map(|key| key.page);
         let first = chunks.next().expect("a write-back of a chunk at least");
-        // They lie side by side, in one object.
+        // The chunks lie side by side, in one object.
         let count = 1 + chunks.count() as u64;
         let ((addr, bytes), (page, pages)) = (self.laid.far(first, count), self.pages(first, count));
         let window = self.window;
@@ -470,7 +470,7 @@ impl<'a> Server<'a> {
         self.verbs.client().recycle(buf);
     }
 
-    /// What ended is none that the cache waits for.
+    /// Takes the end of an operation that the cache does not wait for.
     fn ended_beside(&mut self, name: Name, result: Result<Answer, Error>, buf: Vec<u8>) {
         if let Some(at) = self.abandoned.iter().position(|other| *other == name) {
             self.abandoned.swap_remove(at);

@@ -5,16 +5,16 @@ use crate::tap::TapStats;
 use farmem_dpu::prefetcher::Stats;
 use farmem_paging::Account;
 
-/// What a DPU did for a program.
+/// Counts of a DPU for a program.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Prefetched {
-    /// What was fetched, and what became of it.
+    /// Prefetched records, and their use.
     pub account: Account,
-    /// What the prefetcher did beside that.
+    /// Further counts of the prefetcher.
     pub stats: Stats,
-    /// What the DPU's end of the tap saw, what came by a mirror included.
+    /// Counts of the DPU's end of the tap, those of a mirror included.
     pub seen: TapStats,
-    /// What the mirrors saw that the program asked a DPU that is a process for (`AtDpu::mirror`).
+    /// Counts of the mirrors that the program asked a DPU process for (`AtDpu::mirror`).
     pub mirror: MirrorStats,
     /// Keys on their way.
     pub flying: u64,

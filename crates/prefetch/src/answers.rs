@@ -3,7 +3,7 @@
 //! Key type: [`Answers`]. A buffer counts from when its operation is submitted until the message is over that it belongs to: until then its items are where they came. Those that are kept to be used
 //! again count, too, and make room. What counts is a buffer's capacity, which may be more than its operation asks for.
 //!
-//! What it does not do: keep what waits.
+//! Operations that wait are not kept here.
 
 use farmem_client::Op;
 
@@ -13,7 +13,7 @@ pub const ANSWERS_BYTES_MAX: usize = 16 << 20;
 /// Buffers that are kept to be used again.
 const KEPT_MAX: usize = 64;
 
-/// What of them a driver has.
+/// A driver's account of answer buffers.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     under_way: usize,
@@ -58,7 +58,7 @@ impl Answers {
         }
     }
 
-    /// Those under way, and the most that ever were.
+    /// Bytes under way, and the most that ever were.
     pub(super) const fn bytes(&self) -> (usize, usize) {
         (self.under_way, self.most)
     }

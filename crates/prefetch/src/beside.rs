@@ -1,8 +1,8 @@
-//! What a program says to the DPU beside it: what it holds no more, reads itself, and changes.
+//! Reports of a program to the DPU beside it: items that it dropped, reads itself, and changes.
 //!
 //! Key type: [`Beside`], from any thread of the program. It numbers the changes and knows which items may be taken (PROTOCOL 19.1 to 19.5); that needs no DPU that listens.
-//! What it says goes into a list that the DPU empties, or into a ring to the DPU that is a process (`farmem_dpu_server::AtDpu`), and what has no room there costs speed only. Of changes that far memory
-//! has it says up to which they are all there: that has room always.
+//! Reports go into a list that the DPU empties, or into a ring to the DPU that is a process (`farmem_dpu_server::AtDpu`); a report that has no room there costs speed only. The mark up to which far memory has all
+//! changes always has room.
 
 use super::ring::{DROPS_MAX, Line, WORD_MAX, Word, lock};
 use super::tap::Tap;
@@ -16,28 +16,28 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What a program has said and its DPU has not heard, at most.
+/// Reports that the DPU has not taken, at most.
 pub const TOLD_MAX: usize = 1 << 16;
 
-/// What a program says.
+/// A report of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Told {
-    /// It reads a record itself.
+    /// The program reads a record itself.
     Asks(KeyId),
-    /// It is about to have what it read.
+    /// The program is about to use the record that it read.
     Reads { key: KeyId, found: bool },
     /// A record changes.
     Changes { key: KeyId, copy: Copy, seen: Position },
-    /// It dropped so many items, the next of [`Talk::dropped`].
+    /// The program dropped so many items, the next of [`Talk::dropped`].
     Drops { count: usize, seen: Position },
 }
 
-/// What a program said, in order. Keys of what it dropped lie beside: of them there are most, and they cost a word each.
+/// Reports of a program, in order. Keys of dropped items lie beside: there are most of them, and they cost a word each.
 #[derive(Debug, Default)]
 pub(super) struct Talk {
     pub(super) said: Vec<Told>,
     pub(super) dropped: Vec<KeyId>,
-    /// What there was no room for.
+    /// Reports that had no room.
     unheard: u64,
 }
 
@@ -106,7 +106,7 @@ impl Acks {
     }
 }
 
-/// What lies between a program and its DPU.
+/// The channel between a program and its DPU.
 #[derive(Debug)]
 enum Way {
     Near(Arc<List>),
@@ -158,7 +158,7 @@ pub struct Hearing(Source);
 enum Source {
     /// A program of this process.
     Near(Arc<List>, Arc<Acks>),
-    /// Of another one, which may have written anything.
+    /// Another process, which may have written anything.
     Far(Box<Submissions>),
 }
 
@@ -217,7 +217,7 @@ impl Beside {
         Self { changes, acks, way: Arc::new(Way::Near(Arc::default())), tap, secret }
     }
 
-    /// The same program, whose DPU hears it by this line from now on. Its changes go on, and so do its floors.
+    /// This program, whose reports go by this line from now on. Its changes go on, and so do its floors.
     pub fn by(self, tap: Tap, line: Line) -> Self {
         line.raise_mark(self.acks.through().0);
         Self { way: Arc::new(Way::Far { line, unheard: AtomicU64::new(0) }), tap, ..self }
@@ -245,17 +245,17 @@ impl Beside {
         self.way.say(Told::Asks(self.secret.id(key)));
     }
 
-    /// It has what it asked for; for before it uses it.
+    /// Reports that the program has the record that it asked for; call this before it uses the record.
     pub fn reads(&self, key: &[u8], found: bool) {
         self.way.say(Told::Reads { key: self.secret.id(key), found });
     }
 
-    /// It dropped an item that far memory has as it is.
+    /// Reports that the program dropped an item that far memory has as it is.
     pub fn drops(&self, key: &[u8]) {
         self.drops_all([key]);
     }
 
-    /// It dropped several such items, at once: what each costs is less. For before the program says that it carried out what it dropped them for.
+    /// Reports several dropped items at once, which costs less for each. Call this before the program says that it carried out the request it dropped them for.
     pub fn drops_all<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) {
         let seen = self.tap.executed_through();
         self.way.drops(seen, keys.into_iter().map(|key| self.secret.id(key)));
@@ -288,7 +288,7 @@ impl Beside {
         }
     }
 
-    /// What was said and a DPU that is a process had no room to hear.
+    /// Reports that had no room at a DPU process.
     #[must_use]
     pub fn unheard(&self) -> u64 {
         match &*self.way {

@@ -5,7 +5,7 @@
 //!
 //! The buffers of what is under way are bounded together ([`ANSWERS_BYTES_MAX`](super::ANSWERS_BYTES_MAX)): operations that have no room wait their turn, in order.
 //!
-//! What it does not do: wait itself; ask again (a message that fails costs speed only).
+//! A driver neither waits itself nor asks again (a message that fails costs speed only).
 
 use super::account::Prefetched;
 use super::answers::{Answers, room_of};
@@ -37,7 +37,7 @@ const SPARE_MAX: usize = 64;
 #[derive(Debug)]
 struct Message {
     keys: Keys,
-    /// What came of its operations so far, each with the keys that it looked up.
+    /// Results of its operations so far, each with the keys that it looked up.
     ended: Vec<(Vec<usize>, Completed)>,
     /// Operations that have not ended, or wait for room.
     left: usize,
@@ -52,10 +52,10 @@ struct Group {
     ats: Vec<usize>,
 }
 
-/// What is made of a message's end, and used again for the next one.
+/// Buffers for a message's results, which the next one uses again.
 #[derive(Debug, Default)]
 struct Brought {
-    /// What came of each key.
+    /// The result of each key.
     each: Vec<Fetched>,
     /// Where its value is: in the buffer of the operation of this number, or among `values`.
     spans: Vec<(Option<usize>, Range<usize>)>,
@@ -79,7 +79,7 @@ pub struct Driver<V, L, Z> {
     /// Operations under way: the message of each, and which of its keys it looks up.
     under_way: BTreeMap<Ticket, Group>,
     answers: Answers,
-    /// What is to be submitted, in order; the operation of the first one may be made already.
+    /// Operations to submit, in order; the first one may be made already.
     waiting: VecDeque<Group>,
     made: Option<Op>,
     messages: BTreeMap<u64, Message>,
@@ -114,7 +114,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         Ok(Self::of(config, view, (watch, beside.hearing()?, through), client, look_up, zone))
     }
 
-    /// The same, wherever the program is.
+    /// As [`Driver::new`], wherever the program is.
     pub fn of(
         config: Config,
         view: V,
@@ -244,13 +244,13 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         Ok(())
     }
 
-    /// What decides, with its account.
+    /// The prefetcher, with its account.
     #[must_use]
     pub const fn prefetcher(&self) -> &Prefetcher<V> {
         &self.prefetcher
     }
 
-    /// What the mirror saw.
+    /// Counts of the tap.
     #[must_use]
     pub const fn seen(&self) -> TapStats {
         self.watch.stats()
@@ -261,7 +261,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         &mut self.watch
     }
 
-    /// What it did, in one.
+    /// All counts together.
     #[must_use]
     pub fn prefetched(&self) -> Prefetched {
         let (account, stats) = (*self.prefetcher.account(), *self.prefetcher.stats());
@@ -281,7 +281,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         self.brought.copied
     }
 
-    /// What the program said and there was no room for.
+    /// Reports of the program that had no room.
     #[must_use]
     pub const fn unheard(&self) -> u64 {
         self.unheard
@@ -295,7 +295,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
 
     /// Hears what the program said. Its changes go to far memory by itself: nothing is passed on here.
     fn hear(&mut self) -> Result<bool, Error> {
-        // What is acknowledged later than this may have been said later, too.
+        // Changes acknowledged after this may have been reported after it, too.
         let through = self.hearing.through();
         self.unheard = self.hearing.take(&mut self.told).map_err(nonsense)?;
         let worked = !self.told.said.is_empty();
@@ -323,8 +323,8 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         Ok(worked)
     }
 
-    /// Submits the messages that the prefetcher wants. When one cannot be begun, those behind it have failed, too, and nobody asks before the next turn: an answer that does not come takes seconds, and meanwhile
-    /// nobody hears the program.
+    /// Submits the messages that the prefetcher wants. When one cannot be begun, those behind it have failed, too, and none is tried before the next turn: a missing answer takes seconds, and meanwhile
+    /// the program's reports are not taken.
     fn act(&mut self) -> Result<(), Error> {
         let mut actions = std::mem::take(&mut self.actions);
         let mut is_open = true;
@@ -374,7 +374,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
             let message = self.messages.get(&op).expect("its look-ups have not all ended");
             let made = self.made.take().or_else(|| {
                 let mut keys = ats.iter().map(|at| message.keys.get(*at));
-                // Longer ones are not filled with zeros first: who looks several keys up knows what he sets.
+                // Longer ones are not filled with zeros first: a structure that looks several keys up knows what it sets.
                 self.look_up.op_for(&mut keys, self.answers.buffer())
             });
             if let Some(made) = made {
@@ -392,13 +392,13 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
                         continue;
                     }
                     Err(_) => {
-                        // What cannot be asked has failed.
+                        // An operation that cannot be asked has failed.
                         self.came.1 += 1;
                         self.answers.ended(bytes);
                     }
                 }
             } else {
-                // What no record can have is not there.
+                // A key that no record can have is not there.
                 self.waiting.pop_front();
             }
             if !self.one_ended(op)? {
@@ -432,7 +432,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         if self.messages.is_empty() {
             self.held = 0;
         }
-        // What the program said meanwhile counts first.
+        // Reports that came meanwhile count first.
         self.hear()?;
         let mut brought = std::mem::take(&mut self.brought);
         brought.take(&message, &self.look_up, is_good);
@@ -480,7 +480,7 @@ fn nonsense(broken: Broken) -> Error {
 }
 
 impl Brought {
-    /// What came of each key of a message whose operations have all ended. Of one that no operation looked up no record can be there, or it could not be asked for.
+    /// Collects the result of each key of a message whose operations have all ended. A key that no operation looked up has no record, or could not be asked for.
     fn take(&mut self, message: &Message, look_up: &impl LookUp, is_good: bool) {
         let Self { each, spans, values, copied, .. } = self;
         each.clear();

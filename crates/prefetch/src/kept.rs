@@ -1,4 +1,4 @@
-//! What each of many connections keeps, and who keeps most: where all together keep too much, that one gives it back.
+//! Memory of each of many connections, in order of size: where all together keep too much, the largest gives its memory back.
 //!
 //! Key type: [`Kept`].
 
@@ -23,7 +23,7 @@ impl<K: Ord + Copy> Kept<K> {
         self.sum
     }
 
-    /// Those that keep any, the one that keeps most last.
+    /// Connections that keep any memory, the largest last.
     pub(super) fn all(&self) -> impl DoubleEndedIterator<Item = (usize, K)> {
         self.by_bytes.iter().copied()
     }
@@ -34,11 +34,11 @@ impl<K: Ord + Copy> Kept<K> {
     }
 
     /// One kept so many bytes before, and so many now.
-    pub(super) fn weigh(&mut self, who: K, before: usize, now: usize) {
+    pub(super) fn weigh(&mut self, key: K, before: usize, now: usize) {
         if before != now {
-            self.by_bytes.remove(&(before, who));
+            self.by_bytes.remove(&(before, key));
             if now > 0 {
-                self.by_bytes.insert((now, who));
+                self.by_bytes.insert((now, key));
             }
             self.sum = self.sum - before + now;
         }

@@ -7,10 +7,10 @@
 //! their way at once: a batch asks for the first lines of its keys ahead of reading them, compares all slots of a line at once, and goes on to the second bucket only
 //! for keys that were not in the first (PD3, figure 5). Keys come from clients, so the two hash functions have a secret seed.
 //!
-//! One owner and no readers beside it: who asks and who tells are one thread, that of the DPU's prefetcher, and cores get shards of their own
+//! One owner and no readers beside it: look-ups and updates come from one thread, that of the DPU's prefetcher, and cores get shards of their own
 //! (docs/decisions/2026-11-24-host-view.md).
 //!
-//! What it does not do: decide when a key is added or removed, grow, or hold keys of other lengths: those come as a keyed hash
+//! The host view does not decide when a key is added or removed, grow, or hold keys of other lengths: those come as a keyed hash
 //! ([`KeyId`]).
 
 mod hash;
@@ -82,7 +82,7 @@ impl HostKeys {
         Self::with(config, &mut Rng::from_seed(seed))
     }
 
-    /// The same, with hash functions that `rng` draws.
+    /// As [`HostKeys::new`], with hash functions that `rng` draws.
     ///
     /// # Errors
     /// As [`HostKeys::new`].

@@ -11,7 +11,7 @@
 //!
 //! The driver may be a thread of the program, or one of the DPU that is a process (`farmem_dpu_server::AtDpu`): then the program's ends of tap, `Beside` and zone are memory that both share.
 //!
-//! What it does not do: the program's own reads and changes of far memory.
+//! The program's own reads and changes of far memory are not done here.
 
 mod account;
 mod answers;

@@ -6,7 +6,7 @@
 //! An item is taken only when its reader says that its version is good, before it is claimed: what was prefetched before a newer write or flush is never taken. Each end
 //! checks every length and number that the other may have written, each time, so that an end that writes nonsense makes items fail, and nothing else.
 //!
-//! What it does not do: know which versions are good, wait, or wake: `steps` says what is written in which order, and why no value is torn or taken twice.
+//! The zone does not know which versions are good, wait, or wake: `steps` says what is written in which order, and why no value is torn or taken twice.
 
 mod item;
 mod steps;
@@ -156,7 +156,7 @@ impl ZoneProducer {
         self.steps.empty(self.memory.words(), &mut gone);
     }
 
-    /// What became of all items whose places are free again, and of those that were refused.
+    /// Counts of all items whose places are free again, by fate, and of those that were refused.
     #[must_use]
     pub const fn counts(&self) -> ZoneCounts {
         self.steps.counts()
@@ -192,7 +192,7 @@ impl ZoneReader {
         Ok(Self { memory: Arc::new(memory), steps: Consumer::new(shape, finding) })
     }
 
-    /// The same zone for another thread, whose items are found in this way and which has found nothing yet.
+    /// A reader of this zone for another thread, whose items are found in this way and which has found nothing yet.
     #[must_use]
     pub fn for_thread(&self, finding: Finding) -> Self {
         let mut steps = self.steps.clone();
@@ -238,7 +238,7 @@ impl ZoneReader {
         }
     }
 
-    /// What this reader found so far.
+    /// Counts of this reader so far.
     #[must_use]
     pub const fn found(&self) -> Found {
         self.steps.found

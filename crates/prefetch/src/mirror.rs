@@ -3,9 +3,9 @@
 //! Key type: [`MirrorTap`], which a thread of the DPU's turns. It puts each client's connection together by its numbers and hands the bytes on to a tap's connection, so all behind it is the same. Pieces
 //! have numbers, but the program does not say how far it is: see [`crate`] for what that costs. A DPU that is a process has one for a program that asks it to (`farmem_dpu_server::AtDpu::mirror`).
 //!
-//! Whoever reaches the server's port sends what he likes: what waits for earlier packets is bounded for each connection and in sum, and what has no room costs speed.
+//! Any client that reaches the server's port may send anything: bytes that wait for earlier packets are bounded for each connection and in sum, and bytes without room cost speed.
 //!
-//! What it does not do: see what TLS hides, or connections that began before it: their parsers do not know where a request begins.
+//! A mirror does not see what TLS hides, or connections that began before it: their parsers do not know where a request begins.
 
 use super::kept::Kept;
 use super::tap::{AnyParser, Tap, TapConnection};
@@ -28,10 +28,10 @@ const FOLLOWED_LEN: usize = 512;
 const _: () =
     assert!(2 * size_of::<(SocketAddr, Followed)>() + 2 * size_of::<(usize, SocketAddr)>() < FOLLOWED_LEN);
 
-/// What a mirror keeps at most, beside the ring that packets are copied into ([`MirrorConfig::bytes`]) and its tap.
+/// Memory of a mirror at most, beside the ring that packets are copied into ([`MirrorConfig::bytes`]) and its tap.
 pub const FOLLOWING_BYTES_MAX: u64 = (EARLY_MAX + EARLY_ONE_MAX + CONNECTIONS_MAX * FOLLOWED_LEN) as u64;
 
-/// What a mirror saw.
+/// Counts of a mirror.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MirrorStats {
@@ -124,7 +124,7 @@ impl MirrorTap {
         })
     }
 
-    /// What it saw.
+    /// Counts so far.
     #[must_use]
     pub const fn stats(&self) -> MirrorStats {
         self.following.stats

@@ -8,7 +8,7 @@ pub(crate) const fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// What is multiplied with beside the secret: an odd word without a pattern (the fraction of the golden ratio).
+/// The factor beside the secret: an odd word without a pattern (the fraction of the golden ratio).
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The hash of bytes under a secret.

@@ -1,8 +1,8 @@
-//! What a program and the DPU that is a process say to each other through two rings (PROTOCOL 19.15 to 19.18): pieces of its connections, and what it does with its items.
+//! Records of a program and the DPU that is a process, through two rings (PROTOCOL 19.15 to 19.18): pieces of its connections, and reports of what it does with its items.
 //!
-//! Key types: [`Piece`] and [`Word`], the records; [`Line`], the program's end of a ring, which waits for nobody; [`Life`], whether the DPU serves.
+//! Key types: [`Piece`] and [`Word`], the records; [`Line`], the program's end of a ring, which never waits; [`Life`], whether the DPU serves.
 //!
-//! What it does not do: parse bytes of clients, or know what is in the zone.
+//! Nothing here parses bytes of clients, or knows what is in the zone.
 
 use super::beside::Told;
 use super::tap::{AnyParser, Known};
@@ -186,7 +186,7 @@ struct Looked {
 pub struct Life {
     /// The socket to the DPU.
     pub socket: Socket,
-    /// Who asks over it, one at a time.
+    /// Taken by the thread that asks over it, one at a time.
     pub asks: Mutex<()>,
     /// The ring of the tap, where the DPU counts.
     counted: Arc<SubmissionSender>,
@@ -212,13 +212,13 @@ impl Life {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// The DPU is told that the program goes, whoever has ends of rings to it still: it keeps nothing of it then.
+    /// Tells the DPU that the program goes, even if threads hold ends of rings to it still: the DPU keeps nothing of it then.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
         self.socket.fall_silent();
     }
 
-    /// A look at the beat, now and then. Waits for nobody.
+    /// Looks at the beat, now and then, without waiting.
     pub fn look(&self) {
         let mut looked = match self.looked.try_lock() {
             Ok(looked) => looked,
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
     use farmem_machine::Rng;
 
-    /// What is written is read, each kind with its largest and smallest values; one byte more or less is none, but for bytes of a connection.
+    /// Records survive a round trip, each kind with its largest and smallest values; one byte more or less is none, but for bytes of a connection.
     #[test]
     fn records_are_what_was_written() {
         let mut record = Vec::new();

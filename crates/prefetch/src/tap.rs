@@ -6,7 +6,7 @@
 //!
 //! The DPU may be a process of its own ([`super::AtDpu`]): then pieces go through a ring, and threads share no lock. Its end may have a tap of its own process beside the ring, for a mirror.
 //!
-//! What it does not do: keep order between threads that hand over pieces of one connection, or find out that a parser never returns.
+//! A tap does not keep order between threads that hand over pieces of one connection, or find out that a parser never returns.
 
 mod far;
 mod guards;
@@ -55,7 +55,7 @@ impl Known {
     pub const ALL: [Self; 5] = [Self::Resp, Self::Memcached, Self::Http, Self::HashMap, Self::Pages];
 }
 
-/// What lies between the two ends.
+/// The channel between the two ends.
 #[derive(Debug)]
 enum Way {
     /// A list of this process.
@@ -135,7 +135,7 @@ impl Tap {
         }
     }
 
-    /// True while somebody may look: a DPU that is a process may have gone.
+    /// True while a DPU may look: a DPU that is a process may have gone.
     #[must_use]
     pub fn is_watched(&self) -> bool {
         match &*self.way {
@@ -182,7 +182,7 @@ impl Drop for TapConnection {
     }
 }
 
-/// What a mirror saw, and what it did not.
+/// Counts of a tap: bytes seen and missed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TapStats {
@@ -192,7 +192,7 @@ pub struct TapStats {
     pub bytes: u64,
     /// Accesses that parsers said.
     pub accesses: u64,
-    /// Of those, what was longer than a key may be.
+    /// Accesses left out because they were longer than a key may be.
     pub left_out: u64,
     /// Bytes that there was no room for.
     pub lost_bytes: u64,
@@ -229,7 +229,7 @@ impl Source {
     }
 }
 
-/// Who hands bytes of a connection over. Each numbers its connections by itself.
+/// The source of a connection's bytes. Each numbers its connections by itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum By {
     /// The program.
@@ -249,7 +249,7 @@ pub struct Watch {
     reading: Reading,
 }
 
-/// What is read, and what was.
+/// Parsers, and their counts.
 struct Reading {
     guards: Guards,
     accesses: Accesses,
@@ -324,7 +324,7 @@ impl Watch {
         Ok(reading.drain(By::Mirror, beside, |_| source.executed(), each) || worked)
     }
 
-    /// From here on another process, or a mirror beside it, wakes the DPU, unless it handed something over already; true when it has not. A program of this process wakes nobody.
+    /// From here on another process, or a mirror beside it, wakes the DPU, unless it handed something over already; true when it has not. A program of this process wakes no DPU.
     pub(super) fn may_sleep(&self) -> bool {
         let may_sleep = match &self.source {
             Source::Near(near) => near.may_sleep(),
@@ -334,7 +334,7 @@ impl Watch {
         self.beside.as_ref().is_none_or(NearWatch::may_sleep) && may_sleep
     }
 
-    /// Nobody need wake the DPU.
+    /// Ends that: no hand-over need wake the DPU.
     pub(super) fn stays_awake(&self) {
         match &self.source {
             Source::Near(near) => near.stays_awake(),
@@ -350,13 +350,13 @@ impl Watch {
         }
     }
 
-    /// What it saw so far.
+    /// Counts so far.
     #[must_use]
     pub const fn stats(&self) -> TapStats {
         self.reading.seen
     }
 
-    /// What makes ids of keys.
+    /// The secret that makes ids of keys.
     #[must_use]
     pub const fn secret(&self) -> KeySecret {
         self.reading.accesses.secret()
@@ -364,7 +364,7 @@ impl Watch {
 }
 
 impl Reading {
-    /// What waits in a list of this process, as much as a turn has room for.
+    /// Parses the list of this process, as much as a turn has room for.
     fn drain(
         &mut self,
         by: By,

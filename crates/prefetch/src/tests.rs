@@ -84,9 +84,10 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("door").join("dpu");
         let listener = Listener::bind(&path).unwrap();
-        let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 4)) };
-        let sender =
-            |file| Arc::new(SubmissionSender::of(file, RING, OutsideWaker::open(&nobody).unwrap()).unwrap());
+        let no_listener = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 4)) };
+        let sender = |file| {
+            Arc::new(SubmissionSender::of(file, RING, OutsideWaker::open(&no_listener).unwrap()).unwrap())
+        };
         let pieces = sender(&files[0]);
         let life = Arc::new(Life::new(
             Talk::connect(&path).unwrap(),
@@ -131,7 +132,7 @@ fn read(number: u64) -> Vec<u8> {
     [&header.emit()[..], &number.to_le_bytes()].concat()
 }
 
-/// The program says more than there is room for, and nobody turns: it waits for nothing, and counts what is not seen and not heard. When the DPU turns it learns what is missing, with the next bytes of that
+/// The program says more than there is room for, and no driver turns: the program waits for nothing, and counts what is not seen and not heard. When the DPU turns it learns what is missing, with the next bytes of that
 /// connection, which is cut off; another goes on. Changes that far memory has are not lost whatever the ring has room for: with one floor for all, the item older than the last change is taken. (PROTOCOL 19.16,
 /// 19.17)
 #[test]
@@ -206,7 +207,7 @@ fn a_structure_that_cannot_be_entered_counts_as_failed() {
 }
 
 /// Two messages want a structure that cannot be entered, in one turn: it is asked once, which may take seconds where far memory is silent, and both have failed. The next turn asks again, and what can be
-/// entered then brings items. Before, each message asked, and nobody was heard meanwhile.
+/// entered then brings items. Before, each message asked, and no report was heard meanwhile.
 #[test]
 fn a_structure_that_cannot_be_entered_is_asked_once_a_turn() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
@@ -231,7 +232,7 @@ fn a_structure_that_cannot_be_entered_is_asked_once_a_turn() {
     assert_eq!((counts(&world), world.take(44)), ((3, 5, 80, (10, 2)), Some(44)));
 }
 
-/// Sound records that lie: connections that are none, positions and marks of any size, changes of what was never there, reads that nobody asked for.
+/// Well-formed records that lie: connections that are none, positions and marks of any size, changes of what was never there, reads without a request.
 fn lies(world: &World, rng: &mut Rng, rings: &[SubmissionSender; 2]) {
     let mut record = Vec::new();
     let mut any = || match rng.below(3) {
@@ -301,9 +302,9 @@ fn a_hostile_program_costs_itself_only() {
     for seed in 0..120_u64 {
         let mut rng = Rng::from_number(seed);
         let mut world = World::new(&rack, FLOORS);
-        let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 4)) };
+        let no_listener = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 4)) };
         let rings = [0, 1].map(|ring| {
-            SubmissionSender::of(&world.files[ring], RING, OutsideWaker::open(&nobody).unwrap()).unwrap()
+            SubmissionSender::of(&world.files[ring], RING, OutsideWaker::open(&no_listener).unwrap()).unwrap()
         });
         for _ in 0..150 {
             if seed % 3 == 0 {

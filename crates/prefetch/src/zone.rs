@@ -19,7 +19,7 @@ pub struct Placing<'a> {
     pub item: u64,
     /// Its key.
     pub key: &'a [u8],
-    /// What it is compared by when it is taken.
+    /// The stamp that decides whether it may be taken.
     pub stamp: Change,
     /// The item.
     pub value: &'a [u8],
@@ -68,7 +68,7 @@ impl SharedZone {
         Self { producer }
     }
 
-    /// What became of its items.
+    /// Fates of its items.
     #[must_use]
     pub const fn counts(&self) -> ZoneCounts {
         self.producer.counts()
@@ -128,7 +128,7 @@ impl Taker {
         self.reader.look_ahead(keys);
     }
 
-    /// What this thread found so far.
+    /// Counts of this thread's look-ups.
     #[must_use]
     pub const fn found(&self) -> Found {
         self.reader.found()

@@ -101,7 +101,7 @@ fn connect(server: SocketAddr) -> TcpStream {
     connected.expect("it listens")
 }
 
-/// What a mirror is asked to do in its namespace.
+/// An order to a mirror in its namespace.
 enum Order {
     /// Turn until so many keys were seen in all, or time is over.
     Until(usize),
@@ -177,7 +177,7 @@ fn what_clients_send_is_seen() {
             [server, other].into_iter().map(|address| begin_server(&all, "server", address, &stop)).collect();
         let mirrored = Mirrored::begin(&all, config(server, FRAMES));
         let sent = 3 * EACH;
-        // It is turned while they send.
+        // The mirror turns while they send.
         mirrored.orders.send(Order::Until(sent)).expect("the mirror runs");
         all.within("client", move || {
             let mut connections: Vec<TcpStream> = (0..3).map(|_| connect(server)).collect();
@@ -191,7 +191,7 @@ fn what_clients_send_is_seen() {
                     connection.write_all(second).expect("it reads");
                 }
             }
-            // It is open until all was seen.
+            // The connection is open until all was seen.
             thread::sleep(Duration::from_millis(50));
         });
         let (keys, stats) = mirrored.seen.recv().expect("the mirror runs");
@@ -249,7 +249,7 @@ fn what_is_lost_is_counted_and_the_next_connection_is_seen() {
 }
 
 /// Packets come to the server's interface that are for others: of a link that hands them to all, by another machine's address on it; and of connections that the server's machine passes on, as a router, to the same port of another
-/// machine. Neither is seen, of what is for the server all. Before, the unspecified address was that of every machine, so whoever may mirror it saw what clients ask others for. (PROTOCOL 19.19)
+/// machine. Neither is seen, of what is for the server all. Before, the unspecified address was that of every machine, so a DPU that may mirror it saw what clients ask others for. (PROTOCOL 19.19)
 #[test]
 fn what_is_for_other_machines_is_not_seen() {
     let Some(all) = routed("mirror-others") else { return };
@@ -265,7 +265,7 @@ fn what_is_for_other_machines_is_not_seen() {
         let (ip, ask) = (own.ip(), Order::While(Duration::from_millis(200)));
         all.ip("client", &format!("neighbor replace {ip} lladdr 02:00:00:00:00:77 dev eth0 nud permanent"));
         all.within("client", move || {
-            TcpStream::connect_timeout(&own, Duration::from_millis(100)).expect_err("nobody hears it");
+            TcpStream::connect_timeout(&own, Duration::from_millis(100)).expect_err("no process hears it");
         });
         assert_eq!(mirrored.ask(ask), (Vec::new(), MirrorStats::default()), "of a link that all hear");
         all.ip("client", &format!("neighbor del {ip} dev eth0"));
@@ -278,7 +278,7 @@ fn what_is_for_other_machines_is_not_seen() {
                     thread::sleep(Duration::from_millis(1));
                 }
             }
-            // It is open until all was seen.
+            // The connection is open until all was seen.
             thread::sleep(Duration::from_millis(50));
         });
         let (keys, stats) = mirrored.seen.recv().expect("the mirror runs");

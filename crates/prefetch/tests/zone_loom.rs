@@ -48,7 +48,7 @@ fn explore(story: impl Fn() + Send + Sync + 'static) {
     model.check(story);
 }
 
-/// What a consumer takes of a value whose bytes all name its version.
+/// Takes a value whose bytes all name its version.
 fn take(zone: &[AtomicU64], finding: Finding, least: u64) -> Option<u64> {
     let mut buf = Vec::new();
     let mut asked = 0;
@@ -112,13 +112,13 @@ fn long_items_by_the_index() {
     overwritten(Finding::Index, 24);
 }
 
-/// The producer starts again while a consumer takes an item of its last life: the consumer has it, whole, or nobody does; never what was written over it.
+/// The producer starts again while a consumer takes an item of its last life: the consumer has it, whole, or no consumer does; never the bytes that were written over it.
 #[test]
 fn a_new_producer_takes_nothing_back() {
     begun_anew(true);
 }
 
-/// The same when the producer died before it had published the item, which the index shows all the same: its number is not used again.
+/// The producer died before it had published the item, which the index shows all the same: its number is not used again.
 #[test]
 fn a_new_producer_uses_no_number_again() {
     begun_anew(false);

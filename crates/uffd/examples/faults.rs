@@ -1,4 +1,4 @@
-//! What a page fault costs, and each step that resolves one: the bare figures beside which the page cache is measured.
+//! Costs of a page fault and of each step that resolves one: the bare figures beside which the page cache is measured.
 //!
 //! `cargo run --release -p farmem-uffd --example faults -- [--rounds N] [--json]`
 //!

@@ -1,6 +1,6 @@
 //! A doorbell: wakes the thread that sleeps in a read of the userfaultfd, without a second descriptor to wait for.
 //!
-//! It is a page of its own that the userfaultfd serves while a handler listens. To ring is to touch it.
+//! The doorbell is a page of its own that the userfaultfd serves while a handler listens. To ring is to touch it.
 
 use super::{Fault, Stopped};
 use farmem_link::OpenError;
@@ -45,7 +45,7 @@ impl Doorbell {
 
     /// The handler does not listen any more: a thread that rings now does not wait.
     pub(super) fn leave(&self, uffd: &Userfaultfd) {
-        // SAFETY: the page's bytes are of no interest. This wakes who waits.
+        // SAFETY: the page's bytes are of no interest. This wakes the threads that wait.
         unsafe { uffd.unregister(self.at(), PAGE_LEN) }.expect("a range of our own");
         self.listening.store(false, Ordering::Release);
     }
@@ -53,7 +53,7 @@ impl Doorbell {
     /// Returns when the listener heard, or at once when there is none.
     pub(super) fn ring(&self) {
         let _one_at_a_time = self.ringing.lock().expect("ringing does not panic");
-        // SAFETY: the page of the one who rang before is given back, so that the touch faults again.
+        // SAFETY: the page of the last ring is given back, so that the touch faults again.
         unsafe { madvise(self.page.as_ptr().cast(), PAGE_LEN, Advice::LinuxDontNeed) }
             .expect("a page of our own");
         // SAFETY: mapped and readable; the value is of no interest.

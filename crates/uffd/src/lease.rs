@@ -21,7 +21,7 @@
 //!   watcher:  set the word  --> look at the file --> make holes         does not map, or the watcher makes a hole in what is mapped.
 //! ```
 //!
-//! What it does not do: decide. When leases end is the control plane's to say, what becomes of the pages afterwards the host role's.
+//! Nothing here decides. The control plane says when leases end, the host role what becomes of the pages afterwards.
 
 mod apart;
 
@@ -62,7 +62,7 @@ const STOPPED: usize = 2;
 const NONE: u64 = 0;
 /// The lease has passed, and pages are being taken.
 const TAKING: u64 = u64::MAX - 1;
-/// They are taken. No page is mapped before the next lease.
+/// The pages are taken. No page is mapped before the next lease.
 const TAKEN: u64 = u64::MAX;
 
 /// A lease on the pages of one file.
@@ -178,7 +178,7 @@ impl Lease {
         self.ring();
     }
 
-    /// What a watcher in another process needs beside the pages' file.
+    /// Descriptors that a watcher in another process needs beside the pages' file.
     pub(super) fn descriptors(&self) -> [BorrowedFd<'_>; DESCRIPTORS - 1] {
         [self.words_file.as_fd(), self.doorbell.as_fd(), self.kept.as_fd()]
     }
@@ -213,7 +213,7 @@ pub struct Watcher {
 /// Why [`Watcher::watch`] came back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Woken {
-    /// What else was to be waited for is readable.
+    /// The other descriptor is readable.
     Other,
     /// The watch is over.
     Stopped,
@@ -329,7 +329,7 @@ impl Taker {
         if held == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        // Whole before the hole is made: who takes over from a watcher that dies finds the bytes in one file or the other.
+        // Whole before the hole is made: the watcher that takes over from one that dies finds the bytes in one file or the other.
         let copied = retry_on_intr(|| tee(read_end, copy_write, held, flags))?;
         if copied != held {
             return Err(io::ErrorKind::WriteZero.into());

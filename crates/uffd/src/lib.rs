@@ -4,7 +4,7 @@
 //! [`Memory`], the program's side. Below all lies [`Userfaultfd`], the system's calls with their results. What is to be done is decided elsewhere
 //! (`farmem-paging`).
 //!
-//! Nothing here knows the network or who may hold a page: the host's agent does
+//! Nothing here knows the network, or which host may hold a page: the host's agent does
 //! ([`farmem_host::agent::Pages`] is implemented by `&Window`).
 
 mod doorbell;

@@ -21,7 +21,7 @@ pub(super) struct Looking {
 }
 
 impl Looking {
-    /// It has not been tried yet.
+    /// A record without tries.
     pub(super) fn new() -> Self {
         Self {
             can: farmem_link::affinity::cpus_online() > 1,

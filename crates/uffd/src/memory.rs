@@ -155,7 +155,7 @@ impl<'w> Memory<'w> {
     /// ([`FaultMode::Signal`](super::FaultMode::Signal)) it goes through a buffer, by 64 KiB at most.
     ///
     /// # Errors
-    /// What the system says; EFAULT when only faults of user code are served (see `farmem doctor`).
+    /// The system's error; EFAULT when only faults of user code are served (see `farmem doctor`).
     ///
     /// # Panics
     /// When the bytes leave the window.

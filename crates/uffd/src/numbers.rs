@@ -89,7 +89,7 @@ impl<'w, T: Number> Numbers<'w, T> {
         T::load(&self.all[index])
     }
 
-    /// Those in `range`.
+    /// The numbers in `range`.
     ///
     /// # Panics
     /// When the range leaves them.

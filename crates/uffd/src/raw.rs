@@ -141,7 +141,7 @@ impl RawSocket {
                 credits += 1;
             }
         }
-        // What the last credits bring must not be counted with the next measurement.
+        // Datagrams of the last credits must not be counted with the next measurement.
         while received < credits * burst {
             match self.receive_burst()? {
                 0 => break,

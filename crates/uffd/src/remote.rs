@@ -83,7 +83,7 @@ fn read_at_once(uffd: &Userfaultfd, buffer: &mut Buffer) -> Result<usize, Errno>
     Ok(bytes / parse::LEN)
 }
 
-/// What the system calls a userfaultfd. No file has such a name: theirs begin with a slash.
+/// The system's name for a userfaultfd. No file has such a name: theirs begin with a slash.
 const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
 /// Where it says so, of this process's descriptors.
 const DESCRIPTORS: &str = "/proc/self/fd";
@@ -98,7 +98,7 @@ fn is_userfaultfd(fd: &OwnedFd) -> bool {
 }
 
 impl Remote {
-    /// What came with a greeting. An empty file gets the length that was said: the process's own limit of file sizes may forbid it that. `None`
+    /// Accepts a greeting's descriptors. An empty file gets the length of the greeting: the process's own limit of file sizes may forbid it that. `None`
     /// when the file is no memory file (another one may have a file system behind it that never answers), has another length, or not whole pages, or more than is
     /// ever reserved; and when the other descriptor is no userfaultfd's, for the same reason.
     pub(super) fn new(uffd: OwnedFd, file: OwnedFd, hello: &call::Hello) -> Option<Self> {
@@ -183,7 +183,7 @@ impl Remote {
         Ok(count == BATCH)
     }
 
-    /// Reads what was reported, and never waits: who waited here would serve no other process.
+    /// Reads reported faults without waiting: a pager that waited here would serve no other process.
     fn messages(&self, buffer: &mut Buffer) -> Result<usize, Errno> {
         match read_at_once(&self.uffd, buffer) {
             Err(Errno::AGAIN) => {
@@ -209,7 +209,7 @@ impl Remote {
         }
     }
 
-    /// Puts pages in place that are not there, and wakes who waits for them.
+    /// Puts pages in place that are not there, and wakes the threads that wait for them.
     ///
     /// # Errors
     /// [`Lost`], also when a page is there already: only the program itself can have put it there.
@@ -235,7 +235,7 @@ impl Remote {
         }
     }
 
-    /// Pages that are there may be written from now on; who waits tries again.
+    /// Makes present pages writable; waiting threads try again.
     ///
     /// # Errors
     /// [`Lost`].
@@ -296,7 +296,7 @@ impl Remote {
         retry_on_intr(|| fallocate(&self.file, mode, start, len)).unwrap_or_else(|_| self.spoil());
     }
 
-    /// Who waits for one of the pages tries again.
+    /// Has threads that wait for one of the pages try again.
     ///
     /// # Errors
     /// [`Lost`].

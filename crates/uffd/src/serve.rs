@@ -14,7 +14,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// What resolves faults.
+/// The resolver of faults.
 pub trait Faults {
     /// A thread waits for `page` until it is installed, remapped, poisoned or woken: in this call, or in a later [`Faults::turn`]. The same
     /// page may be reported many times: by several threads, by one that a signal interrupted, and late, when it is there already.
@@ -33,7 +33,7 @@ pub trait Faults {
     fn rest(&mut self) {}
 }
 
-/// What the loop does after a [`Faults::turn`].
+/// The next step of the loop after a [`Faults::turn`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// Nothing is under way: sleep until a thread faults.
@@ -59,7 +59,7 @@ pub enum HandlerCpu {
 pub struct Handler {
     /// Where the loop runs.
     pub cpu: HandlerCpu,
-    /// What it does when no thread faults.
+    /// How it waits when no thread faults.
     pub waiting: Waiting,
 }
 
@@ -71,7 +71,7 @@ pub struct Ring<'w> {
 }
 
 impl<'w> Ring<'w> {
-    /// What ends the service of `window` that is given `stop`.
+    /// The handle that ends the service of `window` by `stop`.
     #[must_use]
     pub const fn new(window: &'w Window, stop: Stop) -> Self {
         Self { window, stop }
@@ -130,7 +130,7 @@ pub fn serve_shared(
     Ok(())
 }
 
-/// What a thread is given back when it serves no more.
+/// State that a thread is given back when it serves no more.
 struct Serving {
     _no_signals: SignalsBlocked,
     _cpus: CpusKept,

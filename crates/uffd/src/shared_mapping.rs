@@ -100,7 +100,7 @@ impl SharedMapping {
         (self.base, self.inner().states.len() as u64 * PAGE_LEN as u64)
     }
 
-    /// What a member maps.
+    /// The file that a process maps.
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -192,7 +192,7 @@ impl SharedMapping {
             let Inner { states, kept, .. } = inner;
             self.lease.give_back(|start, bytes| {
                 for (index, bytes) in (start / PAGE_LEN..).zip(bytes.as_chunks::<PAGE_LEN>().0) {
-                    // Of others the bytes are with us, or gone.
+                    // For other states the bytes are with us, or gone.
                     if matches!(states[index], State::ReadOnly | State::Writable) {
                         states[index] = State::Kept;
                         kept.insert(index, Box::new(*bytes));
@@ -216,7 +216,7 @@ impl SharedMapping {
         inner.take_waiting(index).for_each(|uffd| wake(uffd, start));
     }
 
-    /// Maps a page that is in the file for those who wait, as its state says; lets them try again where it is not.
+    /// Maps a page that is in the file for waiting threads, as its state says; where it is not, they try again.
     fn show_again(&self, inner: &mut Inner, index: usize) {
         match inner.states[index] {
             State::ReadOnly => self.show(inner, index, Access::Shared),
@@ -286,7 +286,7 @@ impl SharedMapping {
 }
 
 impl Inner {
-    /// Those who wait for a page, or could not have it, do so no more.
+    /// Removes the processes that wait for a page, or could not have it.
     fn take_waiting(&mut self, index: usize) -> impl Iterator<Item = &Userfaultfd> {
         let mut members = self.waiting.remove(&index).unwrap_or_default();
         members.extend(self.poisoned.remove(&index).unwrap_or_default());
@@ -309,7 +309,7 @@ impl Pages for &SharedMapping {
                 self.is_settled(&mut inner);
                 self.show_again(&mut inner, index);
             }
-            // It was taken, and the cache that fetched it does not know yet: what it is, the bytes with us are.
+            // The lease took the page, and the cache that fetched it does not know yet: the bytes with us are the page.
             State::Kept => self.show_again(&mut inner, index),
             State::Writable => panic!("{page:?} is here already"),
             State::Gone | State::Poisoned => {
@@ -457,14 +457,14 @@ impl Mapped for &SharedMapping {
 /// The file's name, as the system shows it.
 const FILE_NAME: &str = "farmem-shared";
 
-/// Maps a page that is in the file, and lets who waits try again. Whatever is wrong with the member's mappings, its thread finds out itself.
+/// Maps a page that is in the file, and has waiting threads try again. If the process's mappings are wrong, its thread finds that out itself.
 fn show_at(uffd: &Userfaultfd, start: usize, access: Access) {
     for _ in 0..TRIES_MAX {
         // SAFETY: addresses of another process, which sent the descriptor to have them served.
         match unsafe { uffd.map(start, PAGE_LEN, mapping(access)) } {
             Ok(()) => return,
             Err(Stopped { errno: Errno::AGAIN, .. }) => std::thread::yield_now(),
-            // It is mapped already, and the marks may be those of before.
+            // The page is mapped already, and the marks may be those of before.
             Err(Stopped { errno: Errno::EXIST, .. }) if access == Access::Modified => {
                 // SAFETY: as above.
                 if unsafe { uffd.protect(start, PAGE_LEN, Mapping::Writable) }.is_ok() {

@@ -1,6 +1,6 @@
 //! Faults as signals: the thread that faults gets a SIGBUS, and serves its page itself.
 //!
-//! Key type: [`Signals`], of one window: who waits for which page ([`Slot`]), and who works. Between a touch and its page there is no hand-over to
+//! Key type: [`Signals`], of one window: which thread waits for which page ([`Slot`]), and which one works. Between a touch and its page there is no hand-over to
 //! another thread unless one works already:
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //! The mask of the interrupted code tells: in a handler its signal is blocked. Threads that have a signal blocked leave their faults to the
 //! thread that serves the window ([`serve`](super::serve())), and so do all where what serves cannot move between threads.
 //!
-//! What leads must not touch the window: all signals but those of faults are blocked meanwhile, and pages are filled by the system's calls. A thread that does
+//! The leader must not touch the window: all signals but those of faults are blocked meanwhile, and pages are filled by the system's calls. A thread that does
 //! so all the same is refused with a message, and not served.
 
 mod handler;
@@ -47,7 +47,7 @@ pub(super) struct Touch {
     pub(super) write: Option<bool>,
 }
 
-/// What serves touches.
+/// The server of touches.
 pub(super) trait Lead {
     /// As [`Faults::fault`](super::Faults::fault).
     fn fault(&mut self, touch: Touch);
@@ -59,13 +59,13 @@ pub(super) trait Lead {
     fn rest(&mut self);
 }
 
-/// What serves from any thread, for as long as it is lent ([`Signals::attend_shared`]).
+/// A server that any thread may run, for as long as it is lent ([`Signals::attend_shared`]).
 struct Lent(NonNull<dyn Lead + Send>);
 
 // SAFETY: the leader may be used by any thread, by its type, and the lock around it lets one in at a time.
 unsafe impl Send for Lent {}
 
-/// Who waits for pages of a window, and who serves.
+/// The threads that wait for pages of a window, and the one that serves.
 pub(super) struct Signals {
     addrs: Range<usize>,
     states: Arc<States>,
@@ -82,7 +82,7 @@ pub(super) struct Signals {
     leads: AtomicUsize,
     /// Where the thread that serves the window sleeps.
     door: Sleep,
-    /// It is to go on with what another one left.
+    /// The thread is to go on with touches that another one left.
     passed: AtomicBool,
     closed: AtomicBool,
     looking: Looking,

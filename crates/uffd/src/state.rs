@@ -1,4 +1,4 @@
-//! What a page is to the program that uses it: whether there is a frame, and the way to it.
+//! Page states as the program sees them: whether there is a frame, and the way to it.
 //!
 //! Key type: [`State`], of the pages of a [`Window`](super::Window) and of a [`SharedMapping`](super::SharedMapping), which draw how one becomes another.
 
@@ -6,7 +6,7 @@ use super::Mapping;
 use farmem_wire::message::Access;
 use std::sync::atomic::AtomicU8;
 
-/// Those of all pages of a window, each as a number. They take no memory before they are used.
+/// States of all pages of a window, each as a number. They take no memory before they are used.
 pub(super) type States = Box<[AtomicU8]>;
 
 /// A page's frame, and the program's way to it.
@@ -26,7 +26,7 @@ pub(super) enum State {
 }
 
 impl State {
-    /// Of a page that may be used so.
+    /// The state of a page with this access.
     pub(super) const fn shown(access: Access) -> Self {
         match access {
             Access::Shared => Self::ReadOnly,
@@ -38,7 +38,7 @@ impl State {
         matches!(self, Self::ReadOnly | Self::Writable | Self::Kept)
     }
 
-    /// What `as u8` made of it.
+    /// The inverse of `as u8`.
     ///
     /// # Panics
     /// For every other number.

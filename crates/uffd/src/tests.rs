@@ -138,7 +138,7 @@ fn a_page_goes_through_its_states_and_its_memory_is_counted() {
     assert_eq!([8, 9, 10, 11].map(|n| byte(window, n)), [10, 11, 12, 13]);
 }
 
-/// What breaks a rule of the caller's is a panic, never a page more than the limit or a byte elsewhere.
+/// A caller that breaks a rule gets a panic, never a page more than the limit or a byte elsewhere.
 #[test]
 fn broken_rules_are_told() {
     let Ok(window) = Window::open(&config(2)) else { return };
@@ -276,7 +276,7 @@ pub(super) fn four_threads_add(window: &Window) {
     });
 }
 
-/// What [`four_threads_add`] leaves behind: each page was reported, made writable, and has all additions.
+/// Asserts the result of [`four_threads_add`]: each page was reported, made writable, and has all additions.
 pub(super) fn assert_four_threads_added(window: &Window, numbers: &Numbers<'_>) {
     assert_eq!(numbers.reports.len(), PAGES);
     assert!(numbers.upgrades as usize >= PAGES);

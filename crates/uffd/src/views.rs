@@ -36,7 +36,7 @@ unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
 
-/// What the system counts blocks of a file in, in bytes.
+/// Unit in which the system counts a file's blocks, in bytes.
 const BLOCK: u64 = 512;
 
 impl Views {
@@ -47,7 +47,7 @@ impl Views {
         let file =
             memfd_create("farmem-window", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(system)?;
         ftruncate(&file, len as u64).map_err(system)?;
-        // Whoever is given the file may write it, and not cut it.
+        // A process that is given the file may write it, and not cut it.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(system)?;
         let program = match place {
             Place::Anywhere => View::map(&file, len, None).map_err(system)?,

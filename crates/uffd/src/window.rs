@@ -6,14 +6,14 @@
 //! limit is exact (docs/decisions, "page cache").
 //!
 //! ```text
-//!   Gone --install--> ReadOnly --install--> Writable        what a page's frame and the program's mapping are; who may hold
-//!    ^  ^                |  ^---write_protect--'  |         which page is the business of the caller
+//!   Gone --install--> ReadOnly --install--> Writable        a page's frame and the program's mapping; the caller decides
+//!    ^  ^                |  ^---write_protect--'  |         which host may hold which page
 //!    |  '----discard-----+-------------+----------'
 //!    |                 unmap         unmap
 //!    '-----release--- Kept <-----------'                    Kept: the bytes are there, the program's next touch waits
 //! ```
 //!
-//! What it does not do: decide. It fetches nothing, evicts nothing and keeps no protocol state.
+//! A window decides nothing. It fetches nothing, evicts nothing and keeps no protocol state.
 
 mod placed;
 mod runs;
@@ -57,7 +57,7 @@ pub enum FaultMode {
     Signal,
 }
 
-/// What a window is.
+/// Configuration of a window.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowConfig {
     /// Its first byte in far memory; a multiple of the page.
@@ -71,7 +71,7 @@ pub struct WindowConfig {
     /// How far faults are served. [`Reach::Full`] unless the program is known not to hand its addresses to the kernel.
     /// [`FaultMode::Signal`] never reaches further than [`Reach::UserMode`].
     pub reach: Reach,
-    /// Who serves them.
+    /// How faults are served.
     pub faults: FaultMode,
 }
 
@@ -90,7 +90,7 @@ pub struct Window {
     lease: Option<Leased>,
 }
 
-/// What a window has whose pages may be used for as long as a lease runs.
+/// State of a window whose pages may be used for as long as a lease runs.
 #[derive(Debug)]
 struct Leased {
     lease: Arc<Lease>,
@@ -257,7 +257,7 @@ impl Window {
         &self.doorbell
     }
 
-    /// Who waits, when faults are signals.
+    /// The waiting threads, when faults are signals.
     pub(super) fn signals(&self) -> Option<&Signals> {
         self.signals.as_ref().map(Registered::signals)
     }
@@ -274,14 +274,14 @@ impl Window {
         Fault { addr, cause, write, thread: 0 }
     }
 
-    /// The system was told to wake who waits for these pages; where faults are signals it does not know them.
+    /// Wakes threads that wait for these pages where faults are signals, of which the system knows nothing.
     fn woken(&self, pages: Range<usize>) {
         if let Some(signals) = self.signals() {
             signals.wake(&(self.place(pages.start)..self.place(pages.end)));
         }
     }
 
-    /// Puts pages in place that are not cached, from `first` on, and wakes who waits for them: one call of the system for all.
+    /// Puts pages in place that are not cached, from `first` on, and wakes the threads that wait for them: one call of the system for all.
     ///
     /// # Panics
     /// When `bytes` are not whole pages of the window, one of them is cached, or they are more than the limit allows.
@@ -371,7 +371,7 @@ impl Window {
         // SAFETY: a page of the registered view; its frame holds its bytes.
         match unsafe { self.uffd.map(start, PAGE_LEN, mapping(access)) } {
             Ok(()) => self.woken(index..index + 1),
-            // It is mapped, and the marks of the mapping may be those of before.
+            // The page is mapped, and the marks of the mapping may be those of before.
             Err(Stopped { errno: Errno::EXIST, .. }) => match access {
                 Access::Modified => self.protect(index, Mapping::Writable),
                 Access::Shared => self.try_again(page),
@@ -472,7 +472,7 @@ impl Pages for &Window {
                 self.protect(index, Mapping::Writable);
                 self.is_settled();
             }
-            // It was taken, and the cache that fetched it does not know yet: what it is, the file has.
+            // The lease took the page, and the cache that fetched it does not know yet: the file has it.
             State::Kept if self.lease.is_some() => self.try_again(page),
             _ => self.install_run(page, bytes, access),
         }
@@ -507,7 +507,7 @@ impl Pages for &Window {
         self.unmap_run(page, 1);
     }
 
-    /// What is not mapped any more is not written: the system stops all stores before it returns.
+    /// A page that is not mapped any more is not written: the system stops all stores before it returns.
     fn write_protect_and_unmap(&mut self, page: Page) {
         self.unmap(page);
     }
@@ -538,7 +538,7 @@ impl Pages for &Window {
         // SAFETY: a page of the registered view that has no frame.
         match unsafe { self.uffd.poison_page(self.place(index)) } {
             Ok(()) => {}
-            Err(Errno::EXIST) if was == State::Poisoned => {} // who waited was woken
+            Err(Errno::EXIST) if was == State::Poisoned => {} // waiting threads were woken
             Err(errno) => panic!("{page:?} cannot be poisoned: {errno}"),
         }
         self.woken(index..index + 1);

@@ -24,9 +24,9 @@ const ANSWER_LEN_MAX: u64 = 64 << 20;
 pub enum ApiDoor {
     /// A Unix socket in the state directory, which other users cannot look into.
     Unix(PathBuf),
-    /// TLS 1.3. Whoever answers has to prove that the rack's authority vouches for this address.
+    /// TLS 1.3. The server has to prove that the rack's authority vouches for this address.
     Tls(SocketAddr, CaCert),
-    /// HTTP in clear: whoever has the port is told the token.
+    /// HTTP in clear: any process that has the port is told the token.
     Plain(SocketAddr),
 }
 
@@ -71,7 +71,7 @@ pub enum ApiCallError {
     Unreachable {
         /// Where it was asked.
         url: String,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
     /// Something answers that did not prove to be the rack's control plane: it was not told the token.
@@ -79,13 +79,13 @@ pub enum ApiCallError {
     Untrusted {
         /// Where it was asked.
         url: String,
-        /// What did not hold.
+        /// The proof that failed.
         why: String,
     },
     /// The file with this user's keys cannot be used.
     #[error("the keys of this user cannot be used: {why}")]
     Keys {
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// Something answers that is not a control plane of this version.
@@ -93,7 +93,7 @@ pub enum ApiCallError {
     Foreign {
         /// Where it was asked.
         url: String,
-        /// What was wrong with the answer.
+        /// The reason.
         why: String,
     },
 }
@@ -106,7 +106,7 @@ impl ApiClient {
     }
 
     /// One that shows the keys which are in a file, as far as a request wants them, and keeps those there that it is told. The file need not be
-    /// there yet; all who ask for the same user share it.
+    /// there yet; all clients of the same user share it.
     #[must_use]
     pub fn with_keys(mut self, file: &Path) -> Self {
         self.keys = Some(KeyFile::of(file));
@@ -127,7 +127,7 @@ impl ApiClient {
         Self { keys, build, ..Self::within(self.door, &self.token, most) }
     }
 
-    /// Ends the connection that it has kept for its next question, which makes a new one: for who asks now and then, and is to hold none in between. The control plane
+    /// Ends the idle connection that it has kept, so that the next question makes a new one: for a client that asks now and then. The control plane
     /// has only so many.
     pub fn hang_up(&mut self) {
         self.agent = agent(&self.door, self.most);
@@ -135,7 +135,7 @@ impl ApiClient {
 
     fn within(door: ApiDoor, token: &str, most: Duration) -> Self {
         let url = match &door {
-            ApiDoor::Unix(_) => "http://127.0.0.1".into(), // the address is looked at by nobody
+            ApiDoor::Unix(_) => "http://127.0.0.1".into(), // no code looks at the address
             ApiDoor::Tls(address, _) => format!("https://{address}"),
             ApiDoor::Plain(address) => format!("http://{address}"),
         };
@@ -201,7 +201,7 @@ impl ApiClient {
     }
 }
 
-/// What has connections to a door, and waits for an answer no longer than this.
+/// An HTTP agent for one door, which waits for an answer no longer than `most`.
 fn agent(door: &ApiDoor, most: Duration) -> ureq::Agent {
     let config = ureq::Agent::config_builder()
         .http_status_as_error(false)

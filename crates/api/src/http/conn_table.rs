@@ -3,7 +3,7 @@
 //! A connection is *unauthenticated* until a whole request with the token has come over it, and *busy* from a whole request until its answer is
 //! handed over. When the table is full, a new connection evicts the oldest unauthenticated one, so clients without the token cannot keep out clients that
 //! have it; and where there is none, the authenticated one that has asked for nothing for longest, so that neither can clients with the token that keep
-//! theirs open. A busy one is never evicted: it ends with its answer, when somebody waits for its entry.
+//! theirs open. A busy one is never evicted: it ends with its answer, when another waits for its entry.
 
 use super::connections::Limits;
 use super::stream::Source;
@@ -251,7 +251,7 @@ mod tests {
         let held: Vec<(ConnGuard, Arc<Eviction>)> =
             (0..most).map(|_| table.try_enter(from(1)).unwrap()).collect();
         held.iter().for_each(|(guard, _)| guard.begin_request());
-        held.iter().skip(1).rev().for_each(|(guard, _)| assert!(!guard.end_request(), "nobody waits"));
+        held.iter().skip(1).rev().for_each(|(guard, _)| assert!(!guard.end_request(), "none waits"));
         let last = most - 1;
         let mut next = vec![table.try_enter(from(2)).unwrap()];
         assert!(held[last].1.is_gentle() && is_evicted(&held[last].1));
@@ -269,7 +269,7 @@ mod tests {
         assert!(table.try_enter(from(2)).is_none(), "as many linger as may");
         assert!(!held[0].1.is_gentle(), "a busy one");
         table.lock().waiting = 1;
-        assert!(newest.end_request(), "somebody waits");
+        assert!(newest.end_request(), "one waits");
         drop(held);
         assert!(table.try_enter(from(2)).is_some());
     }
@@ -287,7 +287,7 @@ mod tests {
         assert!(!is_evicted(&other.1));
     }
 
-    /// Those that come over the Unix socket have a bound together, and evict none that came over the network.
+    /// Connections over the Unix socket have a bound together, and evict none that came over the network.
     #[test]
     fn the_unix_socket_has_a_bound() {
         let table = table(10, 2);

@@ -97,7 +97,7 @@ async fn connection(mut incoming: Incoming, app: Router, eviction: Arc<Eviction>
     if !incoming.bound_answers(limits.answer) {
         return; // it is gone already
     }
-    // Whoever is still agreeing on TLS can be told nothing: it finds its connection closed.
+    // A client that is still agreeing on TLS can be told nothing: it finds its connection closed.
     let mut stream = tokio::select! {
         biased;
         () = eviction.notified() => return,
@@ -137,7 +137,7 @@ async fn connection(mut incoming: Incoming, app: Router, eviction: Arc<Eviction>
 
 /// Why the HTTP library has ended a connection.
 enum Ended {
-    /// It has answered everything.
+    /// All requests are answered.
     Done,
     /// No request came in time.
     Idle,
@@ -245,7 +245,7 @@ fn too_slow(what: &str, limit: Duration) -> ApiError {
     refusal(ErrorCode::TooSlow, message, "send each request as a whole, then read the answer")
 }
 
-/// What is wrong with what is no request that the library can read; it says only a status.
+/// The error for a request that the library cannot read; the library gives only a status.
 fn unreadable(status: u16) -> ApiError {
     let (message, remedy) = match status {
         414 => (

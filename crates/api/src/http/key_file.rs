@@ -1,7 +1,7 @@
 //! The keys that the processes of one user on this machine were told, in a file, so that each of them may ask for what another one made.
 //!
-//! Who asks the control plane reads it when it has changed, and adds what an answer tells. It is replaced as a whole, under a lock, so
-//! that nobody reads half of it and no process loses what another one has added.
+//! A client of the control plane reads the file when it has changed, and adds the keys of answers. The file is replaced as a whole, under a lock, so
+//! that no process reads half of it or loses the keys that another one has added.
 
 use farmem_control::api::{Request, Response};
 use farmem_control::keys::{Key, RING_MAX, Ring};
@@ -26,14 +26,14 @@ pub(super) struct KeyFile {
 #[derive(Default, Debug)]
 struct Known {
     ring: Ring,
-    /// What the file was when it was read: device's number of it, length, time of its last change.
+    /// Identity of the file when it was read: device's number of it, length, time of its last change.
     version: Option<(u64, u64, i64, i64)>,
     /// Nearly all domains of which there are keys here were there when that was asked last.
     crowded: bool,
 }
 
 impl KeyFile {
-    /// The keys in `file`, which need not be there yet. All who name the same file have the same keys.
+    /// The keys in `file`, which need not be there yet. All clients that name the same file have the same keys.
     pub(super) fn of(file: &Path) -> Arc<Self> {
         static OPEN: Mutex<Vec<Weak<KeyFile>>> = Mutex::new(Vec::new());
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -49,8 +49,8 @@ impl KeyFile {
     /// The keys to show with a request. What was read before serves on, whatever is wrong with the file now: a host that runs needs no other.
     ///
     /// # Errors
-    /// What is wrong with the file, when no key for the request is known; also with where its answer's key is to be kept, before a host joins that nobody
-    /// would have the key of.
+    /// The file's fault, when no key for the request is known; also a fault of the place where the answer's key is to be kept, because a host must not join
+    /// with a key that is lost.
     pub(super) fn show(&self, request: &Request) -> Result<Vec<Key>, String> {
         let mut known = self.known();
         let read = self.read(&mut known, None);
@@ -69,7 +69,7 @@ impl KeyFile {
     /// that stay.
     ///
     /// # Errors
-    /// What is wrong with the file: this process has the key all the same.
+    /// The file's fault: this process has the key all the same.
     pub(super) fn learn(
         &self,
         request: &Request,
@@ -83,7 +83,7 @@ impl KeyFile {
             }
             (known.ring.is_full() && !known.crowded).then(|| known.ring.clone())
         };
-        // It takes as long as an answer does, and nobody waits for it: no lock is held.
+        // The request takes as long as an answer does, and no lock is held meanwhile.
         let gone = full.and_then(|before| Some((before, there()?)));
         let shown = self.file.display();
         let lock = self.open_lock()?;
@@ -93,14 +93,14 @@ impl KeyFile {
             let mut known = self.known();
             known.version = None;
             self.read(&mut known, gone.as_ref())?;
-            // It is the newest, also of those that the file has for the same.
+            // The answer's key is the newest, also of those that the file has for the same.
             known.ring.learn_newest(request, answer);
             known.ring.to_text()
         };
         self.replace(&text).map_err(|why| format!("cannot write {shown}: {why}"))
     }
 
-    /// What processes lock that write the file, in the directory where it is or will be.
+    /// Opens the lock of processes that write the file, in the directory where it is or will be.
     fn open_lock(&self) -> Result<File, String> {
         let above = folder(&self.file);
         fs::create_dir_all(above).map_err(|e| format!("cannot make {}: {e}", above.display()))?;
@@ -221,7 +221,7 @@ mod tests {
         assert!(Arc::ptr_eq(&KeyFile::of(&file), &KeyFile::of(&file)));
     }
 
-    /// A host runs, and its user's key file is made readable for all, or broken: the keys that were read before serve on. Who has none for a request is told.
+    /// A host runs, and its user's key file is made readable for all, or broken: the keys that were read before serve on. A request without a key is refused with the reason.
     #[test]
     fn known_keys_outlive_their_file() {
         let folder = tempfile::tempdir().unwrap();
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(keys.show(&Allocate::new(7, 1).into()).unwrap(), []);
     }
 
-    /// Twenty programs come one after the other and make a domain of the same name, which is gone when the next one comes: each one, and the next who asks for it by its name, shows the
+    /// Twenty programs come one after the other and make a domain of the same name, which is gone when the next one comes: each one, and the next that asks for it by its name, shows the
     /// newest key first, and the file does not grow.
     #[test]
     fn the_newest_key_of_a_name_is_the_one_that_is_shown() {

@@ -30,9 +30,9 @@ use tokio::sync::oneshot;
 /// One request, waiting for the control plane's thread.
 #[derive(Debug)]
 pub struct ApiCall {
-    /// What is asked.
+    /// The request.
     pub request: Request,
-    /// What came with it.
+    /// Credentials that came with it.
     pub shown: Shown,
     reply: oneshot::Sender<Result<Response, ApiError>>,
 }
@@ -52,7 +52,7 @@ pub struct ApiDoors {
     pub unix: Option<PathBuf>,
     /// TLS 1.3 over TCP, and what the server proves with that it is the rack's.
     pub tls: Option<(SocketAddr, Identity)>,
-    /// HTTP in clear over TCP: whoever is on the way reads the token.
+    /// HTTP in clear over TCP: any machine on the path reads the token.
     pub plain: Option<SocketAddr>,
 }
 
@@ -62,7 +62,7 @@ impl From<SocketAddr> for ApiDoors {
     }
 }
 
-/// What the server lets in.
+/// Tokens that the server accepts.
 #[derive(Clone, Debug)]
 pub struct ApiTokens {
     /// The rack's token: with it one may join, make domains, and ask about what one shows the keys of.
@@ -79,7 +79,7 @@ impl From<&str> for ApiTokens {
 
 /// A running server. Dropping it closes its doors.
 pub struct ApiServer {
-    /// Of the Unix socket, which goes with the server.
+    /// Path of the Unix socket, which goes with the server.
     unix: Option<PathBuf>,
     tls: Option<SocketAddr>,
     plain: Option<SocketAddr>,
@@ -206,7 +206,7 @@ impl Drop for ApiServer {
             drop(thread.join());
         }
         if let Some(path) = &self.unix {
-            // Whoever finds none knows that nobody serves; the next server removes what is left.
+            // A client that finds no socket knows that no server runs; the next server removes leftovers.
             drop(std::fs::remove_file(path));
         }
     }
@@ -299,7 +299,7 @@ fn unknown(method: &Method, uri: &Uri) -> ApiError {
     refusal(ErrorCode::UnknownRequest, format!("there is no request {method} {}", uri.path()), remedy)
 }
 
-/// Whether it is the operator who asks.
+/// Whether the request is the operator's.
 fn authorise(tokens: &ApiTokens, headers: &HeaderMap) -> Result<bool, ApiError> {
     let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let shown = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
@@ -313,7 +313,7 @@ fn authorise(tokens: &ApiTokens, headers: &HeaderMap) -> Result<bool, ApiError> 
     Err(refusal(ErrorCode::Unauthorized, "the rack's token is missing or wrong", remedy))
 }
 
-/// What is shown in a request's head.
+/// Credentials in a request's head.
 fn keys_of(headers: &HeaderMap, operator: bool) -> Result<Shown, ApiError> {
     let mut keys = Vec::new();
     for field in headers.get_all(KEYS_FIELD) {
@@ -341,7 +341,7 @@ fn build_of(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     }
 }
 
-/// What is wrong is not repeated: it may be a key with a slip in it.
+/// The error for malformed keys. The message does not repeat them: there may be a key with a slip in it.
 fn no_keys(what: &str) -> ApiError {
     let message = format!("the header \"Farmem-Keys\" has {what}");
     let remedy =

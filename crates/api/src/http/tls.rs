@@ -1,8 +1,8 @@
 //! TLS between machines: the rack's own authority, the server's certificate, and what a client believes.
 //!
-//! Nobody outside of the rack vouches for it, so nothing is bought or renewed: the control plane makes a certificate authority once
+//! No public authority vouches for the rack, so nothing is bought or renewed: the control plane makes a certificate authority once
 //! ([`Authority`]) and, at each start, a key and a certificate of its own for the address that it listens at. A client believes the one
-//! authority whose certificate it was given ([`CaCert`]), and shows its token to nobody else (PROTOCOL 8.65).
+//! authority whose certificate it was given ([`CaCert`]), and shows its token to no other server (PROTOCOL 8.65).
 
 use farmem_link::read_private;
 use farmem_link::{OpenError, private_file};
@@ -25,7 +25,7 @@ use std::sync::Arc;
 const CA_FILE: &str = "ca.pem";
 /// The authority's key, in its directory.
 const CA_KEY_FILE: &str = "ca.key";
-/// What the authority is called in its certificate.
+/// Name of the authority in its certificate.
 const CA_NAME: &str = "farmem rack";
 /// Longest PEM file that is read, in bytes.
 const PEM_MAX: u64 = 64 << 10;
@@ -38,7 +38,7 @@ impl CaCert {
     /// The first certificate of a PEM text.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The text's fault.
     pub fn from_pem(text: &str) -> Result<Self, String> {
         let der = CertificateDer::from_pem_slice(text.as_bytes())
             .map_err(|why| format!("no certificate in PEM: {why}"))?;
@@ -133,7 +133,7 @@ impl Authority {
     }
 }
 
-/// What an API server proves with that it is the rack's.
+/// The credentials by which an API server proves that it is the rack's.
 #[derive(Clone)]
 pub struct Identity(Arc<ServerConfig>);
 
@@ -190,7 +190,7 @@ pub fn read_ca(file: &Path) -> Result<(CaCert, String), OpenError> {
     Ok((cert, pem))
 }
 
-/// Agrees on TLS with those who connect.
+/// Agrees on TLS with clients that connect.
 #[derive(Clone)]
 pub(super) struct Acceptor(pub(super) tokio_rustls::TlsAcceptor);
 
@@ -213,7 +213,7 @@ fn ca_params() -> CertificateParams {
     params
 }
 
-/// What a private file holds; what is made, when it holds nothing yet.
+/// The contents of a private file; `make` makes them when the file is empty.
 fn kept(file: &Path, make: impl FnOnce() -> Result<String, rcgen::Error>) -> Result<String, OpenError> {
     let cannot = |doing: &str| OpenError::system(format!("{doing} {}", file.display()));
     let (mut opened, mut text) = (private_file(file)?, String::new());

@@ -30,7 +30,7 @@ pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     within_reach(path, |near| UnixListener::bind(near))
 }
 
-/// Connects to the server of whoever has the directory of `path`, or of root. Nothing is sent to another user's. A server that takes no connections, because it
+/// Connects to the server of the owner of `path`'s directory, or of root. Nothing is sent to another user's. A server that takes no connections, because it
 /// stands still and as many wait as may, is waited for as long as this.
 fn connect(path: &Path, most: Option<Duration>) -> io::Result<UnixStream> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
@@ -87,7 +87,7 @@ pub(super) struct UnixTransport {
     buffers: LazyBuffers,
 }
 
-/// What the system says of a wait that took too long.
+/// The error of a wait that took too long.
 fn timed(error: io::Error, timeout: NextTimeout) -> Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Timeout(timeout.reason),

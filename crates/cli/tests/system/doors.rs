@@ -72,7 +72,7 @@ fn a_machine_joins_by_its_file() {
     run(&["demo", "--limit", "50", "--rack", &file]).refuses(&[
         "is not this rack's control plane",
         "not shown the token",
-        "see who has that port",
+        "find the process that has that port",
     ]);
     let heard = watching.join().unwrap();
     assert!(

@@ -46,7 +46,7 @@ impl Default for ConnParams {
 }
 
 impl Client {
-    /// What it allocates from now on stays when its domain has no user, or does not (PROTOCOL 8.62).
+    /// Sets whether later allocations stay when its domain has no user (PROTOCOL 8.62).
     pub(crate) const fn allocates_durably(&mut self, durable: bool) {
         self.durable = durable;
     }
@@ -121,7 +121,7 @@ impl Client {
         self.path.submit(HostRequest::Node { domain: self.domain, node, base, len })
     }
 
-    /// The same of the cards whose memory is this domain's; there may be fewer queue pairs there than clients, so none is taken yet.
+    /// Names the cards whose memory is this domain's; there may be fewer queue pairs there than clients, so none is taken yet.
     pub(crate) fn name_cards(&mut self) -> Result<(), Error> {
         let own: Vec<NodeInfo> =
             self.cards.iter().filter(|card| card.card == self.domain.0).cloned().collect();
@@ -173,7 +173,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes the answers to what nobody waited for.
+    /// Takes the answers to requests that no caller waited for.
     #[inline]
     pub(super) fn take_told(&mut self) -> Result<(), Error> {
         if self.aside.is_empty() { Ok(()) } else { self.take_all_told() }
@@ -183,7 +183,7 @@ impl Client {
         while let Some((number, told)) = self.path.told() {
             let asked = self.aside.iter().position(|(want, _)| want.number == number);
             let Some((_, generation)) = asked.map(|at| self.aside.swap_remove(at)) else { continue };
-            // What an earlier generation had is gone, and its queue pairs may be others' by now.
+            // Connections of an earlier generation are gone, and their queue pairs may be others' by now.
             if generation != self.generation {
                 continue;
             }
@@ -264,7 +264,7 @@ pub(super) fn located(LocatedVma { vma, moved, lost }: LocatedVma) -> Located {
     }
 }
 
-/// What the host role is told of a refusal.
+/// The host role's reply for a refusal.
 fn refused(error: &Error) -> Reply {
     if error.code() == Some(ErrorCode::NotFound) { Reply::NotFound } else { Reply::Unavailable }
 }

@@ -16,7 +16,7 @@ impl Client {
         self.path.rest(most).unwrap_or_else(|| Err(in_process()))
     }
 
-    /// What ends [`Client::rest`]: from another thread, and from another process of this machine.
+    /// Wakers that end [`Client::rest`]: from another thread, and from another process of this machine.
     ///
     /// # Errors
     /// [`Error::System`] when the system has no more descriptors, and within one process.
@@ -39,7 +39,7 @@ impl Client {
         self.domain_number()
     }
 
-    /// What its rack's description says of the DPU beside each host (`[dpu]` of `rack.toml`); `None` of a rack without.
+    /// The description of the DPU beside each host (`[dpu]` of `rack.toml`); `None` of a rack without.
     #[must_use]
     pub const fn dpu(&self) -> Option<&DpuSection> {
         self.dpu.as_ref()

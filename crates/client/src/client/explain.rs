@@ -13,7 +13,7 @@ impl Client {
     /// Turns the role's short failure into one that says what was wrong.
     pub(super) fn explain(&mut self, failure: Failure, meta: Meta, buf_len: usize) -> Error {
         let error = self.explain_failure(failure, meta, buf_len);
-        // To a host that was taken out nobody answers, and it has no connection any more.
+        // A host that was taken out gets no answers, and has no connection any more.
         let may_be =
             matches!(error, Error::Unreachable { .. } | Error::Interrupted | Error::NotMapped { .. });
         // Where hosts are renewed by a thread, that has asked in the time that it took to fail; this one does not wait for a control plane that may be out of reach, too.

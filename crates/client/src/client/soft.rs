@@ -17,7 +17,7 @@ impl Client {
         self.load_soft_state_at(None, sections)
     }
 
-    /// The same for a switch of the index, by its number in [`Client::overview`]; none: for the rack's switch (PROTOCOL 16.3).
+    /// As [`Client::load_soft_state`], for a switch of the index, by its number in [`Client::overview`]; none: for the rack's switch (PROTOCOL 16.3).
     ///
     /// # Errors
     /// As [`Client::load_soft_state`]; [`Error::Refused`] too when there is no such switch.
@@ -38,7 +38,7 @@ impl Client {
         self.clear_soft_state_at(None, sections)
     }
 
-    /// The same of a switch of the index, by its number; none: of the rack's switch.
+    /// As [`Client::clear_soft_state`], for a switch of the index, by its number; none: for the rack's switch.
     ///
     /// # Errors
     /// As [`Client::clear_soft_state`]; [`Error::Refused`] too when there is no such switch.
@@ -54,7 +54,7 @@ impl Client {
         self.soft_section_at(None, name)
     }
 
-    /// The same of what it has published at a switch of the index, by its number; none: at the rack's switch.
+    /// As [`Client::soft_section`], for a switch of the index, by its number; none: for the rack's switch.
     ///
     /// # Errors
     /// As [`Client::soft_section`].
@@ -72,7 +72,7 @@ impl Client {
         self.soft_counts_at(None, name)
     }
 
-    /// The same of a switch of the index, by its number; none: of the rack's switch.
+    /// As [`Client::soft_counts`], for a switch of the index, by its number; none: for the rack's switch.
     ///
     /// # Errors
     /// As [`Client::soft_counts`].
@@ -81,7 +81,7 @@ impl Client {
         self.path.call(SoftCounts { domain: self.domain.0, kind, id, switch })
     }
 
-    /// What the switch has of soft state.
+    /// The switch's soft state.
     ///
     /// # Errors
     /// [`Error::Refused`] when it does not answer; [`Error::Api`] when the control plane does not.
@@ -89,7 +89,7 @@ impl Client {
         self.soft_shown_at(None)
     }
 
-    /// The same of a switch of the index, by its number; none: of the rack's switch.
+    /// As [`Client::soft_shown`], for a switch of the index, by its number; none: for the rack's switch.
     ///
     /// # Errors
     /// As [`Client::soft_shown`].

@@ -1,4 +1,4 @@
-//! What a client does about its host's request ids, about frees that are repeated and about tasks that store, in a rack of this process.
+//! Tests of a client's request ids, repeated frees and storing tasks, in a rack of this process.
 
 use super::attach::IDS_RESERVE;
 use crate::allocations::Allocations;
@@ -63,7 +63,7 @@ fn a_client_that_runs_out_of_ids_joins_again() {
 }
 
 /// A client's process stood still, and the rack takes its host out. Its next operation says so, whichever it is, and so does each later one: it neither waits for an answer
-/// that never comes, nor does anything as somebody else. A client that is made then works.
+/// that never comes, nor acts for another host. A client that is made then works.
 #[test]
 fn a_client_that_was_taken_out_is_told() {
     let (world, mut client) = client_with_ids(1000);
@@ -100,7 +100,7 @@ fn a_client_that_left_does_not_join_again() {
     assert!(matches!(client.region_read(base, &mut word), Err(Error::TakenOut { .. })));
 }
 
-/// Memory is allocated at a node that the client cannot connect to, since its host was taken out of the rack meanwhile: the allocation is given back, and who asks is told.
+/// Memory is allocated at a node that the client cannot connect to, since its host was taken out of the rack meanwhile: the allocation is given back, and the caller is told.
 #[test]
 fn what_cannot_be_connected_to_is_not_left_allocated() {
     let (world, mut client) = client_with_ids(100);
@@ -139,14 +139,14 @@ fn a_free_that_is_repeated_after_unavailable_spares_the_next_allocation() {
         allocations.free(domain, base, ask).expect("it was freed before");
         let found = answer_to(Locate { addr: second.base }, ask).expect("the second allocation is there");
         assert_eq!(found.vma, second);
-        allocations.free(domain, base, ask).expect("who asks anew means what is there");
+        allocations.free(domain, base, ask).expect("a new request means the allocation that is there");
         let error = allocations.free(domain, base, ask).expect_err("nothing is there");
         assert_eq!(error.code(), Some(ErrorCode::NotFound));
     }
 }
 
 /// A traversal comes to a node of 8 bytes at the end of an allocation, and its window has 64: it ends well. One that wants the next word of the node ends there, and
-/// who asked is told what to look for: a wrong pointer is not the only reason.
+/// the error says what to look for: a wrong pointer is not the only reason.
 #[test]
 fn a_window_behind_the_last_allocation_is_explained() {
     let (_world, mut client) = client_with_ids(1000);

@@ -14,7 +14,7 @@ use farmem_wire::{NodeId, Pmtu, Qpn, VirtAddr};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Through(usize);
 
-/// What a client knows of one.
+/// State of one connection through the switch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lane {
     node: NodeId,
@@ -91,7 +91,7 @@ impl Client {
 
     /// Sets up a connection to `node` whose packets go through the switch, and which keyed READs of the tree at `root` can be sent over.
     ///
-    /// It leads to this node's memory only; what moves to another node is refused there. A connection that breaks is set up anew by the next operation.
+    /// The connection leads to this node's memory only; an access to memory that moved to another node is refused there. A connection that breaks is set up anew by the next operation.
     ///
     /// # Errors
     /// [`Error::Refused`] when there is no such node, or the switch has no room for a connection or does not answer.
@@ -197,7 +197,7 @@ impl Client {
     fn take_down(&mut self, lane: &Lane) -> Result<(), Error> {
         self.path.submit(HostRequest::Close { qpn: lane.qpn })?;
         match self.path.call(Disconnect { host: self.host, qpn: lane.qpn.get() }) {
-            // It ended with an earlier life of the node or of this host.
+            // The connection ended with an earlier life of the node or of this host.
             Err(error) if error.code() == Some(ErrorCode::NotFound) => Ok(()),
             result => result,
         }

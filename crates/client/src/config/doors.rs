@@ -2,7 +2,7 @@
 //!
 //! The machine of the control plane has a Unix socket in the state directory. Another machine has a *join file*
 //! ([`Join`]), which the operator brings there: address, token, and the certificate of the rack's authority. Which of the two it is follows
-//! from the description and the machine, and is never tried out: nobody is shown the token who has not proved to be the rack.
+//! from the description and the machine, and is never tried out: the token is shown to no server that has not proved to be the rack.
 
 use super::raw::RawControl;
 use super::roles::is_of_this_machine;
@@ -22,11 +22,11 @@ use toml::Spanned;
 const TOKEN_FILE: &str = "token";
 /// The Unix socket of the API in the control plane's state directory.
 const SOCKET_FILE: &str = "api.sock";
-/// What another machine joins with, in its state directory.
+/// The file by which another machine joins, in its state directory.
 const JOIN_FILE: &str = "join";
 /// The operator's token, in the state directory.
 const OPERATOR_FILE: &str = "operator";
-/// What the rack's keys are made of, in the control plane's state directory.
+/// Secret from which the rack's keys are made, in the control plane's state directory.
 const SECRET_FILE: &str = "secret";
 /// The keys that this user's processes were told, in the state directory.
 const KEYS_FILE: &str = "keys";
@@ -71,7 +71,7 @@ impl Credentials {
     }
 }
 
-/// What a machine joins a rack with: one file, which whoever has it may use the rack with.
+/// Credentials by which a machine joins a rack: one file, whose holder may use the rack.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Join {
@@ -117,7 +117,7 @@ impl Join {
     pub fn text(&self, rack: &str) -> String {
         let fields = toml::to_string_pretty(self).expect("texts and an address are TOML");
         format!(
-            "# What a machine joins the rack {rack:?} with. Whoever has this may use the rack: mode 0600.\n{fields}"
+            "# Credentials by which a machine joins the rack {rack:?}. The holder may use the rack: mode 0600.\n{fields}"
         )
     }
 
@@ -141,13 +141,13 @@ impl RackConfig {
         self.control.state.join(TOKEN_FILE)
     }
 
-    /// Where the operator's token is kept: who can read it can do all.
+    /// Path of the operator's token: its reader can do everything.
     #[must_use]
     pub fn operator_file(&self) -> PathBuf {
         self.control.state.join(OPERATOR_FILE)
     }
 
-    /// What the rack's keys are made of.
+    /// Path of the secret from which the rack's keys are made.
     pub(crate) fn secret_file(&self) -> PathBuf {
         self.control.state.join(SECRET_FILE)
     }
@@ -220,7 +220,7 @@ impl RackConfig {
         Ok(ApiDoors { unix: Some(self.api_socket()), tls: tls.transpose()?, plain: self.control.http })
     }
 
-    /// What another machine joins with, on the control plane's machine.
+    /// Credentials for another machine, on the control plane's machine.
     ///
     /// # Errors
     /// [`Error::Config`] when no other machine can; [`Error::Api`] before the control plane has started once.
@@ -241,14 +241,14 @@ impl RackConfig {
         Ok(Join { address, token, sha256: ca.fingerprint(), ca: pem })
     }
 
-    /// What is served in clear, if anything, and what to do about it.
+    /// The address that is served in clear, if there is one, and the remedy.
     #[must_use]
     pub fn plain_cost(&self) -> Option<(String, &'static str)> {
         self.control.http.map(|address| {
             (
                 format!(
                     "the API is served in clear at http://{address}: a process that takes this port while the control plane is down is handed the \
-                     token by whoever asks there"
+                     token by clients there"
                 ),
                 "take `http` out of rack.toml: farmem itself, and `curl --unix-socket`, use the Unix socket",
             )

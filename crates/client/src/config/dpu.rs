@@ -16,15 +16,15 @@ use std::ops::Range;
 use std::path::PathBuf;
 use toml::{Spanned, Value};
 
-/// What a DPU's cache table is used for.
+/// Use of a DPU's cache table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DpuCaching {
-    /// It forwards: SODA's base.
+    /// Forwarding only: SODA's base.
     Off,
-    /// It prefetches whatever its policy proposes: SODA's dynamic caching.
+    /// Prefetching of all that the policy proposes: SODA's dynamic caching.
     Dynamic,
-    /// It prefetches while that pays, within a bound of traffic.
+    /// Prefetching while that pays, within a bound of traffic.
     #[default]
     Adaptive,
 }
@@ -40,7 +40,7 @@ pub enum DpuForward {
     Async,
 }
 
-/// Packets that a DPU may mirror for a program that it prefetches for (PD3 5.1; PROTOCOL 19.19). It may listen where its programs may not, so it listens where whoever describes the rack says.
+/// Packets that a DPU may mirror for a program that it prefetches for (PD3 5.1; PROTOCOL 19.19). The DPU may listen where its programs may not, so the rack's description says where it listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DpuMirror {
     /// The interface that receives them, as `ip link` has it.
@@ -71,7 +71,7 @@ pub struct DpuSection {
     pub page: u32,
     /// Bytes of an entry of the table.
     pub entry: u64,
-    /// What the table is used for.
+    /// Use of the table.
     pub caching: DpuCaching,
     /// Requests that it takes from a ring before it sends what they ask for (SODA III: a task batch); 1 does not aggregate.
     pub batch: u32,
@@ -85,13 +85,13 @@ pub struct DpuSection {
     pub(crate) credentials: Credentials,
     /// How long its processes wait for a sign of it: the lease of the rack.
     pub lease: Duration,
-    /// What the link between host and DPU is like: rate and delay of each direction.
+    /// The link between host and DPU: rate and delay of each direction.
     pub link: LinkProfile,
     /// The CPU that it stays on; the rack's placement says where, without a word.
     pub cpu: Option<usize>,
     /// How many times as long as here its work takes: a DPU's cores are slower than a host's.
     pub slowdown: f64,
-    /// What it may mirror for programs that it prefetches for; nothing, unless written.
+    /// Packets that it may mirror for programs that it prefetches for; none, unless written.
     pub mirror: Vec<DpuMirror>,
 }
 
@@ -142,7 +142,7 @@ impl DpuSection {
         self.mirror.iter().any(|one| one.has(interface, server))
     }
 
-    /// What only those know who have this rack's token: two racks of one name have two. (PROTOCOL 17.2)
+    /// A mark that only holders of this rack's token can make: two racks of one name have two. (PROTOCOL 17.2)
     ///
     /// # Errors
     /// [`Error::Api`] or [`Error::Join`] when the token cannot be read.
@@ -194,7 +194,7 @@ const CONNECTIONS_MAX: u64 = 64;
 const MIRRORS_MAX: usize = 64;
 /// Bytes of an interface's name at most (linux/if.h: IFNAMSIZ, without the zero byte).
 const INTERFACE_LEN_MAX: usize = 15;
-/// Slower than this nobody's cores are.
+/// The largest slowdown.
 const SLOWDOWN_MAX: f64 = 1000.0;
 
 fn at<T>(raw: &Option<Spanned<T>>) -> Range<usize> {
@@ -274,7 +274,7 @@ impl Page<'_> {
         })
     }
 
-    /// What may be mirrored, each as "eth0 10.0.0.5:6379".
+    /// Packets that may be mirrored, each as "eth0 10.0.0.5:6379".
     fn mirrors(&self, raw: &Spanned<Vec<Spanned<String>>>) -> Result<Vec<DpuMirror>, Error> {
         let all = raw.as_ref();
         if all.len() > MIRRORS_MAX {
@@ -316,13 +316,13 @@ impl RackConfig {
     }
 }
 
-/// What is said in these words, or what is wrong with them.
+/// Parses one such text; the error completes a sentence about it.
 fn mirror(text: &str) -> Result<DpuMirror, &'static str> {
     let mut words = text.split_ascii_whitespace();
     let (Some(interface), Some(server), None) = (words.next(), words.next(), words.next()) else {
         return Err("is not two words");
     };
-    // What the kernel takes as a name (dev_valid_name).
+    // As the kernel checks names (dev_valid_name).
     let is_name = interface.len() <= INTERFACE_LEN_MAX
         && !interface.contains(|letter: char| matches!(letter, '/' | ':') || letter.is_control())
         && !matches!(interface, "." | "..");
@@ -331,7 +331,7 @@ fn mirror(text: &str) -> Result<DpuMirror, &'static str> {
     }
     let server: SocketAddr = server.parse().map_err(|_| "has no address with a port")?;
     if server.port() == 0 {
-        return Err("has port 0, which nobody sends to");
+        return Err("has port 0, which is never a destination");
     }
     Ok(DpuMirror { interface: interface.into(), server })
 }
@@ -388,7 +388,7 @@ node = [{ name = "node1", address = "127.71.0.11", memory = "1 MiB" }]
         assert!(said.starts_with("rack.toml: line 9: "), "{said}");
     }
 
-    /// What is said is mirrored and nothing else: neither another interface, address or port, nor all addresses where one was said; and all of a family where it was said so.
+    /// Only the described packets are mirrored: no other interface, address or port, and all addresses of a family only where the description says so.
     #[test]
     fn what_is_said_may_be_mirrored_and_nothing_else() {
         let may = |said: &str, interface: &str, server: &str| {

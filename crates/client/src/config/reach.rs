@@ -1,6 +1,6 @@
 //! Whether a rack can work, and does: what `farmem doctor --rack` tries, from the machine that it runs on.
 //!
-//! What fails in a rack says "no answer" most often, whatever the cause: a packet that is larger than a link takes, a port that a firewall keeps
+//! Failures in a rack look like "no answer" most often, whatever the cause: a packet that is larger than a link takes, a port that a firewall keeps
 //! closed, another token, another build, too little memory. Each has a finding of its own.
 
 use super::roles::is_of_this_machine;
@@ -18,7 +18,7 @@ use std::net::IpAddr;
 
 /// Most characters of a machine's name in that of the domain in which memory is tried.
 const MACHINE_MAX: usize = 40;
-/// What goes before and behind the payload of the largest packet: UDP, BTH, RETH or DETH with the request's header, ICRC.
+/// Bytes around the payload of the largest packet: UDP, BTH, RETH or DETH with the request's header, ICRC.
 const AROUND_PAYLOAD: usize = 8 + 12 + 16 + 4;
 
 impl RackConfig {
@@ -126,7 +126,7 @@ impl RackConfig {
         Finding { name, state, detail, remedy }
     }
 
-    /// What the nodes of this machine are to give beside what it has.
+    /// Compares the memory of this machine's nodes with the machine's.
     fn examine_memory(&self) -> Finding {
         let name = "memory for the nodes".to_owned();
         let here = self

@@ -2,7 +2,7 @@
 //!
 //! Nearly always that is one READ. Where the allocation ends in the window, the program runs on what is there of it, as at a memory node (PROTOCOL 10.23).
 //! A host does not know what is there: it finds out with READs of other lengths, and only as far as the program wants to know. Allocations end with a page,
-//! so the first of them goes up to the end of the page, and that is the last one unless somebody granted a part of a page, or the program is wrong.
+//! so the first of them goes up to the end of the page, and that is the last one unless a part of a page was granted, or the program is wrong.
 
 use super::stopped;
 use crate::{Error, TraversalStop};
@@ -10,7 +10,7 @@ use farmem_traversal::{Behind, Program, Step};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
 
-/// What is known of the window at a pointer.
+/// Knowledge of the window at a pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Window {
     /// So many bytes are there, and the program wants more.
@@ -28,7 +28,7 @@ impl Window {
     /// How many bytes at `addr` are to be read now.
     ///
     /// # Errors
-    /// That the traversal is over: it is known to the byte what is there, and the program wants more.
+    /// The end of the traversal: the readable bytes are known exactly, and the program wants more.
     pub(crate) fn len(self, addr: VirtAddr, program: &Program) -> Result<usize, Error> {
         let Self { there, refused } = self;
         if refused > program.window_len() {
@@ -45,7 +45,7 @@ impl Window {
     /// Runs the iteration on what was read. `None` when another READ is needed for it.
     ///
     /// # Errors
-    /// What the READ was refused for.
+    /// The READ's refusal.
     pub(crate) fn step(
         &mut self,
         program: &Program,

@@ -47,7 +47,7 @@ impl Client {
         self.open(Named { base: VirtAddr(base), length }, handle)
     }
 
-    /// What the object is now, and how far its node is with it.
+    /// The object's state, and how far its node is with it.
     ///
     /// # Errors
     /// [`Error::Missing`] when it is not by file.
@@ -90,7 +90,7 @@ impl Client {
     }
 
     /// Has the object's node write its bytes to the file, whole or not at all; [`Client::wait_for_file`] says when it has. What was cached of it must have been written back.
-    /// It is open to read from then on.
+    /// The object is open to read from then on.
     ///
     /// # Errors
     /// [`Error::Refused`] when it is not by file, or lost.

@@ -21,7 +21,7 @@ fn client(world: &Rc<RefCell<World>>) -> Client {
     embedded_client_of(world, "graphs", ClientOptions::default(), |usual| usual).expect("a client")
 }
 
-/// What a refusal of the control plane says.
+/// The text of a refusal of the control plane.
 fn refused(result: Result<OpenNamed, Error>, code: ErrorCode) -> String {
     let error = result.expect_err("a refusal");
     assert_eq!(error.code(), Some(code), "{error}");
@@ -34,7 +34,7 @@ fn read(client: &mut Client, named: &OpenNamed) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// One client makes it and writes it; another one is told who does, and reads it when the first one has closed it, together with a third.
+/// One client makes an object and writes it; another one is told which client does, and reads it when the first one has closed it, together with a third.
 #[test]
 fn one_client_writes_and_then_many_read() {
     let world = world();
@@ -86,7 +86,7 @@ fn a_client_closes_with_its_last_use() {
     two.unlink_named("graph").unwrap();
     let anew = one.create_named_as("graph", LEN, Write).unwrap();
     assert_eq!(one.overview().unwrap().vmas.len(), 1, "the first one was freed with its last user");
-    // Who has it open keeps it without its name, whoever takes that away.
+    // A client that has it open keeps it without its name, whichever client takes that away.
     two.unlink_named("graph").unwrap();
     one.write(anew.vma().base, &[1]).unwrap();
     drop(anew);
@@ -107,8 +107,8 @@ fn a_handle_that_outlives_its_client_closes_nothing() {
     refused(two.open_named_as("graph", Read), ErrorCode::Conflict);
 }
 
-/// A client that hangs is taken out of the rack. What it had open is another's; what it writes when it goes on changes nothing, and it is told; whoever comes late
-/// with the fence does not hit the next life of the host.
+/// A client that hangs is taken out of the rack. Its objects are another's; its later writes change nothing, and it is told; a fence that comes late
+/// does not hit the next life of the host.
 #[test]
 fn what_a_fenced_client_writes_changes_nothing() {
     let world = world();
@@ -132,8 +132,8 @@ fn what_a_fenced_client_writes_changes_nothing() {
     assert_eq!(next.overview().unwrap().hosts.len(), 2, "the next life stays when the one before ends");
 }
 
-/// A lock is one client's, and one use's of it, until that is dropped. Who takes it over has the host that had it taken out of the rack, and is told what it is to do
-/// when that may still write; what the one that had it writes then changes nothing.
+/// A lock is one client's, and one use's of it, until that is dropped. A client that takes it over has the holder's host taken out of the rack, and is told what it is to do
+/// when that may still write; later writes of the former holder change nothing.
 #[test]
 fn a_lock_is_taken_over_from_who_hangs() {
     let world = world();
@@ -166,8 +166,8 @@ fn a_lock_is_taken_over_from_who_hangs() {
     let mut three = client(&world);
     conflict(three.lock_named("writer"), "at host 2 (client2, generation 1)");
     taken.unlock().unwrap();
-    drop(three.take_over_named("writer").expect("nobody has it"));
-    assert!(two.is_member().unwrap(), "so nobody is fenced");
+    drop(three.take_over_named("writer").expect("no client has it"));
+    assert!(two.is_member().unwrap(), "so no host is fenced");
 }
 
 /// A client that runs out of request ids joins again, and has open again what it had. What cannot be had again, because it has no name and was freed when its last
@@ -204,7 +204,7 @@ fn a_client_that_joins_again_holds_again() {
     }
 }
 
-/// What could not be opened or made is not open for having been asked for: another client may write it.
+/// An object that could not be opened or made is not open for having been asked for: another client may write it.
 #[test]
 fn what_is_refused_is_not_left_open() {
     let world = world();
@@ -214,7 +214,7 @@ fn what_is_refused_is_not_left_open() {
     let refused = two.create_named("graph", 2 * LEN).unwrap_err();
     assert_eq!(refused.code(), Some(ErrorCode::Conflict), "{refused}");
     one.open_named_as("graph", Write).expect("the client that was refused has nothing open").close().unwrap();
-    // What it had open before stays open.
+    // Objects that it had open before stay open.
     two.open_named("graph").unwrap();
     two.create_named("graph", 2 * LEN).unwrap_err();
     assert_eq!(one.open_named_as("graph", Write).unwrap_err().code(), Some(ErrorCode::Conflict));

@@ -9,7 +9,7 @@ use std::time::Instant;
 /// Carries `task` out from its start to its end; it has every turn and is always alone.
 ///
 /// # Errors
-/// What the task's own methods say.
+/// Errors of the task's own methods.
 pub fn run_one(memory: &mut dyn FarMemory, task: &mut dyn Task, policy: &Policy) -> Result<TaskStats, Error> {
     let started = Instant::now();
     let mut stats = TaskStats::default();
@@ -17,7 +17,7 @@ pub fn run_one(memory: &mut dyn FarMemory, task: &mut dyn Task, policy: &Policy)
     loop {
         match task.next(&mut queue)? {
             Next::Need => {
-                assert!(!queue.need.is_empty(), "who waits for operations has asked for some");
+                assert!(!queue.need.is_empty(), "a task that waits for operations has asked for some");
                 while let Some(completed) = queue.take() {
                     queue.recycle(completed.buf); // what the task did not take
                 }
@@ -157,14 +157,14 @@ impl FarMemory for Counted<'_> {
         Ok(dispatched)
     }
 
-    /// They are under way together: one round trip.
+    /// The writes are under way together: one round trip.
     fn write_many(&mut self, writes: &[(VirtAddr, &[u8])]) -> Result<(), Error> {
         self.stats.requests += writes.len() as u64;
         self.stats.round_trips += u64::from(!writes.is_empty());
         self.memory.write_many(writes)
     }
 
-    /// They are under way together, too.
+    /// The reads are under way together, too.
     fn read_many(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Error> {
         self.stats.requests += reads.len() as u64;
         self.stats.round_trips += u64::from(!reads.is_empty());

@@ -60,13 +60,13 @@ pub fn run_tasks<T: Task>(
 /// Where a task stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TaskState {
-    /// It has no task.
+    /// No task.
     Empty,
-    /// It can go on, or waits for this many operations.
+    /// Can go on, or waits for this many operations.
     UnderWay { flights: usize },
-    /// It waits for the turn of this name, since this moment of the run.
+    /// Waits for the turn of this name, since this moment of the run.
     ForTurn { name: u64, since: u64 },
-    /// It waits to be alone, since this moment of the run.
+    /// Waits to be alone, since this moment of the run.
     ForAlone { since: u64 },
 }
 
@@ -126,7 +126,7 @@ struct Run<T, D> {
     others: VecDeque<Completed>,
     /// Tasks that wait to be alone.
     for_alone: usize,
-    /// Counts what happens, to say who waits longest.
+    /// Counts events, to tell which task has waited longest.
     moment: u64,
     failed: Option<Error>,
     /// The last reading of the clock, until something is waited for: a task that takes the place of one that ended begins at that one's end.
@@ -171,7 +171,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
             while let Some(slot) = self.ready.pop_front() {
                 self.go_on(client, slot)?;
             }
-            // Who wants to be alone is not kept waiting by tasks that come later.
+            // A task that wants to be alone is not kept waiting by tasks that come later.
             while self.for_alone == 0
                 && self.failed.is_none()
                 && let Some(slot) = self.empty.pop()
@@ -301,7 +301,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
     fn take_off(&mut self, client: &mut impl Concurrent, number: usize) -> Result<(), Error> {
         let slot = &mut self.slots[number];
         let mut need = core::mem::take(&mut slot.queue.need);
-        assert!(!need.is_empty(), "who waits for operations has asked for some");
+        assert!(!need.is_empty(), "a task that waits for operations has asked for some");
         slot.state = TaskState::UnderWay { flights: need.len() };
         slot.longest = 0;
         slot.ends.clear();
@@ -449,7 +449,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
                 self.landed(slot, number, Ok(Answer::Traversed(end)), completed.buf, requests);
                 Ok(())
             }
-            // It does not fit a datagram: as in Client::dispatch.
+            // The traversal does not fit a datagram: as in Client::dispatch.
             (Err(Error::Traversal { reason, .. }), Policy::Auto(_)) if reason.is_of_size() => {
                 let walk = Walk { site: Site::Host, scratch: completed.buf, ..walk };
                 self.walk_here(client, slot, number, walk)

@@ -1,4 +1,4 @@
-//! Bytes of a read that went well, on their way to whoever asked: in a buffer, in a slot that stays until they are moved, or in static memory.
+//! Bytes of a successful read on their way to the requester: in a buffer, in a slot that stays until they are moved, or in static memory.
 
 use super::Memory;
 use farmem_dpu::Slot;

@@ -18,11 +18,11 @@ pub(super) struct Asked {
     pub(super) len: usize,
     /// The bytes of a write; of a read a buffer, or none yet.
     pub(super) buf: Vec<u8>,
-    /// Of a read: where far memory's bytes go straight from the packets that bring them, in place of a buffer.
+    /// For a read: the place where far memory's bytes go straight from the packets that bring them, instead of a buffer.
     pub(super) landing: Option<Arc<dyn Landing>>,
-    /// Of a write: where its bytes are taken from as they leave, in place of a buffer.
+    /// For a write: the place where its bytes are taken from as they leave, instead of a buffer.
     pub(super) from: Option<Stretch>,
-    /// They are there.
+    /// The bytes are there.
     pub(super) landed: bool,
     pub(super) write: bool,
     pub(super) error: Option<Error>,
@@ -37,7 +37,7 @@ impl core::fmt::Debug for Memory {
 }
 
 impl Memory {
-    /// What was written goes into a slot; false when it cannot be had any more.
+    /// Stores a write's bytes in a slot; false when they cannot be had any more.
     pub(super) fn store(&self, slot: Slot, at: usize, asked: &Asked) -> bool {
         let Some(from) = &asked.from else {
             self.put(slot, at, &[&asked.buf]);
@@ -107,7 +107,7 @@ impl AskEnded {
         matches!(self.source, Source::Landed)
     }
 
-    /// It failed, and not because far memory said so.
+    /// True when the request failed, and not because far memory said so.
     pub fn has_failed(&self) -> bool {
         matches!(self.result, Err(Failed { cause: Cause::Failed, .. }))
     }
@@ -118,6 +118,6 @@ impl AskEnded {
 pub struct Failed {
     /// For the protocol.
     pub cause: Cause,
-    /// What the client said; `None` when it was not asked.
+    /// The client's error; `None` when the client was not asked.
     pub error: Option<Error>,
 }

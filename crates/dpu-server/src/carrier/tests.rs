@@ -38,7 +38,7 @@ impl Prefetch<Seen<'_>> for Broken {
     }
 }
 
-/// A memory with so many slots, one READ ahead at a time, and an object that nobody writes, of which each page has its number in each byte.
+/// A memory with so many slots, one READ ahead at a time, and a read-only object of which each page has its number in each byte.
 fn memory(client: &mut Client, slots: u32, policy: Box<dyn Policy>) -> Arc<Memory> {
     let number = |number| NonZeroU32::new(number).unwrap();
     let table = TableConfig { slots: number(slots), entry_pages: ENTRY_PAGES };
@@ -178,7 +178,7 @@ fn static_memory_keeps_nothing_of_an_object_that_was_closed() {
     });
 }
 
-/// A thread that panics while it decides leaves nobody knows what behind. No other thread goes on from there.
+/// A thread that panics while it decides leaves unknown state behind. No other thread goes on from there.
 #[test]
 fn no_thread_decides_behind_a_panic() {
     let rack = Rack::embedded_with(1, 1 << 20).unwrap();
@@ -238,7 +238,7 @@ fn a_page_is_written_from_where_it_is() {
         carrier.read(Asker(0), page(at), 0..PAGE as usize, true, Vec::new());
         serve(carrier)[0].1
     };
-    assert_eq!(write(&mut carrier, 8, 100, 9), 1, "nobody keeps it");
+    assert_eq!(write(&mut carrier, 8, 100, 9), 1, "no slot keeps it");
     assert_eq!(read(&mut carrier, 8), 100);
     // Its entry was read ahead beside it.
     assert_eq!(read(&mut carrier, 9), 9);

@@ -1,4 +1,4 @@
-//! What processes ask the door of a DPU to be prefetched for (PROTOCOL 19.15): they hand over memory, piece by piece, and then say from which structure.
+//! Requests of processes to the door of a DPU to be prefetched for (PROTOCOL 19.15): they hand over memory, piece by piece, and then say from which structure.
 
 use super::super::mirroring::Wanted;
 use super::super::prefetching::{Job, Order, PROGRAMS_MAX, Parts, Prefetching};
@@ -19,14 +19,14 @@ const ITEM_LEN: u64 = 128;
 /// Bytes that a process is promised for a mirror: it has one at a time, and what one takes is known when its thread has answered, or has said that it is over.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Promise {
-    /// What is taken, as was said last.
+    /// Bytes in use, by the last notice.
     taken: u64,
     /// The last question by which one was asked for and that was not answered, and the most that any of those wants.
     asked: Option<(u64, u64)>,
 }
 
 impl Promise {
-    /// What one that is asked for has already is that of one that is over, or that it finds there.
+    /// Bytes promised. A new request may use what an ended one had, or what it finds there.
     pub(super) fn bytes(&self) -> u64 {
         self.asked.map_or(self.taken, |(_, wanted)| wanted.max(self.taken))
     }
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(step(&|promise| promise.hears(1, 0)), 30, "the first one is over");
         assert_eq!(step(&|promise| promise.hears(2, 30)), 30);
         assert_eq!(step(&|promise| promise.hears(2, 0)), 0, "and the second");
-        // It is told that this takes too long, and asks again.
+        // The program is told that this takes too long, and asks again.
         assert_eq!(step(&|promise| promise.asks(3, 70)), 70);
         assert_eq!(step(&|promise| promise.asks(4, 20)), 70);
         assert_eq!(step(&|promise| promise.hears(3, 0)), 70, "the first one was refused");

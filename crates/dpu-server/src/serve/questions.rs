@@ -1,4 +1,4 @@
-//! What processes ask the door of a DPU over their sockets, and when they are answered (PROTOCOL 17.3 to 17.5).
+//! Requests of processes to the door of a DPU over their sockets, and when they are answered (PROTOCOL 17.3 to 17.5).
 
 use super::super::clerk::{Errand, Open};
 use super::super::lane::Order;
@@ -12,7 +12,7 @@ use farmem_dpu::{ADVISED_MAX, Asker};
 use farmem_link::dpu::{Registered, Submissions};
 use std::os::fd::OwnedFd;
 
-/// What a guest is told, or is refused; nothing yet where it is told later.
+/// The answer or refusal for a process; nothing yet where it comes later.
 pub(super) type Answered = Result<Option<Said>, Said>;
 
 impl Door {
@@ -54,11 +54,11 @@ impl Door {
         }
     }
 
-    /// What a guest is told; nothing yet when another thread has to do something first.
+    /// Answers a process; nothing yet when another thread has to do something first.
     fn answer(&mut self, number: u32, ask: Ask) -> Answered {
         match ask {
             Ask::Hello { .. } => Err(refusal(ErrorCode::BadRequest, "hello was said", SAME)),
-            // It comes with its file.
+            // The memory comes with its file.
             Ask::Register { rkey, most } => self.register(number, (rkey, most), None),
             Ask::Open { region, base, write } => self.open(number, Open { region, base, write }),
             Ask::Close { region } => self.close_region(number, region),
@@ -96,7 +96,7 @@ impl Door {
         if self.lane(domain)?.tell(order) { Ok(None) } else { Err(busy()) }
     }
 
-    /// Hears what other threads have done, and tells those who wait for it. Whoever has waited too long is told that.
+    /// Hears what other threads have done, and answers the processes that wait for it, also those that have waited too long.
     pub(super) fn take_mail(&mut self) {
         self.mail.bell.hear();
         while let Ok((question, came)) = self.came.try_recv() {
@@ -142,7 +142,7 @@ impl Door {
             .collect();
         for (number, begins) in late {
             if begins {
-                // It is told to try again: whenever that thread begins, it is let go, and its mail is for nobody.
+                // The process is told to try again: whenever that thread begins, it is let go, and its mail is dropped.
                 self.prefetches_no_more(number);
             }
             self.say_to(number, &busy());
@@ -185,14 +185,14 @@ impl Door {
             let message = format!("{base:#x} is no first byte of an allocation");
             return Err(refusal(ErrorCode::BadRequest, message, "open the whole allocation"));
         }
-        // Who closed its socket before this one came has nothing open.
+        // A process that closed its socket before this one came has nothing open.
         self.close_gone();
         let object = self.objects.open(&self.ground.memory, vma, Asker(number), write, |asker| {
             self.leaving.iter().any(|leaving| leaving.asker == asker && !leaving.is_told)
         })?;
         let guest = self.guest(number)?;
         guest.regions.insert(region, object);
-        // What was granted may be taken back any time, and the DPU is not told: there each page is asked of its node.
+        // A grant may be taken back any time, and the DPU is not told: there each page is asked of its node.
         let at = RegionAt { object, bytes: vma.size, granted: vma.domain == guest.domain };
         self.have_done(number, busy(), |done| Order::Region { asker: Asker(number), region, at, done })
     }

@@ -1,4 +1,4 @@
-//! What threads of the stage have completed, and what the thread of its domain makes of it.
+//! Requests that threads of the stage have completed, and their effect on the thread of its domain.
 
 use super::super::lane::{Order, Serving};
 use super::{Bench, PAGE, Terms, USUAL, bench, memory, span};
@@ -35,7 +35,7 @@ fn what_is_completed_is_heard_before_what_is_asked() {
     let asker = visitor.asker();
     let (rings, rung) = channel();
     let stage = Stage::begin(1, 1.0, move || rings.send(()).unwrap()).unwrap();
-    // It rings when the thread can hear of what was completed.
+    // The stage rings when the thread can hear of completed requests.
     stage.await_it(true);
     let mut lane = Serving::new(carrier, Some(stage), 8);
     lane.visitors.push(visitor);

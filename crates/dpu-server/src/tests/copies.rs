@@ -8,13 +8,13 @@ use farmem_wire::pd3::{Head, Id, Request};
 use farmem_wire::soda::{self, Dest};
 use std::os::unix::fs::FileExt as _;
 
-/// Threads read pages one after the other, and write them: each request's bytes are moved once. Those of reads that far memory answers and of writes to pages that nobody keeps are copied nowhere else;
+/// Threads read pages one after the other, and write them: each request's bytes are moved once. Bytes of reads that far memory answers and of writes to uncached pages are copied nowhere else;
 /// what comes out of the cache was copied into it, and what is written to a page in it is copied there, and each of that is counted.
 #[test]
 fn bytes_are_copied_only_where_they_are_kept() {
     with_threads(|bench, carrier, sender| {
         let (mut n, mut carried, mut hits) = (0, Carried::NOTHING, 0);
-        // What each page has in all its bytes: its number at first.
+        // The byte that fills each page: its number at first.
         let mut truth: [u8; 16] = std::array::from_fn(|page| u8::try_from(page).unwrap());
         let mut ask = |bench: &mut super::Bench, carrier: &mut super::Carrier<'_>, write: bool, page: u32| {
             let (id, place) = (Id::new(n), place(1, page * PAGE, PAGE));
@@ -72,7 +72,7 @@ fn pages_of_a_window_are_moved_once_and_not_copied() {
             carried = now;
             (copied, carrier.memory().stats().hits - hits)
         };
-        // What a domain was only granted is never cached: each page comes from far memory.
+        // Granted memory is never cached: each page comes from far memory.
         bench.visitor.regions.get_mut(&2).unwrap().granted = false;
         for at in 0..16 {
             let dest = Dest::Write { addr: at * page, rkey: Rkey(2) };

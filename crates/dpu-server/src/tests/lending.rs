@@ -56,7 +56,7 @@ fn with_stage(story: impl FnOnce(&mut Bench, &mut Carrier<'_>, &File)) {
     with_bench(|bench, carrier| {
         bench.stage = Some(Stage::begin(2, 1.0, || {}).unwrap());
         bench.visitor.set_terms(Terms { staged: Some(1), ..USUAL });
-        // What a domain was only granted is never cached.
+        // Granted memory is never cached.
         bench.visitor.regions.get_mut(&2).unwrap().granted = false;
         let memory = memory_file(16 * LEN);
         let registered = Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap();
@@ -71,7 +71,7 @@ fn read(n: u64) -> Request<'static> {
     Request::Read { span: span(2, at, PAGE), dest: Dest::Write { addr: at, rkey: Rkey(2) } }
 }
 
-/// What a page of memory has in all its bytes.
+/// The byte that fills a page of memory.
 fn byte_of(memory: &File, n: u64) -> u8 {
     let mut page = vec![0; LEN];
     memory.read_exact_at(&mut page, n * u64::from(PAGE)).unwrap();
@@ -135,7 +135,7 @@ fn requests_are_passed_on_where_many_are_under_way() {
     });
 }
 
-/// A read fails, or is lost, when half of its page has come, into a slot that is lent. The process is told by the thread that receives, the slot is given back, and nobody puts that half: not after the process was told, and not before.
+/// A read fails, or is lost, when half of its page has come, into a slot that is lent. The process is told by the thread that receives, the slot is given back, and that half is put neither before nor after that.
 #[test]
 fn a_read_that_failed_puts_nothing_that_was_lent() {
     with_stage(|bench, carrier, memory| {
@@ -159,7 +159,7 @@ fn a_read_that_failed_puts_nothing_that_was_lent() {
     });
 }
 
-/// As much is lent as may be, or what comes is nobody's to lend. Then the landing puts it, and before it what it has kept of that read, so the bytes that came last are the ones that stay. When it has kept nothing, the read is answered
+/// As much is lent as may be, or the bytes that come cannot be lent. Then the landing puts it, and before it what it has kept of that read, so the bytes that came last are the ones that stay. When it has kept nothing, the read is answered
 /// by the thread that receives.
 #[test]
 fn what_cannot_be_lent_is_put_at_once() {
@@ -186,7 +186,7 @@ fn what_cannot_be_lent_is_put_at_once() {
 }
 
 /// A process closes a region while another thread has a read of it, and cannot go on. Until that thread has put the bytes, answered and given the slot back, the process is not idle, which is what its farewell waits for (PROTOCOL 17.17),
-/// and its region stays open; from then on nobody writes to its memory.
+/// and its region stays open; from then on no thread writes to its memory.
 #[test]
 fn a_region_is_closed_behind_what_is_lent() {
     with_stage(|bench, carrier, _| {
@@ -200,7 +200,7 @@ fn a_region_is_closed_behind_what_is_lent() {
         slots.bring(8, &landed);
         let (to, came) = std::sync::mpsc::channel();
         let mail = Mail { to, bell: Arc::new(Bell::new().unwrap()) };
-        // Whoever puts bytes behind the rings, or answers, waits for this.
+        // Threads that put bytes behind the rings, or answer, wait for this.
         let line = lock(landed.answering());
         answer(bench, carrier, [second]);
         bench.visitor.close(2, mail.reply(Question { guest: 7, number: 1 }));
@@ -238,7 +238,7 @@ fn a_stage_that_ends_has_put_what_was_passed_on() {
     });
 }
 
-/// A thread that completes requests panics: who serves the domain does so, too, when it next looks, instead of serving on beside processes that nobody answers. (What panics here is what wakes it.)
+/// A thread that completes requests panics: the thread that serves the domain panics, too, when it next looks, instead of serving on beside processes that are never answered. (The panic here is in the waker.)
 #[test]
 fn a_thread_that_panicked_is_not_served_beside() {
     with_stage(|bench, carrier, _| {

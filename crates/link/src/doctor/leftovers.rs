@@ -1,4 +1,4 @@
-//! What earlier racks left behind: rings that no process uses, and addresses that a process still holds.
+//! Leftovers of earlier racks: rings that no process uses, and addresses that a process still holds.
 
 use super::{Finding, Support};
 use farmem_wire::UDP_PORT;

@@ -1,4 +1,4 @@
-//! What one machine can see of the way to another: the largest datagram that the system sends there, and whether it is refused.
+//! Path probes from one machine: the largest datagram that the system sends to an address, and whether a port refuses it.
 
 use std::io;
 use std::net::{IpAddr, UdpSocket};
@@ -11,7 +11,7 @@ const REFUSAL_TIME_MAX: Duration = Duration::from_millis(200);
 /// The largest IP packet that the system sends to an address: the MTU of the link that leads there, or of a narrower one that it has heard of.
 ///
 /// # Errors
-/// What the system says, as where no link leads there.
+/// The system's error, for example when there is no route.
 pub fn path_mtu(to: IpAddr) -> io::Result<usize> {
     let socket = connected(to, 9)?;
     let (level, name) =
@@ -31,7 +31,7 @@ pub fn path_mtu(to: IpAddr) -> io::Result<usize> {
 /// or a firewall drops what is sent.
 ///
 /// # Errors
-/// What the system says, as where no link leads there.
+/// The system's error, for example when there is no route.
 pub fn is_refused(to: IpAddr, port: u16) -> io::Result<bool> {
     let socket = connected(to, port)?;
     socket.set_read_timeout(Some(REFUSAL_TIME_MAX))?;

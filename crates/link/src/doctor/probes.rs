@@ -1,4 +1,4 @@
-//! What the kernel and the hardware offer.
+//! Probes of the kernel and the hardware.
 
 use super::{Finding, Support};
 use crate::MappedStore;
@@ -135,7 +135,7 @@ pub(super) fn huge_pages() -> Finding {
     }
 }
 
-/// What memory nodes run programs with.
+/// The compiler that memory nodes run programs with.
 pub(super) fn compiler() -> Finding {
     let name = "compiler";
     match Jit::new(1) {

@@ -45,7 +45,7 @@ fn remedy(refused: &OpenError) -> String {
 mod tests {
     use super::*;
 
-    /// What is refused comes with what to do, as the error has it.
+    /// A refusal carries the remedy that the error has.
     #[test]
     fn findings_say_what_to_do() {
         let refused = OpenError::NotPermitted { remedy: "be root".into() };

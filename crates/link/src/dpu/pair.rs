@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the other end wrote makes no sense: the rings cannot be used any more.
+/// The other end wrote invalid data: the rings cannot be used any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the other end of the rings wrote nonsense")]
 pub struct Broken;

@@ -56,7 +56,7 @@ mod tests {
         assert!((lease * 3 / 4..=lease - 1_000).contains(&found), "after {found} ms");
     }
 
-    /// One that beats, however seldom, is not silent; nor is one that nobody asks for anything, and the wait begins anew when somebody does.
+    /// A DPU that beats, however seldom, is not silent. Nor is one with no request pending: the wait begins anew with the next request.
     #[test]
     fn a_dpu_that_beats_or_is_not_asked_serves() {
         let mut pulse = Pulse::new(Duration::from_millis(800), 0, at(0));

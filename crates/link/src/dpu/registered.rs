@@ -1,6 +1,6 @@
 //! Memory of a process that its DPU reaches by offset: it reads what is written back there, and writes what was asked for to where it is used.
 //!
-//! It is a memory file, and the DPU reads and writes it by calls of the system: none of its pages is mapped here, so nothing that the process does to the file
+//! Registered memory is a memory file that the DPU reads and writes by system calls: none of its pages is mapped here, so nothing that the process does to the file
 //! meanwhile can end the DPU.
 
 use crate::OpenError;
@@ -32,7 +32,7 @@ const PIECES_MAX: usize = 32;
 struct Room {
     /// Bytes that may be written before it is looked again how many are there.
     left: u64,
-    /// Bytes that are being written: whoever looks may not see them yet.
+    /// Bytes that are being written: the process may not see them yet.
     coming: u64,
 }
 
@@ -137,14 +137,14 @@ impl Registered {
         fits
     }
 
-    /// It is a value: whoever panicked with it left it whole.
+    /// Locks the counts. A thread that panicked with the lock left them consistent.
     fn room(&self) -> MutexGuard<'_, Room> {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes that are there, in whole pages.
     fn there(&self) -> u64 {
-        /// What files are counted in (stat(2)).
+        /// Unit of `st_blocks` (stat(2)).
         const BLOCK: u64 = 512;
         let blocks = fstat(&self.file).ok().and_then(|about| u64::try_from(about.st_blocks).ok());
         blocks.map_or(u64::MAX, |blocks| blocks.saturating_mul(BLOCK))

@@ -60,7 +60,7 @@ fn map_by(
     Ok(memory)
 }
 
-/// It is not what farmem makes.
+/// The error for a file that farmem did not make.
 pub fn foreign(why: &str) -> OpenError {
     OpenError::Foreign { path: WHAT.into(), why: why.into() }
 }

@@ -89,7 +89,7 @@ impl SubmissionSender {
         Ok(has_room)
     }
 
-    /// As [`SubmissionSender::push`], and wakes nobody: the DPU finds it when it looks next.
+    /// As [`SubmissionSender::push`], without waking the DPU, which finds the record when it looks next.
     ///
     /// # Errors
     /// As [`SubmissionSender::push`].
@@ -133,7 +133,7 @@ impl Submitted {
         self.0.len
     }
 
-    /// It has none.
+    /// True when there is none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.len == 0
@@ -182,7 +182,7 @@ impl Submissions {
         self.consumer.release(ring(&self.memory));
     }
 
-    /// What the program says how far it is. It may write anything there.
+    /// The program's own progress mark. The program may write any value there.
     #[must_use]
     pub fn mark(&self) -> u64 {
         self.memory.words()[MARK].load(Ordering::Acquire)

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
-    /// It made the directory.
+    /// The DPU made the directory.
     is_new: bool,
 }
 
@@ -99,7 +99,7 @@ impl Listener {
             let socket = match accept_with(&self.socket, SocketFlags::CLOEXEC) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return Ok(None),
-                // It is gone already.
+                // The connection is gone already.
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(e) => return Err(e.into()),
             };
@@ -176,7 +176,7 @@ impl Talk {
     /// How long this end waits for the other from now on, at least a millisecond.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn set_patience(&self, most: farmem_machine::Duration) -> io::Result<()> {
         let most = Duration::from_nanos(most.as_nanos()).max(Duration::from_millis(1));
         set_socket_timeout(&self.socket, Timeout::Recv, Some(most))?;
@@ -191,7 +191,7 @@ impl Talk {
         self.send(message, file, SendFlags::NOSIGNAL)
     }
 
-    /// As [`Talk::say`], and waits for nobody.
+    /// As [`Talk::say`], without waiting for room.
     ///
     /// # Errors
     /// As [`Talk::say`], and when the other end did not hear what was said before.
@@ -277,7 +277,7 @@ impl Bell {
 
     /// Rings: it can be read until it is heard.
     pub fn ring(&self) {
-        // It counts, whatever is written; one that cannot count on was rung.
+        // A write adds to the counter. A full counter means that the bell was rung already.
         let _full = rustix::io::write(&self.event, &1_u64.to_le_bytes());
     }
 

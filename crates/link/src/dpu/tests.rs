@@ -16,8 +16,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 const SIZE: PairSize = PairSize { requests: 1 << 12, answers: 1 << 13, registered: 8192 };
 
-/// A datagram to an address where nobody listens.
-fn nobody() -> OutsideWaker {
+/// A waker for an address at which no process listens.
+fn no_listener() -> OutsideWaker {
     OutsideWaker::open(&WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 1, 1)) }).unwrap()
 }
 
@@ -29,7 +29,7 @@ fn copy(file: &OwnedFd) -> OwnedFd {
 #[test]
 fn requests_and_answers_go_through() {
     let file = make_pair(SIZE).unwrap();
-    let mut process = ProcessEnd::of(&file, SIZE, nobody()).unwrap();
+    let mut process = ProcessEnd::of(&file, SIZE, no_listener()).unwrap();
     let (mut requests, mut answers) = Requests::of(&copy(&file), SIZE).unwrap();
     let mut buf = [0; 1024];
     assert!(requests.may_sleep(), "nothing was asked");
@@ -74,7 +74,7 @@ fn requests_and_answers_go_through() {
 #[test]
 fn one_doorbell_there_and_one_back_for_all_that_is_asked_at_once() {
     let file = make_pair(SIZE).unwrap();
-    let mut process = ProcessEnd::of(&file, SIZE, nobody()).unwrap();
+    let mut process = ProcessEnd::of(&file, SIZE, no_listener()).unwrap();
     let (mut requests, mut answers) = Requests::of(&copy(&file), SIZE).unwrap();
     let mut buf = [0; 64];
     let ask = |process: &mut ProcessEnd, count: u8| {
@@ -185,13 +185,13 @@ fn registered_memory_is_filled_to_a_bound() {
     assert!(memory.take(100 * PAGE, &mut [&mut read]) && read == [7; 8]);
 }
 
-/// What is said arrives with the file that came along, one at a time; a second DPU does not take the first one's place; the end of either is seen.
+/// A message arrives with its file, one at a time; a second DPU does not take the first one's place; each end sees the other end.
 #[test]
 fn a_process_and_its_dpu_talk() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("beside").join("dpu.sock");
     let listener = Listener::bind(&path).unwrap();
-    assert!(listener.accept().unwrap().is_none(), "nobody came");
+    assert!(listener.accept().unwrap().is_none(), "no process came");
     let process = Talk::connect(&path).unwrap();
     let dpu = listener.accept().unwrap().expect("one came");
     assert!(process.other().is_err(), "this process is both ends, and does not end itself");
@@ -245,7 +245,7 @@ fn requests_of_many_threads_go_through() {
     const THREADS: u32 = 4;
     const EACH: u64 = 5_000;
     let file = make_submissions(1 << 12).unwrap();
-    let sender = SubmissionSender::of(&file, 1 << 12, nobody()).unwrap();
+    let sender = SubmissionSender::of(&file, 1 << 12, no_listener()).unwrap();
     let mut end = Submissions::of(&copy(&file), 1 << 12).unwrap();
     assert!(end.may_sleep(), "nothing was asked");
     end.stays_awake();
@@ -293,7 +293,7 @@ fn requests_of_many_threads_go_through() {
 fn any_part_of_a_record_is_copied() {
     const LEN: usize = 203;
     let file = make_submissions(1 << 12).unwrap();
-    let sender = SubmissionSender::of(&file, 1 << 12, nobody()).unwrap();
+    let sender = SubmissionSender::of(&file, 1 << 12, no_listener()).unwrap();
     let mut end = Submissions::of(&copy(&file), 1 << 12).unwrap();
     // A record has 27 words, and the ring 512.
     for round in 0..40 {
@@ -319,7 +319,7 @@ fn any_part_of_a_record_is_copied() {
 #[test]
 fn a_record_waits_for_those_before_it_only() {
     let file = make_submissions(1 << 12).unwrap();
-    let sender = SubmissionSender::of(&file, 1 << 12, nobody()).unwrap();
+    let sender = SubmissionSender::of(&file, 1 << 12, no_listener()).unwrap();
     let mut end = Submissions::of(&copy(&file), 1 << 12).unwrap();
     let memory = super::shared::map(&file, 128 + 64 + 512, &[]).unwrap();
     let word = |place: usize| &memory.words()[128 + place];
@@ -365,7 +365,7 @@ fn nonsense_in_a_ring_of_many_breaks_it_and_nothing_else() {
         for first in numbers.into_iter().chain(records) {
             let file = make_submissions(1 << 12).unwrap();
             let mut end = Submissions::of(&copy(&file), 1 << 12).unwrap();
-            let sender = SubmissionSender::of(&file, 1 << 12, nobody()).unwrap();
+            let sender = SubmissionSender::of(&file, 1 << 12, no_listener()).unwrap();
             let memory = super::shared::map(&file, 128 + 64 + 512, &[]).unwrap();
             let at = |place: usize, value| {
                 memory.words()[128 + place].store(value, std::sync::atomic::Ordering::Relaxed)

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// What the name of a new file begins with, before it takes its own.
+/// Prefix of a new file's name until the file is complete and renamed.
 const NEW: &str = ".farmem-";
 
 /// The directory, and the files of it that are open.
@@ -45,7 +45,7 @@ struct New {
 impl Drop for New {
     fn drop(&mut self) {
         if !self.named {
-            // What cannot be removed now is removed by the next one that is begun here.
+            // A file that cannot be removed now is removed by the next one that is begun here.
             let _removed = unlinkat(&self.directory, &self.own, AtFlags::empty());
         }
     }
@@ -76,7 +76,7 @@ fn told(result: Result<FileCame, Failed>) -> FileCame {
     })
 }
 
-/// What one file has and another, or the same at another time, has not; never 0 (PROTOCOL 20.3). FNV-1a, as any build makes it.
+/// The stamp of a file's current contents, never 0 (PROTOCOL 20.3): FNV-1a over its identity and times, the same in any build.
 fn stamp(stat: &Stat) -> u64 {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
@@ -268,7 +268,7 @@ impl New {
     }
 }
 
-/// Removes new files of nodes that ended before they took their names: nobody has them locked.
+/// Removes unfinished files of nodes that have ended: no process holds their locks.
 fn remove_left(directory: &OwnedFd) {
     let Ok(entries) = Dir::read_from(directory) else { return };
     for entry in entries.flatten() {
@@ -280,7 +280,7 @@ fn remove_left(directory: &OwnedFd) {
         let left = openat(directory, name, flags, Mode::empty());
         let free = left.is_ok_and(|left| flock(&left, FlockOperation::NonBlockingLockExclusive).is_ok());
         if free {
-            // One that cannot be removed is in nobody's way.
+            // One that cannot be removed harms no other.
             let _removed = unlinkat(directory, name, AtFlags::empty());
         }
     }

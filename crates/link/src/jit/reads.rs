@@ -96,7 +96,7 @@ impl Node {
         self.role.handle(self.now, Event::Frame { port, bytes }, &mut self.out);
     }
 
-    /// What it sent and noted since the last look.
+    /// Frames sent and notes made since the last call.
     fn took(&mut self) -> (Vec<Vec<u8>>, Vec<Note>) {
         let (mut sent, mut notes) = (Vec::new(), Vec::new());
         self.out.drain(|action| match action {
@@ -121,7 +121,7 @@ impl Node {
         assert_eq!((packet.bth.opcode, packet.payload), (Opcode::ReadResponseOnly, WORD));
     }
 
-    /// A program that nobody has seen goes round and round; between each two turns of the node there is a READ. Answers how many there were.
+    /// Runs a new program in a loop, with a READ between each two turns of the node. Returns the number of READs.
     fn program(&mut self, number: u32) -> u32 {
         self.now = Instant::from_nanos(u64::from(number) * 1_000_000_000 / u64::from(PROGRAMS));
         let text = format!(".window 8\n.scratch 8\n mov r2, {number}\n st8 scratch[0], r2\n next r1");
@@ -170,7 +170,7 @@ fn no_read_waits_for_the_compiler() {
     let compiler = Compiler::jit();
     let Backend::Machine { jit, .. } = &compiler.0 else { panic!("this machine has a compiler") };
     let jit = Arc::clone(jit);
-    let busy = jit.lock().expect("nobody had it");
+    let busy = jit.lock().expect("no other thread has it");
     let ((tiers, learned), (said, heard)) = (channel(), channel());
     let node = thread::spawn(move || {
         let mut node = Node::new(Watched(compiler, tiers));

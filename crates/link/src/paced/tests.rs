@@ -71,7 +71,7 @@ fn goes_through<L: Link>(mut a: PacedLink<L>, mut b: L) {
         if a.next_wake().is_some() {
             silent += a.receive(Wait::AtMost(LONG), &mut |_, _| ()).unwrap();
         }
-        // What has left may still be on its way through the system.
+        // Frames that have left may still be on their way through the system.
         let wait = if a.next_wake().is_some() { Wait::No } else { Wait::AtMost(FOR_EVER) };
         let now = clock.now();
         b.receive(wait, &mut |port, bytes| came.push((port, bytes.to_vec(), now))).unwrap();
@@ -120,7 +120,7 @@ fn a_sleeper_hears_that_something_is_held() {
     }
 }
 
-/// What goes over its rate's queue, what the profile wants lost, and what is no frame, is counted; what is held at the end leaves.
+/// Frames over the rate's queue, frames that the profile drops, and invalid frames are counted; frames held at the end leave.
 #[test]
 fn what_is_lost_is_counted_and_the_rest_arrives() {
     let (mut a, mut b) = sockets(6, Waiting::Precise, "rate=1Mbit/s,loss=50%");

@@ -82,7 +82,7 @@ impl Doorbell {
         !is_here
     }
 
-    /// Its owner looks at its rings, and no sender need ring. Whoever sleeps here meanwhile sleeps on.
+    /// The owner looks at its rings, and no sender need ring. A thread that sleeps here meanwhile sleeps on.
     pub(super) fn stays_awake(&self) {
         if doorbell::may_ring(self.words()) {
             doorbell::wake_up(self.words());
@@ -187,7 +187,7 @@ pub(super) struct InRing {
     is_broken: bool,
 }
 
-/// What came out of a ring.
+/// A record taken from a ring.
 #[derive(Debug)]
 pub(super) enum Popped<'a> {
     /// The ring is empty.

@@ -3,7 +3,7 @@
 //! A thread reserves room by one compare-and-swap, writes its record's bytes there, and then the record's first word, which is not 0: from then on the record is whole. The
 //! consumer reads records in the order in which their room was reserved, as far as the first whose first word is 0 still, and makes all words zero again before it gives their
 //! room back. So a thread waits for no other one, and the consumer for one thread at most. PD3's threads add up how much is whole, and its transfer engine waits for a moment in
-//! which nobody writes (6.1); with several threads, or one that is fast, that moment hardly comes.
+//! which no thread writes (6.1); with several threads, or one that is fast, that moment hardly comes.
 //!
 //! ```text
 //!  word 0..16   identity (checked when it is mapped)
@@ -118,7 +118,7 @@ impl Consumer {
     }
 }
 
-/// Copies bytes of a record, from `from` on. The producers may write anything there meanwhile: who looks at them must have copied them.
+/// Copies bytes of a record, from `from` on. The producers may write there meanwhile, so code that checks the bytes must check the copy.
 pub(crate) fn copy(ring: &[AtomicU64], record: Record, from: usize, into: &mut [u8]) {
     assert!(from.checked_add(into.len()).is_some_and(|end| end <= record.len), "bytes of the record");
     let (data, at) = (data(ring), record.at.wrapping_add((from / WORD) as u64));

@@ -18,7 +18,7 @@ const VERSION: u64 = 1;
 /// The words that say what a file is.
 const IDENTITY_WORDS: usize = 3;
 
-/// What a file of words is for; its first word.
+/// The purpose of a file of words; its first word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub(super) enum Kind {
@@ -182,7 +182,7 @@ impl Mapping {
         let start = reserved.start();
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
         let (fixed, fd) = (flags | libc::MAP_FIXED, file.as_raw_fd());
-        // SAFETY: it replaces pages of a reservation of ours that nobody has touched, and lies wholly within it.
+        // SAFETY: the mapping replaces untouched pages of a reservation of ours, and lies wholly within it.
         let mapped = unsafe { libc::mmap(start.as_ptr().cast(), len, prot, fixed, fd, 0) };
         if mapped == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -196,7 +196,7 @@ impl Mapping {
 
     /// The words. Another process may change them at any moment, as atomics may.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `start` is page-aligned and mapped read-write for `len` words until drop. All who touch these words, here and in
+        // SAFETY: `start` is page-aligned and mapped read-write for `len` words until drop. All accesses to these words, here and in
         // other processes of the same user, do so atomically; any bit pattern is a valid u64. A file cut short under us
         // would end this process by SIGBUS; the directory's mode 0700 keeps other users from doing that.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
@@ -205,7 +205,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // A reservation unmaps all that lies in it, and at once: an address that is free may be somebody else's a moment later.
+        // A reservation unmaps all that lies in it, and at once: a free address may be mapped by another thread a moment later.
         if self.reserved.is_some() {
             return;
         }

@@ -12,7 +12,7 @@
 //!  word 64..    data, a power of two of words: [ length | !length << 32 ][ bytes, padded to words ] ...
 //! ```
 //!
-//! The same file is compiled against loom's atomics by `tests/ring_loom.rs`.
+//! `tests/ring_loom.rs` compiles this file against loom's atomics.
 
 use super::atomic::{AtomicU64, Ordering, load_words, store_words};
 
@@ -24,7 +24,7 @@ pub const WORD: usize = 8;
 const HEAD: usize = 16;
 const TAIL: usize = 32;
 
-/// What the other end wrote makes no sense: the ring cannot be used any more.
+/// The other end wrote invalid data: the ring cannot be used any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Broken;
 

@@ -98,7 +98,7 @@ fn frames_leave_with_the_flush() {
     assert_eq!(seen, 3);
 }
 
-/// What is in a parcel lies in the ring already; the sleeping end is woken when it is handed over.
+/// Frames of a parcel lie in the ring already; the sleeping end is woken when the parcel is handed over.
 #[test]
 fn a_parcel_rings_when_it_is_handed_over() {
     let dir = TestDir::new("parcel");
@@ -138,7 +138,7 @@ fn a_sender_that_the_link_was_not_told_of_is_unknown() {
     assert_eq!(drain(&mut b), [(Port::UNKNOWN, frame(3, 20))]);
 }
 
-/// What was sent before the receiver started, and while it was gone, is delivered when it is there.
+/// Frames sent before the receiver started, and while it was gone, are delivered when it is there.
 #[test]
 fn a_ring_outlives_its_ends() {
     let dir = TestDir::new("outlives");
@@ -181,7 +181,7 @@ fn a_full_ring_loses_frames_and_counts_them() {
     assert_eq!(drain(&mut b), [(PORT_A, frame(11, 4096))], "there is room again");
 }
 
-/// What cannot be sent is counted, each kind in its place.
+/// Frames that cannot be sent are counted, each kind in its place.
 #[test]
 fn what_cannot_be_sent_is_counted() {
     let dir = TestDir::new("cannot");

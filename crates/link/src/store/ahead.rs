@@ -12,7 +12,7 @@ use std::thread::{Builder, JoinHandle};
 /// Huge pages that are taken ahead of one that is written.
 const PIECES: usize = 2;
 
-/// What was asked for.
+/// Requests of pages to touch.
 pub(super) struct Ahead {
     /// By number of the huge page; those that were written to or are on their way.
     asked: Box<[bool]>,
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use farmem_memnode::Store as _;
 
-    /// What lies ahead of a write is there before it is written, and what was written stays.
+    /// Pages ahead of a write are there before they are written, and written bytes stay.
     #[test]
     fn memory_is_there_before_it_is_written() {
         const LEN: u64 = 16 * HUGE as u64;

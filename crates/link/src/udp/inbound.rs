@@ -1,6 +1,6 @@
 //! Packets from the kernel: fixed slots, one system call for what is there.
 //!
-//! A slot that was filled may be lent ([`Lender`]): who has a loan of it goes on with its bytes when they are due, on any thread, and meanwhile a spare slot is filled in its place.
+//! A filled slot may be lent ([`Lender`]): the holder of the loan uses its bytes when they are due, on any thread, and meanwhile a spare slot is filled in its place.
 
 use super::sockaddr::SockAddr;
 use super::socket::Socket;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub(super) const SLOTS: usize = 16;
 /// Calls in a row that found one datagram before only one is asked for: looking for a second costs a tenth of a microsecond.
 const SINGLES_BEFORE_ONE: u32 = 2;
-/// Of so many calls that could ask for one, one asks for all: a burst is noticed at the latest then.
+/// One in so many calls asks for all datagrams, so that a burst is noticed at the latest then.
 const ONES_BEFORE_ALL: u32 = 8;
 /// Bytes of a slot for single packets: the longest, and one more byte to see that it was longer.
 const SLOT_BYTES: usize = FRAME_MAX + icrc::LEN + 60;
@@ -33,15 +33,15 @@ struct Control([u8; CONTROL_LEN]);
 
 const CONTROL_LEN: usize = 64;
 
-/// Memory for one datagram, with a count of who holds it: this end, and who has a [`Loan`] of it.
+/// Memory for one datagram, shared by this end and each [`Loan`] of it.
 type Slot = Arc<Box<[u8]>>;
 
 /// The slots.
 pub(super) struct Inbound {
     pub(super) slot_bytes: usize,
-    /// Those that the next call fills, but for those that are lent.
+    /// Slots that the next call fills, except those that are lent.
     slots: Vec<Slot>,
-    /// Those that were lent, some of which have been given back. Each is made when it is first wanted.
+    /// Slots that were lent; some have been given back. Each is made when it is first wanted.
     pub(super) spares: Vec<Slot>,
     /// Times that a spare slot took the place of one that was lent.
     pub(super) replaced: u64,
@@ -53,7 +53,7 @@ pub(super) struct Inbound {
     used: usize,
     /// Calls in a row that found one datagram.
     singles: u32,
-    /// What the last call brought was not looked at yet.
+    /// The datagrams of the last call have not been looked at yet.
     is_kept: bool,
 }
 
@@ -110,7 +110,7 @@ impl Inbound {
                 put_spare(slot, spares);
                 *replaced += 1;
             }
-            let slot = Arc::get_mut(slot).expect("nobody has a loan of it");
+            let slot = Arc::get_mut(slot).expect("no loan of it is left");
             *piece = libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
             let header = &mut header.msg_hdr;
             header.msg_name = name.as_mut_ptr().cast();
@@ -166,13 +166,13 @@ impl Inbound {
             return if is_nothing { Ok(None) } else { Err(e) };
         };
         self.used = got;
-        // What several packets came in is followed by more, as a rule.
+        // A datagram of several packets is followed by more, as a rule.
         let is_single = got == 1 && self.datagram(0).packets().len() == 1;
         self.singles = if is_single { self.singles.wrapping_add(1) } else { 0 };
         Ok(Some(got))
     }
 
-    /// What stands in a slot that the last call filled.
+    /// The datagram in a slot that the last call filled.
     pub(super) fn datagram(&self, place: usize) -> Datagram<'_> {
         let header = &self.headers[..self.used][place];
         let bytes = &self.slots[place][..self.slot_bytes.min(header.msg_len as usize)];
@@ -184,7 +184,7 @@ impl Inbound {
 }
 
 impl Lender for Inbound {
-    /// Lends the slot of bytes that the last call brought, unless as many are lent as may be. Who has loans may drop them meanwhile, so there may be fewer than are counted here, never more.
+    /// Lends the slot of bytes that the last call brought, unless as many are lent as may be. Loans may be dropped meanwhile, so there may be fewer than are counted here, never more.
     fn lend(&self, bytes: &[u8]) -> Option<Loan> {
         let (slot, loan) =
             self.slots[..self.used].iter().find_map(|slot| Some((slot, Loan::of(slot, bytes)?)))?;
@@ -200,9 +200,9 @@ fn new_slot(bytes: usize) -> Slot {
     Arc::new(vec![0; bytes].into())
 }
 
-/// Puts a spare slot that nobody has a loan of in the place of this one, which joins the spare ones.
+/// Puts a spare slot without loans in the place of this one, which joins the spare ones.
 fn put_spare(slot: &mut Slot, spares: &mut Vec<Slot>) {
-    // Who has a loan may drop it any time, and nobody else makes one.
+    // A holder may drop its loan any time, and only this end makes one.
     match spares.iter_mut().find(|spare| Arc::strong_count(spare) == 1) {
         Some(spare) => mem::swap(slot, spare),
         None => {
@@ -218,7 +218,7 @@ impl std::fmt::Debug for Inbound {
     }
 }
 
-/// What the kernel's control message says of the packets' length: a cmsghdr (length, level, type), then an int.
+/// The packet length in the kernel's control message: a cmsghdr (length, level, type), then an int.
 fn coalesced_len(control: &[u8]) -> Option<usize> {
     let int = |at: usize| Some(i32::from_le_bytes(control.get(at..at + 4)?.try_into().ok()?));
     if (int(8)?, int(12)?) != (libc::SOL_UDP, libc::UDP_GRO) {

@@ -112,7 +112,7 @@ impl std::fmt::Debug for SockAddr {
 mod tests {
     use super::*;
 
-    /// What goes in comes out, for both families; nothing comes out of nothing.
+    /// Addresses of both families survive a round trip; an empty one gives nothing.
     #[test]
     fn an_address_survives_the_kernels_form() {
         for gid in [Gid::from_v4([127, 71, 0, 1]), Gid([0xfd; 16])] {

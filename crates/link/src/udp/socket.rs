@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of each of the kernel's buffers that are asked for unless the configuration says otherwise.
 pub const BUFFER_BYTES: usize = 4 << 20;
 
-/// What the kernel gave of the buffers asked for, in bytes.
+/// Sizes of the socket buffers that the kernel granted, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buffers {
     /// Asked for, in each direction.
@@ -28,7 +28,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// What to do when the kernel gave less than was asked for.
+    /// Advice when the kernel granted less than was asked for.
     #[must_use]
     pub fn advice(&self) -> Option<String> {
         let Self { asked, receive, send } = *self;
@@ -93,7 +93,7 @@ impl Socket {
     }
 
     /// Lets a blocking receive wait for `most` at the longest, and at least a millisecond. It is rounded down to a power of two, so
-    /// that the kernel is told only when the order of magnitude changes: who waits for longer comes again.
+    /// that the kernel is told only when the order of magnitude changes: a caller that wants more waits again.
     pub(crate) fn set_patience(&self, most: Duration) -> io::Result<()> {
         let ms = 1 << (most.as_nanos() / 1_000_000).clamp(1, PATIENCE_MS_MAX).ilog2();
         if ms != self.patience_ms.load(Ordering::Relaxed) {

@@ -206,7 +206,7 @@ fn a_source_is_the_port_that_is_there_now() {
     assert_eq!(b.counters().unknown_source, 2);
 }
 
-/// What cannot be sent is counted, each kind in its place; the link goes on.
+/// Frames that cannot be sent are counted, each kind in its place; the link goes on.
 #[test]
 fn what_cannot_be_sent_is_counted() {
     let (mut a, mut b) = pair(24);
@@ -390,12 +390,12 @@ fn a_card_sends_from_any_port() {
     assert_eq!(b.counters().foreign_port, 0);
 }
 
-/// Datagrams that one call of the system brings, and the frames in them by who sent them.
+/// Datagrams that one call of the system brings, and the senders of the frames in them.
 fn take_once(link: &mut UdpLink) -> (usize, Vec<Port>) {
     let Some(datagrams) = lock(&link.inbound).receive(&link.socket, libc::MSG_DONTWAIT).unwrap() else {
         return (0, Vec::new());
     };
-    // It is kept for the link, which sorts it.
+    // The datagram is kept for the link, which sorts it.
     lock(&link.inbound).keep_again();
     let mut from = Vec::new();
     link.take(libc::MSG_DONTWAIT, &mut |run| from.extend(run.frames.iter().map(|_| run.port))).unwrap();
@@ -436,12 +436,12 @@ fn all_connections_of_a_link_take_from_one_receive_queue() {
     assert_eq!(queue.counters().lost(), 0);
 }
 
-/// The answers of two READs of 64 KiB, of a packet of 4 KiB at a time, come from one peer, and then a packet of another. What one call brings is handed over together, in order, peer by peer: whoever puts the bytes somewhere may
-/// do so by one call for each READ (PROTOCOL 17.20), and not by sixteen.
+/// The answers of two READs of 64 KiB, of a packet of 4 KiB at a time, come from one peer, and then a packet of another. The datagrams of one call are handed over together, in order, peer by peer, so that the receiver may
+/// place the bytes by one call for each READ (PROTOCOL 17.20), and not by sixteen.
 #[test]
 fn what_comes_together_is_handed_over_together() {
     const PACKETS: u32 = 32;
-    /// They are 131,584 bytes, and a datagram has 65,507 at most.
+    /// Datagrams of 131,584 bytes, at 65,507 bytes each.
     const DATAGRAMS: usize = 3;
     let (mut a, mut b) = pair(61);
     let mut c = open(gid(61, 3));
@@ -463,7 +463,7 @@ fn what_comes_together_is_handed_over_together() {
     let of = |from: Port| runs.iter().filter(move |(port, _)| *port == from).flat_map(|(_, numbers)| numbers);
     assert!(of(PORT_A).copied().eq(0..PACKETS), "{runs:?}");
     assert!(of(Port(30)).eq(&[99]), "{runs:?}");
-    // What comes in one datagram comes by one call, however many calls there are.
+    // Frames of one datagram come by one call, however many calls there are.
     if a.outbound.segments() && b.socket.coalesce() {
         assert!(runs.len() <= DATAGRAMS + 1, "{runs:?}");
     } else {

@@ -1,4 +1,4 @@
-//! What rings and zones are made of, as loom has it: `crate::words` moves several words at once, here each is one.
+//! Loom's atomics for rings and zones: `crate::words` moves several words at once, here each is one.
 
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 

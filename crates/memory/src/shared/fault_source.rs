@@ -1,4 +1,4 @@
-//! What a host's pages lie in: the memory of its own process, or that of others; and the host as its process has it.
+//! The place of a host's pages: memory of its own process, or that of others; and the host as its process has it.
 //!
 //! Key types: `FaultSource`, with two implementers: a [`Window`] of this process, and a [`SharedMapping`] of processes whose faults come here by another
 //! way; [`HostHandle`], which ends the host when it is dropped.
@@ -21,7 +21,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{JoinHandle, scope};
 
-/// What a host's pages lie in.
+/// The memory that a host's pages lie in.
 pub(super) trait FaultSource: Sized + Send + Sync + 'static {
     /// Opens it for these addresses, with no page here.
     fn open(options: &ShareOptions, span: &Range<u64>, frames_max: usize) -> Result<Self, Error>;
@@ -183,12 +183,12 @@ impl<G> HostHandle<G> {
     /// Writes everything to the memory nodes that was written so far.
     ///
     /// # Errors
-    /// What kept it from that; then part of it is lost.
+    /// The first error; then part of it is lost.
     pub fn write_back(&self) -> Result<(), Error> {
         self.answered(PagerRequest::WriteBack).unwrap_or_else(|| Err(self.lost()))
     }
 
-    /// What it did so far.
+    /// Counts so far.
     pub fn stats(&self) -> ShareStats {
         self.answered(PagerRequest::Stats).unwrap_or_default()
     }

@@ -59,7 +59,7 @@ where
     Err(Error::Full { what: format!("the list of client addresses, {count} by [hosts] of {file},") })
 }
 
-/// What the pager's thread has made when it begins to serve.
+/// Parts that the pager's thread has made when it begins to serve.
 struct Ready<G> {
     fault_source: Arc<G>,
     domain: u32,

@@ -121,7 +121,7 @@ impl LeaseKeeper {
     fn run(&mut self, told: &Receiver<ControlNotice>) {
         let mut leased_last = self.clock.now();
         let mut why = "this process did not run, so it asked for no other lease in time".to_owned();
-        // What is told puts a renewal forward, never off.
+        // A notice puts a renewal forward, never off.
         let mut due = leased_last + self.pause();
         loop {
             match told.recv_timeout(std(due.since(self.clock.now()))) {
@@ -158,7 +158,7 @@ impl LeaseKeeper {
                 Ok(false) => "the control plane gives none".to_owned(),
                 Err(error) => match later(error) {
                     Ok(_) => "the control plane cannot give one".to_owned(),
-                    // None of these is an answer of the rack: the key file may be mended, and who has the port may go.
+                    // None of these is an answer of the rack: the key file may be mended, and another process that has the port may go.
                     Err(error @ (Error::Api { .. } | Error::Keys { .. } | Error::Untrusted { .. })) => {
                         error.to_string()
                     }

@@ -26,7 +26,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration as StdDuration;
 
-/// What the pager tells the thread that requests the control plane.
+/// A notice from the pager to the thread that requests the control plane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ControlNotice {
     /// An order was obeyed.
@@ -46,7 +46,7 @@ const LOOK_EVERY: StdDuration = StdDuration::from_millis(20);
 /// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 
-/// What the role noted, counted where its notes are heard.
+/// Counts of the role's notes.
 #[derive(Default)]
 struct Notes {
     retries: AtomicU64,
@@ -73,7 +73,7 @@ struct WritingBack {
     done: Option<Sender<Result<(), Error>>>,
 }
 
-/// What follows a [`Pager::turn`].
+/// The step after a [`Pager::turn`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
     /// Another turn, at once.
@@ -84,7 +84,7 @@ pub(super) enum Next {
     Wait(StdDuration),
     /// Nothing: it was told to end, and everything is written back or cannot be.
     End {
-        /// It is written back.
+        /// All changed pages are written back.
         all_written: bool,
     },
 }
@@ -230,7 +230,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         arrived.is_some()
     }
 
-    /// What comes from here on wakes the sleeper of the link.
+    /// Has later requests wake the sleeper of the link.
     pub(super) fn rest(&mut self) {
         loop {
             self.do_asked();
@@ -276,7 +276,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
                 // Nothing else was submitted; what is not done is heard where it was asked.
                 CacheDone::Host(_) | CacheDone::NotAsked { .. } | CacheDone::NotEvicted { .. } => continue,
             };
-            // It has ended when the space ends.
+            // The thread has ended when the space ends.
             let _ended = self.tell.send(told);
         }
     }
@@ -347,7 +347,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         }
     }
 
-    /// What became of pages: how long threads waited for them, which cannot be had, which are written back.
+    /// Counts what happened to pages: how long threads waited for them, which cannot be had, which are written back.
     fn look_back(&mut self, now: Instant) {
         let happened = self.paged_mut().take_told();
         for &happened in &happened {

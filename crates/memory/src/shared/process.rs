@@ -13,7 +13,7 @@ use farmem_control::api::{
 use farmem_wire::VirtAddr;
 use std::io;
 
-/// What a mapping's bytes may be used for.
+/// Permitted uses of a mapping's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Prot(u32);
 

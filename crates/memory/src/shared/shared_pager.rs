@@ -18,11 +18,11 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration as StdDuration;
 
-/// What is wanted of the pager.
+/// A request to the pager.
 pub(super) enum PagerRequest {
     /// A thread of the program waits for the page.
     Fault(Page, Access),
-    /// What is cached may be used until then.
+    /// Cached pages may be used until then.
     Lease(Instant),
     /// The control plane's order to give everything up.
     GiveUp(u64),
@@ -176,7 +176,7 @@ impl<W: Mapped, L: Link> SharedPager<W, L> {
         can_look
     }
 
-    /// What comes from here on wakes the sleeper.
+    /// Has later requests wake the sleeper.
     pub(super) fn rest(&self) {
         self.work(Pager::rest);
     }

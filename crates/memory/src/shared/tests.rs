@@ -36,7 +36,7 @@ fn page(index: u64) -> Page {
 struct Host<'w> {
     agent: Agent,
     paged: Paged<&'w Window>,
-    /// What the agent sends.
+    /// Actions of the agent that send.
     sent: Vec<Action>,
 }
 
@@ -152,7 +152,7 @@ fn the_oldest_go_when_room_is_short() {
     let stats = host.paged.cache().stats();
     assert_eq!((stats.evictions, stats.write_backs, window.frames()), (1, 0, 30), "two are kept free");
     assert!(!window.has(page(0)) && window.has(page(1)));
-    // It rests: this touch requests for nothing.
+    // The page is inactive: this touch requests nothing.
     host.touch(1, Access::Shared, 1);
     let stats = host.paged.cache().stats();
     assert_eq!((stats.reactivated, stats.fetches), (1, 31));
@@ -170,7 +170,7 @@ fn the_oldest_go_when_room_is_short() {
     assert!(window.has(page(1)), "it was touched");
 }
 
-/// What others want goes at once, what is on its way to the memory node stays until it is there, and each is counted by its reason.
+/// Pages that others want go at once, pages on their way to the memory node stay until they are there, and each is counted by its reason.
 #[test]
 fn what_goes_is_counted_by_its_reason() {
     let Some(window) = window() else { return };

@@ -17,7 +17,7 @@ use std::thread::scope;
 
 /// The first argument of a worker.
 const WORKER: &str = "farmem-worker";
-/// What stands before a worker's answer, on its standard output.
+/// Prefix of a worker's answer on its standard output.
 const ANSWER: &str = "farmem-worker answers ";
 
 /// A part of a program that runs as a worker: it gets its space and its numbers, and answers one.
@@ -92,7 +92,7 @@ impl Worker {
     /// Ends it at once. What it has written and not given up is lost.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn kill(&mut self) -> std::io::Result<()> {
         self.child.kill()
     }
@@ -124,7 +124,7 @@ impl SharedSpace {
         Ok(Worker { child, entry: entry.to_owned() })
     }
 
-    /// What a worker is told. A shell may come in between: it finds nothing here that it would change.
+    /// Arguments of a worker. A shell may come in between: it finds nothing here that it would change.
     #[must_use]
     pub fn worker_arguments(&self, entry: &str, args: &[u64]) -> Vec<OsString> {
         let limit = self.options.window.local_limit.to_string();
@@ -181,7 +181,7 @@ fn run(args: &[OsString], entries: &[(&str, Entry)]) -> Result<u64, String> {
     run(&space, &numbers).and_then(|answer| space.write_back().map(|()| answer)).map_err(shown)
 }
 
-/// What a worker answers, once it says nothing more.
+/// The worker's answer, once its output ends.
 fn listen(output: Option<ChildStdout>) -> Option<u64> {
     let mut answer = None;
     // Other lines of the worker's, and a remote host's login messages, are skipped.
@@ -196,7 +196,7 @@ fn answered(line: &[u8]) -> Option<u64> {
     std::str::from_utf8(line).ok()?.strip_prefix(ANSWER)?.parse().ok()
 }
 
-/// What is written as `%` and two digits, so that no shell splits it or reads anything into it.
+/// Characters written as `%` and two digits, so that no shell splits the text or reads anything into it.
 const WRITTEN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'_').remove(b'-');
 
 /// A word that every shell leaves alone.
@@ -204,7 +204,7 @@ fn plain(word: &OsStr) -> OsString {
     percent_encode(word.as_bytes(), WRITTEN).to_string().into()
 }
 
-/// What [`plain`] was given.
+/// The inverse of [`plain`].
 fn meant(plain: &OsStr) -> OsString {
     OsString::from_vec(percent_decode(plain.as_bytes()).collect())
 }

@@ -1,4 +1,4 @@
-//! What the thread that serves a window has its CPU time for.
+//! CPU time of the thread that serves a window, by purpose.
 
 use super::options::CpuApart;
 use farmem_link::cpu_time_of_thread;
@@ -22,7 +22,7 @@ impl Meter {
         self.begun.map(|_| cpu_time_of_thread())
     }
 
-    /// It has moved, since [`Meter::begin`].
+    /// Data has moved, since [`Meter::begin`].
     pub(super) fn end(&mut self, begun: Option<Duration>) {
         if let Some(begun) = begun {
             self.moving = self.moving + cpu_time_of_thread() - begun;

@@ -38,12 +38,12 @@ const OPEN_PATIENCE: Duration = Duration::from_secs(15);
 /// The longest sleep between two looks at whether the DPU is there.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a window asks of the DPU beside its pages.
+/// Prefetching and caching that a window asks of the DPU beside its pages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Wishes {
     pub(super) fixed: Option<(u64, u64)>,
     pub(super) foresight: Foresight,
-    /// Of a DPU in this process.
+    /// The program's policy, for a DPU in this process.
     pub(super) policy: Option<PolicyMaker>,
 }
 
@@ -77,16 +77,16 @@ struct Asked {
     /// The bytes of a write; of a read a buffer, or none.
     buf: Vec<u8>,
     write: bool,
-    /// They are in the window's file, or come there.
+    /// The bytes are in the window's file, or come there.
     placed: bool,
     with: With,
 }
 
-/// Who has a part.
+/// The holder of a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum With {
-    /// It waits for room in the ring, or in registered memory.
-    Nobody,
+    /// None: the part waits for room in the ring, or in registered memory.
+    Queued,
     /// The DPU; a read comes to this place of registered memory.
     Dpu(Option<usize>),
     /// The window's own client.
@@ -137,11 +137,11 @@ impl<'a> Beside<'a> {
         let none =
             || Error::Missing { what: "[dpu] in this rack's description, and a window wants one".into() };
         let section = client.dpu().ok_or_else(none)?.clone();
-        let who = (client.domain(), client.life());
+        let host = (client.domain(), client.life());
         let clock = Clock::start();
         let until = clock.now() + OPEN_PATIENCE;
         let (dpu, page_len) = loop {
-            match Dpu::open(&section, who, laid, wishes, window, &clock) {
+            match Dpu::open(&section, host, laid, wishes, window, &clock) {
                 Err(NoDpu::Error(error))
                     if error.code() == Some(ErrorCode::Unavailable) && clock.now() < until =>
                 {
@@ -190,12 +190,12 @@ impl<'a> Beside<'a> {
         self.dpu.as_ref().is_some_and(|dpu| dpu.process.is_some())
     }
 
-    /// What the DPU did so far, for all its processes; `None` when it is gone.
+    /// Counts of the DPU for all its processes; `None` when it is gone.
     pub(super) fn stats(&mut self) -> Option<Stats> {
         self.dpu.as_mut()?.stats(&mut self.refused)
     }
 
-    /// What the DPU did for requests of this process; `None` when it is gone.
+    /// Counts of the DPU for requests of this process; `None` when it is gone.
     pub(super) fn carried(&mut self) -> Option<Carried> {
         self.dpu.as_mut()?.carried(&mut self.refused)
     }
@@ -219,7 +219,7 @@ impl<'a> Beside<'a> {
         let Self { parts, asked, waiting, page_len, .. } = self;
         parts.begin(op, |number, part, write, buf| {
             let span = span_of(part, *page_len);
-            asked.insert(number, Asked { span, buf, write, placed: false, with: With::Nobody });
+            asked.insert(number, Asked { span, buf, write, placed: false, with: With::Queued });
             waiting.push_back(number);
         })
     }
@@ -229,7 +229,7 @@ impl<'a> Beside<'a> {
         let Self { parts, asked, waiting, page_len, .. } = self;
         parts.begin_placed(addr, len, write, |number, part| {
             let span = span_of(part, *page_len);
-            asked.insert(number, Asked { span, buf: Vec::new(), write, placed: true, with: With::Nobody });
+            asked.insert(number, Asked { span, buf: Vec::new(), write, placed: true, with: With::Queued });
             waiting.push_back(number);
         })
     }
@@ -414,7 +414,7 @@ impl<'a> Beside<'a> {
         self.go_on(((!settled).then_some((host, generation)), None));
     }
 
-    /// What the DPU did not end goes straight to the memory nodes, when there is nothing more to fence and to end.
+    /// Sends the parts that the DPU did not end straight to the memory nodes, when there is nothing more to fence and to end.
     fn go_on(&mut self, (to_fence, to_end): (Option<(u16, u16)>, Option<Other>)) {
         (self.to_fence, self.to_end) = (to_fence, to_end);
         self.waiting.clear();
@@ -434,7 +434,7 @@ impl<'a> Beside<'a> {
         }
         let Some((host, generation)) = self.to_fence else { return Ok(()) };
         match self.client.fence(host, generation) {
-            // It left by itself, or another of its processes was faster.
+            // The host left by itself, or another of its processes was faster.
             Err(error) if error.code() == Some(ErrorCode::NotFound) => {}
             Err(error) => {
                 let what = format!("the control plane, to fence the DPU ({error})");

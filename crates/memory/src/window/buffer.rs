@@ -40,7 +40,7 @@ impl Object {
         Self { vma: *vma, read_only: false }
     }
 
-    /// The same, of which the program only reads: a store to it is a SIGBUS, and the buffer ends with [`Error::ReadOnly`].
+    /// This object, read-only to the program: a store to it is a SIGBUS, and the buffer ends with [`Error::ReadOnly`].
     #[must_use]
     pub const fn read_only(self) -> Self {
         Self { read_only: true, ..self }
@@ -63,7 +63,7 @@ impl Object {
     }
 }
 
-/// What a program has of its objects.
+/// A program's view of its objects.
 #[derive(Clone, Copy, Debug)]
 pub struct Objects<'w> {
     ring: &'w Ring<'w>,
@@ -74,7 +74,7 @@ pub struct Objects<'w> {
 /// Ranges of chunks that a program has said something of, and the cache was not told yet.
 pub(super) type Hints = Mutex<VecDeque<(Range<u64>, Advice)>>;
 
-/// Of these at most.
+/// Hints that are kept, at most.
 const HINTS_MAX: usize = 4096;
 
 impl<'w> Objects<'w> {

@@ -1,13 +1,13 @@
-//! What becomes of a program whose window has lost bytes that it wants.
+//! The end of a program whose window has lost bytes that it needs.
 
 use farmem_client::Error;
 use farmem_client::api::NodeInfo;
 use std::io::{self, Write as _};
 
-/// What becomes of a thread that wants bytes of a window which cannot be had: they are lost, or their node gives no answer (PROTOCOL 9.19).
+/// The effect on a thread that needs bytes of a window which cannot be had: they are lost, or their node gives no answer (PROTOCOL 9.19).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum AtLoss {
-    /// It gets a SIGBUS.
+    /// The thread gets a SIGBUS.
     #[default]
     Signal,
     /// The process ends with exit code 2, after the reason and the memory node were written to standard error: for a command that has nothing else to do.

@@ -1,4 +1,4 @@
-//! What a window is told: its options, and which of them can be.
+//! Options of a window, and their checks.
 
 use super::buffer::{Laid, Object};
 use super::{AtLoss, FRAMES_MIN, FaultMode, Handler, Place};
@@ -22,7 +22,7 @@ pub struct WindowOptions {
     pub local_limit: u64,
     /// Where the program finds it.
     pub place: Place,
-    /// What is fetched beside a page that a thread waits for.
+    /// Pages that are fetched beside one that a thread waits for.
     pub ahead: Ahead,
     /// How many of 8 pages here are inactive at most when room is needed: unmapped, so that a touch tells that they are in use. With 0 only pages that
     /// are to be written back become inactive.
@@ -48,7 +48,7 @@ pub struct WindowOptions {
     pub policy: Option<PolicyMaker>,
     /// The CPU time of the thread that serves is told apart ([`WindowStats::cpu`]): that takes eight more calls of the system for a fetch.
     pub told_apart: bool,
-    /// What becomes of a thread that wants bytes which cannot be had.
+    /// The effect on a thread that needs bytes which cannot be had.
     pub at_loss: AtLoss,
     /// Bytes that are fetched, evicted and written back at once: a power of two from [`CHUNK_MIN`](super::CHUNK_MIN) to [`CHUNK_MAX`](super::CHUNK_MAX).
     pub chunk: u32,
@@ -117,13 +117,13 @@ impl WindowOptions {
 /// CPU time of the thread that serves a window.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CpuApart {
-    /// Moving data: READs and WRITEs, whoever carries them out, and bytes into the window and out of it.
+    /// Moving data: READs and WRITEs, by whichever process, and bytes into the window and out of it.
     pub moving: Duration,
     /// All else: faults, which page goes, taking it away.
     pub faults: Duration,
 }
 
-/// What a window did. What counts pages counts chunks, where these are longer.
+/// Counts of a window. Counts of pages are counts of chunks, where these are longer.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WindowStats {
     /// Faults reported.
@@ -148,13 +148,13 @@ pub struct WindowStats {
     pub bytes_written_back: u64,
     /// The most bytes that were here at once.
     pub bytes_here_max: u64,
-    /// What was fetched ahead, and what became of it.
+    /// Pages fetched ahead, and their use.
     pub ahead: Account,
     /// Ranges that the program advised of and that were more than are kept: they are used as if nothing had been said.
     pub unadvised: u64,
-    /// What the DPU did, where there is one: the READs and WRITEs above are what it was asked. One beside the host has done it for all its processes, and says nothing any more when it was fenced.
+    /// Counts of the DPU, where there is one: the READs and WRITEs above are requests to it. A DPU beside the host counts for all its processes, and gives no counts any more when it was fenced.
     pub dpu: Option<DpuStats>,
-    /// What the DPU beside the host did for requests of this process: how often it moved and copied their bytes, and by how many calls of the system.
+    /// Counts of the DPU beside the host for requests of this process: how often it moved and copied their bytes, and by how many calls of the system.
     pub carried: Option<Carried>,
     /// CPU time of the thread that served it, where that was asked for ([`WindowOptions::told_apart`]).
     pub cpu: Option<CpuApart>,
@@ -228,7 +228,7 @@ fn check_fixed(laid: &Laid, options: &WindowOptions) -> Result<(), Error> {
 }
 
 /// # Errors
-/// [`Error::Open`] for a policy that nobody would ask.
+/// [`Error::Open`] for a policy that no DPU would ask.
 fn check_policy(options: &WindowOptions) -> Result<(), Error> {
     if options.policy.is_none()
         || (matches!(options.way, Way::Own(_)) && options.foresight == Foresight::default())

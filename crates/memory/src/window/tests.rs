@@ -25,7 +25,7 @@ fn options(dpu: Option<DpuConfig>) -> WindowOptions {
     WindowOptions { place: Place::Anywhere, way, ..WindowOptions::new(FRAMES_MIN * PAGE) }
 }
 
-/// What serves a window on an allocation straight from its node, unless it goes otherwise.
+/// The parts of a window on an allocation straight from its node, unless `options` says otherwise.
 fn opened(vma: &Vma, options: &WindowOptions) -> Result<(Window, Laid, Config), OpenError> {
     let objects = [Object::new(vma)];
     let laid = Laid::of(&objects, options).unwrap();

@@ -27,7 +27,7 @@ fn number_of(object: usize) -> u32 {
 pub(super) struct Through<'a> {
     carrier: Carrier<'a>,
     parts: Parts,
-    /// What the DPU calls a part.
+    /// The DPU's ticket of each part.
     tickets: BTreeMap<u64, u64>,
     ended: VecDeque<Ended>,
     /// Advice that the DPU did not take.
@@ -53,7 +53,7 @@ impl<'a> Through<'a> {
         config: Config,
         wishes: Wishes,
     ) -> Result<Self, Error> {
-        // What is evicted need not be a secret: the window is alone. So the traffic of a program is the same each time.
+        // Evictions need not be a secret: the window is alone. So the traffic of a program is the same each time.
         let memory = Memory::new(config, Rng::from_number(0));
         for (number, object) in (0..).zip(laid.extents()) {
             let extent = Extent { base: object.base, bytes: object.bytes };

@@ -106,7 +106,7 @@ impl Verbs<'_> {
         }
     }
 
-    /// What was begun leaves: a DPU beside the host is told of all of it at once.
+    /// Sends all that was begun: a DPU beside the host is told of all of it at once.
     pub(super) fn leave(&mut self) {
         if let Self::Beside(beside) = self {
             beside.send();

@@ -1,7 +1,7 @@
 //! The two hash functions of a set of keys.
 //!
 //! Keys come from clients, which must not be able to choose many of one bucket: each function multiplies the key, hidden by a secret word, with another one and folds the
-//! product: what a look-up does beside reading lines is what bounds it. It is a mixer and no cipher. Who broke it could make a set refuse keys, which costs prefetches that were not needed, and nothing else.
+//! product. The hash must be cheap beside reading lines. It is a mixer and no cipher. Breaking it could make a set refuse keys, which costs prefetches that were not needed, and nothing else.
 
 use crate::mix::fold;
 use farmem_machine::Rng;

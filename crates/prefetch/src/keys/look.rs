@@ -33,7 +33,7 @@ pub enum Order {
     Both,
     /// The first buckets of a batch, in bursts of a block, and the second ones only of keys that were not found.
     Delayed,
-    /// The same, with four first buckets asked for whenever four others were compared.
+    /// As [`Order::Delayed`], with four first buckets asked for whenever four others were compared.
     InBetween,
 }
 
@@ -193,7 +193,7 @@ fn delayed(
             held[n] = has(&buckets[home], keys[n].0);
         }
     };
-    // Of two blocks each: the first buckets, and the keys that were not there, by number and second bucket.
+    // For two blocks each: the first buckets, and the keys that were not there, by number and second bucket.
     let (mut homes, mut missed) = ([[0; BLOCK]; 2], [[(0, 0); BLOCK]; 2]);
     let mut before = 0;
     ask(&keys[..keys.len().min(BLOCK)], &mut homes[0]);

@@ -35,7 +35,7 @@ impl KeyShards {
         Self::with(shards, config, &mut Rng::from_seed(seed))
     }
 
-    /// The same, with hash functions that `rng` draws.
+    /// As [`KeyShards::new`], with hash functions that `rng` draws.
     ///
     /// # Errors
     /// As [`HostKeys::new`].
@@ -66,7 +66,7 @@ impl KeyShards {
         self.hash.shard(key.0, self.shards.len())
     }
 
-    /// The shards, to give each to a core. A shard takes keys of its own only: of others nobody finds out.
+    /// The shards, to give each to a core. A shard takes keys of its own only; it does not check that.
     pub fn shards_mut(&mut self) -> &mut [HostKeys] {
         &mut self.shards
     }

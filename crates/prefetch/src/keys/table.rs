@@ -5,7 +5,7 @@ use std::io;
 
 /// Slots of a bucket: a line of 64 bytes.
 pub(super) const SLOTS: usize = 8;
-/// What stands in a slot without a key. Fresh memory has nothing else.
+/// The value of a slot without a key. Fresh memory has nothing else.
 pub(super) const EMPTY: u64 = 0;
 
 /// A bucket.

@@ -61,7 +61,7 @@ fn agree(fast: &mut impl HostView, pure: &mut KeySet, act: &Act) -> Result<(), T
         Act::Insert(key) => prop_assert_eq!(fast.insert(*key), pure.insert(*key)),
         Act::Remove(key) => prop_assert_eq!(fast.remove(*key), pure.remove(*key)),
         Act::Look(keys) => {
-            // What stood there before is no answer.
+            // The buffer starts with the wrong answers.
             let (mut ours, mut theirs) = (vec![true; keys.len()], vec![false; keys.len()]);
             fast.contains(keys, &mut ours);
             pure.contains(keys, &mut theirs);
@@ -91,7 +91,7 @@ proptest! {
         }
     }
 
-    /// The same of several shards.
+    /// As above, with several shards.
     #[test]
     fn shards_and_pure_agree(acts in proptest::collection::vec(act(), 1..120), keys_max in 1..400_usize, shards in 1..5_usize, seed in 0..u64::MAX) {
         let config = KeysConfig::new(keys_max);
@@ -168,7 +168,7 @@ fn a_seed_for_each_set() {
     assert!(twice <= 1, "the second function is another one: {twice}");
 }
 
-/// What cannot be is refused by name: a load beyond what cuckoo moves reach, more keys than numbers of buckets, shards without end, instructions that are not there.
+/// Impossible settings are refused by name: a load beyond what cuckoo moves reach, more keys than numbers of buckets, shards without end, instructions that are not there.
 #[test]
 fn what_cannot_be_is_refused() {
     let config = KeysConfig::new(10);

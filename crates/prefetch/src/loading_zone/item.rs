@@ -7,7 +7,7 @@ use farmem_client::Lines;
 /// An item on its way into the zone (PD3 6.2, with the record's version).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Item<'a> {
-    /// What its producer calls it when it says what became of it. No consumer sees it.
+    /// The producer's own name for the item, by which it reports the item's fate. No consumer sees it.
     pub tag: u64,
     /// Operation and number of the request that brought it, 2 and 14 bits, as they came.
     pub id: u16,

@@ -1,4 +1,4 @@
-//! What producer and consumers of a loading zone do to its words, step by step.
+//! Steps of a loading zone's producer and consumers on its words.
 //!
 //! ```text
 //!   words 0..8      identity (checked when it is mapped)
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Items are numbered from 1 on and never twice; item n has the descriptor n modulo their count, and its *claim* is the number and a state. Claims lie apart from data, so a
-//! word that was a claim once is one for ever, and one compare-and-swap decides who has an item:
+//! word that was a claim once is one for ever, and one compare-and-swap decides which thread has an item:
 //!
 //! ```text
 //!   producer                          consumer
@@ -75,14 +75,14 @@ const OVERTAKEN: u64 = 64;
 /// Claimed items whose places are freed together.
 const CLEANED: u64 = 32;
 
-/// What a zone is made of; both ends know it before they touch a word.
+/// Sizes and secret of a zone; both ends know them before they touch a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape {
     /// Descriptors, a power of two from 2 on.
     pub(crate) items: usize,
     /// Words of data, a power of two.
     pub(crate) data: usize,
-    /// What keys are hashed with.
+    /// The secret of the keys' hashes.
     pub(crate) secret: u64,
 }
 
@@ -121,7 +121,7 @@ const fn claim(number: u64, state: u64) -> u64 {
     number << STATE_BITS | state
 }
 
-/// What an item says of itself beside its version.
+/// An item's description beside its version.
 #[derive(Clone, Copy)]
 struct Meta {
     id: u16,
@@ -181,18 +181,18 @@ impl<'z> Body<'z> {
     }
 }
 
-/// What became of an item that was to be put into a zone.
+/// The result of putting an item into a zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placed {
-    /// It is there once the producer publishes.
+    /// Readers find it once the producer publishes.
     There,
     /// No room: consumers have not yet come to the oldest items. It may be tried again, or is late.
     Full,
-    /// It never has room: no key, a key or value too long, or more than the whole zone.
+    /// Never fits: no key, a key or value too long, or more than the whole zone.
     Misfit,
 }
 
-/// What became of an item whose place is free again.
+/// The fate of an item whose place is free again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// A consumer has it.
@@ -205,18 +205,18 @@ pub enum Fate {
     Spoilt,
 }
 
-/// What became of all items so far, by the producer, who finds out when it needs their place.
+/// Fates of all items so far, as the producer finds them out when it needs their place.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ZoneCounts {
     /// Items that were put there.
     pub put: u64,
-    /// Of these, taken by a consumer.
+    /// Items taken by a consumer.
     pub taken: u64,
-    /// Of these, found by a consumer with a version that was not good: wasted.
+    /// Items found by a consumer with a version that was not good: wasted.
     pub stale: u64,
-    /// Of these, given up by the producer, as newer ones needed their place: wasted.
+    /// Items given up by the producer, as newer ones needed their place: wasted.
     pub old: u64,
-    /// Of these, with a claim that no end writes: a consumer is broken.
+    /// Items with a claim that no end writes: a consumer is broken.
     pub spoilt: u64,
     /// Items that were refused for want of room, once for each time that they were tried.
     pub full: u64,
@@ -248,7 +248,7 @@ impl Producer {
     pub(crate) fn attach(shape: Shape, zone: &[AtomicU64]) -> Result<Self, Broken> {
         let mut tail = zone[TAIL].load(Ordering::Acquire).max(1);
         for n in 0..shape.items as u64 {
-            // Whoever was about to take it finds another claim.
+            // A consumer that was about to take it finds another claim.
             let claim = shape.desc(zone, n)[CLAIM].fetch_or(OLD, Ordering::AcqRel);
             tail = tail.max((claim >> STATE_BITS) + 1);
         }
@@ -336,7 +336,7 @@ impl Producer {
         self.clean_some(zone, u64::MAX, gone);
     }
 
-    /// Gives up all items that nobody has claimed, and frees all places.
+    /// Gives up all items that no consumer has claimed, and frees all places.
     pub(crate) fn empty(&mut self, zone: &[AtomicU64], gone: &mut dyn FnMut(u64, Fate)) {
         while self.head != self.tail {
             self.take_back_oldest(zone, gone);
@@ -383,10 +383,10 @@ impl Producer {
         true
     }
 
-    /// Gives the oldest item up, if nobody has claimed it, and frees its place.
+    /// Gives the oldest item up, if no consumer has claimed it, and frees its place.
     fn take_back_oldest(&mut self, zone: &[AtomicU64], gone: &mut dyn FnMut(u64, Fate)) {
         let old = claim(self.head, OLD);
-        // Whoever has claimed it meanwhile has it; nobody else will.
+        // A consumer that has claimed it meanwhile has it; no other will.
         let found = self.shape.desc(zone, self.head)[CLAIM].swap(old, Ordering::AcqRel);
         self.free_oldest(if found == claim(self.head, PRODUCED) { old } else { found }, gone);
     }
@@ -406,7 +406,7 @@ impl Producer {
         gone(tag, fate);
     }
 
-    /// Nobody will ask for the oldest item any more: consumers have gone past it, or a whole zone of newer ones had to be refused since anything was claimed (PROTOCOL 18.22).
+    /// True when no consumer will ask for the oldest item any more: they have gone past it, or a whole zone of newer ones had to be refused since anything was claimed (PROTOCOL 18.22).
     fn oldest_is_dead(&self, zone: &[AtomicU64]) -> bool {
         if self.refused >= self.len() {
             return true;
@@ -421,7 +421,7 @@ impl Producer {
         self.shape.desc(zone, number)[CLAIM].load(Ordering::Relaxed) == claim(number, PRODUCED)
     }
 
-    /// Nobody takes this item from now on, if nobody has.
+    /// Makes this item unclaimable from now on, if no consumer has it.
     fn give_up(&self, zone: &[AtomicU64], number: u64) {
         let word = &self.shape.desc(zone, number)[CLAIM];
         let (from, to) = (claim(number, PRODUCED), claim(number, OLD));
@@ -460,7 +460,7 @@ pub enum Finding {
     Scan,
 }
 
-/// What a consumer found so far.
+/// Counts of a consumer.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Found {
     /// Items taken.
@@ -481,7 +481,7 @@ pub(crate) struct Consumer {
     pub(crate) found: Found,
 }
 
-/// What is looked for.
+/// A key to look for, and the test of its version.
 struct Wanted<'k, F> {
     key: &'k [u8],
     hash: u64,
@@ -544,7 +544,7 @@ impl Consumer {
             let mut like = bucket.iter().rev().fold(0_u32, |like, word| like << 1 | u32::from(is_like(word)));
             while like != 0 {
                 let entry = bucket[like.trailing_zeros() as usize].load(Ordering::Relaxed);
-                // Of several with this key those that are not good are found to be stale, and any other will do.
+                // Several items may have this key: those that are not good are found to be stale, and any other will do.
                 if let Some(size) = self.take(zone, number_in(entry, head), wanted, buf) {
                     return Some(size);
                 }
@@ -554,7 +554,7 @@ impl Consumer {
         None
     }
 
-    /// Takes this item, if it is the one that is wanted and nobody else does: copy, then claim (PD3, figure 9).
+    /// Takes this item, if it is the one that is wanted and no other consumer does: copy, then claim (PD3, figure 9).
     fn take(
         &mut self,
         zone: &[AtomicU64],

@@ -22,7 +22,7 @@ fn put_into(producer: &mut ZoneProducer, item: &Item<'_>) -> Placed {
     producer.put(item, |_, _| {})
 }
 
-/// What became of all items that are claimed.
+/// Counts after all claimed items are freed.
 fn counts_of(producer: &mut ZoneProducer) -> ZoneCounts {
     producer.clean(|_, _| {});
     producer.counts()
@@ -86,7 +86,7 @@ fn what_was_put_is_taken_once() {
     assert!(producer.is_empty());
 }
 
-/// A record is prefetched, then written, then prefetched again: who needs the new version gets the new value and never the old one, whichever it comes to first.
+/// A record is prefetched, then written, then prefetched again: a reader that needs the new version gets the new value and never the old one, whichever it comes to first.
 #[test]
 fn what_is_older_than_a_write_is_never_taken() {
     let (_, mut producer, reader) = zone(SMALL);
@@ -125,7 +125,7 @@ fn a_full_zone_waits_for_a_program_that_is_behind() {
     assert_eq!(counts, ZoneCounts { put: 9, taken: 9, full: 8, ..ZoneCounts::default() });
 }
 
-/// PROTOCOL 18.22, items that nobody will ask for: they go when consumers have gone past them, and when a whole zone of newer ones has been refused.
+/// PROTOCOL 18.22, dead items: they go when consumers have gone past them, and when a whole zone of newer ones has been refused.
 #[test]
 fn a_full_zone_gives_up_what_is_dead() {
     let (_, mut producer, mut reader) = zone(SMALL);
@@ -138,7 +138,7 @@ fn a_full_zone_gives_up_what_is_dead() {
     assert_eq!(put_into(&mut producer, &item(&key(8), 1, b"v")), Placed::There);
     assert_eq!(take(&mut reader, &key(0), 1), None);
     assert_eq!(counts_of(&mut producer), ZoneCounts { put: 9, taken: 4, old: 1, ..ZoneCounts::default() });
-    // Nobody asks for anything any more.
+    // From here on no consumer asks.
     let mut refused = 0;
     for n in 9..100 {
         refused += u64::from(put_into(&mut producer, &item(&key(n), 1, b"v")) == Placed::Full);
@@ -211,7 +211,7 @@ fn a_value_in_lines_is_put_without_their_heads() {
     }
 }
 
-/// What never has room is told apart from what has none now.
+/// An item that never fits is told apart from one that has no room now.
 #[test]
 fn what_never_fits_is_refused() {
     let (_, mut producer, _) = zone(SMALL);

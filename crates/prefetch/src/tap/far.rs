@@ -3,7 +3,7 @@
 //! Key types: [`FarTap`], the program's end; [`FarWatch`], the DPU's. Nothing waits for room: bytes that have none are told with the next piece of their connection, and an end that has
 //! none is told before the next connection begins.
 //!
-//! What it does not do: carry a parser that is not known to both.
+//! A parser that is not known to both processes is not carried.
 
 use super::super::ring::{Line, PIECE_HEAD, PIECE_MAX, Piece, lock};
 use super::{CONNECTIONS_MAX, Known};
@@ -18,11 +18,11 @@ const RECORDS_AT_ONCE: u32 = 256;
 /// Connections of a program.
 #[derive(Debug, Default)]
 struct Connections {
-    /// Those that are open, as far as the DPU was told.
+    /// Connections that are open, as far as the DPU was told.
     open: usize,
     /// The last one's number.
     last: u64,
-    /// Those that ended, and that was not told.
+    /// Connections that ended without the DPU being told.
     ended: Vec<u64>,
 }
 
@@ -108,7 +108,7 @@ impl FarTap {
     fn lose(&self, count: &AtomicU64, more: u64) {
         if more > 0 {
             let add = |count: u64| Some(count.saturating_add(more));
-            // It always adds.
+            // The closure always gives a sum.
             let _before = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         }
     }
@@ -143,7 +143,7 @@ impl FarWatch {
         Self { pieces, buf: vec![0; PIECE_HEAD + PIECE_MAX] }
     }
 
-    /// What the program handed over, in order, as far as `each` says that there is room. False when there was nothing.
+    /// Takes the program's pieces, in order, as far as `each` says that there is room. False when there was nothing.
     pub(super) fn take(&mut self, mut each: impl FnMut(Piece<'_>) -> bool) -> Result<bool, Broken> {
         let mut taken = 0;
         while taken < RECORDS_AT_ONCE {

@@ -2,7 +2,7 @@
 //!
 //! Key type: [`Guards`]. Where all keep too much, the connection whose parser keeps most is cut off: clients that send half requests on many connections cost themselves speed before others.
 //!
-//! What it does not do: decide which connections there are, or count what came of them.
+//! Nothing here decides which connections there are, or counts their results.
 
 use super::super::kept::Kept;
 use super::{AnyParser, CONNECTIONS_MAX, Connection};
@@ -20,17 +20,17 @@ const CONNECTION_LEN: usize = 512;
 const _: () =
     assert!(2 * size_of::<(Connection, Guard<AnyParser>)>() + 2 * size_of::<(usize, Connection)>() < 300);
 
-/// What all parsers of a program take at most.
+/// Memory of all parsers of a program, at most.
 pub const PARSERS_BYTES_MAX: u64 = (KEPT_MAX + ONE_MAX + CONNECTIONS_MAX * CONNECTION_LEN) as u64;
 
-/// What unwinds from a parser that runs wild.
+/// The panic that stops a parser without end.
 struct Stopped;
 
 /// The connections that are watched, those that were cut off among them.
 #[derive(Default)]
 pub(super) struct Guards {
     all: BTreeMap<Connection, Guard<AnyParser>>,
-    /// What their parsers keep.
+    /// Memory of their parsers.
     kept: Kept<Connection>,
 }
 
@@ -56,7 +56,7 @@ impl Guards {
         }
     }
 
-    /// All of whoever has this one, up to it, end; how many.
+    /// Ends all connections of this one's source, up to it; how many.
     pub(super) fn close_through(&mut self, connection: Connection) -> u64 {
         let (by, _) = connection;
         let all = self.all.range((by, 0)..=connection).map(|(connection, _)| *connection);
@@ -85,7 +85,7 @@ impl Guards {
     ) -> Option<Result<Seen, Cut>> {
         let guard = self.all.get_mut(&connection)?;
         let before = guard.kept();
-        // What a parser left half done is its own: it is not called again.
+        // The half-done state of a parser is its own: it is not called again.
         let fed = catch_unwind(AssertUnwindSafe(|| guard.feed(bytes, position, into)));
         let fed = fed.map_err(|_| guard.panicked());
         let now = guard.kept();
@@ -123,7 +123,7 @@ mod tests {
         ring::Piece::Bytes { connection, position: Position::UNKNOWN, lost: 0, bytes }
     }
 
-    /// What parsers keep, asked of each of them.
+    /// Memory of all parsers, asked of each of them.
     fn sum(guards: &Guards) -> usize {
         guards.all.values().map(Guard::kept).sum()
     }
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(reading.seen.crowded, (CONNECTIONS_MAX - open) as u64);
         reading.take(bytes(0, b"two\n"));
         assert_eq!(reading.accesses.len(), 2);
-        // What is cut off is passed over, and keeps nothing more.
+        // A connection that is cut off is passed over, and keeps nothing more.
         let before = reading.seen;
         (1..CONNECTIONS_MAX as u64).for_each(|connection| reading.take(bytes(connection, b"k")));
         assert!(reading.seen.passed_over >= before.passed_over + before.crowded - 1);

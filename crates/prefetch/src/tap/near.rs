@@ -1,9 +1,9 @@
 //! A tap whose other end is in this process: pieces go through a list, under a lock for as long as a copy takes.
 //!
-//! Key types: [`NearTap`], the end that hands over; [`NearWatch`], the one that parses, which whoever hands something over wakes, where it sleeps and has a bell. It takes all that waits at once, and parses a bounded part of it in
+//! Key types: [`NearTap`], the end that hands over; [`NearWatch`], the one that parses, which a hand-over wakes, where it sleeps and has a bell. It takes all that waits at once, and parses a bounded part of it in
 //! each turn.
 //!
-//! What it does not do: parse, or wait for room.
+//! A tap does not parse, or wait for room.
 
 use super::super::ring::lock;
 use super::AnyParser;
@@ -29,17 +29,17 @@ pub(super) const fn bytes(bytes_max: usize, connections_max: usize) -> u64 {
     (lists + connections_max * OPENED_LEN) as u64
 }
 
-/// What wakes the end that parses.
+/// Wakes the end that parses.
 pub(super) type Bell = Box<dyn Fn() + Send + Sync>;
 
-/// What an application said of a connection.
+/// A hand-over of an application for a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Piece {
     /// So many of the bytes are its.
     Bytes { connection: u64, len: usize, position: Position },
     /// Bytes that there was no room for.
     Lost { connection: u64, bytes: u64 },
-    /// It is closed.
+    /// The connection is closed.
     Closed { connection: u64 },
 }
 
@@ -52,7 +52,7 @@ impl Piece {
     }
 }
 
-/// What waits to be parsed.
+/// Hand-overs that wait to be parsed.
 #[derive(Default)]
 struct Waiting {
     /// The other end sleeps, and is to be woken when there is something.
@@ -190,7 +190,7 @@ impl NearTap {
     }
 }
 
-/// What has come beside pieces.
+/// Notices that have come beside pieces.
 #[derive(Default)]
 pub(super) struct Came {
     pub(super) opened: Vec<(u64, AnyParser)>,
@@ -198,13 +198,13 @@ pub(super) struct Came {
     pub(super) unseen: (u64, u64),
 }
 
-/// What was taken, and how far it was parsed.
+/// Hand-overs that were taken, and how far they are parsed.
 #[derive(Debug, Default)]
 struct Taken {
-    /// Of all pieces, one after the other.
+    /// Bytes of all pieces, one after the other.
     bytes: Vec<u8>,
     pieces: Vec<Piece>,
-    /// Of both, those that were parsed.
+    /// Parsed bytes and parsed pieces.
     parsed: (usize, usize),
     /// Behind the last piece all connections up to this one are not seen any more; 0 where none is meant.
     blind_through: u64,
@@ -287,7 +287,7 @@ impl NearWatch {
         self.tap.executed_through()
     }
 
-    /// Whoever hands something over from here on rings the bell; true when nothing waits.
+    /// Has later hand-overs ring the bell; true when nothing waits.
     pub(super) fn may_sleep(&self) -> bool {
         let mut waiting = lock(&self.tap.waiting);
         waiting.is_asleep = true;

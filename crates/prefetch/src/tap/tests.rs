@@ -1,4 +1,4 @@
-//! What is handed over to a tap, and what its other end makes of it.
+//! Tests of both ends of a tap.
 
 use super::near::{PIECES_MAX, TURN_BYTES, TURN_PIECES};
 use super::*;
@@ -30,8 +30,8 @@ fn drain(watch: &mut Watch) -> Vec<(Vec<u8>, u64)> {
 fn of_a_process() -> (SubmissionSender, Watch) {
     const RING: usize = 1 << 15;
     let file = make_submissions(RING).unwrap();
-    let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 4)) };
-    let ring = SubmissionSender::of(&file, RING, OutsideWaker::open(&nobody).unwrap()).unwrap();
+    let no_listener = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 4)) };
+    let ring = SubmissionSender::of(&file, RING, OutsideWaker::open(&no_listener).unwrap()).unwrap();
     (ring, Watch::far(Submissions::of(&file, RING).unwrap(), SECRET))
 }
 
@@ -195,7 +195,7 @@ fn a_mirror_is_beside_the_ring_of_a_program() {
     drop(mirrored);
     assert!(drain(&mut watch).is_empty());
     assert_eq!(watch.reading.guards.len(), 0);
-    // Who sleeps is woken once, by whatever comes first; who has something to do does not sleep.
+    // A sleeping end is woken once, by the first hand-over; one that has something to do does not sleep.
     assert_eq!(rung.load(Ordering::Relaxed), 0);
     let connection = mirror.connection(Known::Resp.parser()).unwrap();
     assert!(watch.may_sleep());
@@ -223,7 +223,7 @@ fn record(key: u64, len: usize) -> Vec<u8> {
 }
 
 /// Far more waits than a turn takes, from a program of the same process and from a mirror beside one of another: each turn takes whole pieces of 64 KiB and no more, a longer one alone, and of short ones so many; nothing is lost, and all
-/// comes in order, also what is handed over meanwhile. Whoever turns does not sleep before. In one turn all of it was parsed, and a process heard no beat of its DPU for as long.
+/// comes in order, also what is handed over meanwhile. An end with more to do does not sleep before. In one turn all of it was parsed, and a process heard no beat of its DPU for as long.
 #[test]
 fn a_turn_takes_a_part_of_what_waits() {
     const PIECE: usize = 10 << 10;

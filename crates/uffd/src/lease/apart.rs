@@ -8,7 +8,7 @@
 //!   process --clone(VM)--> watcher: close the other descriptors, sleep until the end, the doorbell, or the end of the process, take pages
 //! ```
 //!
-//! It runs on a small stack and borrows the thread-local memory of the thread that made it, so it must not allocate, lock, panic or look at `errno`:
+//! The watcher runs on a small stack and borrows the thread-local memory of the thread that made it, so it must not allocate, lock, panic or look at `errno`:
 //! it makes calls of the system (`rustix`, which goes to the kernel directly) and nothing else.
 
 use super::{Watcher, Woken};
@@ -25,7 +25,7 @@ use std::ptr::{self, NonNull};
 
 /// Bytes of its stack.
 const STACK: usize = 256 << 10;
-/// What it says when it must end this process.
+/// The message before it ends this process.
 const LAST_WORDS: &[u8] =
     b"farmem: shared memory: pages whose lease has ended cannot be taken from this program, which is killed: it must not read them\n";
 
@@ -35,7 +35,7 @@ pub struct Apart {
     /// Its end; readable when it is gone.
     process: OwnedFd,
     stack: Stack,
-    /// What it works with.
+    /// The watcher's state.
     work: NonNull<Work>,
 }
 
@@ -57,7 +57,7 @@ impl Apart {
     /// Starts it.
     ///
     /// # Errors
-    /// What the system says: it may allow no more processes, or none of this kind.
+    /// The system's error: it may allow no more processes, or none of this kind.
     pub(in super::super) fn start(watcher: Watcher) -> io::Result<Self> {
         let itself = Pid::from_raw(std::process::id().try_into().expect("processes have positive numbers"));
         let watched = pidfd_open(itself.expect("not 0"), PidfdFlags::empty())?;
@@ -97,7 +97,7 @@ impl Apart {
     }
 }
 
-/// It is told to end when the watch stops; one that was not is killed.
+/// Stops the watch, which ends the watcher; one that does not end is killed.
 impl Drop for Apart {
     fn drop(&mut self) {
         // One that has ended, or is about to, minds no signal.

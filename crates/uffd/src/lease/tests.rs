@@ -22,7 +22,7 @@ const fn filled(byte: u8) -> [u8; PAGE_LEN] {
     [byte; PAGE_LEN]
 }
 
-/// What a page of this number is filled with.
+/// The contents of the page of this number.
 fn of(index: u64) -> [u8; PAGE_LEN] {
     filled(u8::try_from(index + 1).unwrap())
 }
@@ -163,8 +163,8 @@ fn window() -> Option<Window> {
     opened.inspect_err(|refused| eprintln!("skipped: {refused}")).ok()
 }
 
-/// What a page of a window is after the lease has ended while the pager stood still just before each of the things it does: the program reaches none,
-/// and what it had written is there to be written back.
+/// A lease ends while the pager stands still just before each of its steps: the program reaches no page,
+/// and all that it had written is there to be written back.
 #[test]
 fn a_pager_that_goes_on_after_the_end_shows_nothing() {
     let Some(window) = window() else { return };
@@ -232,7 +232,7 @@ fn is_mapped(window: &Window, index: u64) -> bool {
     memory.write_to(&sink, 0, PAGE_LEN).is_ok_and(|count| count == PAGE_LEN)
 }
 
-/// The same of pages that other processes have, as `farmem run` does it.
+/// As above, for pages of other processes, as `farmem run` has them.
 #[test]
 fn a_pager_of_others_that_goes_on_after_the_end_shows_nothing() {
     let opened = Userfaultfd::open(Reach::UserMode, Features::WINDOW);
@@ -253,7 +253,7 @@ fn a_pager_of_others_that_goes_on_after_the_end_shows_nothing() {
     pages.unmap(page(base, 3));
     assert!(lease.extend(&clock, clock.now()));
     watcher.look().unwrap();
-    // What is in the file can be mapped, and nothing else can.
+    // Pages in the file can be mapped, and no others.
     let out_of_reach =
         |what: &str| assert_eq!(fstat(shared_mapping.file()).unwrap().st_blocks, 0, "after {what}");
     out_of_reach("the watcher");
@@ -306,7 +306,7 @@ fn a_watcher_that_dies_over_it_leaves_the_rest_to_the_pager() {
     for index in 0..4 {
         pages.install(page(base, index), &of(index), Access::Modified);
     }
-    // It has said that it takes them, has taken the first, and is no more.
+    // The taker has announced itself, has taken the first page, and is no more.
     lease.word().store(TAKING, Ordering::SeqCst);
     let mut taker = Taker::open().unwrap();
     assert_eq!(taker.take(shared_mapping.file(), lease.kept.as_fd(), 0..PAGE_LEN).unwrap(), PAGE_LEN);

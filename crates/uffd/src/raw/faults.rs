@@ -10,7 +10,7 @@ use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::thread;
 
-/// Who installs the pages of [`faults`].
+/// The thread that installs the pages of [`faults`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Server {
     /// As in a shared space: by signals the thread that faults, else the thread that calls.

@@ -1,7 +1,7 @@
 //! Where a pager waits: for processes that come in, for their faults and their ends, and for what else it is told to watch.
 //!
 //! Key types: [`Acceptor`], [`Accepted`]. Processes come over a socket whose name is the system's alone (it vanishes with the pager), and
-//! say a token that only those who were invited know. Those in other network namespaces, where it has no such name, find a second one by its
+//! say a token that only invited processes know. Those in other network namespaces, where it has no such name, find a second one by its
 //! path.
 
 use super::super::SharedMapping;
@@ -29,7 +29,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What is watched.
+/// A source of events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Watch {
     /// A process comes in: [`Acceptor::receive`].
@@ -51,7 +51,7 @@ pub struct Acceptor {
     epoll: OwnedFd,
     listener: OwnedFd,
     name: String,
-    /// The same by a path; `None` where no file may be made.
+    /// A second socket by a path; `None` where no file may be made.
     by_path: Option<Door>,
     token: u128,
     /// For processes that may not open a userfaultfd themselves; `None` where this one may not open it.
@@ -65,7 +65,7 @@ pub struct Acceptor {
 /// A process that came in, and waits for an answer.
 #[derive(Debug)]
 pub struct Accepted {
-    /// What it said.
+    /// The process's greeting.
     pub hello: Hello,
     /// Its far memory.
     pub remote: Remote,
@@ -136,7 +136,7 @@ impl Acceptor {
         self.by_path.as_ref().map(|door| door.path.as_path())
     }
 
-    /// What processes need to know to come in: the name of the socket, and the token.
+    /// The name of the socket and the token, by which a process comes in.
     #[must_use]
     pub fn invitation(&self) -> String {
         format!("{}:{:032x}", self.name, self.token)
@@ -145,7 +145,7 @@ impl Acceptor {
     /// From now on `watch` is reported when `what` is readable.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn watch(&self, what: impl AsFd, watch: Watch) -> Result<(), Errno> {
         epoll::add(&self.epoll, what, epoll::EventData::new_u64(watch.number()), epoll::EventFlags::IN)
     }
@@ -193,15 +193,15 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Lets a process in that has said what it wants, and is invited; `None` when there is none. Nobody is waited for: who is connected and says
-    /// nothing, as every user of the machine may be, holds no one up, and makes room when too many do so.
+    /// Lets an invited process in that has sent its greeting; `None` when there is none. This waits for no process: one that is connected and silent,
+    /// as any user's may be, holds none up, and makes room when too many do so.
     #[must_use]
     pub fn receive(&self) -> Option<Accepted> {
         let mut visitors = self.visitors.borrow_mut();
-        // Those that wait still are let in at the next look, which follows at once.
+        // Connections beyond that are accepted at the next look, which follows at once.
         for socket in std::iter::from_fn(|| self.connection()).take(2 * VISITORS_MAX) {
             if visitors.len() == VISITORS_MAX {
-                // Who has said something is heard below.
+                // A connection that has sent something is read below.
                 let silent = visitors.iter().position(|visitor| !is_readable(visitor));
                 drop(visitors.remove(silent.unwrap_or(0)));
             }
@@ -215,7 +215,7 @@ impl Acceptor {
             }
             match hear(&visitors[at]) {
                 Some((words, _)) if words == device_request(self.token) => {
-                    // What it says next is heard at the next look: one that asks on and on holds nobody up.
+                    // Its next message is read at the next look: one that asks on and on holds no other up.
                     match self.lend_device(&visitors[at]) {
                         Ok(()) => at += 1,
                         Err(_) => drop(visitors.remove(at)),
@@ -249,7 +249,7 @@ impl Acceptor {
         answer(socket, [if device.is_some() { 0 } else { refused }, 0, 0, 0], device)
     }
 
-    fn accept(&self, socket: OwnedFd, (words, [uffd, file]): Said) -> Option<Accepted> {
+    fn accept(&self, socket: OwnedFd, (words, [uffd, file]): Greeting) -> Option<Accepted> {
         let hello = Hello::of(words).filter(|hello| hello.token == self.token)?;
         let (uffd, file) = (uffd?, file?);
         let pid = socket_peercred(&socket).ok()?.pid;
@@ -272,7 +272,7 @@ pub fn kill(process: impl AsFd) {
     let _ended = pidfd_send_signal(process, Signal::KILL);
 }
 
-/// A socket that does not wait for who comes: there is another beside it.
+/// A listening socket whose accept does not wait: there is another beside it.
 fn listener(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
     let flags = CLOEXEC | SocketFlags::NONBLOCK;
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -281,7 +281,7 @@ fn listener(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
     Ok(listener)
 }
 
-/// For every user, as programs may have given up their rights; the token says who was invited. `None` for a path that no invitation can name.
+/// A socket that every user may connect to, as programs may have given up their rights; the token tells the invited ones. `None` for a path that no invitation can name.
 fn door(path: PathBuf) -> Option<Door> {
     path.to_str().filter(|path| !path.contains(':') && path.len() < PATH_MAX)?;
     let listener = listener(&SocketAddrUnix::new(&path).ok()?).ok()?;
@@ -302,10 +302,10 @@ const fn hidden(token: u128) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// What a process says, and the descriptors that come with it.
-type Said = ([u64; HELLO_WORDS], [Option<OwnedFd>; 2]);
+/// A greeting, and the descriptors that come with it.
+type Greeting = ([u64; HELLO_WORDS], [Option<OwnedFd>; 2]);
 
-fn hear(socket: &OwnedFd) -> Option<Said> {
+fn hear(socket: &OwnedFd) -> Option<Greeting> {
     let mut bytes = [0; HELLO_WORDS * 8];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

@@ -1,7 +1,7 @@
-//! What happens to programs whose pager dies: they end, before they could read zeros.
+//! The guard that kills programs whose pager dies, before they could read zeros.
 //!
 //! Key items: [`Guard`], [`guard`]. When the last descriptor of a userfaultfd is closed, its missing pages read as zeros, silently. So
-//! a process of its own, the guard, holds a copy of each; while it does, who touches a missing page waits. When the pager is gone,
+//! a process of its own, the guard, holds a copy of each; while it does, a thread that touches a missing page waits. When the pager is gone,
 //! the guard kills those processes, and only then goes itself. It needs no help of theirs: they may close what descriptors they like.
 //!
 //! The pager may also stand still, stopped or frozen, while the programs run on. So it is the guard, too, that takes shared pages away when their lease
@@ -89,7 +89,7 @@ const WATCH: u32 = u32::MAX;
 /// cannot take pages whose lease has ended; then it answers why.
 ///
 /// # Errors
-/// What the system said.
+/// The system's error.
 pub fn guard(socket: impl AsFd) -> io::Result<usize> {
     let mut kept = BTreeMap::new();
     let guarded = guard_all(&socket, &mut kept);

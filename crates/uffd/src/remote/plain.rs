@@ -19,8 +19,8 @@ pub fn pages_come_singly() -> bool {
 }
 
 impl Remote {
-    /// The system serves these pages alone: those that are there may be read and written, and who touches another has a page of zeros. Who waits there tries
-    /// again.
+    /// Leaves these pages to the system: present pages may be read and written, and a touch of another gives a page of zeros. Threads that
+    /// wait there try again.
     ///
     /// # Errors
     /// [`Lost`]; they are watched as before, as far as they are the program's far memory.
@@ -29,7 +29,7 @@ impl Remote {
         // SAFETY: addresses of another process, whose missing pages are to read as zeros.
         let result = unsafe { self.uffd.unregister(start, len) };
         result.map_err(|errno| {
-            // What it says is that the first error stands.
+            // The first error is the one reported.
             let _ = self.watch(pages);
             lost(errno)
         })
@@ -45,7 +45,7 @@ impl Remote {
         let faulting = Faulting::MISSING.and(Faulting::MINOR).and(Faulting::WRITE_PROTECTED);
         // SAFETY: addresses of another process, which sent the descriptor to have them served.
         unsafe { self.uffd.register(start, len, faulting) }.map_err(|errno| match errno {
-            // It says so, too, where the process is gone.
+            // A process that is gone gives this error, too.
             Errno::NOMEM if self.is_gone() => Lost::Gone,
             errno => lost(errno),
         })

@@ -5,7 +5,7 @@
 //! descends from it, whatever programs they become. So it also judges processes that have no far memory, and the pager lets those go on.
 //! Calls of the preload library come from one instruction (`place::gate`), which the filter knows: they do not ask.
 //!
-//! What Linux 6.18 has for memory, and what becomes of it in a process with far memory when it is called past libc:
+//! Memory calls of Linux 6.18, and their effect in a process with far memory when they are made past libc:
 //!
 //! | calls | on far memory |
 //! |---|---|
@@ -41,7 +41,7 @@ pub use seen::{Seen, Touched, opens_direct, process_of, shares_memory};
 use super::place;
 use std::ops::Range;
 
-/// What a filter knows of a run: its processes have far memory at these addresses, and nowhere else.
+/// A run's addresses, as a filter knows them: its processes have far memory there, and nowhere else.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Watched {
     far: Range<u64>,
@@ -63,7 +63,7 @@ impl Watched {
 /// A call that the pager is asked about. Addresses and lengths are as they were said, and may be nonsense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RawCall {
-    /// What is there is unmapped, or replaced.
+    /// The mapping there is unmapped, or replaced.
     Replace {
         /// First byte.
         first: u64,
@@ -96,23 +96,23 @@ pub enum RawCall {
         len: u64,
         /// Bytes from then on.
         new_len: u64,
-        /// It stays where it is.
+        /// The mapping stays where it is.
         in_place: bool,
         /// Where it is to go, whatever is there.
         target: Option<u64>,
     },
-    /// What cannot be done to far memory.
+    /// Far memory does not support this call.
     Never {
         /// First byte.
         first: u64,
         /// Bytes.
         len: u64,
-        /// What a system says that has no such thing.
+        /// The error of a system without the call.
         errno: i32,
     },
-    /// What cannot be done by a process that has far memory.
+    /// A process that has far memory cannot make this call.
     NotHere {
-        /// What a system says that has no such thing.
+        /// The error of a system without the call.
         errno: i32,
     },
     /// A descriptor is to go past the system's cache.
@@ -141,16 +141,16 @@ struct Part {
     len: usize,
 }
 
-/// What a filter can see of arguments. Of numbers and flags it looks at the low 32 bits, as the system does.
+/// A condition on a call's arguments. Of numbers and flags a filter looks at the low 32 bits, as the system does.
 #[derive(Clone, Copy, Debug)]
 enum Condition {
-    /// It touches far memory, or shared memory.
+    /// The argument touches far memory, or shared memory.
     Far(Part),
-    /// It does not come from the preload library.
+    /// The call does not come from the preload library.
     PastLibrary,
-    /// Of the bits under the mask exactly these are set.
+    /// Exactly these bits under the mask are set.
     Bits { argument: usize, mask: u32, value: u32 },
-    /// It is another number.
+    /// The argument is another number.
     Not { argument: usize, value: u32 },
 }
 
@@ -217,7 +217,7 @@ static RULES: [Rule; COUNT] = [
 ];
 const SETS_DIRECT: &[&[Condition]] = &[&[is(1, libc::F_SETFL), bits(2, libc::O_DIRECT)]];
 
-/// Of 32-bit calls, by their own numbers.
+/// Rules of 32-bit calls, by their own numbers.
 #[cfg(target_arch = "x86_64")]
 static COMPAT: [Rule; 7] = [
     Rule { number: 295, when: &[&[bits(2, libc::O_DIRECT)]], means: no_direct },
@@ -231,7 +231,7 @@ static COMPAT: [Rule; 7] = [
 #[cfg(not(target_arch = "x86_64"))]
 static COMPAT: [Rule; 0] = [];
 
-/// What the system calls the machine whose calls are looked at, and the 32-bit one beside it.
+/// The system's names of the machine whose calls are looked at, and of the 32-bit one beside it.
 #[cfg(target_arch = "x86_64")]
 const AUDIT_ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
@@ -239,7 +239,7 @@ const AUDIT_ARCH: u32 = 0xc000_00b7;
 const AUDIT_ARCH_I386: u32 = 0x4000_0003;
 
 impl RawCall {
-    /// What a notification is about.
+    /// The call that a notification is about.
     fn of(data: &libc::seccomp_data) -> Option<Self> {
         let (rules, number) = if data.arch == AUDIT_ARCH {
             (&RULES[..], data.nr & !filter::X32.cast_signed())

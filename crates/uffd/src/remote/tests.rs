@@ -29,7 +29,7 @@ fn visitor(acceptor: &Acceptor) -> OwnedFd {
     socket
 }
 
-/// A greeting comes with a file on a disk in place of a memory file. A file system may never answer, so the pager would wait in a read of it, and serve nobody: it is not let in.
+/// A greeting comes with a file on a disk in place of a memory file. A file system may never answer, so the pager would wait in a read of it, and serve no process: it is not let in.
 #[test]
 fn a_file_that_is_no_memory_file_is_no_greeting() {
     let hello = Hello { token: 1, base: 1 << 30, len: 1 << 20, snapshot: 0, full: true };
@@ -113,7 +113,7 @@ fn who_asks_on_and_on_holds_nobody_up() {
     drop(strangers);
 }
 
-/// Who says nothing that makes sense, brings no descriptors or has no token is not let in, and the acceptor goes on.
+/// A process that sends an invalid greeting, brings no descriptors or has no token is not let in, and the acceptor goes on.
 #[test]
 fn strangers_are_not_let_in() {
     let acceptor = Acceptor::open(0x1234).unwrap();
@@ -132,7 +132,7 @@ fn strangers_are_not_let_in() {
     assert_eq!(events, []);
 }
 
-/// Any user of the machine may connect to the pager's socket. A hundred do, and say nothing: who was invited and comes behind them is answered at
+/// Any user of the machine may connect to the pager's socket. A hundred do, and say nothing: an invited process that comes behind them is answered at
 /// the next look. Before, the pager waited two seconds for each of the silent ones, and served no fault meanwhile.
 #[test]
 fn silent_strangers_hold_nobody_up() {
@@ -148,10 +148,10 @@ fn silent_strangers_hold_nobody_up() {
     assert!(acceptor.receive().is_none());
     let mut events = Vec::new();
     acceptor.events(Some(Duration::ZERO), &mut events).unwrap();
-    assert_eq!(events, [], "who hung up is forgotten");
+    assert_eq!(events, [], "a process that hung up is forgotten");
 }
 
-/// Those who do not see the socket's name come in by its path, which goes with the acceptor.
+/// Processes that do not see the socket's name come in by its path, which goes with the acceptor.
 #[test]
 fn the_same_by_a_path() {
     let acceptor = Acceptor::open(0x1236).unwrap();

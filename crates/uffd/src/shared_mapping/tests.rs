@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 
 const PAGES: usize = 8;
 const LEN: usize = PAGES * PAGE_LEN;
-/// Of the member, in the shared mapping.
+/// The process's number in the shared mapping.
 const MEMBER: u32 = 7;
 /// Two crowds cannot be at one place.
 static ALONE: Lock<()> = Lock::new(());
@@ -45,7 +45,7 @@ impl Rig {
         shared_mapping.inner().members.insert(MEMBER, uffd.again().unwrap());
         let (ask, asked) = channel();
         let (reading, of) = (uffd.again().unwrap(), Arc::clone(&shared_mapping));
-        // It sleeps in the read when the test ends, and with the process.
+        // The thread sleeps in the read when the test ends, and ends with the process.
         drop(thread::spawn(move || {
             let mut messages = reading.messages();
             while messages
@@ -70,7 +70,7 @@ impl Rig {
         self.asked.recv().expect("the reader reads on")
     }
 
-    /// What the system counts is what is here.
+    /// Asserts the system's count of pages.
     fn assert_here(&self, pages: u64) {
         assert_eq!(self.shared_mapping.bytes_taken(), pages * PAGE_LEN as u64);
         assert_eq!(self.shared_mapping.inner().frames, pages);
@@ -136,7 +136,7 @@ fn a_page_through_its_states() {
     shared_mapping.release(page);
     rig.assert_here(0);
     shared_mapping.install(page, &filled(20), Access::Modified);
-    assert_eq!(writer.join().unwrap(), 20, "who waited is served");
+    assert_eq!(writer.join().unwrap(), 20, "the waiting thread is served");
     shared_mapping.discard(page);
     rig.assert_here(0);
 }
@@ -177,7 +177,7 @@ fn what_is_here_is_found_without_asking() {
     rig.assert_here(1);
 }
 
-/// Who is gone is not waited for, and a page that could not be had is had later by being installed.
+/// A process that is gone is not waited for, and a page that could not be had is had later by being installed.
 #[test]
 fn members_leave_and_poison_ends() {
     let Some(rig) = Rig::open(2) else { return };

@@ -26,7 +26,7 @@ struct Entry {
 static WINDOWS: [Entry; WINDOWS_MAX] =
     [const { Entry { signals: AtomicPtr::new(ptr::null_mut()), users: AtomicU32::new(0) } }; WINDOWS_MAX];
 
-/// What was installed before; never freed, since the handler may be reading it.
+/// The action installed before; never freed, since the handler may be reading it.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 static INSTALLING: Mutex<()> = Mutex::new(());
 
@@ -120,7 +120,7 @@ fn exchange(action: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     Ok(unsafe { before.assume_init() })
 }
 
-/// What tells this thread from all others that live.
+/// A number that no other living thread has.
 pub(super) fn this_thread() -> usize {
     // SAFETY: it takes nothing, and only reads where the thread's own data are.
     let thread = unsafe { libc::pthread_self() };
@@ -190,7 +190,7 @@ fn is_plain(context: *const c_void) -> bool {
     blocked(context) == 0
 }
 
-/// What the interrupted code had blocked, a bit for each signal from the first on.
+/// Signals that the interrupted code had blocked, a bit for each from the first on.
 fn blocked(context: *const c_void) -> u64 {
     let context = context.cast::<libc::ucontext_t>();
     // SAFETY: the third argument of a handler with SA_SIGINFO.
@@ -205,7 +205,7 @@ fn bits(mask: *const libc::sigset_t) -> u64 {
 
 #[cfg(target_arch = "x86_64")]
 fn is_write(context: *const c_void) -> Option<bool> {
-    /// Of the processor's error code for a page fault.
+    /// Write bit of the processor's error code for a page fault.
     const WRITE: i64 = 1 << 1;
     /// Where that stands among the registers (REG_ERR).
     const ERROR: usize = libc::REG_ERR.cast_unsigned() as usize;

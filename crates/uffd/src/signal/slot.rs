@@ -4,7 +4,7 @@ use super::Touch;
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
-/// A place to sleep. Who stirs it counts up first, so that none who looked before sleeps through it.
+/// A place to sleep. A thread that wakes others counts up first, so that none which looked before sleeps through it.
 #[derive(Default, Debug)]
 pub(super) struct Sleep {
     stirs: AtomicU32,
@@ -12,7 +12,7 @@ pub(super) struct Sleep {
 }
 
 impl Sleep {
-    /// What to hand to [`Sleep::sleep`]; to be asked before looking whether there is anything to do.
+    /// The count to hand to [`Sleep::sleep`]; read it before looking whether there is anything to do.
     pub(super) fn seen(&self) -> u32 {
         self.stirs.load(Ordering::SeqCst)
     }
@@ -35,15 +35,15 @@ impl Sleep {
     }
 }
 
-/// What became of a touch.
+/// Progress of a touch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum State {
-    /// Of no thread.
+    /// No thread's.
     Free = 0,
-    /// It was not reported yet.
+    /// Not reported yet.
     Fresh = 1,
-    /// What serves the window knows of it.
+    /// Known to the window's server.
     Reported = 2,
     /// The thread is to try again.
     Done = 3,
@@ -63,7 +63,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// It is this thread's, which has just claimed it.
+    /// Begins a touch of this thread, which has just claimed the slot.
     pub(super) fn begin(&self, touch: Touch, thread: usize, may_lead: bool) {
         self.addr.store(touch.addr, Ordering::Relaxed);
         self.write.store(touch.write.map_or(2, u8::from), Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl Slot {
         self.state.swap(State::Free as u8, Ordering::SeqCst) == State::Fresh as u8
     }
 
-    /// Its touch, for the one who tells of it; `None` when that is done, or nothing is to be told.
+    /// Takes its touch to report; `None` when that is done, or nothing is to be reported.
     pub(super) fn report(&self) -> Option<Touch> {
         let (fresh, reported) = (State::Fresh as u8, State::Reported as u8);
         self.state.compare_exchange(fresh, reported, Ordering::SeqCst, Ordering::SeqCst).ok()?;

@@ -22,7 +22,7 @@ fn window() -> Option<Window> {
     Window::open(&config).inspect_err(|refused| eprintln!("skipped: {refused}")).ok()
 }
 
-/// Who leads: the thread that faults, or the one that serves.
+/// The leader: the thread that faults, or the one that serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum By {
     Itself,
@@ -206,9 +206,9 @@ fn system_calls_are_refused_and_the_windows_own_are_not() {
     });
 }
 
-/// What a process does, told by this variable.
+/// The variable that says what a process of the test does.
 const BE: &str = "FARMEM_TEST_SIGNALS";
-/// What the handler of a test exits with, and the code of the signal besides.
+/// The exit code of a test's handler, and the code of the signal besides.
 const EXIT: i32 = 40;
 const BUS_ADRERR: i32 = 2;
 const BUS_MCEERR_AR: i32 = 4;
@@ -358,7 +358,7 @@ fn other_signals_go_where_they_went() {
     }
 }
 
-/// What serves a window and touches it is told, and ended: its page cannot wait for itself.
+/// A server that touches its own window is told, and ended: its page cannot wait for itself.
 #[test]
 fn what_serves_may_not_touch_what_it_serves() {
     let Some(Output { status, stderr, .. }) = process("itself") else { return };

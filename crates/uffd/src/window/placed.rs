@@ -58,7 +58,7 @@ impl Window {
         self.woken(pages);
     }
 
-    /// What the file has of those of the pages that are not cached goes: they did not come after all.
+    /// Discards the file's contents for pages that are not cached: they did not come after all.
     ///
     /// # Panics
     /// When they leave the window.

@@ -1,4 +1,4 @@
-//! What a program does to its mappings, as the userfaultfd reports it.
+//! Changes of a program's mappings, as the userfaultfd reports them.
 
 use crate::rig::{Ended, PAGE, PAGES, Range, Rig, all_faults, alone, fork, load, next, or_skip};
 use farmem_uffd::{Faulting, Features, Mapping, Message, Patience, Reach, Userfaultfd};

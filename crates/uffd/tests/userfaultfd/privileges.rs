@@ -6,23 +6,23 @@ use farmem_uffd::{Features, Reach, Userfaultfd};
 use std::fs::OpenOptions;
 
 /// The usual user without rights.
-const NOBODY: libc::uid_t = 65534;
+const UNPRIVILEGED: libc::uid_t = 65534;
 
 /// Does `act` as a user without rights; `None` when this process is no root that could become one.
 fn as_nobody(act: impl FnOnce() -> i32) -> Option<Ended> {
     let _alone = alone();
     // SAFETY: reads a number.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: only root can become nobody");
+        eprintln!("skipped: only root can give up its rights");
         return None;
     }
     let child = fork(|| {
         // SAFETY: changes this child alone: it has one thread.
         assert_eq!(unsafe { libc::setgroups(0, std::ptr::null()) }, 0);
         // SAFETY: as above.
-        assert_eq!(unsafe { libc::setgid(NOBODY) }, 0);
+        assert_eq!(unsafe { libc::setgid(UNPRIVILEGED) }, 0);
         // SAFETY: as above.
-        assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
+        assert_eq!(unsafe { libc::setuid(UNPRIVILEGED) }, 0);
         act()
     });
     Some(child.wait())
@@ -84,7 +84,7 @@ fn an_inherited_device_gives_full_ones() {
     assert!(ended.is_none_or(|ended| ended == Ended::Exit(0)), "{ended:?}");
 }
 
-/// What a kernel lacks is named; what it offers can be asked.
+/// A feature that a kernel lacks is named; the offered ones can be asked.
 #[test]
 fn features_are_offered_or_missed_by_name() {
     let offered = crate::rig::or_skip!(Userfaultfd::offered());

@@ -14,7 +14,7 @@ pub(crate) const PAGE: usize = 4096;
 /// Pages of a range.
 pub(crate) const PAGES: usize = 32;
 
-/// What this test needs is not allowed here: says so, for the reader of the log.
+/// Says, for the reader of the log, that this test needs something that is not allowed here.
 macro_rules! or_skip {
     ($opened:expr) => {
         match $opened {
@@ -74,7 +74,7 @@ impl Range {
         unsafe { madvise(ptr::with_exposed_provenance_mut(self.start + page * PAGE), pages * PAGE, advice) }
     }
 
-    /// Of the first byte of a page.
+    /// Loads the first byte of a page.
     pub(crate) fn read(&self, page: usize) -> u8 {
         load(self.at(page))
     }

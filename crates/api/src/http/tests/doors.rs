@@ -1,4 +1,4 @@
-//! The doors of the API: a Unix socket, and TLS; and who takes a port while the rack's control plane is down, to be told the token.
+//! The doors of the API: a Unix socket, and TLS; and a thief that takes the port while the rack's control plane is down, to be told the token.
 
 use super::super::tls::provider;
 use super::{TOKEN, VMA};
@@ -63,7 +63,7 @@ fn raw(mut stream: impl std::io::Read + std::io::Write, text: &str) -> String {
     answer
 }
 
-/// What a client gets that asks in a thread of its own, when the control plane answers this.
+/// The result of a client that asks in a thread of its own, when the control plane gives this answer.
 fn answered<T: Send>(
     asked: impl FnOnce() -> T + Send,
     calls: &Receiver<ApiCall>,
@@ -78,7 +78,7 @@ fn answered<T: Send>(
 
 const HEALTH: &str = "GET /v1/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 
-/// The same request by each door: it is answered, and so is the next one over the same connection.
+/// Each door answers a request, and the next one over the same connection.
 #[test]
 fn each_door_leads_to_the_control_plane() {
     let rack = Rack::start(ApiLimits::default());
@@ -94,7 +94,7 @@ fn each_door_leads_to_the_control_plane() {
     }
 }
 
-/// Somebody is on the way between a client and the control plane, and sees all bytes of connections that work: of the token, the requests, their answers
+/// An eavesdropper between a client and the control plane sees all bytes of connections that work: of the token, the requests, their answers
 /// and their heads there is nothing to read, in neither direction. In clear the same eyes see all of it.
 #[test]
 fn nothing_of_a_request_is_on_the_wire_in_clear() {
@@ -257,7 +257,7 @@ fn a_full_rack_can_be_looked_at() {
     assert_eq!(seen, full);
 }
 
-/// What somebody who took the port gets to see, until the client gives up: bytes of TCP, and what TLS made of them.
+/// Bytes that a thief of the port sees until the client gives up: of TCP, and of TLS inside.
 struct Thief {
     address: SocketAddr,
     thread: JoinHandle<(Vec<u8>, Vec<u8>)>,
@@ -273,7 +273,7 @@ impl Thief {
             stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
             let (mut wire, mut text) = (vec![0; 1 << 16], Vec::new());
             let Some(config) = tls else {
-                // It plays along: what comes is not what it hoped for.
+                // The thief plays along: the bytes that come are not what it hoped for.
                 let len = stream.read(&mut wire).unwrap();
                 wire.truncate(len);
                 drop(stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"));
@@ -302,7 +302,7 @@ impl Thief {
     }
 }
 
-/// Whoever shows these certificates, and signs with this key.
+/// A server that shows these certificates, and signs with this key.
 #[derive(Debug)]
 struct Shows(Arc<CertifiedKey>);
 
@@ -400,7 +400,7 @@ fn the_authority_is_kept() {
     assert!(CaCert::from_pem("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").is_err());
 }
 
-/// What made the authority was cut off between its files, or one of them was restored from another copy: a certificate that is not of the key is named, since no machine would believe what
+/// The making of the authority was cut off between its files, or one of them was restored from another copy: a certificate that is not of the key is named, since no machine would believe what
 /// it vouches for. Of two that make it at once one makes it.
 #[test]
 fn an_authority_is_of_one_piece() {
@@ -453,7 +453,7 @@ fn tls_that_stands_still_keeps_nobody_out() {
     assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0, "its time was over");
 }
 
-/// Over the Unix socket as over TCP: connections that say nothing are evicted and told, dribbled heads are cut off, and whoever reads nothing
+/// Over the Unix socket as over TCP: connections that say nothing are evicted and told, dribbled heads are cut off, and a client that reads nothing
 /// loses its connection.
 #[test]
 fn the_unix_socket_has_the_same_bounds() {

@@ -16,7 +16,7 @@ fn table(title: &str) -> Vec<Vec<String>> {
     lines.take_while(|line| line.starts_with('|')).map(cells).collect()
 }
 
-/// What stands between backticks.
+/// Texts between backticks.
 fn quoted(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }

@@ -19,7 +19,7 @@ fn spares(link: &UdpLink) -> (u64, usize, usize) {
     (inbound.replaced, inbound.spares.len(), inbound::LENT_BYTES_MAX / inbound.slot_bytes)
 }
 
-/// Frames come, and whoever takes them has each lent and keeps it. What is lent are the bytes where they came, and they stay as they are while others come into spare slots. When as many slots are lent as there may be spare ones, nothing
+/// Frames come, and the receiver has each lent and keeps it. Lent bytes stay as they are while others come into spare slots. When as many slots are lent as there may be spare ones, nothing
 /// is lent, and frames come as before. When all are given back the same spare slots do for as many more. A link of which nothing is lent has none.
 #[test]
 fn what_is_lent_stays_as_it_is() {

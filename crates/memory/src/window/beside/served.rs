@@ -33,7 +33,7 @@ pub(super) struct Dpu {
     pub(super) pulse: Pulse,
     /// Advice that was given, and that it has not answered yet.
     unanswered: usize,
-    /// It said farewell; whether all is settled then.
+    /// Set once the DPU said farewell; whether all is settled then.
     farewell: Option<bool>,
 }
 
@@ -94,7 +94,7 @@ impl Dpu {
         self.farewell
     }
 
-    /// What it did so far, for all its processes; `None` when it is gone. It answers all advice first.
+    /// Counts of the DPU for all its processes; `None` when it is gone. The DPU answers all advice first.
     pub(super) fn stats(&mut self, refused: &mut u64) -> Option<Stats> {
         match self.ask_after(&Ask::Stats {}, refused)? {
             Said::Stats(said) => Some(said.into()),
@@ -102,7 +102,7 @@ impl Dpu {
         }
     }
 
-    /// What it did for requests of this process; `None` as for [`Dpu::stats`].
+    /// Counts of the DPU for requests of this process; `None` as for [`Dpu::stats`].
     pub(super) fn carried(&mut self, refused: &mut u64) -> Option<Carried> {
         match self.ask_after(&Ask::Carried {}, refused)? {
             Said::Carried(carried) => Some(carried),
@@ -121,7 +121,7 @@ impl Dpu {
     }
 }
 
-/// What a window shares with its DPU, all of which is memory: each page that is on its way back has its place in registered memory, and the ring has room for
+/// The memory that a window shares with its DPU: each page that is on its way back has its place in registered memory, and the ring has room for
 /// some that are on their way there.
 const fn size_for(page: u32) -> PairSize {
     let page = page as usize;
@@ -191,7 +191,7 @@ impl Dpu {
 #[derive(Debug)]
 pub(super) enum NoDpu {
     Error(Error),
-    /// It listens, and said nothing for seven eighths of a lease; or it let this process in, and then said nothing. The process, where it can be ended.
+    /// The DPU listens, and said nothing for seven eighths of a lease; or it let this process in, and then said nothing. The process, where it can be ended.
     Silent(Option<Other>),
 }
 

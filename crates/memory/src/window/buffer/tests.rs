@@ -18,7 +18,7 @@ fn rack() -> (Rack, Client) {
     (rack, client)
 }
 
-/// What the window did, and what the program found; `None`, with the reason on stderr, where this process may not serve faults.
+/// The window's counts, and the program's result; `None`, with the reason on stderr, where this process may not serve faults.
 fn ran<R: Send>(
     client: &mut Client,
     objects: &[Object],

@@ -1,7 +1,7 @@
 //! The filter: a program of the system's packet-filter machine (classic BPF) that is run at each system call, and says which ones the pager is
 //! asked about first.
 //!
-//! What does not depend on arguments the system finds out once, for each number, and does not run the program for those numbers again. So the
+//! For numbers whose verdict does not depend on arguments, the system evaluates the program once and never runs it again. So the
 //! program looks at the number first, and at arguments only for the few numbers of the table.
 
 use super::{AUDIT_ARCH, COMPAT, Condition, Part, RULES, Rule, Watched};
@@ -10,7 +10,7 @@ use std::mem::offset_of;
 use std::ops::Range;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-/// Of a number: the call is of the 32-bit flavour of x86-64, and otherwise the same.
+/// Bit of a call number of the x32 ABI of x86-64, whose calls are otherwise the same.
 pub(super) const X32: u32 = 0x4000_0000;
 
 const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;

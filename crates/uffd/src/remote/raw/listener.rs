@@ -32,7 +32,7 @@ pub struct Notification {
     id: u64,
     /// Its number, as this process sees it.
     pub thread: u32,
-    /// What it is about to do; `None` when that is nothing of ours.
+    /// The call that it is about to make; `None` when that is nothing of ours.
     pub call: Option<RawCall>,
 }
 
@@ -44,7 +44,7 @@ pub struct Notification {
 /// A user without CAP_SYS_ADMIN may only filter programs that can gain no rights: nothing that the program starts is then setuid.
 ///
 /// # Errors
-/// What the system says when the program cannot be started.
+/// The system's error when the program cannot be started.
 pub fn spawn(mut command: Command, watched: Option<&Watched>) -> io::Result<Started> {
     let Some(watched) = watched else {
         return Ok(Started {

@@ -1,4 +1,4 @@
-//! What the system says of a program's threads and mappings: after a call past libc, that is what holds.
+//! The system's view of a program's threads and mappings, which holds after a call past libc.
 
 use super::super::call::CONTROL_PAGES;
 use super::super::{Remote, place};
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 pub struct Seen {
     /// Which.
     pub pages: Range<u64>,
-    /// What may be done there, as `mmap` has it.
+    /// Permitted accesses, as `mmap` has them.
     pub protection: u64,
 }
 
-/// What a range of addresses touches in a process.
+/// Overlap of a range of addresses with a process's far memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Touched {
     /// Nothing of far memory.
@@ -61,7 +61,7 @@ pub fn shares_memory(process: u32, thread: u32) -> bool {
 #[must_use]
 pub fn opens_direct(thread: u32, how: u64) -> bool {
     let mut flags = [0; 8];
-    // What cannot be read the system cannot read either.
+    // Memory that cannot be read here the system cannot read either.
     let read = read_memory(thread, how, &mut flags).is_ok();
     read && u64::from_le_bytes(flags) & u64::from(libc::O_DIRECT.unsigned_abs()) != 0
 }
@@ -77,7 +77,7 @@ fn read_memory(thread: u32, from: u64, into: &mut [u8]) -> io::Result<()> {
 }
 
 impl Remote {
-    /// What of far memory a range of addresses touches.
+    /// Returns the overlap of a range of addresses with far memory.
     #[must_use]
     pub fn touched(&self, first: u64, len: u64) -> Touched {
         let page = PAGE_LEN as u64;

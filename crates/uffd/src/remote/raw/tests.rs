@@ -8,7 +8,7 @@ use std::io;
 use std::thread;
 
 const BASE: usize = 0x4123_4000_0000;
-/// What a call is answered for which the pager would be asked.
+/// The answer of calls for which the pager would be asked.
 const ASKED: i32 = 77;
 const VERDICT: u32 = libc::SECCOMP_RET_ERRNO | ASKED.unsigned_abs();
 
