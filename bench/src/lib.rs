@@ -1,7 +1,7 @@
 //! Benchmarks that measure farmem and its baselines in the same run.
 //!
 //! Every benchmark is a list of [`Row`]s in one form ([`Results`]); `farmem bench NAME` prints them as a
-//! table or as JSON. Ids are stable and listed in docs/results.md. [`Samples`] are times of one kind of
+//! table or as JSON. Ids are stable and listed in docs/results/. [`Samples`] are times of one kind of
 //! operation, [`Machine`] describes the machine, and [`CpuMeter`] measures the CPU time of the working
 //! threads.
 

@@ -27,7 +27,7 @@ pub fn link_late() -> Option<f64> {
     (frames > 0).then(|| to_f64(late) / to_f64(frames))
 }
 
-/// One figure. Ids are stable and listed in docs/results.md.
+/// One figure. Ids are stable and listed in docs/results/.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Row {
     /// The row's id.

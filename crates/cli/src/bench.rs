@@ -59,7 +59,7 @@ impl Screen {
             self.bar.finish_and_clear();
             let what = format!("nothing was measured: no row's id begins with {only:?}");
             let remedy =
-                "docs/results.md has the ids, such as pulse.node.hash.hops; with --quick there are fewer";
+                "docs/results/ lists the ids, such as pulse.node.hash.hops; with --quick there are fewer";
             return Err(Failure::environment(what, remedy));
         }
         let load = self.machine.end();

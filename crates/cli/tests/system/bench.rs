@@ -193,7 +193,7 @@ fn a_link_that_cannot_be_is_refused() {
 fn what_measures_nothing_is_refused() {
     for bench in ["pulse", "mind", "fat"] {
         run(&["bench", bench, "--quick", "--json", "--only", "pulse.e2e.nothing"])
-            .refuses(&["no row's id begins with \"pulse.e2e.nothing\"", "docs/results.md"]);
+            .refuses(&["no row's id begins with \"pulse.e2e.nothing\"", "docs/results/"]);
     }
     let file = tempfile::NamedTempFile::new().unwrap();
     let place = file.path().to_str().unwrap();
@@ -205,7 +205,7 @@ fn what_measures_nothing_is_refused() {
 #[test]
 fn pulse_measures_all_of_its_parts() {
     let ids = ids(&run(&["bench", "pulse", "--quick", "--json"]).json(), "pulse");
-    let documented = include_str!("../../../../docs/results.md");
+    let documented = include_str!("../../../../docs/results/pulse.md");
     for id in [
         "pulse.node.hash.hops",
         "pulse.node.btree.lookups",
@@ -223,11 +223,11 @@ fn pulse_measures_all_of_its_parts() {
         "pulse.distributed.lookups.zipfian.n2.latency",
     ] {
         assert!(ids.iter().any(|have| have == id), "{id} is not in {ids:?}");
-        assert!(documented.contains(&format!("`{id}`")), "{id} is not in docs/results.md");
+        assert!(documented.contains(&format!("`{id}`")), "{id} is not in docs/results/");
     }
     for part in ["pulse.scatter.", "pulse.sim.coupled.", "pulse.systems."] {
         assert!(ids.iter().any(|id| id.starts_with(part)), "nothing of {part} in {ids:?}");
-        assert!(documented.contains(&format!("`{part}")), "{part} is not in docs/results.md");
+        assert!(documented.contains(&format!("`{part}")), "{part} is not in docs/results/");
     }
 }
 
@@ -235,13 +235,13 @@ fn pulse_measures_all_of_its_parts() {
 #[test]
 fn run_measures_a_far_page_in_each_place() {
     let ids = ids(&run(&["bench", "run", "--quick", "--json", "--only", "run.fault"]).json(), "run");
-    let documented = include_str!("../../../../docs/results.md");
+    let documented = include_str!("../../../../docs/results/run.md");
     let places = ["free", "one", "apart"].map(|place| format!("run.fault.{place}"));
     let expected: Vec<String> =
         places.into_iter().flat_map(|id| [id.clone(), format!("{id}.signal")]).collect();
     assert_eq!(ids, expected);
     for id in ids {
-        assert!(documented.contains(&format!("`{id}`")), "{id} is not in docs/results.md");
+        assert!(documented.contains(&format!("`{id}`")), "{id} is not in docs/results/");
     }
 }
 
@@ -325,7 +325,7 @@ fn kv_compares_servers() {
 #[test]
 fn mind_measures_all_of_its_parts() {
     let ids = ids(&run(&["bench", "mind", "--quick", "--json"]).json(), "mind");
-    let documented = include_str!("../../../../docs/results.md");
+    let documented = include_str!("../../../../docs/results/mind.md");
     for kind in [
         "mind.fault.shm",
         "mind.fault.udp",
@@ -345,7 +345,7 @@ fn mind_measures_all_of_its_parts() {
         "mind.directory.entries.",
         "mind.directory.jain.",
     ] {
-        assert!(documented.contains(&format!("`{kind}")), "{kind} is not in docs/results.md");
+        assert!(documented.contains(&format!("`{kind}")), "{kind} is not in docs/results/");
         let refused = kind == "mind.transition." && !ids.iter().any(|id| id.starts_with("mind.packets."));
         assert!(refused || ids.iter().any(|id| id.starts_with(kind)), "nothing of {kind} in {ids:?}");
     }
