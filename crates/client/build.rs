@@ -1,12 +1,12 @@
-//! Makes the mark of this build (`BUILD` in `src/link.rs`): the version, and a hash of the sources of the parts that a rack's processes are made of. This crate
-//! depends on all of them, so it is built anew whenever one changes.
+//! Computes the mark of this build (`BUILD` in `src/link.rs`): the version, and a hash of the sources of all crates that a rack's processes consist
+//! of. This crate depends on all of them, so cargo rebuilds it whenever one changes.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// The parts, as folders beside this crate's.
-const PARTS: [&str; 9] =
-    ["machine", "wire", "transport", "traversal", "switch", "memnode", "host", "control", "io"];
+/// Folders of those crates, beside this crate's.
+const PARTS: [&str; 10] =
+    ["machine", "wire", "transport", "traversal", "switch", "memnode", "host", "control", "link", "api"];
 
 fn main() {
     let own = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where this is"));
@@ -27,9 +27,12 @@ fn main() {
     println!("cargo::rustc-env=FARMEM_BUILD={version}+{hash:016x}");
 }
 
-/// The Rust files of a folder and of those in it, but for tests.
+/// Collects the Rust files of a folder and its subfolders, without tests.
+///
+/// # Panics
+/// If the folder cannot be read: a crate that moved must not silently leave the hash.
 fn gather(folder: &Path, into: &mut Vec<PathBuf>) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
+    let entries = fs::read_dir(folder).unwrap_or_else(|why| panic!("{}: {why}", folder.display()));
     for path in entries.flatten().map(|entry| entry.path()) {
         let is_test = path.file_stem().is_some_and(|stem| stem == "tests");
         if path.is_dir() && !is_test {
@@ -43,7 +46,7 @@ fn gather(folder: &Path, into: &mut Vec<PathBuf>) {
 const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// FNV-1a, with the length behind: the hash only has to tell builds apart, against no adversary.
+/// Returns FNV-1a of the bytes and their length. The hash tells builds apart; it does not resist an adversary.
 fn mix(hash: u64, bytes: &[u8]) -> u64 {
     let length = (bytes.len() as u64).to_le_bytes();
     bytes.iter().chain(&length).fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
