@@ -5,8 +5,19 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// Folders of those crates, beside this crate's.
-const PARTS: [&str; 10] =
-    ["machine", "wire", "transport", "traversal", "switch", "memnode", "host", "control", "link", "api"];
+const PARTS: [&str; 11] = [
+    "machine",
+    "wire",
+    "transport",
+    "traversal",
+    "switch",
+    "memnode",
+    "host",
+    "control",
+    "link",
+    "uffd",
+    "api",
+];
 
 fn main() {
     let own = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where this is"));
