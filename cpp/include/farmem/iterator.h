@@ -1,7 +1,7 @@
 /*
- * farmem/iterator.h: what the author of a traversal needs, in C and C++ (PULSE 3). docs/iterators.md shows how to use it.
+ * farmem/iterator.h: the header for authors of traversals, in C and C++ (PULSE 3). docs/iterators.md shows how to use it.
  *
- * An iterator is a function over one node. The memory that holds the node runs it, once for each node on the way:
+ * An iterator is a function over one node. The memory node that holds the data runs it, once for each node on the path:
  *
  *     struct node { uint64_t key, value; struct node *next; };
  *     struct find { uint64_t key, value, found; };
@@ -15,22 +15,22 @@
  *         return FARMEM_NEXT(win->next);
  *     }
  *
- * Three names are given to its body:
- *   win      the node, read-only: a copy of the bytes at cur_ptr, loaded before the body runs. It is gone afterwards.
- *            In an iterator that is declared with FARMEM_STORING_ITERATOR it may be written to, too: what it holds when the body
- *            returns becomes the node, in one step that nobody else comes between.
- *   sp       the scratch pad: the only state that outlives a node. Who starts the traversal fills it, and gets it back.
+ * The body uses three names:
+ *   win      the node, read-only: a copy of the bytes at cur_ptr, loaded before the body runs and discarded afterwards.
+ *            In an iterator declared with FARMEM_STORING_ITERATOR the body may also write to it: when the body returns, its
+ *            contents replace the node, atomically.
+ *   sp       the scratch pad: the only state that outlives a node. The caller of the traversal fills it, and gets it back.
  *   cur_ptr  the node's address in far memory. (win is no such address, and must not be stored or returned.)
  *
  * The rules, each checked by this header, by clang or by `farmem compile`, which names the line:
- *   - Nothing but *win, *sp and local variables is in reach: what a pointer in the node leads to is read by the next iteration.
- *   - Loops have a constant number of rounds: FARMEM_LOOP(i, 14) { ... }. What ends early does so by `break` or `return`.
- *   - No calls but to `static inline` functions, no library, no tables (`static const`), no floating point, no signed division.
- *   - Locals that find no register take at most 128 bytes; the node at most 256, the scratch pad at most 4032
- *     (a rack whose path MTU is below 4096 carries less: 64 bytes less than the MTU).
+ *   - Only *win, *sp and local variables are accessible: the next iteration reads the target of a pointer in the node.
+ *   - Loops have a constant number of rounds: FARMEM_LOOP(i, 14) { ... }. `break` and `return` end them early.
+ *   - Calls only to `static inline` functions; no library, no tables (`static const`), no floating point, no signed division.
+ *   - Locals without a register take at most 128 bytes, the node at most 256, the scratch pad at most 4032
+ *     (with a path MTU below 4096: 64 bytes less than the MTU).
  *   - Division is unsigned: x / 0 is 0 and x % 0 is x, in the node's memory as in BPF.
  *
- * Everything is little-endian. The same file compiles for the host too: there an iterator is an ordinary function.
+ * All data is little-endian. The same file compiles for the host too, where an iterator is an ordinary function.
  */
 #ifndef FARMEM_ITERATOR_H
 #define FARMEM_ITERATOR_H
@@ -38,7 +38,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes that one iteration loads at most (PROTOCOL 10.3). */
+/* Most bytes that one iteration loads (PROTOCOL 10.3). */
 #define FARMEM_WINDOW_MAX 256
 /* Bytes of the largest scratch pad (PROTOCOL 10.3). */
 #define FARMEM_SCRATCH_MAX 4032
@@ -56,8 +56,8 @@
 #endif
 
 /*
- * Begins the definition of an iterator; its body in braces follows. `node` and `scratch` are types without a comma in them (give a
- * template's instance a name first).
+ * Begins the definition of an iterator; its body in braces follows. `node` and `scratch` are types without a comma (name a template's
+ * instance first).
  */
 #define FARMEM_ITERATOR(name, node, scratch)                                                                          \
     FARMEM_POISON                                                                                                     \
@@ -71,8 +71,8 @@
                   uint64_t cur_ptr __attribute__((unused)))
 
 /*
- * As FARMEM_ITERATOR, for an iterator that changes the nodes it comes by: its body may write to *win. The domain of the traversal needs
- * leave to write wherever it goes. Each node is changed once, however often the network repeats the request.
+ * As FARMEM_ITERATOR, for an iterator that changes its nodes: the body may write to *win. The domain of the traversal needs write
+ * permission for every node. Each node is changed once, however often the request is retransmitted.
  */
 #define FARMEM_STORING_ITERATOR(name, node, scratch)                                                                  \
     FARMEM_POISON                                                                                                     \
@@ -85,14 +85,14 @@
     uint64_t name(node *win __attribute__((unused)), scratch *sp __attribute__((unused)),                             \
                   uint64_t cur_ptr __attribute__((unused)))
 
-/* NEXT_ITER: the traversal goes on at this far address, a pointer or a number. NULL ends it, as FARMEM_RETURN does. */
+/* NEXT_ITER: the traversal continues at this far address, a pointer or a number. NULL ends it, as FARMEM_RETURN does. */
 #define FARMEM_NEXT(pointer) ((uint64_t)(pointer))
 /* RETURN: the traversal ends, and the scratch pad is its result. */
 #define FARMEM_RETURN ((uint64_t)0)
 
 /*
- * A loop of a constant number of rounds, at each of which `i` is the next number from 0 on; `break`, `continue` and `return` do what they
- * do in any loop:
+ * A loop with a constant number of rounds, in which `i` counts from 0; `break`, `continue` and `return` work as in any
+ * loop:
  *
  *     FARMEM_LOOP(i, 14) {
  *         if (i >= win->count)
@@ -109,9 +109,9 @@
 #endif
 
 /*
- * For loops of another form: FARMEM_UNROLL stands before the loop, whose number of rounds must be a constant, and FARMEM_ROUND is the first
- * statement of its body. Without that clang makes one condition of the loop's end and of a `break` at a length that is data, before it
- * comes to unroll the loop, and does not know the number of rounds any more.
+ * For loops of another form: write FARMEM_UNROLL before the loop, whose number of rounds must be a constant, and FARMEM_ROUND as the
+ * first statement of its body. Otherwise clang merges the loop's end and a `break` at a variable length into one condition before it
+ * unrolls the loop, and no longer knows the number of rounds.
  */
 #define FARMEM_ROUND ((void)farmem_round())
 #if defined(__clang__)
@@ -120,7 +120,7 @@
 #define FARMEM_UNROLL _Pragma("GCC unroll 256")
 #endif
 
-/* True when two objects have the same bytes; their sizes are equal and a multiple of 8. Takes the place of memcmp. */
+/* True if two objects have the same bytes; their sizes are equal and a multiple of 8. Replaces memcmp. */
 #define FARMEM_EQUAL(a, b)                                                                                            \
     __extension__({                                                                                                   \
         FARMEM_STATIC_ASSERT(sizeof(*(a)) == sizeof(*(b)), "farmem: FARMEM_EQUAL needs two objects of one size");     \
@@ -128,7 +128,7 @@
         farmem_equal_words((const farmem_word *)(a), (const farmem_word *)(b), sizeof(*(a)) / 8);                     \
     })
 
-/* Copies an object over another one; their sizes are equal and a multiple of 8. Takes the place of memcpy. */
+/* Copies an object over another one; their sizes are equal and a multiple of 8. Replaces memcpy. */
 #define FARMEM_COPY(to, from)                                                                                         \
     __extension__({                                                                                                   \
         FARMEM_STATIC_ASSERT(sizeof(*(to)) == sizeof(*(from)), "farmem: FARMEM_COPY needs two objects of one size");  \
@@ -137,8 +137,8 @@
     })
 
 /*
- * How many of an array's words are at most `key`: the child to take in a node. The array is of 1, 3, 7, 15 or 31 words of 8 bytes in ascending
- * order, filled up with the largest number. A binary search: one comparison for each halving. The key of signed words is signed, too.
+ * The number of an array's words that are at most `key`: the child to take in a node. The array has 1, 3, 7, 15 or 31 words of 8 bytes in
+ * ascending order, padded with the largest number. A binary search: one comparison per halving. Signed words need a signed key.
  */
 #define FARMEM_RANK(keys, key)                                                                                        \
     __extension__({                                                                                                   \
@@ -153,10 +153,10 @@
     })
 
 /*
- * RANK and MATCH, an instruction (PROTOCOL 10.22): an array of the node, of 1 to 64 numbers of 1, 2, 4 or 8 bytes, is compared at one stroke.
- * FARMEM_FIND_RANK: of how many i `array[i] <= key` holds, in whatever order they are. FARMEM_FIND_MATCH: the first i for which
- * `array[i] == key` holds, from 0; the number of elements when none does. Both are C's own comparison of the two types. The instructions
- * know unsigned numbers only: RANK of signed ones for a signed key takes two of them. `array` is a member of *win.
+ * RANK and MATCH, an instruction (PROTOCOL 10.22): compares an array of the node, of 1 to 64 numbers of 1, 2, 4 or 8 bytes, at once.
+ * FARMEM_FIND_RANK: the number of i for which `array[i] <= key`, in any order. FARMEM_FIND_MATCH: the first i for which
+ * `array[i] == key`, from 0; the number of elements if there is none. Both use C's own comparison of the two types. The instructions
+ * compare unsigned numbers only: RANK of signed ones for a signed key takes two of them. `array` is a member of *win.
  */
 #define FARMEM_FIND_RANK(array, key)                                                                                  \
     __extension__({                                                                                                   \
@@ -193,8 +193,8 @@
                          "farmem: an array that is searched has 1 to 64 elements")
 
 /*
- * The key once: as its own type, and as what it is when C has made it and the elements of one type, of so many bytes; a negative number of
- * 4 bytes as one of 8.
+ * Evaluates the key once: in its own type, and converted to the common type of key and elements, with the common type's size; a negative
+ * number of 4 bytes is extended to 8.
  */
 #define FARMEM_SEARCH_KEY(array, key)                                                                                 \
     __typeof__((key) + 0) farmem_key = (key);                                                                         \
@@ -210,9 +210,9 @@
     FARMEM_FIND_IN(FARMEM_CALL_##call, farmem_host_##host, (array), sizeof((array)[0]),                               \
                    sizeof(array) / sizeof((array)[0]), (key))
 
-/* Whether an integer is of a signed type. */
+/* True if an integer has a signed type. */
 #define FARMEM_IS_SIGNED(x) ((__typeof__(x))-1 < (__typeof__(x))1)
-/* C's usual arithmetic conversions: the bytes of the type in which two integers are compared, and whether it is unsigned. */
+/* C's usual arithmetic conversions: the size of the type in which two integers are compared, and whether it is unsigned. */
 #define FARMEM_PROMOTED_BYTES(x) (sizeof(x) < 4 ? 4 : sizeof(x))
 #define FARMEM_CONVERTED_BYTES(a, b)                                                                                  \
     (FARMEM_PROMOTED_BYTES(a) > FARMEM_PROMOTED_BYTES(b) ? FARMEM_PROMOTED_BYTES(a) : FARMEM_PROMOTED_BYTES(b))
@@ -225,7 +225,7 @@ typedef uint64_t __attribute__((may_alias)) farmem_word;
 
 #define FARMEM_INLINE static inline __attribute__((always_inline, unused))
 
-/* One round of a loop: nothing, which clang may not leave out or move. */
+/* Marks one round of a loop: an empty statement that clang may not remove or move. */
 FARMEM_INLINE int farmem_round(void) {
     __asm__ volatile("");
     return 1;
@@ -246,9 +246,9 @@ FARMEM_INLINE void farmem_copy_words(farmem_word *to, const farmem_word *from, s
 }
 
 FARMEM_INLINE uint64_t farmem_rank_words(const farmem_word *keys, size_t count, uint64_t key, int is_signed) {
-    /* Signed words compare as unsigned ones once the sign bits are turned over. */
+    /* With inverted sign bits, signed words compare as unsigned ones. */
     const uint64_t flip = is_signed ? (uint64_t)1 << 63 : 0;
-    /* In bytes, which is what an access takes: no shift for each comparison. */
+    /* In bytes, as in an access: no shift per comparison. */
     uint64_t at = 0;
     FARMEM_UNROLL
     for (size_t half = (count + 1) / 2; half > 0; half /= 2)
@@ -257,19 +257,19 @@ FARMEM_INLINE uint64_t farmem_rank_words(const farmem_word *keys, size_t count, 
     return at / 8;
 }
 
-/* So many bytes of ones. */
+/* Returns `bytes` bytes of ones. */
 FARMEM_INLINE uint64_t farmem_ones(size_t bytes) {
     return UINT64_MAX >> (64 - 8 * bytes);
 }
 
-/* The largest signed number of so many bytes: RANK of it counts the numbers that are not negative, however unsigned it takes them. */
+/* Returns the largest signed number of `bytes` bytes. The unsigned RANK of it counts the numbers that are not negative. */
 FARMEM_INLINE uint64_t farmem_not_negative(size_t bytes) {
     return farmem_ones(bytes) >> 1;
 }
 
 /*
- * The key of an unsigned RANK in place of a signed one: of a negative key the same bits, so that what is not negative is counted, too; of
- * another the key; a key beyond all numbers is one at that end.
+ * Returns the key of an unsigned RANK in place of a signed one. A negative key keeps its bits, so that numbers that are not negative are
+ * counted too; another key is unchanged; a key beyond all numbers is clamped.
  */
 FARMEM_INLINE uint64_t farmem_rank_signed(uint64_t key, size_t bytes) {
     const uint64_t most = farmem_not_negative(bytes);
@@ -278,7 +278,7 @@ FARMEM_INLINE uint64_t farmem_rank_signed(uint64_t key, size_t bytes) {
     return key > most ? most : key;
 }
 
-/* The same where C makes both unsigned, of `converted` bytes, before it compares: negative numbers are the largest there. */
+/* As farmem_rank_signed, if C converts both to unsigned with `converted` bytes: negative numbers are then the largest. */
 FARMEM_INLINE uint64_t farmem_rank_wrapped(uint64_t key, size_t bytes, size_t converted) {
     const uint64_t most = farmem_not_negative(bytes);
     if (key >= (farmem_ones(converted) & ~most))
@@ -286,7 +286,7 @@ FARMEM_INLINE uint64_t farmem_rank_wrapped(uint64_t key, size_t bytes, size_t co
     return key > most ? most : key;
 }
 
-/* The key of an unsigned MATCH in place of a signed one: the same bits, or what no number is. */
+/* Returns the key of an unsigned MATCH in place of a signed one: the same bits, or a value that equals no number. */
 FARMEM_INLINE uint64_t farmem_match_signed(uint64_t key, size_t bytes, size_t converted) {
     const uint64_t number = converted == 4 ? (uint64_t)(int64_t)(int32_t)key : key;
     const uint64_t most = farmem_not_negative(bytes);
@@ -295,7 +295,7 @@ FARMEM_INLINE uint64_t farmem_match_signed(uint64_t key, size_t bytes, size_t co
 
 #if defined(__bpf__)
 
-/* What the object says of an iterator beside its code: the bytes that it may index into. Little-endian, in `.farmem/NAME`. */
+/* The object's record of an iterator in addition to its code: the sizes that it may index into. Little-endian, in `.farmem/NAME`. */
 struct farmem_iterator_note {
     uint32_t version; /* 1 */
     uint32_t window;  /* bytes of the node */
@@ -305,7 +305,7 @@ struct farmem_iterator_note {
 #define FARMEM_ITERATOR_NOTE(name, node, scratch)                                                                     \
     static const struct farmem_iterator_note farmem_note_of_##name                                                    \
         __attribute__((section(".farmem/" #name), used)) = {1, sizeof(node), sizeof(scratch)};
-/* The same with flags; 1: it stores to its node. */
+/* The record with flags; 1: the iterator stores to its node. */
 struct farmem_storing_note {
     uint32_t version; /* 2 */
     uint32_t window;  /* bytes of the node */
@@ -318,15 +318,15 @@ struct farmem_storing_note {
         __attribute__((section(".farmem/" #name), used)) = {2, sizeof(node), sizeof(scratch), 1};
 #define FARMEM_ITERATOR_SECTION(name) __attribute__((section("farmem/" #name), used, nonnull(1, 2)))
 
-/* What the calls are numbered by; the bytes of an element are added. */
+/* Numbers of the calls; the element size is added. */
 #define FARMEM_CALL_RANK 0x46610000
 #define FARMEM_CALL_MATCH 0x46610100
 #define FARMEM_FIND_IN(call, host, array, size, count, key)                                                           \
     (((uint64_t(*)(const void *, uint64_t, uint64_t))(uintptr_t)((call) + (size)))((array), (count), (key)))
 
 /*
- * What an iterator cannot have. The words for what it has instead: FARMEM_EQUAL, FARMEM_COPY; fixed-point numbers; nothing. From the first
- * iterator on: headers of the system, which declare all of this, stand before it.
+ * Names that an iterator cannot use, poisoned from the first iterator on; system headers, which declare them, come before it. Use
+ * FARMEM_EQUAL, FARMEM_COPY and fixed-point numbers instead.
  */
 #define FARMEM_POISON                                                                                                 \
     _Pragma("GCC poison memcmp __builtin_memcmp bcmp __builtin_bcmp strcmp __builtin_strcmp strncmp strlen __builtin_strlen") \
@@ -334,8 +334,8 @@ struct farmem_storing_note {
     _Pragma("GCC poison float double")
 
 /*
- * The number of zeros below the lowest bit that is set, from which clang would make a table. The sum of the bits below it is the same; clang
- * knows that, too, unless it does not see where the number comes from.
+ * Returns the number of zeros below the lowest set bit, for which clang would generate a table. The number of the bits below is the same.
+ * clang would recognize this too, unless the origin of the number is hidden.
  */
 FARMEM_INLINE int farmem_trailing_zeros(uint64_t x) {
     uint64_t lowest = x & -x;
@@ -343,7 +343,7 @@ FARMEM_INLINE int farmem_trailing_zeros(uint64_t x) {
     return __builtin_popcountll(lowest - 1);
 }
 
-/* The number of the lowest bit that is set, from 1; 0 when none is. */
+/* Returns the index of the lowest set bit, from 1; 0 if none is set. */
 FARMEM_INLINE int farmem_first_set(uint64_t x) {
     return x == 0 ? 0 : farmem_trailing_zeros(x) + 1;
 }
