@@ -12,7 +12,7 @@ use crate::Run;
 use crate::frames::{self, FaultyLink, ReceivedFrame, batch, datagram, endpoint, noise, packet};
 use crate::input::Input;
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
-use farmem_memnode::{Budget, Config, FileDone, MemNode, Note, Out, Store as _, VecStore};
+use farmem_memnode::{Budget, Config, FileReply, MemNode, Note, Out, Store as _, VecStore};
 use farmem_transport::{PeerChange, ud};
 use farmem_traversal::Program;
 use farmem_wire::message::{Traverse, Update};
@@ -24,8 +24,10 @@ use model::Model;
 use std::collections::VecDeque;
 use std::sync::LazyLock;
 
-const HOME: ud::Home =
-    ud::Home { endpoint: endpoint(1), control: ud::Peer { port: Port::CONTROL, endpoint: endpoint(2) } };
+const HOME: ud::RoleEndpoints = ud::RoleEndpoints {
+    endpoint: endpoint(1),
+    control: ud::Peer { port: Port::CONTROL, endpoint: endpoint(2) },
+};
 /// First address of the node's range. `OFFSET` is the range's place in the store.
 const BASE: u64 = 0x1000_0000;
 const LEN: u64 = 0x800;
@@ -187,7 +189,7 @@ impl Bench {
     }
 
     /// Delivers an event and returns its output: the ends of traversals, and everything else.
-    fn event(&mut self, event: Event<'_, FileDone>, run: &mut Run) -> (Outcome, Vec<ReceivedFrame>) {
+    fn event(&mut self, event: Event<'_, FileReply>, run: &mut Run) -> (Outcome, Vec<ReceivedFrame>) {
         self.node.handle(Instant::ZERO, event, &mut self.out);
         self.node.check();
         let (mut outcome, mut walks) = (Outcome::default(), Vec::new());

@@ -16,7 +16,7 @@ use crate::input::Input;
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
 use farmem_switch::{Budgets, Note, Switch};
 use farmem_transport::PeerChange;
-use farmem_transport::ud::{Endpoint, Home, Peer};
+use farmem_transport::ud::{Endpoint, Peer, RoleEndpoints};
 use farmem_wire::message::{Traverse, Update};
 use farmem_wire::{
     Body, Domain, Gid, Header, HostId, Message, NodeId, Perm, ProgramHash, RequestId, VirtAddr,
@@ -113,7 +113,7 @@ pub fn switch_events(data: &[u8], run: &mut Run) {
 
 impl Bench {
     fn new() -> Self {
-        let switch = Switch::new(Home { endpoint: HOME, control: CONTROL }, BUDGETS);
+        let switch = Switch::new(RoleEndpoints { endpoint: HOME, control: CONTROL }, BUDGETS);
         Self { switch, out: Outbox::new(), model: Model::new(), link: FaultyLink::default(), counter: 0 }
     }
 

@@ -14,7 +14,7 @@ use super::{drift, union};
 use crate::{Plan, Row, Samples, rate_row, to_f64};
 use farmem::blink_tree::Extent;
 use farmem::{Error, FarMemory, Rack, VirtAddr};
-use farmem_index::blink::{NODE_LEN, Node, State, Tree, Turn};
+use farmem_index::blink::{NODE_LEN, NextStep, Node, State, Tree};
 use farmem_index::{BRANCHES, Child, Range, SET_NODES_MAX, SetNode, TreeSection};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -66,12 +66,12 @@ impl NodeCache {
                 }
             };
             let is_ours = node.tag == self.tree.tag && (!began_here || node.level == 0);
-            match node.turn(key) {
-                Turn::Here if is_ours => {
+            match node.next_step(key) {
+                NextStep::Here if is_ours => {
                     self.hits.0 += u64::from(began_here);
                     return Ok((at, node.value(key)));
                 }
-                Turn::To(to) if is_ours => {
+                NextStep::To(to) if is_ours => {
                     if began_here || node.state == State::Dead || key > node.last {
                         // The node that led here is out of date.
                         self.forget(at, key);
@@ -94,7 +94,7 @@ impl NodeCache {
     /// Returns the leaf of a key according to the cached node above it.
     fn parent_of(&mut self, key: u64) -> Option<VirtAddr> {
         let (&first, (node, used)) = self.parents.range_mut(..=key).next_back()?;
-        let Turn::To(leaf) = node.turn(key) else { return None };
+        let NextStep::To(leaf) = node.next_step(key) else { return None };
         if key > node.last {
             return None;
         }

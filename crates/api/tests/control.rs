@@ -295,7 +295,7 @@ impl Beside {
         let key = |of: &Endpoint| ud::Endpoint { qpn: Qpn::new(of.qpn), qkey: Qkey(of.qkey) };
         link.set_peer(Port::CONTROL, Some(parse_gid(&control.gid).unwrap())).unwrap();
         let control = ud::Peer { port: Port::CONTROL, endpoint: key(&control) };
-        let switch = Switch::new(ud::Home { endpoint: key(&home), control }, Budgets::default());
+        let switch = Switch::new(ud::RoleEndpoints { endpoint: key(&home), control }, Budgets::default());
         let (stop, counts) = (Stop::new(), Arc::new(Counts::default()));
         let (theirs, seen) = (stop.clone(), Arc::clone(&counts));
         let thread = std::thread::spawn(move || {

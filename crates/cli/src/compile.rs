@@ -4,7 +4,7 @@ use crate::args::Compile;
 use crate::output::{self, Report};
 use crate::{End, Failure};
 use farmem_compiler::clang::{self, ClangError};
-use farmem_compiler::{Accelerator, Compiled, Dearest, Eta, Explanation, explain};
+use farmem_compiler::{Accelerator, Compiled, CostliestLine, Eta, Explanation, explain};
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
@@ -145,7 +145,7 @@ fn write(file: &Path, compiled: &Compiled) -> Result<(), Failure> {
 }
 
 /// A line, and its part of the longest path.
-fn dearest(line: &Dearest) -> String {
+fn dearest(line: &CostliestLine) -> String {
     format!("{}:{}: {}", line.file, line.line, output::count(line.instructions))
 }
 

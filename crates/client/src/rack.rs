@@ -356,8 +356,8 @@ pub fn endpoint(text: &Endpoint) -> ud::Endpoint {
 
 /// A role's endpoints after its join.
 #[must_use]
-pub fn home_of(home: &Endpoint, control: &Endpoint) -> ud::Home {
-    ud::Home {
+pub fn home_of(home: &Endpoint, control: &Endpoint) -> ud::RoleEndpoints {
+    ud::RoleEndpoints {
         endpoint: endpoint(home),
         control: ud::Peer { port: Port(control.port), endpoint: endpoint(control) },
     }

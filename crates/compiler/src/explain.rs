@@ -24,7 +24,7 @@ pub struct Explanation {
     /// Instructions on the longest path: PULSE's N.
     pub longest_path: usize,
     /// The source line with the most instructions on that path; `None` if the object has no lines.
-    pub dearest_line: Option<Dearest>,
+    pub dearest_line: Option<CostliestLine>,
     /// Loads and stores of local variables without a register.
     pub spills: usize,
     /// Free slots for more instructions.
@@ -51,7 +51,7 @@ pub struct Explanation {
 
 /// A source line with its share of the longest path.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Dearest {
+pub struct CostliestLine {
     /// Name of the file in the object.
     pub file: String,
     /// Number of the line, from 1.
@@ -83,7 +83,7 @@ pub fn explain(compiled: &Compiled, accelerator: &Accelerator, eta: Eta) -> Expl
         scratch_bytes: program.scratch_len(),
         instructions: program.instructions().len(),
         longest_path: usize::from(program.longest_path()),
-        dearest_line: dearest(compiled),
+        dearest_line: costliest_line(compiled),
         spills: spills.count(),
         slots_left: SLOTS_MAX - program.instructions().map(|insn| insn.slots()).sum::<usize>(),
         stores: program.stores().then(|| program.instructions().filter(stored).count()),
@@ -99,7 +99,7 @@ pub fn explain(compiled: &Compiled, accelerator: &Accelerator, eta: Eta) -> Expl
 }
 
 /// Returns the line with the most instructions on the longest path; the first of equal ones.
-fn dearest(compiled: &Compiled) -> Option<Dearest> {
+fn costliest_line(compiled: &Compiled) -> Option<CostliestLine> {
     let mut lines = BTreeMap::new();
     for (number, insn) in compiled.program.on_longest_path() {
         if let Some(line) = compiled.lines.get(number).and_then(Option::as_ref) {
@@ -107,7 +107,7 @@ fn dearest(compiled: &Compiled) -> Option<Dearest> {
         }
     }
     let (line, instructions) = lines.into_iter().rev().max_by_key(|(_, instructions)| *instructions)?;
-    Some(Dearest { file: line.file.clone(), line: line.number, instructions })
+    Some(CostliestLine { file: line.file.clone(), line: line.number, instructions })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for people's eyes; the verdict is computed exactly")]

@@ -3,7 +3,7 @@
 
 use crate::bpf::RESULT;
 use crate::graph::reverse_post_order;
-use crate::lower::{Code, Leave, Target};
+use crate::lower::{Code, Target, Terminator};
 use farmem_traversal::{Cond, Insn, Operand, Reg};
 
 /// Lays out the blocks. The first is the entry, and `order` has all reachable ones, each before its
@@ -13,18 +13,18 @@ use farmem_traversal::{Cond, Insn, Operand, Reg};
 pub(crate) fn lay_out(mut codes: Vec<Code>, order: &[usize]) -> Vec<(Insn, usize)> {
     // Each iteration removes something, so the loop ends.
     while thread(&mut codes) | remove_unread(&mut codes, order) {}
-    let order = reverse_post_order(codes.len(), |block| successors(codes[block].leave));
+    let order = reverse_post_order(codes.len(), |block| successors(codes[block].terminator));
     emit(&codes, &order.expect("a part of a graph without cycles"))
 }
 
-fn successors(leave: Leave) -> [Option<usize>; 2] {
+fn successors(terminator: Terminator) -> [Option<usize>; 2] {
     let block = |target| match target {
         Target::Block(block) => Some(block),
         Target::Return | Target::Next => None,
     };
-    match leave {
-        Leave::Goto(to) => [None, block(to)],
-        Leave::Branch { taken, fall, .. } => [block(taken), block(fall)],
+    match terminator {
+        Terminator::Goto(to) => [None, block(to)],
+        Terminator::Branch { taken, fall, .. } => [block(taken), block(fall)],
     }
 }
 
@@ -32,26 +32,26 @@ fn successors(leave: Leave) -> [Option<usize>; 2] {
 fn thread(codes: &mut [Code]) -> bool {
     let mut changed = false;
     for block in 0..codes.len() {
-        let leave = match codes[block].leave {
-            Leave::Goto(to) => Leave::Goto(past_empty(codes, to)),
-            Leave::Branch { width, cond, left, right, taken, fall } => {
+        let terminator = match codes[block].terminator {
+            Terminator::Goto(to) => Terminator::Goto(past_empty(codes, to)),
+            Terminator::Branch { width, cond, left, right, taken, fall } => {
                 let (taken, fall) = (past_empty(codes, taken), past_empty(codes, fall));
                 if taken == fall {
-                    Leave::Goto(fall)
+                    Terminator::Goto(fall)
                 } else {
-                    Leave::Branch { width, cond, left, right, taken, fall }
+                    Terminator::Branch { width, cond, left, right, taken, fall }
                 }
             }
         };
-        changed |= leave != codes[block].leave;
-        codes[block].leave = leave;
+        changed |= terminator != codes[block].terminator;
+        codes[block].terminator = terminator;
     }
     changed
 }
 
 fn past_empty(codes: &[Code], mut target: Target) -> Target {
     while let Target::Block(block) = target
-        && let Code { insns, leave: Leave::Goto(to), .. } = &codes[block]
+        && let Code { insns, terminator: Terminator::Goto(to), .. } = &codes[block]
         && insns.is_empty()
     {
         target = *to;
@@ -84,9 +84,9 @@ fn remove_unread(codes: &mut [Code], order: &[usize]) -> bool {
             Target::Next => bit(RESULT),
         };
         let code = &mut codes[block];
-        let mut live = match code.leave {
-            Leave::Goto(to) => read_at(to),
-            Leave::Branch { left, right, taken, fall, .. } => {
+        let mut live = match code.terminator {
+            Terminator::Goto(to) => read_at(to),
+            Terminator::Branch { left, right, taken, fall, .. } => {
                 bit(left) | operand_bit(right) | read_at(taken) | read_at(fall)
             }
         };
@@ -134,9 +134,9 @@ fn emit(codes: &[Code], order: &[usize]) -> Vec<(Insn, usize)> {
         let next = order.get(place + 1).map(|&block| Target::Block(block));
         starts[block] = out.len();
         out.extend_from_slice(&code.insns);
-        let rest = match code.leave {
-            Leave::Goto(to) => to,
-            Leave::Branch { width, cond, left, right, taken, fall } => {
+        let rest = match code.terminator {
+            Terminator::Goto(to) => to,
+            Terminator::Branch { width, cond, left, right, taken, fall } => {
                 let (cond, taken, fall) = arrange(cond, taken, fall, next);
                 jumps.push((out.len(), taken));
                 out.push((Insn::Branch { width, cond, left, right, target: 0 }, code.last));

@@ -25,7 +25,7 @@ mod lower;
 mod value;
 
 pub use error::{CompileError, Line, SourceLocation, Unsupported};
-pub use explain::{Dearest, Explanation, explain};
+pub use explain::{CostliestLine, Explanation, explain};
 pub use farmem_traversal::{Accelerator, Cost, Eta};
 
 use farmem_traversal::{Program, SCRATCH_LEN_MAX, VerifyError, WINDOW_LEN_MAX};

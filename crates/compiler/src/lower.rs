@@ -8,7 +8,7 @@ use crate::elf::Sizes;
 use crate::error::Unsupported;
 use crate::graph::{Block, End};
 use crate::live::{Registers, live};
-use crate::value::{AbstractState, At, Fact, Value};
+use crate::value::{AbstractState, Fact, Offset, Value};
 use farmem_traversal::{
     AluOp, Area, Cond, Insn, MemOperand, Operand, Reg, SCRATCH_LEN_MAX, SEARCH_COUNT_MAX, SPILL_LEN, Search,
     SearchOp, Size, UnaryOp, WINDOW_LEN_MAX, Width,
@@ -27,7 +27,7 @@ pub(crate) enum Target {
 
 /// The end of a lowered block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Leave {
+pub(crate) enum Terminator {
     Goto(Target),
     Branch { width: Width, cond: Cond, left: Reg, right: Operand, taken: Target, fall: Target },
 }
@@ -36,7 +36,7 @@ pub(crate) enum Leave {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Code {
     pub(crate) insns: Vec<(Insn, usize)>,
-    pub(crate) leave: Leave,
+    pub(crate) terminator: Terminator,
     /// The slot of the block's end.
     pub(crate) last: usize,
 }
@@ -96,10 +96,10 @@ fn pass(
     blocks: &[Block],
     order: &[usize],
     sizes: Option<Sizes>,
-    apart: Option<&[Registers]>,
+    split_by: Option<&[Registers]>,
 ) -> Result<Lowered, Refused> {
     let states = vec![Vec::new(); blocks.len()];
-    let mut pass = Pass { blocks, sizes, apart, reach: Reach::default(), states, copies: 0 };
+    let mut pass = Pass { blocks, sizes, split_by, reach: Reach::default(), states, copies: 0 };
     pass.enter(0, &AbstractState::at_entry()).map_err(|why| (0, why))?;
     let (mut codes, mut places) = (Vec::new(), Vec::new());
     for &number in order {
@@ -111,9 +111,9 @@ fn pass(
                 pass.operation(numbered.op, &mut state, |insn| insns.push((insn, numbered.slot)))
                     .map_err(|why| (numbered.slot, why))?;
             }
-            let leave = pass.leave(block.end, state).map_err(|why| (block.last, why))?;
+            let terminator = pass.terminator(block.end, state).map_err(|why| (block.last, why))?;
             places.push(copy);
-            codes.push((copy, Code { insns, leave, last: block.last }));
+            codes.push((copy, Code { insns, terminator, last: block.last }));
         }
     }
     codes.sort_unstable_by_key(|(copy, _)| *copy);
@@ -123,8 +123,8 @@ fn pass(
 struct Pass<'a> {
     blocks: &'a [Block],
     sizes: Option<Sizes>,
-    /// The live registers of each block, if paths with pointers into different areas are kept apart.
-    apart: Option<&'a [Registers]>,
+    /// The live registers of each block, if paths with pointers into different areas are kept split_by.
+    split_by: Option<&'a [Registers]>,
     reach: Reach,
     /// The abstract state at the start of each copy of a block, joined over the edges; and the copy's number.
     states: Vec<Vec<(usize, AbstractState)>>,
@@ -207,7 +207,7 @@ impl Pass<'_> {
 
     /// Returns the search of a call: array and key.
     fn search(&mut self, state: &AbstractState, op: SearchOp, size: Size) -> Result<Search, Unsupported> {
-        let Value::Pointer { area: Area::Window, at: At::Is(start), .. } = state.get(WINDOW) else {
+        let Value::Pointer { area: Area::Window, at: Offset::Is(start), .. } = state.get(WINDOW) else {
             return Err(Unsupported::SearchPlace);
         };
         let Value::Number(Fact::Is(count)) = state.get(SCRATCH) else { return Err(Unsupported::SearchCount) };
@@ -260,17 +260,17 @@ impl Pass<'_> {
             Value::Unset => return Err(Unsupported::Unset),
         };
         let (index, offset) = match at {
-            At::Is(at) => {
+            Offset::Is(at) => {
                 let start = at.saturating_add(i64::from(offset));
                 (None, self.constant(area, start, size.bytes())?)
             }
-            At::Sum(index, more) => {
+            Offset::Sum(index, more) => {
                 match more.checked_add(i64::from(offset)).and_then(|sum| i16::try_from(sum).ok()) {
                     Some(sum) => (Some(index), self.indexed(area, sum)?),
                     None => (Some(reg), self.indexed(area, offset)?),
                 }
             }
-            At::Any => (Some(reg), self.indexed(area, offset)?),
+            Offset::Any => (Some(reg), self.indexed(area, offset)?),
         };
         Ok(MemOperand { area, index, offset })
     }
@@ -331,23 +331,23 @@ impl Pass<'_> {
         }
     }
 
-    fn leave(&mut self, end: End, mut state: AbstractState) -> Result<Leave, Unsupported> {
+    fn terminator(&mut self, end: End, mut state: AbstractState) -> Result<Terminator, Unsupported> {
         match end {
-            End::Goto(to) => Ok(Leave::Goto(self.edge(to, state)?)),
+            End::Goto(to) => Ok(Terminator::Goto(self.edge(to, state)?)),
             End::Branch { width, cond, left, right, taken, fall } => {
                 compare(&state, width, cond, left, right)?;
                 if let Some(jumps) = decided(&state, width, cond, left, right) {
-                    return Ok(Leave::Goto(self.edge(if jumps { taken } else { fall }, state)?));
+                    return Ok(Terminator::Goto(self.edge(if jumps { taken } else { fall }, state)?));
                 }
                 let mut jumped = state.clone();
                 learn(&mut jumped, &mut state, width, cond, left, right);
                 let (taken, fall) = (self.edge(taken, jumped)?, self.edge(fall, state)?);
-                Ok(Leave::Branch { width, cond, left, right, taken, fall })
+                Ok(Terminator::Branch { width, cond, left, right, taken, fall })
             }
             End::Exit => match state.get(RESULT).data()? {
-                Fact::Is(0) => Ok(Leave::Goto(Target::Return)),
-                fact if fact.is_not_zero() => Ok(Leave::Goto(Target::Next)),
-                _ => Ok(Leave::Branch {
+                Fact::Is(0) => Ok(Terminator::Goto(Target::Return)),
+                fact if fact.is_not_zero() => Ok(Terminator::Goto(Target::Next)),
+                _ => Ok(Terminator::Branch {
                     width: Width::W64,
                     cond: Cond::Eq,
                     left: RESULT,
@@ -365,7 +365,7 @@ impl Pass<'_> {
         let block = &self.blocks[to];
         if block.body.is_empty()
             && block.end == End::Exit
-            && let Leave::Goto(target) = self.leave(End::Exit, state.clone())?
+            && let Terminator::Goto(target) = self.terminator(End::Exit, state.clone())?
         {
             return Ok(target);
         }
@@ -374,12 +374,13 @@ impl Pass<'_> {
 
     /// Returns the copy of a block for the abstract state at its entry.
     fn enter(&mut self, to: usize, state: &AbstractState) -> Result<usize, Unsupported> {
-        let fits = |known: &AbstractState| self.apart.is_none_or(|live| known.is_of_a_kind(state, live[to]));
+        let fits =
+            |known: &AbstractState| self.split_by.is_none_or(|live| known.has_same_kind(state, live[to]));
         if let Some((copy, known)) = self.states[to].iter_mut().find(|(_, known)| fits(known)) {
             known.join(state);
             return Ok(*copy);
         }
-        if self.apart.is_some() && self.copies == COPIES_MAX {
+        if self.split_by.is_some() && self.copies == COPIES_MAX {
             return Err(Unsupported::MixedPointer);
         }
         let copy = self.copies;
@@ -454,24 +455,24 @@ fn alu(state: &AbstractState, width: Width, op: AluOp, dst: Reg, src: Operand) -
 }
 
 /// Returns a pointer after an addition; `index` is the register with the addend, if it keeps its value.
-fn moved(area: Area, at: At, zeros: u32, by: Fact, index: Option<Reg>) -> Value {
+fn moved(area: Area, at: Offset, zeros: u32, by: Fact, index: Option<Reg>) -> Value {
     let at = match (at, by, index) {
-        (At::Is(at), Fact::Within { .. }, Some(index)) => At::Sum(index, at),
-        (At::Is(at), Fact::Is(by), _) => match at.checked_add(by.cast_signed()) {
+        (Offset::Is(at), Fact::Within { .. }, Some(index)) => Offset::Sum(index, at),
+        (Offset::Is(at), Fact::Is(by), _) => match at.checked_add(by.cast_signed()) {
             Some(at) => return Value::place(area, at),
-            None => At::Any,
+            None => Offset::Any,
         },
-        (At::Sum(index, more), Fact::Is(by), _) => {
-            more.checked_add(by.cast_signed()).map_or(At::Any, |more| At::Sum(index, more))
+        (Offset::Sum(index, more), Fact::Is(by), _) => {
+            more.checked_add(by.cast_signed()).map_or(Offset::Any, |more| Offset::Sum(index, more))
         }
-        _ => At::Any,
+        _ => Offset::Any,
     };
     Value::Pointer { area, at, zeros: zeros.min(by.may().trailing_zeros()) }
 }
 
 /// Returns a local array's start in the spill area and the abstract index in bytes, for a load of a word.
 fn array(state: &AbstractState, base: Reg, offset: i16) -> Option<(i64, Fact)> {
-    let Value::Pointer { at: At::Sum(index, more), .. } = state.get(base) else { return None };
+    let Value::Pointer { at: Offset::Sum(index, more), .. } = state.get(base) else { return None };
     let index = state.get(index).number().ok()?;
     let top = i64::try_from(SPILL_LEN).expect("128");
     Some((more.checked_add(i64::from(offset))?.checked_add(top)?, index))

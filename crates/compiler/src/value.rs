@@ -17,7 +17,7 @@ pub(crate) enum Value {
     /// A number.
     Number(Fact),
     /// A location in an area; `zeros` low bits are known to be zero.
-    Pointer { area: Area, at: At, zeros: u32 },
+    Pointer { area: Area, at: Offset, zeros: u32 },
     /// A word of a local array at an index: some of its possible words are pointers, some are numbers.
     Element,
     /// Different kinds on different paths.
@@ -26,7 +26,7 @@ pub(crate) enum Value {
 
 /// The known part of a pointer: bytes from the beginning of its area; for the stack, from its top.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum At {
+pub(crate) enum Offset {
     /// A value that is the same on every path.
     Is(i64),
     /// The present value of the register, plus a constant: an access needs no separate addition.
@@ -55,7 +55,7 @@ impl Value {
 
     /// Creates a pointer to a location that is the same on every path.
     pub(crate) const fn place(area: Area, at: i64) -> Self {
-        Self::Pointer { area, at: At::Is(at), zeros: at.trailing_zeros() }
+        Self::Pointer { area, at: Offset::Is(at), zeros: at.trailing_zeros() }
     }
 
     /// Joins the values of two paths.
@@ -64,7 +64,7 @@ impl Value {
             (a, b) if a == b => a,
             (Self::Number(a), Self::Number(b)) => Self::Number(a.join(b)),
             (Self::Pointer { area: a, zeros, .. }, Self::Pointer { area: b, zeros: other, .. }) if a == b => {
-                Self::Pointer { area: a, at: At::Any, zeros: zeros.min(other) }
+                Self::Pointer { area: a, at: Offset::Any, zeros: zeros.min(other) }
             }
             (Self::Element, Self::Number(_)) | (Self::Number(_), Self::Element) => Self::Element,
             (Self::Unset, Self::Number(_) | Self::Element)
@@ -74,7 +74,7 @@ impl Value {
     }
 
     /// Returns whether both are numbers, or pointers into one area.
-    fn is_of_a_kind(self, other: Self) -> bool {
+    fn has_same_kind(self, other: Self) -> bool {
         match (self, other) {
             (Self::Pointer { area: a, .. }, Self::Pointer { area: b, .. }) => a == b,
             (
@@ -254,10 +254,10 @@ impl AbstractState {
     pub(crate) fn set(&mut self, reg: Reg, value: Value) {
         self.registers[reg as usize] = value;
         for value in self.registers.iter_mut().chain(&mut self.slots) {
-            if let Value::Pointer { at: at @ At::Sum(..), .. } = value
-                && matches!(at, At::Sum(index, _) if *index == reg)
+            if let Value::Pointer { at: at @ Offset::Sum(..), .. } = value
+                && matches!(at, Offset::Sum(index, _) if *index == reg)
             {
-                *at = At::Any;
+                *at = Offset::Any;
             }
         }
     }
@@ -272,10 +272,10 @@ impl AbstractState {
 
     /// Returns whether both states have pointers into the same areas, in the registers of `live` and in all
     /// slots: the same instructions then work for both.
-    pub(crate) fn is_of_a_kind(&self, other: &Self, live: Registers) -> bool {
+    pub(crate) fn has_same_kind(&self, other: &Self, live: Registers) -> bool {
         let registers = Reg::ALL.into_iter().filter(|&reg| live.has(reg));
-        registers.map(|reg| (self.get(reg), other.get(reg))).all(|(a, b)| a.is_of_a_kind(b))
-            && self.slots.iter().zip(&other.slots).all(|(a, b)| a.is_of_a_kind(*b))
+        registers.map(|reg| (self.get(reg), other.get(reg))).all(|(a, b)| a.has_same_kind(b))
+            && self.slots.iter().zip(&other.slots).all(|(a, b)| a.has_same_kind(*b))
     }
 
     /// Returns the result of a load from byte `at` of the spill area.
@@ -305,7 +305,7 @@ impl AbstractState {
         let Some(mut words) = words.map(<[Value]>::iter) else { return Value::Element };
         let Some(first) = words.next() else { return number };
         match words.fold(*first, |all, word| all.join(*word)) {
-            Value::Pointer { area, zeros, .. } => Value::Pointer { area, at: At::Any, zeros },
+            Value::Pointer { area, zeros, .. } => Value::Pointer { area, at: Offset::Any, zeros },
             Value::Number(_) | Value::Unset => number,
             Value::Mixed | Value::Element => Value::Element,
         }
@@ -363,7 +363,7 @@ mod tests {
     fn a_join_knows_what_both_know() {
         let is = |value| Value::Number(Fact::Is(value));
         let within = |may, most, not_zero| Value::Number(Fact::Within { may, most, not_zero });
-        let somewhere = |zeros| Value::Pointer { area: Area::Window, at: At::Any, zeros };
+        let somewhere = |zeros| Value::Pointer { area: Area::Window, at: Offset::Any, zeros };
         for (a, b, both) in [
             (is(1), is(1), is(1)),
             (is(1), is(2), within(3, 2, true)),
@@ -459,7 +459,7 @@ mod tests {
         }
         let load = |start, index| state.load_anywhere(Some((start, index)), Size::B8);
         let within = |may, most| Fact::Within { may, most, not_zero: false };
-        assert_eq!(load(0, within(8, 8)), Value::Pointer { area: Area::Window, at: At::Any, zeros: 2 });
+        assert_eq!(load(0, within(8, 8)), Value::Pointer { area: Area::Window, at: Offset::Any, zeros: 2 });
         assert_eq!(load(24, within(8, 8)), Value::ANY, "a number, and what nothing was written to");
         for (start, index) in
             [(0, within(24, 16)), (0, within(9, 9)), (4, within(8, 8)), (8, Fact::ANY), (-8, within(8, 8))]
@@ -487,8 +487,8 @@ mod tests {
     /// in a spilled copy.
     #[test]
     fn a_sum_ends_with_its_register() {
-        let sum = Value::Pointer { area: Area::Window, at: At::Sum(Reg::R4, 8), zeros: 3 };
-        let lost = Value::Pointer { area: Area::Window, at: At::Any, zeros: 3 };
+        let sum = Value::Pointer { area: Area::Window, at: Offset::Sum(Reg::R4, 8), zeros: 3 };
+        let lost = Value::Pointer { area: Area::Window, at: Offset::Any, zeros: 3 };
         let mut state = AbstractState::at_entry();
         state.set(Reg::R5, sum);
         state.store(0, Size::B8, sum).expect("a whole slot");

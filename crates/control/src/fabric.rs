@@ -19,7 +19,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use farmem_index::{Way, WaysSection};
+use farmem_index::{RouteSection, ServerRoute};
 use farmem_machine::Port;
 use farmem_transport::PeerChange;
 use farmem_wire::message::Update;
@@ -90,14 +90,14 @@ impl Control {
         let section = match role {
             Role::Index(index) => {
                 let row = self.state.index.get(&index)?;
-                WaysSection { servers: self.state.servers(row), ..WaysSection::default() }
+                RouteSection { servers: self.state.servers(row), ..RouteSection::default() }
             }
             Role::Switch => {
                 let is_core =
                     |(index, row): &(&u16, &IndexRow)| row.tier == Tier::Core && self.state.leads(**index);
                 let (&core, _) = self.state.index.iter().find(is_core)?;
                 let trees = self.index_soft.get(&core).map_or_else(Vec::new, |(soft, _)| soft.led_trees());
-                WaysSection { up: Some(Port::index(core).0), trees, ..WaysSection::default() }
+                RouteSection { up: Some(Port::index(core).0), trees, ..RouteSection::default() }
             }
             Role::Node(_) => return None,
         };
@@ -127,13 +127,13 @@ impl State {
         ways
     }
 
-    fn servers(&self, row: &IndexRow) -> Vec<Way> {
+    fn servers(&self, row: &IndexRow) -> Vec<ServerRoute> {
         let way = |(node, port): (u16, Port)| {
             let row = self.nodes.get(&node)?;
             let (base, size_log2) = (VirtAddr(row.base), row.size_log2);
-            Some(Way { base, size_log2, server: NodeId(node), port: port.0 })
+            Some(ServerRoute { base, size_log2, server: NodeId(node), port: port.0 })
         };
-        let mut servers: Vec<Way> = self.ways_below(row).into_iter().filter_map(way).collect();
+        let mut servers: Vec<ServerRoute> = self.ways_below(row).into_iter().filter_map(way).collect();
         servers.sort_unstable_by_key(|way| way.base);
         servers
     }

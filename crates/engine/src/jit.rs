@@ -84,12 +84,12 @@ pub struct Jit {
     context: Context,
     builder: FunctionBuilderContext,
     programs_max: usize,
-    kept: BTreeMap<ProgramHash, Kept>,
+    kept: BTreeMap<ProgramHash, CacheEntry>,
     /// Use counter, for the order of last uses.
     clock: u64,
 }
 
-struct Kept {
+struct CacheEntry {
     compiled: Arc<Compiled>,
     used: u64,
 }
@@ -151,7 +151,7 @@ impl Jit {
             return Ok(Arc::clone(&kept.compiled));
         }
         let compiled = Arc::new(self.make(program)?);
-        let kept = Kept { compiled: Arc::clone(&compiled), used: self.clock };
+        let kept = CacheEntry { compiled: Arc::clone(&compiled), used: self.clock };
         self.kept.insert(program.hash(), kept);
         if self.kept.len() > self.programs_max {
             let oldest = self.kept.iter().min_by_key(|(_, kept)| kept.used).map(|(hash, _)| *hash);

@@ -337,7 +337,7 @@ impl Requests {
             }
             self.life = message.header.domain;
             send(self.home, Header { again: true, ..self.header(request) }, sent, out);
-            self.ud.wait_anew(now, request);
+            self.ud.restart_timer(now, request);
         }
     }
 

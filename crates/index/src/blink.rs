@@ -26,7 +26,7 @@
 //!
 //! - Only a node that the tree leads to is readable. A descent by an old pointer to a reused place finds a
 //!   node of the tree, and continues there. Or it finds no readable node, one to the right of the key
-//!   ([`Turn::Left`]), or one of another tree: then it restarts at the root. A new node is marked
+//!   ([`NextStep::Left`]), or one of another tree: then it restarts at the root. A new node is marked
 //!   ([`State::New`]), because its entries may be old before it is linked. A descent that arrives from a node
 //!   that led there all the time may read it.
 //! - A place becomes free when no node leads there, and none will. A writer links a node only while it is
@@ -39,7 +39,7 @@ mod merge;
 mod node;
 mod write;
 
-pub use node::{ENTRIES_MAX, Head, LEVELS_MAX, NODE_LEN, Node, NodeError, State, Tag, Turn};
+pub use node::{ENTRIES_MAX, Head, LEVELS_MAX, NODE_LEN, NextStep, Node, NodeError, State, Tag};
 
 use farmem_wire::VirtAddr;
 
@@ -147,7 +147,7 @@ impl Tree {
             let node = nodes.read(at)?;
             if at == self.root {
                 aside = None;
-                if node.tag != self.tag || !node.state.is_read() || key < node.first {
+                if node.tag != self.tag || !node.state.is_readable() || key < node.first {
                     return Err(Fault::Broken { at, what: "the root of another tree, or none" }.into());
                 }
                 if node.level < level {
@@ -157,23 +157,24 @@ impl Tree {
             let is_linked = match node.state {
                 _ if node.tag != self.tag => false,
                 State::New => self.leads_still(nodes, led)?,
-                state => state.is_read(),
+                state => state.is_readable(),
             };
-            let turn = if is_linked && node.level >= level { node.turn_of_keys(key) } else { Turn::Left };
+            let turn =
+                if is_linked && node.level >= level { node.next_step_by_keys(key) } else { NextStep::Left };
             let is_dead = node.state == State::Dead && node.tag == self.tag;
-            let is_aside = is_dead || turn == Turn::To(node.right) && key > node.last;
+            let is_aside = is_dead || turn == NextStep::To(node.right) && key > node.last;
             match turn {
                 _ if is_aside && aside == Some(0) => (at, led) = (self.root, None),
                 _ if is_dead => {
                     (at, led) = (node.right, None);
                     aside = aside.map(|left| left - 1);
                 }
-                Turn::Left => (at, led) = (self.root, None),
-                Turn::To(child) if node.level > level || key > node.last => {
+                NextStep::Left => (at, led) = (self.root, None),
+                NextStep::To(child) if node.level > level || key > node.last => {
                     (at, led) = (child, Some((at, node.head())));
                     aside = aside.map(|left| left - u32::from(is_aside));
                 }
-                Turn::Here | Turn::To(_) => return Ok(Some((at, node))),
+                NextStep::Here | NextStep::To(_) => return Ok(Some((at, node))),
             }
         }
         Err(Fault::Broken { at, what: "descents go in a circle" }.into())

@@ -9,9 +9,9 @@
 //! Rates are exponential averages with weight one half for the newest epoch: old accesses fade in a few
 //! epochs, and noise has little effect.
 
-mod astray;
+mod stale;
 
-pub use astray::led_astray;
+pub use stale::stale_steps;
 
 use crate::{Range, TreeSection, TreeView};
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -38,26 +38,26 @@ mod keys;
 mod nodes;
 mod plan;
 mod ranges;
+mod routes;
 mod select;
 mod tables;
 mod tree;
-mod ways;
 
 pub use compare::{Compared, greater};
 pub use extent::Extent;
 pub use fabric::{FabricSwitch, divide};
-pub use follow::{Hits, RATE_ONE, Rates, led_astray, visits_saved};
+pub use follow::{Hits, RATE_ONE, Rates, stale_steps, visits_saved};
 pub use keys::{KeyBytes, prefix};
 pub use nodes::{NodeSet, NodeSetError, SetNode};
 pub use plan::{ADDR_BITS, Budget, COUNTER_BITS, Excess, Memory, PART_STAGES, Part, Plan, StageUse, Step};
 pub use ranges::{Entry, Next, RangeError, RangeTables, STAGES, StageCount};
+pub use routes::{ROUTES_KIND, RouteSection, RoutedTree, Routes, SERVERS_MAX, ServerRoute};
 pub use select::{accesses_left, fat_root, select_layers};
 pub use tables::{
     Branch, Descent, IndexTables, NODE_ALIGN, PROGRAMS_MAX, SECTION_KIND, SETS_MAX, SectionError,
     TABLE_BYTES_PER_BYTE, TREE_BYTES, TREES_MAX, TreeId, TreeReader, TreeSection, TreeTables, edition,
 };
 pub use tree::{TreeError, TreeNode, TreeView};
-pub use ways::{LedTree, SERVERS_MAX, WAYS_KIND, Way, Ways, WaysSection};
 
 use farmem_wire::VirtAddr;
 

@@ -28,7 +28,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt;
 use farmem_wire::{Domain, ProgramHash, VirtAddr};
-use flat::{Taken, Walk};
+use flat::{DescentPath, Walk};
 
 /// The kind of a section with a tree's tables.
 pub const SECTION_KIND: u16 = 0x0d13;
@@ -212,7 +212,7 @@ pub struct Descent {
     /// The node at which it begins.
     pub at: VirtAddr,
     tree: TreeId,
-    taken: Taken,
+    taken: DescentPath,
 }
 
 /// Returns the nodes of a set in the order of a section and of the counters.

@@ -31,12 +31,12 @@ pub struct TreeNode {
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct TreeView {
     root: Option<VirtAddr>,
-    nodes: BTreeMap<VirtAddr, Placed>,
+    nodes: BTreeMap<VirtAddr, NodeSpan>,
 }
 
 /// A node with the range of its keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Placed {
+struct NodeSpan {
     node: TreeNode,
     first: u64,
     last: u64,
@@ -133,7 +133,7 @@ impl TreeView {
             }
             waiting
                 .extend(spans(&node.pivots, first, last).zip(&node.children).map(|((a, z), &c)| (c, a, z)));
-            view.nodes.insert(addr, Placed { node, first, last });
+            view.nodes.insert(addr, NodeSpan { node, first, last });
         }
         match unplaced.keys().next() {
             Some(&addr) => Err(TreeError::Unreached { addr }),
@@ -157,7 +157,7 @@ impl TreeView {
         let mut leaves: Vec<VirtAddr> = self
             .nodes
             .values()
-            .flat_map(|placed| &placed.node.children)
+            .flat_map(|span| &span.node.children)
             .filter(|child| !self.nodes.contains_key(child))
             .copied()
             .collect();
@@ -177,12 +177,12 @@ impl TreeView {
     /// Returns the node at `addr`, if it is present.
     #[must_use]
     pub fn node(&self, addr: VirtAddr) -> Option<&TreeNode> {
-        self.nodes.get(&addr).map(|placed| &placed.node)
+        self.nodes.get(&addr).map(|span| &span.node)
     }
 
     /// Returns all nodes, in order of their addresses.
     pub fn nodes(&self) -> impl Iterator<Item = (VirtAddr, &TreeNode)> {
-        self.nodes.iter().map(|(&addr, placed)| (addr, &placed.node))
+        self.nodes.iter().map(|(&addr, span)| (addr, &span.node))
     }
 
     /// Returns the number of nodes.
@@ -204,13 +204,13 @@ impl TreeView {
 
     /// Returns the range of all keys that lead to the node at `addr`.
     pub(crate) fn range_of(&self, addr: VirtAddr) -> Option<Range> {
-        let Placed { node, first, last } = self.nodes.get(&addr)?;
+        let NodeSpan { node, first, last } = self.nodes.get(&addr)?;
         Some(Range { first: *first, last: *last, child: Child { addr, level: node.level } })
     }
 
     /// Returns the ranges of the children of the inner node at `addr`.
     pub(crate) fn ranges_below(&self, addr: VirtAddr) -> Vec<Range> {
-        let Some(Placed { node, first, last }) = self.nodes.get(&addr) else { return Vec::new() };
+        let Some(NodeSpan { node, first, last }) = self.nodes.get(&addr) else { return Vec::new() };
         let children = node.children.iter().map(|&child| self.child(node, child));
         let spans = spans(&node.pivots, *first, *last);
         spans.zip(children).map(|((first, last), child)| Range { first, last, child }).collect()

@@ -1,11 +1,11 @@
-//! A memory node's files: what the role asks for ([`FileAsk`]) is done on a thread of its own, so that nothing the node serves waits for a disk
+//! A memory node's files: what the role asks for ([`FileRequest`]) is done on a thread of its own, so that nothing the node serves waits for a disk
 //! (PROTOCOL 20.1 to 20.5, 20.11).
 
 mod tree;
 
 use crate::{Driver, Link, OpenError, Stop, Wait, Waker};
 use farmem_machine::{Duration, Machine};
-use farmem_memnode::{FileAsk, FileDone, FileWant, MemNode, Out, Store};
+use farmem_memnode::{FileOp, FileReply, FileRequest, MemNode, Out, Store};
 use farmem_transport::PeerChange;
 use std::io;
 use std::path::Path;
@@ -20,8 +20,8 @@ const TURN_MAX: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct NodeFiles {
     /// None once it ends.
-    asks: Option<Sender<FileAsk>>,
-    done: Receiver<FileDone>,
+    asks: Option<Sender<FileRequest>>,
+    done: Receiver<FileReply>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -33,11 +33,11 @@ impl NodeFiles {
     pub fn open(directory: &Path, waker: Waker) -> Result<Self, OpenError> {
         let doing = format!("open the directory of files {}", directory.display());
         let mut tree = Tree::open(directory).map_err(OpenError::system(doing))?;
-        let ((asks, asked), (said, done)) = (channel::<FileAsk>(), channel());
+        let ((asks, asked), (said, done)) = (channel::<FileRequest>(), channel());
         let work = move || {
-            for FileAsk { id, what } in asked {
-                let Some(came) = carry_out(&mut tree, id, what) else { continue };
-                if said.send(FileDone { id, came }).is_err() {
+            for FileRequest { id, op } in asked {
+                let Some(outcome) = carry_out(&mut tree, id, op) else { continue };
+                if said.send(FileReply { id, outcome }).is_err() {
                     return;
                 }
                 waker.wake();
@@ -48,7 +48,7 @@ impl NodeFiles {
         Ok(Self { asks: Some(asks), done, thread: Some(thread) })
     }
 
-    fn ask(&self, ask: FileAsk) {
+    fn ask(&self, ask: FileRequest) {
         if let Some(asks) = &self.asks {
             asks.send(ask).expect("the thread takes what is asked until it is told that nothing more is");
         }
@@ -66,15 +66,15 @@ impl Drop for NodeFiles {
     }
 }
 
-fn carry_out(tree: &mut Tree, id: u64, what: FileWant) -> Option<farmem_memnode::FileCame> {
-    Some(match what {
-        FileWant::Look(name) => tree.look(&name),
-        FileWant::Load(name) => tree.load(id, &name),
-        FileWant::Save(name) => tree.save(id, &name),
-        FileWant::Read { offset, len } => tree.read(id, offset, len),
-        FileWant::Write { offset, bytes } => tree.write(id, offset, &bytes),
-        FileWant::Finish => tree.finish(id),
-        FileWant::Drop => {
+fn carry_out(tree: &mut Tree, id: u64, op: FileOp) -> Option<farmem_memnode::FileOutcome> {
+    Some(match op {
+        FileOp::Look(name) => tree.look(&name),
+        FileOp::Load(name) => tree.load(id, &name),
+        FileOp::Save(name) => tree.save(id, &name),
+        FileOp::Read { offset, len } => tree.read(id, offset, len),
+        FileOp::Write { offset, bytes } => tree.write(id, offset, &bytes),
+        FileOp::Finish => tree.finish(id),
+        FileOp::Drop => {
             tree.forget(id);
             return None;
         }

@@ -24,7 +24,7 @@ const GAP: u64 = 0x1000;
 const DOMAIN: Domain = Domain(7);
 const HOST: HostId = HostId(3);
 
-const HOME: ud::Home = ud::Home {
+const HOME: ud::RoleEndpoints = ud::RoleEndpoints {
     endpoint: ud::Endpoint { qpn: Qpn::new(0x500), qkey: Qkey(0x5eed_0001) },
     control: ud::Peer {
         port: Port::CONTROL,

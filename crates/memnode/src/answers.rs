@@ -64,11 +64,11 @@ impl Answers {
         {
             return open.pairs.push(&pair);
         }
-        self.add_elsewhere(to, header, &pair, state, (pmtu, peers, out));
+        self.add_to_other_batch(to, header, &pair, state, (pmtu, peers, out));
     }
 
     /// Adds an answer for which the last batch has no room.
-    fn add_elsewhere(
+    fn add_to_other_batch(
         &mut self,
         to: ud::Peer,
         header: &Header,

@@ -1,12 +1,12 @@
 //! Loads and saves of objects by file (PROTOCOL 20.6 to 20.11).
 //!
 //! ```text
-//!   control -- Look, Task --> node role -- FileAsk --> driver: opens, reads and writes files, on a thread of its own
-//!           <---- Said -----            <-- FileDone --
+//!   control -- Look, Task --> node role -- FileRequest --> driver: opens, reads and writes files, on a thread of its own
+//!           <---- Said -----            <-- FileReply --
 //! ```
 //!
 //! The role decides which bytes are read and written, and when pages may be used. The role does not access a
-//! file system: its driver executes each [`FileAsk`] and answers it with one [`FileDone`]. The answers of one
+//! file system: its driver executes each [`FileRequest`] and answers it with one [`FileReply`]. The answers of one
 //! file are in the order of its requests.
 
 use crate::node::{MemNode, Outbox};
@@ -39,35 +39,35 @@ pub enum Out {
     /// A change of the peer list, before the first frame to the peer.
     Peer(PeerChange),
     /// A request for a file. Only a node whose driver has files ([`MemNode::with_files`]) sends one.
-    File(FileAsk),
+    File(FileRequest),
 }
 
 /// A request to the driver for a file. The node chooses the file's number, and uses a number once.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FileAsk {
+pub struct FileRequest {
     /// Number of the file.
     pub id: u64,
     /// The operation.
-    pub what: FileWant,
+    pub op: FileOp,
 }
 
-/// An operation on a file. Each is answered once, except [`FileWant::Drop`].
+/// An operation on a file. Each is answered once, except [`FileOp::Drop`].
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum FileWant {
-    /// Looks up the length and forgets the number. Answered by [`FileCame::Opened`].
+pub enum FileOp {
+    /// Looks up the length and forgets the number. Answered by [`FileOutcome::Opened`].
     Look(String),
-    /// Opens the file for reading. Answered by [`FileCame::Opened`].
+    /// Opens the file for reading. Answered by [`FileOutcome::Opened`].
     Load(String),
-    /// Begins a new file that is to take this name. Answered by [`FileCame::Opened`], of length 0.
+    /// Begins a new file that is to take this name. Answered by [`FileOutcome::Opened`], of length 0.
     Save(String),
-    /// Reads a part. Answered by [`FileCame::Read`].
+    /// Reads a part. Answered by [`FileOutcome::Read`].
     Read {
         /// Offset of the part in bytes.
         offset: u64,
         /// Length in bytes, at most [`FILE_PART`].
         len: u32,
     },
-    /// Writes a part. Answered by [`FileCame::Written`].
+    /// Writes a part. Answered by [`FileOutcome::Written`].
     Write {
         /// Offset of the part in bytes.
         offset: u64,
@@ -75,24 +75,24 @@ pub enum FileWant {
         bytes: Vec<u8>,
     },
     /// Ends the task and forgets the number. Checks whether a file that was read has changed; renames a new
-    /// file over the old one and syncs it (PROTOCOL 20.4, 20.5). Answered by [`FileCame::Finished`].
+    /// file over the old one and syncs it (PROTOCOL 20.4, 20.5). Answered by [`FileOutcome::Finished`].
     Finish,
     /// Closes the file, and removes a new one. Not answered.
     Drop,
 }
 
-/// The driver's answer to a [`FileAsk`].
+/// The driver's answer to a [`FileRequest`].
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FileDone {
+pub struct FileReply {
     /// Number of the file.
     pub id: u64,
     /// Outcome of the operation.
-    pub came: FileCame,
+    pub outcome: FileOutcome,
 }
 
 /// The outcome of an operation on a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum FileCame {
+pub enum FileOutcome {
     /// The file is open.
     Opened {
         /// Length in bytes.
@@ -201,7 +201,7 @@ fn pages(base: u64, size: u64) -> (Page, Page) {
 
 impl<S: Store, C: Compile> MemNode<S, C> {
     /// Declares that the driver has files: it executes each request ([`Out::File`]) and answers
-    /// ([`FileDone`]).
+    /// ([`FileReply`]).
     #[must_use]
     pub fn with_files(mut self) -> Self {
         self.files.has_files = true;
@@ -223,7 +223,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
 
     fn look_at_file(&mut self, token: RequestId, name: &str, out: &mut Outbox) {
         if let Err(state) = self.may_open(name) {
-            return self.say_of_file(token, 0, state, out);
+            return self.report_file(token, 0, state, out);
         }
         if self.files.looks.values().any(|known| *known == token) {
             return;
@@ -233,21 +233,21 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
         let id = self.files.next_id();
         self.files.looks.insert(id, token);
-        out.local(Out::File(FileAsk { id, what: FileWant::Look(name.into()) }));
+        out.local(Out::File(FileRequest { id, op: FileOp::Look(name.into()) }));
     }
 
     fn on_file_task(&mut self, token: RequestId, asked: &FileTask<'_>, out: &mut Outbox) {
         let number = asked.task;
         if let Some(&state) = self.files.over.get(&number) {
-            return self.say_of_file(token, number, state, out);
+            return self.report_file(token, number, state, out);
         }
         if let Some(task) = self.files.tasks.get_mut(&number) {
             task.token = token;
             let state = FileState::Busy { done: task.done, length: task.length };
-            return self.say_of_file(token, number, state, out);
+            return self.report_file(token, number, state, out);
         }
         if number <= self.files.forgotten {
-            return self.say_of_file(token, number, failed(FileCause::Forgotten), out);
+            return self.report_file(token, number, failed(FileCause::Forgotten), out);
         }
         if self.files.tasks.len() >= TASKS_MAX {
             return self.drop_frame(DropReason::Busy, out);
@@ -256,15 +256,15 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if let Some(state) = refused {
             self.files.keep(number, state);
             out.note(Note::FileFailed);
-            return self.say_of_file(token, number, state, out);
+            return self.report_file(token, number, state, out);
         }
         let &FileTask { saves, base, length, size, stamp, name, .. } = asked;
         let id = self.files.next_id();
         let task = Task { id, token, saves, base: base.0, length, size, stamp, next: 0, done: 0, parts: 0 };
         self.files.tasks.insert(number, task);
-        let what = if saves { FileWant::Save(name.into()) } else { FileWant::Load(name.into()) };
-        out.local(Out::File(FileAsk { id, what }));
-        self.say_of_file(token, number, FileState::Busy { done: 0, length }, out);
+        let op = if saves { FileOp::Save(name.into()) } else { FileOp::Load(name.into()) };
+        out.local(Out::File(FileRequest { id, op }));
+        self.report_file(token, number, FileState::Busy { done: 0, length }, out);
     }
 
     fn may_open(&self, name: &str) -> Result<(), FileState> {
@@ -285,30 +285,30 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     }
 
     /// Handles the driver's answer.
-    pub(crate) fn on_file_done(&mut self, done: FileDone, out: &mut Outbox) {
-        let FileDone { id, came } = done;
+    pub(crate) fn on_file_done(&mut self, done: FileReply, out: &mut Outbox) {
+        let FileReply { id, outcome } = done;
         if let Some(token) = self.files.looks.remove(&id) {
-            let state = match came {
-                FileCame::Opened { length, stamp } => FileState::Done { length, stamp },
-                FileCame::Failed(fault) => FileState::Failed(fault),
+            let state = match outcome {
+                FileOutcome::Opened { length, stamp } => FileState::Done { length, stamp },
+                FileOutcome::Failed(fault) => FileState::Failed(fault),
                 other => unreachable!("{other:?} is no answer to a look"),
             };
-            return self.say_of_file(token, 0, state, out);
+            return self.report_file(token, 0, state, out);
         }
         // An unknown file was dropped while its answer was in flight.
         let Some(number) = self.files.of_id(id) else { return };
-        match came {
-            FileCame::Opened { length, stamp } => self.file_opened(number, length, stamp, out),
-            FileCame::Read { offset, bytes } => self.file_read(number, offset, &bytes, out),
-            FileCame::Written { offset } => {
+        match outcome {
+            FileOutcome::Opened { length, stamp } => self.file_opened(number, length, stamp, out),
+            FileOutcome::Read { offset, bytes } => self.file_read(number, offset, &bytes, out),
+            FileOutcome::Written { offset } => {
                 if let Some(task) = self.files.tasks.get_mut(&number) {
                     task.parts -= 1;
                     task.done += part_at(offset, task.length);
                 }
                 self.ask_for_parts(number, out);
             }
-            FileCame::Finished { stamp } => self.file_finished(number, stamp, out),
-            FileCame::Failed(fault) => self.end_file_task(number, FileState::Failed(fault), out),
+            FileOutcome::Finished { stamp } => self.file_finished(number, stamp, out),
+            FileOutcome::Failed(fault) => self.end_file_task(number, FileState::Failed(fault), out),
         }
     }
 
@@ -350,7 +350,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             let (id, offset) = (task.id, task.next);
             if offset == task.length {
                 if task.parts == 0 {
-                    out.local(Out::File(FileAsk { id, what: FileWant::Finish }));
+                    out.local(Out::File(FileRequest { id, op: FileOp::Finish }));
                 }
                 return;
             }
@@ -359,14 +359,14 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             task.next += len;
             let (saves, at) = (task.saves, VirtAddr(task.base + offset));
             let len = u32::try_from(len).expect("a part is short");
-            let what = if saves {
+            let op = if saves {
                 let mut bytes = Vec::with_capacity(len as usize);
                 self.store.read(self.regions.offset(at, len as usize), len, &mut bytes);
-                FileWant::Write { offset, bytes }
+                FileOp::Write { offset, bytes }
             } else {
-                FileWant::Read { offset, len }
+                FileOp::Read { offset, len }
             };
-            out.local(Out::File(FileAsk { id, what }));
+            out.local(Out::File(FileRequest { id, op }));
         }
     }
 
@@ -386,7 +386,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     /// Ends a task whose file is open at the driver.
     fn drop_file_task(&mut self, number: u64, state: FileState, out: &mut Outbox) {
         if let Some(task) = self.files.tasks.get(&number) {
-            out.local(Out::File(FileAsk { id: task.id, what: FileWant::Drop }));
+            out.local(Out::File(FileRequest { id: task.id, op: FileOp::Drop }));
         }
         self.end_file_task(number, state, out);
     }
@@ -398,7 +398,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             out.note(Note::FileFailed);
         }
         if let Some(token) = token {
-            self.say_of_file(token, number, state, out);
+            self.report_file(token, number, state, out);
         }
     }
 
@@ -416,7 +416,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
     }
 
-    fn say_of_file(&mut self, token: RequestId, number: u64, state: FileState, out: &mut Outbox) {
+    fn report_file(&mut self, token: RequestId, number: u64, state: FileState, out: &mut Outbox) {
         if let Some(control) = self.peers.get(Port::CONTROL) {
             let message = FileMessage { token, body: FileBody::Said(number, state) };
             self.peers.emit(control, message.len(), out, |bytes| message.emit(bytes));

@@ -21,7 +21,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use farmem_machine::{Duration, Instant, Port};
 use farmem_transport::PeerChange;
-use farmem_transport::ud::{self, Seen};
+use farmem_transport::ud::{self, RequestState};
 use farmem_wire::message::{
     DirectoryBody, DirectoryMessage, MoveBody, MoveMessage, PAGE_LEN, PAGE_SHIFT, Page, PageState, Part,
     UNKNOWN_MOVE,
@@ -41,7 +41,7 @@ const BACKOFF_MAX: u32 = 3;
 
 /// An item to push.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Item {
+enum PushItem {
     Page(Page),
     /// The outcome of this visit.
     Answer(RequestId, u8),
@@ -51,14 +51,14 @@ enum Item {
 
 /// The retransmission timer of an item.
 #[derive(Clone, Copy, Debug)]
-struct Flight {
+struct PushTimer {
     due: Instant,
     resent: u32,
 }
 
 /// A move from this node.
 #[derive(Debug)]
-struct Leaving {
+struct OutgoingMove {
     base: u64,
     len: u64,
     /// Offset of the bytes in the store.
@@ -70,14 +70,14 @@ struct Leaving {
     answers: VecDeque<(RequestId, u8)>,
     /// Forgotten requests, pushed after all outcomes.
     forgotten: Option<VecDeque<RequestId>>,
-    pushed: BTreeMap<Item, Flight>,
+    pushed: BTreeMap<PushItem, PushTimer>,
     /// When to check again whether a visit in progress has finished.
     waits: Option<Instant>,
     /// True if the control plane was told that everything is pushed.
     told: bool,
 }
 
-impl Leaving {
+impl OutgoingMove {
     const fn pages(&self) -> u64 {
         self.len >> PAGE_SHIFT
     }
@@ -94,7 +94,7 @@ impl Leaving {
 
 /// A move to this node.
 #[derive(Debug)]
-struct Arriving {
+struct IncomingMove {
     base: u64,
     len: u64,
     offset: u64,
@@ -108,14 +108,14 @@ const ALL_PARTS: u16 = u16::MAX;
 /// The moves of a node, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
-    leaving: BTreeMap<u64, Leaving>,
-    arriving: BTreeMap<u64, Arriving>,
+    leaving: BTreeMap<u64, OutgoingMove>,
+    arriving: BTreeMap<u64, IncomingMove>,
 }
 
 impl Moves {
     /// Returns the time of the next retransmission.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.leaving.values().filter_map(Leaving::due).min()
+        self.leaving.values().filter_map(OutgoingMove::due).min()
     }
 
     pub(crate) fn check(&self) {
@@ -138,7 +138,7 @@ impl Moves {
 
 /// The other end of a move, as the control plane names it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct End {
+pub(crate) struct MovePeer {
     pub(crate) peer: ud::Peer,
     pub(crate) gid: Gid,
 }
@@ -149,7 +149,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         &mut self,
         number: u64,
         (base, len, offset): (VirtAddr, u64, u64),
-        end: End,
+        end: MovePeer,
         out: &mut Outbox,
     ) -> Result<(), Status> {
         if self.moves.arriving.contains_key(&number) {
@@ -164,7 +164,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
         self.regions.arrive(base, len, offset)?;
         let parts = vec![0; pages];
-        let arriving = Arriving { base: base.0, len, offset, from: end.peer, parts };
+        let arriving = IncomingMove { base: base.0, len, offset, from: end.peer, parts };
         self.moves.arriving.insert(number, arriving);
         out.local(Out::Peer(PeerChange { port: end.peer.port, gid: Some(end.gid) }));
         Ok(())
@@ -176,7 +176,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         now: Instant,
         number: u64,
         (base, len): (VirtAddr, u64),
-        end: End,
+        end: MovePeer,
         out: &mut Outbox,
     ) -> Result<(), Status> {
         if self.moves.leaving.contains_key(&number) {
@@ -189,7 +189,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             return Err(Status::Malformed);
         }
         let offset = self.regions.leave(base, len)?;
-        let leaving = Leaving {
+        let leaving = OutgoingMove {
             base: base.0,
             len,
             offset,
@@ -233,31 +233,31 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             self.push_item(number, item, out);
             let due = now + PUSH_TIMEOUT;
             if let Some(leaving) = self.moves.leaving.get_mut(&number) {
-                leaving.pushed.insert(item, Flight { due, resent: 0 });
+                leaving.pushed.insert(item, PushTimer { due, resent: 0 });
             }
         }
         let Some(leaving) = self.moves.leaving.get_mut(&number) else { return };
         if leaving.left() == 0 && !core::mem::replace(&mut leaving.told, true) {
             out.note(Note::Pushed);
-            self.say_moved(number, RequestId(0), out);
+            self.report_move(number, RequestId(0), out);
         }
     }
 
     /// Returns the next item to push, if the window has room.
-    fn next_item(&mut self, now: Instant, number: u64) -> Option<Item> {
+    fn next_item(&mut self, now: Instant, number: u64) -> Option<PushItem> {
         let dedup = &self.dedup;
         let leaving =
             self.moves.leaving.get_mut(&number).filter(|leaving| leaving.pushed.len() < PUSHED_MAX)?;
         if leaving.pages_begun < leaving.pages() {
             let addr = leaving.base + (leaving.pages_begun << PAGE_SHIFT);
             leaving.pages_begun += 1;
-            return Some(Item::Page(Page::of(VirtAddr(addr))));
+            return Some(PushItem::Page(Page::of(VirtAddr(addr))));
         }
         leaving.waits = None;
         for _ in 0..leaving.answers.len() {
             let (request, hops) = leaving.answers.pop_front()?;
-            if dedup.look_visit(request, hops) != Seen::UnderWay {
-                return Some(Item::Answer(request, hops));
+            if dedup.lookup_visit(request, hops) != RequestState::UnderWay {
+                return Some(PushItem::Answer(request, hops));
             }
             leaving.answers.push_back((request, hops));
         }
@@ -265,14 +265,14 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             leaving.waits = Some(now + PUSH_TIMEOUT);
             return None;
         }
-        if leaving.pushed.keys().any(|item| matches!(item, Item::Answer(..))) {
+        if leaving.pushed.keys().any(|item| matches!(item, PushItem::Answer(..))) {
             return None;
         }
         let forgotten = leaving.forgotten.get_or_insert_with(|| dedup.forgotten().collect());
-        forgotten.pop_front().map(Item::Forgotten)
+        forgotten.pop_front().map(PushItem::Forgotten)
     }
 
-    fn push_item(&mut self, number: u64, item: Item, out: &mut Outbox) {
+    fn push_item(&mut self, number: u64, item: PushItem, out: &mut Outbox) {
         let Some(leaving) = self.moves.leaving.get(&number) else { return };
         let (to, base, offset) = (leaving.to, leaving.base, leaving.offset);
         let mut send = |body: MoveBody<'_>| {
@@ -280,7 +280,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             self.peers.emit(to, message.len(), out, |bytes| message.emit(bytes));
         };
         match item {
-            Item::Page(page) => {
+            PushItem::Page(page) => {
                 self.buffer.clear();
                 let at = offset + (page.addr().0 - base);
                 self.store.read(at, PAGE_BYTES, &mut self.buffer);
@@ -293,12 +293,12 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                     send(MoveBody::Page(page, state, Some((part, bytes))));
                 }
             }
-            Item::Answer(request, hops) => match self.dedup.look_visit(request, hops) {
-                Seen::Answered(kept) => send(MoveBody::Kept(request, hops, Some(kept))),
+            PushItem::Answer(request, hops) => match self.dedup.lookup_visit(request, hops) {
+                RequestState::Answered(kept) => send(MoveBody::Kept(request, hops, Some(kept))),
                 // Later requests have overtaken this one: it is forgotten.
                 _ => send(MoveBody::Kept(request, hops, None)),
             },
-            Item::Forgotten(request) => send(MoveBody::Kept(request, 0, None)),
+            PushItem::Forgotten(request) => send(MoveBody::Kept(request, 0, None)),
         }
     }
 
@@ -331,10 +331,10 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         };
         match body {
             MoveBody::Page(page, state, part) => self.on_moved_page(number, port, page, state, part, out),
-            MoveBody::Kept(request, hops, kept) => self.on_kept(number, port, request, hops, kept, out),
-            MoveBody::Taken(page) => self.on_answer(now, number, port, &[Item::Page(page)], out),
+            MoveBody::Kept(request, hops, kept) => self.on_record(number, port, request, hops, kept, out),
+            MoveBody::Taken(page) => self.on_answer(now, number, port, &[PushItem::Page(page)], out),
             MoveBody::Told(request, hops) => {
-                let items = [Item::Answer(request, hops), Item::Forgotten(request)];
+                let items = [PushItem::Answer(request, hops), PushItem::Forgotten(request)];
                 let count = if hops == 0 { 2 } else { 1 };
                 self.on_answer(now, number, port, &items[..count], out);
             }
@@ -342,7 +342,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     }
 
     /// Handles the acknowledgement of pushed items.
-    fn on_answer(&mut self, now: Instant, number: u64, port: Port, items: &[Item], out: &mut Outbox) {
+    fn on_answer(&mut self, now: Instant, number: u64, port: Port, items: &[PushItem], out: &mut Outbox) {
         let leaving = self.moves.leaving.get_mut(&number).filter(|leaving| leaving.to.port == port);
         let Some(leaving) = leaving else { return self.drop_frame(DropReason::NoMove, out) };
         for item in items {
@@ -393,7 +393,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         self.peers.emit(from, message.len(), out, |bytes| message.emit(bytes));
     }
 
-    fn on_kept(
+    fn on_record(
         &mut self,
         number: u64,
         port: Port,
@@ -403,7 +403,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         out: &mut Outbox,
     ) {
         let arriving = self.moves.arriving.get(&number).filter(|arriving| arriving.from.port == port);
-        let Some(Arriving { base, from, .. }) = arriving else {
+        let Some(IncomingMove { base, from, .. }) = arriving else {
             return self.drop_frame(DropReason::NoMove, out);
         };
         let (base, from) = (*base, *from);
@@ -411,18 +411,18 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             // The outcome must be a message, because copies get it. The other node is trusted with its
             // contents.
             Some(kept) if farmem_wire::Message::parse(kept).is_ok() => {
-                self.dedup.learn(request, hops, base, kept);
+                self.dedup.import(request, hops, base, kept);
             }
             Some(_) => return self.drop_frame(DropReason::Malformed, out),
-            None => self.dedup.learn_forgotten(request),
+            None => self.dedup.import_forgotten(request),
         }
         let message = MoveMessage { number, body: MoveBody::Told(request, hops) };
         self.peers.emit(from, message.len(), out, |bytes| message.emit(bytes));
     }
 
     /// Reports the remainder of a move to the control plane.
-    pub(crate) fn say_moved(&mut self, number: u64, token: RequestId, out: &mut Outbox) {
-        let left = self.moves.leaving.get(&number).map(Leaving::left);
+    pub(crate) fn report_move(&mut self, number: u64, token: RequestId, out: &mut Outbox) {
+        let left = self.moves.leaving.get(&number).map(OutgoingMove::left);
         let left = left.map_or(UNKNOWN_MOVE, |left| u32::try_from(left).unwrap_or(UNKNOWN_MOVE - 1));
         if let Some(control) = self.peers.get(Port::CONTROL) {
             let message = DirectoryMessage { token, body: DirectoryBody::Moved(number, left) };

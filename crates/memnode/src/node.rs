@@ -1,7 +1,7 @@
 //! The role: dispatches events to the parts of the node.
 
 use crate::answers::Answers;
-use crate::files::{FileDone, Files, Out};
+use crate::files::{FileReply, Files, Out};
 use crate::moves::Moves;
 use crate::note::{DropReason, Note, Stats};
 use crate::pages::Pages;
@@ -22,7 +22,7 @@ use farmem_wire::{Body, Datagram, Message, Packet, Pmtu, Qpn, RawMessage};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
     /// Endpoints of the node and of the control plane.
-    pub home: ud::Home,
+    pub home: ud::RoleEndpoints,
     /// Path MTU of the node's datagrams: no message is longer.
     pub pmtu: Pmtu,
     /// Sizes of the tables.
@@ -261,11 +261,11 @@ impl<S: Store, C: Compile> MemNode<S, C> {
 }
 
 impl<S: Store, C: Compile> Machine for MemNode<S, C> {
-    type In = FileDone;
+    type In = FileReply;
     type Out = Out;
     type Note = Note;
 
-    fn handle(&mut self, now: Instant, event: Event<'_, FileDone>, out: &mut Outbox) {
+    fn handle(&mut self, now: Instant, event: Event<'_, FileReply>, out: &mut Outbox) {
         if self.halted().is_some() {
             return;
         }

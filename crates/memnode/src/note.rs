@@ -31,7 +31,7 @@ pub enum Note {
     /// A page was not sent, because an earlier write-back has not arrived.
     PageTooEarly,
     /// A page was written back; its bytes counted, or came too late.
-    PageWritten(Counted),
+    PageWritten(WriteBackEffect),
     /// Pages were swept.
     Swept,
     /// A page is no longer cached at any host.
@@ -64,7 +64,7 @@ impl From<rc::Note> for Note {
 
 /// The effect of a write-back's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Counted {
+pub enum WriteBackEffect {
     /// The bytes became the page's.
     Yes,
     /// The bytes came too late, or were written already.

@@ -34,7 +34,7 @@ pub enum Verdict {
 
 /// The answer to a host that is granted a page.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Handed {
+pub enum GrantReply {
     /// The page's bytes.
     Bytes,
     /// The notice that the bytes are lost.
@@ -121,22 +121,22 @@ impl PageStates {
     /// Grants a page to a host, as the switch requests (PROTOCOL 12.26). The page is lent before its bytes
     /// leave.
     #[must_use]
-    pub fn read(&mut self, read: &Read) -> Handed {
+    pub fn read(&mut self, read: &Read) -> GrantReply {
         let record = self.records.entry(read.page).or_default();
         if read.behind && record.lent().is_some() {
-            return Handed::Nothing;
+            return GrantReply::Nothing;
         }
         record.coherent = true;
         if read.clean {
             record.raise_min_seq(read.seq);
         }
         if record.lost || self.lost.contains(&read.page.number()) {
-            return Handed::Loss;
+            return GrantReply::Loss;
         }
         if read.access == Access::Modified && read.seq > record.lent {
             (record.lent, record.holder) = (read.seq, read.host);
         }
-        Handed::Bytes
+        GrantReply::Bytes
     }
 
     /// Decides whether a write-back counts (PROTOCOL 12.27). Each write-back is acknowledged either way.

@@ -4,8 +4,8 @@
 //! and the collection of a write-back's parts on the way in.
 
 use crate::node::{MemNode, Outbox};
-use crate::note::{Counted, DropReason, Note};
-use crate::page_states::{Handed, PageStates};
+use crate::note::{DropReason, Note, WriteBackEffect};
+use crate::page_states::{GrantReply, PageStates};
 use crate::programs::Compile;
 use crate::store::Store;
 use alloc::boxed::Box;
@@ -108,7 +108,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 self.regions.page_states_mut().clean(page, seq);
                 out.note(Note::PageCleaned);
             }
-            (Port::CONTROL, DirectoryBody::Moving(number)) => self.say_moved(number, token, out),
+            (Port::CONTROL, DirectoryBody::Moving(number)) => self.report_move(number, token, out),
             _ => self.drop_frame(DropReason::WrongPort, out),
         }
     }
@@ -155,10 +155,10 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             return self.drop_frame(DropReason::Epoch, out);
         }
         let handed = self.regions.page_states_mut().read(read);
-        if handed == Handed::Nothing {
+        if handed == GrantReply::Nothing {
             return out.note(Note::PageTooEarly);
         }
-        let lost = handed == Handed::Loss;
+        let lost = handed == GrantReply::Loss;
         out.note(Note::PageServed);
         self.buffer.clear();
         if !lost {
@@ -188,14 +188,14 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
         let whole = if part.count == 1 { None } else { self.pages.complete(origin, write_back, part, bytes) };
         if part.count > 1 && whole.is_none() {
-            return out.note(Note::PageWritten(Counted::NotYet));
+            return out.note(Note::PageWritten(WriteBackEffect::NotYet));
         }
         let counts = self.regions.page_states_mut().write_back(page, origin, grant);
         if counts {
             let offset = self.regions.offset(page.addr(), PAGE_LEN);
             self.store.write(offset, whole.as_ref().map_or(bytes, |whole| &whole[..]));
         }
-        out.note(Note::PageWritten(if counts { Counted::Yes } else { Counted::No }));
+        out.note(Note::PageWritten(if counts { WriteBackEffect::Yes } else { WriteBackEffect::No }));
         let mut send = |port, body| {
             if let Some(peer) = self.peers.get(port) {
                 let message = PageMessage { domain: Domain::default(), origin, body };

@@ -23,7 +23,7 @@ pub(crate) struct Peers {
 
 impl Peers {
     /// Creates a table with only the control plane.
-    pub(crate) fn new(home: &ud::Home, peers_max: usize) -> Self {
+    pub(crate) fn new(home: &ud::RoleEndpoints, peers_max: usize) -> Self {
         let rows = BTreeMap::from([(home.control.port, home.control.endpoint)]);
         Self { home: home.endpoint, peers_max, rows, hosts: Vec::new(), psn: Psn::default() }
     }

@@ -1,6 +1,6 @@
 //! The programs that a node knows, and the interface to a compiler.
 
-use crate::newcomers::Newcomers;
+use crate::program_limiter::ProgramLimiter;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -100,13 +100,13 @@ impl Logic for Program {
 
 /// A program with its logic. Traversals in progress share it with the cache, which may evict it meanwhile.
 #[derive(Debug)]
-pub(crate) struct Known<L> {
+pub(crate) struct CachedProgram<L> {
     pub(crate) program: Program,
     pub(crate) logic: L,
 }
 
 /// A reference shared by the cache and the traversals in progress.
-pub(crate) type Shared<L> = Arc<Known<L>>;
+pub(crate) type Shared<L> = Arc<CachedProgram<L>>;
 
 /// Verified programs.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ pub(crate) struct Programs<C: Compile> {
     compile: C,
     /// Programs in order of use, the last used one first.
     rows: Vec<Row<C::Logic>>,
-    newcomers: Newcomers,
+    limiter: ProgramLimiter,
 }
 
 /// A program in the cache.
@@ -127,9 +127,9 @@ struct Row<L> {
 
 /// The effect of a lookup on the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Learned {
+pub(crate) enum CacheLookup {
     /// The program was in the cache.
-    Known,
+    Hit,
     /// The program came with the request and was added.
     Added,
     /// The program was added, and another one was evicted.
@@ -139,7 +139,7 @@ pub(crate) enum Learned {
 impl<C: Compile> Programs<C> {
     /// Creates an empty cache.
     pub(crate) fn new(compile: C) -> Self {
-        Self { compile, rows: Vec::new(), newcomers: Newcomers::default() }
+        Self { compile, rows: Vec::new(), limiter: ProgramLimiter::default() }
     }
 
     /// Looks up the program named `hash`; verifies and adds `code` if there is some (PROTOCOL 7.22, 7.23).
@@ -151,14 +151,14 @@ impl<C: Compile> Programs<C> {
         domain: Domain,
         hash: ProgramHash,
         code: &[u8],
-    ) -> Result<(&Shared<C::Logic>, Learned), Status> {
+    ) -> Result<(&Shared<C::Logic>, CacheLookup), Status> {
         let used_last = self.rows.first().is_some_and(|row| row.known.program.hash() == hash);
-        let learned = if used_last { Learned::Known } else { self.bring_forward(now, domain, hash, code)? };
+        let lookup = if used_last { CacheLookup::Hit } else { self.bring_forward(now, domain, hash, code)? };
         let known = &self.rows[0].known;
         if !code.is_empty() && known.program.encoded() != code {
             return Err(Status::BadProgram);
         }
-        Ok((known, learned))
+        Ok((known, lookup))
     }
 
     /// Asserts that the cache is within its bound and that every program has the right name.
@@ -169,7 +169,7 @@ impl<C: Compile> Programs<C> {
             let twice = self.rows[..n].iter().any(|other| other.known.program.hash() == hash);
             assert!(!twice, "a program is kept once");
         }
-        self.newcomers.check();
+        self.limiter.check();
     }
 
     /// Moves the program named `hash` to the front.
@@ -180,13 +180,13 @@ impl<C: Compile> Programs<C> {
         domain: Domain,
         hash: ProgramHash,
         code: &[u8],
-    ) -> Result<Learned, Status> {
+    ) -> Result<CacheLookup, Status> {
         let Some(at) = self.rows.iter().position(|row| row.known.program.hash() == hash) else {
             return self.learn(now, domain, hash, code);
         };
         self.rows[..=at].rotate_right(1);
         self.rows[0].domain = domain;
-        Ok(Learned::Known)
+        Ok(CacheLookup::Hit)
     }
 
     fn learn(
@@ -195,31 +195,31 @@ impl<C: Compile> Programs<C> {
         domain: Domain,
         hash: ProgramHash,
         code: &[u8],
-    ) -> Result<Learned, Status> {
+    ) -> Result<CacheLookup, Status> {
         if code.is_empty() {
             return Err(Status::UnknownProgram);
         }
         // Refused code below costs as much as accepted code.
-        if !self.newcomers.admit(now, domain) {
+        if !self.limiter.admit(now, domain) {
             return Err(Status::Busy);
         }
         let program = Program::decode(code).map_err(|_| Status::BadProgram)?;
         if program.hash() != hash {
             return Err(Status::BadProgram);
         }
-        let learned = if self.rows.len() < PROGRAMS_MAX { Learned::Added } else { Learned::Replaced };
-        if learned == Learned::Replaced {
-            self.rows.remove(self.in_the_way(domain));
+        let lookup = if self.rows.len() < PROGRAMS_MAX { CacheLookup::Added } else { CacheLookup::Replaced };
+        if lookup == CacheLookup::Replaced {
+            self.rows.remove(self.eviction_candidate(domain));
         }
         let logic = self.compile.compile(&program);
-        self.rows.insert(0, Row { known: Arc::new(Known { program, logic }), domain });
-        Ok(learned)
+        self.rows.insert(0, Row { known: Arc::new(CachedProgram { program, logic }), domain });
+        Ok(lookup)
     }
 
     /// Returns the row to evict for a new program of a domain: the last row of the domain with the most
     /// programs; on a tie, the newcomer's. So a domain with many programs does not evict those of others
     /// (PROTOCOL 7.22).
-    fn in_the_way(&self, newcomer: Domain) -> usize {
+    fn eviction_candidate(&self, newcomer: Domain) -> usize {
         let of = |domain: Domain| {
             let rows = self.rows.iter().filter(|row| row.domain == domain).count();
             (rows + usize::from(domain == newcomer), domain == newcomer)
@@ -277,18 +277,18 @@ mod tests {
         assert_eq!(programs.compile.0, []);
 
         for program in &all {
-            let (known, learned) =
+            let (known, lookup) =
                 programs.find(Instant::ZERO, ALICE, program.hash(), program.encoded()).unwrap();
             assert_eq!(&known.program, program);
-            assert_eq!(learned == Learned::Replaced, program == last);
-            assert_eq!(programs.find(Instant::ZERO, ALICE, program.hash(), &[]).unwrap().1, Learned::Known);
+            assert_eq!(lookup == CacheLookup::Replaced, program == last);
+            assert_eq!(programs.find(Instant::ZERO, ALICE, program.hash(), &[]).unwrap().1, CacheLookup::Hit);
             programs.check();
         }
         assert_eq!(programs.compile.0, all.iter().map(Program::hash).collect::<Vec<_>>(), "each once");
 
         assert_eq!(
             programs.find(Instant::ZERO, ALICE, first.hash(), first.encoded()).unwrap().1,
-            Learned::Replaced
+            CacheLookup::Replaced
         );
         assert_eq!(programs.compile.0.len(), PROGRAMS_MAX + 2);
     }
@@ -320,7 +320,11 @@ mod tests {
             bring(&mut programs, ALICE);
         }
         for hash in &bobs {
-            assert_eq!(programs.find(LATER, BOB, *hash, &[]).unwrap().1, Learned::Known, "Bob's half is his");
+            assert_eq!(
+                programs.find(LATER, BOB, *hash, &[]).unwrap().1,
+                CacheLookup::Hit,
+                "Bob's half is his"
+            );
         }
         // Beyond half of the cache, Bob's own oldest program is evicted.
         bring(&mut programs, BOB);

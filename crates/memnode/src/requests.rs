@@ -7,13 +7,13 @@ use crate::answers::Answers;
 use crate::node::{MemNode, Outbox};
 use crate::note::{DropReason, Note};
 use crate::peers::Peers;
-use crate::programs::{Compile, Learned, Logic};
+use crate::programs::{CacheLookup, Compile, Logic};
 use crate::regions::View;
 use crate::store::Store;
 use crate::workspaces::{Delivery, Stop, Workspace};
 use alloc::vec::Vec;
 use farmem_machine::{Instant, Port};
-use farmem_transport::ud::{self, Seen};
+use farmem_transport::ud::{self, RequestState};
 use farmem_transport::{Access, AccessError, Memory};
 use farmem_traversal::End;
 use farmem_wire::message::{REGION_LEN, Traverse};
@@ -27,7 +27,7 @@ pub const DEDUP_HOSTS_MAX: usize = 4096;
 pub const DEDUP_DEPTH: usize = 1024;
 /// Memory for the remembered answers: 256 MiB in all, and 128 KiB guaranteed for each host. This holds 1024
 /// answers to region writes, or to traversals with small scratch pads. Large pads take 4 MiB per host.
-pub const DEDUP_ROOM: ud::Room = ud::Room { all: 256 << 20, share: 128 << 10 };
+pub const DEDUP_ROOM: ud::AnswerBudget = ud::AnswerBudget { all: 256 << 20, share: 128 << 10 };
 
 /// Returns the most bytes of a region read whose answer fits a datagram of `pmtu` bytes.
 #[must_use]
@@ -118,14 +118,14 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         // Requests are remembered by the host in their ids: one host must not use up the ids of another.
         let foreign = header.request.host() != header.origin;
         if !foreign {
-            match self.dedup.look(header.request) {
-                Seen::New => {}
-                Seen::Answered(answer) => {
+            match self.dedup.lookup(header.request) {
+                RequestState::New => {}
+                RequestState::Answered(answer) => {
                     out.note(Note::DuplicateWrite);
                     return self.peers.send_kept(origin, answer, out);
                 }
-                Seen::UnderWay => return self.drop_frame(DropReason::UnderWay, out),
-                Seen::Forgotten => return self.drop_frame(DropReason::Forgotten, out),
+                RequestState::UnderWay => return self.drop_frame(DropReason::UnderWay, out),
+                RequestState::Forgotten => return self.drop_frame(DropReason::Forgotten, out),
             }
         }
         if self.regions.is_moving(addr) {
@@ -171,7 +171,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         let stores = request.program.stores();
         // As for region writes: one host must not use up the ids of another.
         let foreign = stores && header.request.host() != header.origin;
-        if stores && !foreign && self.came_before(origin, header, request, out) {
+        if stores && !foreign && self.is_repeated(origin, header, request, out) {
             return;
         }
         self.stats.visits = self.stats.visits.wrapping_add(1);
@@ -182,13 +182,13 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             // The turn that is already due takes this traversal along.
             Ok(()) if was_empty => self.turn_due = now,
             Ok(()) => {}
-            Err(status) => self.not_admitted(status, origin, header, request, delivery, out),
+            Err(status) => self.answer_refused(status, origin, header, request, delivery, out),
         }
     }
 
     /// Answers a traversal that cannot run.
     #[cold]
-    fn not_admitted(
+    fn answer_refused(
         &mut self,
         status: Status,
         origin: ud::Peer,
@@ -218,7 +218,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     /// The outcome of the last visit is then sent again to its receiver (PROTOCOL 7.36). A new traversal is
     /// recorded as in progress.
     #[inline(never)]
-    fn came_before(
+    fn is_repeated(
         &mut self,
         origin: ud::Peer,
         header: &Header,
@@ -226,17 +226,17 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         out: &mut Outbox,
     ) -> bool {
         let Traverse { cur_ptr, code, .. } = *request;
-        match self.dedup.look_visit(header.request, header.hops) {
+        match self.dedup.lookup_visit(header.request, header.hops) {
             // Copies will go to the node that gets the bytes, which would not know a record made here.
-            Seen::New if self.regions.is_moving(cur_ptr) => self.drop_frame(DropReason::Moving, out),
+            RequestState::New if self.regions.is_moving(cur_ptr) => self.drop_frame(DropReason::Moving, out),
             // The switch routed it here, so its bytes moved away a moment ago. Forwarding it would be a later
             // visit to the node that has them now, which may have executed this one.
-            Seen::New if !self.regions.is_local(cur_ptr) => self.drop_frame(DropReason::NotHere, out),
-            Seen::New => {
+            RequestState::New if !self.regions.is_local(cur_ptr) => self.drop_frame(DropReason::NotHere, out),
+            RequestState::New => {
                 self.dedup.begin(header.request, header.hops, cur_ptr.0);
                 return false;
             }
-            Seen::Answered(kept) => {
+            RequestState::Answered(kept) => {
                 let mut message = Message::parse(kept).expect("what the node sent is a message");
                 let to = if message.header.response { Some(origin) } else { self.peers.get(Port::SWITCH) };
                 let Some(to) = to else {
@@ -253,8 +253,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 out.note(Note::DuplicateTraversal);
                 self.peers.send(to, &message, out);
             }
-            Seen::UnderWay => self.drop_frame(DropReason::UnderWay, out),
-            Seen::Forgotten => self.drop_frame(DropReason::Forgotten, out),
+            RequestState::UnderWay => self.drop_frame(DropReason::UnderWay, out),
+            RequestState::Forgotten => self.drop_frame(DropReason::Forgotten, out),
         }
         true
     }
@@ -272,10 +272,10 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if self.workspaces.is_full() {
             return Err(Status::Busy);
         }
-        let (known, learned) = self.programs.find(now, header.domain, request.program, request.code)?;
-        if learned != Learned::Known {
-            if learned == Learned::Replaced {
-                self.workspaces.let_go(known);
+        let (known, lookup) = self.programs.find(now, header.domain, request.program, request.code)?;
+        if lookup != CacheLookup::Hit {
+            if lookup == CacheLookup::Replaced {
+                self.workspaces.release_program(known);
                 out.note(Note::ProgramForgotten);
             }
             out.note(Note::ProgramLearned);

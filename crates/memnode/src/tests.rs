@@ -14,7 +14,7 @@ mod traversals;
 mod updates;
 mod verbs;
 
-use crate::{Budget, Config, DropReason, FileAsk, MemNode, Note, Out, Store, VecStore};
+use crate::{Budget, Config, DropReason, FileRequest, MemNode, Note, Out, Store, VecStore};
 use alloc::vec;
 use alloc::vec::Vec;
 use farmem_machine::{Action, Event, Instant, Machine, Outbox, Port};
@@ -39,7 +39,7 @@ const BOB: Domain = Domain(8);
 const HOST: HostId = HostId(3);
 const OTHER_HOST: HostId = HostId(4);
 
-const HOME: ud::Home = ud::Home {
+const HOME: ud::RoleEndpoints = ud::RoleEndpoints {
     endpoint: ud::Endpoint { qpn: Qpn::new(0x500), qkey: Qkey(0x5eed_0001) },
     control: ud::Peer { port: Port::CONTROL, endpoint: endpoint(0x10) },
 };
@@ -61,7 +61,7 @@ struct Bench {
     sent: Vec<(Port, Vec<u8>)>,
     peers: Vec<PeerChange>,
     /// The last requests for files.
-    asked: Vec<FileAsk>,
+    asked: Vec<FileRequest>,
     notes: Vec<Note>,
 }
 

@@ -80,7 +80,7 @@ impl Trial {
     /// If the bytes are not in the store, or `burst` is 0.
     pub fn run<S: Store, C: Compile>(&self, store: S, compile: C, burst: usize) -> (S, u64) {
         let control = ud::Peer { port: Port::CONTROL, endpoint: ENDPOINT };
-        let home = ud::Home { endpoint: ENDPOINT, control };
+        let home = ud::RoleEndpoints { endpoint: ENDPOINT, control };
         let config = Config { home, pmtu: Pmtu::B4096, budget: Budget { burst, ..Budget::default() } };
         let mut node = MemNode::compiling(config, store, Now(compile));
         let mut out = Outbox::new();

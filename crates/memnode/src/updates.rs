@@ -1,7 +1,7 @@
 //! The control plane's updates: ranges, grants and peers of a node.
 
 use crate::files::Out;
-use crate::moves::End;
+use crate::moves::MovePeer;
 use crate::node::{MemNode, Outbox};
 use crate::note::{DropReason, Note};
 use crate::programs::Compile;
@@ -20,19 +20,19 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         updates: &Updates<'_>,
         out: &mut Outbox,
     ) {
-        let (status, refused) = match self.inbox.turn(updates) {
-            ud::Turn::Apply => {
+        let (status, refused) = match self.inbox.decide(updates) {
+            ud::BatchAction::Apply => {
                 let (status, refused) = self.apply_all(now, updates, out);
                 self.inbox.applied(updates, status, refused);
                 out.note(if status == Status::Ok { Note::Updated } else { Note::UpdateRefused(status) });
                 (status, refused)
             }
-            ud::Turn::Again(status, refused) => {
+            ud::BatchAction::Again(status, refused) => {
                 out.note(Note::UpdateRepeated);
                 (status, refused)
             }
-            ud::Turn::Halt => return out.note(Note::UpdateChanged),
-            ud::Turn::Ignore => return self.drop_frame(DropReason::OutOfTurn, out),
+            ud::BatchAction::Halt => return out.note(Note::UpdateChanged),
+            ud::BatchAction::Ignore => return self.drop_frame(DropReason::OutOfTurn, out),
         };
         let Some(control) = self.peers.get(Port::CONTROL) else {
             return self.drop_frame(DropReason::UnknownPeer, out);
@@ -62,7 +62,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             Update::PeerGone { port } => {
                 let port = Port(port);
                 self.peers.remove(port)?;
-                port.as_host().into_iter().for_each(|host| self.dedup.gone(HostId(host)));
+                port.as_host().into_iter().for_each(|host| self.dedup.host_left(HostId(host)));
                 out.local(Out::Peer(PeerChange { port, gid: None }));
             }
             Update::Protect { domain, base, len, perm, vma_log2 } => {
@@ -87,17 +87,17 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 if self.peers.host(host).is_some() {
                     return Err(Status::Malformed);
                 }
-                self.dedup.anew(host);
+                self.dedup.restart_generations(host);
             }
             Update::AcceptLost { base, len } => self.accept_lost(base, len),
             Update::Lose { base, len } => self.lose(base, len),
             Update::Arrive { base, size_log2, offset, number, port, gid, qpn, qkey } => {
                 let peer = ud::Peer { port: Port(port), endpoint: ud::Endpoint { qpn, qkey } };
-                self.arrive(number, (base, 1 << size_log2, offset), End { peer, gid }, out)?;
+                self.arrive(number, (base, 1 << size_log2, offset), MovePeer { peer, gid }, out)?;
             }
             Update::Leave { base, size_log2, number, port, gid, qpn, qkey } => {
                 let peer = ud::Peer { port: Port(port), endpoint: ud::Endpoint { qpn, qkey } };
-                self.leave(now, number, (base, 1 << size_log2), End { peer, gid }, out)?;
+                self.leave(now, number, (base, 1 << size_log2), MovePeer { peer, gid }, out)?;
             }
             Update::Place { base, size_log2, offset } => {
                 self.regions.place(base, 1 << size_log2, offset)?;

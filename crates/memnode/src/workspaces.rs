@@ -10,7 +10,7 @@
 //!
 //! This file knows no frames; [`Workspaces::turn`] hands out the traversals that ended, with the reason.
 
-use crate::programs::{Known, Logic, Shared};
+use crate::programs::{CachedProgram, Logic, Shared};
 use crate::regions::Regions;
 use crate::spans::{SetId, Spans};
 use crate::store::Store;
@@ -262,7 +262,7 @@ impl<L: Logic> Workspace<L> {
         if self.there < self.window_len {
             return self.compute_cut(store);
         }
-        let Known { logic, .. } = &*self.known;
+        let CachedProgram { logic, .. } = &*self.known;
         let scratch = self.scratch.as_mut_slice();
         let step = if self.stores {
             let step = |after: &mut [u8]| Ok(logic.step_storing(after, &mut self.cur_ptr, scratch));
@@ -406,7 +406,7 @@ impl<L: Logic> Workspaces<L> {
     }
 
     /// Releases an evicted program in all free workspaces. Traversals that run it keep it until they end.
-    pub(crate) fn let_go(&mut self, newest: &Shared<L>) {
+    pub(crate) fn release_program(&mut self, newest: &Shared<L>) {
         self.free.iter().for_each(|&number| self.all[number].known = Shared::clone(newest));
     }
 

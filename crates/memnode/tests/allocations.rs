@@ -2,7 +2,7 @@
 
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
 use farmem_memnode::{Budget, Config, MemNode, Note, VecStore, WORKSPACES};
-use farmem_transport::ud::{self, Endpoint, Home, Peer};
+use farmem_transport::ud::{self, Endpoint, Peer, RoleEndpoints};
 use farmem_traversal::Program;
 use farmem_wire::message::{Kind, Traverse, Update, Updates};
 use farmem_wire::{
@@ -52,7 +52,7 @@ fn traversal(program: &Program, cur_ptr: VirtAddr, limit: u32, counter: u32) -> 
 #[test]
 fn a_warm_node_does_not_allocate() {
     let config = Config {
-        home: Home { endpoint: HOME, control: CONTROL },
+        home: RoleEndpoints { endpoint: HOME, control: CONTROL },
         pmtu: Pmtu::B1024,
         budget: Budget::default(),
     };

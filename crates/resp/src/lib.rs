@@ -14,10 +14,10 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod line;
 mod number;
 mod reply;
 mod request;
-mod words;
 
 pub use number::{double, integer};
 pub use reply::{Protocol, Reply, Writer};

@@ -1,7 +1,7 @@
 //! Requests: arrays of bulk strings and lines of words, parsed as bytes arrive.
 
+use crate::line::{Unbalanced, split};
 use crate::number::integer;
-use crate::words::{Unbalanced, split};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -128,7 +128,7 @@ pub enum Parsed {
 
 /// The position of a word's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Place {
+struct WordRange {
     from: usize,
     to: usize,
 }
@@ -137,7 +137,7 @@ struct Place {
 /// twice, however small the pieces.
 #[derive(Clone, Default, Debug)]
 pub struct Requests {
-    words: Vec<Place>,
+    words: Vec<WordRange>,
     /// The words of a line, without quotes and escapes.
     line: Vec<u8>,
     from_line: bool,
@@ -189,7 +189,7 @@ impl Requests {
     /// If there are not as many words, or `bytes` are not the parsed ones.
     #[must_use]
     pub fn word<'a>(&'a self, bytes: &'a [u8], number: usize) -> &'a [u8] {
-        let Place { from, to } = self.words[number];
+        let WordRange { from, to } = self.words[number];
         if self.from_line { &self.line[from..to] } else { &bytes[from..to] }
     }
 
@@ -202,7 +202,7 @@ impl Requests {
     /// Returns the parser's memory in bytes: positions of words, and the words of a line.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.words.capacity() * size_of::<Place>() + self.line.capacity()
+        self.words.capacity() * size_of::<WordRange>() + self.line.capacity()
     }
 
     /// Abandons the incomplete request.
@@ -253,7 +253,7 @@ impl Requests {
             if bytes.len() < end {
                 return Ok(Parsed::More { least: end });
             }
-            self.words.push(Place { from, to: from + len });
+            self.words.push(WordRange { from, to: from + len });
             self.at = end;
             left -= 1;
         }
@@ -274,7 +274,8 @@ impl Requests {
         let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
         self.from_line = true;
         let (text, words) = (&mut self.line, &mut self.words);
-        split(line, text, |from, to| words.push(Place { from, to })).map_err(|Unbalanced| Fault::Quotes)?;
+        split(line, text, |from, to| words.push(WordRange { from, to }))
+            .map_err(|Unbalanced| Fault::Quotes)?;
         if words.len() > limits.words_max {
             return Err(Fault::Words { max: limits.words_max });
         }

@@ -245,7 +245,7 @@ mod tests {
             Switch::SoftCounted,
             Switch::Relayed,
             Switch::Keyed { node, indexed: true },
-            Switch::KeyedRefused(farmem_switch::keyed::Refused::NoRoot),
+            Switch::KeyedRefused(farmem_switch::keyed::KeyedRefusal::NoRoot),
         ];
         for note in all {
             let name = match note {

@@ -13,7 +13,7 @@ use farmem_index::{Child, Range, SECTION_KIND, SetNode, TreeSection};
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port, Rng};
 use farmem_switch::{Budgets, Note, Switch};
 use farmem_transport::image::{Image, SectionKey};
-use farmem_transport::ud::{self, Endpoint, Home, Peer};
+use farmem_transport::ud::{self, Endpoint, Peer, RoleEndpoints};
 use farmem_wire::message::{
     Batch, ImageId, Load, Pair, PairBuf, SOFT_PART_MAX, SoftBody, SoftMessage, Update, Updates,
 };
@@ -47,7 +47,7 @@ fn main() {
     let (Some(what @ ("index" | "root")), Some(times)) = (what.as_deref(), times) else {
         panic!("indexed_batch index|root BATCHES");
     };
-    let mut switch = Switch::new(Home { endpoint: HOME, control: CONTROL }, Budgets::default());
+    let mut switch = Switch::new(RoleEndpoints { endpoint: HOME, control: CONTROL }, Budgets::default());
     let mut outbox = Outbox::new();
     let mut indexed = 0;
     let mut handle = |port, bytes: &[u8]| {

@@ -15,13 +15,13 @@ use farmem_wire::{Domain, Qpn, Rkey};
 pub(crate) struct Connections {
     /// Entries by both virtual queue pairs: the one that the host sends to, and the one that the node sends
     /// to.
-    ends: BTreeMap<Qpn, Onward>,
+    ends: BTreeMap<Qpn, RelayDirection>,
     budget: usize,
 }
 
 /// The forwarding direction of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Onward {
+pub(crate) enum RelayDirection {
     /// From the host to the node.
     ToNode(Relayed),
     /// From the node to the host.
@@ -34,7 +34,7 @@ impl Connections {
     }
 
     /// Returns the connection with this virtual queue pair.
-    pub(crate) fn find(&self, qpn: Qpn) -> Option<Onward> {
+    pub(crate) fn find(&self, qpn: Qpn) -> Option<RelayDirection> {
         self.ends.get(&qpn).copied()
     }
 
@@ -47,12 +47,14 @@ impl Connections {
     pub(crate) fn insert(&mut self, entry: Relayed, taken: impl Fn(Qpn) -> bool) -> Result<(), TableError> {
         let Relayed { to_node, to_host, node, rkey, domain, root, .. } = entry;
         // The entry may reuse both numbers of the one that it replaces, each in its direction.
-        let is_free = |qpn: Qpn, its_own: fn(&Onward) -> Option<Qpn>| {
+        let is_free = |qpn: Qpn, its_own: fn(&RelayDirection) -> Option<Qpn>| {
             let other = self.ends.get(&qpn).is_some_and(|end| its_own(end) != Some(to_node));
             qpn.get() >= Qpn::FIRST_FREE && !taken(qpn) && !other
         };
-        let sends_host = |end: &Onward| matches!(end, Onward::ToNode(_)).then_some(end.entry().to_node);
-        let sends_node = |end: &Onward| matches!(end, Onward::ToHost(_)).then_some(end.entry().to_node);
+        let sends_host =
+            |end: &RelayDirection| matches!(end, RelayDirection::ToNode(_)).then_some(end.entry().to_node);
+        let sends_node =
+            |end: &RelayDirection| matches!(end, RelayDirection::ToHost(_)).then_some(end.entry().to_node);
         let numbers = to_node != to_host && is_free(to_node, sends_host) && is_free(to_host, sends_node);
         let ends = Port::is_node(node.0) && rkey != Rkey(0) && domain != Domain(0);
         if !ends || !numbers || !root.0.is_multiple_of(NODE_ALIGN) {
@@ -62,13 +64,13 @@ impl Connections {
             return Err(TableError::Full);
         }
         self.remove(to_node);
-        self.ends.insert(to_host, Onward::ToHost(entry));
-        self.ends.insert(to_node, Onward::ToNode(entry));
+        self.ends.insert(to_host, RelayDirection::ToHost(entry));
+        self.ends.insert(to_node, RelayDirection::ToNode(entry));
         Ok(())
     }
 
     pub(crate) fn remove(&mut self, to_node: Qpn) {
-        if let Some(&Onward::ToNode(entry)) = self.ends.get(&to_node) {
+        if let Some(&RelayDirection::ToNode(entry)) = self.ends.get(&to_node) {
             self.ends.remove(&to_node);
             self.ends.remove(&entry.to_host);
         }
@@ -83,8 +85,8 @@ impl Connections {
         for (&qpn, end) in &self.ends {
             let entry = *end.entry();
             let (own, other) = match end {
-                Onward::ToNode(_) => (entry.to_node, (entry.to_host, Onward::ToHost(entry))),
-                Onward::ToHost(_) => (entry.to_host, (entry.to_node, Onward::ToNode(entry))),
+                RelayDirection::ToNode(_) => (entry.to_node, (entry.to_host, RelayDirection::ToHost(entry))),
+                RelayDirection::ToHost(_) => (entry.to_host, (entry.to_node, RelayDirection::ToNode(entry))),
             };
             assert_eq!(own, qpn, "an end is found by its own number");
             assert_eq!(self.ends.get(&other.0), Some(&other.1), "and so is the other end");
@@ -94,7 +96,7 @@ impl Connections {
     }
 }
 
-impl Onward {
+impl RelayDirection {
     const fn entry(&self) -> &Relayed {
         let (Self::ToNode(entry) | Self::ToHost(entry)) = self;
         entry

@@ -35,7 +35,7 @@ pub struct KeyedRead {
 
 /// The reason why a keyed READ is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Refused {
+pub enum KeyedRefusal {
     /// The connection has no tree.
     NoRoot,
     /// The READ asks for more than one path MTU.
@@ -58,14 +58,14 @@ pub fn is_keyed(reth: &Reth) -> bool {
 /// Starts a host's keyed READ at the first switch: at the root of the connection's tree.
 ///
 /// # Errors
-/// [`Refused::NoRoot`] and [`Refused::TooLong`]; the caller forwards the READ as [`refuse`] returns it,
+/// [`KeyedRefusal::NoRoot`] and [`KeyedRefusal::TooLong`]; the caller forwards the READ as [`refuse`] returns it,
 /// without a header.
-pub fn begin(connection: &Relayed, reth: &Reth) -> Result<KeyedRead, Refused> {
+pub fn begin(connection: &Relayed, reth: &Reth) -> Result<KeyedRead, KeyedRefusal> {
     if reth.dma_len > connection.pmtu as u32 {
-        return Err(Refused::TooLong);
+        return Err(KeyedRefusal::TooLong);
     }
     if connection.root.is_null() {
-        return Err(Refused::NoRoot);
+        return Err(KeyedRefusal::NoRoot);
     }
     let &Relayed { domain, node, rkey, node_qpn, .. } = connection;
     let keyed = Keyed { key: reth.va.0, domain, node, hops: Keyed::HOPS_MAX, rkey, node_qpn };
@@ -107,10 +107,10 @@ impl KeyedRead {
     /// protection itself (PROTOCOL 16.13).
     ///
     /// # Errors
-    /// [`Refused::Elsewhere`]; the caller forwards the READ as [`refuse`] returns it.
-    pub fn leave(&self, owner: impl Fn(VirtAddr) -> Option<NodeId>) -> Result<Reth, Refused> {
+    /// [`KeyedRefusal::Elsewhere`]; the caller forwards the READ as [`refuse`] returns it.
+    pub fn leave(&self, owner: impl Fn(VirtAddr) -> Option<NodeId>) -> Result<Reth, KeyedRefusal> {
         if owner(self.at) != Some(self.keyed.node) {
-            return Err(Refused::Elsewhere);
+            return Err(KeyedRefusal::Elsewhere);
         }
         Ok(Reth { va: self.at, rkey: self.keyed.rkey, dma_len: self.len })
     }
@@ -119,24 +119,24 @@ impl KeyedRead {
     /// 15.5).
     ///
     /// # Errors
-    /// [`Refused`]; the caller forwards the READ as [`refuse`] returns it.
+    /// [`KeyedRefusal`]; the caller forwards the READ as [`refuse`] returns it.
     pub fn finish(
         &self,
         connection: &Relayed,
         translation: &Translation,
         protection: &Protection,
-    ) -> Result<Reth, Refused> {
+    ) -> Result<Reth, KeyedRefusal> {
         let Self { keyed, at, len, .. } = *self;
         if (keyed.domain, keyed.node) != (connection.domain, connection.node) {
-            return Err(Refused::Misdirected);
+            return Err(KeyedRefusal::Misdirected);
         }
         if len > connection.pmtu as u32 {
-            return Err(Refused::TooLong);
+            return Err(KeyedRefusal::TooLong);
         }
         if translation.lookup(at) != Some(keyed.node) {
-            return Err(Refused::Elsewhere);
+            return Err(KeyedRefusal::Elsewhere);
         }
-        protection.check(keyed.domain, at, len, Perm::Read).map_err(Refused::Denied)?;
+        protection.check(keyed.domain, at, len, Perm::Read).map_err(KeyedRefusal::Denied)?;
         Ok(Reth { va: at, rkey: connection.rkey, dma_len: len })
     }
 }
@@ -144,7 +144,7 @@ impl KeyedRead {
 /// Returns the RETH of a keyed READ that the responder must refuse: no connection has rkey 0 (NAK 0x62), and
 /// no farmem responder answers that many bytes (NAK 0x61) (PROTOCOL 15.6).
 #[must_use]
-pub const fn refuse(reth: &Reth, why: Refused) -> Reth {
-    let dma_len = if matches!(why, Refused::TooLong) { DMA_LEN_MAX } else { reth.dma_len };
+pub const fn refuse(reth: &Reth, why: KeyedRefusal) -> Reth {
+    let dma_len = if matches!(why, KeyedRefusal::TooLong) { DMA_LEN_MAX } else { reth.dma_len };
     Reth { dma_len, ..*reth }
 }

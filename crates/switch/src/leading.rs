@@ -87,7 +87,7 @@ impl<Id: Copy + PartialEq> Fabric<Id> {
     }
 
     /// Records that a request that could have gone up was repeated.
-    pub(crate) fn came_again(&mut self, request: Id) {
+    pub(crate) fn repeated(&mut self, request: Id) {
         if self.watched.is_some_and(|(watched, _)| watched == request) {
             self.watched = None;
             self.trust = self.trust.saturating_sub(TRUST_LOST);
@@ -149,7 +149,7 @@ impl Switch {
             Body::RegionRead { .. } | Body::RegionWrite { .. } | Body::Update(_) => return None,
         };
         let header = message.header;
-        let port = Port(self.soft.ways().up(header.domain, root, led.program())?);
+        let port = Port(self.soft.routes().up(header.domain, root, led.program())?);
         let index = port.as_index()?;
         let core = self.tables.peer(port)?;
         // Pairs of a batch that begin elsewhere could not be led.
@@ -159,7 +159,7 @@ impl Switch {
             return None;
         }
         if header.again {
-            self.fabric.came_again(header.request);
+            self.fabric.repeated(header.request);
             return None;
         }
         let fits = Pmtu::fitting(message.len()).is_some_and(|pmtu| message.len() + Lead::LEN <= pmtu.bytes());
@@ -259,12 +259,12 @@ impl Switch {
     }
 
     fn server_of(&self, at: VirtAddr) -> Option<NodeId> {
-        self.soft.ways().server_of(at).filter(|server| Port::is_node(server.0))
+        self.soft.routes().server_of(at).filter(|server| Port::is_node(server.0))
     }
 
     /// Returns the next hop on the path to a server, if it is among the peers.
     pub(crate) fn next_hop(&self, server: NodeId) -> Option<Peer> {
-        self.soft.ways().next_hop(server).and_then(|port| self.tables.peer(Port(port)))
+        self.soft.routes().next_hop(server).and_then(|port| self.tables.peer(Port(port)))
     }
 
     /// Sends traversals to the next switch, or to their server; without a next hop, back to the rack's
@@ -302,13 +302,13 @@ mod tests {
     use farmem_wire::HostId;
 
     /// A sequence of requests: each goes up or not, and is lost there or not.
-    struct Story {
+    struct Playback {
         fabric: Fabric<RequestId>,
         now: Instant,
         counter: u32,
     }
 
-    impl Story {
+    impl Playback {
         fn new() -> Self {
             Self { fabric: Fabric::of_traversals(), now: Instant::ZERO, counter: 0 }
         }
@@ -322,7 +322,7 @@ mod tests {
                 let request = RequestId::new(HostId(1), 1, self.counter);
                 if self.fabric.goes_up(self.now, request) {
                     up += 1;
-                    self.fabric.came_again(request);
+                    self.fabric.repeated(request);
                 }
                 self.fabric.assert_invariants();
             }
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_fabric_that_loses_everything_is_left_after_three() {
-        let mut story = Story::new();
+        let mut story = Playback::new();
         assert_eq!(story.lost(3), 3);
         // One at a time is still tried; here each is known to be lost at once.
         story.fabric.watched = Some((RequestId::new(HostId(9), 1, 1), story.now + WATCH_TIME));
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn one_that_is_lost_now_and_then_changes_nothing() {
-        let mut story = Story::new();
+        let mut story = Playback::new();
         for _ in 0..50 {
             assert_eq!((story.lost(1), story.arrive(5)), (1, 5));
         }
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn what_recovers_is_used_after_four() {
-        let mut story = Story::new();
+        let mut story = Playback::new();
         story.lost(3);
         assert!(!story.fabric.is_open);
         story.arrive(4);

@@ -23,7 +23,7 @@ mod answer;
 mod budgets;
 mod connections;
 pub mod directory;
-mod further_down;
+mod index_start;
 pub mod keyed;
 mod leading;
 mod note;

@@ -1,7 +1,7 @@
 //! Observations of the switch: one note per received frame.
 
 use crate::directory::Outcome;
-use crate::keyed::Refused;
+use crate::keyed::KeyedRefusal;
 use farmem_wire::message::Verdict;
 use farmem_wire::{NodeId, Status};
 
@@ -128,7 +128,7 @@ pub enum Note {
     /// A keyed READ from another switch returned to the rack's switch: there is no next hop.
     KeyedBack,
     /// A keyed READ was forwarded to its node to be refused there.
-    KeyedRefused(Refused),
+    KeyedRefused(KeyedRefusal),
     /// A frame was dropped without an answer.
     Dropped(Reason),
 }

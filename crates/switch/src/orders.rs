@@ -101,7 +101,7 @@ impl Switch {
             return Note::Dropped(Reason::Message);
         };
         // The control plane listens: unsolicited messages may be sent again.
-        self.directory.told_full = false;
+        self.directory.reported_full = false;
         match body {
             DirectoryBody::Reset(page) => self.reset_page(token, page, out),
             DirectoryBody::End(region, seq) => self.end_reset(token, region, seq, out),
@@ -124,24 +124,24 @@ impl Switch {
     fn reset_page(&mut self, token: RequestId, page: Page, out: &mut Outbox) -> Note {
         match self.reset(page, out) {
             Some(outcome) => {
-                self.tell_awaited(token, page, out);
+                self.report_awaited(token, page, out);
                 Note::Page(outcome)
             }
             None => {
-                self.tell_control(token, DirectoryBody::Unknown(page), out);
+                self.send_to_control(token, DirectoryBody::Unknown(page), out);
                 Note::Page(Outcome::Stale)
             }
         }
     }
 
     /// Reports the hosts that a reset of the page's region waits for (PROTOCOL 12.51).
-    fn tell_awaited(&mut self, token: RequestId, page: Page, out: &mut Outbox) {
+    fn report_awaited(&mut self, token: RequestId, page: Page, out: &mut Outbox) {
         let found = self.directory.slots.as_mut().and_then(|slots| slots.lookup(page));
         let Some((region, entry)) = found.filter(|(_, entry)| entry.phase() == Phase::Resetting) else {
             return;
         };
         let body = DirectoryBody::Awaiting(region, entry.seq(), entry.set());
-        self.tell_control(token, body, out);
+        self.send_to_control(token, body, out);
     }
 
     /// Resets the page's region, or repeats the recall to hosts that did not answer; none if there is no
@@ -167,7 +167,7 @@ impl Switch {
             let removed = slots.remove(region);
             assert_eq!(removed, Ok(()), "a region that was swept is nobody's");
         }
-        self.tell_control(token, DirectoryBody::Ended(region, seq), out);
+        self.send_to_control(token, DirectoryBody::Ended(region, seq), out);
         note
     }
 
@@ -192,7 +192,7 @@ impl Switch {
         let rows = Rows::new(&bytes).expect("as many rows as a list has room for");
         let count = |n: usize| u32::try_from(n).expect("slots have 32-bit numbers");
         let listing = Listing { from, next, used: count(used), slots: count(budget), rows };
-        self.tell_control(token, DirectoryBody::Listing(listing), out);
+        self.send_to_control(token, DirectoryBody::Listing(listing), out);
         self.directory.rows = bytes;
         Note::Listed
     }
@@ -216,13 +216,13 @@ impl Switch {
     }
 
     /// Asks the control plane to free a slot. The request is sent once until the control plane answers.
-    pub(crate) fn tell_full(&mut self, page: Page, out: &mut Outbox) {
-        if !core::mem::replace(&mut self.directory.told_full, true) {
-            self.tell_control(RequestId(0), DirectoryBody::Full(page), out);
+    pub(crate) fn report_full(&mut self, page: Page, out: &mut Outbox) {
+        if !core::mem::replace(&mut self.directory.reported_full, true) {
+            self.send_to_control(RequestId(0), DirectoryBody::Full(page), out);
         }
     }
 
-    pub(crate) fn tell_control(&mut self, token: RequestId, body: DirectoryBody<'_>, out: &mut Outbox) {
+    pub(crate) fn send_to_control(&mut self, token: RequestId, body: DirectoryBody<'_>, out: &mut Outbox) {
         let control = Peer { port: Port::CONTROL, endpoint: self.tables.control };
         self.tell(control, token, body, out);
     }

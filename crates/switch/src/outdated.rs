@@ -1,7 +1,7 @@
 //! Detection of writing requests that were sent before their memory node joined. An earlier incarnation of
 //! the node, which remembered them, may have executed them; this one does not know (PROTOCOL 6.26).
 //!
-//! [`Outdated`] keeps the newest writing request of each host and, for each node, a copy of these from when
+//! [`WriteHistory`] keeps the newest writing request of each host and, for each node, a copy of these from when
 //! the node joined. So a captured copy that is sent again after the node restarted is told from later
 //! requests.
 
@@ -10,12 +10,12 @@ use farmem_wire::{Body, HostId, Message, NodeId, RequestId};
 
 /// The newest writing requests, now and at each node's join.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Outdated {
+pub(crate) struct WriteHistory {
     newest: BTreeMap<HostId, RequestId>,
     joined: BTreeMap<NodeId, BTreeMap<HostId, RequestId>>,
 }
 
-impl Outdated {
+impl WriteHistory {
     /// Records a host's own request to a node.
     pub(crate) fn sent(&mut self, message: &Message<'_>) {
         let Some(last) = last_written(message) else { return };

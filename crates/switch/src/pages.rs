@@ -27,7 +27,7 @@ pub(crate) struct Directory {
     /// Live hosts whose messages count: not a host that left or joined again.
     pub(crate) heard: HostSet,
     /// True if the control plane was told that no slot is free, and has not answered.
-    pub(crate) told_full: bool,
+    pub(crate) reported_full: bool,
     /// Actions of a step; kept for its allocation.
     actions: Vec<Action>,
     /// Rows of a listing; kept for its allocation.
@@ -41,7 +41,7 @@ impl Directory {
             budget,
             live: HostSet::EMPTY,
             heard: HostSet::EMPTY,
-            told_full: false,
+            reported_full: false,
             actions: Vec::new(),
             rows: Vec::new(),
         }
@@ -133,7 +133,7 @@ impl Switch {
                 Err(_) => break,
             }
         }
-        self.tell_full(get.page, out);
+        self.report_full(get.page, out);
         Err(Status::Busy)
     }
 
@@ -181,7 +181,7 @@ impl Switch {
                 }
             }
             Action::Report(region, seq) => {
-                self.tell_control(RequestId(0), DirectoryBody::Collected(region, seq), out);
+                self.send_to_control(RequestId(0), DirectoryBody::Collected(region, seq), out);
             }
             Action::Resume(page, seq) => {
                 if let Some((_, node)) = self.node_of(page) {

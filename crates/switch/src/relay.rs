@@ -1,8 +1,8 @@
 //! Packets of reliable connections through the switch: their receivers and their rewritten fields (PROTOCOL
 //! 15.2, 15.5). Also keyed READs through a FatTree (PROTOCOL 16.10 to 16.13).
 
-use crate::connections::Onward;
-use crate::keyed::{self, KeyedRead, Refused};
+use crate::connections::RelayDirection;
+use crate::keyed::{self, KeyedRead, KeyedRefusal};
 use crate::switch::Outbox;
 use crate::{Note, Reason, Switch};
 use farmem_machine::{Instant, Port};
@@ -31,7 +31,7 @@ impl Switch {
             return Note::Dropped(Reason::NodeGone);
         }
         let (mut read, mut note) = (None, Note::Relayed);
-        if let (Onward::ToNode(connection), Opcode::ReadRequest, Extension::Reth(reth)) =
+        if let (RelayDirection::ToNode(connection), Opcode::ReadRequest, Extension::Reth(reth)) =
             (&onward, packet.bth.opcode, &packet.ext)
             && keyed::is_keyed(reth)
         {
@@ -47,7 +47,7 @@ impl Switch {
 
     /// Looks up a host's keyed READ whose whole path is this switch (PROTOCOL 15.5 to 15.7).
     fn keyed_read(&mut self, connection: &Relayed, reth: &Reth) -> (Reth, Note) {
-        let refused = |why: Refused| (keyed::refuse(reth, why), Note::KeyedRefused(why));
+        let refused = |why: KeyedRefusal| (keyed::refuse(reth, why), Note::KeyedRefused(why));
         let mut read = match keyed::begin(connection, reth) {
             Ok(read) => read,
             Err(why) => return refused(why),
@@ -79,7 +79,7 @@ impl Switch {
         packet: &Packet<'_>,
         out: &mut Outbox,
     ) -> Option<Note> {
-        let core = Port(self.soft.ways().up_of(connection.domain, connection.root)?);
+        let core = Port(self.soft.routes().up_of(connection.domain, connection.root)?);
         let index = core.as_index().filter(|_| self.tables.has_peer(core))?;
         let Extension::Reth(reth) = &packet.ext else { return None };
         // Every READ REQUEST has this length; the temporary header follows it.
@@ -89,7 +89,7 @@ impl Switch {
         self.tables.protection.check(connection.domain, read.at, read.len, Perm::Read).ok()?;
         let request = (connection.to_node, packet.bth.psn);
         if self.keyed_fabric.watches(now, request) {
-            self.keyed_fabric.came_again(request);
+            self.keyed_fabric.repeated(request);
             return None;
         }
         if !self.keyed_fabric.goes_up(now, request) {
@@ -111,10 +111,10 @@ impl Switch {
         let mut read = KeyedRead::arrived(keyed, &reth);
         let Some(onward) = read.onward() else { return Note::Dropped(Reason::Astray) };
         // The rack's switch has the connection: the READ returned to it.
-        if let Some(Onward::ToNode(connection)) = self.tables.connections.find(bth.dest_qp) {
-            return self.came_back(&connection, frame, &read, out);
+        if let Some(RelayDirection::ToNode(connection)) = self.tables.connections.find(bth.dest_qp) {
+            return self.keyed_returned(&connection, frame, &read, out);
         }
-        let owner = |at| self.soft.ways().server_of(at);
+        let owner = |at| self.soft.routes().server_of(at);
         read.lead_on(self.soft.index(), owner);
         let left = read.leave(owner);
         let next = self.next_hop(keyed.node).map(|next| next.port);
@@ -145,7 +145,7 @@ impl Switch {
     }
 
     /// Handles a keyed READ that index switches returned.
-    fn came_back(
+    fn keyed_returned(
         &mut self,
         connection: &Relayed,
         frame: &[u8; KeyedFrame::READ_LEN],

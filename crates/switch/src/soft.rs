@@ -16,7 +16,7 @@ mod indexing;
 use crate::switch::Outbox;
 use crate::{Note, Reason, Switch};
 use alloc::vec::Vec;
-use farmem_index::{Descent, IndexTables, SECTION_KIND, WAYS_KIND, Ways, WaysSection};
+use farmem_index::{Descent, IndexTables, ROUTES_KIND, RouteSection, Routes, SECTION_KIND};
 use farmem_machine::Port;
 use farmem_transport::image::{Hasher, Image, SectionKey};
 use farmem_transport::ud::Peer;
@@ -37,15 +37,15 @@ pub struct Soft {
     /// Tables made of the standing image's tree sections.
     index: IndexTables,
     /// Next hops to other switches, from the standing image.
-    ways: Ways,
-    filling: Option<Filling>,
+    routes: Routes,
+    loading: Option<LoadingImage>,
     /// Most bytes of an image.
     budget: u32,
 }
 
 /// A loading image: the bytes that have arrived.
 #[derive(Clone, Debug)]
-struct Filling {
+struct LoadingImage {
     epoch: u64,
     len: u32,
     bytes: Vec<u8>,
@@ -53,7 +53,7 @@ struct Filling {
     indexing: Indexing,
 }
 
-impl Filling {
+impl LoadingImage {
     fn begin(epoch: u64, len: u32) -> Self {
         let (bytes, hasher, indexing) = (Vec::new(), Hasher::default(), Indexing::default());
         Self { epoch, len, bytes, hasher, indexing }
@@ -106,8 +106,8 @@ impl Soft {
             epoch: 0,
             image: Image::empty(),
             index: IndexTables::default(),
-            ways: Ways::default(),
-            filling: None,
+            routes: Routes::default(),
+            loading: None,
             budget,
         }
     }
@@ -138,8 +138,8 @@ impl Soft {
 
     /// Returns the next hops to other switches, from the standing image.
     #[must_use]
-    pub const fn ways(&self) -> &Ways {
-        &self.ways
+    pub const fn routes(&self) -> &Routes {
+        &self.routes
     }
 
     /// Counts a traversal whose start the index moved (PROTOCOL 13.17).
@@ -154,7 +154,7 @@ impl Soft {
             0 => ImageId::default(),
             epoch => ImageId { epoch, len: self.image.len(), digest: self.image.digest() },
         };
-        let loading = self.filling.as_ref();
+        let loading = self.loading.as_ref();
         let loading = loading.map(|f| Loading { epoch: f.epoch, len: f.len, next: f.next() });
         Shown { standing, loading: loading.unwrap_or_default() }
     }
@@ -166,13 +166,13 @@ impl Soft {
 
     /// Returns the memory of images, and of the tables made of them.
     pub(crate) fn memory(&self) -> SoftMemory {
-        let filling = self.filling.as_ref();
+        let loading = self.loading.as_ref();
         SoftMemory {
             images: self.shown().standing.len as usize
-                + filling.map_or(0, |filling| filling.bytes.capacity()),
+                + loading.map_or(0, |loading| loading.bytes.capacity()),
             tables: self.index.memory()
-                + self.ways.memory()
-                + filling.map_or(0, |filling| filling.indexing.memory()),
+                + self.routes.memory()
+                + loading.map_or(0, |loading| loading.indexing.memory()),
         }
     }
 
@@ -182,17 +182,17 @@ impl Soft {
         if len > self.budget {
             return (self.too_long(epoch), false);
         }
-        let newest = self.filling.as_ref().map_or(0, |filling| filling.epoch);
+        let newest = self.loading.as_ref().map_or(0, |loading| loading.epoch);
         if epoch <= self.epoch || epoch < newest {
             return (SoftBody::Shown(self.shown()), false);
         }
-        let begun = self.filling.take().filter(|filling| (filling.epoch, filling.len) == (epoch, len));
-        let filling = self.filling.insert(begun.unwrap_or_else(|| Filling::begin(epoch, len)));
-        let fits = filling.next() == offset;
+        let begun = self.loading.take().filter(|loading| (loading.epoch, loading.len) == (epoch, len));
+        let loading = self.loading.insert(begun.unwrap_or_else(|| LoadingImage::begin(epoch, len)));
+        let fits = loading.next() == offset;
         if fits {
-            filling.take(bytes);
+            loading.take(bytes);
         }
-        (SoftBody::Loaded { epoch, next: filling.next() }, fits)
+        (SoftBody::Loaded { epoch, next: loading.next() }, fits)
     }
 
     /// Makes an image stand (PROTOCOL 13.5).
@@ -204,27 +204,27 @@ impl Soft {
         if *id == self.shown().standing {
             return SoftBody::Flipped { epoch, verdict: Verdict::Stands };
         }
-        let newest = self.filling.as_ref().map_or(0, |filling| filling.epoch);
+        let newest = self.loading.as_ref().map_or(0, |loading| loading.epoch);
         if epoch <= self.epoch || epoch < newest {
             return SoftBody::Shown(self.shown());
         }
-        let begun = self.filling.as_ref().filter(|filling| filling.epoch == epoch);
-        if begun.is_none_or(|filling| filling.next() < filling.len) {
-            return SoftBody::Loaded { epoch, next: begun.map_or(0, Filling::next) };
+        let begun = self.loading.as_ref().filter(|loading| loading.epoch == epoch);
+        if begun.is_none_or(|loading| loading.next() < loading.len) {
+            return SoftBody::Loaded { epoch, next: begun.map_or(0, LoadingImage::next) };
         }
-        let Filling { bytes, hasher, indexing, .. } =
-            self.filling.take().unwrap_or_else(|| Filling::begin(epoch, 0));
+        let LoadingImage { bytes, hasher, indexing, .. } =
+            self.loading.take().unwrap_or_else(|| LoadingImage::begin(epoch, 0));
         let verdict = if (bytes.len(), hasher.digest()) != (len as usize, digest) {
             Verdict::Damaged
         } else {
             let parsed = Image::parse_hashed(bytes, &hasher);
             let tables = parsed.and_then(|image| {
                 let index = indexing.finish(image.keys().count())?;
-                ways_of(&image).map(|ways| (image, index, ways))
+                routes_of(&image).map(|routes| (image, index, routes))
             });
             match tables {
-                Ok((image, index, ways)) => {
-                    (self.epoch, self.image, self.index, self.ways) = (epoch, image, index, ways);
+                Ok((image, index, routes)) => {
+                    (self.epoch, self.image, self.index, self.routes) = (epoch, image, index, routes);
                     Verdict::Stands
                 }
                 Err(fault) => Verdict::Fault(fault),
@@ -256,10 +256,10 @@ impl Soft {
     pub(crate) fn assert_invariants(&self) {
         assert!(self.shown().standing.len <= self.budget, "what stands is within its budget");
         assert!(self.epoch > 0 || self.image.is_empty(), "an image that stands has an epoch");
-        if let Some(filling) = &self.filling {
-            assert!(filling.epoch > self.epoch, "what is loading is newer than what stands");
+        if let Some(loading) = &self.loading {
+            assert!(loading.epoch > self.epoch, "what is loading is newer than what stands");
             assert!(
-                filling.next() <= filling.len && filling.len <= self.budget,
+                loading.next() <= loading.len && loading.len <= self.budget,
                 "within its length and budget"
             );
         }
@@ -267,17 +267,17 @@ impl Soft {
 }
 
 /// Parses the next hops of an image (PROTOCOL 16.4).
-fn ways_of(image: &Image) -> Result<Ways, ImageFault> {
-    let mut ways = Ways::default();
-    for (key, row) in image.keys().zip(0..).filter(|(key, _)| key.kind == WAYS_KIND) {
+fn routes_of(image: &Image) -> Result<Routes, ImageFault> {
+    let mut routes = Routes::default();
+    for (key, row) in image.keys().zip(0..).filter(|(key, _)| key.kind == ROUTES_KIND) {
         let parsed =
-            image.section(key).filter(|_| (key.domain, key.id) == (Domain(0), 0)).map(WaysSection::parse);
+            image.section(key).filter(|_| (key.domain, key.id) == (Domain(0), 0)).map(RouteSection::parse);
         match parsed {
-            Some(Ok(section)) => ways = Ways::new(section),
+            Some(Ok(section)) => routes = Routes::new(section),
             _ => return Err(ImageFault { rule: ImageRule::Content, row }),
         }
     }
-    Ok(ways)
+    Ok(routes)
 }
 
 impl Switch {

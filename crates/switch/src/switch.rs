@@ -5,9 +5,9 @@
 
 use crate::answer::{Envelope, refusal};
 use crate::directory::Phase;
-use crate::further_down::FurtherDown;
+use crate::index_start::IndexStart;
 use crate::leading::{Fabric, Parts};
-use crate::outdated::{Outdated, writes};
+use crate::outdated::{WriteHistory, writes};
 use crate::pages::Directory;
 use crate::tables::{Session, Tables};
 use crate::{Budgets, Note, Occupancy, Reason, Soft};
@@ -16,7 +16,7 @@ use core::convert::Infallible;
 use core::num::NonZero;
 use farmem_machine::{Event, Halt, Instant, Machine, Port};
 use farmem_transport::PeerChange;
-use farmem_transport::ud::{self, Endpoint, Home, Inbox, Peer, Turn};
+use farmem_transport::ud::{self, BatchAction, Endpoint, Inbox, Peer, RoleEndpoints};
 use farmem_wire::message::{DirectoryMessage, Lead, PageMessage, REGION_LEN, SoftMessage, Updates};
 use farmem_wire::{
     Body, Datagram, Domain, Extension, Header, HostId, KeyedFrame, Message, NodeId, Packet, Perm, Pmtu, Psn,
@@ -42,10 +42,10 @@ pub struct Switch {
     life: Option<NonZero<u32>>,
     pub(crate) tables: Tables,
     inbox: Inbox,
-    pub(crate) outdated: Outdated,
+    pub(crate) outdated: WriteHistory,
     pub(crate) directory: Directory,
     pub(crate) soft: Soft,
-    further_down: FurtherDown,
+    index_start: IndexStart,
     /// Estimate whether the fabric above is alive, for traversals.
     pub(crate) fabric: Fabric<RequestId>,
     /// Estimate for keyed READs, by queue pair and PSN.
@@ -58,16 +58,16 @@ pub struct Switch {
 impl Switch {
     /// Creates a switch with empty tables, which forwards nothing until the control plane fills them.
     #[must_use]
-    pub fn new(home: Home, budgets: Budgets) -> Self {
+    pub fn new(home: RoleEndpoints, budgets: Budgets) -> Self {
         Self {
             home: home.endpoint,
             life: None,
             tables: Tables::new(&home, &budgets),
             inbox: Inbox::default(),
-            outdated: Outdated::default(),
+            outdated: WriteHistory::default(),
             directory: Directory::new(budgets.directory_slots),
             soft: Soft::new(budgets.soft_bytes),
-            further_down: FurtherDown::default(),
+            index_start: IndexStart::default(),
             fabric: Fabric::of_traversals(),
             keyed_fabric: Fabric::of_keyed_reads(),
             parts: Parts::default(),
@@ -184,8 +184,8 @@ impl Switch {
         if let Some(note) = self.lead_up(now, &message, out) {
             return note;
         }
-        let mut further = core::mem::take(&mut self.further_down);
-        further.begin_further_down(self.soft.index(), &mut message);
+        let mut further = core::mem::take(&mut self.index_start);
+        further.start_at_index(self.soft.index(), &mut message);
         let note = match self.route(&message) {
             Ok(Some((node, _))) if self.outdated.is_outdated(node, &message) => {
                 Note::Dropped(Reason::Outdated)
@@ -199,7 +199,7 @@ impl Switch {
             Ok(None) => Note::Dropped(Reason::NodeGone),
             Err(status) => self.answer(host, &refusal(&message, status), out),
         };
-        self.further_down = further;
+        self.index_start = further;
         note
     }
 
@@ -234,7 +234,7 @@ impl Switch {
     /// Routes a request: hops, then protection, then translation (PROTOCOL 6.6 to 6.8). None if its node left
     /// and is to join again.
     pub(crate) fn route(&self, message: &Message<'_>) -> Result<Option<(NodeId, Peer)>, Status> {
-        let wanted = Wanted::of(&message.body)?;
+        let wanted = RequiredAccess::of(&message.body)?;
         if message.header.hops == 0 {
             return Err(Status::HopLimit);
         }
@@ -284,11 +284,11 @@ impl Switch {
             return Note::Refused(Status::Unsupported);
         };
         let seq = batch.seq;
-        let (status, refused, note) = match self.inbox.turn(&batch) {
-            Turn::Ignore => return Note::Dropped(Reason::Sequence),
-            Turn::Halt => return Note::UpdateChanged { seq },
-            Turn::Again(status, refused) => (status, refused, Note::UpdateRepeated { seq }),
-            Turn::Apply => {
+        let (status, refused, note) = match self.inbox.decide(&batch) {
+            BatchAction::Ignore => return Note::Dropped(Reason::Sequence),
+            BatchAction::Halt => return Note::UpdateChanged { seq },
+            BatchAction::Again(status, refused) => (status, refused, Note::UpdateRepeated { seq }),
+            BatchAction::Apply => {
                 let (status, refused) = self.apply(&batch, out);
                 self.inbox.applied(&batch, status, refused);
                 let good = status == Status::Ok;
@@ -386,13 +386,13 @@ enum Sender {
 }
 
 /// The access that a request needs before it is forwarded.
-struct Wanted {
+struct RequiredAccess {
     addr: VirtAddr,
     len: u32,
     perm: Perm,
 }
 
-impl Wanted {
+impl RequiredAccess {
     fn of(body: &Body<'_>) -> Result<Self, Status> {
         match *body {
             Body::RegionRead { len, .. } | Body::RegionWrite { len, .. }

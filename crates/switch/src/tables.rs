@@ -9,7 +9,7 @@ use alloc::collections::BTreeMap;
 use farmem_index::{TABLE_BYTES_PER_BYTE, TREE_BYTES, TREES_MAX};
 use farmem_machine::Port;
 use farmem_transport::PeerChange;
-use farmem_transport::ud::{Endpoint, Home, Peer};
+use farmem_transport::ud::{Endpoint, Peer, RoleEndpoints};
 use farmem_wire::message::Update;
 use farmem_wire::{Domain, HostId, NodeId, Perm, Qkey, Qpn};
 
@@ -40,7 +40,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    pub(crate) const fn new(home: &Home, budgets: &Budgets) -> Self {
+    pub(crate) const fn new(home: &RoleEndpoints, budgets: &Budgets) -> Self {
         Self {
             translation: Translation::new(budgets.translation_entries),
             protection: Protection::new(budgets.protection_entries),

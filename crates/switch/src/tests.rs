@@ -4,7 +4,7 @@ use crate::{Budgets, Note, Switch};
 use alloc::vec::Vec;
 use farmem_machine::{Action, Event, Instant, Machine, Port};
 use farmem_transport::PeerChange;
-use farmem_transport::ud::{Endpoint, Home, Peer};
+use farmem_transport::ud::{Endpoint, Peer, RoleEndpoints};
 use farmem_wire::message::{Traverse, Update, Updates};
 use farmem_wire::{
     Body, Bth, Deth, Domain, Extension, Gid, Header, HostId, Message, NodeId, Opcode, Packet, Perm,
@@ -112,7 +112,7 @@ struct Scene {
 impl Scene {
     /// Creates an empty switch.
     fn new(budgets: Budgets) -> Self {
-        let home = Home { endpoint: HOME, control: CONTROL };
+        let home = RoleEndpoints { endpoint: HOME, control: CONTROL };
         Self { switch: Switch::new(home, budgets), outbox: farmem_machine::Outbox::new(), seq: 0 }
     }
 

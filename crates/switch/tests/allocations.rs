@@ -4,7 +4,7 @@ use farmem_index::{Child, Range, SECTION_KIND, SetNode, TreeSection};
 use farmem_machine::{Event, Instant, Machine as _, Outbox, Port};
 use farmem_switch::{Budgets, Note, Switch};
 use farmem_transport::image::{Image, SectionKey};
-use farmem_transport::ud::{self, Endpoint, Home, Peer};
+use farmem_transport::ud::{self, Endpoint, Peer, RoleEndpoints};
 use farmem_wire::message::{
     Batch, ImageId, Load, Pair, PairBuf, SoftBody, SoftMessage, Traverse, Update, Updates,
 };
@@ -123,7 +123,7 @@ fn image() -> [Vec<u8>; 2] {
 
 #[test]
 fn a_warm_switch_does_not_allocate() {
-    let mut switch = Switch::new(Home { endpoint: HOME, control: CONTROL }, Budgets::default());
+    let mut switch = Switch::new(RoleEndpoints { endpoint: HOME, control: CONTROL }, Budgets::default());
     let mut outbox = Outbox::new();
     switch.handle(Instant::ZERO, Event::Frame { port: Port::CONTROL, bytes: &tables() }, &mut outbox);
     outbox.drain(|_| {});

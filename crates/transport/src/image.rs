@@ -171,14 +171,14 @@ impl Image {
     #[must_use]
     pub fn section(&self, key: SectionKey) -> Option<&[u8]> {
         let rows = rows(&self.bytes);
-        let index = rows.binary_search_by_key(&key, |row| Row::read(row).key).ok()?;
-        let Row { offset, len, .. } = Row::read(&rows[index]);
+        let index = rows.binary_search_by_key(&key, |row| SectionRow::read(row).key).ok()?;
+        let SectionRow { offset, len, .. } = SectionRow::read(&rows[index]);
         self.bytes.get(offset..)?.get(..len)
     }
 
     /// Returns the keys of all sections, in order.
     pub fn keys(&self) -> impl Iterator<Item = SectionKey> + '_ {
-        rows(&self.bytes).iter().map(|row| Row::read(row).key)
+        rows(&self.bytes).iter().map(|row| SectionRow::read(row).key)
     }
 }
 
@@ -189,14 +189,14 @@ impl fmt::Debug for Image {
 }
 
 /// A row of the directory.
-struct Row {
+struct SectionRow {
     key: SectionKey,
     reserved: [u8; 2],
     offset: usize,
     len: usize,
 }
 
-impl Row {
+impl SectionRow {
     fn read(row: &[u8; ROW_LEN]) -> Self {
         let [d0, d1, d2, d3, k0, k1, r0, r1, rest @ ..] = *row;
         let [i0, i1, i2, i3, i4, i5, i6, i7, o0, o1, o2, o3, l0, l1, l2, l3] = rest;
@@ -227,7 +227,7 @@ fn rows(bytes: &[u8]) -> &[[u8; ROW_LEN]] {
 /// complete.
 #[must_use]
 pub fn arriving(bytes: &[u8], row: usize) -> Option<(SectionKey, Range<usize>)> {
-    let Row { key, offset, len, .. } = Row::read(rows(bytes).get(row)?);
+    let SectionRow { key, offset, len, .. } = SectionRow::read(rows(bytes).get(row)?);
     Some((key, offset..offset.saturating_add(len)))
 }
 
@@ -247,7 +247,7 @@ fn check(bytes: &[u8]) -> Result<(), ImageFault> {
         return fault(ImageRule::Count, 0);
     }
     let (mut end, mut before) = (HEAD_LEN + ROW_LEN * count, None);
-    for (index, row) in rows(bytes).iter().map(Row::read).enumerate() {
+    for (index, row) in rows(bytes).iter().map(SectionRow::read).enumerate() {
         if row.reserved != [0; 2] {
             return fault(ImageRule::Head, index);
         }

@@ -6,8 +6,8 @@ mod inbox;
 mod requester;
 mod table;
 
-pub use dedup::{Dedup, Room, Seen};
-pub use inbox::{Inbox, Turn};
+pub use dedup::{AnswerBudget, Dedup, RequestState};
+pub use inbox::{BatchAction, Inbox};
 pub use requester::{Expired, Requester, retries_in};
 
 use alloc::vec::Vec;
@@ -35,7 +35,7 @@ pub struct Peer {
 /// The endpoints that a role knows at its start: its own, and that of the control plane, which alone may
 /// change the role's tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Home {
+pub struct RoleEndpoints {
     /// The role's own UD endpoint, handed out by the control plane at the join.
     pub endpoint: Endpoint,
     /// Endpoint of the control plane, for responses to its updates.

@@ -1,7 +1,9 @@
 //! Datagram requests: every rule of docs/protocol/05-datagram-requests.md.
 
 use farmem_machine::{Action, Duration, Halt, Instant, Outbox, Port, Rng};
-use farmem_transport::ud::{Dedup, Endpoint, Inbox, Peer, Requester, Room, Seen, Turn, retries_in, send};
+use farmem_transport::ud::{
+    AnswerBudget, BatchAction, Dedup, Endpoint, Inbox, Peer, RequestState, Requester, retries_in, send,
+};
 use farmem_wire::message::Updates;
 use farmem_wire::{
     Body, Domain, Extension, Header, HostId, Message, Opcode, Packet, Psn, Qkey, Qpn, RequestId, Status,
@@ -212,15 +214,15 @@ fn the_requester_equals_its_model() {
 /// again. A request never seen is new, also if later ones overtook it. PROTOCOL 5.5.
 #[test]
 fn a_repeated_write_gets_its_answer_again() {
-    let mut dedup = Dedup::new(4, 3, Room::UNBOUNDED);
-    assert_eq!(dedup.look(id(5)), Seen::New);
+    let mut dedup = Dedup::new(4, 3, AnswerBudget::UNBOUNDED);
+    assert_eq!(dedup.lookup(id(5)), RequestState::New);
     dedup.remember(id(5), 0, b"five");
     dedup.remember(id(7), 0, b"seven");
-    assert_eq!(dedup.look(id(5)), Seen::Answered(b"five"));
-    assert_eq!(dedup.look(id(6)), Seen::New, "overtaken, not lost");
+    assert_eq!(dedup.lookup(id(5)), RequestState::Answered(b"five"));
+    assert_eq!(dedup.lookup(id(6)), RequestState::New, "overtaken, not lost");
     dedup.remember(id(6), 0, b"six");
-    assert_eq!(dedup.look(id(6)), Seen::Answered(b"six"));
-    assert_eq!(dedup.look(id(7)), Seen::Answered(b"seven"));
+    assert_eq!(dedup.lookup(id(6)), RequestState::Answered(b"six"));
+    assert_eq!(dedup.lookup(id(7)), RequestState::Answered(b"seven"));
     let executed_twice = std::panic::catch_unwind(move || dedup.remember(id(6), 0, b"again"));
     assert!(executed_twice.is_err(), "a broken invariant of ours");
 }
@@ -229,17 +231,17 @@ fn a_repeated_write_gets_its_answer_again() {
 /// write that never arrived before: the server cannot tell. PROTOCOL 5.6.
 #[test]
 fn what_is_forgotten_is_not_executed() {
-    let mut dedup = Dedup::new(4, 3, Room::UNBOUNDED);
+    let mut dedup = Dedup::new(4, 3, AnswerBudget::UNBOUNDED);
     for counter in [10, 20, 30, 40] {
         dedup.remember(id(counter), 0, b"a");
     }
-    assert_eq!(dedup.look(id(10)), Seen::Forgotten);
-    assert_eq!(dedup.look(id(9)), Seen::Forgotten);
-    assert_eq!(dedup.look(id(11)), Seen::New);
+    assert_eq!(dedup.lookup(id(10)), RequestState::Forgotten);
+    assert_eq!(dedup.lookup(id(9)), RequestState::Forgotten);
+    assert_eq!(dedup.lookup(id(11)), RequestState::New);
     // A late request below all stored ones is executed, answered, and forgotten at once.
     dedup.remember(id(15), 0, b"b");
-    assert_eq!(dedup.look(id(15)), Seen::Forgotten);
-    assert_eq!([20, 30, 40].map(|c| dedup.look(id(c))), [Seen::Answered(b"a"); 3]);
+    assert_eq!(dedup.lookup(id(15)), RequestState::Forgotten);
+    assert_eq!([20, 30, 40].map(|c| dedup.lookup(id(c))), [RequestState::Answered(b"a"); 3]);
 }
 
 /// A host restarts and counts from the beginning. Its new requests are new. Packets of its earlier lives are
@@ -247,15 +249,15 @@ fn what_is_forgotten_is_not_executed() {
 #[test]
 fn a_restarted_host_starts_afresh() {
     let request = |generation, counter| RequestId::new(HostId(3), generation, counter);
-    let mut dedup = Dedup::new(4, 3, Room::UNBOUNDED);
+    let mut dedup = Dedup::new(4, 3, AnswerBudget::UNBOUNDED);
     for (before, after) in [(1, 2), (1, 0x8001), (1, 0xffff)] {
         dedup.remember(request(before, 1000), 0, b"old");
-        assert_eq!(dedup.look(request(after, 1)), Seen::New, "{before} {after}");
+        assert_eq!(dedup.lookup(request(after, 1)), RequestState::New, "{before} {after}");
         dedup.remember(request(after, 1), 0, b"new");
-        assert_eq!(dedup.look(request(after, 1)), Seen::Answered(b"new"));
-        assert_eq!(dedup.look(request(before, 1000)), Seen::Forgotten);
-        assert_eq!(dedup.look(request(before, 1001)), Seen::Forgotten);
-        dedup = Dedup::new(4, 3, Room::UNBOUNDED);
+        assert_eq!(dedup.lookup(request(after, 1)), RequestState::Answered(b"new"));
+        assert_eq!(dedup.lookup(request(before, 1000)), RequestState::Forgotten);
+        assert_eq!(dedup.lookup(request(before, 1001)), RequestState::Forgotten);
+        dedup = Dedup::new(4, 3, AnswerBudget::UNBOUNDED);
     }
 }
 
@@ -264,18 +266,18 @@ fn a_restarted_host_starts_afresh() {
 #[test]
 fn the_answers_of_a_host_that_left_are_not_kept() {
     let request = |generation, counter| RequestId::new(HostId(3), generation, counter);
-    let mut dedup = Dedup::new(4, 3, Room::UNBOUNDED);
+    let mut dedup = Dedup::new(4, 3, AnswerBudget::UNBOUNDED);
     dedup.remember(request(1, 5), 40, b"five");
     dedup.begin(request(1, 6), 9, 40);
-    dedup.gone(HostId(3));
-    dedup.gone(HostId(4));
+    dedup.host_left(HostId(3));
+    dedup.host_left(HostId(4));
     dedup.finish(request(1, 6), 9, b"late");
-    assert_eq!([5, 6, 7].map(|counter| dedup.look(request(1, counter))), [Seen::Forgotten; 3]);
+    assert_eq!([5, 6, 7].map(|counter| dedup.lookup(request(1, counter))), [RequestState::Forgotten; 3]);
     assert_eq!(dedup.begun_in(0, u64::MAX).count(), 0);
     assert_eq!(dedup.forgotten().collect::<Vec<_>>(), [request(1, u32::MAX)]);
-    assert_eq!(dedup.look(request(2, 1)), Seen::New);
+    assert_eq!(dedup.lookup(request(2, 1)), RequestState::New);
     dedup.remember(request(2, 1), 0, b"new");
-    assert_eq!(dedup.look(request(2, 1)), Seen::Answered(b"new"));
+    assert_eq!(dedup.lookup(request(2, 1)), RequestState::Answered(b"new"));
 }
 
 /// Hosts request long answers to fill the server's memory. Within its room the server keeps all answers,
@@ -284,7 +286,7 @@ fn the_answers_of_a_host_that_left_are_not_kept() {
 #[test]
 fn answers_take_no_more_than_their_room() {
     const DEPTH: usize = 64;
-    let (long, room) = ([0x55; 4000], Room { all: 200_000, share: 20_000 });
+    let (long, room) = ([0x55; 4000], AnswerBudget { all: 200_000, share: 20_000 });
     let mut dedup = Dedup::new(64, DEPTH, room);
     let request = |host, counter| RequestId::new(HostId(host), 1, counter);
     let count = u32::try_from(DEPTH).unwrap();
@@ -292,26 +294,31 @@ fn answers_take_no_more_than_their_room() {
     for host in 2..50 {
         for n in 0..count {
             dedup.remember(request(host, n), 0, &long);
-            assert_eq!(dedup.look(request(host, n)), Seen::Answered(&long), "the latest");
+            assert_eq!(dedup.lookup(request(host, n)), RequestState::Answered(&long), "the latest");
         }
-        let kept = (0..count).filter(|&n| dedup.look(request(host, n)) == Seen::Answered(&long)).count();
-        let forgotten = (0..count).filter(|&n| dedup.look(request(host, n)) == Seen::Forgotten).count();
+        let kept =
+            (0..count).filter(|&n| dedup.lookup(request(host, n)) == RequestState::Answered(&long)).count();
+        let forgotten =
+            (0..count).filter(|&n| dedup.lookup(request(host, n)) == RequestState::Forgotten).count();
         assert_eq!(kept + forgotten, DEPTH, "host {host}: none is new");
         assert!(kept * long.len() >= room.share - long.len(), "host {host} has its share: {kept}");
         assert!(dedup.taken() <= room.all + usize::from(host) * room.share, "{} bytes", dedup.taken());
     }
     assert!(dedup.taken() > room.all, "it was full");
-    assert!((0..count).all(|n| dedup.look(request(1, n)) == Seen::Answered(&[7; 60])));
+    assert!((0..count).all(|n| dedup.lookup(request(1, n)) == RequestState::Answered(&[7; 60])));
     // Answered from the last to the first: the earlier ones are dropped, so finishing them has no effect.
     (0..count).for_each(|n| dedup.begin(request(50, n), 0, 0));
     (0..count).rev().for_each(|n| dedup.finish(request(50, n), 0, &long));
-    let kept = (0..count).filter(|&n| dedup.look(request(50, n)) == Seen::Answered(&long)).count();
+    let kept = (0..count).filter(|&n| dedup.lookup(request(50, n)) == RequestState::Answered(&long)).count();
     assert_eq!(kept, room.share / long.len() + 1, "its share, and the one that went over it");
 
-    (2..50).for_each(|host| dedup.gone(HostId(host)));
+    (2..50).for_each(|host| dedup.host_left(HostId(host)));
     (0..count).for_each(|n| dedup.remember(RequestId::new(HostId(2), 2, n), 0, &[1; 500]));
-    assert!((0..count).all(|n| dedup.look(RequestId::new(HostId(2), 2, n)) == Seen::Answered(&[1; 500])));
-    (1..64).for_each(|host| dedup.gone(HostId(host)));
+    assert!(
+        (0..count)
+            .all(|n| dedup.lookup(RequestId::new(HostId(2), 2, n)) == RequestState::Answered(&[1; 500]))
+    );
+    (1..64).for_each(|host| dedup.host_left(HostId(host)));
     assert_eq!(dedup.taken(), 0);
 }
 
@@ -320,14 +327,14 @@ fn answers_take_no_more_than_their_room() {
 #[test]
 fn the_host_silent_longest_is_forgotten() {
     let of = |host, counter| RequestId::new(HostId(host), 1, counter);
-    let mut dedup = Dedup::new(2, 3, Room::UNBOUNDED);
+    let mut dedup = Dedup::new(2, 3, AnswerBudget::UNBOUNDED);
     dedup.remember(of(1, 1), 0, b"1");
     dedup.remember(of(2, 1), 0, b"2");
     dedup.remember(of(1, 2), 0, b"1");
     dedup.remember(of(3, 1), 0, b"3");
-    assert_eq!(dedup.look(of(1, 1)), Seen::Answered(b"1"));
-    assert_eq!(dedup.look(of(3, 1)), Seen::Answered(b"3"));
-    assert_eq!(dedup.look(of(2, 1)), Seen::New);
+    assert_eq!(dedup.lookup(of(1, 1)), RequestState::Answered(b"1"));
+    assert_eq!(dedup.lookup(of(3, 1)), RequestState::Answered(b"3"));
+    assert_eq!(dedup.lookup(of(2, 1)), RequestState::New);
 }
 
 /// A request visits a server, leaves it, and returns with fewer hops left. Copies arrive at any moment: none
@@ -335,20 +342,20 @@ fn the_host_silent_longest_is_forgotten() {
 /// answered. PROTOCOL 5.5, 7.36.
 #[test]
 fn visits_of_a_request_are_remembered_by_the_last() {
-    let mut dedup = Dedup::new(4, 3, Room::UNBOUNDED);
+    let mut dedup = Dedup::new(4, 3, AnswerBudget::UNBOUNDED);
     dedup.begin(id(5), 9, 0);
-    assert_eq!([9, 10].map(|hops| dedup.look_visit(id(5), hops)), [Seen::UnderWay; 2]);
-    assert_eq!(dedup.look_visit(id(5), 8), Seen::New);
+    assert_eq!([9, 10].map(|hops| dedup.lookup_visit(id(5), hops)), [RequestState::UnderWay; 2]);
+    assert_eq!(dedup.lookup_visit(id(5), 8), RequestState::New);
     dedup.finish(id(5), 9, b"went on");
-    assert_eq!([9, 10].map(|hops| dedup.look_visit(id(5), hops)), [Seen::Answered(b"went on"); 2]);
+    assert_eq!([9, 10].map(|hops| dedup.lookup_visit(id(5), hops)), [RequestState::Answered(b"went on"); 2]);
     dedup.begin(id(5), 7, 0);
-    assert_eq!([7, 8, 9].map(|hops| dedup.look_visit(id(5), hops)), [Seen::UnderWay; 3]);
+    assert_eq!([7, 8, 9].map(|hops| dedup.lookup_visit(id(5), hops)), [RequestState::UnderWay; 3]);
     dedup.finish(id(5), 9, b"late");
-    assert_eq!(dedup.look_visit(id(5), 7), Seen::UnderWay, "that was another visit");
+    assert_eq!(dedup.lookup_visit(id(5), 7), RequestState::UnderWay, "that was another visit");
     dedup.finish(id(5), 7, b"ended");
     dedup.finish(id(5), 7, b"again");
-    assert_eq!([7, 9].map(|hops| dedup.look_visit(id(5), hops)), [Seen::Answered(b"ended"); 2]);
-    assert_eq!(dedup.look_visit(id(5), 6), Seen::New);
+    assert_eq!([7, 9].map(|hops| dedup.lookup_visit(id(5), hops)), [RequestState::Answered(b"ended"); 2]);
+    assert_eq!(dedup.lookup_visit(id(5), 6), RequestState::New);
     let executed_twice = std::panic::catch_unwind(move || dedup.begin(id(5), 7, 0));
     assert!(executed_twice.is_err(), "a broken invariant of ours");
 }
@@ -357,17 +364,17 @@ fn visits_of_a_request_are_remembered_by_the_last() {
 /// executed again. A visit that finishes after it was forgotten has no effect. PROTOCOL 5.6.
 #[test]
 fn a_visit_may_be_forgotten_while_it_is_under_way() {
-    let mut dedup = Dedup::new(4, 3, Room::UNBOUNDED);
+    let mut dedup = Dedup::new(4, 3, AnswerBudget::UNBOUNDED);
     for counter in [10, 20, 30, 40] {
         dedup.begin(id(counter), 9, 0);
     }
-    assert_eq!(dedup.look_visit(id(10), 9), Seen::Forgotten);
-    assert_eq!(dedup.look_visit(id(10), 3), Seen::Forgotten, "so is a later visit");
+    assert_eq!(dedup.lookup_visit(id(10), 9), RequestState::Forgotten);
+    assert_eq!(dedup.lookup_visit(id(10), 3), RequestState::Forgotten, "so is a later visit");
     dedup.finish(id(10), 9, b"x");
-    assert_eq!(dedup.look_visit(id(10), 9), Seen::Forgotten);
+    assert_eq!(dedup.lookup_visit(id(10), 9), RequestState::Forgotten);
     dedup.finish(RequestId::new(HostId(77), 1, 1), 9, b"of nobody");
     dedup.finish(id(20), 9, b"twenty");
-    assert_eq!(dedup.look_visit(id(20), 9), Seen::Answered(b"twenty"));
+    assert_eq!(dedup.lookup_visit(id(20), 9), RequestState::Answered(b"twenty"));
 }
 
 /// Random writes of a few hosts, repeated and out of order, against a model that stores everything: nothing
@@ -378,26 +385,26 @@ fn dedup_executes_nothing_twice() {
     let mut counts = [0; 3];
     for seed in 0..300 {
         let mut rng = Rng::from_number(seed);
-        let mut dedup = Dedup::new(3, DEPTH, Room::UNBOUNDED);
+        let mut dedup = Dedup::new(3, DEPTH, AnswerBudget::UNBOUNDED);
         let mut model: BTreeMap<RequestId, Vec<u8>> = BTreeMap::new();
         for step in 0..400_u32 {
             let host = HostId(1 + u16::from(rng.chance(1, 2)));
             let request = RequestId::new(host, 1, (step / 4 + rng.below(12)).saturating_sub(rng.below(12)));
             let executed = model.get(&request);
-            match dedup.look(request) {
-                Seen::New => {
+            match dedup.lookup(request) {
+                RequestState::New => {
                     assert_eq!(executed, None, "seed {seed}: {request:?} twice");
                     let answer = rng.next_u64().to_le_bytes()[..rng.below(8) as usize].to_vec();
                     dedup.remember(request, 0, &answer);
                     model.insert(request, answer);
                     counts[0] += 1;
                 }
-                Seen::Answered(answer) => {
+                RequestState::Answered(answer) => {
                     assert_eq!(executed.map(Vec::as_slice), Some(answer));
                     counts[1] += 1;
                 }
-                Seen::UnderWay => unreachable!("each is finished at once"),
-                Seen::Forgotten => {
+                RequestState::UnderWay => unreachable!("each is finished at once"),
+                RequestState::Forgotten => {
                     let later = model.keys().filter(|id| id.host() == host && **id > request).count();
                     assert!(
                         later >= DEPTH,
@@ -416,15 +423,15 @@ fn dedup_executes_nothing_twice() {
 #[test]
 fn batches_are_applied_in_order() {
     let mut inbox = Inbox::default();
-    assert_eq!([0, 2, u64::MAX].map(|seq| inbox.turn(&batch(seq, &GONE))), [Turn::Ignore; 3]);
-    assert_eq!(inbox.turn(&batch(1, &GONE)), Turn::Apply);
-    assert_eq!(inbox.turn(&batch(1, &GONE)), Turn::Apply, "asking changes nothing");
+    assert_eq!([0, 2, u64::MAX].map(|seq| inbox.decide(&batch(seq, &GONE))), [BatchAction::Ignore; 3]);
+    assert_eq!(inbox.decide(&batch(1, &GONE)), BatchAction::Apply);
+    assert_eq!(inbox.decide(&batch(1, &GONE)), BatchAction::Apply, "asking changes nothing");
     inbox.applied(&batch(1, &GONE), Status::Ok, 0);
-    assert_eq!(inbox.turn(&batch(1, &GONE)), Turn::Again(Status::Ok, 0));
-    assert_eq!(inbox.turn(&batch(3, &GONE)), Turn::Ignore);
-    assert_eq!(inbox.turn(&batch(2, &OTHER)), Turn::Apply);
+    assert_eq!(inbox.decide(&batch(1, &GONE)), BatchAction::Again(Status::Ok, 0));
+    assert_eq!(inbox.decide(&batch(3, &GONE)), BatchAction::Ignore);
+    assert_eq!(inbox.decide(&batch(2, &OTHER)), BatchAction::Apply);
     inbox.applied(&batch(2, &OTHER), Status::Ok, 0);
-    assert_eq!(inbox.turn(&batch(1, &GONE)), Turn::Ignore);
+    assert_eq!(inbox.decide(&batch(1, &GONE)), BatchAction::Ignore);
     assert_eq!(inbox.halted(), None);
     let out_of_order = std::panic::catch_unwind(move || inbox.applied(&batch(4, &GONE), Status::Ok, 0));
     assert!(out_of_order.is_err(), "a broken invariant of ours");
@@ -447,9 +454,9 @@ fn a_batch_that_repeats_a_number_with_other_bytes_ends_the_order() {
     let mut inbox = Inbox::default();
     inbox.applied(&batch(1, &GONE), Status::Ok, 0);
     inbox.applied(&batch(2, &OTHER), Status::TableFull, 0);
-    assert_eq!(inbox.turn(&batch(2, &GONE)), Turn::Halt, "also when it was refused");
+    assert_eq!(inbox.decide(&batch(2, &GONE)), BatchAction::Halt, "also when it was refused");
     assert_eq!(inbox.halted(), Some(Halt::BatchChanged { seq: 2 }));
-    assert_eq!([1, 2, 3].map(|seq| inbox.turn(&batch(seq, &OTHER))), [Turn::Halt; 3]);
+    assert_eq!([1, 2, 3].map(|seq| inbox.decide(&batch(seq, &OTHER))), [BatchAction::Halt; 3]);
     let text = Halt::BatchChanged { seq: 2 }.to_string();
     assert!(
         text.contains("batch 2") && text.contains("another sender has the control plane's keys"),
@@ -463,9 +470,9 @@ fn a_batch_that_repeats_a_number_with_other_bytes_ends_the_order() {
 fn a_refused_batch_is_answered_alike_again() {
     let mut inbox = Inbox::default();
     inbox.applied(&batch(1, &GONE), Status::TableFull, 2);
-    assert_eq!(inbox.turn(&batch(1, &GONE)), Turn::Again(Status::TableFull, 2));
-    assert_eq!(inbox.turn(&batch(1, &GONE)), Turn::Again(Status::TableFull, 2));
-    assert_eq!(inbox.turn(&batch(2, &GONE)), Turn::Apply);
+    assert_eq!(inbox.decide(&batch(1, &GONE)), BatchAction::Again(Status::TableFull, 2));
+    assert_eq!(inbox.decide(&batch(1, &GONE)), BatchAction::Again(Status::TableFull, 2));
+    assert_eq!(inbox.decide(&batch(2, &GONE)), BatchAction::Apply);
 }
 
 /// Memory moves to another server with its records of executed requests. A copy that arrives at the new
@@ -473,7 +480,8 @@ fn a_refused_batch_is_answered_alike_again() {
 /// not executed at the new one. Better local records stay. PROTOCOL 7.41.
 #[test]
 fn what_was_executed_elsewhere_is_learned() {
-    let (mut old, mut new) = (Dedup::new(4, 3, Room::UNBOUNDED), Dedup::new(4, 3, Room::UNBOUNDED));
+    let (mut old, mut new) =
+        (Dedup::new(4, 3, AnswerBudget::UNBOUNDED), Dedup::new(4, 3, AnswerBudget::UNBOUNDED));
     for (counter, place) in [(10, 0x1000), (20, 0x1000), (30, 0x5000), (40, 0x1fff)] {
         old.remember(id(counter), place, b"old");
     }
@@ -485,13 +493,13 @@ fn what_was_executed_elsewhere_is_learned() {
     assert_eq!(moved, [(id(40), 0), (id(50), 3)], "of three that are remembered, those that began there");
     old.finish(id(50), 3, b"ended");
     for (request, hops) in moved {
-        let Seen::Answered(answer) = old.look_visit(request, hops) else {
+        let RequestState::Answered(answer) = old.lookup_visit(request, hops) else {
             panic!("{request:?} is remembered")
         };
-        new.learn(request, hops, 0x1000, answer);
+        new.import(request, hops, 0x1000, answer);
     }
-    assert_eq!(new.look(id(40)), Seen::Answered(b"mine"));
-    assert_eq!([3, 9].map(|hops| new.look_visit(id(50), hops)), [Seen::Answered(b"ended"); 2]);
+    assert_eq!(new.lookup(id(40)), RequestState::Answered(b"mine"));
+    assert_eq!([3, 9].map(|hops| new.lookup_visit(id(50), hops)), [RequestState::Answered(b"ended"); 2]);
     let moves_on: Vec<_> = new.begun_in(0x1000, 0x1000).collect();
     assert_eq!(moves_on, [(id(40), 0), (id(50), 3)], "they may move on");
     let mut earlier = new.begun_in(0x8000, 0x8000);
@@ -502,21 +510,21 @@ fn what_was_executed_elsewhere_is_learned() {
     drop(earlier);
     let forgotten: Vec<_> = old.forgotten().collect();
     assert_eq!(forgotten, [id(20)]);
-    assert_eq!(new.look(id(15)), Seen::New);
-    new.learn_forgotten(forgotten[0]);
-    assert_eq!([10, 15, 20].map(|counter| new.look(id(counter))), [Seen::Forgotten; 3]);
-    assert_eq!(new.look(id(21)), Seen::New);
+    assert_eq!(new.lookup(id(15)), RequestState::New);
+    new.import_forgotten(forgotten[0]);
+    assert_eq!([10, 15, 20].map(|counter| new.lookup(id(counter))), [RequestState::Forgotten; 3]);
+    assert_eq!(new.lookup(id(21)), RequestState::New);
     let of = |host, generation, counter| RequestId::new(HostId(host), generation, counter);
-    new.learn_forgotten(of(9, 5, 7));
+    new.import_forgotten(of(9, 5, 7));
     assert_eq!(
-        [of(9, 5, 7), of(9, 4, 900), of(9, 5, 8)].map(|id| new.look(id)),
-        [Seen::Forgotten, Seen::Forgotten, Seen::New]
+        [of(9, 5, 7), of(9, 4, 900), of(9, 5, 8)].map(|id| new.lookup(id)),
+        [RequestState::Forgotten, RequestState::Forgotten, RequestState::New]
     );
-    new.learn_forgotten(of(9, 4, 9));
-    assert_eq!(new.look(of(9, 5, 8)), Seen::New, "an earlier life says nothing of this one");
-    new.learn_forgotten(of(9, 6, 2));
+    new.import_forgotten(of(9, 4, 9));
+    assert_eq!(new.lookup(of(9, 5, 8)), RequestState::New, "an earlier life says nothing of this one");
+    new.import_forgotten(of(9, 6, 2));
     assert_eq!(
-        [of(9, 5, 8), of(9, 6, 2), of(9, 6, 3)].map(|id| new.look(id)),
-        [Seen::Forgotten, Seen::Forgotten, Seen::New]
+        [of(9, 5, 8), of(9, 6, 2), of(9, 6, 3)].map(|id| new.lookup(id)),
+        [RequestState::Forgotten, RequestState::Forgotten, RequestState::New]
     );
 }

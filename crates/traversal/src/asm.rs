@@ -39,12 +39,12 @@ impl core::error::Error for AssembleError {}
 
 /// A location in the text.
 #[derive(Clone, Copy)]
-struct Spot {
+struct Location {
     line: usize,
     column: usize,
 }
 
-impl Spot {
+impl Location {
     fn error(self, reason: impl Into<String>) -> AssembleError {
         AssembleError { line: self.line, column: self.column, reason: reason.into() }
     }
@@ -52,11 +52,11 @@ impl Spot {
 
 pub(crate) fn assemble(text: &str) -> Result<Program, AssembleError> {
     let mut assembler = Assembler::default();
-    let mut end = Spot { line: 1, column: 1 };
+    let mut end = Location { line: 1, column: 1 };
     for (number, line) in text.lines().enumerate() {
         let mut cursor = Cursor::read(number + 1, line)?;
         assembler.line(&mut cursor)?;
-        end = cursor.spot();
+        end = cursor.location();
     }
     assembler.finish(end)
 }
@@ -69,7 +69,7 @@ struct Assembler<'t> {
     scratch_len: Option<usize>,
     stores: bool,
     slots: usize,
-    items: Vec<Item<'t>>,
+    items: Vec<SourceInsn<'t>>,
 }
 
 struct Label {
@@ -78,87 +78,92 @@ struct Label {
 }
 
 /// An instruction of the text; a jump's target is still a name.
-struct Item<'t> {
+struct SourceInsn<'t> {
     insn: Insn,
-    spot: Spot,
+    location: Location,
     label: Option<LabelUse<'t>>,
 }
 
 /// The label of a jump, at its use.
-type LabelUse<'t> = (&'t str, Spot);
+type LabelUse<'t> = (&'t str, Location);
 
 impl<'t> Assembler<'t> {
     fn line(&mut self, cursor: &mut Cursor<'t>) -> Result<(), AssembleError> {
-        while let Some((name, spot)) = cursor.label() {
-            self.define_label(name, spot)?;
+        while let Some((name, location)) = cursor.label() {
+            self.define_label(name, location)?;
         }
-        let spot = cursor.spot();
+        let location = cursor.location();
         match cursor.next() {
             Token::End => return Ok(()),
-            Token::Directive(name) => self.directive(name, spot, cursor)?,
+            Token::Directive(name) => self.directive(name, location, cursor)?,
             Token::Name(mnemonic) => {
-                let (insn, label) = self.instruction(mnemonic, spot, cursor)?;
+                let (insn, label) = self.instruction(mnemonic, location, cursor)?;
                 self.slots += insn.slots();
                 if self.slots > SLOTS_MAX {
-                    return Err(spot.error(format!("a program has at most {SLOTS_MAX} slots")));
+                    return Err(location.error(format!("a program has at most {SLOTS_MAX} slots")));
                 }
-                self.items.push(Item { insn, spot, label });
+                self.items.push(SourceInsn { insn, location, label });
             }
-            other => return Err(spot.error(format!("expected an instruction or a directive, found {other}"))),
+            other => {
+                return Err(location.error(format!("expected an instruction or a directive, found {other}")));
+            }
         }
         cursor.expect_end()
     }
 
-    fn define_label(&mut self, name: &'t str, spot: Spot) -> Result<(), AssembleError> {
+    fn define_label(&mut self, name: &'t str, location: Location) -> Result<(), AssembleError> {
         match self.labels.entry(name) {
             Entry::Vacant(entry) => {
-                entry.insert(Label { line: spot.line, number: self.items.len() });
+                entry.insert(Label { line: location.line, number: self.items.len() });
                 Ok(())
             }
             Entry::Occupied(entry) => {
-                Err(spot.error(format!("label `{name}` is already on line {}", entry.get().line)))
+                Err(location.error(format!("label `{name}` is already on line {}", entry.get().line)))
             }
         }
     }
 
-    fn directive(&mut self, name: &str, spot: Spot, cursor: &mut Cursor<'t>) -> Result<(), AssembleError> {
+    fn directive(
+        &mut self,
+        name: &str,
+        location: Location,
+        cursor: &mut Cursor<'t>,
+    ) -> Result<(), AssembleError> {
         match name {
             ".window" => {
                 let len = self.length(1, WINDOW_LEN_MAX, cursor)?;
-                declare(&mut self.window_len, len, name, spot)
+                declare(&mut self.window_len, len, name, location)
             }
             ".scratch" => {
                 let len = self.length(0, SCRATCH_LEN_MAX, cursor)?;
-                declare(&mut self.scratch_len, len, name, spot)
+                declare(&mut self.scratch_len, len, name, location)
             }
-            ".stores" if self.stores => Err(spot.error("`.stores` is already declared")),
+            ".stores" if self.stores => Err(location.error("`.stores` is already declared")),
             ".stores" => {
                 self.stores = true;
                 Ok(())
             }
             ".def" => self.define_name(cursor),
-            _ => {
-                Err(spot
-                    .error(format!("expected `.window`, `.scratch`, `.stores` or `.def`, found `{name}`")))
-            }
+            _ => Err(location
+                .error(format!("expected `.window`, `.scratch`, `.stores` or `.def`, found `{name}`"))),
         }
     }
 
     fn length(&self, least: usize, most: usize, cursor: &mut Cursor<'t>) -> Result<usize, AssembleError> {
-        let spot = cursor.spot();
+        let location = cursor.location();
         let value = self.expression(cursor)?;
         let len = usize::try_from(value).ok().filter(|len| (least..=most).contains(len));
-        len.ok_or_else(|| spot.error(format!("expected {least} to {most} bytes, found {value}")))
+        len.ok_or_else(|| location.error(format!("expected {least} to {most} bytes, found {value}")))
     }
 
     fn define_name(&mut self, cursor: &mut Cursor<'t>) -> Result<(), AssembleError> {
-        let spot = cursor.spot();
+        let location = cursor.location();
         let name = match cursor.next() {
             Token::Name(name) if register(name).is_none() && area(name).is_none() => name,
             Token::Name(name) => {
-                return Err(spot.error(format!("`{name}` is a register or an area, not a new name")));
+                return Err(location.error(format!("`{name}` is a register or an area, not a new name")));
             }
-            other => return Err(spot.error(format!("expected a name, found {other}"))),
+            other => return Err(location.error(format!("expected a name, found {other}"))),
         };
         let value = self.expression(cursor)?;
         match self.names.entry(name) {
@@ -166,14 +171,14 @@ impl<'t> Assembler<'t> {
                 entry.insert(value);
                 Ok(())
             }
-            Entry::Occupied(_) => Err(spot.error(format!("`{name}` is already defined"))),
+            Entry::Occupied(_) => Err(location.error(format!("`{name}` is already defined"))),
         }
     }
 
     fn instruction(
         &self,
         mnemonic: &str,
-        spot: Spot,
+        location: Location,
         cursor: &mut Cursor<'t>,
     ) -> Result<(Insn, Option<LabelUse<'t>>), AssembleError> {
         let insn = match mnemonic {
@@ -185,7 +190,7 @@ impl<'t> Assembler<'t> {
                 cursor.expect(',')?;
                 Insn::Imm64 { dst, imm: self.constant64(cursor)? }
             }
-            _ => return self.computing(mnemonic, spot, cursor),
+            _ => return self.computing(mnemonic, location, cursor),
         };
         Ok((insn, None))
     }
@@ -195,7 +200,7 @@ impl<'t> Assembler<'t> {
     fn computing(
         &self,
         mnemonic: &str,
-        spot: Spot,
+        location: Location,
         cursor: &mut Cursor<'t>,
     ) -> Result<(Insn, Option<LabelUse<'t>>), AssembleError> {
         let (stem, width) = match mnemonic.strip_suffix("32") {
@@ -230,23 +235,24 @@ impl<'t> Assembler<'t> {
             cursor.expect(',')?;
             return Ok((Insn::Store { size, to, src: self.operand(size != Size::B8, cursor)? }, None));
         }
-        Err(spot.error(format!("there is no instruction `{mnemonic}`")))
+        Err(location.error(format!("there is no instruction `{mnemonic}`")))
     }
 
     /// Parses the operands of a search: result, first element, number of elements, key.
     fn search(&self, op: SearchOp, size: Size, cursor: &mut Cursor<'t>) -> Result<Insn, AssembleError> {
         let dst = cursor.register()?;
         cursor.expect(',')?;
-        let spot = cursor.spot();
+        let location = cursor.location();
         let MemOperand { area: Area::Window, index: None, offset } = self.place(cursor)? else {
-            return Err(spot.error("an array that is searched lies at a constant place in the window"));
+            return Err(location.error("an array that is searched lies at a constant place in the window"));
         };
         cursor.expect(',')?;
-        let spot = cursor.spot();
+        let location = cursor.location();
         let value = self.expression(cursor)?;
         let count = u8::try_from(value).ok().filter(|n| (1..=SEARCH_COUNT_MAX).contains(&usize::from(*n)));
-        let count = count
-            .ok_or_else(|| spot.error(format!("expected 1 to {SEARCH_COUNT_MAX} elements, found {value}")))?;
+        let count = count.ok_or_else(|| {
+            location.error(format!("expected 1 to {SEARCH_COUNT_MAX} elements, found {value}"))
+        })?;
         cursor.expect(',')?;
         let key = cursor.register()?;
         Ok(Insn::Search { dst, search: Search { op, size, offset, count, key } })
@@ -258,45 +264,47 @@ impl<'t> Assembler<'t> {
         if let Some(reg) = cursor.try_register() {
             return Ok(Operand::Reg(reg));
         }
-        let spot = cursor.spot();
+        let location = cursor.location();
         let value = self.expression(cursor)?;
         let signed = i32::try_from(value).ok();
         let unsigned = u32::try_from(value).ok().filter(|_| unsigned_too).map(u32::cast_signed);
         signed.or(unsigned).map(Operand::Imm).ok_or_else(|| {
-            spot.error(format!("{value} does not fit an immediate of 32 bits; load it with `lddw` first"))
+            location.error(format!("{value} does not fit an immediate of 32 bits; load it with `lddw` first"))
         })
     }
 
     fn constant64(&self, cursor: &mut Cursor<'t>) -> Result<u64, AssembleError> {
-        let spot = cursor.spot();
+        let location = cursor.location();
         let value = self.expression(cursor)?;
         let signed = || i64::try_from(value).ok().map(i64::cast_unsigned);
         u64::try_from(value)
             .ok()
             .or_else(signed)
-            .ok_or_else(|| spot.error(format!("{value} does not fit 64 bits")))
+            .ok_or_else(|| location.error(format!("{value} does not fit 64 bits")))
     }
 
     fn place(&self, cursor: &mut Cursor<'t>) -> Result<MemOperand, AssembleError> {
-        let spot = cursor.spot();
+        let location = cursor.location();
         let area = match cursor.next() {
             Token::Name(name) => area(name),
             _ => None,
         };
         let area =
-            area.ok_or_else(|| spot.error("expected `window[...]`, `scratch[...]` or `spill[...]`"))?;
+            area.ok_or_else(|| location.error("expected `window[...]`, `scratch[...]` or `spill[...]`"))?;
         cursor.expect('[')?;
         let index = cursor.try_register();
-        let spot = cursor.spot();
+        let location = cursor.location();
         let value = match (index, cursor.peek()) {
             (Some(_), Token::Mark(']')) => 0,
             (Some(_), Token::Mark('+' | '-')) => self.sum(0, cursor)?,
-            (Some(_), other) => return Err(spot.error(format!("expected `+`, `-` or `]`, found {other}"))),
+            (Some(_), other) => {
+                return Err(location.error(format!("expected `+`, `-` or `]`, found {other}")));
+            }
             (None, _) => self.expression(cursor)?,
         };
         cursor.expect(']')?;
         let offset = i16::try_from(value)
-            .map_err(|_| spot.error(format!("an offset of {value} does not fit 16 bits")))?;
+            .map_err(|_| location.error(format!("an offset of {value} does not fit 16 bits")))?;
         Ok(MemOperand { area, index, offset })
     }
 
@@ -309,50 +317,52 @@ impl<'t> Assembler<'t> {
     fn sum(&self, first: i128, cursor: &mut Cursor<'t>) -> Result<i128, AssembleError> {
         let mut value = first;
         loop {
-            let spot = cursor.spot();
+            let location = cursor.location();
             let combine = match cursor.peek() {
                 Token::Mark('+') => i128::checked_add,
                 Token::Mark('-') => i128::checked_sub,
                 _ => return Ok(value),
             };
             cursor.next();
-            value =
-                combine(value, self.product(cursor)?).ok_or_else(|| spot.error("the number is too large"))?;
+            value = combine(value, self.product(cursor)?)
+                .ok_or_else(|| location.error("the number is too large"))?;
         }
     }
 
     fn product(&self, cursor: &mut Cursor<'t>) -> Result<i128, AssembleError> {
         let mut value = self.atom(cursor)?;
         while cursor.peek() == Token::Mark('*') {
-            let spot = cursor.spot();
+            let location = cursor.location();
             cursor.next();
-            value =
-                value.checked_mul(self.atom(cursor)?).ok_or_else(|| spot.error("the number is too large"))?;
+            value = value
+                .checked_mul(self.atom(cursor)?)
+                .ok_or_else(|| location.error("the number is too large"))?;
         }
         Ok(value)
     }
 
     fn atom(&self, cursor: &mut Cursor<'t>) -> Result<i128, AssembleError> {
-        let spot = cursor.spot();
+        let location = cursor.location();
         if cursor.peek() != Token::Mark('-') {
             return self.value(cursor);
         }
         cursor.next();
-        self.value(cursor)?.checked_neg().ok_or_else(|| spot.error("the number is too large"))
+        self.value(cursor)?.checked_neg().ok_or_else(|| location.error("the number is too large"))
     }
 
     fn value(&self, cursor: &mut Cursor<'t>) -> Result<i128, AssembleError> {
-        let spot = cursor.spot();
+        let location = cursor.location();
         match cursor.next() {
             Token::Number(value) => Ok(value),
             Token::Name(name) => self.names.get(name).copied().ok_or_else(|| {
-                spot.error(format!("`{name}` is not defined; `.def {name} VALUE` must stand above its use"))
+                location
+                    .error(format!("`{name}` is not defined; `.def {name} VALUE` must stand above its use"))
             }),
-            other => Err(spot.error(format!("expected a number or a name, found {other}"))),
+            other => Err(location.error(format!("expected a number or a name, found {other}"))),
         }
     }
 
-    fn finish(mut self, end: Spot) -> Result<Program, AssembleError> {
+    fn finish(mut self, end: Location) -> Result<Program, AssembleError> {
         for number in 0..self.items.len() {
             let target = self.resolve(number)?;
             match &mut self.items[number].insn {
@@ -371,16 +381,18 @@ impl<'t> Assembler<'t> {
 
     /// Returns the target of a jump as an instruction number; 0 if instruction `number` is no jump.
     fn resolve(&self, number: usize) -> Result<u16, AssembleError> {
-        let Some((name, spot)) = self.items[number].label else { return Ok(0) };
+        let Some((name, location)) = self.items[number].label else { return Ok(0) };
         let Some(label) = self.labels.get(name) else {
-            return Err(spot.error(format!("label `{name}` is not defined")));
+            return Err(location.error(format!("label `{name}` is not defined")));
         };
         if label.number <= number {
             let line = label.line;
-            return Err(spot.error(format!("jumps go forward only, and label `{name}` is on line {line}")));
+            return Err(
+                location.error(format!("jumps go forward only, and label `{name}` is on line {line}"))
+            );
         }
         if label.number >= self.items.len() {
-            return Err(spot.error(format!("label `{name}` has no instruction behind it")));
+            return Err(location.error(format!("label `{name}` has no instruction behind it")));
         }
         Ok(u16::try_from(label.number).expect("at most 512 instructions"))
     }
@@ -393,7 +405,7 @@ impl<'t> Assembler<'t> {
         };
         if let Some(item) = self.items.iter().find(|item| indexed(&item.insn)) {
             return Err(item
-                .spot
+                .location
                 .error("the reach of an indexed access is not known; declare it with `.window`"));
         }
         match verify::window_reach(insns) {
@@ -404,12 +416,12 @@ impl<'t> Assembler<'t> {
     }
 
     /// Converts a verifier error to one with a location in the text.
-    fn locate(&self, error: VerifyError, end: Spot) -> AssembleError {
+    fn locate(&self, error: VerifyError, end: Location) -> AssembleError {
         let VerifyError::At { slot, why } = error else { return end.error(error.to_string()) };
         let mut at = 0;
         for item in &self.items {
             if at == slot {
-                return item.spot.error(why.to_string());
+                return item.location.error(why.to_string());
             }
             at += item.insn.slots();
         }
@@ -417,10 +429,15 @@ impl<'t> Assembler<'t> {
     }
 }
 
-fn declare(slot: &mut Option<usize>, len: usize, name: &str, spot: Spot) -> Result<(), AssembleError> {
+fn declare(
+    slot: &mut Option<usize>,
+    len: usize,
+    name: &str,
+    location: Location,
+) -> Result<(), AssembleError> {
     match slot.replace(len) {
         None => Ok(()),
-        Some(_) => Err(spot.error(format!("`{name}` is already declared"))),
+        Some(_) => Err(location.error(format!("`{name}` is already declared"))),
     }
 }
 

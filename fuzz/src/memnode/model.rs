@@ -5,7 +5,7 @@ use super::walks::Walk;
 use super::{HOME, Outcome, PROGRAMS, only};
 use crate::frames::each;
 use farmem_machine::Port;
-use farmem_memnode::{Counted, DropReason, Note, region_read_len_max};
+use farmem_memnode::{DropReason, Note, WriteBackEffect, region_read_len_max};
 use farmem_transport::{PeerChange, ud};
 use farmem_traversal::Program;
 use farmem_wire::message::{PAGE_SHIFT, PageMessage, Update, Updates};
@@ -128,7 +128,7 @@ impl Model {
             if (packet.bth.dest_qp, deth.qkey) == (HOME.endpoint.qpn, HOME.endpoint.qkey));
         if ours && port == Port::SWITCH && PageMessage::is(packet.payload) {
             // A lent page may come back. Every other page message leaves the store unchanged.
-            if outcome.notes.contains(&Note::PageWritten(Counted::Yes)) {
+            if outcome.notes.contains(&Note::PageWritten(WriteBackEffect::Yes)) {
                 self.bytes = now.to_vec();
             }
             return false;

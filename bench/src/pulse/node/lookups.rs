@@ -195,7 +195,7 @@ impl<'a> Lookups<'a> {
     /// Creates a node over the store, with the switch, a host and permission to read everything.
     fn node(&self, store: MappedStore, how: How) -> Node {
         let control = ud::Peer { port: Port::CONTROL, endpoint: ENDPOINT };
-        let home = ud::Home { endpoint: ENDPOINT, control };
+        let home = ud::RoleEndpoints { endpoint: ENDPOINT, control };
         let budget = Budget { burst: how.burst, ..Budget::default() };
         let config = Config { home, pmtu: Pmtu::B4096, budget };
         let mut node = MemNode::compiling(config, store, (how.compiler)());

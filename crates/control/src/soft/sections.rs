@@ -15,7 +15,7 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
-use farmem_index::{LedTree, SECTION_KIND, SectionError, TREES_MAX, TreeTables, WAYS_KIND};
+use farmem_index::{ROUTES_KIND, RoutedTree, SECTION_KIND, SectionError, TREES_MAX, TreeTables};
 use farmem_transport::image::{Image, SECTIONS_MAX, SectionKey, image_len};
 use farmem_wire::message::SOFT_IMAGE_MAX;
 use farmem_wire::{Domain, ProgramHash, VirtAddr};
@@ -78,8 +78,8 @@ impl Control {
             let bytes = &section.bytes.0;
             let programs = match key.kind {
                 SECTION_KIND => tree_programs(key.id, bytes)?,
-                WAYS_KIND => {
-                    let message = format!("kind {WAYS_KIND:#06x} is the control plane's");
+                ROUTES_KIND => {
+                    let message = format!("kind {ROUTES_KIND:#06x} is the control plane's");
                     return Err(bad(
                         message,
                         "publish trees: what switches know of each other follows from who joined",
@@ -193,7 +193,7 @@ fn tree_programs(id: u64, bytes: &[u8]) -> Result<Vec<ProgramHash>, ApiError> {
 }
 
 /// The key of the routes, of which there is one section whatever is published.
-const WAYS: SectionKey = SectionKey { domain: Domain(0), kind: WAYS_KIND, id: 0 };
+const WAYS: SectionKey = SectionKey { domain: Domain(0), kind: ROUTES_KIND, id: 0 };
 
 impl super::Soft {
     /// Returns how long an image the switch has room for, as far as it is known.
@@ -208,10 +208,10 @@ impl super::Soft {
     }
 
     /// Returns the trees of which the switch has tables, each with its programs.
-    pub(crate) fn led_trees(&self) -> Vec<LedTree> {
+    pub(crate) fn led_trees(&self) -> Vec<RoutedTree> {
         let sections = self.stands.iter().flat_map(|(_, sections)| sections);
         let trees = sections.filter(|(key, _)| key.kind == SECTION_KIND);
-        let tree = |(key, section): (&SectionKey, &Section)| LedTree {
+        let tree = |(key, section): (&SectionKey, &Section)| RoutedTree {
             domain: key.domain,
             root: VirtAddr(key.id),
             programs: section.programs.clone(),

@@ -6,7 +6,7 @@ use farmem_control::api::{
     Base64, ErrorCode, JoinIndex, JoinSwitch, OpenSession, Overview, Response, SoftClear, SoftLoad,
     SoftLoaded, SoftSection, Tier,
 };
-use farmem_index::WAYS_KIND;
+use farmem_index::ROUTES_KIND;
 use farmem_machine::{Duration, Event, Port};
 use farmem_transport::image::{Image, SectionKey};
 use farmem_transport::ud::Endpoint;
@@ -190,7 +190,7 @@ fn a_full_image_has_no_room_for_ways() {
     assert_eq!(bench.stand().len(), 0, "what stands is as long as it may be");
 
     let cleared = bench.rack.ask(SoftClear { domain: bench.domain, sections: Vec::new(), switch: None });
-    let ways = SectionKey { domain: Domain(0), kind: WAYS_KIND, id: 0 };
+    let ways = SectionKey { domain: Domain(0), kind: ROUTES_KIND, id: 0 };
     let stood = bench.stand();
     assert!(bench.rack.answer(cleared).is_some_and(Result::is_ok));
     assert_eq!(stood.last().map(|image| image.keys().collect::<Vec<_>>()), Some(vec![ways]));

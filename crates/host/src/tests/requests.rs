@@ -149,7 +149,7 @@ fn no_write_falls_further_behind_than_nodes_remember() {
         bench.request();
     }
     // A node's memory of answers, as the transport keeps it.
-    let mut node = ud::Dedup::new(1, REGION_WRITES_MAX, ud::Room::UNBOUNDED);
+    let mut node = ud::Dedup::new(1, REGION_WRITES_MAX, ud::AnswerBudget::UNBOUNDED);
     for _ in 1..REGION_WRITES_MAX {
         bench.submit(region_write(BASE_1, b"next"));
         let request = bench.request();
@@ -159,9 +159,13 @@ fn no_write_falls_further_behind_than_nodes_remember() {
     }
     bench.submit(region_write(BASE_1, b"one too many"));
     assert_eq!(bench.refused(), Failure::QueueFull);
-    assert_eq!(node.look(lost.id()), ud::Seen::New, "it can still be executed");
+    assert_eq!(node.lookup(lost.id()), ud::RequestState::New, "it can still be executed");
     node.remember(lost.id(), 0, b"an answer");
-    assert_eq!(node.look(lost.id()), ud::Seen::Answered(b"an answer"), "and, coming again, be answered");
+    assert_eq!(
+        node.lookup(lost.id()),
+        ud::RequestState::Answered(b"an answer"),
+        "and, coming again, be answered"
+    );
 
     bench.hear(Port::node(1), &lost.answer(Status::Ok, &[]));
     assert_eq!(bench.ended().ticket, 1);

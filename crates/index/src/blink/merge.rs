@@ -108,14 +108,19 @@ impl Tree {
         let both =
             Node { first: left.1.first, entries, state: State::Taking, taken: left.0, ..right.clone() };
         if self.replace(nodes, &(at, right), both)? {
-            self.die(nodes, left, at)?;
+            self.mark_dead(nodes, left, at)?;
             self.finish(nodes, at)?;
         }
         Ok(())
     }
 
     /// Marks a closing node as dead, with a link to the node that took its entries.
-    fn die<N: Nodes>(&self, nodes: &mut N, (at, node): Found, heir: VirtAddr) -> Result<bool, N::Error> {
+    fn mark_dead<N: Nodes>(
+        &self,
+        nodes: &mut N,
+        (at, node): Found,
+        heir: VirtAddr,
+    ) -> Result<bool, N::Error> {
         let dead = Node { state: State::Dead, right: heir, entries: vec![], ..node.clone() };
         self.replace(nodes, &(at, node), dead)
     }
@@ -134,14 +139,14 @@ impl Tree {
             if taken.state == State::Closing {
                 // If the taking node is unchanged, the closing node is the one that it takes.
                 if nodes.read(at)?.head() == node.head() {
-                    self.die(nodes, (node.taken, taken), at)?;
+                    self.mark_dead(nodes, (node.taken, taken), at)?;
                 }
                 continue;
             }
             // The root has no parent and no left neighbour.
             let told = &mut fewer;
             if at != self.root
-                && !(self.tell(nodes, (at, &node), told)? && self.unlink(nodes, (at, &node))?)
+                && !(self.relink_parents(nodes, (at, &node), told)? && self.unlink(nodes, (at, &node))?)
             {
                 continue;
             }
@@ -207,7 +212,7 @@ impl Tree {
                     let (level, entries) = (child.level, child.entries.clone());
                     let lower = Node { level, entries, state: State::Taking, taken: at, ..root.clone() };
                     if self.replace(nodes, &(self.root, root), lower)? {
-                        self.die(nodes, (at, child), self.root)?;
+                        self.mark_dead(nodes, (at, child), self.root)?;
                     }
                 }
                 State::Young => self.carry_on(nodes, (at, child))?,

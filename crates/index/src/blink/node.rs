@@ -60,13 +60,13 @@ pub enum State {
 impl State {
     /// Returns true if the node has its keys: a descent may go on from there, or end.
     #[must_use]
-    pub const fn is_read(self) -> bool {
+    pub const fn is_readable(self) -> bool {
         matches!(self, Self::Live | Self::Young | Self::Taking | Self::Closing)
     }
 
     /// Returns true if a leaf's entries may be changed in place.
     #[must_use]
-    pub const fn is_written(self) -> bool {
+    pub const fn is_writable(self) -> bool {
         matches!(self, Self::Live | Self::Young)
     }
 }
@@ -200,7 +200,7 @@ pub struct Node {
 
 /// The next step of a descent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turn {
+pub enum NextStep {
     /// The key is in this leaf, or nowhere.
     Here,
     /// The descent continues at this node: a child, the right neighbour, or the node that has the keys of a
@@ -242,21 +242,21 @@ impl Node {
 
     /// Returns the next step of a descent to `key`. An inner node has at least one child.
     #[must_use]
-    pub fn turn(&self, key: u64) -> Turn {
+    pub fn next_step(&self, key: u64) -> NextStep {
         match self.state {
-            State::Dead => Turn::To(self.right),
-            State::New | State::Free => Turn::Left,
-            _ => self.turn_of_keys(key),
+            State::Dead => NextStep::To(self.right),
+            State::New | State::Free => NextStep::Left,
+            _ => self.next_step_by_keys(key),
         }
     }
 
-    /// Returns the next step, as [`Node::turn`], of a node that another node leads to.
-    pub(super) fn turn_of_keys(&self, key: u64) -> Turn {
+    /// Returns the next step, as [`Node::next_step`], of a node that another node leads to.
+    pub(super) fn next_step_by_keys(&self, key: u64) -> NextStep {
         match () {
-            () if key < self.first => Turn::Left,
-            () if key > self.last => Turn::To(self.right),
-            () if self.level == 0 => Turn::Here,
-            () => Turn::To(VirtAddr(self.entries[self.child_of(key)].1)),
+            () if key < self.first => NextStep::Left,
+            () if key > self.last => NextStep::To(self.right),
+            () if self.level == 0 => NextStep::Here,
+            () => NextStep::To(VirtAddr(self.entries[self.child_of(key)].1)),
         }
     }
 

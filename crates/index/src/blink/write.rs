@@ -104,7 +104,7 @@ impl Tree {
     fn writable_leaf<N: Nodes>(&self, nodes: &mut N, key: u64) -> Result<Found, N::Error> {
         for _ in 0..TRIES_MAX {
             match self.descend(nodes, self.root, 0, key)? {
-                Some(found) if !found.1.state.is_written() || found.1.entries.len() == self.entries => {
+                Some(found) if !found.1.state.is_writable() || found.1.entries.len() == self.entries => {
                     if found.1.state == State::Live {
                         return Ok(found);
                     }
@@ -122,7 +122,7 @@ impl Tree {
         match node.state {
             State::Live | State::Dead | State::Free => Ok(()),
             State::New => self.link(nodes, (at, node)),
-            State::Young => self.post(nodes, at),
+            State::Young => self.link_parent(nodes, at),
             State::Taking => self.finish(nodes, at),
             State::Closing => self.merge(nodes, (at, node)),
         }
@@ -194,17 +194,17 @@ impl Tree {
         let young = Node { state: State::Young, ..node.clone() };
         // A faster writer completes this as well.
         self.replace(nodes, &(at, node), young)?;
-        self.post(nodes, at)
+        self.link_parent(nodes, at)
     }
 
     /// Links a young node on the level above, and makes it live.
-    fn post<N: Nodes>(&self, nodes: &mut N, at: VirtAddr) -> Result<(), N::Error> {
+    fn link_parent<N: Nodes>(&self, nodes: &mut N, at: VirtAddr) -> Result<(), N::Error> {
         for _ in 0..LOOKS_MAX {
             let node = nodes.read(at)?;
             if node.state != State::Young || node.tag != self.tag {
                 return Ok(());
             }
-            if self.tell(nodes, (at, &node), &mut Vec::new())? {
+            if self.relink_parents(nodes, (at, &node), &mut Vec::new())? {
                 let live = Node { state: State::Live, ..node.clone() };
                 if self.replace(nodes, &(at, node), live)? {
                     return Ok(());
@@ -216,7 +216,7 @@ impl Tree {
 
     /// Changes all parents with keys of this node to lead to it; adds a key of each parent that loses entries
     /// to `fewer`. Returns false if the node has changed.
-    pub(super) fn tell<N: Nodes>(
+    pub(super) fn relink_parents<N: Nodes>(
         &self,
         nodes: &mut N,
         (at, node): (VirtAddr, &Node),
@@ -228,7 +228,7 @@ impl Tree {
                 return Ok(false);
             };
             let last = parent.last;
-            if let Some(entries) = ways_to(&parent, (at, node)) {
+            if let Some(entries) = entries_to(&parent, (at, node)) {
                 if entries.len() > self.entries {
                     self.split(nodes, (parent_at, parent))?;
                     continue;
@@ -271,7 +271,7 @@ impl Tree {
 }
 
 /// Returns the entries of a parent that leads to a node for all common keys; none if it does already.
-fn ways_to(parent: &Node, (at, node): (VirtAddr, &Node)) -> Option<Vec<(u64, u64)>> {
+fn entries_to(parent: &Node, (at, node): (VirtAddr, &Node)) -> Option<Vec<(u64, u64)>> {
     let (first, last) = (parent.first.max(node.first), parent.last.min(node.last));
     let start = parent.entries.partition_point(|&(key, _)| key < first);
     let end = parent.entries.partition_point(|&(key, _)| key <= last);

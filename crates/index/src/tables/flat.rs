@@ -61,12 +61,12 @@ const LAST: u32 = u32::MAX - 1;
 
 /// The slots on the path of a descent: one range, then at most one per set.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Taken {
+pub(super) struct DescentPath {
     slots: [u32; 1 + SETS_MAX],
     count: u8,
 }
 
-impl Taken {
+impl DescentPath {
     const fn push(&mut self, slot: u32) {
         self.slots[self.count as usize] = slot;
         self.count += 1;
@@ -95,13 +95,13 @@ pub(super) struct Walk {
     key: u64,
     slot: u32,
     link: u32,
-    pub(super) taken: Taken,
+    pub(super) taken: DescentPath,
 }
 
 impl Walk {
     /// A walk that is over before it begins.
     pub(super) const OVER: Self =
-        Self { key: 0, slot: 0, link: LAST, taken: Taken { slots: [0; 1 + SETS_MAX], count: 0 } };
+        Self { key: 0, slot: 0, link: LAST, taken: DescentPath { slots: [0; 1 + SETS_MAX], count: 0 } };
 
     const fn new(key: u64, slot: u32) -> Self {
         Self { key, slot, link: UNKNOWN, ..Self::OVER }
@@ -241,7 +241,7 @@ impl TreeTables {
     }
 
     /// Counts a descent.
-    pub(super) fn count(&mut self, taken: &Taken) {
+    pub(super) fn count(&mut self, taken: &DescentPath) {
         for &slot in taken.slots() {
             let there = &mut self.slots[slot as usize];
             there.counter = there.counter.wrapping_add(1);

@@ -10,7 +10,7 @@ use farmem_wire::VirtAddr;
 const NODE_LEN: u64 = 256;
 
 /// A node that will get a parent.
-struct Below {
+struct ChildEntry {
     /// The smallest key.
     first: u64,
     addr: VirtAddr,
@@ -47,7 +47,8 @@ impl TreeView {
                 .map(|below| above(below, height, &mut addresses, &mut nodes))
                 .collect();
         }
-        let root = level.pop().unwrap_or_else(|| Below { first: 0, addr: addresses.take(), accesses: 0 });
+        let root =
+            level.pop().unwrap_or_else(|| ChildEntry { first: 0, addr: addresses.take(), accesses: 0 });
         nodes.entry(root.addr).or_insert_with(|| TreeNode {
             level: 0,
             pivots: Vec::new(),
@@ -62,8 +63,8 @@ fn leaves(
     keys: impl IntoIterator<Item = (u64, u64)>,
     fill: usize,
     addresses: &mut Addresses,
-) -> Result<Vec<Below>, TreeError> {
-    let mut leaves: Vec<Below> = Vec::new();
+) -> Result<Vec<ChildEntry>, TreeError> {
+    let mut leaves: Vec<ChildEntry> = Vec::new();
     // Number of keys in the last leaf.
     let mut have = fill;
     let mut last = None;
@@ -78,7 +79,7 @@ fn leaves(
                 have += 1;
             }
             _ => {
-                leaves.push(Below { first: key, addr: addresses.take(), accesses });
+                leaves.push(ChildEntry { first: key, addr: addresses.take(), accesses });
                 have = 1;
             }
         }
@@ -88,15 +89,15 @@ fn leaves(
 
 /// Builds the level above `below`.
 fn above(
-    below: &[Below],
+    below: &[ChildEntry],
     level: u8,
     addresses: &mut Addresses,
     nodes: &mut BTreeMap<VirtAddr, TreeNode>,
-) -> Below {
+) -> ChildEntry {
     let (addr, first) = (addresses.take(), below[0].first);
     let accesses = below.iter().fold(0, |sum: u64, child| sum.saturating_add(child.accesses));
     let pivots = below[1..].iter().map(|child| child.first).collect();
     let children = below.iter().map(|child| child.addr).collect();
     nodes.insert(addr, TreeNode { level, pivots, children, accesses });
-    Below { first, addr, accesses }
+    ChildEntry { first, addr, accesses }
 }

@@ -289,7 +289,7 @@ pub(crate) fn sound(memory: &Memory, tree: Tree, crashes: bool) {
         let mut first = 0;
         loop {
             let node = &memory.nodes[&at.0];
-            assert!(node.state == State::Live || crashes && node.state.is_read(), "{memory:#?}");
+            assert!(node.state == State::Live || crashes && node.state.is_readable(), "{memory:#?}");
             assert_eq!((node.first, node.tag), (first, tree.tag), "{memory:#?}");
             assert!(used.insert(at.0), "{at:?} is two nodes: {memory:#?}");
             if node.level > 0 {
@@ -297,7 +297,10 @@ pub(crate) fn sound(memory: &Memory, tree: Tree, crashes: bool) {
                 for (key, child) in &node.entries {
                     let below = &memory.nodes[child];
                     assert_eq!(below.level, node.level - 1, "{memory:#?}");
-                    assert!(below.state == State::Live || crashes && below.state.is_read(), "{memory:#?}");
+                    assert!(
+                        below.state == State::Live || crashes && below.state.is_readable(),
+                        "{memory:#?}"
+                    );
                     assert!(crashes || below.first <= *key && *key <= below.last, "{key} leads to {below:?}");
                 }
             }

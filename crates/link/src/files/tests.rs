@@ -1,19 +1,21 @@
 //! A directory of files as a memory node uses it (PROTOCOL 20.1 to 20.5).
 
 use super::tree::Tree;
-use farmem_memnode::FileCame;
+use farmem_memnode::FileOutcome;
 use farmem_wire::message::{FileCause, FileFault};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
-fn opened(came: FileCame) -> (u64, u64) {
-    let FileCame::Opened { length, stamp } = came else { panic!("open, not {came:?}") };
+fn opened(outcome: FileOutcome) -> (u64, u64) {
+    let FileOutcome::Opened { length, stamp } = outcome else { panic!("open, not {outcome:?}") };
     (length, stamp)
 }
 
-fn cause(came: FileCame) -> (FileCause, u64) {
-    let FileCame::Failed(FileFault { cause, at, .. }) = came else { panic!("a failure, not {came:?}") };
+fn cause(outcome: FileOutcome) -> (FileCause, u64) {
+    let FileOutcome::Failed(FileFault { cause, at, .. }) = outcome else {
+        panic!("a failure, not {outcome:?}")
+    };
     (cause, at)
 }
 
@@ -37,8 +39,8 @@ fn a_file_is_read() {
     assert_eq!(length, 10);
     assert_ne!(stamp, 0);
     assert_eq!(opened(tree.load(1, "a/b/own")), (length, stamp));
-    assert_eq!(tree.read(1, 3, 4), FileCame::Read { offset: 3, bytes: b"3456".to_vec() });
-    assert_eq!(tree.finish(1), FileCame::Finished { stamp });
+    assert_eq!(tree.read(1, 3, 4), FileOutcome::Read { offset: 3, bytes: b"3456".to_vec() });
+    assert_eq!(tree.finish(1), FileOutcome::Finished { stamp });
 }
 
 /// PROTOCOL 20.2: nothing but regular files in the directory is opened, and a FIFO is not waited for.
@@ -79,7 +81,7 @@ fn what_changes_meanwhile_is_refused() {
     fs::write(&path, b"0123456789").unwrap();
     opened(tree.load(1, "own"));
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(6).unwrap();
-    assert_eq!(tree.read(1, 0, 4), FileCame::Read { offset: 0, bytes: b"0123".to_vec() });
+    assert_eq!(tree.read(1, 0, 4), FileOutcome::Read { offset: 0, bytes: b"0123".to_vec() });
     assert_eq!(cause(tree.read(1, 4, 4)), (FileCause::Short, 6));
 
     fs::write(&path, b"0123456789").unwrap();
@@ -104,7 +106,7 @@ fn a_file_is_written_whole_or_not_at_all() {
     let before = opened(tree.look("own")).1;
     // Given up: the old one is as it was.
     opened(tree.save(1, "own"));
-    assert_eq!(tree.write(1, 0, b"new"), FileCame::Written { offset: 0 });
+    assert_eq!(tree.write(1, 0, b"new"), FileOutcome::Written { offset: 0 });
     assert_eq!(names(directory.path()).len(), 2, "the old one and the new one, and not what was left");
     tree.forget(1);
     assert_eq!(names(directory.path()), ["own"]);
@@ -113,9 +115,9 @@ fn a_file_is_written_whole_or_not_at_all() {
     opened(tree.save(2, "own"));
     opened(tree.save(3, "other"));
     assert_eq!(names(directory.path()).len(), 3);
-    assert_eq!(tree.write(2, 4, b"bytes"), FileCame::Written { offset: 4 });
-    assert_eq!(tree.write(2, 0, b"new "), FileCame::Written { offset: 0 });
-    let FileCame::Finished { stamp } = tree.finish(2) else { panic!("it has its name") };
+    assert_eq!(tree.write(2, 4, b"bytes"), FileOutcome::Written { offset: 4 });
+    assert_eq!(tree.write(2, 0, b"new "), FileOutcome::Written { offset: 0 });
+    let FileOutcome::Finished { stamp } = tree.finish(2) else { panic!("it has its name") };
     assert_eq!(fs::read(&path).unwrap(), b"new bytes");
     assert_eq!(opened(tree.look("own")), (9, stamp));
     assert_ne!(stamp, before);

@@ -1,6 +1,6 @@
 //! A directory of files, in which names lead to regular files and nowhere else (PROTOCOL 20.1 to 20.5).
 
-use farmem_memnode::FileCame;
+use farmem_memnode::FileOutcome;
 use farmem_wire::message::{FileCause, FileFault};
 use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{
@@ -69,10 +69,10 @@ fn at_start(errno: Errno) -> Failed {
     of_system(errno, 0)
 }
 
-fn told(result: Result<FileCame, Failed>) -> FileCame {
+fn told(result: Result<FileOutcome, Failed>) -> FileOutcome {
     result.unwrap_or_else(|(cause, errno, at)| {
         let errno = errno.map_or(0, |errno| errno.raw_os_error().unsigned_abs());
-        FileCame::Failed(FileFault { cause, errno, at })
+        FileOutcome::Failed(FileFault { cause, errno, at })
     })
 }
 
@@ -105,29 +105,29 @@ impl Tree {
         Ok(Self { root, open: BTreeMap::new() })
     }
 
-    pub(super) fn look(&self, name: &str) -> FileCame {
+    pub(super) fn look(&self, name: &str) -> FileOutcome {
         told(
             self.regular(name)
-                .map(|(_, stat)| FileCame::Opened { length: length(&stat), stamp: stamp(&stat) }),
+                .map(|(_, stat)| FileOutcome::Opened { length: length(&stat), stamp: stamp(&stat) }),
         )
     }
 
-    pub(super) fn load(&mut self, id: u64, name: &str) -> FileCame {
+    pub(super) fn load(&mut self, id: u64, name: &str) -> FileOutcome {
         told(self.regular(name).map(|(file, stat)| {
             let (length, stamp) = (length(&stat), stamp(&stat));
             self.open.insert(id, Open::Read { file, length, stamp });
-            FileCame::Opened { length, stamp }
+            FileOutcome::Opened { length, stamp }
         }))
     }
 
-    pub(super) fn save(&mut self, id: u64, name: &str) -> FileCame {
+    pub(super) fn save(&mut self, id: u64, name: &str) -> FileOutcome {
         told(self.begin(id, name).map(|new| {
             self.open.insert(id, Open::New(new));
-            FileCame::Opened { length: 0, stamp: 0 }
+            FileOutcome::Opened { length: 0, stamp: 0 }
         }))
     }
 
-    pub(super) fn read(&mut self, id: u64, offset: u64, len: u32) -> FileCame {
+    pub(super) fn read(&mut self, id: u64, offset: u64, len: u32) -> FileOutcome {
         let Some(Open::Read { file, .. }) = self.open.get(&id) else {
             unreachable!("the role reads files that it has open to be read")
         };
@@ -135,7 +135,7 @@ impl Tree {
         let mut done = 0;
         let result = loop {
             match rustix::io::pread(file, &mut bytes[done..], offset + done as u64) {
-                _ if done == bytes.len() => break Ok(FileCame::Read { offset, bytes }),
+                _ if done == bytes.len() => break Ok(FileOutcome::Read { offset, bytes }),
                 Ok(0) => break Err((FileCause::Short, None, offset + done as u64)),
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}
@@ -145,7 +145,7 @@ impl Tree {
         self.or_forget(id, result)
     }
 
-    pub(super) fn write(&mut self, id: u64, offset: u64, bytes: &[u8]) -> FileCame {
+    pub(super) fn write(&mut self, id: u64, offset: u64, bytes: &[u8]) -> FileOutcome {
         let Some(Open::New(new)) = self.open.get_mut(&id) else {
             unreachable!("the role writes files that it has begun")
         };
@@ -153,7 +153,7 @@ impl Tree {
         let result = loop {
             if done == bytes.len() {
                 new.length = new.length.max(offset + done as u64);
-                break Ok(FileCame::Written { offset });
+                break Ok(FileOutcome::Written { offset });
             }
             match rustix::io::pwrite(&new.file, &bytes[done..], offset + done as u64) {
                 Ok(0) => break Err((FileCause::Full, None, offset + done as u64)),
@@ -165,7 +165,7 @@ impl Tree {
         self.or_forget(id, result)
     }
 
-    pub(super) fn finish(&mut self, id: u64) -> FileCame {
+    pub(super) fn finish(&mut self, id: u64) -> FileOutcome {
         let result = match self.open.remove(&id) {
             Some(Open::Read { file, length: had, stamp: was }) => unchanged(&file, had, was),
             Some(Open::New(new)) => new.finish(),
@@ -178,7 +178,7 @@ impl Tree {
         self.open.remove(&id);
     }
 
-    fn or_forget(&mut self, id: u64, result: Result<FileCame, Failed>) -> FileCame {
+    fn or_forget(&mut self, id: u64, result: Result<FileOutcome, Failed>) -> FileOutcome {
         if result.is_err() {
             self.forget(id);
         }
@@ -245,18 +245,18 @@ impl Tree {
 }
 
 /// A file that was read is what it was when it was opened.
-fn unchanged(file: &OwnedFd, had: u64, was: u64) -> Result<FileCame, Failed> {
+fn unchanged(file: &OwnedFd, had: u64, was: u64) -> Result<FileOutcome, Failed> {
     let stat = fstat(file).map_err(|errno| of_system(errno, had))?;
     let (has, is) = (length(&stat), stamp(&stat));
     if (has, is) == (had, was) {
-        Ok(FileCame::Finished { stamp: is })
+        Ok(FileOutcome::Finished { stamp: is })
     } else {
         Err((FileCause::Changed, None, has))
     }
 }
 
 impl New {
-    fn finish(mut self) -> Result<FileCame, Failed> {
+    fn finish(mut self) -> Result<FileOutcome, Failed> {
         let at = self.length;
         let failed = |errno| of_system(errno, at);
         fsync(&self.file).map_err(failed)?;
@@ -264,7 +264,7 @@ impl New {
         self.named = true;
         fsync(&self.directory).map_err(failed)?;
         let stat = fstat(&self.file).map_err(failed)?;
-        Ok(FileCame::Finished { stamp: stamp(&stat) })
+        Ok(FileOutcome::Finished { stamp: stamp(&stat) })
     }
 }
 

@@ -55,7 +55,7 @@ struct Node {
 impl Node {
     fn new(compiler: Watched) -> Self {
         let control = ud::Peer { port: Port::CONTROL, endpoint: ENDPOINT };
-        let home = ud::Home { endpoint: ENDPOINT, control };
+        let home = ud::RoleEndpoints { endpoint: ENDPOINT, control };
         let config = Config { home, pmtu: Pmtu::B1024, budget: Budget::default() };
         let mut store = VecStore::new(LEN as usize);
         store.write(0, WORD);

@@ -2,7 +2,7 @@
 
 use super::moves::region_read;
 use super::*;
-use crate::{FILE_PART, FileCame, FileDone, FileWant, TASKS_KEPT, TASKS_MAX};
+use crate::{FILE_PART, FileOp, FileOutcome, FileReply, TASKS_KEPT, TASKS_MAX};
 use farmem_wire::message::{FileBody, FileCause, FileFault, FileMessage, FileState, FileTask};
 
 /// Size of the vma: four pages, of which Alice may read the first two, with some bytes in the store.
@@ -63,17 +63,17 @@ impl Bench {
     }
 
     /// Delivers the driver's answer.
-    fn done(&mut self, id: u64, came: FileCame) {
-        let done = FileDone { id, came };
+    fn done(&mut self, id: u64, outcome: FileOutcome) {
+        let done = FileReply { id, outcome };
         self.node.handle(Instant::ZERO, Event::Local(done), &mut self.out);
         self.node.check();
         self.collect();
     }
 
     /// Returns the only request to the driver.
-    fn wants(&self) -> (u64, &FileWant) {
-        let [FileAsk { id, what }] = &self.asked[..] else { panic!("one thing, not {:?}", self.asked) };
-        (*id, what)
+    fn wants(&self) -> (u64, &FileOp) {
+        let [FileRequest { id, op }] = &self.asked[..] else { panic!("one thing, not {:?}", self.asked) };
+        (*id, op)
     }
 
     fn read_status(&mut self, counter: u32) -> Status {
@@ -85,7 +85,7 @@ impl Bench {
         let busy = FileState::Busy { done: 0, length: task.length };
         assert_eq!(self.task(1, FileBody::Task(task)), Some((task.task, busy)));
         let id = self.wants().0;
-        self.done(id, FileCame::Opened { length, stamp });
+        self.done(id, FileOutcome::Opened { length, stamp });
         id
     }
 
@@ -102,17 +102,17 @@ fn a_file_is_loaded_and_usable_all_at_once() {
     let mut bench = Bench::lost();
     let busy = FileState::Busy { done: 0, length: LENGTH };
     assert_eq!(bench.task(1, FileBody::Task(TASK)), Some((9, busy)));
-    let (id, what) = bench.wants();
-    assert_eq!(*what, FileWant::Load("dir/graph.fmg".into()));
-    bench.done(id, FileCame::Opened { length: LENGTH, stamp: 77 });
+    let (id, op) = bench.wants();
+    assert_eq!(*op, FileOp::Load("dir/graph.fmg".into()));
+    bench.done(id, FileOutcome::Opened { length: LENGTH, stamp: 77 });
     let len = u32::try_from(LENGTH).unwrap();
-    assert_eq!(bench.wants(), (id, &FileWant::Read { offset: 0, len }));
+    assert_eq!(bench.wants(), (id, &FileOp::Read { offset: 0, len }));
     assert_eq!(bench.task(2, FileBody::Task(TASK)), Some((9, busy)), "asked again, not begun again");
     assert_eq!(bench.asked, []);
-    bench.done(id, FileCame::Read { offset: 0, bytes: vec![0xab; len as usize] });
-    assert_eq!(bench.wants(), (id, &FileWant::Finish));
+    bench.done(id, FileOutcome::Read { offset: 0, bytes: vec![0xab; len as usize] });
+    assert_eq!(bench.wants(), (id, &FileOp::Finish));
     assert_eq!(bench.read_status(1), Status::Lost, "all is read, and nobody knows yet whether it changed");
-    bench.done(id, FileCame::Finished { stamp: 77 });
+    bench.done(id, FileOutcome::Finished { stamp: 77 });
     let over = FileState::Done { length: LENGTH, stamp: 77 };
     assert_eq!(bench.said(), Some((2, 9, over)), "said unasked, as an answer to the latest question");
     assert_eq!(bench.read_status(2), Status::Ok);
@@ -135,20 +135,20 @@ fn a_long_file_comes_in_parts() {
     assert_eq!(bench.update(&[range, Update::Lose { base: BASE, len: size }]), (Status::Ok, 0));
     let task = FileTask { length: LONG, size, ..TASK };
     let id = bench.opens(task, LONG, 1);
-    let read = |offset, len| FileAsk { id, what: FileWant::Read { offset, len } };
+    let read = |offset, len| FileRequest { id, op: FileOp::Read { offset, len } };
     assert_eq!(bench.asked, [read(0, FILE_PART), read(PART, FILE_PART)]);
     let bytes = |len: u32, byte| vec![byte; len as usize];
-    bench.done(id, FileCame::Read { offset: 0, bytes: bytes(FILE_PART, 1) });
+    bench.done(id, FileOutcome::Read { offset: 0, bytes: bytes(FILE_PART, 1) });
     assert_eq!(bench.asked, [read(2 * PART, FILE_PART)]);
     let busy = FileState::Busy { done: PART, length: LONG };
     assert_eq!(bench.task(2, FileBody::Task(task)), Some((9, busy)));
-    bench.done(id, FileCame::Read { offset: PART, bytes: bytes(FILE_PART, 2) });
+    bench.done(id, FileOutcome::Read { offset: PART, bytes: bytes(FILE_PART, 2) });
     assert_eq!(bench.asked, [read(3 * PART, 5)]);
-    bench.done(id, FileCame::Read { offset: 2 * PART, bytes: bytes(FILE_PART, 3) });
+    bench.done(id, FileOutcome::Read { offset: 2 * PART, bytes: bytes(FILE_PART, 3) });
     assert_eq!(bench.asked, [], "the last part is under way");
-    bench.done(id, FileCame::Read { offset: 3 * PART, bytes: bytes(5, 4) });
-    assert_eq!(bench.wants(), (id, &FileWant::Finish));
-    bench.done(id, FileCame::Finished { stamp: 1 });
+    bench.done(id, FileOutcome::Read { offset: 3 * PART, bytes: bytes(5, 4) });
+    assert_eq!(bench.wants(), (id, &FileOp::Finish));
+    bench.done(id, FileOutcome::Finished { stamp: 1 });
     let store = bench.node.store().bytes();
     let part = usize::try_from(PART).unwrap();
     for n in 0..3 {
@@ -190,13 +190,13 @@ fn reads_are_answered_while_a_load_stands_still() {
         lost += u64::from(bench.read_status(part * 100 + 50) == Status::Lost);
         assert_eq!(bench.asked, [], "nothing more is asked of the disk");
         // The disk delivers the next part.
-        let FileAsk { what: FileWant::Read { offset, len }, .. } = asked.remove(0) else { panic!("a part") };
-        bench.done(id, FileCame::Read { offset, bytes: vec![0xab; len as usize] });
+        let FileRequest { op: FileOp::Read { offset, len }, .. } = asked.remove(0) else { panic!("a part") };
+        bench.done(id, FileOutcome::Read { offset, bytes: vec![0xab; len as usize] });
         asked.append(&mut bench.asked);
     }
     assert_eq!((answered, lost), (450, 9));
-    assert_eq!(asked, [FileAsk { id, what: FileWant::Finish }]);
-    bench.done(id, FileCame::Finished { stamp: 1 });
+    assert_eq!(asked, [FileRequest { id, op: FileOp::Finish }]);
+    bench.done(id, FileOutcome::Finished { stamp: 1 });
     assert_eq!(bench.read_status(999), Status::Ok);
 }
 
@@ -212,7 +212,7 @@ fn a_load_that_fails_leaves_all_lost() {
         let mut bench = Bench::lost();
         let id = bench.opens(task, length, stamp);
         bench.fails_with(cause, at);
-        assert_eq!(bench.wants(), (id, &FileWant::Drop));
+        assert_eq!(bench.wants(), (id, &FileOp::Drop));
         assert_eq!(bench.read_status(1), Status::Lost);
     }
     // The driver finds the fault while it opens, reads or checks the file.
@@ -221,9 +221,10 @@ fn a_load_that_fails_leaves_all_lost() {
         bench.task(1, FileBody::Task(TASK));
         let id = bench.wants().0;
         let bytes = vec![1; usize::try_from(LENGTH).unwrap()];
-        let steps = [FileCame::Opened { length: LENGTH, stamp: 5 }, FileCame::Read { offset: 0, bytes }];
-        steps.into_iter().take(step).for_each(|came| bench.done(id, came));
-        bench.done(id, FileCame::Failed(fault(FileCause::Short, 700)));
+        let steps =
+            [FileOutcome::Opened { length: LENGTH, stamp: 5 }, FileOutcome::Read { offset: 0, bytes }];
+        steps.into_iter().take(step).for_each(|outcome| bench.done(id, outcome));
+        bench.done(id, FileOutcome::Failed(fault(FileCause::Short, 700)));
         bench.fails_with(FileCause::Short, 700);
         assert_eq!(bench.asked, [], "the driver has closed it");
         assert_eq!(bench.read_status(1), Status::Lost, "step {step}");
@@ -279,10 +280,11 @@ fn cleared_memory_ends_tasks() {
         let mut bench = if saves { Bench::with_files() } else { Bench::lost() };
         let id = bench.opens(FileTask { saves, ..TASK }, if saves { 0 } else { LENGTH }, 1);
         bench.hear(Port::CONTROL, &batch(bench.seq + 1, &[clear]));
-        assert_eq!(bench.wants(), (id, &FileWant::Drop));
+        assert_eq!(bench.wants(), (id, &FileOp::Drop));
         let before = bench.node.store().clone();
         let bytes = vec![7; usize::try_from(LENGTH).unwrap()];
-        let late = if saves { FileCame::Written { offset: 0 } } else { FileCame::Read { offset: 0, bytes } };
+        let late =
+            if saves { FileOutcome::Written { offset: 0 } } else { FileOutcome::Read { offset: 0, bytes } };
         bench.done(id, late);
         assert_eq!((bench.asked.len(), bench.sent.len()), (0, 0));
         assert_eq!(*bench.node.store(), before);
@@ -299,13 +301,13 @@ fn a_save_writes_what_is_there() {
     bench.put(BASE, &bytes);
     let task = FileTask { saves: true, ..TASK };
     bench.task(1, FileBody::Task(task));
-    let (id, what) = bench.wants();
-    assert_eq!(*what, FileWant::Save("dir/graph.fmg".into()));
-    bench.done(id, FileCame::Opened { length: 0, stamp: 0 });
-    assert_eq!(bench.wants(), (id, &FileWant::Write { offset: 0, bytes }));
-    bench.done(id, FileCame::Written { offset: 0 });
-    assert_eq!(bench.wants(), (id, &FileWant::Finish));
-    bench.done(id, FileCame::Finished { stamp: 31 });
+    let (id, op) = bench.wants();
+    assert_eq!(*op, FileOp::Save("dir/graph.fmg".into()));
+    bench.done(id, FileOutcome::Opened { length: 0, stamp: 0 });
+    assert_eq!(bench.wants(), (id, &FileOp::Write { offset: 0, bytes }));
+    bench.done(id, FileOutcome::Written { offset: 0 });
+    assert_eq!(bench.wants(), (id, &FileOp::Finish));
+    bench.done(id, FileOutcome::Finished { stamp: 31 });
     assert_eq!(bench.said(), Some((1, 9, FileState::Done { length: LENGTH, stamp: 31 })));
     assert!(bench.notes.contains(&Note::FileSaved));
 }
@@ -316,11 +318,11 @@ fn a_save_writes_what_is_there() {
 fn looks_and_tasks_are_bounded() {
     let mut bench = Bench::lost();
     assert_eq!(bench.task(1, FileBody::Look("a")), None);
-    let (id, what) = bench.wants();
-    assert_eq!(*what, FileWant::Look("a".into()));
+    let (id, op) = bench.wants();
+    assert_eq!(*op, FileOp::Look("a".into()));
     assert_eq!(bench.task(1, FileBody::Look("a")), None);
     assert_eq!(bench.asked, [], "the same question");
-    bench.done(id, FileCame::Opened { length: 10, stamp: 3 });
+    bench.done(id, FileOutcome::Opened { length: 10, stamp: 3 });
     assert_eq!(bench.said(), Some((1, 0, FileState::Done { length: 10, stamp: 3 })));
     let most = u64::try_from(TASKS_MAX).unwrap();
     (0..most).for_each(|n| assert_eq!(bench.task(100 + n, FileBody::Look("a")), None));

@@ -1,7 +1,7 @@
 //! Pages out to hosts and back, as the switch forwards them.
 
 use super::*;
-use crate::Counted;
+use crate::WriteBackEffect;
 use farmem_wire::message::{
     Access, Data, DirectoryBody, DirectoryMessage, FetchId, HostSet, PAGE_LEN, Page, PageBody, PageMessage,
     Part, Read, RecallAck, Region, Seq, Sweep, WriteBack, WriteBackAck,
@@ -75,11 +75,14 @@ fn a_write_back_comes_in_parts() {
     };
     for _ in 0..2 {
         bench.hear(Port::SWITCH, &part(1));
-        assert_eq!((bench.notes.last(), bench.sent.len()), (Some(&Note::PageWritten(Counted::NotYet)), 0));
+        assert_eq!(
+            (bench.notes.last(), bench.sent.len()),
+            (Some(&Note::PageWritten(WriteBackEffect::NotYet)), 0)
+        );
     }
     assert_eq!(bench.bytes(addr(0x1000), 1), [0]);
     bench.hear(Port::SWITCH, &part(0));
-    assert_eq!(bench.notes.last(), Some(&Note::PageWritten(Counted::Yes)));
+    assert_eq!(bench.notes.last(), Some(&Note::PageWritten(WriteBackEffect::Yes)));
     assert_eq!(bench.bytes(addr(0x1000), 4096), bytes);
     let answer = WriteBackAck { page: page(), grant: Seq(4), ack: Some(ack) };
     let bodies: Vec<_> = sent(&bench).into_iter().map(|(port, message)| (port, message.body)).collect();
@@ -88,7 +91,7 @@ fn a_write_back_comes_in_parts() {
         [(Port::SWITCH, PageBody::RecallAck(ack)), (Port::host(HOST.0), PageBody::WriteBackAck(answer))]
     );
     bench.hear(Port::SWITCH, &frame(PageBody::WriteBack(write_back, Part::WHOLE, &[1; PAGE_LEN])));
-    assert_eq!((bench.notes.last(), bench.sent.len()), (Some(&Note::PageWritten(Counted::No)), 2));
+    assert_eq!((bench.notes.last(), bench.sent.len()), (Some(&Note::PageWritten(WriteBackEffect::No)), 2));
     assert_eq!(bench.bytes(addr(0x1000), 4096), bytes, "written once, and acknowledged each time");
 }
 
@@ -100,11 +103,11 @@ fn a_grant_from_nowhere_does_not_count() {
     let bytes = [1; PAGE_LEN];
     for grant in [1, u64::MAX] {
         bench.hear(Port::SWITCH, &frame(PageBody::WriteBack(write_back(grant), Part::WHOLE, &bytes)));
-        assert_eq!(bench.notes.last(), Some(&Note::PageWritten(Counted::No)));
+        assert_eq!(bench.notes.last(), Some(&Note::PageWritten(WriteBackEffect::No)));
     }
     bench.hear(Port::SWITCH, &frame(PageBody::Read(read(4))));
     bench.hear(Port::SWITCH, &frame(PageBody::WriteBack(write_back(4), Part::WHOLE, &bytes)));
-    assert_eq!(bench.notes.last(), Some(&Note::PageWritten(Counted::Yes)));
+    assert_eq!(bench.notes.last(), Some(&Note::PageWritten(WriteBackEffect::Yes)));
 }
 
 /// Incomplete write-backs are bounded: the oldest begins again, as if a part were lost.
@@ -116,7 +119,7 @@ fn unfinished_write_backs_are_bounded() {
     for grant in 0..2 * crate::PARTIAL_MAX as u64 {
         let write_back = WriteBack { page: page(), grant: Seq(grant), ack: None };
         bench.hear(Port::SWITCH, &frame(PageBody::WriteBack(write_back, part, &bytes[part.range()])));
-        assert_eq!(bench.notes.last(), Some(&Note::PageWritten(Counted::NotYet)));
+        assert_eq!(bench.notes.last(), Some(&Note::PageWritten(WriteBackEffect::NotYet)));
     }
 }
 

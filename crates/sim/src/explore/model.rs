@@ -10,7 +10,7 @@ use super::moves::Move;
 use super::{Config, Left};
 use farmem_control::reset::{self, Reset};
 use farmem_host::agent::{self, Agent, Outcome};
-use farmem_memnode::page_states::{Handed, PageStates, Verdict};
+use farmem_memnode::page_states::{GrantReply, PageStates, Verdict};
 use farmem_switch::directory::{self, Entry};
 use farmem_wire::message::{
     Access, Data, FetchId, HostSet, PAGE_SHIFT, Page, Read, Recall, RecallAck, Region, Seq, WriteBack,
@@ -409,10 +409,10 @@ impl World {
     fn read(&mut self, read: Read, rules: &Rules) {
         let Read { page, access, host, id, seq, granted, done_due, .. } = read;
         let handed = self.page_states_mut().read(&read);
-        if handed == Handed::Nothing {
+        if handed == GrantReply::Nothing {
             return;
         }
-        let lost = handed == Handed::Loss;
+        let lost = handed == GrantReply::Loss;
         let part = farmem_wire::message::Part::WHOLE;
         let data = Data { page, access, id, seq, granted, done_due, lost, part };
         self.send(Message::Data(host, data, self.node_has_latest(page)), rules);

@@ -5,7 +5,7 @@ use super::{requester_gid, responder_gid};
 use crate::campaign::{Outcome, Verdict};
 use crate::{Digest, Network, Plan};
 use farmem_machine::{Action, Duration, Instant, Outbox, Port, Rng};
-use farmem_transport::ud::{Dedup, Requester, Room, Seen};
+use farmem_transport::ud::{AnswerBudget, Dedup, RequestState, Requester};
 use farmem_wire::{
     Body, Bth, Deth, Extension, Gid, Header, HostId, Message, Opcode, Packet, Psn, Qkey, Qpn, RequestId,
     Status, VirtAddr,
@@ -116,7 +116,7 @@ impl World {
             now: Instant::ZERO,
             network: Network::new(plan, Rng::from_number(rng.next_u64())),
             clients: (0..CLIENTS).map(client).collect(),
-            dedup: Dedup::new(usize::from(CLIENTS), DEPTH, Room::UNBOUNDED),
+            dedup: Dedup::new(usize::from(CLIENTS), DEPTH, AnswerBudget::UNBOUNDED),
             memory: vec![0; usize::from(CLIENTS) * SLOTS * SLOT_BYTES],
             executed: BTreeMap::new(),
             out: Outbox::new(),
@@ -240,8 +240,8 @@ impl World {
                 let body = Body::RegionRead { addr, len, data };
                 answer = reply(&message.header, body);
             }
-            Body::RegionWrite { addr, len, data } => match self.dedup.look(request) {
-                Seen::New => {
+            Body::RegionWrite { addr, len, data } => match self.dedup.lookup(request) {
+                RequestState::New => {
                     let times = self.executed.entry(request).or_default();
                     *times += 1;
                     if *times > 1 {
@@ -252,12 +252,12 @@ impl World {
                     self.dedup.remember(request, 0, &answer);
                     self.note("Executed");
                 }
-                Seen::Answered(frame) => {
+                RequestState::Answered(frame) => {
                     answer.extend_from_slice(frame);
                     self.note("AnsweredAgain");
                 }
-                Seen::UnderWay => unreachable!("these requests are answered at once"),
-                Seen::Forgotten => {
+                RequestState::UnderWay => unreachable!("these requests are answered at once"),
+                RequestState::Forgotten => {
                     self.note("Forgotten");
                     return Ok(());
                 }

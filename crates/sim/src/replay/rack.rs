@@ -9,7 +9,7 @@ use super::{Outcome, Regions, Setup, System, Workload};
 use farmem_control::reset;
 use farmem_host::agent::{self, Action as HostAction};
 use farmem_machine::{Duration, Rng};
-use farmem_memnode::page_states::{Handed, PageStates};
+use farmem_memnode::page_states::{GrantReply, PageStates};
 use farmem_switch::directory::{Action, Event, Phase};
 use farmem_wire::message::{
     Access, Data, Done, Get, Grant, HostSet, PAGE_SHIFT, Page, Part, Read, Recall, RecallAck, Refusal,
@@ -291,7 +291,7 @@ impl<'a> Rack<'a> {
     fn read(&mut self, read: Read) {
         let Read { page, access, host, id, seq, granted, done_due, .. } = read;
         let node = self.node_of(page);
-        if self.page_states[usize::from(node)].read(&read) != Handed::Bytes {
+        if self.page_states[usize::from(node)].read(&read) != GrantReply::Bytes {
             // The write-back came first, in the order of the link, but the page is lent again: this read is a
             // repeat, or the owner had asked once more. The node does not answer; a host that still waits
             // asks again.

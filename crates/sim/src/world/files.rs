@@ -4,7 +4,7 @@ use super::World;
 use crate::Guest;
 use crate::sim_node::RoleId;
 use farmem_machine::{Duration, Event, Instant};
-use farmem_memnode::{FileAsk, FileCame, FileDone, FileWant, Out};
+use farmem_memnode::{FileOp, FileOutcome, FileReply, FileRequest, Out};
 use farmem_wire::message::{FileCause, FileFault};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -27,7 +27,7 @@ struct Pending {
     node: u16,
     /// The start of the node that requested it.
     starts: u32,
-    ask: FileAsk,
+    ask: FileRequest,
 }
 
 #[derive(Debug, Default)]
@@ -61,65 +61,63 @@ impl Disk {
         self.stamps
     }
 
-    fn carry_out(&mut self, id: u64, what: FileWant) -> Option<FileCame> {
-        let failed = |cause, at| FileCame::Failed(FileFault { cause, errno: 0, at });
-        let opened = |file: &File| FileCame::Opened { length: file.bytes.len() as u64, stamp: file.stamp };
-        let came = match what {
-            FileWant::Look(name) => {
-                self.files.get(&name).map_or_else(|| failed(FileCause::Missing, 0), opened)
-            }
-            FileWant::Load(name) => match self.files.get(&name) {
+    fn carry_out(&mut self, id: u64, op: FileOp) -> Option<FileOutcome> {
+        let failed = |cause, at| FileOutcome::Failed(FileFault { cause, errno: 0, at });
+        let opened = |file: &File| FileOutcome::Opened { length: file.bytes.len() as u64, stamp: file.stamp };
+        let outcome = match op {
+            FileOp::Look(name) => self.files.get(&name).map_or_else(|| failed(FileCause::Missing, 0), opened),
+            FileOp::Load(name) => match self.files.get(&name) {
                 Some(file) => {
                     let (length, stamp) = (file.bytes.len() as u64, file.stamp);
                     self.open.insert(id, Open::Read { name, length, stamp });
-                    FileCame::Opened { length, stamp }
+                    FileOutcome::Opened { length, stamp }
                 }
                 None => failed(FileCause::Missing, 0),
             },
-            FileWant::Save(name) => {
+            FileOp::Save(name) => {
                 self.open.insert(id, Open::New { name, bytes: Vec::new() });
-                FileCame::Opened { length: 0, stamp: 0 }
+                FileOutcome::Opened { length: 0, stamp: 0 }
             }
-            FileWant::Read { offset, len } => {
+            FileOp::Read { offset, len } => {
                 let Some(Open::Read { name, .. }) = self.open.get(&id) else { unreachable!("it is open") };
                 let bytes = self.files.get(name).map(|file| &file.bytes[..]).unwrap_or_default();
                 let (from, to) = (place(offset), place(offset) + len as usize);
                 match bytes.get(from..to) {
-                    Some(bytes) => FileCame::Read { offset, bytes: bytes.to_vec() },
+                    Some(bytes) => FileOutcome::Read { offset, bytes: bytes.to_vec() },
                     None => failed(FileCause::Short, bytes.len() as u64),
                 }
             }
-            FileWant::Write { offset, .. } if self.is_full => failed(FileCause::Full, offset),
-            FileWant::Write { offset, bytes } => {
+            FileOp::Write { offset, .. } if self.is_full => failed(FileCause::Full, offset),
+            FileOp::Write { offset, bytes } => {
                 let Some(Open::New { bytes: new, .. }) = self.open.get_mut(&id) else {
                     unreachable!("it was begun")
                 };
                 let end = place(offset) + bytes.len();
                 new.resize(new.len().max(end), 0);
                 new[place(offset)..end].copy_from_slice(&bytes);
-                FileCame::Written { offset }
+                FileOutcome::Written { offset }
             }
-            FileWant::Finish => match self.open.remove(&id) {
+            FileOp::Finish => match self.open.remove(&id) {
                 Some(Open::Read { name, length, stamp }) => {
                     let now = self.files.get(&name).map(|file| (file.bytes.len() as u64, file.stamp));
                     if now == Some((length, stamp)) {
-                        FileCame::Finished { stamp }
+                        FileOutcome::Finished { stamp }
                     } else {
                         failed(FileCause::Changed, length)
                     }
                 }
-                Some(Open::New { name, bytes }) => FileCame::Finished { stamp: self.put(&name, bytes) },
+                Some(Open::New { name, bytes }) => FileOutcome::Finished { stamp: self.put(&name, bytes) },
                 None => unreachable!("it is open"),
             },
-            FileWant::Drop => {
+            FileOp::Drop => {
                 self.open.remove(&id);
                 return None;
             }
         };
-        if matches!(came, FileCame::Failed(_)) {
+        if matches!(outcome, FileOutcome::Failed(_)) {
             self.open.remove(&id);
         }
-        Some(came)
+        Some(outcome)
     }
 }
 
@@ -156,9 +154,9 @@ impl<H: Guest> World<H> {
         let now = self.env.now;
         for out in outs {
             let Out::File(ask) = out else { continue };
-            let bytes = match &ask.what {
-                FileWant::Read { len, .. } => u64::from(*len),
-                FileWant::Write { bytes, .. } => bytes.len() as u64,
+            let bytes = match &ask.op {
+                FileOp::Read { len, .. } => u64::from(*len),
+                FileOp::Write { bytes, .. } => bytes.len() as u64,
                 _ => 0,
             };
             let pending = self.disks.pending.iter().filter(|pending| pending.node == node);
@@ -175,7 +173,8 @@ impl<H: Guest> World<H> {
         let Some(index) = self.disks.pending.iter().position(|pending| pending.due <= now) else {
             return false;
         };
-        let Some(Pending { node, starts, ask: FileAsk { id, what }, .. }) = self.disks.pending.remove(index)
+        let Some(Pending { node, starts, ask: FileRequest { id, op }, .. }) =
+            self.disks.pending.remove(index)
         else {
             return false;
         };
@@ -187,16 +186,16 @@ impl<H: Guest> World<H> {
             disk.open.clear();
             disk.starts = starts;
         }
-        self.env.journal.line(|| format!("disk of node {node}: file {id}: {}", shown(&what)));
-        if let Some(came) = disk.carry_out(id, what) {
-            let event = Event::Local(FileDone { id, came });
+        self.env.journal.line(|| format!("disk of node {node}: file {id}: {}", shown(&op)));
+        if let Some(outcome) = disk.carry_out(id, op) {
+            let event = Event::Local(FileReply { id, outcome });
             self.node_event(node, event);
         }
         true
     }
 
     /// Passes an event to a node, and the node's requests to its disk.
-    pub(super) fn node_event(&mut self, node: u16, event: Event<'_, FileDone>) {
+    pub(super) fn node_event(&mut self, node: u16, event: Event<'_, FileReply>) {
         let Some(sim_node) = self.nodes.get_mut(&node) else { return };
         let mut outs = Vec::new();
         sim_node.event(event, &mut self.env, |out| outs.push(out));
@@ -204,9 +203,9 @@ impl<H: Guest> World<H> {
     }
 }
 
-fn shown(what: &FileWant) -> String {
-    match what {
-        FileWant::Write { offset, bytes } => format!("write {} bytes at {offset}", bytes.len()),
+fn shown(op: &FileOp) -> String {
+    match op {
+        FileOp::Write { offset, bytes } => format!("write {} bytes at {offset}", bytes.len()),
         other => format!("{other:?}"),
     }
 }

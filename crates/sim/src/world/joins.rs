@@ -248,7 +248,7 @@ fn endpoint(endpoint: &Endpoint) -> ud::Endpoint {
     ud::Endpoint { qpn: Qpn::new(endpoint.qpn), qkey: Qkey(endpoint.qkey) }
 }
 
-fn home_of(home: &Endpoint, control: &Endpoint) -> ud::Home {
+fn home_of(home: &Endpoint, control: &Endpoint) -> ud::RoleEndpoints {
     let control = ud::Peer { port: Port(control.port), endpoint: endpoint(control) };
-    ud::Home { endpoint: endpoint(home), control }
+    ud::RoleEndpoints { endpoint: endpoint(home), control }
 }

@@ -17,7 +17,7 @@ use super::{BLinkTree, Extent};
 use farmem_client::api::{ErrorCode, RackOverview};
 use farmem_client::{Client, Error};
 use farmem_index::{
-    Hits, RATE_ONE, Rates, TreeSection, TreeTables, TreeView, edition, led_astray, visits_saved,
+    Hits, RATE_ONE, Rates, TreeSection, TreeTables, TreeView, edition, stale_steps, visits_saved,
 };
 use farmem_wire::ProgramHash;
 use held::{Counters, Held, HeldPart, records_of};
@@ -233,7 +233,7 @@ fn read_extent(extent: Extent, overview: Option<&RackOverview>) -> Extent {
 /// merged since (Fat-B+Tree IV-B), and all visits.
 fn net_saved(view: &TreeView, section: &TreeSection) -> (u64, u64) {
     let (saved, all) = visits_saved(view, section);
-    (saved.saturating_sub(led_astray(view, section)), all)
+    (saved.saturating_sub(stale_steps(view, section)), all)
 }
 
 /// An observer of a tree that an agent has published. A watch works from anywhere in the agent's domain and

@@ -146,7 +146,7 @@ impl BLinkTree {
             for (wanted, bytes) in core::mem::take(&mut level).into_iter().zip(bytes) {
                 let at = wanted.at;
                 let node = Node::parse(&bytes).map_err(|error| Error::Broken { addr: at, what: error.0 })?;
-                let is_inner = node.level > 0 && node.tag == self.tree.tag && node.state.is_read();
+                let is_inner = node.level > 0 && node.tag == self.tree.tag && node.state.is_readable();
                 // A node whose first key differs from its parent's was merged into meanwhile, or has two
                 // parents.
                 if is_inner && node.first == wanted.first && !found.contains_key(&at) {

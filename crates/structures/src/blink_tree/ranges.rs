@@ -351,7 +351,7 @@ impl BLinkTree {
             memory.read_many(&mut reads)?;
             level = Vec::new();
             for node in bytes.iter().filter_map(|bytes| Node::parse(bytes).ok()) {
-                if node.level == 0 || node.tag != self.tree.tag || !node.state.is_read() {
+                if node.level == 0 || node.tag != self.tree.tag || !node.state.is_readable() {
                     continue;
                 }
                 let keys = node.entries.iter().map(|(key, _)| *key);

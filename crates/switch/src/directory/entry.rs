@@ -163,7 +163,7 @@ impl Entry {
         let phase = self.phase;
         let row = TABLE[phase as usize][trigger as usize].expect("what has no row is stale");
         let asked = match event {
-            Event::Get(host, get) if trigger != Trigger::Meanwhile => Some(Asked { host, get }),
+            Event::Get(host, get) if trigger != Trigger::OtherRequest => Some(RunningRequest { host, get }),
             _ => self.running(region),
         };
         self.apply(&row, region, &event);
@@ -211,15 +211,15 @@ impl Entry {
     fn request(&self, host: HostId, get: &Get) -> Option<Trigger> {
         let writes = get.access == Access::Modified;
         Some(match self.phase {
-            Phase::Invalid if writes => Trigger::AloneToWrite,
-            Phase::Shared if writes && self.set.without(host).is_empty() => Trigger::AloneToWrite,
+            Phase::Invalid if writes => Trigger::SoleToWrite,
+            Phase::Shared if writes && self.set.without(host).is_empty() => Trigger::SoleToWrite,
             Phase::Modified if host == self.owner_id() && writes => Trigger::OwnerToWrite,
             Phase::Modified if host == self.owner_id() => Trigger::OwnerToRead,
             phase if phase.is_idle() && writes => Trigger::ToWrite,
             phase if phase.is_idle() => Trigger::ToRead,
             _ => match self.transaction() {
                 Some((requester, id, _)) if (requester, id) == (host, get.id) => Trigger::Again,
-                _ => Trigger::Meanwhile,
+                _ => Trigger::OtherRequest,
             },
         })
     }
@@ -323,11 +323,11 @@ impl Entry {
             (Set::Requester, Event::Get(host, _)) => self.set.with(host),
             (Set::Others, Event::Get(host, _)) => self.set.without(host),
             (Set::Sender, Event::Ack(host, _) | Event::Fence(host, _)) => self.set.without(host),
-            (Set::OwnerAlone, _) => HostSet::only(self.owner_id()),
+            (Set::OnlyOwner, _) => HostSet::only(self.owner_id()),
             (Set::OwnerAndRequester, _) => HostSet::only(self.owner_id()).with(self.requester_id()),
             (Set::Live, Event::Reset(live)) => live,
             (Set::Live, Event::Fence(host, live)) => live.without(host),
-            (Set::Nobody | Set::Requester | Set::Others | Set::Sender | Set::Live, _) => HostSet::EMPTY,
+            (Set::Empty | Set::Requester | Set::Others | Set::Sender | Set::Live, _) => HostSet::EMPTY,
         }
     }
 
@@ -344,12 +344,19 @@ impl Entry {
         }
     }
 
-    fn send(&self, row: &Row, region: Region, event: &Event, asked: Option<Asked>, out: &mut Vec<Action>) {
+    fn send(
+        &self,
+        row: &Row,
+        region: Region,
+        event: &Event,
+        asked: Option<RunningRequest>,
+        out: &mut Vec<Action>,
+    ) {
         let sends = |what: u16| row.sends & what != 0;
         if sends(send::RECALL) {
             out.push(self.recall(region));
         }
-        if let Some(Asked { host, get: Get { page, access, id } }) = asked {
+        if let Some(RunningRequest { host, get: Get { page, access, id } }) = asked {
             let seq = self.seq;
             if sends(send::READ) {
                 let [clean, behind, granted, done_due] =
@@ -394,11 +401,11 @@ impl Entry {
     }
 
     /// Returns the request of the running transaction.
-    fn running(&self, region: Region) -> Option<Asked> {
+    fn running(&self, region: Region) -> Option<RunningRequest> {
         let (host, id, index) = self.transaction()?;
         let reads = matches!(self.phase, Phase::Downgrading | Phase::MtoSData);
         let access = if reads { Access::Shared } else { Access::Modified };
-        Some(Asked { host, get: Get { page: region.page(index), access, id } })
+        Some(RunningRequest { host, get: Get { page: region.page(index), access, id } })
     }
 
     const fn owner_id(&self) -> HostId {
@@ -441,7 +448,7 @@ impl Entry {
 
 /// A request with its host.
 #[derive(Clone, Copy)]
-struct Asked {
+struct RunningRequest {
     host: HostId,
     get: Get,
 }

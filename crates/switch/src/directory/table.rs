@@ -8,10 +8,10 @@ use Phase::{
     AwaitDone, Collected, Downgrading, Invalid, Modified, MtoMData, MtoMRecall, MtoSData, Probe, Resetting,
     Shared, Upgrading,
 };
-use Set::{Live, Others, OwnerAlone, OwnerAndRequester, Requester, Sender};
+use Set::{Live, OnlyOwner, Others, OwnerAndRequester, Requester, Sender};
 use Trigger::{
-    Ack, Again, AloneToWrite, Done, LastAck, Meanwhile, OwnerToRead, OwnerToWrite, Passing, Refused, Repeat,
-    Reset, Swept, ToRead, ToWrite,
+    Ack, Again, Done, LastAck, OtherRequest, OwnerToRead, OwnerToWrite, Passing, Refused, Repeat, Reset,
+    SoleToWrite, Swept, ToRead, ToWrite,
 };
 
 /// The phase of an entry. The first three are idle; in the others a transaction runs, and other requests are
@@ -120,7 +120,7 @@ pub enum Trigger {
     /// Idle: a host requests a page Modified.
     ToWrite,
     /// Idle: the only sharer, or any host if there is none, requests a page Modified.
-    AloneToWrite,
+    SoleToWrite,
     /// Modified: the owner requests a page of its own region Shared.
     OwnerToRead,
     /// Modified: the owner requests a page of its own region Modified.
@@ -128,7 +128,7 @@ pub enum Trigger {
     /// Busy: the transaction's own request, repeated.
     Again,
     /// Busy: any other request.
-    Meanwhile,
+    OtherRequest,
     /// An acknowledgement that is due, but not the last one.
     Ack,
     /// The last acknowledgement that is due.
@@ -155,11 +155,11 @@ impl Trigger {
     pub const ALL: [Self; Self::COUNT] = [
         ToRead,
         ToWrite,
-        AloneToWrite,
+        SoleToWrite,
         OwnerToRead,
         OwnerToWrite,
         Again,
-        Meanwhile,
+        OtherRequest,
         Ack,
         LastAck,
         Done,
@@ -177,7 +177,7 @@ pub enum Set {
     /// Unchanged.
     Keep,
     /// Empty.
-    Nobody,
+    Empty,
     /// Add the requester.
     Requester,
     /// Remove the requester.
@@ -185,7 +185,7 @@ pub enum Set {
     /// Remove the sender.
     Sender,
     /// Only the owner.
-    OwnerAlone,
+    OnlyOwner,
     /// The owner and the requester.
     OwnerAndRequester,
     /// All live hosts.
@@ -273,8 +273,8 @@ pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
 
         // A write: the number grows, so that earlier decisions are older. The page is sent while the sharers
         // give up.
-        (Invalid, ToWrite | AloneToWrite) | (Shared, AloneToWrite) => {
-            to(AwaitDone).grow().begin().own().set(Set::Nobody).send(TAKE)
+        (Invalid, ToWrite | SoleToWrite) | (Shared, SoleToWrite) => {
+            to(AwaitDone).grow().begin().own().set(Set::Empty).send(TAKE)
         }
         (Shared, ToWrite) => {
             to(Upgrading).grow().begin().own().set(Others).send(RECALL | READ | CLEAN | DONE_DUE)
@@ -282,19 +282,19 @@ pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
         (Upgrading, LastAck) => to(AwaitDone).set(Sender).send(GRANT),
 
         // From an owner to another host: first the owner writes back.
-        (Modified, ToWrite) => to(MtoMRecall).grow().begin().set(OwnerAlone).send(RECALL),
+        (Modified, ToWrite) => to(MtoMRecall).grow().begin().set(OnlyOwner).send(RECALL),
         (MtoMRecall, LastAck) => to(AwaitDone).own().set(Sender).send(TAKE),
-        (Modified, ToRead) => to(Downgrading).grow().begin().set(OwnerAlone).send(RECALL),
+        (Modified, ToRead) => to(Downgrading).grow().begin().set(OnlyOwner).send(RECALL),
         (Downgrading, LastAck) => to(Shared).set(OwnerAndRequester).send(SHARE),
-        (Modified, Refused) => to(Probe).grow().begin().set(OwnerAlone).send(RECALL | DELAY),
-        (Probe, LastAck) => to(Shared).set(OwnerAlone),
+        (Modified, Refused) => to(Probe).grow().begin().set(OnlyOwner).send(RECALL | DELAY),
+        (Probe, LastAck) => to(Shared).set(OnlyOwner),
 
         // The read does not wait for the acknowledgement. It follows the write-back to the node, which sends
         // nothing before the write-back has arrived. A requester that is done has the page, so the owner has
         // given up: its acknowledgement can only be late.
         (MtoMRecall, Passing) => to(MtoMData).send(TAKE | BEHIND),
         (MtoMData, LastAck) => to(AwaitDone).own().set(Sender),
-        (MtoMData, Done) => to(Modified).own().set(Set::Nobody),
+        (MtoMData, Done) => to(Modified).own().set(Set::Empty),
         (Downgrading, Passing) => to(MtoSData).send(SHARE | BEHIND),
         (MtoSData, LastAck) => to(Shared).set(OwnerAndRequester),
 
@@ -313,10 +313,10 @@ pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
         (MtoMData, Again) => to(MtoMData).send(RECALL | TAKE | BEHIND),
         (MtoSData, Again) => to(MtoSData).send(RECALL | SHARE | BEHIND),
         (AwaitDone, Again) => to(AwaitDone).send(TAKE),
-        (Upgrading | MtoMRecall | MtoMData | Downgrading | MtoSData | Probe, Meanwhile) => {
+        (Upgrading | MtoMRecall | MtoMData | Downgrading | MtoSData | Probe, OtherRequest) => {
             to(phase).send(RECALL | BUSY)
         }
-        (AwaitDone, Meanwhile) => to(AwaitDone).send(GRANT | BUSY),
+        (AwaitDone, OtherRequest) => to(AwaitDone).send(GRANT | BUSY),
         (Upgrading | MtoMRecall | MtoMData | Downgrading | MtoSData | Probe, Refused) => {
             to(phase).send(RECALL | DELAY)
         }
@@ -331,7 +331,7 @@ pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
         (Resetting, LastAck) => to(Collected).set(Sender).send(REPORT),
         (Collected, Repeat) => to(Collected).send(REPORT),
         (Collected, Swept) => to(Invalid),
-        (Resetting | Collected, Meanwhile) => to(phase).send(BUSY),
+        (Resetting | Collected, OtherRequest) => to(phase).send(BUSY),
         (Resetting | Collected, Refused) => to(phase).send(DELAY),
 
         _ => return None,

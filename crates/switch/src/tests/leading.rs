@@ -3,7 +3,9 @@
 
 use super::*;
 use crate::Reason;
-use farmem_index::{Child, LedTree, Range, SECTION_KIND, SetNode, TreeSection, WAYS_KIND, Way, WaysSection};
+use farmem_index::{
+    Child, ROUTES_KIND, Range, RouteSection, RoutedTree, SECTION_KIND, ServerRoute, SetNode, TreeSection,
+};
 use farmem_machine::Duration;
 use farmem_transport::image::{Image, SectionKey};
 use farmem_wire::message::{Lead, Led, SWITCHES_MAX};
@@ -23,15 +25,15 @@ fn child(addr: u64, level: u8) -> Child {
     Child { addr: VirtAddr(addr), level }
 }
 
-fn way(n: u16, base: u64, next: Peer) -> Way {
-    Way { base: VirtAddr(base), size_log2: 40, server: NodeId(n), port: next.port.0 }
+fn way(n: u16, base: u64, next: Peer) -> ServerRoute {
+    ServerRoute { base: VirtAddr(base), size_log2: 40, server: NodeId(n), port: next.port.0 }
 }
 
 /// Returns an image of next hops, and of domain 10's part of the tree.
-fn image(ways: &WaysSection, tree: Option<&TreeSection>) -> Image {
+fn image(ways: &RouteSection, tree: Option<&TreeSection>) -> Image {
     let (ways, tree) = (ways.emit(), tree.map(TreeSection::emit));
     let key = |domain, kind, id| SectionKey { domain: Domain(domain), kind, id };
-    let mut sections = Vec::from([(key(0, WAYS_KIND, 0), &ways[..])]);
+    let mut sections = Vec::from([(key(0, ROUTES_KIND, 0), &ways[..])]);
     sections.extend(tree.as_ref().map(|tree| (key(10, SECTION_KIND, ROOT.0), &tree[..])));
     Image::of(&sections).expect("a short image")
 }
@@ -57,25 +59,25 @@ fn index_switch(image: &Image) -> Scene {
 }
 
 fn core() -> Scene {
-    let ways = WaysSection {
+    let ways = RouteSection {
         servers: Vec::from([way(1, BASE_1, POD), way(2, BASE_2, EDGE)]),
-        ..WaysSection::default()
+        ..RouteSection::default()
     };
     let ranges = [(0, child(BASE_1 + 0x300, 4)), (1000, child(BASE_2 + 0x300, 4))];
     index_switch(&image(&ways, Some(&tree(&ranges, &[]))))
 }
 
 fn pod() -> Scene {
-    let ways = WaysSection { servers: Vec::from([way(1, BASE_1, EDGE)]), ..WaysSection::default() };
+    let ways = RouteSection { servers: Vec::from([way(1, BASE_1, EDGE)]), ..RouteSection::default() };
     let first = node(BASE_1 + 0x300, 100, [child(BASE_1 + 0x400, 3), child(BASE_1 + 0x500, 3)]);
     let second = node(BASE_1 + 0x400, 50, [child(BASE_1 + 0x600, 2), child(BASE_1 + 0x700, 2)]);
     index_switch(&image(&ways, Some(&tree(&[(0, child(ROOT.0, 5))], &[first, second]))))
 }
 
 fn edge() -> Scene {
-    let ways = WaysSection {
+    let ways = RouteSection {
         servers: Vec::from([way(1, BASE_1, NODE_1), way(2, BASE_2, NODE_2)]),
-        ..WaysSection::default()
+        ..RouteSection::default()
     };
     let third = node(BASE_1 + 0x700, 70, [child(BASE_1 + 0x800, 1), child(BASE_1 + 0x900, 1)]);
     let fourth = node(BASE_1 + 0x800, 60, [child(BASE_1 + 0xa00, 0), child(BASE_1 + 0xb00, 0)]);
@@ -85,8 +87,8 @@ fn edge() -> Scene {
 fn rack_of(up: Option<u32>) -> Scene {
     let mut scene = Scene::rack();
     scene.update(&[add(CORE)]);
-    let trees = Vec::from([LedTree { domain: Domain(10), root: ROOT, programs: Vec::from([PROGRAM]) }]);
-    scene.stand(5, &image(&WaysSection { up, trees, ..WaysSection::default() }, None));
+    let trees = Vec::from([RoutedTree { domain: Domain(10), root: ROOT, programs: Vec::from([PROGRAM]) }]);
+    scene.stand(5, &image(&RouteSection { up, trees, ..RouteSection::default() }, None));
     scene
 }
 
@@ -248,7 +250,7 @@ fn what_cannot_be_led_on_goes_back() {
     empty.update(&[add(RACK)]);
     back(&mut empty, &lead);
     // An edge sends to the server that the core found, and to no other node.
-    let ways = WaysSection { servers: Vec::from([way(1, BASE_1, NODE_2)]), ..WaysSection::default() };
+    let ways = RouteSection { servers: Vec::from([way(1, BASE_1, NODE_2)]), ..RouteSection::default() };
     back(&mut index_switch(&image(&ways, None)), &Lead { server: Some(NodeId(1)), ..lead });
     // The rack's switch handles it as a continuation from a node.
     let mut rack = rack_of(Some(CORE.port.0));
@@ -295,10 +297,10 @@ fn a_broken_section_of_ways_is_refused() {
     use farmem_wire::message::{ImageFault, ImageRule};
     for (domain, id, bytes) in [
         (0, 0, &b"no words"[..]),
-        (10, 0, &WaysSection::default().emit()),
-        (0, 1, &WaysSection::default().emit()),
+        (10, 0, &RouteSection::default().emit()),
+        (0, 1, &RouteSection::default().emit()),
     ] {
-        let key = SectionKey { domain: Domain(domain), kind: WAYS_KIND, id };
+        let key = SectionKey { domain: Domain(domain), kind: ROUTES_KIND, id };
         let image = Image::of(&[(key, bytes)]).expect("a short image");
         let fault = ImageFault { rule: ImageRule::Content, row: 0 };
         Scene::rack().refuses(5, &image, fault);

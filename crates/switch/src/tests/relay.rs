@@ -2,7 +2,7 @@
 
 use super::index::{self, ROOT};
 use super::*;
-use crate::keyed::{self, KeyedRead, Refused};
+use crate::keyed::{self, KeyedRead, KeyedRefusal};
 use crate::protect::Denial;
 use crate::{Reason, Usage};
 use farmem_index::{IndexTables, TreeTables};
@@ -226,7 +226,7 @@ fn a_key_leads_to_the_deepest_node_at_the_connection_s_node() {
     assert_eq!(scene.led(&TO_NODE_1, keyed(5)), (found(ROOT.0), note(1, false)));
     assert_eq!(
         scene.led(&TO_NODE_2, keyed(5)),
-        (keyed(5), Note::KeyedRefused(Refused::Elsewhere)),
+        (keyed(5), Note::KeyedRefused(KeyedRefusal::Elsewhere)),
         "the request goes on with a key that no node takes"
     );
     scene.stand(5, &index::image(&[index::section()]));
@@ -246,7 +246,7 @@ fn a_key_leads_to_the_deepest_node_at_the_connection_s_node() {
     other.stand(5, &index::image(&[index::section()]));
     assert_eq!(
         other.led(&TO_NODE_1, keyed(0)),
-        (keyed(0), Note::KeyedRefused(Refused::Denied(Denial::NotMapped))),
+        (keyed(0), Note::KeyedRefused(KeyedRefusal::Denied(Denial::NotMapped))),
         "and its domain may not even read the root"
     );
     assert_eq!(other.counters(), [0; 4]);
@@ -258,7 +258,7 @@ fn what_is_refused_the_responder_refuses() {
     let mut scene = scene();
     scene.stand(5, &index::image(&[index::section()]));
     for len in [257, 1 << 20, DMA_LEN_MAX - 1, DMA_LEN_MAX] {
-        let refused = (reth(7, 0, DMA_LEN_MAX), Note::KeyedRefused(Refused::TooLong));
+        let refused = (reth(7, 0, DMA_LEN_MAX), Note::KeyedRefused(KeyedRefusal::TooLong));
         assert_eq!(scene.led(&TO_NODE_1, reth(7, 0, len)), refused, "{len} bytes");
     }
     // A frame of more than 2^31 bytes does not parse.
@@ -271,13 +271,13 @@ fn what_is_refused_the_responder_refuses() {
     }
     // Protection: forbidden bytes, and bytes beyond the grant.
     scene.update(&[protect(10, BASE_1, 0x1000, Perm::None)]);
-    let denied = Note::KeyedRefused(Refused::Denied(Denial::NotMapped));
+    let denied = Note::KeyedRefused(KeyedRefusal::Denied(Denial::NotMapped));
     assert_eq!(scene.led(&TO_NODE_1, reth(7, 0, 256)), (reth(7, 0, 256), denied));
     let bare = Relayed { root: VirtAddr::NULL, ..TO_NODE_1 };
     scene.update(&[Update::Connection(bare)]);
-    let no_root = Note::KeyedRefused(Refused::NoRoot);
+    let no_root = Note::KeyedRefused(KeyedRefusal::NoRoot);
     assert_eq!(scene.led(&TO_NODE_1, reth(7, 0, 256)), (reth(7, 0, 256), no_root));
-    assert_eq!(scene.led(&TO_NODE_1, reth(7, 0, 300)).1, Note::KeyedRefused(Refused::TooLong));
+    assert_eq!(scene.led(&TO_NODE_1, reth(7, 0, 300)).1, Note::KeyedRefused(KeyedRefusal::TooLong));
 }
 
 /// PROTOCOL 16.13: a key through three switches, each with a part of the tables, is led as by one switch; and
@@ -320,6 +320,6 @@ fn several_switches_lead_as_one() {
     assert_eq!(KeyedRead::arrived(stale, &reth(ROOT.0, 0, 256)).onward(), None);
     for wrong in [Keyed { domain: Domain(20), ..stale }, Keyed { node: NodeId(2), ..stale }] {
         let read = KeyedRead::arrived(wrong, &reth(ROOT.0, 0, 256));
-        assert_eq!(read.finish(&TO_NODE_1, translation, protection), Err(Refused::Misdirected));
+        assert_eq!(read.finish(&TO_NODE_1, translation, protection), Err(KeyedRefusal::Misdirected));
     }
 }

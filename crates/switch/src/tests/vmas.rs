@@ -69,7 +69,7 @@ fn a_host_without_a_grant_freezes_nobody_s_memory() {
     let out = get(&mut scene, 1, SESSION_1_10, mine, Access::Modified);
     assert_eq!(
         out.last(),
-        Some(&Out::Note(Note::Page(Outcome::Stepped(Phase::Invalid, Trigger::AloneToWrite))))
+        Some(&Out::Note(Note::Page(Outcome::Stepped(Phase::Invalid, Trigger::SoleToWrite))))
     );
     let Some(Out::Send(to, bytes)) = out.first() else { panic!("the page is asked for") };
     let packet = Packet::parse(bytes).expect("a frame");

@@ -34,7 +34,7 @@ pub struct Responder {
     ack_due: bool,
     /// Consecutive times that memory was not ready for the expected request.
     not_ready: u8,
-    saved: Saved,
+    saved: SavedReplies,
 }
 
 /// A WRITE between its FIRST and its LAST.
@@ -73,7 +73,7 @@ impl Responder {
             fault: None,
             ack_due: false,
             not_ready: 0,
-            saved: Saved::default(),
+            saved: SavedReplies::default(),
         }
     }
 
@@ -504,7 +504,7 @@ impl Responder {
 
 /// The last [`RESPONDER_DEPTH`] READs and atomics, for duplicates (PROTOCOL 4.21, 4.22).
 #[derive(Debug, Default)]
-struct Saved {
+struct SavedReplies {
     ring: [Option<Answered>; RESPONDER_DEPTH as usize],
     /// Index of the next entry to replace.
     next: usize,
@@ -524,7 +524,7 @@ enum AnsweredOp {
     Atomic { original: u64 },
 }
 
-impl Saved {
+impl SavedReplies {
     fn push(&mut self, answered: Answered) {
         self.ring[self.next] = Some(answered);
         self.next = (self.next + 1) % self.ring.len();

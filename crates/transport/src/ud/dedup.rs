@@ -17,7 +17,7 @@ use farmem_wire::{HostId, RequestId};
 pub struct Dedup {
     hosts_max: usize,
     depth: usize,
-    room: Room,
+    room: AnswerBudget,
     /// Bytes of all stored answers.
     taken: usize,
     hosts: BTreeMap<HostId, Host>,
@@ -27,14 +27,14 @@ pub struct Dedup {
 
 /// Limits for the memory of stored answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Room {
+pub struct AnswerBudget {
     /// Bytes of all hosts' answers, beyond which hosts that exceed their share lose answers.
     pub all: usize,
     /// Bytes that the answers of each host may always take.
     pub share: usize,
 }
 
-impl Room {
+impl AnswerBudget {
     /// No limit.
     pub const UNBOUNDED: Self = Self { all: usize::MAX, share: usize::MAX };
 }
@@ -67,7 +67,7 @@ struct Answer {
 
 /// The server's knowledge of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Seen<'a> {
+pub enum RequestState<'a> {
     /// Never seen. Execute it, then [`Dedup::remember`]; or [`Dedup::begin`], execute, [`Dedup::finish`].
     New,
     /// Executed before. Repeat this answer.
@@ -86,7 +86,7 @@ impl Dedup {
     /// # Panics
     /// If one of the numbers is zero.
     #[must_use]
-    pub fn new(hosts_max: usize, depth: usize, room: Room) -> Self {
+    pub fn new(hosts_max: usize, depth: usize, room: AnswerBudget) -> Self {
         assert!(hosts_max > 0 && depth > 0, "room for one answer of one host at least");
         Self { hosts_max, depth, room, taken: 0, hosts: BTreeMap::new(), remembered: 0 }
     }
@@ -99,21 +99,21 @@ impl Dedup {
 
     /// Looks up `request`, which visits a server once.
     #[must_use]
-    pub fn look(&self, request: RequestId) -> Seen<'_> {
-        self.look_visit(request, 0)
+    pub fn lookup(&self, request: RequestId) -> RequestState<'_> {
+        self.lookup_visit(request, 0)
     }
 
     /// Looks up the visit of `request` with `hops` left, or a later one.
     #[must_use]
-    pub fn look_visit(&self, request: RequestId, hops: u8) -> Seen<'_> {
-        let Some(host) = self.hosts.get(&request.host()) else { return Seen::New };
+    pub fn lookup_visit(&self, request: RequestId, hops: u8) -> RequestState<'_> {
+        let Some(host) = self.hosts.get(&request.host()) else { return RequestState::New };
         match age(host.generation, request) {
-            Age::Earlier => Seen::Forgotten,
-            Age::Later => Seen::New,
-            Age::Current(counter) => match host.find(counter) {
+            GenerationOrder::Earlier => RequestState::Forgotten,
+            GenerationOrder::Later => RequestState::New,
+            GenerationOrder::Current(counter) => match host.find(counter) {
                 Ok(at) => host.answers[at].seen(hops),
-                Err(_) if host.floor.is_some_and(|floor| counter <= floor) => Seen::Forgotten,
-                Err(_) => Seen::New,
+                Err(_) if host.floor.is_some_and(|floor| counter <= floor) => RequestState::Forgotten,
+                Err(_) => RequestState::New,
             },
         }
     }
@@ -121,7 +121,7 @@ impl Dedup {
     /// Stores that `request`, which began at `place`, was executed, with its answer.
     ///
     /// # Panics
-    /// If [`Dedup::look`] does not return [`Seen::New`]: the request would have been executed twice.
+    /// If [`Dedup::lookup`] does not return [`RequestState::New`]: the request would have been executed twice.
     pub fn remember(&mut self, request: RequestId, place: u64, answer: &[u8]) {
         self.begin(request, 0, place);
         self.finish(request, 0, answer);
@@ -130,9 +130,13 @@ impl Dedup {
     /// Stores that the visit of `request` with `hops` left has begun, at `place`.
     ///
     /// # Panics
-    /// If [`Dedup::look_visit`] does not return [`Seen::New`]: the request would be executed twice.
+    /// If [`Dedup::lookup_visit`] does not return [`RequestState::New`]: the request would be executed twice.
     pub fn begin(&mut self, request: RequestId, hops: u8, place: u64) {
-        assert_eq!(self.look_visit(request, hops), Seen::New, "a request that writes is executed once");
+        assert_eq!(
+            self.lookup_visit(request, hops),
+            RequestState::New,
+            "a request that writes is executed once"
+        );
         self.remembered += 1;
         let id = request.host();
         if !self.hosts.contains_key(&id) && self.hosts.len() == self.hosts_max {
@@ -180,7 +184,7 @@ impl Dedup {
 
     /// Marks that the host left. Its earlier requests may have been executed, and get no answer any more. Its
     /// next life has another generation.
-    pub fn gone(&mut self, host: HostId) {
+    pub fn host_left(&mut self, host: HostId) {
         if let Some(row) = self.hosts.get_mut(&host) {
             row.answers = VecDeque::new();
             row.floor = Some(u32::MAX);
@@ -190,7 +194,7 @@ impl Dedup {
 
     /// Forgets the host, because the control plane restarts its generations. None of its requests is in the
     /// network any more.
-    pub fn anew(&mut self, host: HostId) {
+    pub fn restart_generations(&mut self, host: HostId) {
         self.taken -= self.hosts.remove(&host).map_or(0, |row| row.taken);
     }
 
@@ -211,8 +215,8 @@ impl Dedup {
     }
 
     /// Imports another server's record of an executed visit and its answer. A local record takes precedence.
-    pub fn learn(&mut self, request: RequestId, hops: u8, place: u64, answer: &[u8]) {
-        if self.look_visit(request, hops) == Seen::New {
+    pub fn import(&mut self, request: RequestId, hops: u8, place: u64, answer: &[u8]) {
+        if self.lookup_visit(request, hops) == RequestState::New {
             self.begin(request, hops, place);
             self.finish(request, hops, answer);
             return;
@@ -227,7 +231,7 @@ impl Dedup {
     }
 
     /// Imports another server's record that all requests of the host up to `request` are forgotten.
-    pub fn learn_forgotten(&mut self, request: RequestId) {
+    pub fn import_forgotten(&mut self, request: RequestId) {
         let generation = generation_of(request);
         let full = self.hosts.len() == self.hosts_max;
         match self.hosts.get_mut(&request.host()) {
@@ -238,13 +242,13 @@ impl Dedup {
                 self.hosts.insert(request.host(), host);
             }
             Some(host) => match age(host.generation, request) {
-                Age::Earlier => {}
-                Age::Later => {
+                GenerationOrder::Earlier => {}
+                GenerationOrder::Later => {
                     let floor = Some(counter_of(request));
                     self.taken -= host.taken;
                     *host = Host { floor, heard: host.heard, ..Host::new(generation) };
                 }
-                Age::Current(counter) => host.floor = host.floor.max(Some(counter)),
+                GenerationOrder::Current(counter) => host.floor = host.floor.max(Some(counter)),
             },
         }
     }
@@ -255,13 +259,13 @@ impl Answer {
         self.places = (self.places.0.min(place), self.places.1.max(place));
     }
 
-    fn seen(&self, hops: u8) -> Seen<'_> {
+    fn seen(&self, hops: u8) -> RequestState<'_> {
         if hops < self.hops {
-            Seen::New
+            RequestState::New
         } else if self.under_way {
-            Seen::UnderWay
+            RequestState::UnderWay
         } else {
-            Seen::Answered(&self.bytes)
+            RequestState::Answered(&self.bytes)
         }
     }
 }
@@ -308,7 +312,7 @@ impl Host {
 }
 
 /// The generation of a request, relative to the last known generation of its host.
-enum Age {
+enum GenerationOrder {
     Earlier,
     Current(u32),
     Later,
@@ -316,11 +320,11 @@ enum Age {
 
 /// Compares the generation of a request with `current`. Generations only grow: the control plane never issues
 /// an earlier one (PROTOCOL 8.8). So a host that did not write in many thousand lives is accepted too.
-fn age(current: u16, request: RequestId) -> Age {
+fn age(current: u16, request: RequestId) -> GenerationOrder {
     match generation_of(request).cmp(&current) {
-        Ordering::Equal => Age::Current(counter_of(request)),
-        Ordering::Greater => Age::Later,
-        Ordering::Less => Age::Earlier,
+        Ordering::Equal => GenerationOrder::Current(counter_of(request)),
+        Ordering::Greater => GenerationOrder::Later,
+        Ordering::Less => GenerationOrder::Earlier,
     }
 }
 

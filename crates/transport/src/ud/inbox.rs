@@ -22,7 +22,7 @@ pub struct Inbox {
 
 /// The receiver's action for a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turn {
+pub enum BatchAction {
     /// The batch is the next one. Apply it, call [`Inbox::applied`], then respond.
     Apply,
     /// The batch is the last one again. Repeat this response.
@@ -36,27 +36,27 @@ pub enum Turn {
 
 impl Inbox {
     /// Decides about a batch. The first batch has number 1.
-    pub fn turn(&mut self, batch: &Updates<'_>) -> Turn {
+    pub fn decide(&mut self, batch: &Updates<'_>) -> BatchAction {
         if self.halt.is_some() {
-            Turn::Halt
+            BatchAction::Halt
         } else if self.last.checked_add(1) == Some(batch.seq) {
-            Turn::Apply
+            BatchAction::Apply
         } else if batch.seq != self.last || batch.seq == 0 {
-            Turn::Ignore
+            BatchAction::Ignore
         } else if batch.bytes() == self.updates {
-            Turn::Again(self.status, self.refused)
+            BatchAction::Again(self.status, self.refused)
         } else {
             self.halt = Some(Halt::BatchChanged { seq: batch.seq });
-            Turn::Halt
+            BatchAction::Halt
         }
     }
 
     /// Records that the batch was applied up to `refused`, or completely if the status is `Ok`.
     ///
     /// # Panics
-    /// If [`Inbox::turn`] did not return [`Turn::Apply`].
+    /// If [`Inbox::decide`] did not return [`BatchAction::Apply`].
     pub fn applied(&mut self, batch: &Updates<'_>, status: Status, refused: u16) {
-        assert_eq!(self.turn(batch), Turn::Apply, "batches are applied in order");
+        assert_eq!(self.decide(batch), BatchAction::Apply, "batches are applied in order");
         self.last = batch.seq;
         self.updates.clear();
         self.updates.extend_from_slice(batch.bytes());

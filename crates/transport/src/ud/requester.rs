@@ -22,7 +22,7 @@ pub struct Requester<T> {
     requests: Table<Outstanding<T>>,
     /// One queue per length of wait, so that each is ordered by time without sorting. Rows of finished
     /// requests stay until they reach the front or are swept. The front row of each queue is always alive.
-    queues: [VecDeque<Row>; WAITS],
+    queues: [VecDeque<Timer>; WAITS],
 }
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ struct Outstanding<T> {
 
 /// A timer: alive if the request is outstanding and due at this time.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct Timer {
     due: Instant,
     request: RequestId,
 }
@@ -77,7 +77,7 @@ impl<T> Requester<T> {
         let due = now + wait(self.timeout, 0);
         let is_new = self.requests.insert(request, Outstanding { context, retries: 0, due });
         assert!(is_new, "{request:?} is used once");
-        self.enqueue(0, Row { due, request });
+        self.enqueue(0, Timer { due, request });
         Ok(())
     }
 
@@ -114,7 +114,7 @@ impl<T> Requester<T> {
         // Longest wait first: a retransmitted request enters a queue that was already processed, or the end
         // of its own with a later time.
         for queue in (0..WAITS).rev() {
-            while let Some(&Row { due, request }) = self.queues[queue].front()
+            while let Some(&Timer { due, request }) = self.queues[queue].front()
                 && due <= now
             {
                 self.queues[queue].pop_front();
@@ -130,7 +130,7 @@ impl<T> Requester<T> {
 
     /// Restarts the wait of a request that was retransmitted for another reason than its timer. The length of
     /// the wait stays, so that a request is sent a whole wait before it expires.
-    pub fn wait_anew(&mut self, now: Instant, request: RequestId) {
+    pub fn restart_timer(&mut self, now: Instant, request: RequestId) {
         let Some(outstanding) = self.requests.get_mut(request) else { return };
         let retries = outstanding.retries;
         let due = now + wait(self.timeout, retries);
@@ -138,7 +138,7 @@ impl<T> Requester<T> {
             return; // sent at this moment
         }
         outstanding.due = due;
-        self.enqueue(queue_of(retries), Row { due, request });
+        self.enqueue(queue_of(retries), Timer { due, request });
         self.clean_front(queue_of(retries));
     }
 
@@ -193,11 +193,11 @@ impl<T> Requester<T> {
         let retries = outstanding.retries;
         let due = now + wait(self.timeout, retries);
         outstanding.due = due;
-        self.enqueue(queue_of(retries), Row { due, request });
+        self.enqueue(queue_of(retries), Timer { due, request });
         None
     }
 
-    fn enqueue(&mut self, queue: usize, row: Row) {
+    fn enqueue(&mut self, queue: usize, row: Timer) {
         if self.queues[queue].len() == self.rows_max() {
             let requests = &self.requests;
             self.queues[queue].retain(|row| is_alive(requests, *row));
@@ -217,12 +217,12 @@ impl<T> Requester<T> {
         }
     }
 
-    fn is_alive(&self, row: Row) -> bool {
+    fn is_alive(&self, row: Timer) -> bool {
         is_alive(&self.requests, row)
     }
 }
 
-fn is_alive<T>(requests: &Table<Outstanding<T>>, row: Row) -> bool {
+fn is_alive<T>(requests: &Table<Outstanding<T>>, row: Timer) -> bool {
     requests.get(row.request).is_some_and(|request| request.due == row.due)
 }
 

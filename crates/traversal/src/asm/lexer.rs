@@ -1,6 +1,6 @@
 //! The tokens of one line of text, and a cursor over them.
 
-use super::{AssembleError, Spot, register};
+use super::{AssembleError, Location, register};
 use crate::isa::Reg;
 use alloc::format;
 use alloc::vec::Vec;
@@ -45,7 +45,7 @@ impl<'t> Cursor<'t> {
         let mut rest = text;
         let mut column = 1;
         while let Some(first) = rest.chars().next().filter(|c| *c != ';') {
-            let spot = Spot { line, column };
+            let location = Location { line, column };
             let len = match first {
                 c if c.is_whitespace() => c.len_utf8(),
                 ',' | ':' | '[' | ']' | '+' | '-' | '*' => {
@@ -59,10 +59,10 @@ impl<'t> Cursor<'t> {
                 }
                 c if is_word(c) => {
                     let len = word_len(rest);
-                    tokens.push((word(&rest[..len], spot)?, column));
+                    tokens.push((word(&rest[..len], location)?, column));
                     len
                 }
-                c => return Err(spot.error(format!("`{c}` has no meaning here"))),
+                c => return Err(location.error(format!("`{c}` has no meaning here"))),
             };
             let (taken, behind) = rest.split_at(len);
             column += taken.chars().count();
@@ -72,9 +72,9 @@ impl<'t> Cursor<'t> {
     }
 
     /// Returns the location of the next token.
-    pub(super) fn spot(&self) -> Spot {
+    pub(super) fn location(&self) -> Location {
         let column = self.tokens.get(self.at).map_or(self.end_column, |(_, column)| *column);
-        Spot { line: self.line, column }
+        Location { line: self.line, column }
     }
 
     pub(super) fn peek(&self) -> Token<'t> {
@@ -88,14 +88,14 @@ impl<'t> Cursor<'t> {
     }
 
     /// Takes `name :` if it comes next.
-    pub(super) fn label(&mut self) -> Option<(&'t str, Spot)> {
-        let spot = self.spot();
+    pub(super) fn label(&mut self) -> Option<(&'t str, Location)> {
+        let location = self.location();
         let (Token::Name(name), Some((Token::Mark(':'), _))) = (self.peek(), self.tokens.get(self.at + 1))
         else {
             return None;
         };
         self.at += 2;
-        Some((name, spot))
+        Some((name, location))
     }
 
     pub(super) fn try_register(&mut self) -> Option<Reg> {
@@ -106,32 +106,32 @@ impl<'t> Cursor<'t> {
     }
 
     pub(super) fn register(&mut self) -> Result<Reg, AssembleError> {
-        let (spot, found) = (self.spot(), self.peek());
+        let (location, found) = (self.location(), self.peek());
         self.try_register()
-            .ok_or_else(|| spot.error(format!("expected a register, r0 to r10, found {found}")))
+            .ok_or_else(|| location.error(format!("expected a register, r0 to r10, found {found}")))
     }
 
     /// Takes the label of a jump.
-    pub(super) fn target(&mut self) -> Result<(&'t str, Spot), AssembleError> {
-        let spot = self.spot();
+    pub(super) fn target(&mut self) -> Result<(&'t str, Location), AssembleError> {
+        let location = self.location();
         match self.next() {
-            Token::Name(name) => Ok((name, spot)),
-            other => Err(spot.error(format!("expected a label, found {other}"))),
+            Token::Name(name) => Ok((name, location)),
+            other => Err(location.error(format!("expected a label, found {other}"))),
         }
     }
 
     pub(super) fn expect(&mut self, mark: char) -> Result<(), AssembleError> {
-        let spot = self.spot();
+        let location = self.location();
         match self.next() {
             Token::Mark(found) if found == mark => Ok(()),
-            other => Err(spot.error(format!("expected `{mark}`, found {other}"))),
+            other => Err(location.error(format!("expected `{mark}`, found {other}"))),
         }
     }
 
     pub(super) fn expect_end(&mut self) -> Result<(), AssembleError> {
         match self.peek() {
             Token::End => Ok(()),
-            other => Err(self.spot().error(format!("expected the end of the line, found {other}"))),
+            other => Err(self.location().error(format!("expected the end of the line, found {other}"))),
         }
     }
 }
@@ -145,7 +145,7 @@ fn word_len(text: &str) -> usize {
 }
 
 /// Parses a name, or a number if it starts with a digit: decimal, `0x` or `0b`, with `_` as a separator.
-fn word(text: &str, spot: Spot) -> Result<Token<'_>, AssembleError> {
+fn word(text: &str, location: Location) -> Result<Token<'_>, AssembleError> {
     if !text.starts_with(|c: char| c.is_ascii_digit()) {
         return Ok(Token::Name(text));
     }
@@ -158,5 +158,5 @@ fn word(text: &str, spot: Spot) -> Result<Token<'_>, AssembleError> {
     };
     let digits = digits.replace('_', "");
     let value = i128::from_str_radix(&digits, radix);
-    value.map(Token::Number).map_err(|_| spot.error(format!("`{text}` is not a number")))
+    value.map(Token::Number).map_err(|_| location.error(format!("`{text}` is not a number")))
 }

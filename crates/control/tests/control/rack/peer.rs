@@ -2,7 +2,7 @@
 
 use farmem_control::PAGE;
 use farmem_machine::{Action, Outbox, Port};
-use farmem_transport::ud::{self, Endpoint, Inbox, Peer, Turn};
+use farmem_transport::ud::{self, BatchAction, Endpoint, Inbox, Peer};
 use farmem_wire::message::{
     DirectoryBody, DirectoryMessage, FileBody, FileCause, FileFault, FileMessage, FileState, FileTask,
     HostSet, Listing, Region, Relayed, Rows, Seq, SoftMessage, UNKNOWN_MOVE, Update, Updates,
@@ -173,11 +173,13 @@ impl RolePeer {
         }
         let message = Message::parse(packet.payload).expect("the control plane sends valid messages");
         let Body::Update(batch) = message.body else { panic!("the control plane sends updates only") };
-        let (status, refused) = match self.inbox.turn(&batch) {
-            Turn::Ignore => return None,
-            Turn::Halt => panic!("the control plane never sends other bytes under a number (PROTOCOL 8.19)"),
-            Turn::Again(status, refused) => (status, refused),
-            Turn::Apply => self.apply_batch(&batch),
+        let (status, refused) = match self.inbox.decide(&batch) {
+            BatchAction::Ignore => return None,
+            BatchAction::Halt => {
+                panic!("the control plane never sends other bytes under a number (PROTOCOL 8.19)")
+            }
+            BatchAction::Again(status, refused) => (status, refused),
+            BatchAction::Apply => self.apply_batch(&batch),
         };
         let answer = Message {
             header: message.header.answer(status),

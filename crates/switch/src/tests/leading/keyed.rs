@@ -2,7 +2,7 @@
 //! own (PROTOCOL 16.10 to 16.13; Fat-B+Tree III-D).
 
 use super::*;
-use crate::keyed::Refused;
+use crate::keyed::KeyedRefusal;
 use crate::protect::Denial;
 use farmem_wire::message::Relayed;
 use farmem_wire::{Keyed, KeyedFrame, Perm, Pmtu, Reth, Rkey};
@@ -98,7 +98,7 @@ fn what_is_refused_the_responder_refuses() {
     let mut rack = first_hop();
     let long = Reth { dma_len: 1_025, ..reth(55, 0) };
     let (_, note) = rack.on(HOST_1.port, &read(OVER.to_node, 7, long), NODE_1.port);
-    assert_eq!(note, Note::KeyedRefused(Refused::TooLong));
+    assert_eq!(note, Note::KeyedRefused(KeyedRefusal::TooLong));
     // A READ has no pad: a frame with one does not parse, so the header's offset is fixed.
     let mut padded = read(OVER.to_node, 7, reth(55, 0));
     padded[1] |= 0x10;
@@ -106,14 +106,14 @@ fn what_is_refused_the_responder_refuses() {
     assert_eq!(rack.silent(HOST_1.port, &padded), Note::Dropped(Reason::Frame));
     rack.update(&[protect(10, ROOT.0, 0x100, Perm::None)]);
     let (_, note) = rack.on(HOST_1.port, &read(OVER.to_node, 7, reth(55, 0)), NODE_1.port);
-    assert_eq!(note, Note::KeyedRefused(Refused::Denied(Denial::NotMapped)));
+    assert_eq!(note, Note::KeyedRefused(KeyedRefusal::Denied(Denial::NotMapped)));
     let mut edge = edge();
     for at in [BASE_2 + 0x300, BASE_1 - 0x100] {
         let (out, note) = edge.on(POD.port, &led(at, &header(5_000, 2)), NODE_1.port);
         let refused = read(OVER.node_qpn, 7, reth(at, 0));
         assert_eq!(
             (out, note),
-            (refused, Note::KeyedRefused(Refused::Elsewhere)),
+            (refused, Note::KeyedRefused(KeyedRefusal::Elsewhere)),
             "with a key that no node takes"
         );
     }
@@ -143,12 +143,12 @@ fn what_cannot_be_led_on_goes_back() {
     assert_eq!(note, Note::Keyed { node: NodeId(1), indexed: false });
     // A returned READ may not exceed a host's limits, and the connection may have been replaced.
     let (_, note) = rack.on(CORE.port, &led(BASE_2, &header(55, 1)), NODE_1.port);
-    assert_eq!(note, Note::KeyedRefused(Refused::Elsewhere));
+    assert_eq!(note, Note::KeyedRefused(KeyedRefusal::Elsewhere));
     for other in [Keyed { domain: Domain(20), ..header(55, 1) }, Keyed { node: NodeId(2), ..header(55, 1) }] {
         let (out, note) = rack.on(CORE.port, &led(ROOT.0, &other), NODE_1.port);
         assert_eq!(
             (out, note),
-            (read(OVER.node_qpn, 7, reth(55, 0)), Note::KeyedRefused(Refused::Misdirected))
+            (read(OVER.node_qpn, 7, reth(55, 0)), Note::KeyedRefused(KeyedRefusal::Misdirected))
         );
     }
     // No next hop is left.

@@ -13,9 +13,9 @@ const DOMAINS_MAX: usize = 1024;
 
 /// Allowance of each domain.
 #[derive(Debug, Default)]
-pub(crate) struct Newcomers(BTreeMap<Domain, Bucket>);
+pub(crate) struct ProgramLimiter(BTreeMap<Domain, Bucket>);
 
-impl Newcomers {
+impl ProgramLimiter {
     /// Counts a new program of the domain. Returns false, and counts nothing, if the domain exceeds its rate.
     pub(crate) fn admit(&mut self, now: Instant, domain: Domain) -> bool {
         if self.0.len() >= DOMAINS_MAX && !self.0.contains_key(&domain) {
@@ -45,14 +45,14 @@ mod tests {
     /// More domains than the bound: active domains keep their count, and the table keeps its bound.
     #[test]
     fn domains_that_are_done_make_room() {
-        let (mut newcomers, alice) = (Newcomers::default(), Domain(1));
+        let (mut limiter, alice) = (ProgramLimiter::default(), Domain(1));
         let now = Instant::from_nanos(1);
-        let brought = |newcomers: &mut Newcomers| (0..200).filter(|_| newcomers.admit(now, alice)).count();
-        assert_eq!(brought(&mut newcomers), 128);
+        let brought = |limiter: &mut ProgramLimiter| (0..200).filter(|_| limiter.admit(now, alice)).count();
+        assert_eq!(brought(&mut limiter), 128);
         for domain in 10..3000 {
-            assert!(newcomers.admit(now, Domain(domain)));
-            newcomers.check();
+            assert!(limiter.admit(now, Domain(domain)));
+            limiter.check();
         }
-        assert_eq!(brought(&mut newcomers), 0, "its count is kept");
+        assert_eq!(brought(&mut limiter), 0, "its count is kept");
     }
 }

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use farmem_wire::{Domain, NodeId, ProgramHash, VirtAddr};
 
 /// The kind of the routing section. There is at most one, of domain 0, under id 0: the control plane owns it.
-pub const WAYS_KIND: u16 = 0x0d14;
+pub const ROUTES_KIND: u16 = 0x0d14;
 /// Most servers of a section: a server takes two words.
 pub const SERVERS_MAX: usize = 4096;
 
@@ -26,7 +26,7 @@ const VERSION: u64 = 1;
 
 /// A server: its addresses, and the next hop to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Way {
+pub struct ServerRoute {
     /// The first address, a multiple of the size.
     pub base: VirtAddr,
     /// Log2 of the number of addresses.
@@ -39,7 +39,7 @@ pub struct Way {
 
 /// A tree whose traversals go up.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LedTree {
+pub struct RoutedTree {
     /// Domain of the traversals.
     pub domain: Domain,
     /// The node at which they begin.
@@ -50,16 +50,16 @@ pub struct LedTree {
 
 /// The contents of a routing section.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct WaysSection {
+pub struct RouteSection {
     /// The port of the core switch; if none, nothing goes up.
     pub up: Option<u32>,
     /// The servers, ascending by their addresses.
-    pub servers: Vec<Way>,
+    pub servers: Vec<ServerRoute>,
     /// The trees whose traversals go up, ascending by domain and root.
-    pub trees: Vec<LedTree>,
+    pub trees: Vec<RoutedTree>,
 }
 
-impl WaysSection {
+impl RouteSection {
     /// Returns the section as bytes.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
@@ -90,11 +90,11 @@ impl WaysSection {
         };
         let servers = words.count("servers", SERVERS_MAX)?;
         let trees = words.count("trees that go up", TREES_MAX)?;
-        let servers: Vec<Way> = (0..servers).map(|_| way(&mut words)).collect::<Result<_, _>>()?;
-        let trees: Vec<LedTree> = (0..trees).map(|_| led_tree(&mut words)).collect::<Result<_, _>>()?;
+        let servers: Vec<ServerRoute> = (0..servers).map(|_| way(&mut words)).collect::<Result<_, _>>()?;
+        let trees: Vec<RoutedTree> = (0..trees).map(|_| led_tree(&mut words)).collect::<Result<_, _>>()?;
         words.end()?;
-        let apart = |pair: &[Way]| pair[0].base.0 + (1 << pair[0].size_log2) <= pair[1].base.0;
-        let ascend = |pair: &[LedTree]| (pair[0].domain, pair[0].root) < (pair[1].domain, pair[1].root);
+        let apart = |pair: &[ServerRoute]| pair[0].base.0 + (1 << pair[0].size_log2) <= pair[1].base.0;
+        let ascend = |pair: &[RoutedTree]| (pair[0].domain, pair[0].root) < (pair[1].domain, pair[1].root);
         if !servers.windows(2).all(apart) || !trees.windows(2).all(ascend) {
             return Err(SectionError::Form);
         }
@@ -102,7 +102,7 @@ impl WaysSection {
     }
 }
 
-fn way(words: &mut Words<'_>) -> Result<Way, SectionError> {
+fn way(words: &mut Words<'_>) -> Result<ServerRoute, SectionError> {
     let (range, next) = (words.next()?, words.next()?);
     let [.., size_log2] = range.to_be_bytes();
     let base = range & !0xff;
@@ -111,36 +111,36 @@ fn way(words: &mut Words<'_>) -> Result<Way, SectionError> {
     let (server, port) = (u16::try_from(next >> 32), u32::try_from(next & 0xffff_ffff));
     match (server, port) {
         (Ok(server @ 1..), Ok(port)) if fits => {
-            Ok(Way { base: VirtAddr(base), size_log2, server: NodeId(server), port })
+            Ok(ServerRoute { base: VirtAddr(base), size_log2, server: NodeId(server), port })
         }
         _ => Err(SectionError::Form),
     }
 }
 
-fn led_tree(words: &mut Words<'_>) -> Result<LedTree, SectionError> {
+fn led_tree(words: &mut Words<'_>) -> Result<RoutedTree, SectionError> {
     let domain = Domain(u32::try_from(words.next()?).map_err(|_| SectionError::Form)?);
     let root = VirtAddr(words.next()?);
     let programs = words.count("programs", PROGRAMS_MAX)?;
     let programs: Vec<ProgramHash> = (0..programs).map(|_| words.name()).collect::<Result<_, _>>()?;
     match programs.iter().find(|program| program.stores()) {
         Some(&stores) => Err(SectionError::Stores(stores)),
-        None => Ok(LedTree { domain, root, programs }),
+        None => Ok(RoutedTree { domain, root, programs }),
     }
 }
 
 /// The routing tables of a switch.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Ways {
+pub struct Routes {
     up: Option<u32>,
-    servers: Vec<Way>,
+    servers: Vec<ServerRoute>,
     hops: BTreeMap<NodeId, u32>,
     trees: BTreeMap<(Domain, VirtAddr), Vec<ProgramHash>>,
 }
 
-impl Ways {
+impl Routes {
     /// Creates the tables of a section.
     #[must_use]
-    pub fn new(section: WaysSection) -> Self {
+    pub fn new(section: RouteSection) -> Self {
         let hops = section.servers.iter().map(|way| (way.server, way.port)).collect();
         let trees = section.trees.into_iter().map(|tree| ((tree.domain, tree.root), tree.programs)).collect();
         Self { up: section.up, servers: section.servers, hops, trees }
@@ -150,7 +150,7 @@ impl Ways {
     #[must_use]
     pub fn memory(&self) -> usize {
         let programs: usize = self.trees.values().map(Vec::capacity).sum();
-        self.servers.capacity() * size_of::<Way>()
+        self.servers.capacity() * size_of::<ServerRoute>()
             + self.hops.len() * size_of::<(NodeId, u32)>()
             + self.trees.len() * size_of::<((Domain, VirtAddr), Vec<ProgramHash>)>()
             + programs * size_of::<ProgramHash>()
@@ -190,36 +190,40 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn section() -> WaysSection {
-        let way = |n: u16| Way {
+    fn section() -> RouteSection {
+        let way = |n: u16| ServerRoute {
             base: VirtAddr(u64::from(n) << 40),
             size_log2: 39,
             server: NodeId(n),
             port: 0x800 + u32::from(n % 2),
         };
-        let tree = |domain| LedTree {
+        let tree = |domain| RoutedTree {
             domain: Domain(domain),
             root: VirtAddr(0x1100),
             programs: Vec::from([ProgramHash([0x30; 16]), ProgramHash([0x20; 16])]),
         };
-        WaysSection { up: Some(0x801), servers: (1..5).map(way).collect(), trees: (7..9).map(tree).collect() }
+        RouteSection {
+            up: Some(0x801),
+            servers: (1..5).map(way).collect(),
+            trees: (7..9).map(tree).collect(),
+        }
     }
 
     #[test]
     fn a_section_comes_back_as_it_was() {
         let section = section();
         let bytes = section.emit();
-        assert_eq!(WaysSection::parse(&bytes), Ok(section));
-        let none = WaysSection::default();
-        assert_eq!(WaysSection::parse(&none.emit()), Ok(none));
+        assert_eq!(RouteSection::parse(&bytes), Ok(section));
+        let none = RouteSection::default();
+        assert_eq!(RouteSection::parse(&none.emit()), Ok(none));
         for cut in 0..bytes.len() {
-            assert!(WaysSection::parse(&bytes[..cut]).is_err(), "{cut} bytes");
+            assert!(RouteSection::parse(&bytes[..cut]).is_err(), "{cut} bytes");
         }
     }
 
     #[test]
     fn an_address_leads_to_its_server_and_that_to_a_port() {
-        let ways = Ways::new(section());
+        let ways = Routes::new(section());
         assert_eq!(ways.server_of(VirtAddr((1 << 40) - 1)), None);
         assert_eq!(ways.server_of(VirtAddr(1 << 40)), Some(NodeId(1)));
         assert_eq!(ways.server_of(VirtAddr((3 << 40) + (1 << 39) - 1)), Some(NodeId(3)));
@@ -235,7 +239,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        type Break = fn(&mut WaysSection);
+        type Break = fn(&mut RouteSection);
         let breaks: [Break; 6] = [
             |section| section.servers[1].base = VirtAddr(1 << 40),
             |section| section.servers.swap(0, 1),
@@ -247,7 +251,7 @@ mod tests {
         for (n, broken) in breaks.iter().enumerate() {
             let mut section = section();
             broken(&mut section);
-            assert!(WaysSection::parse(&section.emit()).is_err(), "{n}");
+            assert!(RouteSection::parse(&section.emit()).is_err(), "{n}");
         }
     }
 
@@ -256,9 +260,9 @@ mod tests {
         fn any_bytes_are_a_section_or_refused(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
             let mut bytes = section().emit();
             *at.get_mut(&mut bytes) = byte;
-            if let Ok(read) = WaysSection::parse(&bytes) {
+            if let Ok(read) = RouteSection::parse(&bytes) {
                 prop_assert_eq!(read.emit(), bytes);
-                let _ways = Ways::new(read);
+                let _ways = Routes::new(read);
             }
         }
     }

@@ -8,16 +8,16 @@ use farmem_wire::{Body, Message};
 
 /// Rewritten pointers of a request. The buffers are reused for each request.
 #[derive(Debug, Default)]
-pub(crate) struct FurtherDown {
+pub(crate) struct IndexStart {
     /// The pairs of a batch with their new pointers.
     pairs: PairBuf,
     descents: Vec<Descent>,
 }
 
-impl FurtherDown {
+impl IndexStart {
     /// Moves the start of a traversal, or of each traversal of a batch, to the deepest known node on the path
     /// to its key. Protection is checked there as for any other address.
-    pub(crate) fn begin_further_down<'a>(&'a mut self, index: &IndexTables, message: &mut Message<'a>) {
+    pub(crate) fn start_at_index<'a>(&'a mut self, index: &IndexTables, message: &mut Message<'a>) {
         self.descents.clear();
         if index.is_empty() {
             return;

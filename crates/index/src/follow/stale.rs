@@ -12,7 +12,7 @@ use farmem_wire::VirtAddr;
 /// `tree`. Accesses of an inner node are divided evenly among its children. A neighbour several nodes to the
 /// right counts once.
 #[must_use]
-pub fn led_astray(tree: &TreeView, section: &TreeSection) -> u64 {
+pub fn stale_steps(tree: &TreeView, section: &TreeSection) -> u64 {
     let ends = ends(section);
     let end_of =
         |key: u64| ends.partition_point(|(first, _)| *first <= key).checked_sub(1).map(|at| ends[at].1);
@@ -103,15 +103,15 @@ mod tests {
         let split = [(100, 0x600), (150, 0x700), (170, 0x800)];
         let merged = [(100, 0x700), (150, 0x800)];
         let with_set = section(vec![vec![held]]);
-        assert_eq!(led_astray(&tree(&as_published), &with_set), 0);
-        assert_eq!(led_astray(&tree(&split), &with_set), 10);
+        assert_eq!(stale_steps(&tree(&as_published), &with_set), 0);
+        assert_eq!(stale_steps(&tree(&split), &with_set), 10);
         assert_eq!(
-            led_astray(&tree(&merged), &with_set),
+            stale_steps(&tree(&merged), &with_set),
             20,
             "what was merged into the right neighbour is one step away"
         );
-        assert_eq!(led_astray(&tree(&split), &section(vec![])), 0, "the parent knows its new child");
+        assert_eq!(stale_steps(&tree(&split), &section(vec![])), 0, "the parent knows its new child");
         let nothing = TreeSection { ranges: vec![], sets: vec![], ..with_set };
-        assert_eq!(led_astray(&tree(&split), &nothing), 0, "from the root nothing is old");
+        assert_eq!(stale_steps(&tree(&split), &nothing), 0, "from the root nothing is old");
     }
 }
