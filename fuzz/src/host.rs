@@ -36,7 +36,7 @@ pub fn host_events(data: &[u8], run: &mut Run) {
     while let Some(event) = input.event(16) {
         match event {
             0 => world.pass(Duration::from_micros(u64::from(input.u16()) * 8), run),
-            1 if world.wants() => world.fulfil(&mut input, run),
+            1 if world.has_control_requests() => world.fulfil(&mut input, run),
             1 => world.set_up(&mut input, run),
             2..=6 => {
                 let domain = input.pick(&DOMAINS);

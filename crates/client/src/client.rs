@@ -23,7 +23,7 @@ use farmem_control::api::{
     Allocate, ApiError, Call, CreateDomain, Grant, Leave, NodeInfo, Overview, PermName, RackOverview,
     Request, Response,
 };
-use farmem_host::{Answer, Done, HostRequest, Op, Out, Traversed, Want};
+use farmem_host::{Answer, ControlRequest, Done, HostRequest, Op, Out, Traversed};
 use farmem_link::LinkProfile;
 use farmem_machine::Port;
 use farmem_traversal::Program;
@@ -100,7 +100,7 @@ pub struct Client {
     allocations: Allocations,
     opened: Opened,
     /// Control-plane requests of the host role that no caller waits for, each with the generation of its host.
-    aside: Vec<(Want, u16)>,
+    aside: Vec<(ControlRequest, u16)>,
     /// Something that it had open is not its any more: nothing is submitted again.
     lost_open: Option<ApiError>,
     /// Connections through the switch, by what names them.
@@ -356,7 +356,7 @@ impl Client {
             self.take_told().ok()?;
             match self.path.pop()? {
                 Out::Done(done) => return Some(self.completed(done)),
-                Out::Want(want) => self.fulfil(want).ok()?,
+                Out::Control(request) => self.fulfil(request).ok()?,
             }
         }
     }
@@ -419,7 +419,7 @@ impl Client {
     /// Connections to memory nodes beside the first to each that it has now ([`ClientOptions::connections`](crate::ClientOptions::connections)).
     #[must_use]
     pub fn connections_beside(&self) -> usize {
-        self.path.beside_up()
+        self.path.extra_connections_up()
     }
 
     /// The memory nodes this client knows.
@@ -525,7 +525,7 @@ impl Client {
             self.take_told()?;
             match self.path.poll(wait)? {
                 Some(Out::Done(done)) => return Ok(Some(done)),
-                Some(Out::Want(want)) => self.fulfil(want)?,
+                Some(Out::Control(request)) => self.fulfil(request)?,
                 None => return Ok(None),
             }
         }

@@ -54,7 +54,7 @@ pub(crate) trait Path {
     /// True when the host role has this connection through the switch, and it did not break.
     fn is_open(&self, qpn: Qpn) -> bool;
     /// Connections beside the first ones that the host role has.
-    fn beside_up(&self) -> usize;
+    fn extra_connections_up(&self) -> usize;
     /// Request ids that the host role has left.
     fn ids_left(&self) -> u32;
     /// Bytes of the longest scratch pad that a datagram carries.
@@ -108,8 +108,8 @@ impl Path for InProcess {
         self.told.pop_front()
     }
 
-    fn beside_up(&self) -> usize {
-        self.world.borrow().host(self.host).beside_up()
+    fn extra_connections_up(&self) -> usize {
+        self.world.borrow().host(self.host).extra_connections_up()
     }
 
     fn set_peer(&mut self, _: Port, _: Gid) -> Result<(), Error> {
@@ -216,8 +216,8 @@ impl<L: Link> Path for OverLink<L> {
         self.clerk.told()
     }
 
-    fn beside_up(&self) -> usize {
-        self.driver.machine().beside_up()
+    fn extra_connections_up(&self) -> usize {
+        self.driver.machine().extra_connections_up()
     }
 
     fn set_peer(&mut self, port: Port, gid: Gid) -> Result<(), Error> {

@@ -42,13 +42,13 @@ pub struct Bounds {
     /// `pages`.
     pub evictions: usize,
     /// Maximum number of recalls that wait for write-backs.
-    pub owed: usize,
+    pub pending_acks: usize,
 }
 
 impl Default for Bounds {
     /// Returns limits of 262,144 pages (1 GiB), 256 requests, 1,024 evictions and 256 recalls.
     fn default() -> Self {
-        Self { pages: 1 << 18, requests: 256, evictions: 1024, owed: 256 }
+        Self { pages: 1 << 18, requests: 256, evictions: 1024, pending_acks: 256 }
     }
 }
 
@@ -187,7 +187,7 @@ pub struct Writing {
     /// The number under which the page was handed out.
     pub grant: Seq,
     /// The access that a thread waits for, if any. The agent requests it after the write-back.
-    pub wanted: Option<Access>,
+    pub next_access: Option<Access>,
 }
 
 /// The coherence agent of a host.
@@ -198,7 +198,7 @@ pub struct Agent {
     requests: BTreeMap<Page, Request>,
     writing: BTreeMap<Page, Writing>,
     /// Recalls to acknowledge once their region has no write-back in flight. At most one per region.
-    owed: Vec<RecallAck>,
+    pending_acks: Vec<RecallAck>,
     /// The id of the next request. `None` if all ids are used up.
     next_id: Option<FetchId>,
     /// Pages that occupy a frame: cached, in write-back, or requested.
@@ -216,7 +216,7 @@ impl Agent {
             cached: BTreeMap::new(),
             requests: BTreeMap::new(),
             writing: BTreeMap::new(),
-            owed: Vec::new(),
+            pending_acks: Vec::new(),
             next_id: Some(first),
             frames: 0,
             min_seq: Seq(0),
@@ -263,8 +263,8 @@ impl Agent {
 
     /// Returns the recalls that are not acknowledged yet.
     #[must_use]
-    pub fn owed(&self) -> &[RecallAck] {
-        &self.owed
+    pub fn pending_acks(&self) -> &[RecallAck] {
+        &self.pending_acks
     }
 
     /// Returns the agent's limits.
@@ -292,7 +292,7 @@ impl Agent {
             return Outcome::Present;
         }
         if let Some(writing) = self.writing.get_mut(&page) {
-            writing.wanted = writing.wanted.max(Some(access));
+            writing.next_access = writing.next_access.max(Some(access));
             return Outcome::Waits;
         }
         let has_frame = self.cached.contains_key(&page);
@@ -320,7 +320,7 @@ impl Agent {
                 return Outcome::Full;
             }
             self.cached.remove(&page);
-            self.writing.insert(page, Writing { grant, wanted: None });
+            self.writing.insert(page, Writing { grant, next_access: None });
             out.extend([Action::WriteProtect(page), Action::Unmap(page)]);
             out.push(self.write_back(page, grant));
         } else {
@@ -444,7 +444,7 @@ impl Agent {
         let Some(writing) = self.writing.get(&page).filter(|writing| writing.grant == ack.grant) else {
             return Outcome::Stale;
         };
-        let wanted = writing.wanted;
+        let next_access = writing.next_access;
         self.writing.remove(&page);
         if self.cached.contains_key(&page) {
             out.push(Action::Clean(page));
@@ -452,8 +452,8 @@ impl Agent {
             self.frames -= 1;
             out.push(Action::Release(page));
         }
-        self.settle_owed(ack, out);
-        if let Some(access) = wanted
+        self.send_pending_acks(ack, out);
+        if let Some(access) = next_access
             && self.fault(page, access, out) == Outcome::Full
         {
             // The thread faults again; there may be room by then.
@@ -482,7 +482,7 @@ impl Agent {
     pub fn assert_invariants(&self) {
         assert!(self.frames <= self.bounds.pages, "the local limit holds");
         assert!(self.requests.len() <= self.bounds.requests, "requests within their bound");
-        assert!(self.owed.len() <= self.bounds.owed, "recalls within their bound");
+        assert!(self.pending_acks.len() <= self.bounds.pending_acks, "recalls within their bound");
         let both = |page: &Page| self.cached.contains_key(page) && self.writing.contains_key(page);
         let asked = self.requests.keys().filter(|page| !self.cached.contains_key(page)).count();
         let twice = self.cached.keys().filter(|page| both(page)).count();
@@ -499,11 +499,11 @@ impl Agent {
                 "{page:?} does not change while written back"
             );
         }
-        for (index, owed) in self.owed.iter().enumerate() {
-            assert!(self.is_writing_in(owed), "{owed:?} waits for something");
+        for (index, pending_acks) in self.pending_acks.iter().enumerate() {
+            assert!(self.is_writing_in(pending_acks), "{pending_acks:?} waits for something");
             assert!(
-                self.owed[..index].iter().all(|other| other.region != owed.region),
-                "{owed:?} is there once"
+                self.pending_acks[..index].iter().all(|other| other.region != pending_acks.region),
+                "{pending_acks:?} is there once"
             );
         }
     }

@@ -92,7 +92,7 @@ impl Batches {
     }
 
     /// Returns true if traversals may share datagrams.
-    pub(crate) const fn are_wanted(&self) -> bool {
+    pub(crate) const fn are_enabled(&self) -> bool {
         self.pairs_max > 1
     }
 

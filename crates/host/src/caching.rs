@@ -189,7 +189,7 @@ impl<P: Pages> CachingHost<P> {
     fn fault(&mut self, now: Instant, page: Page, access: Access, out: &mut Out) {
         if self.session(page).is_none() {
             out.note(CacheNote::OutOfRange);
-            return out.local(CacheDone::NotAsked { page, why: Outcome::Stale });
+            return out.local(CacheDone::FaultRejected { page, reason: Outcome::Stale });
         }
         self.step(now, Trigger::Fault, Event::Fault(page, access), &[], out);
     }
@@ -248,7 +248,7 @@ impl<P: Pages> CachingHost<P> {
             Some(until) if self.deferred.len() < DEFERRED_MAX => {
                 let at = self.deferred.partition_point(|(at, _)| *at <= until);
                 self.deferred.insert(at, (until, recall));
-                out.note(CacheNote::PutOff);
+                out.note(CacheNote::Deferred);
             }
             _ => self.step(now, Trigger::Recall, Event::Recall(recall), &[], out),
         }
@@ -289,11 +289,11 @@ impl<P: Pages> CachingHost<P> {
         match (outcome, event) {
             (Outcome::Busy, Event::Refusal(refusal)) => self.back_off(now, refusal.page),
             (Outcome::Void, Event::Data(Data { page, .. })) => self.back_off(now, page),
-            (why @ (Outcome::Full | Outcome::IdsUsedUp), Event::Fault(page, _)) => {
-                out.local(CacheDone::NotAsked { page, why });
+            (reason @ (Outcome::Full | Outcome::IdsUsedUp), Event::Fault(page, _)) => {
+                out.local(CacheDone::FaultRejected { page, reason });
             }
-            (why @ (Outcome::Full | Outcome::Waits), Event::Evict(page)) => {
-                out.local(CacheDone::NotEvicted { page, why });
+            (reason @ (Outcome::Full | Outcome::Waits), Event::Evict(page)) => {
+                out.local(CacheDone::EvictionRejected { page, reason });
             }
             _ => {}
         }

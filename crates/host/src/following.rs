@@ -2,7 +2,7 @@
 //! and nodes that were unreachable (PROTOCOL 11.10).
 //!
 //! ```text
-//!                      NAK 0x62, 0x63                    found elsewhere, or insisted once
+//!                      NAK 0x62, 0x63                    found elsewhere, or retried once
 //!   on a connection ────────────────────> Locating ──────────────────────────────────────┐
 //!        ^     │       no answer             │ lost, believed, not known: it ends         │
 //!        │     │                             │ and what is queued behind it goes on       │
@@ -25,8 +25,8 @@
 //!   under which it executes once.
 
 use crate::connections::Connections;
-use crate::lines::{From, QueuedOp, Recovery};
-use crate::wants::{Located, Reply, Wish};
+use crate::control::{ControlRequestKind, Located, Reply};
+use crate::node_connection::{QueuedOp, Recovery, Source};
 use crate::{Answer, Failure, Note, SetupFault, Sink};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -41,20 +41,20 @@ pub const MOVES_MAX: u8 = 64;
 impl Connections {
     /// Handles the completions of a connection. If it broke, operations to be sent again are queued.
     pub(crate) fn finish(&mut self, now: Instant, place: usize, out: &mut Sink) {
-        let line = &self.lines[place];
+        let line = &self.first[place];
         // Other operations wait only for misdirected or queued operations of a connection that is up
         // (`must_wait`).
-        self.may_go_on |= !line.is_up() || line.astray > 0 || !line.queued.is_empty();
+        self.may_dispatch |= !line.is_up() || line.misdirected > 0 || !line.queued.is_empty();
         if !line.is_up() {
             return self.finish_broken(now, place, out);
         }
-        while let Some(Completion { id, result, work }) = self.lines[place].pop_completion() {
-            if !self.trails.is_empty() {
-                self.trails.remove(&id);
+        while let Some(Completion { id, result, work }) = self.first[place].pop_completion() {
+            if !self.histories.is_empty() {
+                self.histories.remove(&id);
             }
             self.end_done(id, result, work, out);
         }
-        if !self.lines[place].queued.is_empty() {
+        if !self.first[place].queued.is_empty() {
             // There may be room for queued operations now.
             self.release(now, place, out);
         }
@@ -65,16 +65,16 @@ impl Connections {
         let mut broke = None;
         let mut again = VecDeque::new();
         let mut leads = false;
-        while let Some(Completion { id, result, work }) = self.lines[place].pop_completion() {
-            let trail = self.trails.remove(&id);
+        while let Some(Completion { id, result, work }) = self.first[place].pop_completion() {
+            let history = self.histories.remove(&id);
             match result {
                 Err(failure) => {
                     let cause = *broke.get_or_insert(failure);
-                    if goes_on(cause, failure, &work) {
+                    if is_recoverable(cause, failure, &work) {
                         // The refused piece of a gather READ is unknown, so each piece is sent by itself.
                         leads |= failure != rc::Failure::Flushed && !matches!(work, Work::Gather { .. });
-                        let item = QueuedOp { id, work, trail: trail.unwrap_or_default() };
-                        again.extend(self.apart(item));
+                        let item = QueuedOp { id, work, history: history.unwrap_or_default() };
+                        again.extend(self.split_gather(item));
                     } else {
                         self.end(id, Err(Failure::Connection(failure)), work, out);
                     }
@@ -83,8 +83,8 @@ impl Connections {
             }
         }
         if let Some(cause) = broke {
-            let line = &mut self.lines[place];
-            line.astray = 0;
+            let line = &mut self.first[place];
+            line.misdirected = 0;
             again.append(&mut line.queued);
             line.queued = again;
             self.settle(now, place, cause, leads, out);
@@ -106,7 +106,7 @@ impl Connections {
         cause: rc::Failure,
         out: &mut Sink,
     ) {
-        let line = &mut self.lines[place];
+        let line = &mut self.first[place];
         if let Some(requester) = &mut line.requester {
             requester.abandon(out);
         }
@@ -117,44 +117,44 @@ impl Connections {
     /// Starts recovery of a broken connection. `leads` is true if the first queued operation caused the
     /// break.
     fn settle(&mut self, now: Instant, place: usize, cause: rc::Failure, leads: bool, out: &mut Sink) {
-        let Some(head) = self.lines[place].queued.front().filter(|_| leads) else {
+        let Some(head) = self.first[place].queued.front().filter(|_| leads) else {
             return self.release(now, place, out);
         };
         let (addr, len) = (head.work.addr(), head.work.span());
         let gone = is_gone(cause);
-        if !gone && head.trail.moves >= MOVES_MAX {
+        if !gone && head.history.moves >= MOVES_MAX {
             self.end_head(place, Failure::Connection(cause), out);
             return self.release(now, place, out);
         }
-        let line = &self.lines[place];
+        let line = &self.first[place];
         if !gone && !self.routes.are_at(addr, len, line.node, line.holds(addr)) {
             // Another operation has learnt the new location since this one was sent.
             self.follow(place, true, out);
             return self.release(now, place, out);
         }
-        let number = self.want(Wish::Locate { addr }, out);
-        self.lines[place].recovery = Recovery::Locating(number, cause);
+        let number = self.request_control(ControlRequestKind::Locate { addr }, out);
+        self.first[place].recovery = Recovery::Locating(number, cause);
     }
 
     /// Handles the control plane's answer. An answer that no connection waits for changes nothing.
     pub(crate) fn reply(&mut self, now: Instant, number: u64, reply: &Reply, out: &mut Sink) {
-        self.may_go_on = true;
+        self.may_dispatch = true;
         if let Some(unproven) = self.unproven.remove(&number) {
             return self.proven(now, unproven, reply, out);
         }
-        if self.reply_beside(now, number, reply, out) {
+        if self.reply_extra(now, number, reply, out) {
             return;
         }
-        let Some(place) = self.lines.iter().position(|line| line.recovery.waits_for(number)) else {
+        let Some(place) = self.first.iter().position(|line| line.recovery.waits_for(number)) else {
             return out.note(Note::LateAnswer);
         };
-        match (self.lines[place].recovery, reply) {
+        match (self.first[place].recovery, reply) {
             (Recovery::Locating(_, cause), _) => {
                 self.located(place, cause, reply, out);
                 self.release(now, place, out);
             }
             (Recovery::Disconnecting(_), Reply::Gone | Reply::NotFound) => {
-                self.taken_down(place);
+                self.disconnected(place);
                 self.reconnect(place, out);
             }
             (Recovery::Disconnecting(_) | Recovery::Connecting(_), _) => self.reconnect_failed(place, out),
@@ -179,18 +179,19 @@ impl Connections {
         };
         match failure {
             Some(failure) => self.end(item.id, Err(failure), item.work, out),
-            None => self.dispatch(now, domain, item, From::Proven, out),
+            None => self.dispatch(now, domain, item, Source::Proven, out),
         }
         for item in items {
-            self.dispatch(now, domain, item, From::Queued, out);
+            self.dispatch(now, domain, item, Source::Queued, out);
         }
     }
 
     /// Handles the location of the first queued operation: sends the operation again, or ends it.
     fn located(&mut self, place: usize, cause: rc::Failure, reply: &Reply, out: &mut Sink) {
-        let line = &self.lines[place];
+        let line = &self.first[place];
         let head = line.queued.front().expect("what was refused is queued");
-        let (addr, len, insisted) = (head.work.addr(), head.work.span(), head.trail.insisted);
+        let (addr, len, retried_in_place) =
+            (head.work.addr(), head.work.span(), head.history.retried_in_place);
         let Reply::Located(found) = reply else {
             return self.end_head(place, Failure::Connection(cause), out);
         };
@@ -200,13 +201,13 @@ impl Connections {
             self.end_head(place, Failure::OutOfBounds { addr }, out);
         } else if let Some((addr, len)) = found.first_lost(addr, len) {
             self.end_head(place, Failure::Lost { addr, len }, out);
-        } else if !gone && (learned || !insisted) {
+        } else if !gone && (learned || !retried_in_place) {
             // If the location is unchanged, the memory may have moved away and come back before the refusal
             // arrived.
             self.follow(place, learned, out);
         } else {
             if !gone {
-                out.note(Note::Believed);
+                out.note(Note::RefusedAgain);
             }
             self.end_head(place, Failure::Connection(cause), out);
         }
@@ -215,54 +216,58 @@ impl Connections {
     fn learn(&mut self, found: &Located, out: &mut Sink) -> bool {
         let learned = self.routes.learn(found);
         if learned.is_none() {
-            out.note(Note::NotTaken(SetupFault::Full));
+            out.note(Note::Rejected(SetupFault::Full));
         }
         if learned != Some(false) {
-            self.look_for_strays();
+            self.mark_misdirected();
         }
         learned.unwrap_or(true)
     }
 
     /// Records that the first queued operation is sent again, elsewhere or to the node that refused it.
     fn follow(&mut self, place: usize, moved: bool, out: &mut Sink) {
-        let head = self.lines[place].queued.front_mut().expect("what was refused is queued");
-        head.trail.moves += 1;
-        head.trail.insisted = !moved;
-        out.note(if moved { Note::Followed } else { Note::Insisted });
+        let head = self.first[place].queued.front_mut().expect("what was refused is queued");
+        head.history.moves += 1;
+        head.history.retried_in_place = !moved;
+        out.note(if moved { Note::Followed } else { Note::RetriedInPlace });
     }
 
     /// Ends the first queued operation. The operations behind it were not executed and are not at fault.
     fn end_head(&mut self, place: usize, failure: Failure, out: &mut Sink) {
-        let head = self.lines[place].queued.pop_front().expect("what was refused is queued");
+        let head = self.first[place].queued.pop_front().expect("what was refused is queued");
         self.end(head.id, Err(failure), head.work, out);
     }
 
     /// Dispatches all queued operations in order: over other connections, or over this one once it is up
     /// again.
     fn release(&mut self, now: Instant, place: usize, out: &mut Sink) {
-        self.may_go_on = true;
-        let line = &mut self.lines[place];
+        self.may_dispatch = true;
+        let line = &mut self.first[place];
         line.recovery = Recovery::Idle;
         let domain = line.domain;
         for item in core::mem::take(&mut line.queued) {
-            self.dispatch(now, domain, item, From::Queued, out);
+            self.dispatch(now, domain, item, Source::Queued, out);
         }
     }
 
     /// Sets up a connection that is down. The old queue pair is destroyed first: a late request of it must
     /// find no responder, or it would execute after newer ones (PROTOCOL 9.6).
     pub(crate) fn reconnect(&mut self, place: usize, out: &mut Sink) {
-        let (domain, node) = (self.lines[place].domain, self.lines[place].node);
-        self.lines[place].recovery = match self.lines[place].qpn {
-            Some(qpn) => Recovery::Disconnecting(self.want(Wish::Disconnect { qpn }, out)),
-            None => Recovery::Connecting(self.want(Wish::Connect { domain, node }, out)),
+        let (domain, node) = (self.first[place].domain, self.first[place].node);
+        self.first[place].recovery = match self.first[place].qpn {
+            Some(qpn) => {
+                Recovery::Disconnecting(self.request_control(ControlRequestKind::Disconnect { qpn }, out))
+            }
+            None => {
+                Recovery::Connecting(self.request_control(ControlRequestKind::Connect { domain, node }, out))
+            }
         };
     }
 
     /// Handles a failed connection setup. The next operation tries again.
     pub(crate) fn reconnect_failed(&mut self, place: usize, out: &mut Sink) {
-        out.note(Note::Unmended);
-        let line = &mut self.lines[place];
+        out.note(Note::ReconnectFailed);
+        let line = &mut self.first[place];
         line.recovery = Recovery::Idle;
         for QueuedOp { id, work, .. } in core::mem::take(&mut line.queued) {
             self.end(id, Err(Failure::Unreachable { addr: work.addr() }), work, out);
@@ -272,7 +277,7 @@ impl Connections {
 
 /// Returns true if an operation that failed this way on a connection that broke for `cause` is queued for
 /// recovery.
-const fn goes_on(cause: rc::Failure, failure: rc::Failure, work: &Work) -> bool {
+const fn is_recoverable(cause: rc::Failure, failure: rc::Failure, work: &Work) -> bool {
     match (cause, failure) {
         // No request behind the refused one was executed.
         (rc::Failure::RemoteAccess, _) => true,

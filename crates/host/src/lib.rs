@@ -6,7 +6,7 @@
 //! iteration or hop limit, and sends the code when a node does not know the program (PULSE 3, 4.1). Caches
 //! and the offload decision are modules of their own; membership and memory belong to the control plane. If
 //! an operation needs the control plane (its memory moved, its connection broke), the host emits a
-//! [request](Out::Want) for it.
+//! [request](Out::Control) for it.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -18,19 +18,19 @@ pub mod agent;
 mod batches;
 pub mod caching;
 mod connections;
+mod control;
+mod extra_connections;
 mod following;
-mod lines;
+mod node_connection;
 mod op;
 pub mod paged;
 mod requests;
 mod routes;
-mod sides;
 mod split_ops;
 #[cfg(test)]
 mod tests;
 mod through;
-mod walk;
-mod wants;
+mod traversal;
 mod writes;
 
 use alloc::vec::Vec;
@@ -42,12 +42,12 @@ use requests::Requests;
 use through::Through;
 
 pub use batches::BATCHES_OPEN_MAX;
+pub use control::{ControlRequest, ControlRequestKind, Located, Piece, Reply};
 pub use following::MOVES_MAX;
-pub use lines::QUEUED_MAX;
+pub use node_connection::QUEUED_MAX;
 pub use op::Op;
-pub use requests::{ASTRAY_MAX, REGION_DATA_MAX, TRAVERSALS_CONTINUED_MAX};
+pub use requests::{HOP_RETRIES_MAX, REGION_DATA_MAX, TRAVERSALS_CONTINUED_MAX};
 pub use routes::ROUTES_MAX;
-pub use wants::{Located, Piece, Reply, Want, Wish};
 pub use writes::REGION_WRITES_MAX;
 
 /// Limits and times of a host.
@@ -133,10 +133,10 @@ pub enum HostRequest {
         switch: ud::Peer,
     },
     /// Adds the connection for requests of its domain to its addresses. Replaces connections to the same node
-    /// or to one of these addresses and flushes their requests. Also the answer to [`Wish::Connect`].
+    /// or to one of these addresses and flushes their requests. Also the answer to [`ControlRequestKind::Connect`].
     Connect(Connection),
-    /// Adds a connection beside the existing one of its domain to its node: the answer to [`Wish::Beside`].
-    Beside {
+    /// Adds a connection beside the existing one of its domain to its node: the answer to [`ControlRequestKind::ConnectExtra`].
+    ConnectExtra {
         /// The number of the question.
         number: u64,
         /// The connection.
@@ -168,7 +168,7 @@ pub enum HostRequest {
         /// Bytes of the node's range.
         len: u64,
     },
-    /// The answer to a [`Want`], unless the answer is a connection.
+    /// The answer to a [`ControlRequest`], unless the answer is a connection.
     Reply {
         /// The number of the question.
         number: u64,
@@ -211,7 +211,7 @@ pub enum Out {
     /// An operation ended. For the user.
     Done(Done),
     /// A request to the control plane. For the driver.
-    Want(Want),
+    Control(ControlRequest),
 }
 
 /// The outcome of an operation.
@@ -335,7 +335,7 @@ pub enum Note {
     /// answer.
     NotForUs,
     /// A session or connection was rejected; the state is unchanged.
-    NotTaken(SetupFault),
+    Rejected(SetupFault),
     /// The answer names no outstanding request: it is late, repeated or forged.
     LateAnswer,
     /// The answer does not fit its request.
@@ -345,18 +345,18 @@ pub enum Note {
     /// A traversal was continued from the state in an answer.
     Continued(Status),
     /// A request was given up.
-    GivenUp,
+    Abandoned,
     /// A request met a page whose latest bytes a host holds, and will be sent again.
-    Waits,
+    Deferred,
     /// A node refused an operation whose memory has moved; the operation is sent to the new node.
     Followed,
     /// A node refused an operation although the host and the control plane agree on the location; the
     /// operation is sent again once.
-    Insisted,
+    RetriedInPlace,
     /// A node refused an operation for the second time, and the operation ends.
-    Believed,
+    RefusedAgain,
     /// A connection could not be set up; the operations that waited for it ended.
-    Unmended,
+    ReconnectFailed,
     /// This number of traversals left in one datagram.
     Batch(u16),
 }
@@ -429,8 +429,8 @@ impl Host {
 
     /// Returns the number of additional connections that are up (PROTOCOL 11.16).
     #[must_use]
-    pub fn beside_up(&self) -> usize {
-        self.connections.sides.up()
+    pub fn extra_connections_up(&self) -> usize {
+        self.connections.extra.up()
     }
 
     /// Returns the memory node that holds `addr`, as far as this host knows from the connections of `domain`
@@ -514,15 +514,15 @@ impl Host {
 
     fn open(&mut self, domain: Domain, config: &rc::RequesterConfig, out: &mut Sink) {
         if config.qpn == self.config.home.qpn || self.connections.has(config.qpn) {
-            return out.note(Note::NotTaken(SetupFault::QueuePairTaken));
+            return out.note(Note::Rejected(SetupFault::QueuePairTaken));
         }
-        self.connections.sides.is_given(config.qpn);
+        self.connections.extra.forget_ending(config.qpn);
         self.through.open(domain, config, out);
     }
 
     fn connect(&mut self, now: Instant, connection: &Connection, out: &mut Sink) {
         if connection.rc.qpn == self.config.home.qpn || self.through.has(connection.rc.qpn) {
-            return self.connections.not_taken(connection, SetupFault::QueuePairTaken, out);
+            return self.connections.reject(connection, SetupFault::QueuePairTaken, out);
         }
         self.connections.add(now, connection, out);
     }
@@ -530,7 +530,7 @@ impl Host {
     fn beside(&mut self, now: Instant, number: u64, connection: &Connection, out: &mut Sink) {
         let qpn = connection.rc.qpn;
         let is_taken = qpn == self.config.home.qpn || self.through.has(qpn);
-        self.connections.add_beside(now, number, connection, is_taken, out);
+        self.connections.add_extra(now, number, connection, is_taken, out);
     }
 }
 
@@ -561,7 +561,7 @@ impl Machine for Host {
             }
             Event::Local(HostRequest::Joined { generation, home }) => self.joined(generation, home, out),
             Event::Local(HostRequest::Connect(connection)) => self.connect(now, &connection, out),
-            Event::Local(HostRequest::Beside { number, connection }) => {
+            Event::Local(HostRequest::ConnectExtra { number, connection }) => {
                 self.beside(now, number, &connection, out);
             }
             Event::Local(HostRequest::Open { domain, rc }) => self.open(domain, &rc, out),
@@ -576,7 +576,7 @@ impl Machine for Host {
                 self.submit(now, ticket, domain, op, out)
             }
         }
-        self.connections.look_again(now, out);
+        self.connections.dispatch_waiting(now, out);
     }
 
     fn handle_run(&mut self, now: Instant, run: &Run<'_>, out: &mut Sink) {
@@ -584,7 +584,7 @@ impl Machine for Host {
         for bytes in run.frames {
             self.frame(now, run.port, bytes, &mut arrivals, out);
         }
-        self.connections.look_again(now, out);
+        self.connections.dispatch_waiting(now, out);
     }
 
     fn next_wake(&self) -> Option<Instant> {

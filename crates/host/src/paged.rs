@@ -2,10 +2,10 @@
 //!
 //! Key type: [`Paged`], which stands between the agent and the memory. To the agent, `Paged` is the memory ([`Pages`]): each
 //! call of the agent takes effect at once and informs the cache, so that both always agree. To the cache, `Paged` is the
-//! backing: [`Paged::next_want`] hands the cache's requests to the agent's driver, in order, between the agent's steps.
+//! backing: [`Paged::next_request`] hands the cache's requests to the agent's driver, in order, between the agent's steps.
 //!
 //! ```text
-//!    faults        wants           events
+//!    faults        requests        events
 //!   ------> cache ------> driver --------> agent
 //!             |  ^                           |
 //! deactivate, |  |  granted, taken, settled  |  install, write_protect, unmap, ...
@@ -26,7 +26,7 @@ use farmem_wire::message::{Access, PAGE_LEN, Page};
 
 /// A request of the cache to the agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Want {
+pub enum PageRequest {
     /// [`Event::Fault`](crate::agent::Event::Fault).
     Fetch(Page, Access),
     /// [`Event::Evict`](crate::agent::Event::Evict).
@@ -77,8 +77,8 @@ pub struct Paged<M> {
     memory: M,
     cache: Cache,
     span: Span,
-    wants: VecDeque<Want>,
-    told: Vec<Notice>,
+    requests: VecDeque<PageRequest>,
+    notices: Vec<Notice>,
     actions: Vec<Action>,
 }
 
@@ -90,8 +90,8 @@ impl<M: Mapped> Paged<M> {
             memory,
             cache,
             span: Span { first: first.number(), pages },
-            wants: VecDeque::new(),
-            told: Vec::new(),
+            requests: VecDeque::new(),
+            notices: Vec::new(),
             actions: Vec::new(),
         }
     }
@@ -112,19 +112,19 @@ impl<M: Mapped> Paged<M> {
     }
 
     /// Removes the next request to the agent.
-    pub fn next_want(&mut self) -> Option<Want> {
-        self.wants.pop_front()
+    pub fn next_request(&mut self) -> Option<PageRequest> {
+        self.requests.pop_front()
     }
 
-    /// Takes the notices since the last call. The caller returns the vector with [`Paged::give_back`].
-    pub fn take_told(&mut self) -> Vec<Notice> {
-        mem::take(&mut self.told)
+    /// Takes the notices since the last call. The caller returns the vector with [`Paged::recycle_notices`].
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        mem::take(&mut self.notices)
     }
 
-    /// Takes the vector of [`Paged::take_told`] back for reuse.
-    pub fn give_back(&mut self, mut told: Vec<Notice>) {
-        told.clear();
-        self.told = told;
+    /// Takes the vector of [`Paged::take_notices`] back for reuse.
+    pub fn recycle_notices(&mut self, mut notices: Vec<Notice>) {
+        notices.clear();
+        self.notices = notices;
     }
 
     /// Handles a fault of a thread.
@@ -157,12 +157,12 @@ impl<M: Mapped> Paged<M> {
     }
 
     /// Records that the agent had no room for the request. A later turn repeats it.
-    pub fn not_asked(&mut self, page: Page) {
+    pub fn fault_rejected(&mut self, page: Page) {
         self.end_fetch(page, Outcome::Later, None);
     }
 
     /// Records that the agent did not evict the page now. A later turn repeats the request.
-    pub fn not_evicted(&mut self, page: Page) {
+    pub fn eviction_rejected(&mut self, page: Page) {
         if let Some(op) = self.cache.write_back_of(self.span.key(page)) {
             self.cache.written_back(op, Outcome::Later, &self.span, &mut self.actions);
             self.act(None);
@@ -172,10 +172,10 @@ impl<M: Mapped> Paged<M> {
     /// Gives up all pages because the rack is gone: no page may be used, and bytes not written back are lost.
     /// The agent must not run any more.
     pub fn abandon(&mut self) {
-        let wants = mem::take(&mut self.wants);
-        for want in wants {
+        let requests = mem::take(&mut self.requests);
+        for request in requests {
             // A page that is being evicted has no frame in the cache any more.
-            if let Want::GiveUp(page) = want
+            if let PageRequest::GiveUp(page) = request
                 && self.cache.write_back_of(self.span.key(page)).is_none()
             {
                 self.drop_page(page);
@@ -204,7 +204,7 @@ impl<M: Mapped> Paged<M> {
     /// If an invariant is broken.
     pub fn check(&self, agent: &Agent) {
         self.cache.check();
-        assert!(self.wants.is_empty(), "the agent was told what is wanted: {:?}", self.wants);
+        assert!(self.requests.is_empty(), "the agent was told what is wanted: {:?}", self.requests);
         for (page, cached) in agent.cached() {
             let right = self.cache.right(self.span.key(page));
             assert_eq!(right, Some(cached.access), "{page:?} is cached");
@@ -230,7 +230,7 @@ impl<M: Mapped> Paged<M> {
     }
 
     fn end_write_back(&mut self, page: Page) {
-        self.told.push(Notice::Settled(page));
+        self.notices.push(Notice::Settled(page));
         if let Some(op) = self.cache.write_back_of(self.span.key(page)) {
             self.cache.written_back(op, Outcome::Done, &self.span, &mut self.actions);
             self.act(None);
@@ -244,19 +244,19 @@ impl<M: Mapped> Paged<M> {
         for action in actions.drain(..) {
             match action {
                 Action::Fetch { first, access, .. } => {
-                    self.wants.push_back(Want::Fetch(self.span.page(first), access));
+                    self.requests.push_back(PageRequest::Fetch(self.span.page(first), access));
                 }
-                Action::WriteBack { op } => self.want_given_up(op),
-                Action::Discard { key } => self.wants.push_back(Want::GiveUp(self.span.page(key))),
+                Action::WriteBack { op } => self.request_eviction(op),
+                Action::Discard { key } => self.requests.push_back(PageRequest::GiveUp(self.span.page(key))),
                 Action::Install { first, access, .. } => {
                     let page = self.span.page(first);
                     self.memory.install(page, bytes.expect("a page that came has bytes"), access);
-                    self.told.push(Notice::Trigger(page));
+                    self.notices.push(Notice::Trigger(page));
                 }
                 Action::Map { key, access } => {
                     let page = self.span.page(key);
                     self.memory.remap(page, access);
-                    self.told.push(Notice::Trigger(page));
+                    self.notices.push(Notice::Trigger(page));
                 }
                 Action::Deactivate { first, count } => {
                     for page in first.page..first.page + u64::from(count) {
@@ -266,12 +266,12 @@ impl<M: Mapped> Paged<M> {
                 Action::Wake { key } => {
                     let page = self.span.page(key);
                     self.memory.wake(page);
-                    self.told.push(Notice::Trigger(page));
+                    self.notices.push(Notice::Trigger(page));
                 }
                 Action::Poison { key, why } => {
                     let page = self.span.page(key);
                     self.memory.poison(page);
-                    self.told.push(Notice::Refused(page, why));
+                    self.notices.push(Notice::Refused(page, why));
                 }
                 Action::Zeros { .. } | Action::Copy { .. } => {
                     unreachable!("all of a window is in far memory")
@@ -287,18 +287,18 @@ impl<M: Mapped> Paged<M> {
         self.actions = actions;
     }
 
-    fn want_given_up(&mut self, op: Op) {
-        let pages = self.cache.pages_of(op).map(|key| Want::GiveUp(self.span.page(key)));
-        self.wants.extend(pages);
+    fn request_eviction(&mut self, op: Op) {
+        let pages = self.cache.pages_of(op).map(|key| PageRequest::GiveUp(self.span.page(key)));
+        self.requests.extend(pages);
     }
 
     /// Records that the page's bytes are not here any more.
     fn is_gone(&mut self, page: Page) {
         // A pending request to give the page up is void.
-        self.wants.retain(|want| *want != Want::GiveUp(page));
+        self.requests.retain(|request| *request != PageRequest::GiveUp(page));
     }
 
-    fn took(&mut self, page: Page, taken: Taken) {
+    fn revoke(&mut self, page: Page, taken: Taken) {
         self.cache.taken(self.span.key(page), taken);
     }
 }
@@ -311,7 +311,7 @@ impl<M: Mapped> Pages for Paged<M> {
 
     fn write_protect(&mut self, page: Page) {
         self.memory.write_protect(page);
-        self.took(page, Taken::Write);
+        self.revoke(page, Taken::Write);
     }
 
     fn read(&self, page: Page, range: Range<usize>, out: &mut Vec<u8>) {
@@ -320,12 +320,12 @@ impl<M: Mapped> Pages for Paged<M> {
 
     fn unmap(&mut self, page: Page) {
         self.memory.unmap(page);
-        self.took(page, Taken::Away);
+        self.revoke(page, Taken::Away);
     }
 
     fn write_protect_and_unmap(&mut self, page: Page) {
         self.memory.write_protect_and_unmap(page);
-        self.took(page, Taken::Away);
+        self.revoke(page, Taken::Away);
     }
 
     fn release(&mut self, page: Page) {
@@ -337,7 +337,7 @@ impl<M: Mapped> Pages for Paged<M> {
     fn discard(&mut self, page: Page) {
         self.memory.discard(page);
         self.is_gone(page);
-        self.took(page, Taken::Gone);
+        self.revoke(page, Taken::Gone);
     }
 
     fn wake(&mut self, page: Page) {

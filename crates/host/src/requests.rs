@@ -4,7 +4,7 @@
 //! Retransmission and expiry belong to [`ud::Requester`].
 
 use crate::batches::{Batches, Open, Shared};
-use crate::walk::{Carries, Walk};
+use crate::traversal::{ProgramForm, Traversal};
 use crate::writes::Writes;
 use crate::{Answer, Config, Done, Failure, Note, Op, Out, SetupFault, Sink, Traversed};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -24,11 +24,11 @@ pub const REGION_DATA_MAX: usize = 1024 - message::OVERHEAD - message::REGION_LE
 pub const TRAVERSALS_CONTINUED_MAX: u32 = 1 << 20;
 
 /// Wait before a request is sent again that met a page whose latest bytes a host holds (PROTOCOL 12.29): some round trips.
-const LENT_WAIT: Duration = Duration::from_micros(200);
+const HELD_PAGE_WAIT: Duration = Duration::from_micros(200);
 /// Maximum number of consecutive such waits. Together they exceed a lease, after which no host holds the bytes.
-const LENT_WAITS_MAX: u32 = 1 << 14;
+const HELD_PAGE_WAITS_MAX: u32 = 1 << 14;
 /// Maximum number of consecutive retries of a traversal that a node returned at the hop limit without an iteration (PROTOCOL 11.5).
-pub const ASTRAY_MAX: u32 = 64;
+pub const HOP_RETRIES_MAX: u32 = 64;
 
 /// The host's record of an outstanding request.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ enum Kind {
         number: Option<u64>,
     },
     /// The second field is the request's place among the writes in flight, if the program stores.
-    Traverse(Walk, Option<u64>),
+    Traverse(Traversal, Option<u64>),
 }
 
 impl Kind {
@@ -61,7 +61,7 @@ impl Kind {
         match self {
             Self::Read { .. } => false,
             Self::Write { .. } => true,
-            Self::Traverse(walk, _) => walk.program.stores(),
+            Self::Traverse(traversal, _) => traversal.program.stores(),
         }
     }
 }
@@ -121,7 +121,7 @@ impl Requests {
 
     pub(crate) fn session(&mut self, domain: Domain, switch: ud::Peer, out: &mut Sink) {
         if !self.sessions.contains_key(&domain) && self.sessions.len() >= self.sessions_max {
-            return out.note(Note::NotTaken(SetupFault::Full));
+            return out.note(Note::Rejected(SetupFault::Full));
         }
         self.sessions.insert(domain, switch);
     }
@@ -140,11 +140,11 @@ impl Requests {
             Op::RegionRead { addr, buf } => Kind::Read { addr, buf },
             Op::RegionWrite { addr, buf } => Kind::Write { addr, buf, number: None },
             Op::Traverse { program, cur_ptr, scratch, limit } => {
-                let (iterations, requests, carries, in_batch) = (0, 0, Carries::Name, false);
-                let mut walk =
-                    Walk { program, cur_ptr, scratch, iterations, limit, requests, carries, in_batch };
-                walk.begin(self.traverse_room());
-                Kind::Traverse(walk, None)
+                let (iterations, requests, form, in_batch) = (0, 0, ProgramForm::Name, false);
+                let mut traversal =
+                    Traversal { program, cur_ptr, scratch, iterations, limit, requests, form, in_batch };
+                traversal.begin(self.traverse_room());
+                Kind::Traverse(traversal, None)
             }
             Op::Read { .. }
             | Op::ReadTo { .. }
@@ -172,15 +172,15 @@ impl Requests {
                 let max = REGION_DATA_MAX.min(self.message_max - Header::LEN - message::REGION_LEN);
                 (buf.len() > max).then_some(Failure::TooLong { max })
             }
-            Kind::Traverse(walk, _) if walk.scratch.len() != walk.program.scratch_len() => {
-                Some(Failure::ScratchLen { need: walk.program.scratch_len() })
+            Kind::Traverse(it, _) if it.scratch.len() != it.program.scratch_len() => {
+                Some(Failure::ScratchLen { need: it.program.scratch_len() })
             }
-            Kind::Traverse(walk, _) => {
+            Kind::Traverse(traversal, _) => {
                 let max = self.traverse_room();
-                if walk.scratch.len() > max {
+                if traversal.scratch.len() > max {
                     return Some(Failure::ScratchTooLong { max });
                 }
-                (walk.program.encoded().len() > max).then_some(Failure::TooLong { max })
+                (traversal.program.encoded().len() > max).then_some(Failure::TooLong { max })
             }
         }
     }
@@ -202,8 +202,8 @@ impl Requests {
             Err(failure) => {
                 let failure = match &pending.kind {
                     // Some iterations were executed already, so the caller gets the traversal's progress.
-                    Kind::Traverse(walk, _) if walk.requests > 0 && failure == Failure::QueueFull => {
-                        Failure::Stalled { addr: walk.cur_ptr }
+                    Kind::Traverse(it, _) if it.requests > 0 && failure == Failure::QueueFull => {
+                        Failure::Stalled { addr: it.cur_ptr }
                     }
                     _ => failure,
                 };
@@ -229,17 +229,17 @@ impl Requests {
         pending: &mut Pending,
         out: &mut Sink,
     ) -> bool {
-        let Kind::Traverse(walk, _) = &mut pending.kind else { return false };
-        walk.in_batch = false;
+        let Kind::Traverse(traversal, _) = &mut pending.kind else { return false };
+        traversal.in_batch = false;
         let Some(node) = node else { return false };
-        let with_code = walk.carries == Carries::Code;
-        let shared = Shared { switch, node, program: &walk.program, with_code };
-        let pair = Pair::of(request, Status::Ok, &walk.traverse());
-        if !self.batches.are_wanted() || !self.batches.fits(&shared, &pair) {
+        let with_code = traversal.form == ProgramForm::Code;
+        let shared = Shared { switch, node, program: &traversal.program, with_code };
+        let pair = Pair::of(request, Status::Ok, &traversal.traverse());
+        if !self.batches.are_enabled() || !self.batches.fits(&shared, &pair) {
             return false;
         }
         let leaves = self.batches.add(now, &shared, request, &pair);
-        walk.in_batch = true;
+        traversal.in_batch = true;
         if let Some(open) = leaves {
             self.leave(open, out);
         }
@@ -280,11 +280,11 @@ impl Requests {
         match &mut pending.kind {
             Kind::Read { .. } => {}
             Kind::Write { number, .. } => *number = Some(self.writes.begin().ok_or(Failure::QueueFull)?),
-            Kind::Traverse(walk, number) => {
-                if walk.program.stores() {
+            Kind::Traverse(traversal, number) => {
+                if traversal.program.stores() {
                     *number = Some(self.writes.begin().ok_or(Failure::QueueFull)?);
                 }
-                walk.requests += 1;
+                traversal.requests += 1;
             }
         }
         self.counter = counter;
@@ -342,7 +342,7 @@ impl Requests {
     }
 
     /// Removes the request that an answer is for. Returns `None` and adds a note if no request fits.
-    fn asked_for(
+    fn take_pending(
         &mut self,
         header: &Header,
         fits: impl FnOnce(&Kind) -> bool,
@@ -362,7 +362,7 @@ impl Requests {
     /// Handles the answer to a region read or write.
     fn answer_region(&mut self, now: Instant, header: &Header, body: &Body<'_>, out: &mut Sink) {
         let unread = is_of_unread(header.status, body);
-        let Some(mut pending) = self.asked_for(header, |kind| unread || fits(kind, body), out) else {
+        let Some(mut pending) = self.take_pending(header, |kind| unread || fits(kind, body), out) else {
             return;
         };
         let status = header.status;
@@ -383,11 +383,10 @@ impl Requests {
     /// Handles the answer to one traversal, whether it came alone or in a batch.
     fn answer_traverse(&mut self, now: Instant, header: &Header, state: &Traverse<'_>, out: &mut Sink) {
         let status = header.status;
-        let unread = has_nothing(state) && says_unread(status);
-        let fits =
-            |kind: &Kind| unread || matches!(kind, Kind::Traverse(walk, _) if walk.is_answered_by(state));
-        let Some(mut pending) = self.asked_for(header, fits, out) else { return };
-        let Kind::Traverse(walk, number) = &mut pending.kind else {
+        let unread = has_nothing(state) && means_unread(status);
+        let fits = |kind: &Kind| unread || matches!(kind, Kind::Traverse(it, _) if it.is_answered_by(state));
+        let Some(mut pending) = self.take_pending(header, fits, out) else { return };
+        let Kind::Traverse(traversal, number) = &mut pending.kind else {
             return self.refused(pending, status, out);
         };
         if unread {
@@ -395,24 +394,24 @@ impl Requests {
         }
         // A continuation has a new id and is a new write.
         number.take().into_iter().for_each(|number| self.writes.end(number));
-        if walk.carries == Carries::Introduction && status == Status::IterationLimit {
-            walk.carries = Carries::NameIntroduced;
+        if traversal.form == ProgramForm::Introduction && status == Status::IterationLimit {
+            traversal.form = ProgramForm::NameIntroduced;
             return self.start(now, pending, out);
         }
         // Each continuation must consume an iteration of the limit, so that no node can make this host ask for ever.
-        let progress = state.iterations > walk.iterations;
-        walk.cur_ptr = state.cur_ptr;
-        walk.iterations = state.iterations;
-        let (sent, zeros) = walk.scratch.split_at_mut(state.scratch.len());
-        if walk.carries != Carries::Introduction {
+        let progress = state.iterations > traversal.iterations;
+        traversal.cur_ptr = state.cur_ptr;
+        traversal.iterations = state.iterations;
+        let (sent, zeros) = traversal.scratch.split_at_mut(state.scratch.len());
+        if traversal.form != ProgramForm::Introduction {
             sent.copy_from_slice(state.scratch);
             zeros.fill(0);
         }
-        self.walk_on(now, pending, status, progress, out);
+        self.continue_traversal(now, pending, status, progress, out);
     }
 
     /// Handles a returned traversal: ends it, continues it, or fails it (PROTOCOL 11.4, 11.5).
-    fn walk_on(
+    fn continue_traversal(
         &mut self,
         now: Instant,
         mut pending: Pending,
@@ -421,22 +420,22 @@ impl Requests {
         out: &mut Sink,
     ) {
         let room = self.traverse_room();
-        let Kind::Traverse(walk, _) = &mut pending.kind else { unreachable!("called for traversals") };
-        let (cur_ptr, iterations, requests) = (walk.cur_ptr, walk.iterations, walk.requests);
+        let Kind::Traverse(traversal, _) = &mut pending.kind else { unreachable!("called for traversals") };
+        let (cur_ptr, iterations, requests) = (traversal.cur_ptr, traversal.iterations, traversal.requests);
         let over = Traversed { returned: status == Status::Ok, cur_ptr, iterations, requests };
         match status {
             Status::Ok => self.end(pending, Ok(Answer::Traversed(over)), out),
-            Status::IterationLimit if iterations >= walk.limit => {
+            Status::IterationLimit if iterations >= traversal.limit => {
                 self.end(pending, Ok(Answer::Traversed(over)), out);
             }
             Status::IterationLimit | Status::HopLimit if progress && requests < TRAVERSALS_CONTINUED_MAX => {
-                walk.begin(room);
+                traversal.begin(room);
                 pending.waits = 0;
                 out.note(Note::Continued(status));
                 self.start(now, pending, out);
             }
             // The traversal reached a node that the address had just left, and had no hop left to follow it (PROTOCOL 8.40).
-            Status::HopLimit if !progress && pending.waits < ASTRAY_MAX => self.wait(now, pending, out),
+            Status::HopLimit if !progress && pending.waits < HOP_RETRIES_MAX => self.wait(now, pending, out),
             Status::IterationLimit | Status::HopLimit => {
                 self.end(pending, Err(Failure::Stalled { addr: cur_ptr }), out);
             }
@@ -445,12 +444,12 @@ impl Requests {
                 self.wait(now, pending, out);
             }
             // The node did not execute the batch, perhaps because of another traversal in it.
-            Status::Apart if walk.in_batch => self.start(now, pending, out),
+            Status::Apart if traversal.in_batch => self.start(now, pending, out),
             // A node asks for code once. Another node may ask if the traversal reached it without code.
             Status::UnknownProgram
-                if walk.carries == Carries::Name || progress && requests < TRAVERSALS_CONTINUED_MAX =>
+                if traversal.form == ProgramForm::Name || progress && requests < TRAVERSALS_CONTINUED_MAX =>
             {
-                walk.introduce(room);
+                traversal.introduce(room);
                 out.note(Note::SentCode);
                 self.start(now, pending, out);
             }
@@ -460,22 +459,22 @@ impl Requests {
 
     /// Sends the request again shortly: a host is writing the page back (PROTOCOL 12.29), or the memory is moving.
     fn wait(&mut self, now: Instant, mut pending: Pending, out: &mut Sink) {
-        if pending.waits >= LENT_WAITS_MAX {
+        if pending.waits >= HELD_PAGE_WAITS_MAX {
             return self.refused(pending, Status::Lent, out);
         }
         pending.waits += 1;
-        out.note(Note::Waits);
-        self.later.push_back((now + LENT_WAIT, pending));
+        out.note(Note::Deferred);
+        self.later.push_back((now + HELD_PAGE_WAIT, pending));
     }
 
     /// Gives up everything in flight.
     pub(crate) fn end_all(&mut self, out: &mut Sink) {
         while let Some(Expired { context, .. }) = self.ud.give_up() {
-            out.note(Note::GivenUp);
+            out.note(Note::Abandoned);
             self.end(context.pending, Err(Failure::NoAnswer), out);
         }
         while let Some((_, pending)) = self.later.pop_front() {
-            out.note(Note::GivenUp);
+            out.note(Note::Abandoned);
             self.end(pending, Err(Failure::NoAnswer), out);
         }
     }
@@ -498,7 +497,7 @@ impl Requests {
         while let Some(Expired { context, .. }) =
             self.ud.on_wake(now, |request, sent| send(home, again(request), sent, out))
         {
-            out.note(Note::GivenUp);
+            out.note(Note::Abandoned);
             self.end(context.pending, Err(Failure::NoAnswer), out);
         }
     }
@@ -530,7 +529,7 @@ impl Requests {
     fn refused(&mut self, pending: Pending, status: Status, out: &mut Sink) {
         let addr = match &pending.kind {
             Kind::Read { addr, .. } | Kind::Write { addr, .. } => *addr,
-            Kind::Traverse(walk, _) => walk.cur_ptr,
+            Kind::Traverse(traversal, _) => traversal.cur_ptr,
         };
         self.end(pending, Err(Failure::Refused { status, addr }), out);
     }
@@ -542,9 +541,9 @@ impl Requests {
                 number.into_iter().for_each(|number| self.writes.end(number));
                 buf
             }
-            Kind::Traverse(walk, number) => {
+            Kind::Traverse(traversal, number) => {
                 number.into_iter().for_each(|number| self.writes.end(number));
-                walk.scratch
+                traversal.scratch
             }
         };
         out.local(Out::Done(Done { ticket: pending.ticket, result, buf }));
@@ -556,7 +555,7 @@ fn send(home: Qpn, header: Header, sent: &Sent, out: &mut Sink) {
     let body = match &sent.pending.kind {
         Kind::Read { addr, buf } => Body::RegionRead { addr: *addr, len: len32(buf), data: &[] },
         Kind::Write { addr, buf, .. } => Body::RegionWrite { addr: *addr, len: len32(buf), data: buf },
-        Kind::Traverse(walk, _) => Body::Traverse(walk.traverse()),
+        Kind::Traverse(traversal, _) => Body::Traverse(traversal.traverse()),
     };
     ud::send(out, sent.switch, home, Psn::new(header.request.counter()), &Message { header, body });
 }
@@ -581,7 +580,7 @@ fn is_of_unread(status: Status, body: &Body<'_>) -> bool {
         Body::Traverse(state) => has_nothing(state),
         Body::Batch(_) | Body::Update(_) => false,
     };
-    nothing && says_unread(status)
+    nothing && means_unread(status)
 }
 
 /// Returns true if the body carries no traversal state.
@@ -590,7 +589,7 @@ fn has_nothing(state: &Traverse<'_>) -> bool {
 }
 
 /// Returns true if the status means that the request could not be parsed.
-const fn says_unread(status: Status) -> bool {
+const fn means_unread(status: Status) -> bool {
     matches!(status, Status::Malformed | Status::Version | Status::Unsupported)
 }
 

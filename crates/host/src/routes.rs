@@ -1,6 +1,6 @@
 //! Addresses that are at another node than the node of their range (PROTOCOL 11.10).
 
-use crate::wants::Located;
+use crate::control::Located;
 use alloc::collections::BTreeMap;
 use farmem_wire::{NodeId, VirtAddr};
 

@@ -4,17 +4,20 @@
 mod answers;
 mod batches;
 mod coverage;
+mod extra_connections;
 mod following;
 mod gather;
-mod lives;
+mod incarnations;
 mod requests;
-mod sides;
 mod through;
 mod times;
 mod traversals;
 mod verbs;
 
-use crate::{Answer, Config, Connection, Done, Failure, Host, HostRequest, Note, Op, Out, Reply, Want, Wish};
+use crate::{
+    Answer, Config, Connection, ControlRequest, ControlRequestKind, Done, Failure, Host, HostRequest, Note,
+    Op, Out, Reply,
+};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::mem::take;
@@ -85,7 +88,7 @@ struct Bench {
     sent: Vec<(Port, Vec<u8>)>,
     done: Vec<Done>,
     /// Requests to the control plane that are not answered yet.
-    wants: Vec<Want>,
+    control_requests: Vec<ControlRequest>,
     notes: Vec<Note>,
     /// The ticket of the last operation.
     ticket: u64,
@@ -100,7 +103,7 @@ impl Bench {
             out: Outbox::new(),
             sent: vec![],
             done: vec![],
-            wants: vec![],
+            control_requests: vec![],
             notes: vec![],
             ticket: 0,
         }
@@ -146,11 +149,11 @@ impl Bench {
     fn event(&mut self, event: Event<'_, HostRequest>) {
         self.host.handle(self.now, event, &mut self.out);
         self.host.check();
-        let Self { out, sent, done, wants, notes, .. } = self;
+        let Self { out, sent, done, control_requests, notes, .. } = self;
         out.drain(|action| match action {
             Action::Send { port, frame } => sent.push((port, frame.to_vec())),
             Action::Local(Out::Done(end)) => done.push(end),
-            Action::Local(Out::Want(want)) => wants.push(want),
+            Action::Local(Out::Control(request)) => control_requests.push(request),
             Action::Note(note) => notes.push(note),
         });
         coverage::saw(&self.done, &self.notes);
@@ -173,15 +176,17 @@ impl Bench {
     }
 
     /// Returns the one pending request to the control plane.
-    fn wish(&mut self) -> Wish {
-        let [want] = self.wants[..] else { panic!("one want, not {:?}", self.wants) };
-        want.wish
+    fn kind(&mut self) -> ControlRequestKind {
+        let [request] = self.control_requests[..] else {
+            panic!("one request, not {:?}", self.control_requests)
+        };
+        request.kind
     }
 
-    /// Answers the one pending request to the control plane, which is `wish`.
-    fn reply(&mut self, wish: Wish, reply: Reply) {
-        assert_eq!(self.wish(), wish);
-        let Want { number, .. } = self.wants.remove(0);
+    /// Answers the one pending request to the control plane, which is `kind`.
+    fn reply(&mut self, kind: ControlRequestKind, reply: Reply) {
+        assert_eq!(self.kind(), kind);
+        let ControlRequest { number, .. } = self.control_requests.remove(0);
         self.ask(HostRequest::Reply { number, reply });
     }
 

@@ -14,45 +14,45 @@ use farmem_wire::{Domain, Packet, Qpn};
 /// The connections through the switch of all domains.
 #[derive(Debug)]
 pub(crate) struct Through {
-    lines: BTreeMap<Qpn, (Domain, Requester)>,
-    lines_max: usize,
+    connections: BTreeMap<Qpn, (Domain, Requester)>,
+    connections_max: usize,
 }
 
 impl Through {
-    pub(crate) const fn new(lines_max: usize) -> Self {
-        Self { lines: BTreeMap::new(), lines_max }
+    pub(crate) const fn new(connections_max: usize) -> Self {
+        Self { connections: BTreeMap::new(), connections_max }
     }
 
     pub(crate) fn has(&self, qpn: Qpn) -> bool {
-        self.lines.contains_key(&qpn)
+        self.connections.contains_key(&qpn)
     }
 
     /// Adds a connection. Replaces one with the same queue pair, whose operations are flushed.
     pub(crate) fn open(&mut self, domain: Domain, config: &rc::RequesterConfig, out: &mut Sink) {
-        if !self.has(config.qpn) && self.lines.len() >= self.lines_max {
-            return out.note(Note::NotTaken(SetupFault::Full));
+        if !self.has(config.qpn) && self.connections.len() >= self.connections_max {
+            return out.note(Note::Rejected(SetupFault::Full));
         }
         self.close(config.qpn, out);
-        self.lines.insert(config.qpn, (domain, Requester::new(*config)));
+        self.connections.insert(config.qpn, (domain, Requester::new(*config)));
     }
 
     /// Closes a connection. Operations in flight on it end as flushed.
     pub(crate) fn close(&mut self, qpn: Qpn, out: &mut Sink) {
-        if let Some((_, mut requester)) = self.lines.remove(&qpn) {
+        if let Some((_, mut requester)) = self.connections.remove(&qpn) {
             requester.abandon(out);
             finish(&mut requester, out);
         }
     }
 
     pub(crate) fn end_all(&mut self, out: &mut Sink) {
-        while let Some(&qpn) = self.lines.keys().next() {
+        while let Some(&qpn) = self.connections.keys().next() {
             self.close(qpn, out);
         }
     }
 
     /// Returns true if the connection is open and not broken.
     pub(crate) fn is_up(&self, qpn: Qpn) -> bool {
-        self.lines.get(&qpn).is_some_and(|(_, requester)| !requester.is_broken())
+        self.connections.get(&qpn).is_some_and(|(_, requester)| !requester.is_broken())
     }
 
     pub(crate) fn post(
@@ -65,7 +65,7 @@ impl Through {
         out: &mut Sink,
     ) {
         let addr = work.addr();
-        let line = self.lines.get_mut(&over).filter(|(of, _)| *of == domain);
+        let line = self.connections.get_mut(&over).filter(|(of, _)| *of == domain);
         let Some((_, requester)) = line else {
             return end(ticket, Err(Failure::NotConnected { addr }), work, out);
         };
@@ -81,7 +81,7 @@ impl Through {
 
     /// Handles a packet for one of these connections, or for no queue pair of this host.
     pub(crate) fn packet(&mut self, now: Instant, port: Port, packet: &Packet<'_>, out: &mut Sink) {
-        let Some((_, requester)) = self.lines.get_mut(&packet.bth.dest_qp) else {
+        let Some((_, requester)) = self.connections.get_mut(&packet.bth.dest_qp) else {
             return out.note(Note::NotForUs);
         };
         requester.on_packet(now, port, packet, out);
@@ -89,7 +89,7 @@ impl Through {
     }
 
     pub(crate) fn wake(&mut self, now: Instant, out: &mut Sink) {
-        for (_, requester) in self.lines.values_mut() {
+        for (_, requester) in self.connections.values_mut() {
             if requester.next_wake().is_some_and(|at| at <= now) {
                 requester.on_wake(now, out);
                 finish(requester, out);
@@ -98,16 +98,16 @@ impl Through {
     }
 
     pub(crate) fn next_wake(&self) -> Option<Instant> {
-        self.lines.values().filter_map(|(_, requester)| requester.next_wake()).min()
+        self.connections.values().filter_map(|(_, requester)| requester.next_wake()).min()
     }
 
     pub(crate) fn outstanding(&self) -> usize {
-        self.lines.values().map(|(_, requester)| requester.outstanding()).sum()
+        self.connections.values().map(|(_, requester)| requester.outstanding()).sum()
     }
 
     pub(crate) fn check(&self) {
-        assert!(self.lines.len() <= self.lines_max, "more connections than the bound");
-        self.lines.values().for_each(|(_, requester)| requester.check());
+        assert!(self.connections.len() <= self.connections_max, "more connections than the bound");
+        self.connections.values().for_each(|(_, requester)| requester.check());
     }
 }
 

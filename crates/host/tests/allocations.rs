@@ -146,7 +146,7 @@ impl Rack {
                     responder.flush(node_out);
                 }
             }
-            Action::Local(Out::Want(want)) => panic!("nothing breaks, and it wants {want:?}"),
+            Action::Local(Out::Control(request)) => panic!("nothing breaks, and it wants {request:?}"),
             Action::Local(Out::Done(done)) => {
                 *well += u64::from(done.result.is_ok());
                 buffers.push(done.buf);

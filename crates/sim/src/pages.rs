@@ -195,7 +195,7 @@ impl Rack {
     fn is_asked_for(&self, host: usize, page: Page) -> bool {
         let agent = self.role(host).agent();
         agent.requests().any(|(asked, _)| asked == page)
-            || agent.writing().any(|(going, writing)| going == page && writing.wanted.is_some())
+            || agent.writing().any(|(going, writing)| going == page && writing.next_access.is_some())
     }
 
     /// Makes the access and checks the result.

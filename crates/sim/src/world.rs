@@ -10,7 +10,7 @@ use crate::{Guest, Journal, Network, Plan};
 use farmem_control::api::{ApiError, Call, ErrorCode, Request, Response};
 use farmem_control::keys::{Ring, Shown};
 use farmem_control::{Config, Control, Out, Record};
-use farmem_host::{Config as HostConfig, Done, Host, Want};
+use farmem_host::{Config as HostConfig, ControlRequest, Done, Host};
 use farmem_machine::{Duration, Event, Instant, Machine as _, Port, Rng};
 use farmem_memnode::{MemNode, Out as NodeOut, VecStore};
 use farmem_switch::{Budgets, Switch};
@@ -127,7 +127,7 @@ pub struct World<H: Guest = Host> {
     /// Other outputs of hosts that are not taken yet.
     own: VecDeque<(u16, H::Own)>,
     /// Requests of hosts to the control plane that are not sent yet.
-    wants: VecDeque<(u16, Want)>,
+    control_requests: VecDeque<(u16, ControlRequest)>,
     /// Connections that were set up, by host, domain and node.
     connected: BTreeMap<(u16, u32, u16), Connected>,
     /// Scheduled starts of machines.
@@ -145,7 +145,7 @@ struct Asked {
     /// The start of `by` that made the call: answers to an earlier start are dropped.
     start: u32,
     /// The request of the host's role that the answer is for, if any.
-    want: Option<Want>,
+    request_of_host: Option<ControlRequest>,
 }
 
 /// A host's connection in a domain to a node.
@@ -210,7 +210,7 @@ impl<H: Guest> World<H> {
             replies: BTreeMap::new(),
             done: VecDeque::new(),
             own: VecDeque::new(),
-            wants: VecDeque::new(),
+            control_requests: VecDeque::new(),
             connected: BTreeMap::new(),
             starts: BTreeSet::new(),
             alarms: BTreeSet::new(),
@@ -286,18 +286,18 @@ impl<H: Guest> World<H> {
     /// Calls the control plane on behalf of `by`. [`World::take_reply`] returns the answer.
     pub fn ask(&mut self, by: RoleId, request: impl Into<Request>) -> u64 {
         let ticket = self.ask_for(by, request.into(), None);
-        self.carry_wants();
+        self.carry_control_requests();
         ticket
     }
 
-    fn ask_for(&mut self, by: RoleId, request: Request, want: Option<Want>) -> u64 {
+    fn ask_for(&mut self, by: RoleId, request: Request, request_of_host: Option<ControlRequest>) -> u64 {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
-        if want.is_none() {
+        if request_of_host.is_none() {
             self.env.journal.line(|| format!("{by:?} asks {ticket}: {request:?}"));
         }
         let start = self.starts_of(by);
-        self.asked.insert(ticket, Asked { request: request.clone(), by, start, want });
+        self.asked.insert(ticket, Asked { request: request.clone(), by, start, request_of_host });
         if self.control.role.is_none() {
             self.answer(ticket, Err(unreachable_control()));
             return ticket;
@@ -368,7 +368,7 @@ impl<H: Guest> World<H> {
             });
         }
         self.env.network.recycle(in_flight);
-        self.carry_wants();
+        self.carry_control_requests();
     }
 
     fn hand_over(&mut self, from: farmem_wire::Gid, to: farmem_wire::Gid, frame: &[u8]) {
@@ -421,7 +421,7 @@ impl<H: Guest> World<H> {
         let hosts = self.hosts.iter().filter(|(_, sim_node)| due(sim_node.next_wake()));
         let hosts: Vec<u16> = hosts.map(|(&n, _)| n).collect();
         hosts.into_iter().for_each(|n| self.host_event(n, Event::Wake));
-        self.carry_wants();
+        self.carry_control_requests();
     }
 
     /// Crashes a role at once: its state is lost, and its frames in flight still arrive. Has no effect on a
@@ -450,10 +450,10 @@ impl<H: Guest> World<H> {
                 self.hosts.entry(n).and_modify(SimNode::stop);
                 self.done.retain(|(host, _)| *host != n);
                 self.own.retain(|(host, _)| *host != n);
-                self.wants.retain(|(host, _)| *host != n);
+                self.control_requests.retain(|(host, _)| *host != n);
             }
         }
-        self.carry_wants();
+        self.carry_control_requests();
     }
 
     /// Crashes a role as [`World::crash`] does, and restarts it after `down`.

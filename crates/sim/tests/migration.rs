@@ -246,7 +246,7 @@ fn what_is_under_way_is_executed_once_wherever_it_comes() {
         assert!(walks > 1000 && unsure <= unsure_max, "{name}: {unsure} of {} walks", walks + unsure);
     }
     assert!(migrated > 200, "{migrated}");
-    for wanted in ["DuplicateTraversal", "Dropped(Moving)", "PageArrived", "PushedAgain", "host.Waits"] {
+    for wanted in ["DuplicateTraversal", "Dropped(Moving)", "PageArrived", "PushedAgain", "host.Deferred"] {
         assert!(notes.keys().any(|note| note.contains(wanted)), "no world reaches {wanted}: {notes:?}");
     }
 }

@@ -5,7 +5,8 @@ use crate::Run;
 use crate::frames::{ReceivedFrame, datagram, each, enclosed, endpoint, heard, with_others};
 use crate::input::Input;
 use farmem_host::{
-    Answer, Config, Connection, Done, Host, HostRequest, Located, Note, Op, Out, Piece, Reply, Want, Wish,
+    Answer, Config, Connection, ControlRequest, ControlRequestKind, Done, Host, HostRequest, Located, Note,
+    Op, Out, Piece, Reply,
 };
 use farmem_machine::{Action, Duration, Event, Instant, Machine as _, Outbox, Port};
 use farmem_transport::{Access, AccessError, Memory, rc, ud};
@@ -100,7 +101,7 @@ pub(super) struct World {
     now: Instant,
     out: Outbox<Out, Note>,
     /// Unanswered questions of the host to the control plane.
-    wants: VecDeque<Want>,
+    control_requests: VecDeque<ControlRequest>,
     /// Operations that have not ended, by ticket.
     asked: BTreeMap<u64, Asked>,
     tickets: u64,
@@ -138,7 +139,7 @@ impl World {
             host: Host::new(config),
             now: Instant::ZERO,
             out: Outbox::new(),
-            wants: VecDeque::new(),
+            control_requests: VecDeque::new(),
             asked: BTreeMap::new(),
             tickets: 0,
             requests: BTreeMap::new(),
@@ -241,14 +242,14 @@ impl World {
     }
 
     /// Returns true when the host has an open question to the control plane.
-    pub(super) fn wants(&self) -> bool {
-        !self.wants.is_empty()
+    pub(super) fn has_control_requests(&self) -> bool {
+        !self.control_requests.is_empty()
     }
 
     /// Delivers an answer to the host's question, or an answer that the host did not request. The answer may
     /// be wrong in every field.
     pub(super) fn fulfil(&mut self, input: &mut Input<'_>, run: &mut Run) {
-        let Some(Want { number, wish }) = self.wants.pop_front() else {
+        let Some(ControlRequest { number, kind }) = self.control_requests.pop_front() else {
             let number = u64::from(input.u8());
             return self.ask(HostRequest::Reply { number, reply: located(input) }, run);
         };
@@ -256,18 +257,22 @@ impl World {
             0 => Reply::Gone,
             1 => Reply::NotFound,
             2 => Reply::Unavailable,
-            _ => match wish {
-                Wish::Connect { domain, node } if node.0 <= 2 => {
+            _ => match kind {
+                ControlRequestKind::Connect { domain, node } if node.0 <= 2 => {
                     self.connect(&HostRequest::Connect, (domain, usize::from(node.0 - 1)), 0, run);
                     // The host may have refused the reply.
                     return self.ask(HostRequest::Reply { number, reply: Reply::Unavailable }, run);
                 }
-                Wish::Beside { domain, node } if node.0 <= 2 => {
+                ControlRequestKind::ConnectExtra { domain, node } if node.0 <= 2 => {
                     return self.connect(&*beside(number), (domain, usize::from(node.0 - 1)), 0, run);
                 }
-                Wish::Connect { .. } | Wish::Beside { .. } => Reply::NotFound,
-                Wish::Disconnect { .. } | Wish::TakeDown { .. } => Reply::Gone,
-                Wish::Locate { .. } => located(input),
+                ControlRequestKind::Connect { .. } | ControlRequestKind::ConnectExtra { .. } => {
+                    Reply::NotFound
+                }
+                ControlRequestKind::Disconnect { .. } | ControlRequestKind::DisconnectExtra { .. } => {
+                    Reply::Gone
+                }
+                ControlRequestKind::Locate { .. } => located(input),
             },
         };
         self.ask(HostRequest::Reply { number, reply }, run);
@@ -371,7 +376,7 @@ impl World {
     pub(super) fn end(mut self, run: &mut Run) {
         let mut wakes = 0;
         loop {
-            while let Some(Want { number, .. }) = self.wants.pop_front() {
+            while let Some(ControlRequest { number, .. }) = self.control_requests.pop_front() {
                 self.ask(HostRequest::Reply { number, reply: Reply::Unavailable }, run);
             }
             let Some(at) = self.host.next_wake() else { break };
@@ -397,13 +402,13 @@ impl World {
                 assert!(reason, "no reason to end anything");
                 self.ended(&done);
             }
-            Action::Local(Out::Want(want)) => {
+            Action::Local(Out::Control(want)) => {
                 assert!(reason, "no reason to want anything");
-                self.wants.push_back(want);
+                self.control_requests.push_back(want);
             }
             Action::Note(note) => {
                 run.mark(note);
-                self.refused |= matches!(note, Note::NotTaken(_) | Note::LateAnswer);
+                self.refused |= matches!(note, Note::Rejected(_) | Note::LateAnswer);
             }
         });
         self.out = out;
@@ -488,5 +493,5 @@ fn located(input: &mut Input<'_>) -> Reply {
 
 /// Returns a constructor for a second connection, which answers the question `number`.
 fn beside(number: u64) -> Box<dyn Fn(Connection) -> HostRequest> {
-    Box::new(move |connection| HostRequest::Beside { number, connection })
+    Box::new(move |connection| HostRequest::ConnectExtra { number, connection })
 }

@@ -9,7 +9,7 @@ use farmem_control::api::{
     Connect, ConnectionInfo, Disconnect, ErrorCode, HostJoined, JoinHost, Locate, LocatedVma, MovedInfo,
     NodeInfo, OpenSession, Overview, Request, Response,
 };
-use farmem_host::{Connection, HostRequest, Located, Op, Piece, Reply, Want, Wish};
+use farmem_host::{Connection, ControlRequest, ControlRequestKind, HostRequest, Located, Op, Piece, Reply};
 use farmem_machine::{Duration, Port};
 use farmem_transport::{rc, ud};
 use farmem_wire::{NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
@@ -135,9 +135,9 @@ impl Client {
     }
 
     /// Carries what the host role wants to the control plane, and the answer back. What follows from it the host role decides.
-    pub(super) fn fulfil(&mut self, want: Want) -> Result<(), Error> {
-        let reply = match want.wish {
-            Wish::Connect { node, .. } => match self.connection(node.0) {
+    pub(super) fn fulfil(&mut self, request: ControlRequest) -> Result<(), Error> {
+        let reply = match request.kind {
+            ControlRequestKind::Connect { node, .. } => match self.connection(node.0) {
                 Ok(connection) => return self.path.submit(HostRequest::Connect(connection)),
                 Err(error) => {
                     if matches!(error.code(), Some(ErrorCode::NotFound | ErrorCode::NotOwner)) {
@@ -147,29 +147,31 @@ impl Client {
                 }
             },
             // No operation waits for these, and this thread has others to serve.
-            Wish::Beside { node, .. } => {
-                return self.ask_aside(want, Connect::new(self.host, node.0, self.domain.0).into());
+            ControlRequestKind::ConnectExtra { node, .. } => {
+                return self.ask_aside(request, Connect::new(self.host, node.0, self.domain.0).into());
             }
-            Wish::TakeDown { qpn } => {
-                return self.ask_aside(want, Disconnect { host: self.host, qpn: qpn.get() }.into());
+            ControlRequestKind::DisconnectExtra { qpn } => {
+                return self.ask_aside(request, Disconnect { host: self.host, qpn: qpn.get() }.into());
             }
-            Wish::Locate { addr } => match self.path.call(Locate { addr: addr.0 }) {
+            ControlRequestKind::Locate { addr } => match self.path.call(Locate { addr: addr.0 }) {
                 Ok(found) => Reply::Located(located(found)),
                 Err(error) => refused(&error),
             },
-            Wish::Disconnect { qpn } => {
+            ControlRequestKind::Disconnect { qpn } => {
                 let gone = self.path.call(Disconnect { host: self.host, qpn: qpn.get() });
                 gone.map_or_else(|error| refused(&error), |()| Reply::Gone)
             }
         };
-        self.path.submit(HostRequest::Reply { number: want.number, reply })
+        self.path.submit(HostRequest::Reply { number: request.number, reply })
     }
 
-    fn ask_aside(&mut self, want: Want, request: Request) -> Result<(), Error> {
-        if self.path.ask_aside(want.number, request).is_err() {
-            return self.path.submit(HostRequest::Reply { number: want.number, reply: Reply::Unavailable });
+    fn ask_aside(&mut self, question: ControlRequest, request: Request) -> Result<(), Error> {
+        if self.path.ask_aside(question.number, request).is_err() {
+            return self
+                .path
+                .submit(HostRequest::Reply { number: question.number, reply: Reply::Unavailable });
         }
-        self.aside.push((want, self.generation));
+        self.aside.push((question, self.generation));
         Ok(())
     }
 
@@ -181,7 +183,7 @@ impl Client {
 
     fn take_all_told(&mut self) -> Result<(), Error> {
         while let Some((number, told)) = self.path.told() {
-            let asked = self.aside.iter().position(|(want, _)| want.number == number);
+            let asked = self.aside.iter().position(|(question, _)| question.number == number);
             let Some((_, generation)) = asked.map(|at| self.aside.swap_remove(at)) else { continue };
             // Connections of an earlier generation are gone, and their queue pairs may be others' by now.
             if generation != self.generation {
@@ -189,7 +191,7 @@ impl Client {
             }
             let ask = match told {
                 Ok(Response::Connection(told)) => match self.connected(told) {
-                    Ok(connection) => HostRequest::Beside { number, connection },
+                    Ok(connection) => HostRequest::ConnectExtra { number, connection },
                     Err(error) => HostRequest::Reply { number, reply: refused(&error) },
                 },
                 Ok(_) => HostRequest::Reply { number, reply: Reply::Gone },

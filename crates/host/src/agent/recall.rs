@@ -29,8 +29,8 @@ impl Agent {
     /// what to do, never the switch's view of it.
     pub(super) fn recall(&mut self, recall: &Recall, out: &mut Vec<Action>) -> Outcome {
         let &Recall { region, seq, keep, wanted } = recall;
-        let known = self.owed.iter().any(|owed| owed.region == region);
-        if !known && self.owed.len() == self.bounds.owed {
+        let known = self.pending_acks.iter().any(|pending_acks| pending_acks.region == region);
+        if !known && self.pending_acks.len() == self.bounds.pending_acks {
             return Outcome::Full;
         }
         let (from, to) = (region.base(), region.last());
@@ -43,7 +43,7 @@ impl Agent {
             out.push(Action::RecallAck(ack));
             return Outcome::Done;
         }
-        self.owe(ack);
+        self.defer_ack(ack);
         self.write_frozen(first, out);
         Outcome::Done
     }
@@ -120,7 +120,7 @@ impl Agent {
                 *frames -= if requests.contains_key(&page) { 0 } else { freed };
                 return true;
             }
-            writing.insert(page, Writing { grant: cached.grant, wanted: None });
+            writing.insert(page, Writing { grant: cached.grant, next_access: None });
             out.push(Action::WriteProtect(page));
             if !keep {
                 out.push(Action::Unmap(page));
@@ -133,27 +133,29 @@ impl Agent {
     }
 
     /// Records an acknowledgement to send. A later recall of a region replaces an earlier one.
-    fn owe(&mut self, ack: RecallAck) {
-        match self.owed.iter_mut().find(|owed| owed.region == ack.region) {
-            Some(owed) => {
-                owed.seq = owed.seq.max(ack.seq);
-                owed.false_invalidations = owed.false_invalidations.saturating_add(ack.false_invalidations);
+    fn defer_ack(&mut self, ack: RecallAck) {
+        match self.pending_acks.iter_mut().find(|pending_acks| pending_acks.region == ack.region) {
+            Some(pending_acks) => {
+                pending_acks.seq = pending_acks.seq.max(ack.seq);
+                pending_acks.false_invalidations =
+                    pending_acks.false_invalidations.saturating_add(ack.false_invalidations);
             }
-            None => self.owed.push(ack),
+            None => self.pending_acks.push(ack),
         }
     }
 
     /// Handles the end of a write-back: sends the acknowledgements that waited for it, unless the node has
     /// sent them.
-    pub(super) fn settle_owed(&mut self, ended: &WriteBackAck, out: &mut Vec<Action>) {
+    pub(super) fn send_pending_acks(&mut self, ended: &WriteBackAck, out: &mut Vec<Action>) {
         if let Some(ack) = ended.ack {
-            self.owed.retain(|owed| (owed.region, owed.seq) != (ack.region, ack.seq));
+            self.pending_acks
+                .retain(|pending_acks| (pending_acks.region, pending_acks.seq) != (ack.region, ack.seq));
         }
         let writing = &self.writing;
-        self.owed.retain(|owed| {
-            let waits = is_writing_in(writing, owed.region);
+        self.pending_acks.retain(|pending_acks| {
+            let waits = is_writing_in(writing, pending_acks.region);
             if !waits {
-                out.push(Action::RecallAck(*owed));
+                out.push(Action::RecallAck(*pending_acks));
             }
             waits
         });
@@ -162,16 +164,16 @@ impl Agent {
     /// Returns a page's write-back, with the acknowledgement that is due if the region has no other
     /// write-back in flight.
     pub(super) fn write_back(&self, page: Page, grant: Seq) -> Action {
-        let alone = |owed: &&RecallAck| {
-            let mut writing = self.writing.range(owed.region.base()..=owed.region.last());
+        let alone = |pending_acks: &&RecallAck| {
+            let mut writing = self.writing.range(pending_acks.region.base()..=pending_acks.region.last());
             writing.next().is_some_and(|(&first, _)| first == page) && writing.next().is_none()
         };
-        let ack = self.owed.iter().filter(alone).max_by_key(|owed| owed.seq).copied();
+        let ack = self.pending_acks.iter().filter(alone).max_by_key(|pending_acks| pending_acks.seq).copied();
         Action::WriteBack(WriteBack { page, grant, ack })
     }
 
-    pub(super) fn is_writing_in(&self, owed: &RecallAck) -> bool {
-        is_writing_in(&self.writing, owed.region)
+    pub(super) fn is_writing_in(&self, pending_acks: &RecallAck) -> bool {
+        is_writing_in(&self.writing, pending_acks.region)
     }
 }
 

@@ -12,7 +12,7 @@ fn region() -> Region {
 }
 
 fn agent() -> Agent {
-    Agent::new(Bounds { pages: 4, requests: 3, evictions: 2, owed: 1 }, FetchId(1))
+    Agent::new(Bounds { pages: 4, requests: 3, evictions: 2, pending_acks: 1 }, FetchId(1))
 }
 
 /// Runs one event and returns its outcome and actions.
@@ -161,7 +161,7 @@ fn the_last_write_back_carries_the_acknowledgement() {
         [Action::Release(page(8))],
         "the node said it"
     );
-    assert_eq!(agent.owed(), []);
+    assert_eq!(agent.pending_acks(), []);
     assert_eq!(
         step(&mut agent, recall(4, false)).1,
         [Action::RecallAck(ack(4, 0))],

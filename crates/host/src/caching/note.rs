@@ -10,7 +10,7 @@ pub enum CacheNote {
     /// An event of the agent and its outcome.
     Page(Trigger, Outcome),
     /// A recall was deferred for a fresh page.
-    PutOff,
+    Deferred,
     /// A page message was unreadable, came from a port that sends none, or is for another host.
     NotForUs,
     /// A fault was outside of all ranges, or a range overlaps another or exceeds the limit.

@@ -62,18 +62,18 @@ pub enum CacheDone {
     LeaseEnded,
     /// The fault sent no request: there is no room for a request or for the page ([`Outcome::Full`]), no ids
     /// are left, or the page is outside of all ranges ([`Outcome::Stale`]).
-    NotAsked {
+    FaultRejected {
         /// The page.
         page: Page,
         /// The reason.
-        why: Outcome,
+        reason: Outcome,
     },
     /// The page is not evicted now: a request for it is open ([`Outcome::Waits`]), or there is no room for
     /// another write-back ([`Outcome::Full`]).
-    NotEvicted {
+    EvictionRejected {
         /// The page.
         page: Page,
         /// The reason.
-        why: Outcome,
+        reason: Outcome,
     },
 }

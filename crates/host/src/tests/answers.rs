@@ -9,7 +9,7 @@ struct Waiting {
     bench: Bench,
     read: Request,
     write: Request,
-    walk: Request,
+    traversal: Request,
 }
 
 impl Waiting {
@@ -20,8 +20,8 @@ impl Waiting {
         bench.submit(region_write(BASE_1, b"1234"));
         let write = bench.request();
         bench.submit(traversals::list_sum(BASE_1, 9));
-        let walk = bench.request();
-        Self { bench, read, write, walk }
+        let traversal = bench.request();
+        Self { bench, read, write, traversal }
     }
 
     /// Asserts that the host drops the frame with this note, and that all three requests still wait.
@@ -35,7 +35,8 @@ impl Waiting {
     fn end_well(mut self) {
         self.bench.hear(Port::node(1), &self.read.answer(Status::Ok, b"data"));
         self.bench.hear(Port::node(1), &self.write.answer(Status::Ok, &[]));
-        self.bench.hear(Port::node(1), &self.walk.state(Status::Ok, |s| Traverse { iterations: 1, ..s }));
+        self.bench
+            .hear(Port::node(1), &self.traversal.state(Status::Ok, |s| Traverse { iterations: 1, ..s }));
         assert!(take(&mut self.bench.done).iter().map(|done| done.ticket).eq(1..=3));
         assert_eq!((self.bench.took_notes(), self.bench.host.outstanding()), (vec![], 0));
     }
@@ -100,19 +101,19 @@ fn an_answer_to_another_request_is_late() {
 #[test]
 pub(super) fn an_answer_must_fit_its_request() {
     let mut waiting = Waiting::new();
-    let Waiting { read, write, walk, .. } = &waiting;
+    let Waiting { read, write, traversal, .. } = &waiting;
     let region = |addr: u64, data: &'static [u8]| {
         let len = u32::try_from(data.len()).unwrap();
         move |_: Body<'_>| Body::RegionRead { addr: VirtAddr(addr), len, data }
     };
     let written =
         |addr: u64, len| move |_: Body<'_>| Body::RegionWrite { addr: VirtAddr(addr), len, data: &[] };
-    let state = |change: fn(Traverse<'_>) -> Traverse<'_>| walk.state(Status::IterationLimit, change);
+    let state = |change: fn(Traverse<'_>) -> Traverse<'_>| traversal.state(Status::IterationLimit, change);
     let batch = |_: Body<'_>| Body::Update(Updates::response(1, 0));
     let wrong = [
         datagram(HOME, &read.message()),
         datagram(HOME, &write.message()),
-        datagram(HOME, &walk.message()),
+        datagram(HOME, &traversal.message()),
         read.answer_with(Status::Ok, written(BASE_1, 4)),
         read.answer_with(Status::Ok, batch),
         read.answer_with(Status::Ok, region(BASE_1, b"four+")),
@@ -127,8 +128,8 @@ pub(super) fn an_answer_must_fit_its_request() {
         write.answer_with(Status::Ok, region(BASE_1, b"four")),
         write.answer_with(Status::Ok, written(BASE_1, 3)),
         write.answer_with(Status::Ok, written(BASE_2, 4)),
-        walk.answer_with(Status::Ok, region(BASE_1, b"four")),
-        walk.answer_with(Status::Ok, batch),
+        traversal.answer_with(Status::Ok, region(BASE_1, b"four")),
+        traversal.answer_with(Status::Ok, batch),
         state(|s| Traverse { program: ProgramHash([1; 16]), iterations: 1, ..s }),
         state(|s| Traverse { scratch: &[0; 17], iterations: 1, ..s }),
         state(|s| Traverse { limit: 10, iterations: 1, ..s }),
@@ -147,10 +148,10 @@ fn an_answer_does_not_take_iterations_back() {
     let mut waiting = Waiting::new();
     waiting
         .bench
-        .hear(Port::node(1), &waiting.walk.state(Status::HopLimit, |s| Traverse { iterations: 5, ..s }));
-    waiting.walk = waiting.bench.request();
+        .hear(Port::node(1), &waiting.traversal.state(Status::HopLimit, |s| Traverse { iterations: 5, ..s }));
+    waiting.traversal = waiting.bench.request();
     assert_eq!(waiting.bench.took_notes(), [Note::Continued(Status::HopLimit)]);
-    let back = waiting.walk.state(Status::HopLimit, |s| Traverse { iterations: 4, ..s });
+    let back = waiting.traversal.state(Status::HopLimit, |s| Traverse { iterations: 4, ..s });
     waiting.drops(Port::node(1), &back, Note::WrongAnswer);
 }
 

@@ -24,8 +24,8 @@ fn add(skip: u64) -> Op {
     Op::FetchAdd { addr: VirtAddr(BASE_1 + skip), add: 1 }
 }
 
-fn locate(skip: u64) -> Wish {
-    Wish::Locate { addr: VirtAddr(BASE_1 + skip) }
+fn locate(skip: u64) -> ControlRequestKind {
+    ControlRequestKind::Locate { addr: VirtAddr(BASE_1 + skip) }
 }
 
 impl Bench {
@@ -41,9 +41,12 @@ impl Bench {
 
     /// Takes the broken connection to a node down and sets connection `number` up in the place of `before`.
     fn reconnect(&mut self, node: u16, before: u32, number: u32, nodes: &mut [Node]) {
-        self.reply(Wish::Disconnect { qpn: connection(ALICE, node, before).rc.qpn }, Reply::Gone);
-        assert_eq!(self.wish(), Wish::Connect { domain: ALICE, node: NodeId(node) });
-        self.wants.clear();
+        self.reply(
+            ControlRequestKind::Disconnect { qpn: connection(ALICE, node, before).rc.qpn },
+            Reply::Gone,
+        );
+        assert_eq!(self.kind(), ControlRequestKind::Connect { domain: ALICE, node: NodeId(node) });
+        self.control_requests.clear();
         let anew = connection(ALICE, node, number);
         let seat = nodes.iter_mut().find(|seat| seat.port == Port::node(node)).expect("one of the nodes");
         let mut fresh = Node::behind(&anew);
@@ -96,7 +99,7 @@ pub(super) fn what_moved_is_followed_in_order() {
     bench.reconnect(1, 1, 3, &mut nodes);
     talk_to(&mut bench, &mut nodes);
     assert_eq!(bench.results(), [(stays, did(0)), (later, did(1))]);
-    assert!(bench.wants.is_empty());
+    assert!(bench.control_requests.is_empty());
 
     // An operation that learns the location from another one asks the control plane nothing.
     nodes[1].memory.base = 0;
@@ -104,13 +107,13 @@ pub(super) fn what_moved_is_followed_in_order() {
     bench.ask(HostRequest::Route { base: VirtAddr(BASE_1), len: RANGE_LEN, node: None });
     nodes[0].memory.bytes.resize(2048, 0);
     talk_to(&mut bench, &mut nodes);
-    assert_eq!((bench.results(), &bench.wants[..]), (vec![(ticket, did(0))], &[][..]));
+    assert_eq!((bench.results(), &bench.control_requests[..]), (vec![(ticket, did(0))], &[][..]));
 }
 
 /// A page moved away and came back before the refusal arrived: the operation is sent to the same node again,
 /// and a second refusal is final.
 #[test]
-pub(super) fn what_is_back_is_insisted_on_once() {
+pub(super) fn what_is_back_is_retried_in_place_once() {
     let (mut bench, mut nodes) = Bench::with_two();
     let bytes = take(&mut nodes[0].memory.bytes);
     let ticket = bench.submit(add(0));
@@ -136,7 +139,7 @@ pub(super) fn what_is_back_is_insisted_on_once() {
     assert_eq!(bench.results(), [(right, did(1))]);
     let notes = bench.took_notes();
     let count = |note| notes.iter().filter(|&&other| other == note).count();
-    assert_eq!((count(Note::Insisted), count(Note::Believed)), (2, 1));
+    assert_eq!((count(Note::RetriedInPlace), count(Note::RefusedAgain)), (2, 1));
 }
 
 /// The route of a former allocation, a part of which had moved, reaches into a smaller allocation that has
@@ -198,20 +201,20 @@ pub(super) fn a_node_that_cannot_be_reached_ends_what_waits_for_it() {
         bench.results(),
         [(flushed, failed(rc::Failure::Flushed)), (1, failed(rc::Failure::RetriesExceeded))]
     );
-    bench.reply(Wish::Disconnect { qpn: connection(ALICE, 1, 1).rc.qpn }, Reply::Unavailable);
+    bench.reply(ControlRequestKind::Disconnect { qpn: connection(ALICE, 1, 1).rc.qpn }, Reply::Unavailable);
     let unreachable = Err(Failure::Unreachable { addr: VirtAddr(BASE_1) });
     assert_eq!(bench.results(), [(again, unreachable)]);
     let next = bench.submit(add(0));
-    bench.reply(Wish::Disconnect { qpn: connection(ALICE, 1, 1).rc.qpn }, Reply::NotFound);
-    bench.reply(Wish::Connect { domain: ALICE, node: NodeId(1) }, Reply::Unavailable);
+    bench.reply(ControlRequestKind::Disconnect { qpn: connection(ALICE, 1, 1).rc.qpn }, Reply::NotFound);
+    bench.reply(ControlRequestKind::Connect { domain: ALICE, node: NodeId(1) }, Reply::Unavailable);
     assert_eq!(bench.results(), [(next, unreachable)]);
     // The old connection is gone: it is not taken down again.
     let last = bench.submit(add(0));
-    assert_eq!(bench.wish(), Wish::Connect { domain: ALICE, node: NodeId(1) });
+    assert_eq!(bench.kind(), ControlRequestKind::Connect { domain: ALICE, node: NodeId(1) });
     // A late or repeated answer changes nothing.
     bench.ask(HostRequest::Reply { number: 1, reply: Reply::Gone });
     assert!(bench.took_notes().contains(&Note::LateAnswer));
-    bench.wants.clear();
+    bench.control_requests.clear();
     let anew = connection(ALICE, 1, 3);
     nodes[0] = Node::behind(&anew);
     bench.ask(HostRequest::Connect(anew));
@@ -240,17 +243,17 @@ fn a_refusal_says_nothing_of_what_another_node_did() {
     assert_eq!(two.memory.bytes[640], 1, "the atomic was executed");
     bench.sent = first;
     bench.talk(one);
-    assert_eq!(bench.wish(), locate(504));
+    assert_eq!(bench.kind(), locate(504));
     bench.silence();
     // The READs are sent again and the atomic is not, whatever the refused operation's outcome.
     assert_eq!(bench.results(), [(atomic, failed(rc::Failure::Flushed))]);
-    let [refused, gone] = bench.wants[..] else { panic!("two questions") };
-    bench.wants.clear();
+    let [refused, gone] = bench.control_requests[..] else { panic!("two questions") };
+    bench.control_requests.clear();
     bench.ask(HostRequest::Reply {
         number: refused.number,
         reply: located(&[(512, 512, 2), (256, 256, 2)], &[]),
     });
-    bench.wants.clear();
+    bench.control_requests.clear();
     bench.ask(HostRequest::Reply { number: gone.number, reply: Reply::Unavailable });
     bench.reconnect(2, 2, 5, &mut nodes);
     talk_to(&mut bench, &mut nodes);
@@ -280,7 +283,7 @@ fn later_operations_stay_behind_earlier_ones() {
     talk_to(&mut bench, &mut nodes);
     assert_eq!(bench.results(), [(beside, did(0)), (first, did(0)), (second, did(0))]);
     assert_eq!(nodes[1].memory.bytes[1024..1036], [1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2]);
-    assert!(bench.wants.is_empty(), "it was known where they are");
+    assert!(bench.control_requests.is_empty(), "it was known where they are");
 }
 
 /// The host refuses an operation over several nodes that leaves its allocation. It asks where the allocation

@@ -98,9 +98,12 @@ fn a_refused_one_is_asked_for_piece_by_piece() {
     bench.talk(&mut node);
     assert!(bench.done.is_empty(), "{:?}", bench.done);
     for number in [2, 3] {
-        bench.reply(Wish::Disconnect { qpn: connection(ALICE, 1, number - 1).rc.qpn }, Reply::Gone);
-        assert_eq!(bench.wish(), Wish::Connect { domain: ALICE, node: NodeId(1) });
-        bench.wants.clear();
+        bench.reply(
+            ControlRequestKind::Disconnect { qpn: connection(ALICE, 1, number - 1).rc.qpn },
+            Reply::Gone,
+        );
+        assert_eq!(bench.kind(), ControlRequestKind::Connect { domain: ALICE, node: NodeId(1) });
+        bench.control_requests.clear();
         let anew = connection(ALICE, 1, number);
         let mut fresh = Node::behind(&anew);
         core::mem::swap(&mut fresh.memory, &mut node.memory);
@@ -108,7 +111,7 @@ fn a_refused_one_is_asked_for_piece_by_piece() {
         bench.ask(HostRequest::Connect(anew));
         bench.talk(&mut node);
         if number == 2 {
-            bench.reply(Wish::Locate { addr: VirtAddr(BASE_1 + 9000) }, Reply::NotFound);
+            bench.reply(ControlRequestKind::Locate { addr: VirtAddr(BASE_1 + 9000) }, Reply::NotFound);
         }
     }
     let done: Vec<_> = take(&mut bench.done);

@@ -271,7 +271,7 @@ fn a_host_that_joins_again_begins_anew() {
     bench.submit(region_read(BASE_1, 4));
     assert_eq!(bench.refused(), Failure::NoSession);
     bench.submit(Op::Read { addr: VirtAddr(BASE_1), buf: vec![0; 8] });
-    bench.reply(Wish::Connect { domain: ALICE, node: NodeId(1) }, Reply::Unavailable);
+    bench.reply(ControlRequestKind::Connect { domain: ALICE, node: NodeId(1) }, Reply::Unavailable);
     assert_eq!(bench.refused(), Failure::Unreachable { addr: VirtAddr(BASE_1) });
     bench.open(ALICE, ALICES);
     bench.submit(region_read(BASE_1, 4));

@@ -56,7 +56,7 @@ fn its_packets_go_to_the_switch_and_come_from_it() {
     bench.responds(Port::SWITCH, over, only, 0, aeth(Syndrome::Ack), b"bytes!!!");
     let [Done { ticket: ended, result, buf }] = &take(&mut bench.done)[..] else { panic!("one end") };
     assert_eq!((*ended, *result, &buf[..]), (ticket, Ok(Answer::Done { old: 0 }), &b"bytes!!!"[..]));
-    assert_eq!((bench.host.outstanding(), bench.wants.len()), (0, 0));
+    assert_eq!((bench.host.outstanding(), bench.control_requests.len()), (0, 0));
 }
 
 /// Another domain cannot use the connection by its number, nor can an operation by an address.
@@ -88,7 +88,7 @@ fn what_broke_stays_broken_until_it_is_closed() {
     let flushed = Err(Failure::Connection(rc::Failure::Flushed));
     let refused = Err(Failure::Connection(rc::Failure::RemoteAccess));
     assert_eq!(bench.ends(), [(tickets[0], refused), (tickets[1], flushed), (tickets[2], flushed)]);
-    assert!(!bench.host.is_open(over) && bench.wants.is_empty());
+    assert!(!bench.host.is_open(over) && bench.control_requests.is_empty());
     let later = bench.submit(keyed(over, 9));
     assert_eq!(bench.ends(), [(later, flushed)]);
     bench.ask(HostRequest::Close { qpn: over });
@@ -127,7 +127,7 @@ fn queue_pairs_have_one_use() {
     let mut bench = Bench::new(Config { connections_max: 2, ..config() });
     let open = |rc| HostRequest::Open { domain: ALICE, rc };
     bench.ask(HostRequest::Connect(connection(ALICE, 1, 1)));
-    let taken = [Note::NotTaken(SetupFault::QueuePairTaken)];
+    let taken = [Note::Rejected(SetupFault::QueuePairTaken)];
     bench.ask(open(through(1)));
     assert_eq!(take(&mut bench.notes), taken);
     bench.ask(open(rc::RequesterConfig { qpn: HOME.qpn, ..through(2) }));
@@ -135,7 +135,7 @@ fn queue_pairs_have_one_use() {
     bench.ask(open(through(2)));
     bench.ask(open(through(3)));
     bench.ask(open(through(4)));
-    assert_eq!(take(&mut bench.notes), [Note::NotTaken(SetupFault::Full)]);
+    assert_eq!(take(&mut bench.notes), [Note::Rejected(SetupFault::Full)]);
     bench.ask(HostRequest::Connect(connection(ALICE, 2, 2)));
     assert_eq!(take(&mut bench.notes), taken);
     let over = Qpn::new(0x1002);

@@ -18,7 +18,7 @@ pub(super) fn a_request_without_an_answer_ends_once() {
     bench.wake();
     assert_eq!(bench.now.since(start), TIMEOUT.times(31));
     let done = Done { ticket, result: Err(Failure::NoAnswer), buf: b"1234".to_vec() };
-    assert_eq!((bench.ended(), bench.took_notes()), (done, vec![Note::GivenUp]));
+    assert_eq!((bench.ended(), bench.took_notes()), (done, vec![Note::Abandoned]));
     assert_eq!((bench.host.next_wake(), bench.host.outstanding()), (None, 0));
 
     bench.event(Event::Wake);

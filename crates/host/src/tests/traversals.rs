@@ -1,7 +1,7 @@
 //! Traversals: sent, continued, sent again with the code, ended (PULSE 3, 4.1).
 
 use super::*;
-use crate::{ASTRAY_MAX, REGION_WRITES_MAX, TRAVERSALS_CONTINUED_MAX, Traversed};
+use crate::{HOP_RETRIES_MAX, REGION_WRITES_MAX, TRAVERSALS_CONTINUED_MAX, Traversed};
 use farmem_traversal::Program;
 
 const PROGRAM: &str = include_str!("../../../../testdata/programs/list_sum.pulse");
@@ -124,13 +124,13 @@ fn the_callers_limit_ends_it() {
 #[test]
 pub(super) fn a_traversal_that_gets_nowhere_is_stalled() {
     let mut bench = Bench::with_sessions();
-    for (status, again) in [(Status::IterationLimit, 0), (Status::HopLimit, ASTRAY_MAX)] {
+    for (status, again) in [(Status::IterationLimit, 0), (Status::HopLimit, HOP_RETRIES_MAX)] {
         bench.submit(list_sum(BASE_1, 9));
         let request = bench.request();
         bench.hear(Port::SWITCH, &request.state(status, |s| further(s, 1, BASE_2, &[2; 16])));
         let mut next = bench.request();
         for _ in 0..again {
-            next = astray(&mut bench, &next);
+            next = misdirected(&mut bench, &next);
         }
         // Another pointer and another scratch pad are no progress: only iterations count.
         bench.hear(Port::SWITCH, &next.state(status, |s| further(s, 0, BASE_1, &[3; 16])));
@@ -142,10 +142,10 @@ pub(super) fn a_traversal_that_gets_nowhere_is_stalled() {
 
 /// Returns the request that follows after a traversal reached a node that no longer has the address, with no
 /// hop left: a new id, and not at once.
-fn astray(bench: &mut Bench, request: &Request) -> Request {
+fn misdirected(bench: &mut Bench, request: &Request) -> Request {
     bench.took_notes();
     bench.hear(Port::SWITCH, &request.state(Status::HopLimit, |s| further(s, 0, BASE_1, &[3; 16])));
-    assert_eq!(bench.took_notes(), [Note::Waits]);
+    assert_eq!(bench.took_notes(), [Note::Deferred]);
     bench.wake();
     let again = bench.request();
     assert_ne!(again.id(), request.id());
@@ -168,8 +168,8 @@ fn continuations_are_bounded_by_the_limit() {
             let mut last = bench.request();
             bench.hear(Port::node(1), &last.state(Status::HopLimit, |s| further(s, 1, BASE_1, &[0; 16])));
             assert_eq!(bench.took_notes().last(), Some(&Note::WrongAnswer));
-            for _ in 0..ASTRAY_MAX {
-                last = astray(&mut bench, &last);
+            for _ in 0..HOP_RETRIES_MAX {
+                last = misdirected(&mut bench, &last);
             }
             bench.hear(Port::node(1), &last.state(Status::HopLimit, |s| further(s, 0, BASE_1, &[0; 16])));
         }
@@ -382,7 +382,7 @@ pub(super) fn a_traversal_waits_for_a_page_that_a_host_has() {
     bench.submit(list_sum(BASE_1, 9));
     let request = bench.request();
     bench.hear(Port::node(2), &request.state(Status::Lent, |s| further(s, 2, BASE_2, &[1; 16])));
-    assert_eq!(bench.took_notes(), [Note::Waits]);
+    assert_eq!(bench.took_notes(), [Note::Deferred]);
     bench.wake();
     let again = bench.request();
     let state = again.traverse();

@@ -273,14 +273,14 @@ fn a_refusal_breaks_the_connection_and_a_new_one_mends_it() {
     let refused = bench.submit(write(read_only, b"x"));
     bench.talk(&mut node);
     assert_eq!(bench.took_notes(), [Note::Rc(rc::Note::Broken(rc::Failure::RemoteAccess))]);
-    bench.reply(Wish::Locate { addr: VirtAddr(read_only) }, Reply::Unavailable);
+    bench.reply(ControlRequestKind::Locate { addr: VirtAddr(read_only) }, Reply::Unavailable);
     let done = bench.ended();
     assert_eq!((done.ticket, done.result), (refused, Err(Failure::Connection(rc::Failure::RemoteAccess))));
     assert!(bench.host.is_down(ALICE, NodeId(1)) && !bench.host.is_down(BOB, NodeId(1)));
     let waits = bench.submit(read(BASE_1, 8));
     assert!(bench.done.is_empty() && bench.sent.is_empty());
-    bench.reply(Wish::Disconnect { qpn: connection(ALICE, 1, 1).rc.qpn }, Reply::Gone);
-    assert_eq!(bench.wish(), Wish::Connect { domain: ALICE, node: NodeId(1) });
+    bench.reply(ControlRequestKind::Disconnect { qpn: connection(ALICE, 1, 1).rc.qpn }, Reply::Gone);
+    assert_eq!(bench.kind(), ControlRequestKind::Connect { domain: ALICE, node: NodeId(1) });
 
     let anew = connection(ALICE, 1, 2);
     bench.ask(HostRequest::Connect(anew));
@@ -357,7 +357,7 @@ pub(super) fn what_cannot_be_set_up_changes_nothing() {
     ];
     for (connection, fault) in cases {
         bench.ask(HostRequest::Connect(connection));
-        assert_eq!(bench.took_notes(), [Note::NotTaken(fault)]);
+        assert_eq!(bench.took_notes(), [Note::Rejected(fault)]);
     }
     assert_eq!((bench.done.len(), bench.host.outstanding()), (0, 1));
     let mut node = Node::behind(&first);
@@ -370,7 +370,7 @@ pub(super) fn what_cannot_be_set_up_changes_nothing() {
     bench.open(ALICE, ALICES);
     bench.open(BOB, BOBS);
     bench.open(Domain(9), ALICES);
-    assert_eq!(bench.took_notes(), [Note::NotTaken(SetupFault::Full)]);
+    assert_eq!(bench.took_notes(), [Note::Rejected(SetupFault::Full)]);
     bench.open(ALICE, ALICES);
     assert_eq!(bench.took_notes(), [], "a session again is no further one");
     bench.submit_as(Domain(9), region_read(BASE_1, 8));
@@ -391,7 +391,7 @@ fn a_node_that_is_gone_costs_its_connection() {
         assert_eq!(bench.took_notes(), [Note::Rc(rc::Note::TimedOut)]);
     }
     bench.wake();
-    bench.reply(Wish::Locate { addr: VirtAddr(BASE_1) }, Reply::Unavailable);
+    bench.reply(ControlRequestKind::Locate { addr: VirtAddr(BASE_1) }, Reply::Unavailable);
     let results: Vec<_> = take(&mut bench.done).into_iter().map(|done| (done.ticket, done.result)).collect();
     let failed = |failure| Err(Failure::Connection(failure));
     assert_eq!(results, [(2, failed(rc::Failure::Flushed)), (1, failed(rc::Failure::RetriesExceeded))]);
@@ -472,7 +472,7 @@ fn what_moved_is_asked_for_where_it_is() {
     // No node sees the whole operation: the control plane says that it lies in one allocation (PROTOCOL
     // 7.45).
     assert!(bench.sent.is_empty());
-    bench.reply(Wish::Locate { addr: VirtAddr(BASE_1 + 100) }, Reply::Located(found));
+    bench.reply(ControlRequestKind::Locate { addr: VirtAddr(BASE_1 + 100) }, Reply::Located(found));
     talk_to(&mut bench, &mut nodes);
     let done = bench.ended();
     assert_eq!((done.ticket, old(&done), &done.buf), (ticket, 0, &data));
@@ -494,7 +494,7 @@ fn what_moved_is_asked_for_where_it_is() {
     nodes[1].memory.base = 0;
     bench.submit(read(BASE_1 + 400, 300));
     talk_to(&mut bench, &mut nodes);
-    bench.reply(Wish::Locate { addr: VirtAddr(BASE_1 + 512) }, Reply::NotFound);
+    bench.reply(ControlRequestKind::Locate { addr: VirtAddr(BASE_1 + 512) }, Reply::NotFound);
     assert_eq!(bench.ended().result, Err(Failure::Connection(rc::Failure::RemoteAccess)));
     assert!(bench.host.is_down(ALICE, NodeId(2)) && !bench.host.is_down(ALICE, NodeId(1)));
 
@@ -505,7 +505,7 @@ fn what_moved_is_asked_for_where_it_is() {
     assert_eq!(old(&bench.ended()), 0);
     bench.ask(route(0, 64, Some(3)));
     bench.submit(read(BASE_1, 8));
-    bench.reply(Wish::Connect { domain: ALICE, node: NodeId(3) }, Reply::NotFound);
+    bench.reply(ControlRequestKind::Connect { domain: ALICE, node: NodeId(3) }, Reply::NotFound);
     assert_eq!(bench.refused(), Failure::Unreachable { addr: VirtAddr(BASE_1) });
     let last = BASE_1 + RANGE_LEN - 4;
     bench.submit(read(last, 8));

@@ -14,7 +14,7 @@ use farmem_client::Error;
 use farmem_client::own::SILENCE_MAX;
 use farmem_host::agent::Outcome;
 use farmem_host::caching::{CacheDone, CacheNote, CacheRequest, CachingHost, Trigger};
-use farmem_host::paged::{Notice, Paged, Want};
+use farmem_host::paged::{Notice, PageRequest, Paged};
 use farmem_link::{Driver, Link, Wait};
 use farmem_machine::{Duration, Instant};
 use farmem_uffd::Mapped;
@@ -93,7 +93,7 @@ pub(super) enum Next {
 pub(super) struct Pager<W: Mapped, L: Link> {
     driver: Driver<CachingHost<Paged<W>>, L>,
     tell: Sender<ControlNotice>,
-    told: Vec<CacheDone>,
+    notices: Vec<CacheDone>,
     /// The role's timer for what gets no answer is at least half of this. No sleep is longer than that: what another thread requests for during a
     /// sleep may set a timer, which the sleeping thread must not miss.
     timeout: Duration,
@@ -125,7 +125,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         Self {
             driver,
             tell,
-            told: Vec::new(),
+            notices: Vec::new(),
             timeout,
             notes,
             requests: VecDeque::new(),
@@ -169,8 +169,8 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         self.poisoned.unpoison(now, self.driver.machine_mut().pages_mut().memory_mut());
         if self.dead {
             // These need no report: the threads that wait got their SIGBUS.
-            let told = self.paged_mut().take_told();
-            self.paged_mut().give_back(told);
+            let notices = self.paged_mut().take_notices();
+            self.paged_mut().recycle_notices(notices);
             return self.end_flushes();
         }
         self.paged_mut().turn();
@@ -202,8 +202,8 @@ impl<W: Mapped, L: Link> Pager<W, L> {
     /// Takes what came over the link, and does what is asked. Pages that arrived are installed when this returns.
     pub(super) fn turn(&mut self) -> Next {
         if !self.dead {
-            let Self { driver, told, .. } = self;
-            let turned = driver.turn(Wait::No, &mut |done, _| told.push(done));
+            let Self { driver, notices, .. } = self;
+            let turned = driver.turn(Wait::No, &mut |done, _| notices.push(done));
             if let Err(error) = turned {
                 self.fail(format!("the link to the rack failed: {error}"));
             }
@@ -250,8 +250,8 @@ impl<W: Mapped, L: Link> Pager<W, L> {
     }
 
     fn submit(&mut self, ask: CacheRequest) {
-        let Self { driver, told, .. } = self;
-        driver.submit(ask, &mut |done, _| told.push(done));
+        let Self { driver, notices, .. } = self;
+        driver.submit(ask, &mut |done, _| notices.push(done));
     }
 
     fn paged(&self) -> &Paged<W> {
@@ -263,8 +263,8 @@ impl<W: Mapped, L: Link> Pager<W, L> {
     }
 
     fn tell(&mut self) {
-        for done in self.told.drain(..) {
-            let told = match done {
+        for done in self.notices.drain(..) {
+            let notice = match done {
                 CacheDone::Flushed { order } => ControlNotice::Flushed(order),
                 CacheDone::Stuck { page } => ControlNotice::Stuck(page),
                 CacheDone::LeaseEnded => {
@@ -274,10 +274,12 @@ impl<W: Mapped, L: Link> Pager<W, L> {
                     ControlNotice::LeaseEnded
                 }
                 // Nothing else was submitted; what is not done is heard where it was asked.
-                CacheDone::Host(_) | CacheDone::NotAsked { .. } | CacheDone::NotEvicted { .. } => continue,
+                CacheDone::Host(_) | CacheDone::FaultRejected { .. } | CacheDone::EvictionRejected { .. } => {
+                    continue;
+                }
             };
             // The thread has ended when the space ends.
-            let _ended = self.tell.send(told);
+            let _ended = self.tell.send(notice);
         }
     }
 
@@ -290,7 +292,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
             PagerRequest::Lease(_) | PagerRequest::GiveUp(_) if self.dead => {}
             PagerRequest::Lease(until) => self.submit(CacheRequest::Lease { until }),
             PagerRequest::GiveUp(order) => self.submit(CacheRequest::Flush { order }),
-            PagerRequest::Fail(why) => self.fail(why),
+            PagerRequest::Fail(reason) => self.fail(reason),
             PagerRequest::WriteBack(done) => self.begin_flush(Some(done)),
             PagerRequest::Stats(answer) => {
                 // The asking thread may be gone.
@@ -305,27 +307,29 @@ impl<W: Mapped, L: Link> Pager<W, L> {
 
     /// Has the agent do what the cache wants of it, and tells the cache what it does not.
     fn serve_wants(&mut self) {
-        while let Some(want) = self.paged_mut().next_want() {
-            let ask = match want {
-                Want::Fetch(page, access) => {
+        while let Some(request) = self.paged_mut().next_request() {
+            let ask = match request {
+                PageRequest::Fetch(page, access) => {
                     if self.paged().is_awaited(page) {
                         let now = self.driver.clock().now();
                         self.since.entry(page).or_insert(now);
                     }
                     CacheRequest::Fault(page, access)
                 }
-                Want::GiveUp(page) => CacheRequest::Evict(page),
+                PageRequest::GiveUp(page) => CacheRequest::Evict(page),
             };
-            let told = self.told.len();
+            let first = self.notices.len();
             self.submit(ask);
-            for at in told..self.told.len() {
-                match self.told[at] {
-                    CacheDone::NotAsked { page, why: Outcome::Full } => self.paged_mut().not_asked(page),
-                    CacheDone::NotAsked { page, why } => {
-                        let addr = page.addr();
-                        return self.fail(format!("the page at {addr} cannot be asked for: {why:?}"));
+            for at in first..self.notices.len() {
+                match self.notices[at] {
+                    CacheDone::FaultRejected { page, reason: Outcome::Full } => {
+                        self.paged_mut().fault_rejected(page)
                     }
-                    CacheDone::NotEvicted { page, .. } => self.paged_mut().not_evicted(page),
+                    CacheDone::FaultRejected { page, reason } => {
+                        let addr = page.addr();
+                        return self.fail(format!("the page at {addr} cannot be asked for: {reason:?}"));
+                    }
+                    CacheDone::EvictionRejected { page, .. } => self.paged_mut().eviction_rejected(page),
                     _ => {}
                 }
             }
@@ -349,14 +353,14 @@ impl<W: Mapped, L: Link> Pager<W, L> {
 
     /// Counts what happened to pages: how long threads waited for them, which cannot be had, which are written back.
     fn look_back(&mut self, now: Instant) {
-        let happened = self.paged_mut().take_told();
+        let happened = self.paged_mut().take_notices();
         for &happened in &happened {
             match happened {
                 Notice::Trigger(page) => self.end_wait(page, now),
-                Notice::Refused(page, why) => {
+                Notice::Refused(page, reason) => {
                     self.end_wait(page, now);
                     self.stats.lost += 1;
-                    self.poisoned.add(page, why, now);
+                    self.poisoned.add(page, reason, now);
                 }
                 Notice::Settled(page) => {
                     for flush in &mut self.flushes {
@@ -367,7 +371,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
                 }
             }
         }
-        self.paged_mut().give_back(happened);
+        self.paged_mut().recycle_notices(happened);
         for flush in self.flushes.extract_if(.., |flush| flush.has_ended(now)) {
             let result = match flush.left.len() {
                 0 => Ok(()),
@@ -387,12 +391,12 @@ impl<W: Mapped, L: Link> Pager<W, L> {
     }
 
     /// Ends the space: from here on no page may be used any more, since other hosts may write them.
-    fn fail(&mut self, why: String) {
+    fn fail(&mut self, reason: String) {
         if mem::replace(&mut self.dead, true) {
             return;
         }
-        say(&format!("nothing can be had any more, and every touch ends in SIGBUS: {why}"));
-        lock(&self.failed).get_or_insert(why);
+        say(&format!("nothing can be had any more, and every touch ends in SIGBUS: {reason}"));
+        lock(&self.failed).get_or_insert(reason);
         self.paged_mut().abandon();
         self.since.clear();
     }

@@ -2,7 +2,7 @@
 
 use super::poisoned::Poisoned;
 use farmem_host::agent::{Action, Agent, Bounds, Event, Mapped as _, Outcome, Pages as _};
-use farmem_host::paged::{Notice, Paged, Want};
+use farmem_host::paged::{Notice, PageRequest, Paged};
 use farmem_machine::{Duration, Instant};
 use farmem_paging::{Ahead, Cache, Cause, Config};
 use farmem_uffd::{FaultMode, Place, Reach, Window, WindowConfig};
@@ -83,10 +83,10 @@ impl<'w> Host<'w> {
     }
 
     fn serve_wants(&mut self) {
-        while let Some(want) = self.paged.next_want() {
+        while let Some(want) = self.paged.next_request() {
             let outcome = match want {
-                Want::Fetch(page, access) => self.step(Event::Fault(page, access)),
-                Want::GiveUp(page) => self.step(Event::Evict(page)),
+                PageRequest::Fetch(page, access) => self.step(Event::Fault(page, access)),
+                PageRequest::GiveUp(page) => self.step(Event::Evict(page)),
             };
             assert_eq!(outcome, Outcome::Done, "{want:?}");
         }
@@ -131,8 +131,8 @@ impl<'w> Host<'w> {
     }
 
     fn refusals(&mut self) -> Vec<(Page, Cause)> {
-        let told = self.paged.take_told();
-        let refused = told.iter().filter_map(|told| match *told {
+        let notices = self.paged.take_notices();
+        let refused = notices.iter().filter_map(|notices| match *notices {
             Notice::Refused(page, why) => Some((page, why)),
             _ => None,
         });
@@ -185,7 +185,7 @@ fn what_goes_is_counted_by_its_reason() {
     assert_eq!(host.paged.behind().collect::<Vec<_>>(), [page(0)], "its bytes are on their way");
     // A thread that wants to write the page waits for that, and requests then.
     host.paged.fault(page(0), Access::Modified);
-    assert_eq!((host.paged.next_want(), host.paged.is_awaited(page(0))), (None, true));
+    assert_eq!((host.paged.next_request(), host.paged.is_awaited(page(0))), (None, true));
     host.answer_all(3);
     assert_eq!(host.paged.behind().count(), 0);
     host.answer_all(3);

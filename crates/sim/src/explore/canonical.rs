@@ -91,7 +91,7 @@ impl Canonical {
             let agent = &host.agent;
             seqs.extend(agent.cached().map(|(_, cached)| cached.grant));
             seqs.extend(agent.writing().map(|(_, writing)| writing.grant));
-            seqs.extend(agent.owed().iter().map(|owed| owed.seq));
+            seqs.extend(agent.pending_acks().iter().map(|pending_acks| pending_acks.seq));
             for (_, request) in agent.requests() {
                 ids.push(request.id);
                 seqs.push(request.min_seq);
@@ -284,7 +284,7 @@ impl Ranks<'_> {
             }
             pack.put(self.some_seq(writing.map(|writing| writing.grant)), SEQ_BITS + 1);
             if let Some(writing) = writing {
-                pack.put(writing.wanted.map_or(0, |access| access as usize), 2);
+                pack.put(writing.next_access.map_or(0, |access| access as usize), 2);
             }
             if cached.is_some() || writing.is_some() {
                 pack.put(usize::from(self.world.has_latest(id, page)), 1);
@@ -298,7 +298,7 @@ impl Ranks<'_> {
                 }
             }
         }
-        self.owed(pack, agent.owed());
+        self.pending_acks(pack, agent.pending_acks());
     }
 
     fn request(&self, pack: &mut Packer<'_>, host: HostId, page: Page, request: &Request) {
@@ -335,9 +335,9 @@ impl Ranks<'_> {
         })
     }
 
-    fn owed(&self, pack: &mut Packer<'_>, owed: &[RecallAck]) {
+    fn pending_acks(&self, pack: &mut Packer<'_>, pending_acks: &[RecallAck]) {
         for region in 0..3 {
-            let found = owed.iter().find(|ack| self.region(ack.region) == region);
+            let found = pending_acks.iter().find(|ack| self.region(ack.region) == region);
             pack.put(self.some_seq(found.map(|ack| ack.seq)), SEQ_BITS + 1);
         }
     }

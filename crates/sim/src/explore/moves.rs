@@ -86,7 +86,8 @@ impl World {
             for page in (0..usize::from(rules.config.pages)).map(nth) {
                 let now = host.agent.access(page);
                 let open = host.agent.requests().any(|(at, _)| at == page);
-                let waits = host.agent.writing().any(|(at, writing)| at == page && writing.wanted.is_some());
+                let waits =
+                    host.agent.writing().any(|(at, writing)| at == page && writing.next_access.is_some());
                 if now.is_some() && !open {
                     out.push(Move::Evict(id, page));
                 }

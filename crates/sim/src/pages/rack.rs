@@ -98,7 +98,7 @@ fn slot_of(host: u16) -> usize {
 
 /// Builds the machine of a joined host. The cache has little room beyond its limit, so some faults find none.
 fn make(config: HostConfig, rng: &mut Rng) -> Caching {
-    let bounds = Bounds { pages: 5 + rng.below(13) as usize, requests: 8, evictions: 16, owed: 8 };
+    let bounds = Bounds { pages: 5 + rng.below(13) as usize, requests: 8, evictions: 16, pending_acks: 8 };
     let cache = CacheConfig {
         bounds,
         timeout: Duration::from_micros(200),
@@ -294,7 +294,8 @@ impl Rack {
                     self.slots[slot].threads.iter_mut().flatten().for_each(|step| step.waits = false);
                 }
                 CacheDone::Stuck { page } => self.call(Call::Recover(slot, page)),
-                CacheDone::Host(_) | CacheDone::NotAsked { .. } | CacheDone::NotEvicted { .. } => {}
+                CacheDone::Host(_) | CacheDone::FaultRejected { .. } | CacheDone::EvictionRejected { .. } => {
+                }
             }
         }
         self.take_answers();

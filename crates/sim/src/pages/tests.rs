@@ -26,7 +26,7 @@ fn loads_see_the_latest_store() {
             "MtoMRecall",
             "AwaitDone",
             "Downgrading",
-            "PutOff",
+            "Deferred",
             "Busy",
             "PageWritten(Yes)",
             "control.migrated",

@@ -16,7 +16,7 @@ use crate::Plan;
 use crate::campaign::{Outcome as Ended, Verdict};
 use crate::digest::Digest;
 use farmem_host::agent::{Action, Agent, Bounds, Event, Mapped as _, Outcome, Pages as _};
-use farmem_host::paged::{Notice, Paged, Want};
+use farmem_host::paged::{Notice, PageRequest, Paged};
 use farmem_machine::Rng;
 use farmem_paging::{Ahead, Cache, Cause, Config};
 use farmem_wire::message::{Access, FetchId, PAGE_LEN, Page, WriteBack};
@@ -126,7 +126,7 @@ impl World {
         let bounds = match rng.below(4) {
             0 => {
                 let [requests, evictions] = [0; 2].map(|_| 1 + rng.below(6) as usize);
-                Bounds { pages: frames, requests, evictions, owed: 2 }
+                Bounds { pages: frames, requests, evictions, pending_acks: 2 }
             }
             _ => Bounds { pages: frames, requests: fetching_max, ..Bounds::default() },
         };
@@ -292,9 +292,9 @@ impl World {
             }
             self.paged.memory_mut().unpoison(at);
         }
-        let told = self.paged.take_told();
-        for &told in &told {
-            let Notice::Refused(page, why) = told else { continue };
+        let notices = self.paged.take_notices();
+        for &notices in &notices {
+            let Notice::Refused(page, why) = notices else { continue };
             let cell = self.others.cells[index(page)];
             let due = match why {
                 Cause::Lost => cell.was_lost,
@@ -305,26 +305,26 @@ impl World {
             self.hold(due, || format!("{page:?} is refused ({why:?}), and need not be"));
             *(if why == Cause::Lost { &mut self.told_lost } else { &mut self.told_refused }) += 1;
         }
-        self.paged.give_back(told);
+        self.paged.recycle_notices(notices);
     }
 
     /// Passes the cache's requests to the agent and handles the results.
     fn serve_wants(&mut self) {
-        while let Some(want) = self.paged.next_want() {
+        while let Some(want) = self.paged.next_request() {
             self.event(|| format!("{want:?}"));
             match want {
-                Want::Fetch(page, access) => {
+                PageRequest::Fetch(page, access) => {
                     let outcome = self.agent_does(Event::Fault(page, access));
                     if outcome == Outcome::Full {
                         self.put_off += 1;
-                        self.paged.not_asked(page);
+                        self.paged.fault_rejected(page);
                     }
                 }
-                Want::GiveUp(page) => {
+                PageRequest::GiveUp(page) => {
                     let outcome = self.agent_does(Event::Evict(page));
                     if matches!(outcome, Outcome::Full | Outcome::Waits) {
                         self.put_off += 1;
-                        self.paged.not_evicted(page);
+                        self.paged.eviction_rejected(page);
                     }
                 }
             }

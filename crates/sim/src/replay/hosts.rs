@@ -131,7 +131,7 @@ impl Host {
     /// Returns a blade whose agent has no limits: the rack enforces the limit of its memory.
     pub(super) fn new(pages: usize, cores: std::ops::Range<usize>) -> Self {
         let many = usize::MAX / 2;
-        let bounds = Bounds { pages: many, requests: many, evictions: many, owed: many };
+        let bounds = Bounds { pages: many, requests: many, evictions: many, pending_acks: many };
         let agent = Agent::new(bounds, FetchId(1));
         Self { agent, resident: Resident::new(pages), retry_timers: BTreeMap::new(), cores, lock_free: 0 }
     }

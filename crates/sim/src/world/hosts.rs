@@ -7,7 +7,9 @@ use crate::sim_node::RoleId;
 use farmem_control::api::{
     ApiError, Connect, Disconnect, ErrorCode, Locate, LocatedVma, MovedInfo, Request, Response,
 };
-use farmem_host::{Done, Host, HostRequest, Located, Op, Out, Piece, Reply, Want, Wish};
+use farmem_host::{
+    ControlRequest, ControlRequestKind, Done, Host, HostRequest, Located, Op, Out, Piece, Reply,
+};
 use farmem_machine::Event;
 use farmem_wire::{Domain, NodeId, VirtAddr};
 
@@ -27,16 +29,16 @@ impl<H: Guest> World<H> {
     pub fn tell_guest(&mut self, host: u16, ask: H::In) -> bool {
         let up = self.is_up(RoleId::Host(host));
         self.host_event(host, Event::Local(ask));
-        self.carry_wants();
+        self.carry_control_requests();
         up
     }
 
     pub(super) fn host_event(&mut self, host: u16, event: Event<'_, H::In>) {
-        let Self { hosts, env, done, own, wants, .. } = self;
+        let Self { hosts, env, done, own, control_requests, .. } = self;
         let Some(sim_node) = hosts.get_mut(&host) else { return };
         sim_node.event(event, env, |out| match H::said(out) {
             Ok(Out::Done(end)) => done.push_back((host, end)),
-            Ok(Out::Want(want)) => wants.push_back((host, want)),
+            Ok(Out::Control(request_of_host)) => control_requests.push_back((host, request_of_host)),
             Err(said) => own.push_back((host, said)),
         });
     }
@@ -100,28 +102,34 @@ impl<H: Guest> World<H> {
     }
 
     /// Passes each request of the hosts to the control plane, as their drivers do.
-    pub(super) fn carry_wants(&mut self) {
-        while let Some((host, want)) = self.wants.pop_front() {
-            let Want { number, wish } = want;
-            self.env.journal.line(|| format!("  host {host} wants {wish:?}"));
-            let request: Request = match wish {
-                Wish::Locate { addr } => Locate { addr: addr.0 }.into(),
-                Wish::Disconnect { qpn } | Wish::TakeDown { qpn } => {
+    pub(super) fn carry_control_requests(&mut self) {
+        while let Some((host, request_of_host)) = self.control_requests.pop_front() {
+            let ControlRequest { number, kind } = request_of_host;
+            self.env.journal.line(|| format!("  host {host} wants {kind:?}"));
+            let request: Request = match kind {
+                ControlRequestKind::Locate { addr } => Locate { addr: addr.0 }.into(),
+                ControlRequestKind::Disconnect { qpn } | ControlRequestKind::DisconnectExtra { qpn } => {
                     Disconnect { host, qpn: qpn.get() }.into()
                 }
-                Wish::Connect { domain, node } | Wish::Beside { domain, node } => {
+                ControlRequestKind::Connect { domain, node }
+                | ControlRequestKind::ConnectExtra { domain, node } => {
                     // Requests have unique numbers, so each connection of a host gets its own queue pair.
                     let own = || CARD_QPN + 1 + u32::try_from(number % 1_000_000).expect("small");
                     let qpn = self.layout.cards.then(own);
                     Connect { qpn, ..Connect::new(host, node.0, domain.0) }.into()
                 }
             };
-            self.ask_for(RoleId::Host(host), request, Some(want));
+            self.ask_for(RoleId::Host(host), request, Some(request_of_host));
         }
     }
 
     /// Returns the answer to the host, unless it has restarted since.
-    pub(super) fn answer_want(&mut self, asked: &Asked, number: u64, result: Result<Response, ApiError>) {
+    pub(super) fn answer_control_request(
+        &mut self,
+        asked: &Asked,
+        number: u64,
+        result: Result<Response, ApiError>,
+    ) {
         let RoleId::Host(host) = asked.by else { unreachable!("only hosts want anything") };
         if asked.start != self.starts_of(asked.by) {
             return;

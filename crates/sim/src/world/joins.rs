@@ -9,7 +9,7 @@ use farmem_control::api::{
 };
 use farmem_control::keys::Secret;
 use farmem_control::{Config as ControlConfig, Control, Out, Submitted as ControlAsk};
-use farmem_host::{Config as HostConfig, Connection, HostRequest, Want, Wish};
+use farmem_host::{Config as HostConfig, Connection, ControlRequest, ControlRequestKind, HostRequest};
 use farmem_machine::{Event, Port, Rng};
 use farmem_memnode::{Budget, Config as NodeConfig, MemNode, VecStore};
 use farmem_switch::Switch;
@@ -83,7 +83,7 @@ impl<H: Guest> World<H> {
     /// Ends a call: its driver acts on the answer, then the caller may take it.
     pub(super) fn answer(&mut self, ticket: u64, result: Result<Response, ApiError>) {
         let asked = self.asked.remove(&ticket);
-        if asked.as_ref().is_none_or(|asked| asked.want.is_none()) {
+        if asked.as_ref().is_none_or(|asked| asked.request_of_host.is_none()) {
             self.env.journal.line(|| match &result {
                 Ok(response) => format!("answer {ticket}: {response:?}"),
                 Err(error) => format!("answer {ticket}: {:?}: {}", error.code, error.message),
@@ -96,8 +96,8 @@ impl<H: Guest> World<H> {
             self.replies.insert(ticket, result);
             return;
         };
-        if let Some(want) = asked.want {
-            return self.answer_want(&asked, want.number, result);
+        if let Some(request_of_host) = asked.request_of_host {
+            return self.answer_control_request(&asked, request_of_host.number, result);
         }
         if asked.start == self.starts_of(asked.by) {
             match &result {
@@ -204,8 +204,10 @@ impl<H: Guest> World<H> {
                     gathers: true,
                     rc,
                 };
-                if let Some(Want { wish: Wish::Beside { .. }, number }) = asked.want {
-                    return self.host_ask(n, HostRequest::Beside { number, connection });
+                if let Some(ControlRequest { kind: ControlRequestKind::ConnectExtra { .. }, number }) =
+                    asked.request_of_host
+                {
+                    return self.host_ask(n, HostRequest::ConnectExtra { number, connection });
                 }
                 let starts = self.starts_of(RoleId::Node(node.node));
                 let connected = self.connected.entry((n, domain, node.node));

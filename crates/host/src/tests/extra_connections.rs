@@ -89,26 +89,28 @@ impl World {
 
     /// Answers the host's requests to the control plane; some of them fail.
     fn answer_wants(&mut self) {
-        for Want { number, wish } in take(&mut self.bench.wants) {
-            let ask = match wish {
-                Wish::Connect { .. } => {
+        for ControlRequest { number, kind } in take(&mut self.bench.control_requests) {
+            let ask = match kind {
+                ControlRequestKind::Connect { .. } => {
                     let connection = self.connection();
                     self.first = connection.rc.peer_qpn;
                     HostRequest::Connect(connection)
                 }
-                Wish::Beside { .. } if self.rng.chance(1, 4) => {
+                ControlRequestKind::ConnectExtra { .. } if self.rng.chance(1, 4) => {
                     HostRequest::Reply { number, reply: Reply::Unavailable }
                 }
-                Wish::Beside { .. } => HostRequest::Beside { number, connection: self.connection() },
-                Wish::TakeDown { .. } if self.rng.chance(1, 4) => {
+                ControlRequestKind::ConnectExtra { .. } => {
+                    HostRequest::ConnectExtra { number, connection: self.connection() }
+                }
+                ControlRequestKind::DisconnectExtra { .. } if self.rng.chance(1, 4) => {
                     HostRequest::Reply { number, reply: Reply::Unavailable }
                 }
-                Wish::Disconnect { qpn } | Wish::TakeDown { qpn } => {
+                ControlRequestKind::Disconnect { qpn } | ControlRequestKind::DisconnectExtra { qpn } => {
                     // The queue pair numbers of both ends derive from one number.
                     self.responders.remove(&Qpn::new(qpn.get() + 0x1000));
                     HostRequest::Reply { number, reply: Reply::Gone }
                 }
-                Wish::Locate { .. } => HostRequest::Reply { number, reply: Reply::NotFound },
+                ControlRequestKind::Locate { .. } => HostRequest::Reply { number, reply: Reply::NotFound },
             };
             self.bench.ask(ask);
         }
@@ -139,7 +141,7 @@ impl World {
 
     /// Advances to the next event. Returns false if there is none.
     fn step(&mut self) -> bool {
-        while !self.bench.wants.is_empty() {
+        while !self.bench.control_requests.is_empty() {
             self.answer_wants();
         }
         self.send();
@@ -320,10 +322,10 @@ fn three() -> Bench {
     assert_eq!(under_way(&mut bench), [4], "one waits for the window of the first");
     give(&mut bench, 2);
     // The next connection is requested when there is need again.
-    assert_eq!(bench.wants, []);
+    assert_eq!(bench.control_requests, []);
     bench.submit(read(5 * 256, 256));
     give(&mut bench, 3);
-    assert_eq!((under_way(&mut bench), bench.host.beside_up()), (vec![1], 2));
+    assert_eq!((under_way(&mut bench), bench.host.extra_connections_up()), (vec![1], 2));
     bench
 }
 
@@ -334,14 +336,14 @@ fn fill(bench: &mut Bench, from: u64) {
     }
 }
 
-const BESIDE: Wish = Wish::Beside { domain: ALICE, node: NodeId(1) };
+const BESIDE: ControlRequestKind = ControlRequestKind::ConnectExtra { domain: ALICE, node: NodeId(1) };
 
 /// The host requests an additional connection and nothing else, and gets it.
 fn give(bench: &mut Bench, connection: u32) {
-    let wishes: Vec<Wish> = bench.wants.iter().map(|want| want.wish).collect();
+    let wishes: Vec<ControlRequestKind> = bench.control_requests.iter().map(|request| request.kind).collect();
     assert_eq!(wishes, [BESIDE], "one at a time, wanted when the first is full");
-    let number = bench.wants.remove(0).number;
-    bench.ask(HostRequest::Beside { number, connection: narrow(connection) });
+    let number = bench.control_requests.remove(0).number;
+    bench.ask(HostRequest::ConnectExtra { number, connection: narrow(connection) });
 }
 
 /// PROTOCOL 11.16: if the first connection is full, READs go over others, so three have three times as many
@@ -398,37 +400,37 @@ fn what_breaks_beside_is_asked_again() {
     bench.hear(Port::node(1), &nak);
     assert!(bench.done.is_empty(), "{:?}", bench.done);
     assert_eq!(bench.host.outstanding(), 13);
-    let taken_down = Wish::TakeDown { qpn: narrow(2).rc.qpn };
+    let disconnected = ControlRequestKind::DisconnectExtra { qpn: narrow(2).rc.qpn };
     // No two READs overlap.
     let mut at = 0x2000;
     let mut more = || {
         at += 256;
         read(at, 256)
     };
-    bench.reply(taken_down, Reply::Unavailable);
-    assert_eq!(bench.host.beside_up(), 1);
+    bench.reply(disconnected, Reply::Unavailable);
+    assert_eq!(bench.host.extra_connections_up(), 1);
     for _ in 0..2 {
         bench.submit(more());
-        assert_eq!(bench.wants, [], "not at once");
-        bench.now += crate::sides::PAUSE;
+        assert_eq!(bench.control_requests, [], "not at once");
+        bench.now += crate::extra_connections::PAUSE;
         bench.submit(more());
-        bench.reply(taken_down, Reply::Unavailable);
+        bench.reply(disconnected, Reply::Unavailable);
     }
-    bench.now += crate::sides::PAUSE;
+    bench.now += crate::extra_connections::PAUSE;
     bench.submit(more());
-    bench.reply(taken_down, Reply::Gone);
+    bench.reply(disconnected, Reply::Gone);
     bench.submit(more());
     bench.reply(BESIDE, Reply::Unavailable);
     bench.submit(more());
-    assert_eq!(bench.wants, [], "not at once");
-    bench.now += crate::sides::PAUSE;
+    assert_eq!(bench.control_requests, [], "not at once");
+    bench.now += crate::extra_connections::PAUSE;
     bench.submit(more());
     give(&mut bench, 4);
-    assert_eq!((bench.host.beside_up(), bench.host.outstanding()), (2, 21));
+    assert_eq!((bench.host.extra_connections_up(), bench.host.outstanding()), (2, 21));
     // The host rejoins: all connections are gone, and each operation has ended.
     bench.ask(HostRequest::Joined { generation: GENERATION + 1, home: HOME });
     assert_eq!((bench.done.len(), bench.host.outstanding()), (21, 0));
-    assert_eq!(bench.host.beside_up(), 0);
+    assert_eq!(bench.host.extra_connections_up(), 0);
 }
 
 /// A connection that is no longer wanted is taken down, and one with a queue pair of the host is rejected.
@@ -438,25 +440,25 @@ fn a_connection_that_is_not_taken_is_taken_down() {
     let mut bench = Bench::new(Config { connections_each: 2, ..config() });
     bench.ask(HostRequest::Connect(narrow(1)));
     fill(&mut bench, 0);
-    let number = bench.wants.remove(0).number;
+    let number = bench.control_requests.remove(0).number;
     // The host rejoins before the answer.
     bench.ask(HostRequest::Joined { generation: GENERATION + 1, home: HOME });
-    bench.ask(HostRequest::Beside { number, connection: narrow(2) });
-    assert_eq!(bench.host.beside_up(), 0);
-    bench.reply(Wish::TakeDown { qpn: narrow(2).rc.qpn }, Reply::Gone);
+    bench.ask(HostRequest::ConnectExtra { number, connection: narrow(2) });
+    assert_eq!(bench.host.extra_connections_up(), 0);
+    bench.reply(ControlRequestKind::DisconnectExtra { qpn: narrow(2).rc.qpn }, Reply::Gone);
     bench.ask(HostRequest::Connect(narrow(1)));
     for (from, number_of) in [(0, narrow(1).rc.qpn), (5, HOME.qpn)] {
         fill(&mut bench, from);
-        let number = bench.wants.remove(0).number;
+        let number = bench.control_requests.remove(0).number;
         let mut taken = narrow(3);
         taken.rc.qpn = number_of;
-        bench.ask(HostRequest::Beside { number, connection: taken });
-        assert_eq!((bench.host.beside_up(), bench.wants.len()), (0, 0));
-        bench.now += crate::sides::PAUSE;
+        bench.ask(HostRequest::ConnectExtra { number, connection: taken });
+        assert_eq!((bench.host.extra_connections_up(), bench.control_requests.len()), (0, 0));
+        bench.now += crate::extra_connections::PAUSE;
     }
     bench.submit(read(0x2000, 256));
     give(&mut bench, 4);
-    assert_eq!(bench.host.beside_up(), 1);
+    assert_eq!(bench.host.extra_connections_up(), 1);
 }
 
 /// A READ longer than a window fits no connection: the host requests none for it.
@@ -465,7 +467,7 @@ fn a_long_read_alone_wants_no_connection() {
     let mut bench = Bench::new(Config { connections_each: 4, ..config() });
     bench.ask(HostRequest::Connect(narrow(1)));
     bench.submit(read(0, 16 * 256));
-    assert_eq!((bench.wants.as_slice(), bench.host.outstanding()), ([].as_slice(), 1));
+    assert_eq!((bench.control_requests.as_slice(), bench.host.outstanding()), ([].as_slice(), 1));
     bench.submit(read(0x2000, 256));
     give(&mut bench, 2);
 }
@@ -478,11 +480,11 @@ fn first_connections_find_room() {
     for number in 2..8 {
         let from = u64::from(number) * 5;
         fill(&mut bench, from);
-        if !bench.wants.is_empty() {
+        if !bench.control_requests.is_empty() {
             give(&mut bench, number);
         }
     }
-    assert_eq!(bench.host.beside_up(), 2);
+    assert_eq!(bench.host.extra_connections_up(), 2);
     bench.ask(HostRequest::Connect(connection(ALICE, 2, 9)));
     assert!(!bench.host.is_down(ALICE, NodeId(2)) && bench.host.node_of(ALICE, VirtAddr(BASE_2)).is_some());
 }
@@ -497,9 +499,13 @@ fn a_silence_beside_is_a_silence() {
     }
     answer(&mut bench, &narrow(1), 5);
     let ended = bench.done.len();
-    assert!(bench.wants.is_empty() && ended >= 4, "{ended}");
+    assert!(bench.control_requests.is_empty() && ended >= 4, "{ended}");
     let mut timeouts = 0;
-    while bench.wants.iter().all(|want| !matches!(want.wish, Wish::Locate { .. })) {
+    while bench
+        .control_requests
+        .iter()
+        .all(|request| !matches!(request.kind, ControlRequestKind::Locate { .. }))
+    {
         bench.now = bench.host.next_wake().expect("a READ is under way");
         bench.wake();
         timeouts += 1;

@@ -1,25 +1,25 @@
 //! The host's requests to the control plane, and the answers.
 //!
 //! The host decides what to ask, in which order, and what follows (PROTOCOL 11.10). Its driver passes each
-//! [`Want`] to the control plane's API and returns the result: the driver repeats and omits nothing. Each
+//! [`ControlRequest`] to the control plane's API and returns the result: the driver repeats and omits nothing. Each
 //! request is answered exactly once, with [`crate::HostRequest::Reply`] or, for a connection, with
-//! [`crate::HostRequest::Connect`] or [`crate::HostRequest::Beside`].
+//! [`crate::HostRequest::Connect`] or [`crate::HostRequest::ConnectExtra`].
 
 use alloc::vec::Vec;
 use farmem_wire::{Domain, NodeId, Qpn, VirtAddr};
 
 /// A numbered request to the control plane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Want {
+pub struct ControlRequest {
     /// The number that the answer carries.
     pub number: u64,
     /// The request.
-    pub wish: Wish,
+    pub kind: ControlRequestKind,
 }
 
 /// A request to the control plane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wish {
+pub enum ControlRequestKind {
     /// Asks for the allocation that holds an address, and its lost parts.
     Locate {
         /// The address.
@@ -31,7 +31,7 @@ pub enum Wish {
         qpn: Qpn,
     },
     /// Takes an additional connection down. No operation waits for it.
-    TakeDown {
+    DisconnectExtra {
         /// The host's queue pair.
         qpn: Qpn,
     },
@@ -43,9 +43,9 @@ pub enum Wish {
         node: NodeId,
     },
     /// Requests an additional connection to a node. The answer is the connection, as
-    /// [`crate::HostRequest::Beside`], and may come at any time: no operation waits for it, so the driver
+    /// [`crate::HostRequest::ConnectExtra`], and may come at any time: no operation waits for it, so the driver
     /// must not delay anything for it (PROTOCOL 11.16).
-    Beside {
+    ConnectExtra {
         /// The domain of the connection.
         domain: Domain,
         /// The node.

@@ -11,7 +11,7 @@ pub const QUEUED_MAX: usize = 4096;
 
 /// A connection of a domain to a memory node.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct NodeConnection {
     pub(crate) domain: Domain,
     pub(crate) node: NodeId,
     /// First address of the node's range.
@@ -27,7 +27,7 @@ pub(crate) struct Line {
     pub(crate) recovery: Recovery,
     /// The number of oldest requests in flight that were sent before the host learnt that memory had moved.
     /// Their bytes may be elsewhere.
-    pub(crate) astray: usize,
+    pub(crate) misdirected: usize,
     /// Operations that wait until the connection is up or has room, in the order of sending.
     pub(crate) queued: VecDeque<QueuedOp>,
 }
@@ -63,22 +63,22 @@ pub(crate) struct QueuedOp {
     /// The operation's ticket, or the id of the segment.
     pub(crate) id: u64,
     pub(crate) work: Work,
-    pub(crate) trail: Trail,
+    pub(crate) history: RetryHistory,
 }
 
 /// Returns true if the two operations have a byte in common.
 pub(crate) fn overlap(one: &Work, other: &Work) -> bool {
     one.places().any(|(first, len)| {
-        let meets = |(second, other_len): (VirtAddr, u64)| {
+        let overlaps = |(second, other_len): (VirtAddr, u64)| {
             first.0.wrapping_sub(second.0) < other_len || second.0.wrapping_sub(first.0) < len
         };
-        other.places().any(meets)
+        other.places().any(overlaps)
     })
 }
 
 /// The source of an operation that is dispatched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum From {
+pub(crate) enum Source {
     /// The user submitted it. It may be refused for lack of room.
     User,
     /// The operation waited for earlier operations.
@@ -89,7 +89,7 @@ pub(crate) enum From {
     Proven,
 }
 
-impl From {
+impl Source {
     /// Returns true if the operation must stay behind earlier ones. An operation that was accepted before has
     /// its place already.
     pub(crate) const fn is_behind(self) -> bool {
@@ -99,14 +99,14 @@ impl From {
 
 /// The retry history of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Trail {
+pub(crate) struct RetryHistory {
     /// Number of retries after a refusal of this operation.
     pub(crate) moves: u8,
     /// True if the operation was sent again to the node that had refused it.
-    pub(crate) insisted: bool,
+    pub(crate) retried_in_place: bool,
 }
 
-impl Line {
+impl NodeConnection {
     /// Returns a connection that is down, to a node whose range is unknown.
     pub(crate) const fn down(domain: Domain, node: NodeId) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Line {
             requester: None,
             gathers: false,
             recovery: Recovery::Idle,
-            astray: 0,
+            misdirected: 0,
             queued: VecDeque::new(),
         }
     }
@@ -177,19 +177,19 @@ impl Line {
     pub(crate) fn pop_completion(&mut self) -> Option<rc::Completion> {
         let completion = self.requester.as_mut()?.pop_completion()?;
         // The oldest requests end first. A request that no packet could carry was never in flight.
-        self.astray -= usize::from(completion.result.is_ok() && self.astray > 0);
+        self.misdirected -= usize::from(completion.result.is_ok() && self.misdirected > 0);
         Some(completion)
     }
 
     /// Returns true if a misdirected or queued operation overlaps `work`.
-    pub(crate) fn overlaps(&self, work: &Work) -> bool {
-        let under_way = self.requester.iter().flat_map(|it| it.works().take(self.astray));
+    pub(crate) fn overlaps_unsettled(&self, work: &Work) -> bool {
+        let under_way = self.requester.iter().flat_map(|it| it.works().take(self.misdirected));
         let under_way = under_way.into_iter().any(|other| overlap(work, other));
         under_way || self.queued.iter().any(|item| overlap(work, &item.work))
     }
 
     /// Returns true if any operation in flight or queued overlaps `work`.
-    pub(crate) fn meets(&self, work: &Work) -> bool {
+    pub(crate) fn overlaps(&self, work: &Work) -> bool {
         let under_way = self.requester.iter().flat_map(Requester::works).any(|other| overlap(work, other));
         under_way || self.queued.iter().any(|item| overlap(work, &item.work))
     }
