@@ -279,7 +279,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let _other_allocators_are_left = farmem::allocator::give_back_large();
     let kv = Kv::start(args).map_err(failed)?;
     let (stop, address) = (kv.stopper(), kv.address());
-    ctrlc::set_handler(move || stop.stop())
+    farmem_workload::on_terminate(move || stop.stop())
         .map_err(|error| Failure::new(format!("cannot catch signals: {error}"), ""))?;
     let address = address.map_err(|error| Failure::new(error.to_string(), ""))?;
     say(&format!(

@@ -95,7 +95,7 @@ fn go_when_interrupted(directories: [PathBuf; 2]) {
     static HANDLER: Once = Once::new();
     temporary().extend(directories);
     HANDLER.call_once(|| {
-        let set = ctrlc::set_handler(|| {
+        let set = farmem_workload::on_interrupt(|| {
             temporary().drain(..).for_each(|directory| remove(&directory));
             #[expect(clippy::exit, reason = "the main thread is in the middle of something")]
             std::process::exit(INTERRUPTED);

@@ -60,9 +60,9 @@ pub(crate) fn run(args: &Role) -> Result<End, Failure> {
     Ok(End::Fine)
 }
 
-/// SIGTERM, SIGINT and SIGHUP let the role end what it has under way, and then end it with 0.
+/// At SIGTERM and SIGINT the role completes its work in progress and ends with 0. SIGHUP is ignored: the memory of a node would be lost.
 fn stop_at_signal(stop: Stop) -> Result<(), Failure> {
-    ctrlc::set_handler(move || stop.set())
+    farmem_workload::on_terminate(move || stop.set())
         .map_err(|e| Failure::environment(format!("cannot catch SIGTERM: {e}"), ""))
 }
 

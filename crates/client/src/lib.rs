@@ -39,7 +39,7 @@ pub use error::{Error, TraversalStop};
 pub use far_memory::FarMemory;
 pub use farmem_control::api;
 pub use farmem_host::{Answer, Op, REGION_DATA_MAX, Traversed};
-pub use farmem_link::{Clock, LinkProfile, ProfileError, allocator, doctor};
+pub use farmem_link::{Clock, LinkProfile, ProfileError, allocator, doctor, signals};
 pub use farmem_machine::{Lender, Loan, Rng};
 pub use farmem_transport::rc::{Landing, Origin, Spot, Stretch, Work as Verb};
 pub use farmem_traversal::Program;

@@ -27,7 +27,7 @@ pub use farmem_client::{
     ProfileError, Program, REGION_DATA_MAX, Rack, RackConfig, Rng, Site, Spot, Task, TaskStats, Through,
     Ticket, Transport, Traversal, TraversalStop, Traversed, UDP_PORT, Verb, VirtAddr, Vma, Waiting,
     allocator, api, config, dispatch, doctor, forward_far_memory, home_of, iterator, manage, migrate, raw,
-    serve, task,
+    serve, signals, task,
 };
 pub use farmem_dpu_server as dpu;
 pub use farmem_memory::{ShareOptions, ShareStats, SharedSpace, process, window, worker};

@@ -30,6 +30,24 @@ pub struct SignalInfo {
     pub by_process: bool,
 }
 
+/// Ignores SIGHUP from here on: for a process whose memory others use, which a terminal that closes must not end.
+pub fn ignore_hangups() {
+    // SAFETY: SIG_IGN runs no code of this process. The call fails only for numbers that are no signal.
+    let _ = unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+}
+
+/// True when SIGHUP is ignored, as in a process that `nohup` started.
+#[must_use]
+pub fn hangups_are_ignored() -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: no new action is given, and `action` has room for the present one.
+    if unsafe { libc::sigaction(libc::SIGHUP, ptr::null(), action.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: the call succeeded, so it filled the action.
+    unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
+}
+
 impl Signals {
     /// From now on they are not delivered to this thread, nor to any that is started later.
     ///

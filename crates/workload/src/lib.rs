@@ -23,7 +23,7 @@ pub use plan::{Load, Plan, RunAt, on_rack, on_rack_of};
 pub use progress::Progress;
 pub use report::{Outcome, Report, Row, finish, to_f64};
 pub use size::bytes;
-pub use stop::{STOPPED, asked as stopped};
+pub use stop::{STOPPED, asked as stopped, on_interrupt, on_terminate};
 
 /// The failure of a command, with its remedy.
 #[derive(Debug)]

@@ -4,6 +4,7 @@
 //! [`crate::load_or_free()`] obey. The second one ends the process at once.
 
 use crate::Failure;
+use farmem::signals::{hangups_are_ignored, ignore_hangups};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The exit code of a stopped command: a shell's code for a process ended by SIGINT.
@@ -13,7 +14,7 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Installs the signal handler. Work from here on must poll [`asked`].
 pub(crate) fn listen() -> Result<(), Failure> {
-    let caught = ctrlc::set_handler(|| {
+    let caught = on_interrupt(|| {
         if ASKED.swap(true, Ordering::Relaxed) {
             leave();
         }
@@ -23,6 +24,30 @@ pub(crate) fn listen() -> Result<(), Failure> {
         Ok(()) | Err(ctrlc::Error::MultipleHandlers) => Ok(()),
         Err(error) => Err(Failure::new(format!("cannot catch Ctrl-C: {error}"), "")),
     }
+}
+
+/// Runs `handler`, on a thread of its own, whenever SIGINT or SIGTERM arrives. SIGHUP counts as well, unless it was ignored before, as
+/// for a command that `nohup` started.
+///
+/// # Errors
+/// [`ctrlc::Error`] when the process has a handler already, or the system refuses one.
+pub fn on_interrupt(handler: impl FnMut() + Send + 'static) -> Result<(), ctrlc::Error> {
+    let ignored = hangups_are_ignored();
+    ctrlc::set_handler(handler)?;
+    if ignored {
+        ignore_hangups();
+    }
+    Ok(())
+}
+
+/// As [`on_interrupt`], and ignores SIGHUP: for a command whose memory others use.
+///
+/// # Errors
+/// As [`on_interrupt`].
+pub fn on_terminate(handler: impl FnMut() + Send + 'static) -> Result<(), ctrlc::Error> {
+    ctrlc::set_handler(handler)?;
+    ignore_hangups();
+    Ok(())
 }
 
 /// Returns true when the process was asked to stop, after [`crate::on_rack`] began to work on a shared rack.

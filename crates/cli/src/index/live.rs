@@ -176,7 +176,7 @@ fn passes(error: &Error) -> bool {
 
 fn on_interrupt() -> Result<Receiver<()>, Failure> {
     let (ask_to_stop, stop) = channel();
-    ctrlc::set_handler(move || {
+    farmem_workload::on_interrupt(move || {
         // A second Ctrl-C while stopping finds no listener, which is fine.
         let _already_stopped = ask_to_stop.send(());
     })

@@ -50,7 +50,7 @@ pub(crate) fn serve(args: &IndexServe) -> Result<End, Failure> {
     })?;
     let address = server.address().map_err(|error| Failure::environment(format!("{error}"), ""))?;
     let stop = server.stopper();
-    ctrlc::set_handler(move || stop.stop())
+    farmem_workload::on_terminate(move || stop.stop())
         .map_err(|error| Failure::environment(format!("cannot catch Ctrl-C: {error}"), ""))?;
     let mut client = Rack::open(&args.rack)?.client_with(&args.domain, ClientOptions::durable())?;
     let mut store =
@@ -134,7 +134,7 @@ pub(crate) fn load_file(args: &IndexLoad) -> Result<End, Failure> {
     };
     let asked = Arc::new(AtomicBool::new(false));
     let ask = Arc::clone(&asked);
-    ctrlc::set_handler(move || ask.store(true, Ordering::Relaxed))
+    farmem_workload::on_interrupt(move || ask.store(true, Ordering::Relaxed))
         .map_err(|error| Failure::environment(format!("cannot catch Ctrl-C: {error}"), ""))?;
     let mut client = Rack::open(&args.rack)?.client_with(&args.domain, ClientOptions::durable())?;
     let looking = progress::spinner("rows looked at");

@@ -34,6 +34,48 @@ fn a_role_alone_serves_until_sigterm() {
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
 }
 
+/// A log rotation or a terminal that closes sends SIGHUP to every role, and one that serves others ends by none: what a program wrote is still there.
+#[test]
+fn roles_ignore_sighup() {
+    let description = Description::new("hangup", "udp");
+    let mut up = description.up();
+    let mut client = description.client("writer");
+    let vma = client.allocate(4096).unwrap();
+    client.write(vma.base, b"stays").unwrap();
+    for (role, pid) in up.roles() {
+        assert!(ignores_hangup(pid), "{role}");
+        signal(pid, "HUP");
+    }
+    let mut bytes = [0; 5];
+    client.read(vma.base, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"stays");
+    assert!(up.is_whole());
+    assert!(!ignores_hangup(up.supervisor().pid()), "a terminal that closes ends `farmem up`");
+    drop(client);
+    assert_eq!(up.stop().code, Some(0));
+}
+
+/// `nohup farmem up` outlives its terminal: SIGHUP was ignored when the command started, and stays so.
+#[test]
+fn nohup_keeps_a_rack() {
+    let description = Description::new("nohup", "udp");
+    let mut command = Command::new("sh");
+    let script = "trap '' HUP; exec \"$0\" up \"$1\" --json";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_farmem"), &description.file()]).stdin(Stdio::null());
+    let mut rack = Running::start(command);
+    assert!(rack.line().starts_with('{'), "it is up");
+    assert!(ignores_hangup(rack.pid()));
+    signal(rack.pid(), "TERM");
+    assert_eq!(rack.ended().code, Some(0));
+}
+
+/// True when the process ignores SIGHUP, which is signal 1, so the lowest bit of the mask.
+fn ignores_hangup(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
+    u64::from_str_radix(mask, 16).unwrap() & 1 == 1
+}
+
 /// Every block of docs/operate.md, in its order: files are written, commands run on the machine that they name, and each has to end with 0.
 #[test]
 fn the_page_for_operators() {
@@ -69,11 +111,8 @@ fn the_page_for_operators() {
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
 /// Lines without which a role is not told to serve, or is given up, and the section that each stands in.
-const WANTED: [(&str, &str); 3] = [
-    ("[Unit]", "StartLimitIntervalSec=0"),
-    ("[Service]", "Type=notify"),
-    ("[Service]", "Restart=on-failure"),
-];
+const WANTED: [(&str, &str); 3] =
+    [("[Unit]", "StartLimitIntervalSec=0"), ("[Service]", "Type=notify"), ("[Service]", "Restart=always")];
 
 /// The units of the page have what they are to have, and systemd has nothing to say against them, where there is one.
 #[test]
@@ -105,7 +144,7 @@ fn the_units_are_as_systemd_wants_them() {
 }
 
 /// What systemd does of what the page asks of it: template units, started, stopped, started again, as far as they say so. One of `Type=notify` has started when it has said READY=1 at
-/// the socket of NOTIFY_SOCKET, any other one at once; with `Restart=on-failure` a failure is tried again, five times at most unless `StartLimitIntervalSec=0`.
+/// the socket of NOTIFY_SOCKET, any other one at once; with `Restart=always` a failure is tried again, five times at most unless `StartLimitIntervalSec=0`.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 set -eu
 verb=$1; shift
@@ -123,8 +162,8 @@ for unit; do
         line=$(sed -n 's/^ExecStart=//p' "$file" | sed "s/%i/${unit#*@}/g")
         has() { grep -qx "$1" "$file"; }
         tries=1 most=1
-        if has Restart=on-failure; then most=5; fi
-        if has Restart=on-failure && has StartLimitIntervalSec=0; then most=10; fi
+        if has Restart=always; then most=5; fi
+        if has Restart=always && has StartLimitIntervalSec=0; then most=10; fi
         until
             rm -f "$dir/status" "$dir/notify" "$dir/told"
             socket=
