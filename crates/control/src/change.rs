@@ -458,8 +458,9 @@ impl State {
             What::Connect(row) => {
                 self.connections.insert(row.key(), row.clone());
             }
-            What::Allocate { base, object, file, .. } => {
+            What::Allocate { base, object, file, pieces, .. } => {
                 self.vmas.entry(*base).and_modify(|vma| vma.pending = None);
+                self.pieces.extend(pieces.iter().copied());
                 self.place_object(*object, *base);
                 if let (Some((object, length)), Some(file)) = (*object, file) {
                     self.place_file(id, object, (*base, length), file.clone());

@@ -109,9 +109,28 @@ impl Control {
                 durable: true,
                 ..Allocate::new(row.domain, length)
             })? {
-                Decision::Begin(What::Allocate { base, size, node, domain, durable, .. }) => {
+                Decision::Begin(What::Allocate { pieces, .. }) if !pieces.is_empty() => {
+                    let message = format!(
+                        "node {node} has no {length} bytes free in one piece with their own addresses, as an object by file needs"
+                    );
+                    Err(error(
+                        ErrorCode::OutOfMemory,
+                        message,
+                        "migrate back what left that node, or free it",
+                    ))
+                }
+                Decision::Begin(What::Allocate { base, size, node, domain, durable, pieces, .. }) => {
                     let (object, file) = (Some((object, length)), Some(file.clone()));
-                    Ok(Decision::Begin(What::Allocate { base, size, node, domain, durable, object, file }))
+                    Ok(Decision::Begin(What::Allocate {
+                        base,
+                        size,
+                        node,
+                        domain,
+                        durable,
+                        object,
+                        file,
+                        pieces,
+                    }))
                 }
                 _ => unreachable!("an allocation is a change"),
             };

@@ -5,7 +5,7 @@ use crate::allocate::{PAGE, VA_END};
 use crate::claims::claim;
 use crate::fabric::INDEX_MAX;
 use crate::grants;
-use crate::record::{Cache, HostRow, MigrationStep, Remap, Role, VmaRow, What};
+use crate::record::{Cache, HostRow, MigrationStep, PieceRow, Remap, Role, VmaRow, What};
 use crate::state::{LogError, State};
 use crate::syscalls::Edit;
 use alloc::collections::BTreeSet;
@@ -69,7 +69,14 @@ impl State {
             What::Connect(row) | What::Disconnect(row) => {
                 self.hosts.contains_key(&row.host) && self.nodes.contains_key(&row.node)
             }
-            What::Allocate { base, size, node, .. } => self.vma_fits(*base, *size, *node),
+            What::Allocate { base, size, node, pieces, .. } => {
+                let inside = |(at, piece): &(u64, PieceRow)| {
+                    *at >= *base
+                        && at.checked_add(piece.size).is_some_and(|end| end <= base.saturating_add(*size))
+                        && self.vma_fits(piece.place, piece.size, piece.node)
+                };
+                self.vma_fits(*base, *size, *node) && pieces.iter().all(inside)
+            }
             What::Free { base } => self.vmas.contains_key(base),
             What::TurnFile { object, base, .. } => self.can_turn(*object, *base),
             What::Migrate(migration) => {
@@ -99,7 +106,10 @@ impl State {
                 let end = base.checked_add(*len).filter(|_| *len > 0 && base >= first);
                 end.is_some_and(|end| end <= first + row.size) && domain(to) && *to != row.domain
             }),
-            What::Allocate { base, node, .. } => self.vmas.get(base).is_some_and(|row| row.node == *node),
+            What::Allocate { base, node, pieces, .. } => {
+                self.vmas.get(base).is_some_and(|row| row.node == *node)
+                    && pieces.iter().all(|(_, piece)| self.nodes.contains_key(&piece.node))
+            }
             What::Remap(remap) => self.remap_goes_on(remap),
             What::JoinSwitch { .. } => self.switch.is_some(),
             What::JoinNode { node, .. } => self.nodes.contains_key(node),

@@ -15,7 +15,7 @@ use crate::Control;
 use crate::allocate::PAGE;
 use crate::api::{ApiError, ErrorCode, Locate, LocatedVma, Migrate, PermName};
 use crate::errors::{LISTED, bad, bound, error, not_found};
-use crate::pieces::{log2, translate, untranslate};
+use crate::pieces::{log2, translate};
 use crate::record::{Change, LoggedUpdate, Migration, MigrationStep, PieceRow, Role, What, Why};
 use crate::requests::{Decided, Decision};
 use crate::state::{Effect, LogError, State};
@@ -87,10 +87,8 @@ impl Control {
         }
         self.node_answers(from)?;
         self.switch_joined()?;
-        let most = self.config.bounds.pieces_max;
-        let coming = self.in_flight(|what| what.migration().is_some());
-        if self.state.pieces.len() + coming >= most && !self.state.pieces.contains_key(&base) {
-            return Err(bound("parts of vmas that were moved", most));
+        if !self.state.pieces.contains_key(&base) {
+            self.room_for_pieces(1)?;
         }
         let Some(place) = self.state.place_for(node, base, len) else {
             let message = format!("node {node} has no {len} aligned bytes free in one piece");
@@ -99,6 +97,17 @@ impl Control {
         let (number, size, step) = (self.state.next_change, len, MigrationStep::Draining);
         let migration = Migration { number, vma, base, size, from, from_place, to: node, place, step };
         Ok(Decision::Begin(What::Migrate(migration)))
+    }
+
+    /// Refuses `more` pieces that the table of pieces has no room for.
+    pub(crate) fn room_for_pieces(&self, more: usize) -> Result<(), ApiError> {
+        let most = self.config.bounds.pieces_max;
+        let moving = self.in_flight(|what| what.migration().is_some());
+        let coming = moving + self.state.coming_pieces().count();
+        if more > 0 && self.state.pieces.len() + coming + more > most {
+            return Err(bound("parts of vmas that were moved", most));
+        }
+        Ok(())
     }
 
     /// Returns the error for memory that was moved with other bounds.
@@ -139,7 +148,7 @@ impl State {
                 if self.pieces.contains_key(&base) {
                     return Vec::from([step(drain, [translate(base, &now)])]);
                 }
-                let there = step(translate(base, &now), [untranslate(base, size)]);
+                let there = step(translate(base, &now), [self.untranslate(base, size)]);
                 Vec::from([there, step(drain, [])])
             }
             (MigrationStep::Pushing, Role::Node(node)) if node == from => {
@@ -158,7 +167,7 @@ impl State {
             (MigrationStep::Turning, Role::Node(node)) if node == to => {
                 Vec::from([(self.here(to, base, size, place), None)])
             }
-            (MigrationStep::Turning, Role::Switch) => Vec::from([(migration.turn(), None)]),
+            (MigrationStep::Turning, Role::Switch) => Vec::from([(self.route_after(migration), None)]),
             (MigrationStep::Leaving, Role::Node(node)) if node == from => self.tell_departure(migration),
             _ => Vec::new(),
         }
@@ -273,18 +282,16 @@ impl State {
     /// Returns true if the switch has confirmed that it routes to the new node, and so does not need the old
     /// one.
     pub(crate) fn has_turned(&self, migration: &Migration) -> bool {
-        let told = LoggedUpdate(migration.turn());
+        let told = LoggedUpdate(self.route_after(migration));
         let queue = self.queues.get(&Role::Switch);
         queue.is_some_and(|queue| !queue.entries().any(|entry| entry.told == told))
     }
-}
 
-impl Migration {
     /// Returns the switch's update when the addresses are at the new node.
-    fn turn(&self) -> Update {
-        let Self { base, size, to, place, .. } = *self;
+    fn route_after(&self, migration: &Migration) -> Update {
+        let Migration { base, size, to, place, .. } = *migration;
         if place == base {
-            untranslate(base, size)
+            self.untranslate(base, size)
         } else {
             translate(base, &PieceRow { size, node: to, place })
         }

@@ -76,9 +76,18 @@ impl Control {
         }
         let Some(size) = row.base.and_then(|base| self.state.vmas.get(&base)).map(|vma| vma.size) else {
             return match self.allocate(&Allocate { durable: true, ..Allocate::new(row.domain, length) })? {
-                Decision::Begin(What::Allocate { base, size, node, domain, durable, .. }) => {
+                Decision::Begin(What::Allocate { base, size, node, domain, durable, pieces, .. }) => {
                     let (object, file) = (Some((object, length)), None);
-                    Ok(Decision::Begin(What::Allocate { base, size, node, domain, durable, object, file }))
+                    Ok(Decision::Begin(What::Allocate {
+                        base,
+                        size,
+                        node,
+                        domain,
+                        durable,
+                        object,
+                        file,
+                        pieces,
+                    }))
                 }
                 _ => unreachable!("an allocation is a change"),
             };

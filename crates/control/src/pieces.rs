@@ -23,16 +23,23 @@ pub(crate) fn translate(base: u64, piece: &PieceRow) -> Update {
     Update::Translate { base: VirtAddr(base), size_log2: log2(piece.size), node: node_id(piece.node) }
 }
 
-pub(crate) fn untranslate(base: u64, size: u64) -> Update {
-    Update::Untranslate { base: VirtAddr(base), size_log2: log2(size) }
-}
-
 /// Builds the update that has a node forget what it knows of these addresses.
-fn unplace(base: u64, size: u64) -> Update {
+pub(crate) fn unplace(base: u64, size: u64) -> Update {
     Update::Unplace { base: VirtAddr(base), size_log2: log2(size) }
 }
 
 impl State {
+    /// Returns the switch's update when addresses are where the ranges have them again. A whole range gets its
+    /// own entry back: the piece had taken its place.
+    pub(crate) fn untranslate(&self, base: u64, size: u64) -> Update {
+        let (addr, size_log2) = (VirtAddr(base), log2(size));
+        let range = self.nodes.iter().find(|(_, row)| (row.base, row.size_log2) == (base, size_log2));
+        match range {
+            Some((&node, _)) => Update::Translate { base: addr, size_log2, node: node_id(node) },
+            None => Update::Untranslate { base: addr, size_log2 },
+        }
+    }
+
     /// Returns the node that has the memory of these addresses, and their place there, if all of them are
     /// together.
     pub(crate) fn whereabouts(&self, base: u64, size: u64) -> Option<(u16, u64)> {
@@ -83,16 +90,20 @@ impl State {
     /// Returns the memory of a node that is in use, as its addresses: first byte and bytes, ascending.
     pub(crate) fn used(&self, node: u16) -> Vec<(u64, u64)> {
         let mut used = Vec::new();
+        let coming: Vec<(u64, PieceRow)> = self.coming_pieces().collect();
         let homes = self.vmas.iter().filter(|(_, vma)| vma.node == node);
         for (&base, vma) in homes {
-            let mut at = base;
-            for (&first, piece) in self.pieces.range(base..base + vma.size) {
+            let (mut at, its) = (base, base..base + vma.size);
+            let there = self.pieces.range(its.clone()).map(|(&first, &piece)| (first, piece));
+            let coming = coming.iter().copied().filter(|(first, _)| its.contains(first));
+            for (first, piece) in there.chain(coming) {
                 used.push((at, first - at));
                 at = first + piece.size;
             }
             used.push((at, base + vma.size - at));
         }
-        let pieces = self.pieces.values().filter(|piece| piece.node == node);
+        let pieces = self.pieces.values().chain(coming.iter().map(|(_, piece)| piece));
+        let pieces = pieces.filter(|piece| piece.node == node);
         used.extend(pieces.map(|piece| (piece.place, piece.size)));
         // A piece that moves keeps both of its places until the move is over.
         for migration in self.changes.values().filter_map(|change| change.what.migration()) {
@@ -171,7 +182,8 @@ impl State {
         for (base, piece) in pieces {
             self.pieces.remove(&base);
             let forget = LoggedUpdate(unplace(base, piece.size));
-            self.enqueue(Role::Switch, None, LoggedUpdate(untranslate(base, piece.size)), None, effects);
+            let back = LoggedUpdate(self.untranslate(base, piece.size));
+            self.enqueue(Role::Switch, None, back, None, effects);
             self.enqueue(Role::Node(piece.node), None, forget, None, effects);
             if piece.node != home {
                 self.enqueue(Role::Node(home), None, forget, None, effects);

@@ -243,6 +243,9 @@ pub(crate) enum What {
         /// The file of the node whose bytes the object gets.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         file: Option<String>,
+        /// The parts whose memory is not behind their addresses, by first byte.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pieces: Vec<(u64, PieceRow)>,
     },
     Free {
         base: u64,

@@ -3,7 +3,7 @@
 use crate::allocate::PAGE;
 use crate::api::{
     ApiError, ConnectionInfo, ConnectionLimits, Endpoint, HostInfo, HostJoined, IndexJoined, NodeInfo,
-    NodeJoined, Place, ProcessInfo, RackOverview, Response, Returned, SessionInfo, SwitchJoined,
+    NodeJoined, Place, ProcessInfo, RackOverview, Response, Returned, SessionInfo, SwitchJoined, VmaInfo,
 };
 use crate::keys::Kind;
 use crate::record::{FileTurn, HostRow, Key, NodeRow, Role, SessionRow, What, gid_text};
@@ -86,8 +86,12 @@ impl Control {
             What::Allocate { object: Some((object, _)), .. } => self.object(*object).into(),
             What::TurnFile { object, turn: FileTurn::Write { .. }, .. } => self.object(*object).into(),
             What::TurnFile { object, .. } => self.list_object(*object).into(),
-            What::Allocate { base, .. } => match self.state.vmas.get(base) {
-                Some(vma) => vma.info(*base).into(),
+            What::Allocate { base, pieces, .. } => match self.state.vmas.get(base) {
+                Some(vma) => {
+                    let first = pieces.first().filter(|(at, _)| at == base);
+                    let node = first.map_or(vma.node, |(_, piece)| piece.node);
+                    VmaInfo { node, ..vma.info(*base) }.into()
+                }
                 None => unreachable!("what was just allocated is there"),
             },
             What::Remap(remap) => match remap.starts {

@@ -1,6 +1,6 @@
 //! Decisions about requests: an immediate answer, or a change to begin (PROTOCOL 8.10 to 8.14).
 
-use crate::allocate::{VA_END, vma_size};
+use crate::allocate::{Placement, VA_END, vma_size};
 use crate::api::{
     self, Allocate, ApiError, Connect, CreateDomain, Disconnect, DomainInfo, ErrorCode, Free, Grant, Mmap,
     Mprotect, Munmap, OpenSession, PermName, Request, Response,
@@ -265,14 +265,22 @@ impl Control {
         // number comes first.
         nodes.sort_by_cached_key(|&node| self.state.allocated(node, true));
         let vma = vma_size(size).filter(|&size| size < VA_END);
-        let placed = vma.and_then(|size| {
-            nodes.iter().find_map(|&node| Some((self.state.place(node, size)?, size, node)))
-        });
+        let placed = vma.and_then(|size| Some((size, self.state.place_vma(&nodes, size)?)));
         match placed {
-            Some((_, size, _)) if self.room_of(domain) < size => Err(self.over_its_limit(domain, size)),
-            Some((base, size, node)) => {
+            Some((size, _)) if self.room_of(domain) < size => Err(self.over_its_limit(domain, size)),
+            Some((size, Placement { base, node, pieces })) => {
+                self.room_for_pieces(pieces.len())?;
                 let (object, file) = (None, None);
-                Ok(Decision::Begin(What::Allocate { base, size, node, domain, durable, object, file }))
+                Ok(Decision::Begin(What::Allocate {
+                    base,
+                    size,
+                    node,
+                    domain,
+                    durable,
+                    object,
+                    file,
+                    pieces,
+                }))
             }
             None => Err(self.out_of_memory(size, vma, &nodes)),
         }

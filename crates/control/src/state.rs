@@ -264,9 +264,11 @@ impl State {
         let range = row.base..row.base.saturating_add(row.capacity);
         let homes = self.vmas.range(range.clone()).map(|(_, vma)| vma);
         let homes: u64 = homes.filter(|vma| pending || vma.pending.is_none()).map(|vma| vma.size).sum();
-        let away: u64 = self.pieces.range(range).map(|(_, piece)| piece.size).sum();
-        let here = self.pieces.values().filter(|piece| piece.node == node);
-        homes - away + here.map(|piece| piece.size).sum::<u64>()
+        let coming = || self.coming_pieces().filter(|_| pending);
+        let pieces = || self.pieces.iter().map(|(&base, &piece)| (base, piece)).chain(coming());
+        let away: u64 = pieces().filter(|(base, _)| range.contains(base)).map(|(_, piece)| piece.size).sum();
+        let here = pieces().filter(|(_, piece)| piece.node == node);
+        homes - away + here.map(|(_, piece)| piece.size).sum::<u64>()
     }
 
     pub(crate) fn reach(&self, role: Role) -> Option<Reach> {

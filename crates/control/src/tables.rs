@@ -5,8 +5,8 @@ use crate::api::PermName;
 use crate::grants;
 use crate::pieces;
 use crate::record::{
-    Cache, ConnectionRow, HostRow, Key, LoggedUpdate, Migration, NodeRow, Role, SessionRow, Span, ThroughRow,
-    VmaRow, What, node_id, perm,
+    Cache, ConnectionRow, HostRow, Key, LoggedUpdate, Migration, NodeRow, PieceRow, Role, SessionRow, Span,
+    ThroughRow, VmaRow, What, node_id, perm,
 };
 use crate::state::State;
 use crate::syscalls::Edit;
@@ -46,7 +46,12 @@ impl State {
                 let switch = row.through.map(|_| Role::Switch);
                 [Role::Node(row.node)].into_iter().chain(switch).collect()
             }
-            What::Allocate { node, .. } => Vec::from([Role::Node(*node), Role::Switch]),
+            What::Allocate { node, pieces, .. } => {
+                let mut nodes: Vec<u16> = pieces.iter().map(|(_, piece)| piece.node).chain([*node]).collect();
+                nodes.sort_unstable();
+                nodes.dedup();
+                nodes.into_iter().map(Role::Node).chain([Role::Switch]).collect()
+            }
             What::Remap(remap) => {
                 let nodes = remap.edits.iter().flat_map(|edit| self.nodes_of_edit(edit));
                 let mut roles: Vec<Role> = nodes.map(Role::Node).collect();
@@ -114,8 +119,14 @@ impl State {
                 row.through.iter().map(|through| (relayed_gone(through), None)).collect()
             }
             What::Disconnect(row) => Vec::from([(queue_pair_gone(row), None)]),
-            What::Allocate { base, size, domain, file, .. } => {
-                allocate(*base, *size, *domain, role, file.is_some())
+            What::Allocate { base, size, node, domain, file, pieces, .. } => {
+                let mut steps = self.tell_pieces(pieces, role);
+                let cleared = match role {
+                    Role::Node(of) => parts_at(of, *node, (*base, *size), pieces),
+                    Role::Switch | Role::Index(_) => Vec::new(),
+                };
+                steps.extend(allocate((*base, *size), *domain, cleared, file.is_some()));
+                steps
             }
             What::TurnFile { object, base, turn } => self.tell_turn(*object, *base, *turn),
             What::Free { base } => self.vmas.get(base).map_or_else(Vec::new, |vma| self.free(*base, vma)),
@@ -269,6 +280,21 @@ impl State {
         steps
     }
 
+    /// Returns what a role is told of the pieces of a new vma, before anything else of the vma.
+    fn tell_pieces(&self, pieces: &[(u64, PieceRow)], role: Role) -> Vec<Step> {
+        let told = |(base, piece): &(u64, PieceRow)| match role {
+            Role::Switch => {
+                Some(step(pieces::translate(*base, piece), [self.untranslate(*base, piece.size)]))
+            }
+            Role::Node(node) => {
+                let here = self.piece_at(*base, piece, node)?;
+                Some(step(here, [pieces::unplace(*base, piece.size)]))
+            }
+            Role::Index(_) => None,
+        };
+        pieces.iter().filter_map(told).collect()
+    }
+
     /// Returns true while a known node rejoins: its translation never went away.
     pub(crate) fn joins_again(&self, row: &NodeRow) -> bool {
         let change = row.joining.and_then(|id| self.changes.get(&id));
@@ -278,21 +304,32 @@ impl State {
 
 /// Returns what a role is told of a new vma. That of an object by file is lost before any host may read it
 /// (PROTOCOL 20.13).
-fn allocate(base: u64, size: u64, domain: u32, role: Role, by_file: bool) -> Vec<Step> {
+fn allocate((base, size): (u64, u64), domain: u32, cleared: Vec<(u64, u64)>, by_file: bool) -> Vec<Step> {
     let perm = if by_file { PermName::Read } else { PermName::ReadWrite };
     let grant = protect(domain, whole(base, size, perm), size);
     let grant = step(grant, [protect(domain, whole(base, size, PermName::None), size)]);
-    match role {
-        Role::Switch | Role::Index(_) => Vec::from([grant]),
-        Role::Node(_) => {
-            let (base, len) = (VirtAddr(base), size);
-            let mut steps = Vec::from([step(Update::Clear { base, len }, [])]);
-            // The next allocation there clears it again.
-            steps.extend(by_file.then(|| step(Update::Lose { base, len }, [])));
-            steps.push(grant);
-            steps
-        }
+    let mut steps = Vec::new();
+    for (base, len) in cleared {
+        let base = VirtAddr(base);
+        steps.push(step(Update::Clear { base, len }, []));
+        // The next allocation there clears it again.
+        steps.extend(by_file.then(|| step(Update::Lose { base, len }, [])));
     }
+    steps.push(grant);
+    steps
+}
+
+/// The parts of a new vma that are at `node`, where the vma's addresses are those of `home`: first byte and bytes, ascending.
+fn parts_at(node: u16, home: u16, (base, size): (u64, u64), pieces: &[(u64, PieceRow)]) -> Vec<(u64, u64)> {
+    let (mut parts, mut at) = (Vec::new(), base);
+    for &(first, piece) in pieces {
+        parts.push((home, at, first - at));
+        parts.push((piece.node, first, piece.size));
+        at = first + piece.size;
+    }
+    parts.push((home, at, base + size - at));
+    parts.retain(|&(of, _, len)| of == node && len > 0);
+    parts.into_iter().map(|(_, base, len)| (base, len)).collect()
 }
 
 pub(crate) fn step(update: Update, undo: impl IntoIterator<Item = Update>) -> Step {

@@ -16,6 +16,7 @@ mod memory;
 mod migrations;
 mod modes;
 mod objects;
+mod placement;
 mod processes;
 mod rack;
 mod refusals;

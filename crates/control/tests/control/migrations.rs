@@ -141,6 +141,30 @@ fn what_was_left_is_used_again() {
     assert!(rack.tables(ONE).outliers.is_empty() && rack.tables(TWO).outliers.is_empty());
 }
 
+/// A vma that fills the range of its node moves away as a whole, comes home, and is freed elsewhere. The switch has the node's range after each: before, it forgot
+/// the range with the part, and a later vma of the node was not found.
+#[test]
+fn a_whole_range_moves() {
+    let mut rack = Rack::new(77);
+    rack.join_switch().unwrap();
+    rack.join_node(1, 4 * PAGE);
+    rack.join_node(2, 4 * PAGE);
+    let owner = rack.domain("owner");
+    let before = rack.tables(Port::SWITCH).translations.clone();
+    for _ in 0..2 {
+        let vma =
+            rack.call(Allocate { domain: owner, size: 4 * PAGE, node: Some(1), durable: false }).unwrap();
+        rack.call(to(vma.base, 4, 2)).unwrap();
+        tables_agree(&rack);
+        rack.call(to(vma.base, 4, 1)).unwrap();
+        assert_eq!(rack.tables(Port::SWITCH).translations, before);
+        rack.call(to(vma.base, 4, 2)).unwrap();
+        rack.call(Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
+        tables_agree(&rack);
+        assert_eq!(rack.tables(Port::SWITCH).translations, before);
+    }
+}
+
 /// An impossible move is refused with the reason, and no role is told anything (PROTOCOL 8.38).
 #[test]
 fn what_cannot_be_moved_is_refused() {
