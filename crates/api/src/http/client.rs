@@ -148,6 +148,8 @@ impl ApiClient {
     /// [`ApiCallError`].
     pub fn call<C: Call>(&mut self, call: C) -> Result<C::Answer, ApiCallError> {
         let request = call.into();
+        let unusable = |why| ApiCallError::Keys { why };
+        let lock = self.keys.as_ref().map(|keys| keys.lock_for(&request)).transpose().map_err(unusable)?;
         let response = self.ask(&request)?;
         if let Some(keys) = &self.keys {
             let there = || match self.ask(&Overview {}.into()) {
@@ -156,7 +158,7 @@ impl ApiClient {
                 }
                 _ => None,
             };
-            keys.learn(&request, &response, there).map_err(|why| ApiCallError::Keys { why })?;
+            keys.learn(&request, &response, lock.flatten(), there).map_err(unusable)?;
         }
         C::Answer::try_from(response)
             .map_err(|_| self.foreign(format!("its answer is not one to {}", request.name())))

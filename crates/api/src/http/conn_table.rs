@@ -1,12 +1,15 @@
 //! The table of the API server's connections, and which one is evicted when there are too many.
 //!
 //! A connection is *unauthenticated* until a whole request with the token has come over it, and *busy* from a whole request until its answer is
-//! handed over. When the table is full, a new connection evicts the oldest unauthenticated one, so clients without the token cannot keep out clients that
-//! have it; and where there is none, the authenticated one that has asked for nothing for longest, so that neither can clients with the token that keep
-//! theirs open. A busy one is never evicted: it ends with its answer, when another waits for its entry.
+//! handed over. Connections form *groups*: those of one source that show one key, or none yet. When the table is full, a new connection evicts one of the
+//! largest group: the oldest unauthenticated one, or else the authenticated one that has asked for nothing for longest. So a client that holds many
+//! connections, with the token or without, loses its own, and a new peer finds an entry. No source has more than its share of the table. A
+//! busy connection is never evicted: it ends with its answer when a new connection waits for its entry.
 
 use super::connections::Limits;
 use super::stream::Source;
+use farmem_control::keys::Key;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,9 +46,22 @@ struct Unauthenticated {
 
 #[derive(Debug)]
 struct Authenticated {
+    group: Group,
     /// When its last request was answered; `None` while it is busy.
     idle_since: Option<u64>,
     eviction: Arc<Eviction>,
+}
+
+/// Connections of one source that show one key first, or none.
+type Group = (Source, Option<Key>);
+
+/// Why a new connection has no entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum NoRoom {
+    /// Every connection that could make room is busy.
+    Busy,
+    /// The source has its share of the table, all of it busy.
+    OverShare,
 }
 
 /// How a connection hears that it is evicted.
@@ -82,40 +98,34 @@ impl ConnTable {
         Self { limits, entries: Mutex::default(), freed: Notify::new() }
     }
 
-    /// Enters a connection from `source`, and evicts another if it must. Waits only while every entry is of a busy connection.
-    pub(super) async fn enter(self: &Arc<Self>, source: Source) -> (ConnGuard, Arc<Eviction>) {
-        if let Some(entered) = self.try_enter(source) {
-            return entered;
+    /// Enters a connection from `source`, and evicts another if it must. Waits only while every entry is of a busy connection. None when the source has its
+    /// share of the table, all of it busy.
+    pub(super) async fn enter(self: &Arc<Self>, source: Source) -> Option<(ConnGuard, Arc<Eviction>)> {
+        match self.try_enter(source) {
+            Ok(entered) => return Some(entered),
+            Err(NoRoom::OverShare) => return None,
+            Err(NoRoom::Busy) => {}
         }
         self.lock().waiting += 1;
         let entered = loop {
             self.freed.notified().await;
-            if let Some(entered) = self.try_enter(source) {
-                break entered;
+            match self.try_enter(source) {
+                Ok(entered) => break Some(entered),
+                Err(NoRoom::OverShare) => break None,
+                Err(NoRoom::Busy) => {}
             }
         };
         self.lock().waiting -= 1;
         entered
     }
 
-    fn try_enter(self: &Arc<Self>, source: Source) -> Option<(ConnGuard, Arc<Eviction>)> {
-        let Limits { connections_max, unauthenticated_per_source_max, .. } = self.limits;
+    fn try_enter(self: &Arc<Self>, source: Source) -> Result<(ConnGuard, Arc<Eviction>), NoRoom> {
         let mut entries = self.lock();
-        let is_full = entries.unauthenticated.len() + entries.authenticated.len() >= connections_max;
-        let mut of_source = entries.unauthenticated.iter().filter(|(_, entry)| entry.source == source);
-        let oldest_of_source = of_source.next().map(|(&id, _)| id);
-        let is_source_full = 1 + of_source.count() >= unauthenticated_per_source_max;
-        let oldest = entries.unauthenticated.first_key_value().map(|(&id, _)| id);
-        match (oldest_of_source, oldest) {
-            (Some(id), _) if is_source_full => entries.evict_unauthenticated(id),
-            (_, Some(id)) if is_full => entries.evict_unauthenticated(id),
-            (_, None) if is_full => entries.evict_idle()?,
-            _ => {}
-        }
+        entries.make_room(source, &self.limits)?;
         let id = entries.tick();
         let eviction = Arc::new(Eviction::default());
         entries.unauthenticated.insert(id, Unauthenticated { source, eviction: Arc::clone(&eviction) });
-        Some((ConnGuard(Arc::new(Entry { id, table: Arc::clone(self) })), eviction))
+        Ok((ConnGuard(Arc::new(Entry { id, table: Arc::clone(self) })), eviction))
     }
 
     /// A panic leaves nothing half written: no step between two changes of the table can fail.
@@ -130,14 +140,60 @@ impl Entries {
         self.next
     }
 
-    fn evict_unauthenticated(&mut self, id: u64) {
+    /// Evicts the oldest unauthenticated connection of a source that has one.
+    fn evict_unauthenticated(&mut self, source: Source) {
+        let oldest = self.unauthenticated.iter().find(|(_, entry)| entry.source == source);
+        let id = oldest.map(|(&id, _)| id).expect("the source has one");
         let entry = self.unauthenticated.remove(&id).expect("it was found");
         entry.eviction.evicted.notify_one();
     }
 
-    /// The authenticated connection that is idle for longest. `None` when none may be evicted now.
-    fn evict_idle(&mut self) -> Option<()> {
-        let idle = self.authenticated.iter().filter_map(|(&id, entry)| Some((entry.idle_since?, id)));
+    /// Has an entry free for a connection from `source`, if that can be.
+    fn make_room(&mut self, source: Source, limits: &Limits) -> Result<(), NoRoom> {
+        let unauthenticated = self.unauthenticated.values().filter(|entry| entry.source == source).count();
+        let authenticated = self.authenticated.values().filter(|entry| entry.group.0 == source).count();
+        let is_over_share = unauthenticated + authenticated >= limits.per_source_max;
+        if unauthenticated >= limits.unauthenticated_per_source_max || is_over_share && unauthenticated > 0 {
+            self.evict_unauthenticated(source);
+            return Ok(());
+        }
+        if is_over_share {
+            return self.evict_idle(|group| group.0 == source).ok_or(NoRoom::OverShare);
+        }
+        if self.unauthenticated.len() + self.authenticated.len() < limits.connections_max {
+            return Ok(());
+        }
+        for (group, _) in self.groups() {
+            let (source, key) = group;
+            if key.is_none() && self.unauthenticated.values().any(|entry| entry.source == source) {
+                self.evict_unauthenticated(source);
+                return Ok(());
+            }
+            if self.evict_idle(|of| *of == group).is_some() {
+                return Ok(());
+            }
+        }
+        Err(NoRoom::Busy)
+    }
+
+    /// The groups and how many connections each has, the largest first.
+    fn groups(&self) -> Vec<(Group, usize)> {
+        let mut groups: Vec<(Group, usize)> = Vec::new();
+        let unauthenticated = self.unauthenticated.values().map(|entry| (entry.source, None));
+        for group in unauthenticated.chain(self.authenticated.values().map(|entry| entry.group)) {
+            match groups.iter_mut().find(|(known, _)| *known == group) {
+                Some((_, count)) => *count += 1,
+                None => groups.push((group, 1)),
+            }
+        }
+        groups.sort_by_key(|&(_, count)| Reverse(count));
+        groups
+    }
+
+    /// Evicts the authenticated connection of such a group that is idle for longest. `None` when none may be evicted now.
+    fn evict_idle(&mut self, is_of: impl Fn(&Group) -> bool) -> Option<()> {
+        let own = self.authenticated.iter().filter(|(_, entry)| is_of(&entry.group));
+        let idle = own.filter_map(|(&id, entry)| Some((entry.idle_since?, id)));
         let (_, id) = idle.min().filter(|_| self.lingering.len() < LINGERING_MAX)?;
         let entry = self.authenticated.remove(&id)?;
         self.lingering.insert(id);
@@ -148,13 +204,16 @@ impl Entries {
 }
 
 impl ConnGuard {
-    /// A whole request with the token has come: the connection is authenticated from now on, and busy.
-    pub(super) fn begin_request(&self) {
+    /// A whole request with the token has come, which shows this key first: the connection is authenticated from now on, and busy.
+    pub(super) fn begin_request(&self, key: Option<Key>) {
         let mut entries = self.0.table.lock();
         let id = self.0.id;
-        if let Some(Unauthenticated { eviction, .. }) = entries.unauthenticated.remove(&id) {
-            entries.authenticated.insert(id, Authenticated { idle_since: None, eviction });
+        if let Some(Unauthenticated { source, eviction }) = entries.unauthenticated.remove(&id) {
+            entries
+                .authenticated
+                .insert(id, Authenticated { group: (source, key), idle_since: None, eviction });
         } else if let Some(entry) = entries.authenticated.get_mut(&id) {
+            entry.group.1 = key;
             entry.idle_since = None;
         }
     }
@@ -197,7 +256,12 @@ mod tests {
 
     /// A table of so many entries, and so many of them for unauthenticated connections of one address.
     fn table(connections_max: usize, unauthenticated_per_source_max: usize) -> Arc<ConnTable> {
-        let limits = Limits { connections_max, unauthenticated_per_source_max, ..Limits::default() };
+        let limits = Limits {
+            connections_max,
+            unauthenticated_per_source_max,
+            per_source_max: connections_max,
+            ..Limits::default()
+        };
         Arc::new(ConnTable::new(limits))
     }
 
@@ -216,7 +280,7 @@ mod tests {
         let table = table(3, 3);
         let mut held: Vec<(ConnGuard, Arc<Eviction>)> =
             (1..=3).map(|n| table.try_enter(from(n)).unwrap()).collect();
-        held[0].0.begin_request();
+        held[0].0.begin_request(None);
         held.push(table.try_enter(from(4)).unwrap());
         held.push(table.try_enter(from(5)).unwrap());
         let evicted: Vec<bool> = held.iter().map(|(_, eviction)| is_evicted(eviction)).collect();
@@ -231,11 +295,11 @@ mod tests {
         let evicted = table.try_enter(from(1)).unwrap();
         let held: Vec<(ConnGuard, Arc<Eviction>)> =
             (0..2).map(|_| table.try_enter(from(2)).unwrap()).collect();
-        evicted.0.begin_request();
-        held.iter().for_each(|(guard, _)| guard.begin_request());
-        assert!(table.try_enter(from(3)).is_none());
+        evicted.0.begin_request(None);
+        held.iter().for_each(|(guard, _)| guard.begin_request(None));
+        assert!(table.try_enter(from(3)).is_err());
         drop(evicted);
-        assert!(table.try_enter(from(3)).is_none());
+        assert!(table.try_enter(from(3)).is_err());
         drop(held);
         drop(table.try_enter(from(3)).expect("the table is empty"));
         let entries = table.lock();
@@ -250,7 +314,7 @@ mod tests {
         let table = table(most, most);
         let held: Vec<(ConnGuard, Arc<Eviction>)> =
             (0..most).map(|_| table.try_enter(from(1)).unwrap()).collect();
-        held.iter().for_each(|(guard, _)| guard.begin_request());
+        held.iter().for_each(|(guard, _)| guard.begin_request(None));
         held.iter().skip(1).rev().for_each(|(guard, _)| assert!(!guard.end_request(), "none waits"));
         let last = most - 1;
         let mut next = vec![table.try_enter(from(2)).unwrap()];
@@ -260,18 +324,18 @@ mod tests {
         };
         assert_eq!(evicted(&held), 1);
         for lingering in 2..=LINGERING_MAX {
-            next[lingering - 2].0.begin_request();
+            next[lingering - 2].0.begin_request(None);
             next.push(table.try_enter(from(2)).unwrap());
             assert_eq!(evicted(&held), lingering);
         }
         let newest = &next[LINGERING_MAX - 1].0;
-        newest.begin_request();
-        assert!(table.try_enter(from(2)).is_none(), "as many linger as may");
+        newest.begin_request(None);
+        assert!(table.try_enter(from(2)).is_err(), "as many linger as may");
         assert!(!held[0].1.is_gentle(), "a busy one");
         table.lock().waiting = 1;
         assert!(newest.end_request(), "one waits");
         drop(held);
-        assert!(table.try_enter(from(2)).is_some());
+        assert!(table.try_enter(from(2)).is_ok());
     }
 
     /// One address has as many unauthenticated connections as it may: the oldest of them is evicted although the table has room, and none of another
@@ -297,5 +361,49 @@ mod tests {
         let evicted: Vec<bool> = here.iter().map(|(_, eviction)| is_evicted(eviction)).collect();
         assert_eq!(evicted, [true, false, false]);
         assert!(!is_evicted(&other.1));
+    }
+
+    fn key(n: u8) -> Option<Key> {
+        Some(format!("{n:032x}").parse().unwrap())
+    }
+
+    /// A holder of the token has all entries but one, under two keys, and asks over them now and then. Each new peer gets an entry at once, and keeps it: the holder loses
+    /// connections of its larger group, the longest idle first. The one that another peer had before, idle for longer than any of them, stays.
+    #[test]
+    fn a_new_peer_takes_an_entry_of_the_largest_group() {
+        let table = table(20, 20);
+        let first = table.try_enter(from(9)).unwrap();
+        first.0.begin_request(key(9));
+        first.0.end_request();
+        let held: Vec<(ConnGuard, Arc<Eviction>)> =
+            (0..19).map(|_| table.try_enter(from(1)).unwrap()).collect();
+        for (n, (guard, _)) in held.iter().enumerate() {
+            guard.begin_request(key(if n < 6 { 1 } else { 2 }));
+            guard.end_request();
+        }
+        let peers: Vec<(ConnGuard, Arc<Eviction>)> =
+            (20..26).map(|n| table.try_enter(from(n)).unwrap()).collect();
+        let evicted: Vec<usize> = (0..19).filter(|&n| is_evicted(&held[n].1)).collect();
+        assert_eq!(evicted, [6, 7, 8, 9, 10, 11]);
+        assert!(!is_evicted(&first.1) && peers.iter().all(|(_, eviction)| !is_evicted(eviction)));
+    }
+
+    /// One address has its share of the table, although there is room: a further connection of it takes the place of one of its own, and is refused while all of
+    /// them are busy. Another address is not concerned.
+    #[test]
+    fn one_address_has_a_share() {
+        let limits = Limits { connections_max: 10, per_source_max: 3, ..Limits::default() };
+        let table = Arc::new(ConnTable::new(limits));
+        let held: Vec<(ConnGuard, Arc<Eviction>)> =
+            (0..3).map(|_| table.try_enter(from(1)).unwrap()).collect();
+        held.iter().for_each(|(guard, _)| guard.begin_request(None));
+        assert_eq!(table.try_enter(from(1)).unwrap_err(), NoRoom::OverShare);
+        drop(table.try_enter(from(2)).unwrap());
+        held[1].0.end_request();
+        let next = table.try_enter(from(1)).unwrap();
+        let evicted: Vec<bool> = held.iter().map(|(_, eviction)| is_evicted(eviction)).collect();
+        assert_eq!(evicted, [false, true, false]);
+        let _last = table.try_enter(from(1)).unwrap();
+        assert!(is_evicted(&next.1), "it had asked for nothing yet");
     }
 }

@@ -38,18 +38,21 @@ pub struct Limits {
     pub connections_max: usize,
     /// Unauthenticated connections at once from one address, or over the Unix socket, at least 1. A further one evicts the oldest of them.
     pub unauthenticated_per_source_max: usize,
+    /// Connections at once from one address, or over the Unix socket, at least 1. A further one evicts one of them; it is closed while all are busy.
+    pub per_source_max: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         let patience = Duration::from_secs(20);
-        let (connections_max, unauthenticated_per_source_max) = (256, 64);
+        let (connections_max, unauthenticated_per_source_max, per_source_max) = (256, 64, 192);
         Self {
             head: patience,
             body: patience,
             answer: patience,
             connections_max,
             unauthenticated_per_source_max,
+            per_source_max,
         }
     }
 }
@@ -77,7 +80,8 @@ async fn serve_door(listener: Listener, table: Arc<ConnTable>, app: Router, limi
     loop {
         match listener.accept().await {
             Ok((stream, from)) => {
-                let (guard, eviction) = table.enter(from).await;
+                // One that is closed here asks again (PROTOCOL 8.52).
+                let Some((guard, eviction)) = table.enter(from).await else { continue };
                 let app = app.clone().layer(Extension(guard.clone()));
                 tokio::spawn(async move {
                     connection(stream, app, eviction, limits).await;

@@ -1,9 +1,13 @@
 //! The stream of one connection, as the HTTP library writes to it.
 //!
 //! The library answers bytes that are no request by itself, without a body. The filter drops such an answer, and the server sends its own
-//! with an error in JSON (PROTOCOL 8.52). The filter also ignores the library's shutdown: the server may have more to send.
+//! with an error in JSON (PROTOCOL 8.52). The filter also ignores the library's shutdown: the server may have more to send. A request whose lines
+//! end with a bare LF, which the library takes, is none to the filter.
 
+use super::line_ends::LineEnds;
+use super::status_of;
 use super::stream::Stream;
+use farmem_control::api::ErrorCode;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -14,14 +18,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(super) struct FilteredStream {
     stream: Stream,
     dropped: Option<u16>,
+    line_ends: LineEnds,
 }
 
 impl FilteredStream {
-    pub(super) const fn new(stream: Stream) -> Self {
-        Self { stream, dropped: None }
+    pub(super) fn new(stream: Stream) -> Self {
+        Self { stream, dropped: None, line_ends: LineEnds::default() }
     }
 
-    /// The stream, and the status of the answer that was dropped.
+    /// The stream, and the status of the answer that was dropped, or that a request with a bare LF has coming.
     pub(super) fn into_parts(self) -> (Stream, Option<u16>) {
         (self.stream, self.dropped)
     }
@@ -33,7 +38,13 @@ impl AsyncRead for FilteredStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        if self.line_ends.are_right(&buf.filled()[before..]) {
+            return Poll::Ready(Ok(()));
+        }
+        self.dropped = Some(status_of(ErrorCode::BadRequest));
+        Poll::Ready(Err(io::ErrorKind::InvalidData.into()))
     }
 }
 

@@ -65,7 +65,19 @@ impl KeyFile {
         Ok(keys)
     }
 
-    /// Keeps the key that an answer tells. Where there is no room, the keys of domains go that are not `there` any more, so that none goes whose domain has data
+    /// Locks the file for a request that makes or opens a domain of which no key is known, until the lock is dropped. So among all processes of this
+    /// user one makes the domain, and the next one knows its key before it asks.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub(super) fn lock_for(&self, request: &Request) -> Result<Option<File>, String> {
+        if !matches!(request, Request::CreateDomain(_)) || !self.show(request)?.is_empty() {
+            return Ok(None);
+        }
+        self.lock().map(Some)
+    }
+
+    /// Keeps the key that an answer tells. The request may hold the lock already. Where there is no room, the keys of domains go that are not `there` any more, so that none goes whose domain has data
     /// that stay.
     ///
     /// # Errors
@@ -74,6 +86,7 @@ impl KeyFile {
         &self,
         request: &Request,
         answer: &Response,
+        held: Option<File>,
         there: impl FnOnce() -> Option<BTreeSet<u32>>,
     ) -> Result<(), String> {
         let full = {
@@ -83,12 +96,10 @@ impl KeyFile {
             }
             (known.ring.is_full() && !known.crowded).then(|| known.ring.clone())
         };
-        // The request takes as long as an answer does, and no lock is held meanwhile.
+        // The request takes as long as an answer does: no other thread of this process waits for it.
         let gone = full.and_then(|before| Some((before, there()?)));
         let shown = self.file.display();
-        let lock = self.open_lock()?;
-        // Another process may hold it for long: the other threads of this one show their keys meanwhile.
-        lock.lock().map_err(|e| format!("cannot lock {shown}: {e}"))?;
+        let _lock = held.map_or_else(|| self.lock(), Ok)?;
         let text = {
             let mut known = self.known();
             known.version = None;
@@ -98,6 +109,14 @@ impl KeyFile {
             known.ring.to_text()
         };
         self.replace(&text).map_err(|why| format!("cannot write {shown}: {why}"))
+    }
+
+    /// Locks the key file. Another process may hold the lock for long: the other threads of this one show their
+    /// keys meanwhile.
+    fn lock(&self) -> Result<File, String> {
+        let lock = self.open_lock()?;
+        lock.lock().map_err(|e| format!("cannot lock {}: {e}", self.file.display()))?;
+        Ok(lock)
     }
 
     /// Opens the lock of processes that write the file, in the directory where it is or will be.
@@ -208,7 +227,7 @@ mod tests {
             for (process, number) in processes.iter().zip(1..) {
                 scope.spawn(move || {
                     let (request, answer) = told(&format!("d{number}"), number);
-                    process.learn(&request, &answer, || None).unwrap();
+                    process.learn(&request, &answer, None, || None).unwrap();
                 });
             }
         });
@@ -228,7 +247,7 @@ mod tests {
         let file = folder.path().join("keys");
         let keys = KeyFile { file: file.clone(), known: Mutex::default() };
         let (request, answer) = told("d", 7);
-        keys.learn(&request, &answer, || None).unwrap();
+        keys.learn(&request, &answer, None, || None).unwrap();
         assert_eq!(shown(&keys, 7), [format!("{:032x}", 7)]);
         let (other, _) = told("other", 8);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
@@ -249,7 +268,7 @@ mod tests {
         std::thread::scope(|scope| {
             let learner = scope.spawn(|| {
                 let (request, answer) = told("d", 7);
-                keys.learn(&request, &answer, || None)
+                keys.learn(&request, &answer, None, || None)
             });
             while shown(&keys, 7).is_empty() {
                 std::thread::yield_now();
@@ -284,7 +303,7 @@ mod tests {
             let (request, answer) = told("d", domain);
             let maker = process();
             maker.show(&request).unwrap();
-            maker.learn(&request, &answer, || None).unwrap();
+            maker.learn(&request, &answer, None, || None).unwrap();
             for other in [maker, process()] {
                 let keys = other.show(&request).unwrap();
                 assert_eq!(keys.first().map(ToString::to_string), Some(format!("{domain:032x}")));
@@ -307,7 +326,7 @@ mod tests {
         for domain in 10_000..10_003 {
             let (request, answer) = told(&format!("d{domain}"), domain);
             keys.show(&request).unwrap();
-            keys.learn(&request, &answer, || {
+            keys.learn(&request, &answer, None, || {
                 asked += 1;
                 Some(BTreeSet::from([1, domain]))
             })
@@ -329,8 +348,10 @@ mod tests {
         let (request, answer) = told("d", 7);
         for (mode, why) in [(0o644, "chmod 600"), (0o600, "line 2 of ")] {
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-            let errors =
-                [open().show(&request).unwrap_err(), open().learn(&request, &answer, || None).unwrap_err()];
+            let errors = [
+                open().show(&request).unwrap_err(),
+                open().learn(&request, &answer, None, || None).unwrap_err(),
+            ];
             assert!(errors.iter().all(|error| error.contains(why)), "{errors:?}");
         }
         assert!(fs::read_to_string(&file).unwrap().contains("nonsense"));

@@ -4,7 +4,7 @@ use super::conn_table::ConnGuard;
 use super::connections::{self, Limits, body_of, has_body};
 use super::stream::Listener;
 use super::tls::Identity;
-use super::{BODY_MAX, BUILD_FIELD, KEYS_FIELD, SOFT_BODY_MAX, refusal, status_of};
+use super::{BODY_MAX, BUILD_FIELD, KEYS_FIELD, SOFT_BODY_MAX, json, refusal, status_of};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
@@ -256,7 +256,7 @@ async fn named(
         Ok(body) => body,
         Err(error) => return answer(Err(error)),
     };
-    guard.begin_request();
+    guard.begin_request(shown.keys.first().copied());
     let name = uri.path().strip_prefix("/v1/").filter(|name| Request::NAMES.contains(name));
     let result = match name.map(|name| parse(name, &body)) {
         None => Err(unknown(&method, &uri)),
@@ -285,7 +285,7 @@ pub(super) fn parse(name: &str, body: &[u8]) -> Result<Request, ApiError> {
     let mut fields: Map<String, Value> = if body.trim_ascii().is_empty() {
         Map::new()
     } else {
-        serde_json::from_slice(body).map_err(|e| bad(format!("the body is not a JSON object: {e}")))?
+        json::object(body).map_err(|e| bad(format!("the body is not a JSON object: {e}")))?
     };
     if fields.insert("op".into(), name.into()).is_some() {
         return Err(bad("the field \"op\" is not for the body: the path names the request".into()));
@@ -301,7 +301,13 @@ fn unknown(method: &Method, uri: &Uri) -> ApiError {
 
 /// Whether the request is the operator's.
 fn authorise(tokens: &ApiTokens, headers: &HeaderMap) -> Result<bool, ApiError> {
-    let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let shown = values.next().and_then(|value| value.to_str().ok());
+    if values.next().is_some() {
+        // A proxy before the server may have looked at another one.
+        let message = "the header \"Authorization\" is there more than once";
+        return Err(refusal(ErrorCode::BadRequest, message, "send it once, with the token"));
+    }
     let shown = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
     // The time it takes does not tell where they differ.
     let is_shown = |token: &str| token.as_bytes().ct_eq(shown.as_bytes()).to_bool();

@@ -6,7 +6,7 @@ mod fields;
 mod refusals;
 
 use super::{ApiCall, ApiCallError, ApiClient, ApiServer, BODY_MAX, Limits, server};
-use farmem_control::api::{Allocate, CreateDomain, ErrorCode, Overview, Response, VmaInfo};
+use farmem_control::api::{Allocate, CreateDomain, DomainInfo, ErrorCode, Overview, Response, VmaInfo};
 use farmem_link::{OpenError, Waker};
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -29,6 +29,7 @@ fn start_impatient() -> (ApiServer, Receiver<ApiCall>) {
         answer: patience,
         connections_max: 3,
         unauthenticated_per_source_max: 3,
+        per_source_max: 3,
     };
     start_within(limits, Waker::new(|| {}))
 }
@@ -122,7 +123,13 @@ fn paths_and_methods() {
 /// Each wrong body is refused with what was wrong with it.
 #[test]
 fn wrong_bodies_are_named() {
-    let cases: [(&str, &[u8], &str); 9] = [
+    let cases: [(&str, &[u8], &str); 11] = [
+        ("free", b"{\"domain\": 1, \"base\": 2, \"id\": 3, \"domain\": 4}", "\"domain\" is there twice"),
+        (
+            "soft_clear",
+            b"{\"domain\": 1, \"sections\": [{\"kind\": 1, \"id\": 1, \"id\": 2}]}",
+            "\"id\" is there twice",
+        ),
         ("allocate", b"{", "EOF"),
         ("allocate", b"[1]", "JSON object"),
         ("allocate", b"{\"domain\": 1}", "size"),
@@ -141,6 +148,78 @@ fn wrong_bodies_are_named() {
     for body in [&b""[..], b" ", b"{}"] {
         assert_eq!(server::parse("overview", body), Ok(Overview {}.into()));
     }
+}
+
+/// A proxy before the server could read these as other requests than the server does: lines that end with a bare LF, in the first request and in one
+/// behind it, and two `Authorization` headers, whichever has the token. A bare LF in a body is the body's.
+#[test]
+fn ambiguous_requests_are_refused() {
+    let (server, calls) = start();
+    let token = format!("Authorization: Bearer {TOKEN}");
+    let bare = ["GET /v1/health HTTP/1.1\nHost: x\r\n\r\n", "GET /v1/health HTTP/1.1\r\nHost: x\n\n"];
+    for text in bare
+        .map(str::to_owned)
+        .into_iter()
+        .chain([format!("POST /v1/overview HTTP/1.1\r\nHost: x\r\n{token}\nContent-Length: 2\r\n\r\n{{}}")])
+    {
+        let answer = raw(&server, &text);
+        assert!(
+            answer.starts_with("HTTP/1.1 400 ") && answer.contains("\"bad_request\""),
+            "{text:?}: {answer}"
+        );
+    }
+    for two in
+        [format!("{token}\r\nAuthorization: Bearer other"), format!("Authorization: Bearer other\r\n{token}")]
+    {
+        let answer = raw(
+            &server,
+            &format!("GET /v1/overview HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{two}\r\n\r\n"),
+        );
+        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("more than once"), "{answer}");
+    }
+    assert!(calls.try_recv().is_err(), "nothing reached the control plane");
+    let control = std::thread::spawn(move || calls.recv().unwrap().answer(Ok(Response::Done {})));
+    let body = "{\n\n}";
+    let head = format!(
+        "POST /v1/overview HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{token}\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let answer = raw(&server, &format!("{head}{body}"));
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    control.join().unwrap();
+}
+
+/// Eight processes of one user ask for a domain that is not there, all at once. One of them makes it, and the others open it with the key that this one
+/// was told: before, those that had asked meanwhile were refused.
+#[test]
+fn one_of_many_makes_a_domain_and_the_others_open_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("keys");
+    let (server, calls) = start();
+    let control = std::thread::spawn(move || {
+        let key: farmem_control::keys::Key = format!("{:032x}", 77).parse().unwrap();
+        let mut made = false;
+        for call in calls {
+            let is_shown = call.shown.keys.contains(&key);
+            let refused = super::refusal(ErrorCode::NotOwner, "the key was not shown", "show it");
+            let answer = DomainInfo { domain: 5, key: Some(key) };
+            let result = if made && !is_shown { Err(refused) } else { Ok(answer.into()) };
+            made = true;
+            call.answer(result);
+        }
+    });
+    let address = server.address();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = ApiClient::new(address, TOKEN).with_keys(&keys);
+                let made = client.call(CreateDomain { name: "new".into() });
+                assert_eq!(made.map(|domain| domain.domain).map_err(|error| error.to_string()), Ok(5));
+            });
+        }
+    });
+    drop(server);
+    control.join().unwrap();
 }
 
 /// A body over the bound is refused: at its announcement, though none of it comes; and where nothing is announced, once too much came.

@@ -464,6 +464,7 @@ fn the_unix_socket_has_the_same_bounds() {
         answer: soon,
         connections_max: 3,
         unauthenticated_per_source_max: 3,
+        per_source_max: 3,
     };
     let patient = Rack::start(ApiLimits { head: Duration::from_secs(60), ..limits });
     let silent: Vec<UnixStream> = (0..4).map(|_| UnixStream::connect(patient.socket()).unwrap()).collect();

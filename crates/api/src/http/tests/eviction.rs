@@ -84,7 +84,7 @@ fn idle_connections_do_not_keep_clients_out() {
 /// afterwards was not carried out, and they are told so, or find their connection closed.
 #[test]
 fn clients_with_the_token_keep_nobody_out() {
-    let limits = patient();
+    let limits = Limits { per_source_max: patient().connections_max, ..patient() };
     let (server, calls) = start_within(limits, Waker::new(|| {}));
     let control = answering(calls);
     let ask = format!("GET /v1/overview HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
