@@ -50,21 +50,37 @@ impl Supervisor {
 
     /// As [`Supervisor::start`], with more arguments for the memory nodes.
     pub(crate) fn start_with(config: RackConfig, of_nodes: &[String]) -> Result<Self, Failure> {
+        let never = || false;
+        Ok(Self::begin_all(config, of_nodes, &never)?.expect("no one asks it to stop"))
+    }
+
+    /// As [`Supervisor::start`]; none when `is_asked` to stop before all serve. What was started is stopped then.
+    pub(crate) fn start_unless(
+        config: RackConfig,
+        is_asked: &dyn Fn() -> bool,
+    ) -> Result<Option<Self>, Failure> {
+        Self::begin_all(config, &[], is_asked)
+    }
+
+    fn begin_all(
+        config: RackConfig,
+        of_nodes: &[String],
+        is_asked: &dyn Fn() -> bool,
+    ) -> Result<Option<Self>, Failure> {
         serve::make_state(&config)?;
-        let mut rack = Self { config, processes: Vec::new() };
-        rack.begin("control", None, &[])?;
-        rack.begin("switch", None, &[])?;
+        let mut roles = vec![("control", None), ("switch", None)];
         // One after the other, so that they are numbered as they are listed.
-        for node in rack.config.nodes.clone() {
-            rack.begin("node", Some(&node.name), of_nodes)?;
+        roles.extend(config.nodes.iter().map(|node| ("node", Some(node.name.clone()))));
+        roles.extend(config.index.iter().map(|switch| ("index", Some(switch.name.clone()))));
+        roles.extend(config.dpu.iter().map(|_| ("dpu", None)));
+        let mut rack = Self { config, processes: Vec::new() };
+        for (role, name) in roles {
+            let further = if role == "node" { of_nodes } else { &[] };
+            if !rack.begin(role, name.as_deref(), further, is_asked)? {
+                return Ok(None);
+            }
         }
-        for switch in rack.config.index.clone() {
-            rack.begin("index", Some(&switch.name), &[])?;
-        }
-        if rack.config.dpu.is_some() {
-            rack.begin("dpu", None, &[])?;
-        }
-        Ok(rack)
+        Ok(Some(rack))
     }
 
     /// The rack's description.
@@ -144,9 +160,15 @@ impl Supervisor {
         Err(Failure::environment(message, "is the machine overloaded? see `farmem doctor`"))
     }
 
-    /// Starts a role and waits until it serves. Nothing else counts than what it says itself: an API that answers may be another rack's, and a
+    /// Starts a role and waits until it serves; false when `is_asked` to stop before. Nothing else counts than what it says itself: an API that answers may be another rack's, and a
     /// control plane that was started again lists roles which have not joined yet.
-    fn begin(&mut self, role: &'static str, node: Option<&str>, further: &[String]) -> Result<(), Failure> {
+    fn begin(
+        &mut self,
+        role: &'static str,
+        node: Option<&str>,
+        further: &[String],
+        is_asked: &dyn Fn() -> bool,
+    ) -> Result<bool, Failure> {
         let mut process = Process::new(role, node, further);
         let cannot = |why| Failure::environment(why, "`farmem doctor` may know why");
         process.start(&self.config).map_err(cannot)?;
@@ -158,9 +180,12 @@ impl Supervisor {
                     return Err(Failure::environment(ended, "the line above says why"));
                 }
             }
-            let Some(process) = self.processes.last_mut() else { return Ok(()) };
+            if is_asked() {
+                return Ok(false);
+            }
+            let Some(process) = self.processes.last_mut() else { return Ok(true) };
             if process.has_begun_to_serve(LOOK_EVERY) {
-                return Ok(());
+                return Ok(true);
             }
             if process.is_late(Instant::now()) {
                 let message =

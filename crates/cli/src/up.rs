@@ -6,8 +6,10 @@ use crate::supervisor::{DEATHS_MAX, Death, Happened, Role as Which, Supervisor};
 use crate::{End, Failure};
 use farmem::api::RackOverview;
 use farmem::{RackConfig, serve};
+use farmem_workload::STOPPED;
 use serde::Serialize;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Time between two looks at the processes.
@@ -56,12 +58,16 @@ pub(crate) fn run(args: &Up) -> Result<End, Failure> {
         return Ok(End::Fine);
     };
     let (ask_to_stop, stop) = channel();
-    ctrlc::set_handler(move || {
+    farmem_workload::on_interrupt(move || {
         // A second Ctrl-C while stopping finds no listener, which is fine.
         let _already_stopped = ask_to_stop.send(());
     })
     .map_err(|e| Failure::environment(format!("cannot catch Ctrl-C: {e}"), ""))?;
-    let mut rack = Supervisor::start(RackConfig::load(file)?)?;
+    let Some(config) = load(file, &stop) else { return Ok(End::Program(STOPPED)) };
+    let is_asked = || stop.try_recv().is_ok();
+    let Some(mut rack) = Supervisor::start_unless(config?, &is_asked)? else {
+        return Ok(End::Program(STOPPED));
+    };
     output::print(&listening(&rack), args.json);
     loop {
         match stop.recv_timeout(LOOK_EVERY) {
@@ -83,6 +89,23 @@ pub(crate) fn run(args: &Up) -> Result<End, Failure> {
         if rack.is_over() {
             let remedy = "the lines above say why; start it again with `farmem up`";
             return Err(Failure::environment("every role of the rack is given up", remedy));
+        }
+    }
+}
+
+/// Reads the description on another thread: a FIFO may have no writer for long. None when the command is asked to stop first.
+fn load(file: &Path, stop: &Receiver<()>) -> Option<Result<RackConfig, farmem::Error>> {
+    let (say, said) = channel();
+    let file = file.to_owned();
+    std::thread::spawn(move || drop(say.send(RackConfig::load(&file))));
+    loop {
+        if stop.try_recv().is_ok() {
+            return None;
+        }
+        match said.recv_timeout(LOOK_EVERY) {
+            Ok(loaded) => return Some(loaded),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => unreachable!("the thread sends before it ends"),
         }
     }
 }

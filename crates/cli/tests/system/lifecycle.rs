@@ -1,10 +1,11 @@
 //! `farmem up`: a rack from its first line to its last, and what outlives it.
 
-use crate::process::{Running, farmem, run, signal};
+use crate::process::{Dir, Running, eventually, farmem, processes_with, run, signal};
 use crate::rack::{Description, HTTP_PORT, text};
 use farmem::{Error, NodeId, api};
 use serde_json::{Value, json};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::process::Command;
 
 const TRANSPORTS: [&str; 2] = ["udp", "shm"];
 
@@ -65,6 +66,33 @@ fn people_get_a_table() {
     signal(rack.pid(), "TERM");
     let ended = rack.ended();
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+}
+
+/// Ctrl-C ends the command also before the rack is up: while the description is a FIFO into which nothing is written, and while more nodes are started
+/// than a test waits for. Nothing that was started stays.
+#[test]
+fn ctrl_c_ends_a_start() {
+    let dir = Dir::new("fifo");
+    let fifo = dir.path().join("rack.toml");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let reading = Running::start(farmem(&["up", &fifo.display().to_string()]));
+    let many = Description::new("many", "udp").with_nodes(80);
+    let starting = Running::start(farmem(&["up", &many.file()]));
+    eventually("roles are started", || processes_with(&many.file()).len() > 3);
+    for mut rack in [reading, starting] {
+        eventually("it listens to signals", || catches_interrupts(rack.pid()));
+        signal(rack.pid(), "INT");
+        let ended = rack.ended();
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(130), ""), "{ended:?}");
+    }
+    eventually("no role is left", || processes_with(&many.file()).is_empty());
+}
+
+/// True when the process has a handler of SIGINT, which is signal 2.
+fn catches_interrupts(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+    u64::from_str_radix(mask, 16).unwrap() & 2 == 2
 }
 
 /// What `curl` would see: health for all, everything else for those with the token, and each refusal with code, message and remedy.
