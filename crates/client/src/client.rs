@@ -19,6 +19,7 @@ use crate::path::{Asker, Path};
 use crate::renewals::Renewal;
 use crate::slots::{self, Meta, Slots};
 use attach::ConnParams;
+use farmem_control::MIGRATE_LEN_MAX;
 use farmem_control::api::{
     Allocate, ApiError, Call, CreateDomain, Grant, Leave, NodeInfo, Overview, PermName, RackOverview,
     Request, Response,
@@ -140,7 +141,8 @@ const POOL_MAX: usize = 64;
 pub const MESSAGE_MAX: usize = 1 << 31;
 
 impl Client {
-    /// Attaches a host, in this generation, to the rack: a domain, a session through the switch, a connection to every node.
+    /// Attaches a host, in this generation, to the rack: a domain, and a session through the switch. Connections to memory nodes are set up on
+    /// first use, so a node that is down fails only the operations that need it.
     pub(crate) fn attach(
         mut path: Box<dyn Path>,
         (host, generation): (u16, u16),
@@ -176,7 +178,7 @@ impl Client {
         client.open_session()?;
         client.name_cards()?;
         for node in client.nodes.clone() {
-            client.connect(node.node)?;
+            client.name_node(&node)?;
         }
         Ok(client)
     }
@@ -207,8 +209,11 @@ impl Client {
             let _freed = self.free(VirtAddr(vma.base));
             return Err(error);
         }
-        // An older route of these addresses belongs to memory that was freed.
-        self.path.submit(HostRequest::Route { base: VirtAddr(vma.base), len: vma.size, node: None })?;
+        // An older route of these addresses belongs to memory that was freed. One that begins away from its addresses is at one node, unless it is too long.
+        let at_home = |known: &NodeInfo| vma.base.wrapping_sub(known.base) < known.capacity;
+        let away = self.nodes.iter().find(|known| at_home(known)).is_some_and(|home| home.node != vma.node);
+        let node = (away && vma.size <= MIGRATE_LEN_MAX).then_some(NodeId(vma.node));
+        self.path.submit(HostRequest::Route { base: VirtAddr(vma.base), len: vma.size, node })?;
         Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
     }
 
@@ -285,30 +290,6 @@ impl Client {
             (Answer::Traversed(end), scratch) => Ok(Traversal { end, scratch }),
             (other @ Answer::Done { .. }, _) => unreachable!("a traversal does not answer {other:?}"),
         }
-    }
-
-    /// Reads up to [`farmem_host::REGION_DATA_MAX`] bytes through the switch instead of over a connection: for diagnosis.
-    ///
-    /// # Errors
-    /// [`Error`] saying what was wrong with the address.
-    pub fn region_read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
-        let buf = self.buffer(into.len());
-        let (_, buf) = self.carry_out(Op::RegionRead { addr, buf })?;
-        into.copy_from_slice(&buf);
-        self.recycle(buf);
-        Ok(())
-    }
-
-    /// Writes up to [`farmem_host::REGION_DATA_MAX`] bytes through the switch instead of over a connection: for diagnosis.
-    ///
-    /// # Errors
-    /// [`Error`] saying what was wrong with the address.
-    pub fn region_write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
-        let mut buf = self.buffer(0);
-        buf.extend_from_slice(data);
-        let (_, buf) = self.carry_out(Op::RegionWrite { addr, buf })?;
-        self.recycle(buf);
-        Ok(())
     }
 
     /// Starts an operation; [`Client::poll`] or [`Client::wait`] gives its end.

@@ -2,7 +2,7 @@
 
 use crate::process::{eventually, signal};
 use crate::rack::{Description, Up, text};
-use farmem::{Client, NodeId};
+use farmem::{Client, Error, NodeId};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write as _;
@@ -123,6 +123,30 @@ fn a_memory_node_that_dies_is_started_again() {
         assert_eq!(&bytes, b"kept");
         drop(client);
         works(&mut description.client("later"), 1);
+        assert_eq!(up.stop().code, Some(0));
+    }
+}
+
+/// A memory node stands still. A program that begins then works with the other node; only what needs the node fails, with an error that names it,
+/// until the node goes on.
+#[test]
+fn a_node_that_stands_still_keeps_no_program_out() {
+    for transport in ["udp", "shm"] {
+        let description = Description::new("stands-still", transport);
+        let up = description.up();
+        let mut early = description.client("worker");
+        let there = early.allocate_on(4096, NodeId(1)).unwrap();
+        let (_, pid) = up.roles().into_iter().find(|(name, _)| name == "node node1").expect("it is a role");
+        signal(pid, "STOP");
+        let mut late = description.client("worker");
+        works(&mut late, 2);
+        let error = late.read(there.base, &mut [0; 4]).unwrap_err();
+        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+        assert!(error.to_string().contains("node1"), "{error}");
+        works(&mut late, 2);
+        signal(pid, "CONT");
+        eventually("the node is used again", || late.read(there.base, &mut [0; 4]).is_ok());
+        drop((early, late));
         assert_eq!(up.stop().code, Some(0));
     }
 }

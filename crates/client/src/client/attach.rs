@@ -115,8 +115,9 @@ impl Client {
         })
     }
 
-    /// Tells the host role where a node's memory is; it has a connection set up when something there is wanted.
-    fn name_node(&mut self, info: &NodeInfo) -> Result<(), Error> {
+    /// Tells the host role where a node and its memory are. The role asks for a connection when an operation needs the node.
+    pub(super) fn name_node(&mut self, info: &NodeInfo) -> Result<(), Error> {
+        self.path.set_peer(Port(info.port), gid(&info.gid)?)?;
         let (node, base, len) = (NodeId(info.node), VirtAddr(info.base), info.capacity);
         self.path.submit(HostRequest::Node { domain: self.domain, node, base, len })
     }

@@ -5,11 +5,35 @@ use super::attach::located;
 use crate::slots::{Meta, Touch};
 use crate::{Error, TraversalStop};
 use farmem_control::api::{Locate, NodeInfo, Overview};
-use farmem_host::Failure;
+use farmem_host::{Failure, Op};
 use farmem_transport::rc;
 use farmem_wire::{Status, UDP_PORT, VirtAddr};
 
 impl Client {
+    /// Reads up to [`farmem_host::REGION_DATA_MAX`] bytes through the switch instead of over a connection: for diagnosis.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address.
+    pub fn region_read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
+        let buf = self.buffer(into.len());
+        let (_, buf) = self.carry_out(Op::RegionRead { addr, buf })?;
+        into.copy_from_slice(&buf);
+        self.recycle(buf);
+        Ok(())
+    }
+
+    /// Writes up to [`farmem_host::REGION_DATA_MAX`] bytes through the switch instead of over a connection: for diagnosis.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address.
+    pub fn region_write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
+        let mut buf = self.buffer(0);
+        buf.extend_from_slice(data);
+        let (_, buf) = self.carry_out(Op::RegionWrite { addr, buf })?;
+        self.recycle(buf);
+        Ok(())
+    }
+
     /// Turns the role's short failure into one that says what was wrong.
     pub(super) fn explain(&mut self, failure: Failure, meta: Meta, buf_len: usize) -> Error {
         let error = self.explain_failure(failure, meta, buf_len);
