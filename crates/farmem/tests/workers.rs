@@ -7,7 +7,6 @@
 #[path = "shared/rig.rs"]
 #[expect(dead_code, reason = "racks are needed here, and none of the programs on them")]
 mod rig;
-mod signals;
 
 use farmem::worker::{Entry, begin};
 use farmem::{Error, Rack, RackConfig, ShareOptions, SharedSpace, VirtAddr};

@@ -2,12 +2,10 @@
 //! packet to a host could cut its paths for ten minutes. Links go by the MTU of their own device, and by nothing that the network says
 //! (PROTOCOL 2.14); what they put on the wire keeps its identification, which the ICRC covers (PROTOCOL 2.9).
 
-mod namespaces;
-
 use farmem_link::{Link as _, UdpConfig, UdpLink, Wait, gid_of};
 use farmem_machine::{Duration, Port};
+use farmem_testkit::Namespaces;
 use farmem_wire::{Gid, UDP_PORT};
-use namespaces::Namespaces;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};

@@ -1,14 +1,11 @@
 //! A mirror of an interface between two machines (network namespaces joined by a veth pair): what clients of a server ask for is seen, without the server's doing.
 
-#[path = "../../link/tests/namespaces/mod.rs"]
-mod namespaces;
-
 use farmem_dpu::parse::resp::Resp;
 use farmem_dpu::view::KeySecret;
 use farmem_prefetch::MirrorConfig;
 use farmem_prefetch::mirror::{MirrorStats, MirrorTap};
 use farmem_prefetch::tap::{Watch, tap};
-use namespaces::Namespaces;
+use farmem_testkit::Namespaces;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! What keeps a rack's packets from getting through, and what is said of it: a firewall on UDP port 4791, and a `pmtu` above the MTU of a link. Each rack has a network of
 //! its own, in which its roles run and its clients.
 
-use crate::namespaces::Namespaces;
 use crate::process::{Ended, Running, is_root, run_command, signal};
 use crate::rack::{Description, text};
+use farmem_testkit::Namespaces;
 use serde_json::Value;
 use std::io::Write as _;
 use std::process::{Command, Stdio};

@@ -27,9 +27,6 @@ mod logging;
 #[path = "../../../farmem/tests/map_program/mod.rs"]
 mod map_program;
 mod migrate;
-#[expect(dead_code, reason = "other tests have threads in their namespaces")]
-#[path = "../../../link/tests/namespaces/mod.rs"]
-mod namespaces;
 mod objects;
 mod operate;
 mod pages;
@@ -48,8 +45,6 @@ mod run_nonsense;
 mod run_pins;
 mod run_shared;
 mod service;
-#[path = "../../../farmem/tests/signals/mod.rs"]
-mod signals;
 mod sim;
 mod soak;
 mod trace;

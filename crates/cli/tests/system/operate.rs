@@ -1,9 +1,9 @@
 //! `farmem role` as an operator has it: by hand, as a unit of systemd, and on three machines as docs/operate.md has them.
 
-use crate::namespaces::Namespaces;
 use crate::pages::{Block, blocks};
 use crate::process::{Dir, Running, farmem, is_root, signal};
 use crate::rack::Description;
+use farmem_testkit::Namespaces;
 use std::fs;
 use std::fs::DirBuilder;
 use std::io::Write as _;

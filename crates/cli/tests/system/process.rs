@@ -1,6 +1,6 @@
 //! Running the command: what it said, how it ended, what it left.
 
-pub(crate) use crate::signals::signal;
+pub(crate) use farmem_testkit::signal;
 use procfs_core::FromRead as _;
 use procfs_core::process::Stat;
 use serde_json::Value;

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
-/// The rules have their table in `crates/farmem/tests/config.rs`; here is what a person sees of it.
+/// The rules have their table in `crates/client/tests/client/config.rs`; here is what a person sees of it.
 #[test]
 fn a_wrong_description_is_named_with_its_line() {
     let description = Description::new("wrong", "udp");

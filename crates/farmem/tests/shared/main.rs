@@ -16,8 +16,6 @@ mod prefetch;
 mod processes;
 mod programs;
 mod rig;
-#[path = "../signals/mod.rs"]
-mod signals;
 
 use farmem::window::FaultMode;
 use farmem::{ShareOptions, SharedSpace, VirtAddr, Vma};

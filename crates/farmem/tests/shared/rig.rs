@@ -1,10 +1,10 @@
 //! A rack of processes, and programs that share memory on it. The test program runs itself again, with its
 //! task in environment variables.
 
-use crate::signals::signal;
 use farmem::window::{FaultMode, Place, WindowOptions};
 use farmem::{Rack, RackConfig, ShareOptions, SharedSpace, serve};
 use farmem_link::Stop;
+use farmem_testkit::signal;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Lines};

@@ -3,7 +3,7 @@
 //!
 //! Key types: [`RangeQuery`], [`Separators`]. Each sub-range costs one more descent: a visit or two with an
 //! index in the switch, the height of the tree without. The paper divides ranges for this reason (18 % and 59
-//! % more accesses, `crates/farmem/tests/ranges.rs`). The requests of a round leave together, in batches if
+//! % more accesses, `crates/structures/tests/structures/ranges.rs`). The requests of a round leave together, in batches if
 //! they go to one node (PROTOCOL 3.13, 11.13).
 //!
 //! The cut positions affect only the balance, never the result. An *even cut by keys* needs no knowledge, but

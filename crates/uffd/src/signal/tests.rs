@@ -333,7 +333,7 @@ fn ends(code: i32) -> ! {
 /// `None` where this process may not serve faults.
 fn process(be: &str) -> Option<Output> {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "pages::signal::tests::in_a_process_of_its_own", "--nocapture"]).env(BE, be);
+    command.args(["--exact", "signal::tests::in_a_process_of_its_own", "--nocapture"]).env(BE, be);
     let output = command.output().unwrap();
     (output.status.code() != Some(SKIPPED)).then_some(output)
 }

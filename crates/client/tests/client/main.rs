@@ -1,0 +1,7 @@
+//! Racks and clients: descriptions, verbs, traversals and migration.
+
+mod config;
+mod dispatch;
+mod forged;
+mod iterator;
+mod migrate;
