@@ -1,4 +1,4 @@
-//! `farmem kv`: what it can be told.
+//! Settings of `farmem kv`.
 
 use crate::command::Settings;
 use crate::connection::Speaks;
@@ -12,18 +12,18 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// When the append log is on the disk.
+/// The time at which the append log is on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum FsyncPolicy {
     /// Before each reply.
     Always,
     /// A second later at most.
     Everysec,
-    /// When the system sees fit.
+    /// When the system writes it.
     No,
 }
 
-/// What it can be told.
+/// Settings of `farmem kv`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("ports_with_tls").args(["tls_port", "memcached_tls_port"]).multiple(true)))]
 pub struct Args {
@@ -33,13 +33,13 @@ pub struct Args {
     /// Listen at this port; 0 for one that the system chooses.
     #[arg(long, value_name = "PORT", default_value_t = 6379)]
     pub port: u16,
-    /// Listen at this port for memcached's clients too: its text and meta protocol, over the keys of database 0.
+    /// Listen at this port for memcached clients: the text and meta protocols, over the keys of database 0.
     #[arg(long, value_name = "PORT")]
     pub memcached_port: Option<u16>,
-    /// Listen at this port for memcached's clients over TLS too, with the same certificates.
+    /// Listen at this port for memcached clients over TLS, with the same certificates.
     #[arg(long, value_name = "PORT", requires_all = ["tls_cert_file", "tls_key_file"])]
     pub memcached_tls_port: Option<u16>,
-    /// Listen at this port for Redis clients over TLS too.
+    /// Listen at this port for Redis clients over TLS.
     #[arg(long, value_name = "PORT", requires_all = ["tls_cert_file", "tls_key_file"])]
     pub tls_port: Option<u16>,
     /// Listen for Redis clients over TLS alone: --port is closed.
@@ -51,16 +51,16 @@ pub struct Args {
     /// The key of that certificate (PEM).
     #[arg(long, value_name = "FILE", requires = "ports_with_tls")]
     pub tls_key_file: Option<PathBuf>,
-    /// Certificates of the authority that clients' certificates must be of (PEM).
+    /// Certificates of the authority that signs the clients' certificates (PEM).
     #[arg(long, value_name = "FILE", requires = "ports_with_tls")]
     pub tls_ca_cert_file: Option<PathBuf>,
     /// Whether clients over TLS must have a certificate.
     #[arg(long, value_enum, value_name = "WHETHER", default_value_t = AuthClients::Yes)]
     pub tls_auth_clients: AuthClients,
-    /// Let a client go that has not ended its TLS handshake in so many seconds; 0 for never.
+    /// Disconnect a client that has not finished its TLS handshake in so many seconds; 0 for never.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "ports_with_tls")]
     pub tls_handshake_timeout: u32,
-    /// The running rack whose memory has what does not fit here; without it, one in this process.
+    /// The running rack whose memory takes what does not fit here; without it, a rack in this process.
     #[arg(long, value_name = "RACK.TOML")]
     pub rack: Option<PathBuf>,
     /// The protection domain of the data in the rack.
@@ -72,41 +72,47 @@ pub struct Args {
     /// Bytes of memory of the rack in this process, of all its nodes.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = farmem_workload::bytes)]
     pub far: u64,
-    /// Bytes of this machine's memory that this process may take: index, tail of the log, read cache, buffers and all else. The memory of a rack in this process is not
-    /// counted.
+    /// Bytes of this machine's memory that this process may take: index, tail of the log, read cache,
+    /// buffers, and the process itself. A key takes some 30 bytes of the index, and some 60 with a time to
+    /// live. The memory of a rack in this process does not count.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = farmem_workload::bytes)]
     pub local: u64,
-    /// Read each far value when its command is carried out, and not those of all clients together before: to see what that is worth.
+    /// Read each far value when its command runs, and not those of all clients together before: shows the
+    /// worth of reading ahead.
     #[arg(long)]
     pub no_read_ahead: bool,
-    /// Bytes of all data, here and far; 0 for as much as there is room.
+    /// Bytes of all data, local and far; 0 for as much as there is room.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = farmem_workload::bytes)]
     pub maxmemory: u64,
-    /// Which keys go when there is more data than --maxmemory says.
+    /// The keys that are evicted when there is more data than --maxmemory allows.
     #[arg(long, value_name = "POLICY", default_value = "noeviction", value_parser = clap::builder::PossibleValuesParser::new(Policy::ALL.map(|(name, _)| name)))]
     pub maxmemory_policy: String,
-    /// Keep snapshots, and the append log, in this directory; without it nothing outlives the process.
+    /// Keep snapshots, and the append log, in this directory; without it the data end with the process.
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Append each change to a log in --dir, so that a start loses nothing that --appendfsync promises.
     #[arg(long, requires = "dir")]
     pub appendonly: bool,
-    /// When the append log is on the disk.
+    /// The time at which the append log is on the disk.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = FsyncPolicy::Everysec)]
     pub appendfsync: FsyncPolicy,
-    /// Make a snapshot when so many keys have changed and so many seconds are over: "3600 1 300 100". Without an append log alone.
+    /// Make a snapshot when so many seconds have passed and so many keys have changed: "3600 1 300 100". Only
+    /// without an append log.
     #[arg(long, value_name = "SECONDS CHANGES", default_value = "3600 1 300 100 60 10000")]
     pub save: String,
-    /// Clients must give this password. Whoever lists the processes of this machine sees it: better in a file, or in the environment as FARMEM_KV_PASSWORD.
+    /// Clients must give this password. Every user of this machine can see it in the list of processes:
+    /// prefer a file, or FARMEM_KV_PASSWORD in the environment.
     #[arg(long, value_name = "PASSWORD")]
     pub requirepass: Option<String>,
-    /// Clients must give the password that is the first line of this file.
+    /// Clients must give the password in the first line of this file.
     #[arg(long, value_name = "FILE", conflicts_with = "requirepass")]
     pub requirepass_file: Option<PathBuf>,
-    /// Users, and what each may do, come from this file: a line for each, as ACL LIST shows it. ACL SAVE writes it, ACL LOAD reads it anew.
+    /// Read the users and their rights from this file, one a line, as ACL LIST shows them. ACL SAVE writes
+    /// it, ACL LOAD reads it again.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["requirepass", "requirepass_file"])]
     pub aclfile: Option<PathBuf>,
-    /// Threads that read sockets and write to them; one of them carries commands out. 0 for as many as this machine's CPUs suggest: one with fewer than four.
+    /// Threads that read from sockets and write to them; one of them executes commands. 0 for half as many as
+    /// CPUs, 4 at most.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=64))]
     pub io_threads: u16,
     /// Clients at most.
@@ -117,22 +123,22 @@ pub struct Args {
     pub proto_max_bulk_len: Option<u64>,
 }
 
-/// Bytes of local memory at least: the process itself, and a few chunks.
+/// Least bytes of local memory: the process itself, and a few chunks.
 const LOCAL_MIN: u64 = 16 << 20;
-/// Where a password may be that is not to be seen among the words of the command.
+/// The environment variable for a password, which the list of processes does not show.
 const PASSWORD_VARIABLE: &str = "FARMEM_KV_PASSWORD";
-/// Descriptors beside those of clients.
+/// Descriptors besides those of clients.
 const DESCRIPTORS: u64 = 64;
 
 impl Args {
-    /// Where it listens, and for whom.
+    /// Returns the ports and their protocols.
     pub(crate) fn doors(&self) -> Result<Vec<DoorPlan>, KvError> {
         let at = |port, speaks, tls| DoorPlan { address: SocketAddr::new(self.bind, port), speaks, tls };
         let mut doors = Vec::new();
         if !self.tls_only {
             doors.push(at(self.port, Speaks::Redis, None));
         }
-        // The command line has both files where it has one of the ports.
+        // The command line has both files if it has one of the TLS ports.
         if let (Some(certificates), Some(key)) = (&self.tls_cert_file, &self.tls_key_file) {
             let config = tls::config(&Files {
                 certificates,
@@ -161,7 +167,7 @@ impl Args {
         }
     }
 
-    /// Threads that read and write, this one among them.
+    /// Returns the number of I/O threads, with the one that executes commands.
     pub(crate) fn threads(&self) -> usize {
         const MOST: usize = 4;
         if self.io_threads > 0 {
@@ -216,7 +222,7 @@ impl Args {
         })
     }
 
-    /// The password of the user `default`, wherever it was given.
+    /// Returns the password of the user `default`.
     fn password(&self) -> Result<Option<String>, KvError> {
         let wrong = |what: String| KvError::Settings(what);
         if let Some(file) = &self.requirepass_file {
@@ -240,7 +246,8 @@ impl Args {
         }
     }
 
-    /// Clients that there are descriptors for: the bound of the process is raised where it may be.
+    /// Returns how many clients there are descriptors for. Raises the limit of the process if that is
+    /// allowed.
     fn clients(&self) -> Result<usize, KvError> {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         let wanted = u64::from(self.maxclients) + DESCRIPTORS;
@@ -266,16 +273,17 @@ impl Args {
     }
 }
 
-/// Serves until it is told to end, by a signal or by `SHUTDOWN`.
+/// Serves until a signal or `SHUTDOWN` ends the server.
 ///
 /// # Errors
-/// [`Failure`] when there is no such rack, the port is in use, or what was saved is damaged.
+///
+/// [`Failure`] when there is no such rack, the port is in use, or the saved data are damaged.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let failed = |error: KvError| match error {
         KvError::Far(error) => error.into(),
         error => Failure::new(error.to_string(), ""),
     };
-    // What is freed is not kept: --local is for all that this process has resident.
+    // Freed memory goes back to the system, because --local counts all that is resident.
     let _other_allocators_are_left = farmem::allocator::give_back_large();
     let kv = Kv::start(args).map_err(failed)?;
     let (stop, address) = (kv.stopper(), kv.address());

@@ -1,4 +1,4 @@
-//! One connection: its bytes, requests and replies.
+//! One client's connection: its input, requests and replies.
 
 mod carry;
 mod flow;
@@ -14,18 +14,18 @@ use flow::{Flow, Step};
 use std::io::{self, ErrorKind};
 use std::time::Instant;
 
-/// Bytes that are read at once.
+/// Bytes of one read.
 pub(crate) const CHUNK: usize = 64 << 10;
-/// Steps of one connection in a turn, each with a chunk at most; then other connections have their turn.
+/// Steps of one connection in a turn, each with one read at most. Then other connections have their turn.
 const STEPS_A_TURN: usize = 8;
-/// Replies that wait for a client, when buffers are scarce: with more, no more of its requests are carried out.
+/// Bytes of replies above which a client's next request waits, when buffers are scarce.
 pub(crate) const OUT_PAUSE_MIN: usize = 16 << 10;
-/// Bytes of a request that is not whole, which are kept in any case.
+/// Bytes of an incomplete request that are always kept.
 const INPUT_MIN: usize = 16 << 10;
-/// Bytes of an empty buffer that are kept for the next request, while buffers are not scarce.
+/// Bytes of an empty buffer that are kept for the next request, unless buffers are scarce.
 const KEPT: usize = 64 << 10;
 
-/// What a client speaks.
+/// The protocol of a port's clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Speaks {
     Redis,
@@ -33,7 +33,7 @@ pub(crate) enum Speaks {
 }
 
 impl Speaks {
-    /// What one client too many is told.
+    /// Returns the reply for a client that is one too many.
     pub(crate) const fn full(self) -> &'static [u8] {
         match self {
             Self::Redis => b"-ERR max number of clients reached\r\n",
@@ -48,32 +48,34 @@ pub(crate) struct Connection {
     pub(crate) stream: Stream,
     pub(crate) session: Session,
     reading: Reading,
-    /// What was read and not carried out.
+    /// Bytes that were read and not executed.
     input: Vec<u8>,
-    /// Bytes that the request at its begin has at least.
+    /// The least length of the first request in `input`.
     least: usize,
-    /// It may have a whole request: it was not looked at since it came, or what it asks for had to wait. Half a request alone is no reason to come back.
+    /// The input may have a whole request: no parser looked at it yet, or its execution had to wait. Half a
+    /// request is no reason for another turn.
     unread: bool,
     traffic: Traffic,
-    /// Bytes of both buffers, as they count among those of all.
+    /// Bytes of both buffers, as `World::buffers` counts them.
     pub(crate) counted: usize,
     out: Vec<u8>,
-    /// Bytes of `out` that are sent.
+    /// Bytes of `out` that were sent.
     sent: usize,
     /// The stream may have more to read.
     pub(crate) readable: bool,
-    /// Since when much waits for the client.
+    /// The time since which many replies wait for the client.
     waits_since: Option<Instant>,
     pub(crate) last_heard: Instant,
-    /// When it came.
+    /// The time of the connection's start.
     since: Instant,
-    /// The system has said that the client closed its side: behind what is there to read is the end.
+    /// The system reported that the client closed its side. The end of the stream follows what is there to
+    /// read.
     pub(crate) closing: bool,
-    /// That end was read.
+    /// The end of the stream was read.
     at_end: bool,
-    /// It changed data in this turn.
+    /// A request of this turn changed data.
     pub(crate) wrote: bool,
-    /// Nothing is read any more; it ends when its replies are sent.
+    /// The server reads nothing more, and closes the connection when the replies are sent.
     ends: bool,
 }
 
@@ -101,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// The bytes of its buffers count among those of all, as they are now.
+    /// Updates the bytes of this connection's buffers in `World::buffers`.
     pub(crate) fn count(&mut self, world: &mut World) {
         let bytes = self.input.capacity() + self.out.capacity() + self.beside() + self.stream.bytes();
         world.stats.traffic.add(std::mem::take(&mut self.traffic));
@@ -111,12 +113,12 @@ impl Connection {
         self.session.activity.set_buffers(input, (self.waiting(), self.out.capacity()), bytes);
     }
 
-    /// Bytes of what is kept beside its buffers: by the session, and of where the words of a request are.
+    /// Returns the bytes that the session and the parser keep.
     fn beside(&self) -> usize {
         self.session.bytes() + self.reading.bytes()
     }
 
-    /// Whether there may be more to read behind what was read.
+    /// Returns whether a read may have left bytes in the stream.
     const fn has_more(&self, was_full: bool) -> bool {
         was_full || self.closing || self.stream.reads_in_parts()
     }
@@ -136,7 +138,7 @@ impl Connection {
         }
     }
 
-    /// Outcome on with what a client has sent that was held up for wrong passwords, when it was held long enough; whether it does.
+    /// Lets a client's requests continue whose delay for wrong passwords has passed. Returns whether it has.
     pub(crate) fn release(&mut self, now: Instant) -> bool {
         let is_over = self.session.held_until.is_some_and(|until| until <= now);
         if is_over {
@@ -145,12 +147,12 @@ impl Connection {
         is_over
     }
 
-    /// True of a client that has not ended its TLS handshake in so many seconds; 0 is for ever.
+    /// Returns whether the TLS handshake takes longer than `seconds`; 0 is no limit.
     pub(crate) fn shakes_too_long(&self, now: Instant, seconds: u64) -> bool {
         seconds > 0 && self.stream.is_handshaking() && now.duration_since(self.since).as_secs() >= seconds
     }
 
-    /// It waits no more: this is what it gets.
+    /// Ends the client's wait for a key with this reply.
     pub(crate) fn deliver(&mut self, reply: &[u8]) {
         self.session.waiting_bytes = None;
         match self.session.replies {
@@ -161,7 +163,7 @@ impl Connection {
         self.wrote = true;
     }
 
-    /// Replies that wait.
+    /// Returns the bytes of replies that wait to be sent.
     pub(crate) fn waiting(&self) -> usize {
         self.out.len() - self.sent
     }
@@ -209,17 +211,17 @@ impl Connection {
         self.flow(0).step() == Step::Read && self.input.is_empty()
     }
 
-    /// True when replies wait for its client.
+    /// Returns whether replies wait to be sent.
     pub(crate) const fn wants_to_send(&self) -> bool {
         !self.out.is_empty()
     }
 
-    /// Reads what the client sent, so many bytes at the most; nothing is carried out.
+    /// Reads up to `most` bytes from the client. Executes nothing.
     pub(crate) fn read_in(&mut self, chunk: &mut [u8], most: usize, now: Instant) -> Outcome {
         while self.input.len() < most && self.readable {
             let len = chunk.len().min(most - self.input.len());
             match self.stream.read(&mut chunk[..len]) {
-                // What came before the end is carried out first: who serves reads the end again.
+                // Requests that arrived before the end are executed first; then the end is read again.
                 Ok(0) => {
                     self.at_end = self.input.is_empty();
                     break;
@@ -232,7 +234,7 @@ impl Connection {
                     self.unread = true;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
-                // There is more, in another turn.
+                // There may be more, which the next turn reads.
                 Err(error) if error.kind() == ErrorKind::Interrupted => break,
                 Err(_) => return Outcome::Close,
             }
@@ -240,7 +242,8 @@ impl Connection {
         Outcome::Wait
     }
 
-    /// Reads what the client sent, and notes which values its requests ask for; nothing is carried out. For the begin of a turn, when values are far.
+    /// Reads from the client, and notes the values that its requests will read. Executes nothing. A turn
+    /// begins with this when values are far.
     pub(crate) fn look_ahead(
         &mut self,
         store: &mut Store,
@@ -257,7 +260,7 @@ impl Connection {
             return;
         }
         if self.input.is_empty() && step == Step::Read {
-            // What else may come of it is seen again by who serves.
+            // `serve` sees an error or the end again.
             if let Ok(len @ 1..) = self.stream.read(chunk) {
                 self.traffic.read(len);
                 self.last_heard = now;
@@ -266,7 +269,7 @@ impl Connection {
                 self.unread = true;
             }
         }
-        // Those of whose replies more wait than may are carried out in a later turn.
+        // A later turn executes the requests whose replies would exceed the bound.
         let most = store.wanted_bytes() + out_pause(world) - self.waiting();
         self.reading.want_all(&self.input, (self.session.db, most), store, world);
     }
@@ -285,7 +288,7 @@ impl Connection {
         }
     }
 
-    /// New bytes: carried out where they are when nothing came before them.
+    /// Executes new bytes in place, if no bytes wait before them.
     fn take(&mut self, store: &mut Store, world: &mut World, bytes: &[u8]) {
         if self.input.is_empty() {
             let done = self.carry_out_bytes(store, world, bytes);
@@ -310,25 +313,25 @@ impl Connection {
             return;
         }
         if len > capacity {
-            // To the double, but not far beyond what the request needs, nor beyond what all may have.
-            // What is reserved and not filled would be taken for memory that is used; so it is little beside the limit.
+            // The buffer doubles, but grows little beyond what the request needs and never beyond the bound
+            // of all buffers. Memory that is reserved and not filled would count as used.
             let step = CHUNK.max(most / 32);
             let to = len.max(self.least.max(len + len / 4).min(2 * capacity).min(len + step));
             let to = if has_room(to) { to } else { len };
-            // Until it is copied it is here twice.
+            // Both copies exist until the bytes are moved.
             store.give_way(to);
             self.input.reserve_exact(to - self.input.len());
         }
         self.input.extend_from_slice(bytes);
     }
 
-    /// The connection ends with this reply.
+    /// Ends the connection with this error.
     fn refuse(&mut self, text: &str) {
         self.reading.refuse(text, self.session.protocol, &mut self.out);
         self.ends = true;
     }
 
-    /// Carries out the requests that bytes begin with; how many bytes they have.
+    /// Executes the requests at the start of `bytes`, and returns their length.
     fn carry_out_bytes(&mut self, store: &mut Store, world: &mut World, bytes: &[u8]) -> usize {
         let Self { session, reading, out, sent, wrote, .. } = self;
         let carried = carry_out_of(session, reading, (store, world), bytes, (out, *sent), wrote);
@@ -370,7 +373,7 @@ impl Connection {
         self.flow(pause).outcome()
     }
 
-    /// A client that has said nothing for a while needs no empty buffers.
+    /// Frees the empty buffers of a client that was idle for a while.
     pub(crate) fn rest(&mut self, now: Instant) {
         const WHILE: u64 = 1;
         if now.duration_since(self.last_heard).as_secs() >= WHILE {
@@ -383,7 +386,7 @@ impl Connection {
         }
     }
 
-    /// True when so much waits, or for so long, that the client is cut off.
+    /// Returns whether so many replies wait, or for so long, that the client is disconnected.
     pub(crate) fn reads_too_little(&mut self, world: &World, now: Instant) -> bool {
         let ((soft, seconds), hard) = (world.settings.output_soft, world.settings.output_max);
         let waiting = self.waiting();
@@ -392,7 +395,8 @@ impl Connection {
         (hard > 0 && waiting > hard) || too_long
     }
 
-    /// Nothing of this turn's replies is sent: what they acknowledge is not on the disk. The connection ends, and nothing more of what it has sent is carried out.
+    /// Drops this turn's replies, because the changes that they acknowledge are not on the disk. The
+    /// connection ends and executes nothing more.
     pub(crate) fn fail(&mut self) {
         self.out.truncate(self.sent);
         (self.input, self.unread) = (Vec::new(), false);
@@ -400,7 +404,8 @@ impl Connection {
         self.ends = true;
     }
 
-    /// Ends the connection so that its last reply arrives: a socket that is closed with unread bytes takes it back.
+    /// Closes the connection so that its last reply arrives. A socket that closes with unread bytes would
+    /// discard the reply.
     pub(crate) fn leave(&mut self, chunk: &mut [u8]) -> io::Result<()> {
         self.stream.shut_down()?;
         for _ in 0..STEPS_A_TURN {
@@ -412,18 +417,19 @@ impl Connection {
     }
 }
 
-/// Bytes of an empty buffer that a connection keeps.
+/// Returns the bytes of an empty buffer that a connection keeps.
 pub(crate) fn kept(world: &World) -> usize {
     if world.buffers > world.settings.buffers_max / 4 { 0 } else { KEPT }
 }
 
-/// Replies that may wait for a client before its next request is carried out.
+/// Returns the bytes of replies above which a client's next request waits.
 pub(crate) fn out_pause(world: &World) -> usize {
     let most = world.settings.buffers_max;
     if world.buffers > most / 2 { OUT_PAUSE_MIN } else { world.settings.output_pause }
 }
 
-/// Bytes that one more reply may have: what waits for the client may be as much again, then it is cut off; and all buffers together have a bound.
+/// Returns the bytes that one more reply may have. The replies of a client, and all buffers together, have a
+/// bound.
 pub(crate) fn reply_room(world: &World) -> usize {
     let left = world.settings.buffers_max.saturating_sub(world.buffers).max(OUT_PAUSE_MIN);
     world.settings.reply_len_max().min(left)

@@ -1,13 +1,15 @@
-//! What outlives this process: snapshots, and a log of what changed since.
+//! Files that outlive this process: snapshots, and a log of the changes since.
 //!
-//! Key type: [`Durable`], a directory. `snapshot-N` is the data before `log-N` begins; a start reads the newest snapshot and all logs from its number on, in order. A snapshot
-//! gets its name when all of it is on the disk, and only then do older files go. Both are made of frames ([`frame`]) with a checksum.
+//! Key type: [`Durable`], a directory. `snapshot-N` has the data before `log-N` begins; a start reads the
+//! newest snapshot and all logs from its number on. A snapshot gets its name when it is on the disk; only
+//! then are older files removed. Both consist of frames with a checksum ([`frame`]).
 //!
-//! The log has requests, and the time at which each was carried out: it is carried out again at that time, so that what had ended then has ended again. A frame has
-//! all requests of one command or transaction: a torn one takes none of it, or all.
+//! The log has requests, and the time at which each ran. A start runs them at the same times, so keys expire
+//! as they did. A frame has all requests of one command or transaction, so a torn frame drops all of them or
+//! none.
 //!
-//! *Room is reserved ahead.* A command that changes data is refused before it changes anything when the disk has no room for it, so that what is in memory and what is in the log
-//! do not part (`MISCONF`, as Redis has it).
+//! *Room is reserved ahead.* A command that writes is refused before it changes anything when the disk has no
+//! room for it (`MISCONF`, as in Redis). So memory and log never differ.
 
 pub(crate) mod frame;
 mod load;
@@ -26,14 +28,14 @@ use std::time::Duration;
 pub(crate) use load::load;
 pub(crate) use saving::{Saving, Stands};
 
-/// When the log is on the disk (`appendfsync`).
+/// The time at which the log is on the disk (`appendfsync`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sync {
     /// Before the reply.
     Always,
     /// A second later at most.
     EverySecond,
-    /// When the system sees fit.
+    /// When the system writes it.
     No,
 }
 
@@ -42,14 +44,14 @@ impl Sync {
         [("always", Self::Always), ("everysec", Self::EverySecond), ("no", Self::No)];
 }
 
-/// Bytes that are reserved at once.
+/// Bytes that one reservation takes.
 const RESERVE: u64 = 4 << 20;
 /// Bytes of an empty buffer that are kept for the next turn.
 const KEPT: usize = 256 << 10;
-/// How often the log is put on the disk with [`Sync::EverySecond`].
+/// Interval of syncs with [`Sync::EverySecond`].
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The log that is written.
+/// The log that is being written.
 #[derive(Debug)]
 struct Log {
     file: Arc<File>,
@@ -57,47 +59,47 @@ struct Log {
     len: u64,
     /// Bytes that the disk has room for.
     reserved: u64,
-    /// Something was written and not put on the disk.
+    /// Bytes were written and not synced.
     unsynced: Arc<AtomicBool>,
-    /// Putting it on the disk has failed: what the system had may be lost.
+    /// A sync failed: bytes that the system had may be lost.
     broken: Arc<AtomicBool>,
 }
 
-/// A directory with snapshots and a log, or nothing.
+/// A directory with snapshots and a log, or none.
 #[derive(Debug)]
 pub(crate) struct Durable {
     dir: Option<PathBuf>,
-    /// Locked as long as this process has the directory.
+    /// The lock of the directory, held while this process has it.
     _lock: Option<File>,
     log: Option<Log>,
     pub(crate) sync: Sync,
-    /// Requests of the command under way.
+    /// Requests of the command that runs.
     entries: Vec<u8>,
     /// Frames that are not written yet.
     frames: Vec<u8>,
-    /// The number of the log that is written, or of the next.
+    /// The number of the current log, or of the next one.
     pub(crate) number: u64,
     pub(crate) saving: Option<Saving>,
     /// A snapshot begins as soon as none is under way.
     pub(crate) save_is_due: bool,
-    /// When the last snapshot was complete, in seconds since 1970.
+    /// The time of the last complete snapshot, in seconds since 1970.
     pub(crate) last_save: i64,
     pub(crate) last_save_failed: Option<String>,
     /// Changes that no snapshot has.
     pub(crate) unsaved: u64,
-    /// Nothing is appended: what is carried out comes from the log.
+    /// The log is being replayed, so nothing is appended.
     pub(crate) replaying: bool,
     wants_log: bool,
-    /// Why a write of the log has failed: until a restart nothing is appended.
+    /// The error of a failed write. Nothing is appended until a restart.
     failed: Option<String>,
-    /// When a snapshot failed last, in seconds since 1970.
+    /// The time of the last failed snapshot, in seconds since 1970.
     pub(crate) failed_at: i64,
-    /// A thread puts the log on the disk each second.
+    /// A thread syncs the log each second.
     every_second: bool,
 }
 
 impl Durable {
-    /// Nothing outlives the process.
+    /// Returns no directory: the data end with the process.
     pub(crate) const fn none() -> Self {
         Self {
             dir: None,
@@ -120,7 +122,7 @@ impl Durable {
         }
     }
 
-    /// A directory; [`load`] reads what is in it, and [`Durable::begin`] begins to write.
+    /// Opens a directory. [`load`] reads its files, and [`Durable::begin`] begins to write.
     pub(crate) fn open(dir: &Path, wants_log: bool, sync: Sync) -> io::Result<Self> {
         std::fs::create_dir_all(dir)?;
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(dir.join("lock"))?;
@@ -144,7 +146,8 @@ impl Durable {
         })
     }
 
-    /// The protection domain of what this directory's server has in far memory: one of its own, so that a start frees what a process before it had there, and nothing else.
+    /// Returns the protection domain of this directory's server. Each directory has its own, so that a start
+    /// frees the far memory of the process before it and nothing else.
     pub(crate) fn domain(&self, name: &str) -> Option<io::Result<String>> {
         let path = self.dir.as_ref()?.join("domain");
         let known =
@@ -164,7 +167,7 @@ impl Durable {
         self.dir.as_deref()
     }
 
-    /// True when a thread puts the log on the disk each second: only then may that be the policy.
+    /// Returns whether a thread syncs the log each second. Only then may that be the policy.
     pub(crate) const fn syncs_each_second(&self) -> bool {
         self.every_second
     }
@@ -173,7 +176,7 @@ impl Durable {
         self.log.is_some()
     }
 
-    /// Bytes of what is appended in this turn, and of the buffers for it.
+    /// Returns the bytes that wait to be written in this turn, and of the buffers for them.
     pub(crate) const fn buffered(&self) -> usize {
         self.frames.capacity() + self.entries.capacity()
     }
@@ -182,21 +185,21 @@ impl Durable {
         self.log.as_ref().map_or(0, |log| log.len)
     }
 
-    /// Begins a log of this number, where one is wanted. What was written before stays.
+    /// Begins a log of this number, if there is to be one. The earlier log stays.
     pub(crate) fn begin(&mut self, number: u64) -> io::Result<()> {
         let (Some(dir), true) = (&self.dir, self.wants_log) else {
             self.number = number;
             return Ok(());
         };
         if let Some(log) = &mut self.log {
-            // Room that was reserved behind its end is given back.
+            // Room that was reserved behind the end goes back.
             log.reserved = log.len;
             log.file.set_len(log.len)?;
             log.file.sync_data()?;
         }
         let path = dir.join(log_name(number));
         let (file, len) = open_log(dir, &path).inspect_err(|_| {
-            // One without a head would stand in the way of the next start.
+            // A log without a head would prevent the next start.
             if std::fs::metadata(&path).is_ok_and(|known| known.len() < HEADER_LEN as u64) {
                 let _the_next_start_takes_it_for_empty = std::fs::remove_file(&path);
             }
@@ -226,7 +229,7 @@ impl Durable {
         Ok(())
     }
 
-    /// Makes sure that a request of so many bytes can be appended; the reason why not, as Redis says it.
+    /// Reserves room for a request of so many bytes. Returns the reason for a refusal, in Redis's words.
     pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), String> {
         let Some(log) = &mut self.log else { return Ok(()) };
         if log.broken.load(Ordering::Acquire) {
@@ -240,14 +243,14 @@ impl Durable {
         if wanted <= log.reserved {
             return Ok(());
         }
-        // As much as is usual, or what this request takes.
+        // The usual reservation, or what this request takes.
         let mut reserve = |to: u64| {
             let reserved = fallocate(&*log.file, FallocateFlags::KEEP_SIZE, log.len, to - log.len);
             reserved.inspect(|()| log.reserved = to)
         };
         match reserve(wanted + RESERVE).or_else(|_| reserve(wanted)) {
             Ok(()) => {}
-            // A file system that cannot: what a write says is all there is to know.
+            // The file system cannot reserve. The write will say whether there is room.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => log.reserved = u64::MAX,
             Err(error) => {
                 let error = io::Error::from(error);
@@ -257,7 +260,7 @@ impl Durable {
         Ok(())
     }
 
-    /// A request that changed something.
+    /// Appends a request that changed something.
     pub(crate) fn append<'a>(&mut self, db: u8, args: impl ExactSizeIterator<Item = &'a [u8]>) {
         self.unsaved += 1;
         if self.log.is_none() || self.replaying {
@@ -266,7 +269,7 @@ impl Durable {
         frame::entry(&mut self.entries, db, args);
     }
 
-    /// All requests of a command were appended: they are a frame, carried out at `now`.
+    /// Ends a frame: all requests of one command, which ran at `now`.
     pub(crate) fn end_frame(&mut self, now: i64) {
         if !self.entries.is_empty() {
             frame::emit(&mut self.frames, now, &self.entries);
@@ -275,13 +278,14 @@ impl Durable {
         }
     }
 
-    /// Writes what was appended, and puts it on the disk where replies wait for that.
+    /// Writes the frames, and syncs them if replies wait for that.
     ///
     /// # Errors
-    /// The system's: then none of it counts, and nothing is appended any more.
+    ///
+    /// The system's. Then the frames do not count, and nothing is appended any more.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let Some(log) = &mut self.log else { return Ok(()) };
-        // Whoever asks is told: replies of this turn may wait for what another one has tried to write.
+        // Every caller gets the error: replies of this turn may wait for frames of an earlier attempt.
         if let Some(why) = &self.failed {
             self.frames.clear();
             return Err(io::Error::other(why.clone()));
@@ -302,7 +306,7 @@ impl Durable {
         if let Err(error) = &written {
             self.failed = Some(error.to_string());
             log.broken.store(true, Ordering::Release);
-            // What of it is there would be taken for acknowledged.
+            // The bytes that arrived would be taken for acknowledged requests.
             let _the_next_start_finds_a_torn_end = log.file.set_len(log.len);
         } else {
             log.len += len;
@@ -310,7 +314,7 @@ impl Durable {
         written
     }
 
-    /// All that was written is on the disk.
+    /// Syncs what was written.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         self.flush()?;
         if let Some(log) = &mut self.log {
@@ -325,14 +329,14 @@ impl Durable {
     }
 }
 
-/// A number that nobody can guess.
+/// Returns a number that cannot be guessed.
 pub(crate) fn chance() -> io::Result<u64> {
     let mut bytes = [0; 8];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Opens a log for writing at its end; its length.
+/// Opens a log for appending, and returns its length.
 fn open_log(dir: &Path, path: &Path) -> io::Result<(File, u64)> {
     let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
     let len = file.seek(SeekFrom::End(0))?;
@@ -347,17 +351,17 @@ fn open_log(dir: &Path, path: &Path) -> io::Result<(File, u64)> {
     Ok((file, HEADER_LEN as u64))
 }
 
-/// The name of a log.
+/// Returns the name of a log.
 pub(crate) fn log_name(number: u64) -> String {
     format!("log-{number:016x}")
 }
 
-/// The name of a snapshot.
+/// Returns the name of a snapshot.
 pub(crate) fn snapshot_name(number: u64) -> String {
     format!("snapshot-{number:016x}")
 }
 
-/// The number of a file whose name begins so.
+/// Returns the number of a file whose name has this prefix.
 pub(crate) fn number_of(name: &str, kind: &str) -> Option<u64> {
     let digits = name.strip_prefix(kind)?.strip_prefix('-')?;
     (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok()).flatten()

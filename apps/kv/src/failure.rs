@@ -1,13 +1,13 @@
-//! Why a command is refused, in the words that clients look for.
+//! Error replies, with the codes that clients look for.
 
 use std::borrow::Cow;
 
-/// A command's error reply.
+/// The error reply of a command.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// The key has a value of another kind.
     WrongType,
-    /// The whole text, its kind in front.
+    /// The whole text, which begins with the error code.
     Text(Cow<'static, str>),
 }
 
@@ -29,14 +29,14 @@ impl Failure {
         Self::Text(Cow::Owned(text.into()))
     }
 
-    /// Far memory does not answer, or has lost what was there.
+    /// Returns the error for far memory that does not answer or is lost.
     pub(crate) fn far(what: &str, error: &farmem::Error) -> Self {
         Self::said(format!(
             "FARMEMORY {what}: {error}; if its memory node is gone, write the key anew or delete it, drop all lost keys (DEBUG DROP-LOST), or restart this server: what is in --dir comes back"
         ))
     }
 
-    /// The reply.
+    /// Returns the text of the reply.
     pub(crate) fn reply(&self) -> &str {
         match self {
             Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",

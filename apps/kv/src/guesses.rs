@@ -1,31 +1,35 @@
-//! Wrong passwords, by the address that they came from: who guesses is slow, on however many connections.
+//! Delays for wrong passwords, by the address that sent them.
 //!
-//! Key type: [`Guesses`]. A few wrong passwords of an address are free; each one behind them closes that address for a while, in which no password from it is looked at, right or wrong: to tell
-//! them apart would be to answer the guess. Other addresses notice nothing, and neither do clients that said who they are before. The table has a bound; what it lets go when it is full
-//! are those with the fewest wrong passwords, and nobody is refused for want of room in it.
+//! Key type: [`Guesses`]. An address has a few wrong passwords free. Each further one closes the address for
+//! a while: no password from it is checked, whether right or wrong, on any connection. Other addresses are
+//! not affected, and neither are clients that are logged in. The table is bounded; a full table forgets the
+//! address with the fewest wrong passwords.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Wrong passwords of an address that close nothing.
+/// Wrong passwords of an address that have no consequence.
 const FREE: u32 = 3;
-/// How long the next one closes it; each one behind that twice as long, up to so many times.
+/// Time that the first further one closes the address. Each one after it doubles the time, up to
+/// `DOUBLINGS_MAX` times.
 const HOLD: Duration = Duration::from_millis(250);
 const DOUBLINGS_MAX: u32 = 4;
-/// Wrong passwords that are counted at most.
+/// The count at which an address stays.
 const COUNTED_MAX: u32 = FREE + 1 + DOUBLINGS_MAX;
-/// In so long one of them is forgotten. A right password forgets none: who has one of a user would guess those of others for nothing.
+/// Time after which one wrong password is forgotten. A right password forgets none: a user could otherwise
+/// guess the passwords of other users.
 const FORGOTTEN: Duration = Duration::from_secs(30);
-/// Addresses that are known at once.
+/// Addresses in the table at most.
 const ADDRESSES_MAX: usize = 4096;
 
-/// Where a client comes from, as far as guesses count together: an address of IPv4; of IPv6 the 64 bits of its network, of whose addresses one machine may have any.
+/// The source of guesses: an IPv4 address, or the 64-bit network prefix of an IPv6 address, because one
+/// machine may have all addresses of that network.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Origin {
     V4([u8; 4]),
     V6([u8; 8]),
-    /// No client: what this server carries out by itself.
+    /// No client: the server itself, while it replays the log.
     Nobody,
 }
 
@@ -41,40 +45,40 @@ impl From<SocketAddr> for Origin {
     }
 }
 
-/// What is known of an address.
+/// The record of an address.
 #[derive(Clone, Copy, Debug)]
 struct Guesser {
-    /// Wrong passwords, as of then.
+    /// Wrong passwords at the time of the last one.
     failures: u32,
     counted: Instant,
-    /// No password of it is looked at before.
+    /// The time before which no password from the address is checked.
     closed_until: Instant,
 }
 
 impl Guesser {
-    /// Wrong passwords that are not forgotten.
+    /// Returns the wrong passwords that are not forgotten.
     fn failures(&self, now: Instant) -> u32 {
         let times = now.saturating_duration_since(self.counted).as_secs() / FORGOTTEN.as_secs();
         self.failures.saturating_sub(u32::try_from(times).unwrap_or(u32::MAX))
     }
 }
 
-/// Addresses that wrong passwords came from of late.
+/// Addresses that recently sent wrong passwords.
 #[derive(Default, Debug)]
 pub(crate) struct Guesses(BTreeMap<Origin, Guesser>);
 
 impl Guesses {
-    /// True when nobody has guessed of late: then nothing has to be looked up.
+    /// Returns whether the table is empty, so that no address needs a lookup.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Until when no password of an address is looked at, if that is so now.
+    /// Returns the time until which passwords from an address are not checked, if they are not now.
     pub(crate) fn closed_until(&self, origin: Origin, now: Instant) -> Option<Instant> {
         self.0.get(&origin).map(|guesser| guesser.closed_until).filter(|&until| until > now)
     }
 
-    /// A wrong password came from there; until when the address is closed for it, if it is.
+    /// Notes a wrong password. Returns the time until which the address is closed, if it is.
     pub(crate) fn failed(&mut self, origin: Origin, now: Instant) -> Option<Instant> {
         let failures = self.0.get(&origin).map_or(0, |guesser| guesser.failures(now));
         let failures = (failures + 1).min(COUNTED_MAX);
@@ -90,7 +94,7 @@ impl Guesses {
         hold
     }
 
-    /// Addresses all of whose wrong passwords are forgotten go.
+    /// Removes the addresses whose wrong passwords are all forgotten.
     pub(crate) fn forget(&mut self, now: Instant) {
         self.0.retain(|_, guesser| guesser.failures(now) > 0);
     }
@@ -104,7 +108,8 @@ mod tests {
         Origin::from(SocketAddr::new(text.parse().unwrap(), 4711))
     }
 
-    /// Guesses of an address: three are free, the next ones close it for longer and longer, to a bound, whichever connection they are of; another address is as it was. One is forgotten each half minute.
+    /// An address has three guesses free; further ones close it for longer and longer, up to a bound, on
+    /// every connection. Another address is not affected. Every half minute one guess is forgotten.
     #[test]
     fn an_address_is_closed_for_longer_and_longer() {
         let (mut guesses, mut now) = (Guesses::default(), Instant::now());
@@ -128,7 +133,8 @@ mod tests {
         assert_eq!(guesses.failed(guesser, now), None);
     }
 
-    /// More addresses than the table has room for: it stays within its bound, and the one that has guessed most is still known.
+    /// More addresses guess than the table has room for: the table keeps its bound, and the address with the
+    /// most guesses stays in it.
     #[test]
     fn the_table_has_a_bound() {
         let (mut guesses, now) = (Guesses::default(), Instant::now());
@@ -142,7 +148,8 @@ mod tests {
         assert_eq!(guesses.closed_until(guesser, now), Some(now + 16 * HOLD));
     }
 
-    /// One machine may have all addresses of a network of IPv6: they count together, and an address of IPv4 that is written as one of IPv6 is the same one.
+    /// The addresses of an IPv6 network count together, because one machine may have all of them. An IPv4
+    /// address written as IPv6 counts as the IPv4 address.
     #[test]
     fn a_machine_has_one_origin() {
         assert_eq!(origin("2001:db8:0:1::1"), origin("2001:db8:0:1:ffff::2"));

@@ -1,7 +1,9 @@
-//! Threads that read sockets and write to them, beside the one that carries commands out (`--io-threads`): the system's copies, and TLS.
+//! Threads that read from sockets and write to them, beside the thread that executes commands
+//! (`--io-threads`).
 //!
-//! Key types: [`Crew`], the threads; [`Connections`], which lends them connections. In a turn with many clients all that have something are read at once, commands are carried out one after the
-//! other as always, and all replies are sent at once. A connection is in one thread at a time, and comes back before anything else is done with it.
+//! Key types: [`Crew`], the threads; [`Connections`], which lends connections to them. In a turn with many
+//! clients all threads read, then one thread executes all commands, then all threads send. A connection is in
+//! one thread at a time, and returns before the next phase.
 
 use crate::connection::{CHUNK, Connection, Outcome};
 use slab::Slab;
@@ -9,19 +11,19 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-/// Connections for each thread from which on it is worth to wake it.
+/// Connections for each thread that make waking it worthwhile.
 const WORTH: usize = 4;
 
-/// What is to be done with a connection.
+/// A task for a thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Task {
-    /// Its client's bytes are read, so many at the most.
+    /// Read from the client, up to `most` bytes.
     Read { most: usize, now: Instant },
-    /// Its replies are sent.
+    /// Send the replies.
     Send { pause: usize, kept: usize },
 }
 
-/// A connection in a thread, and what came of it.
+/// A connection that a thread works on, and the outcome.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) number: usize,
@@ -48,9 +50,10 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    /// So many threads, the caller's among them.
+    /// Starts threads, so that there are `threads` with the caller's.
     ///
     /// # Errors
+    ///
     /// The system's, when it has no threads.
     pub(crate) fn new(threads: usize) -> io::Result<Self> {
         let (tell, done) = channel();
@@ -73,17 +76,17 @@ impl Crew {
         Ok(Self { hands, done, chunk: if threads > 1 { vec![0; CHUNK] } else { Vec::new() } })
     }
 
-    /// Threads, the caller's among them.
+    /// Returns the number of threads, with the caller's.
     pub(crate) fn len(&self) -> usize {
         self.hands.len() + 1
     }
 
-    /// True when so many connections are worth it.
+    /// Returns whether so many connections are worth waking the threads.
     pub(crate) fn helps(&self, connections: usize) -> bool {
         !self.hands.is_empty() && connections >= WORTH * self.len()
     }
 
-    /// Does one thing with many connections, in all threads; returns when all of it is done.
+    /// Runs the jobs on all threads, and returns when all are done.
     pub(crate) fn spread(&mut self, mut jobs: Vec<Job>) -> Vec<Job> {
         let share = jobs.len().div_ceil(self.len()).max(1);
         let mut given = 0;
@@ -103,7 +106,7 @@ impl Crew {
     }
 }
 
-/// All connections, by their numbers.
+/// All connections, by number.
 #[derive(Default, Debug)]
 pub(crate) struct Connections(Slab<Option<Box<Connection>>>);
 
@@ -112,7 +115,7 @@ impl Connections {
         self.0.len()
     }
 
-    /// The number of the next one.
+    /// Returns the number that the next connection gets.
     pub(crate) fn vacant(&self) -> usize {
         self.0.vacant_key()
     }
@@ -137,7 +140,7 @@ impl Connections {
         self.0.iter_mut().filter_map(|(number, connection)| Some((number, connection.as_deref_mut()?)))
     }
 
-    /// A connection for a thread, where there is something to do with it.
+    /// Lends a connection to a thread, if there is something to do with it.
     pub(crate) fn lend(&mut self, number: usize, task: Task) -> Option<Job> {
         let place = self.0.get_mut(number)?;
         let has_some = match task {
@@ -148,7 +151,7 @@ impl Connections {
         Some(Job { number, connection, task, outcome: Outcome::Wait })
     }
 
-    /// It is here again.
+    /// Takes a connection back.
     pub(crate) fn give_back(&mut self, job: Job) {
         if let Some(place) = self.0.get_mut(job.number) {
             *place = Some(job.connection);

@@ -1,7 +1,8 @@
-//! A server for clients of Redis and memcached whose data may be larger than memory (PD3 8, after Garnet): strings, hashes, lists, sets and sorted sets, of which a bounded part is in this
-//! machine's memory and the rest in far memory.
+//! A server for Redis and memcached clients whose data may be larger than memory (PD3 8, after Garnet).
 //!
-//! Key calls: [`run`], the command `farmem kv`; [`Kv::start`], the same in a program. What Redis has and this has not is in `docs/kv.md`.
+//! A bounded part of the strings, hashes, lists, sets and sorted sets is in local memory, and the rest in far
+//! memory. Key functions: [`run`], the command `farmem kv`; [`Kv::start`], the same in a program.
+//! `docs/kv.md` lists what differs from Redis.
 //!
 //! ```text
 //!   connections -- requests --> commands --> index --> log: tail here | chunks in far memory
@@ -43,14 +44,14 @@ use std::path::PathBuf;
 use store::{Far, Store};
 use world::World;
 
-/// Why there is no server, or why it ended.
+/// Errors that prevent a server from starting, or end it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KvError {
-    /// The port cannot be had.
+    /// A port is not available.
     #[error("cannot listen: {0}; choose another --port or --bind")]
     Listen(#[source] io::Error),
-    /// The system does not say which connections have something.
+    /// The system cannot wait for connections.
     #[error("cannot wait for connections: {0}")]
     Poll(#[source] io::Error),
     /// Far memory does not answer.
@@ -59,21 +60,21 @@ pub enum KvError {
     /// The directory cannot be used.
     #[error("{}: {error}", dir.display())]
     Dir {
-        /// Which.
+        /// The directory.
         dir: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// What the directory has is damaged, or is more than there is room for.
+    /// The files in the directory are damaged, or do not fit.
     #[error("{0}")]
     Load(String),
     /// The last state could not be written.
     #[error("the data could not be saved to {}: {error}", dir.display())]
     Save {
-        /// Where.
+        /// The directory.
         dir: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -89,13 +90,13 @@ pub struct Kv {
     world: World,
     server: Server,
     crew: Crew,
-    measured: bool,
 }
 
 impl Kv {
-    /// Opens a rack, reads what was saved, and listens.
+    /// Opens a rack, loads what was saved, and listens.
     ///
     /// # Errors
+    ///
     /// [`KvError`]: no such rack, a port in use, a damaged file.
     pub fn start(args: &Args) -> Result<Self, KvError> {
         let settings = args.settings()?;
@@ -117,7 +118,8 @@ impl Kv {
             Some(Err(error)) => {
                 return Err(KvError::Dir { dir: args.dir.clone().unwrap_or_default(), error });
             }
-            // All that is in this domain is of a process before this one, which has ended: nobody else has the directory.
+            // All memory of this domain belongs to an earlier process, which has ended: no other process has
+            // the directory.
             Some(Ok(domain)) => {
                 let mut far = Far::new(rack.client(&domain)?);
                 let freed = far.free_earlier(&domain)?;
@@ -132,10 +134,12 @@ impl Kv {
         store.memory.data_max = usize::try_from(args.maxmemory).unwrap_or(usize::MAX);
         store.memory.policy = args.policy();
         let mut world = World::new(settings, durable);
+        world.meter.measures = args.rack.is_some();
+        world.measure(&store);
         if let Some(file) = &args.aclfile {
             world.acl.use_file(file).map_err(|why| KvError::Settings(format!("--aclfile: {why}")))?;
         }
-        // What is in the log was taken once: whoever reads it has no smaller bounds.
+        // Requests in the log were accepted once, so no smaller bound applies to them now.
         let bounds = std::mem::replace(&mut world.settings.word_len_max, usize::MAX);
         let loaded =
             durable::load(&mut store, &mut world).map_err(|error| KvError::Load(error.to_string()))?;
@@ -153,59 +157,83 @@ impl Kv {
             ));
         }
         store.set_now(clock::wall_clock().max(loaded.last));
+        check_local(&mut store, &mut world)?;
         let crew =
             Crew::new(args.threads()).map_err(|error| KvError::Settings(format!("--io-threads: {error}")))?;
-        Ok(Self { store, world, server, crew, measured: args.rack.is_some() })
+        Ok(Self { store, world, server, crew })
     }
 
-    /// Where it listens.
+    /// Returns the address of the first port.
     ///
     /// # Errors
+    ///
     /// The system's.
     pub fn address(&self) -> io::Result<std::net::SocketAddr> {
         self.server.address()
     }
 
-    /// Where it listens for memcached's clients, if it does.
+    /// Returns the address of the memcached port, if there is one.
     ///
     /// # Errors
+    ///
     /// The system's.
     pub fn memcached_address(&self) -> io::Result<Option<std::net::SocketAddr>> {
         self.server.address_of(Speaks::Memcached, false)
     }
 
-    /// Where it listens for memcached's clients over TLS, if it does.
+    /// Returns the address of the memcached port over TLS, if there is one.
     ///
     /// # Errors
+    ///
     /// The system's.
     pub fn memcached_tls_address(&self) -> io::Result<Option<std::net::SocketAddr>> {
         self.server.address_of(Speaks::Memcached, true)
     }
 
-    /// Where it listens for clients over TLS, if it does.
+    /// Returns the address of the Redis port over TLS, if there is one.
     ///
     /// # Errors
+    ///
     /// The system's.
     pub fn tls_address(&self) -> io::Result<Option<std::net::SocketAddr>> {
         self.server.address_of(Speaks::Redis, true)
     }
 
-    /// How it is ended.
+    /// Returns a handle that ends the server.
     #[must_use]
     pub fn stopper(&self) -> Stop {
         self.server.stopper()
     }
 
-    /// Serves until it is ended.
+    /// Serves until the server is stopped.
     ///
     /// # Errors
-    /// [`KvError`] when connections cannot be waited for, or the end cannot be written.
+    ///
+    /// [`KvError`] when the system cannot wait for connections, or the data cannot be written at the end.
     pub fn serve(mut self) -> Result<(), KvError> {
-        self.server.serve(&mut self.store, &mut self.world, self.crew, self.measured)
+        self.server.serve(&mut self.store, &mut self.world, self.crew)
     }
 }
 
-/// Says something to whoever runs the server.
+/// Refuses a start with less local memory than the process, the index and a short log take, because no write
+/// would succeed.
+fn check_local(store: &mut Store, world: &mut World) -> Result<(), KvError> {
+    world.measure(store);
+    world.settle(store);
+    if !store.memory.is_full {
+        return Ok(());
+    }
+    let keys = store.key_count();
+    Err(KvError::Settings(format!(
+        "--local {} is too little: this process takes {} bytes without data, and the index of {keys} keys {}; give it {}MiB at least",
+        store.memory.local,
+        world.other,
+        store.index_bytes(),
+        store.least_local().div_ceil(1 << 20)
+    )))
+}
+
+/// Prints a message for the operator on standard error.
 #[expect(clippy::print_stderr, reason = "a server says what happens to it")]
 pub(crate) fn say(text: &str) {
     eprintln!("farmem kv: {text}");

@@ -1,4 +1,4 @@
-//! `farmem-kv`: the server as a command of its own; `farmem kv` is the same.
+//! The command `farmem-kv`; `farmem kv` is the same.
 
 use clap::Parser as _;
 use farmem_kv::{Args, run};

@@ -1,9 +1,11 @@
-//! memcached's text and meta protocol on a port of its own, over the same keys (memcached's `doc/protocol.txt`; replies are those of 1.6.18).
+//! memcached's text and meta protocols on a port of their own, over the keys of database 0 (memcached's
+//! `doc/protocol.txt`; replies are those of 1.6.18).
 //!
-//! Key call: [`carry_out`], one request. Keys are those of database 0. What changes something is carried out as a command of the table ([`crate::command::run`]), so that room, eviction, the
-//! append log and transactions of Redis clients are the same for both protocols. The binary protocol is refused with a message; memcached itself deprecates it.
+//! Key function: [`carry_out`], one request. A change runs as a command of the table
+//! ([`crate::command::run`]), so room, eviction, append log and transactions are the same for both protocols.
+//! The binary protocol is refused with a message; memcached itself deprecates it.
 //!
-//! Own code, and no library's: why is in `docs/decisions/2026-11-25-memcached.md`.
+//! `docs/decisions/2026-11-25-memcached.md` says why no library does this.
 
 mod flags;
 mod meta;
@@ -23,19 +25,19 @@ use crate::store::Store;
 use number::{short, signed};
 use request::words;
 
-/// The version whose replies these are: clients choose by it what they send.
+/// The version whose replies these are. Clients choose by it what they send.
 const VERSION: &str = "1.6.18";
-/// What a line is told whose words are no request of its command.
+/// The reply to a line whose words are not a request of its command.
 const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
-/// Bytes of a reply that is no value, at most.
+/// Bytes of a reply without a value, at most.
 const ERROR_LEN_MAX: usize = 1024;
 
-/// Why a request is not carried out.
+/// The reason why a request fails.
 #[derive(Debug)]
 enum Refused {
-    /// The request is wrong: the whole line.
+    /// The request is wrong. The text is the whole reply.
     Line(&'static str),
-    /// The store refuses it.
+    /// The store refuses the request.
     Store(Failure),
 }
 
@@ -73,7 +75,7 @@ fn refuse(out: &mut Vec<u8>, refused: &Refused) {
         Refused::Line(text) => line(out, text),
         Refused::Store(failure) => {
             let text = failure.reply();
-            // What clients look for, and why.
+            // The error class that clients look for, and the reason.
             let kind = if text.starts_with("OOM") { "out of memory storing object: " } else { "" };
             let mut said = format!("SERVER_ERROR {kind}{text}").replace(['\r', '\n'], " ");
             said.truncate(said.floor_char_boundary(ERROR_LEN_MAX));
@@ -82,7 +84,7 @@ fn refuse(out: &mut Vec<u8>, refused: &Refused) {
     }
 }
 
-/// Carries one request out, and appends its reply if it has one.
+/// Executes one request, and appends its reply if it has one.
 pub(crate) fn carry_out(context: &mut Context<'_>, request: &[u8], block: Block<'_>, out: &mut Vec<u8>) {
     context.world.stats.commands += 1;
     context.world.settle_flush(context.store);
@@ -117,7 +119,7 @@ pub(crate) fn refuse_text(text: &str, out: &mut Vec<u8>) {
     line(out, &if is_memcached { text.to_owned() } else { format!("SERVER_ERROR {text}") });
 }
 
-/// Notes the values that these bytes ask for, until `most` bytes of them are wanted.
+/// Notes the values that these bytes ask for, until `most` bytes are wanted.
 pub(crate) fn want_all(store: &mut Store, bytes: &[u8], value_len_max: usize, most: usize) {
     let (mut reader, mut at) = (Reader::default(), 0);
     while let Next::Whole { line, len, .. } = reader.next(&bytes[at..], value_len_max) {
@@ -141,7 +143,7 @@ pub(crate) fn want_all(store: &mut Store, bytes: &[u8], value_len_max: usize, mo
     }
 }
 
-/// The reply to a request of the binary protocol, in that protocol: an unknown command, and why.
+/// Appends the refusal of a binary request, in the binary protocol.
 pub(crate) fn refuse_binary(operation: u8, opaque: [u8; 4], out: &mut Vec<u8>) {
     const WHY: &[u8] = b"the binary protocol is not here: use memcached's text or meta protocol";
     const UNKNOWN_COMMAND: u16 = 0x81;
@@ -153,12 +155,12 @@ pub(crate) fn refuse_binary(operation: u8, opaque: [u8; 4], out: &mut Vec<u8>) {
     out.extend_from_slice(WHY);
 }
 
-/// A number of 32 bits with a sign, as times are.
+/// Parses a signed number of 32 bits, as times are.
 fn seconds(word: &[u8]) -> Option<i32> {
     signed(word)
 }
 
-/// A client's flags.
+/// Parses a client's flags.
 fn client_flags(word: &[u8]) -> Option<u32> {
     short(word)
 }

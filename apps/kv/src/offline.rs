@@ -1,6 +1,6 @@
-//! The server without a network: any bytes in, their replies out.
+//! The server without a network, for tests that feed a connection arbitrary bytes.
 //!
-//! Key type: [`Offline`]. It is for tests that try what a connection may send: commands, their store and their far memory are the server's own.
+//! Key type: [`Offline`]. Commands, store and far memory are those of the server.
 
 use crate::connection::{Reading, Speaks, carry_out_of};
 use crate::durable::Durable;
@@ -11,10 +11,10 @@ use crate::world::World;
 use crate::{Args, KvError};
 use farmem::Rack;
 
-/// Milliseconds since 1970 at which commands are carried out.
+/// The time at which commands run, in milliseconds since 1970.
 const NOW: i64 = 1_800_000_000_000;
 
-/// A server with its data and a rack, in the thread that made it.
+/// A server with its data and a rack, in the calling thread.
 #[derive(Debug)]
 pub struct Offline {
     store: Store,
@@ -22,36 +22,38 @@ pub struct Offline {
     _rack: Rack,
 }
 
-/// What came of a connection's bytes.
+/// The result of a connection's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Told {
-    /// Requests that were carried out.
+    /// Requests that were executed.
     pub requests: usize,
-    /// Their replies, and behind them why the connection ends, if it was told so.
+    /// The replies, and the message by which the connection ends, if there is one.
     pub replies: Vec<u8>,
-    /// The connection ends: by `QUIT` and its like, or because of bytes that are no request.
+    /// The connection ends: by `QUIT` and its like, or because of bytes that are not a request.
     pub ends: bool,
-    /// Bytes at the end that are no whole request.
+    /// Bytes at the end that are not a whole request.
     pub left: usize,
 }
 
-/// What the server holds.
+/// The memory that the server holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holds {
-    /// Keys, of all databases.
+    /// Keys of all databases.
     pub keys: usize,
-    /// Bytes of records that are wanted, here and far.
+    /// Bytes of live records, local and far.
     pub records: usize,
     /// Bytes of collections in use.
     pub collections: usize,
-    /// Bytes of local memory, all of it.
+    /// Bytes of local memory.
     pub here: usize,
 }
 
 impl Offline {
-    /// A server as `args` describe it, with a rack in this process and nothing on the disk; commands that chance decides repeat.
+    /// Starts a server with the settings of `args`, a rack in this process, and no files. Random decisions
+    /// repeat.
     ///
     /// # Errors
+    ///
     /// [`KvError`]: settings that do not go together, or no memory for the rack.
     pub fn new(args: &Args) -> Result<Self, KvError> {
         args.settings()?;
@@ -63,9 +65,10 @@ impl Offline {
         Ok(Self { store, args: args.clone(), _rack: rack })
     }
 
-    /// Carries out what a new connection sends, in pieces of `piece` bytes.
+    /// Executes the bytes of a new Redis connection, which arrive in pieces of `piece` bytes.
     ///
     /// # Errors
+    ///
     /// [`KvError`]: settings that do not go together.
     ///
     /// # Panics
@@ -81,7 +84,7 @@ impl Offline {
         self.store.memory.policy = self.args.policy();
         self.store.set_now(NOW);
         let mut session = Session::new(1, "offline".into(), Origin::Nobody, world.acl.default_user());
-        // Nobody else makes the key that it would wait for.
+        // No other client makes the key that this one would wait for.
         session.patience = crate::session::Patience::None;
         let (mut input, mut replies) = (Vec::new(), Vec::new());
         let mut told = Told { requests: 0, replies: Vec::new(), ends: false, left: 0 };
@@ -96,21 +99,25 @@ impl Offline {
                 told.requests += carried.requests;
                 told.ends = carried.ends;
                 self.store.settle();
-                // What a client is sent leaves the buffer.
+                // Replies that are sent leave the buffer.
                 told.replies.append(&mut replies);
                 if carried.len == 0 {
                     break;
                 }
             }
         }
+        while self.store.is_reclaiming() {
+            self.store.settle();
+        }
         world.unwatch(&mut self.store, &mut session);
         told.left = input.len();
         Ok(told)
     }
 
-    /// Carries out what a new client of memcached sends, in pieces of `piece` bytes.
+    /// Executes the bytes of a new memcached connection, which arrive in pieces of `piece` bytes.
     ///
     /// # Errors
+    ///
     /// [`KvError`]: settings that do not go together.
     ///
     /// # Panics
@@ -119,12 +126,11 @@ impl Offline {
         self.converse(bytes, piece, Speaks::Memcached)
     }
 
-    /// What the server holds now.
+    /// Returns the memory that the server holds now.
     #[must_use]
     pub fn holds(&self) -> Holds {
-        let databases = 0..u8::try_from(crate::store::SPACES).expect("few databases");
         Holds {
-            keys: databases.map(|db| self.store.len(db)).sum(),
+            keys: self.store.key_count(),
             records: self.store.log_ref().live(),
             collections: self.store.live_bytes(),
             here: self.store.here_bytes(),

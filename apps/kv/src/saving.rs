@@ -1,10 +1,10 @@
-//! Snapshots, step by step beside commands: what the store takes, and the file that it goes to.
+//! Snapshots, written step by step between commands.
 
 use crate::durable::Durable;
 use crate::store::Store;
 use std::io;
 
-/// Bytes of keys that are taken in one step: commands wait no longer.
+/// Bytes of keys that one step takes: the longest wait of a command.
 const STEP: usize = 128 << 10;
 
 /// Begins a snapshot of this moment.
@@ -14,7 +14,8 @@ pub(crate) fn begin(store: &mut Store, durable: &mut Durable) -> io::Result<()> 
     Ok(())
 }
 
-/// A step of the snapshot under way; what came of it when it ended. `wait` until all of it is on the disk.
+/// Takes a step of the snapshot under way. Returns the result when the snapshot has ended. With `wait`, the
+/// step waits for the disk.
 pub(crate) fn go_on(store: &mut Store, durable: &mut Durable, wait: bool) -> Option<io::Result<()>> {
     let saving = durable.saving.as_ref()?;
     if saving.stands() == crate::durable::Stands::Settles {
@@ -38,14 +39,14 @@ pub(crate) fn go_on(store: &mut Store, durable: &mut Durable, wait: bool) -> Opt
     }
 }
 
-/// Makes a snapshot of this moment, behind one that is under way and of an earlier one.
+/// Makes a snapshot of this moment, after one that is under way.
 pub(crate) fn save_now(store: &mut Store, durable: &mut Durable) -> io::Result<()> {
     let _the_next_one_counts = finish(store, durable);
     begin(store, durable)?;
     finish(store, durable)
 }
 
-/// Goes on until the snapshot is on the disk.
+/// Continues until the snapshot is on the disk.
 pub(crate) fn finish(store: &mut Store, durable: &mut Durable) -> io::Result<()> {
     while durable.saving.is_some() {
         if let Some(ended) = go_on(store, durable, true) {

@@ -1,8 +1,9 @@
-//! The server: connections, one thread that has the data and carries commands out, and what is done beside them.
+//! The server: its ports and connections, and the thread that has the data and executes commands.
 //!
-//! Key type: [`Server`]. One epoll (`mio`) waits for all connections. In a turn each one that has something is read and its requests are carried out; then the append log is
-//! written, and put on the disk where replies wait for that; and only then are replies sent. Between turns a clock does the rest: keys that have ended, room, snapshots,
-//! clients that do not read.
+//! Key type: [`Server`]. One epoll (`mio`) waits for all connections. A turn reads from each connection that
+//! has something and executes its requests. Then it writes the append log, syncs it if replies wait for that,
+//! and sends the replies. A clock does the rest between turns: expiry, room, snapshots, and clients that do
+//! not read.
 
 mod chores;
 mod spread;
@@ -14,7 +15,7 @@ use crate::session::Session;
 use crate::store::Store;
 use crate::stream::Stream;
 use crate::world::{Shown, World};
-use crate::{KvError, resident, saving};
+use crate::{KvError, saving};
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -25,31 +26,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Connections that may wait to be taken, as far as the system allows (`net.core.somaxconn`).
+/// Connections that may wait to be accepted, if the system allows as many (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 const WAKE_TOKEN: Token = Token(usize::MAX);
-/// Tokens from here on are doors.
+/// The first token of a port.
 const DOORS_FROM: usize = usize::MAX - 8;
 /// Events of a turn at most.
 const EVENTS: usize = 1024;
-/// How often what is beside commands is done.
+/// Interval of the periodic work.
 const TICK: Duration = Duration::from_millis(100);
-/// The part of local memory by which what is here may grow before the process is measured again.
-const GROWTH_SHARE: usize = 128;
-/// What a process takes without data, where it cannot be measured.
-const PROCESS_BYTES: usize = 8 << 20;
 
-/// A port at which clients come, and what they speak.
+/// A port, and the protocol of its clients.
 #[derive(Debug)]
 struct Door {
     listener: TcpListener,
     speaks: Speaks,
     tls: Option<Arc<rustls::ServerConfig>>,
-    /// Somebody may stand there.
+    /// A client may wait to be accepted.
     accepts: bool,
 }
 
-/// Where clients are to come.
+/// The address and the protocol of a port.
 #[derive(Clone, Debug)]
 pub(crate) struct DoorPlan {
     pub(crate) address: SocketAddr,
@@ -65,7 +62,7 @@ pub struct Server {
     stop: Stop,
 }
 
-/// Ends a server from another thread.
+/// A handle that ends a server from another thread.
 #[derive(Clone, Debug)]
 pub struct Stop {
     asked: Arc<AtomicBool>,
@@ -73,16 +70,16 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// The server writes what it has carried out, and ends.
+    /// Has the server write what it has executed, and end.
     pub fn stop(&self) {
         self.asked.store(true, Ordering::Release);
-        // It looks by itself every tick.
+        // The server looks at every tick, too.
         let _it_looks_anyway = self.waker.wake();
     }
 }
 
 impl Server {
-    /// Listens at addresses.
+    /// Listens on addresses.
     pub(crate) fn listen(at: &[DoorPlan]) -> io::Result<Self> {
         let poll = Poll::new()?;
         let mut doors = Vec::new();
@@ -90,7 +87,8 @@ impl Server {
             let (address, speaks, tls) = (plan.address, plan.speaks, plan.tls.clone());
             let named = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
             let mut listener = TcpListener::bind(address).map_err(named)?;
-            // `mio` lets 128 wait: of more that come at once the system would drop some, which try again a second later.
+            // `mio` lets 128 clients wait. The system would drop some of more that come at once, and those
+            // try again a second later.
             rustix::net::listen(&listener, BACKLOG)?;
             poll.registry().register(&mut listener, Token(DOORS_FROM + number), Interest::READABLE)?;
             doors.push(Door { listener, speaks, tls, accepts: true });
@@ -99,33 +97,28 @@ impl Server {
         Ok(Self { doors, poll, stop: Stop { asked: Arc::default(), waker } })
     }
 
-    /// Where it listens: with the port that the system chose.
+    /// Returns the address of the first port, with the number that the system chose.
     ///
     /// # Errors
+    ///
     /// The system's.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.doors[0].listener.local_addr()
     }
 
-    /// Where it listens for these clients.
+    /// Returns the address of the port for these clients.
     pub(crate) fn address_of(&self, speaks: Speaks, tls: bool) -> io::Result<Option<SocketAddr>> {
         let door = self.doors.iter().find(|door| door.speaks == speaks && door.tls.is_some() == tls);
         door.map(|door| door.listener.local_addr()).transpose()
     }
 
-    /// How it is ended.
+    /// Returns a handle that ends the server.
     #[must_use]
     pub fn stopper(&self) -> Stop {
         self.stop.clone()
     }
 
-    pub(crate) fn serve(
-        self,
-        store: &mut Store,
-        world: &mut World,
-        crew: Crew,
-        measured: bool,
-    ) -> Result<(), KvError> {
+    pub(crate) fn serve(self, store: &mut Store, world: &mut World, crew: Crew) -> Result<(), KvError> {
         world.io_threads = crew.len();
         world.port = self.address().map_err(KvError::Listen)?.port();
         let mut turns = Turns {
@@ -140,11 +133,10 @@ impl Server {
             last_tick: Instant::now(),
             told: None,
             clock: Clock::new(store.now()),
-            measured,
-            measured_at: 0,
             settled_at: 0,
+            has_expired: false,
         };
-        turns.measure(store, world);
+        world.measure(store);
         let mut events = Events::with_capacity(EVENTS);
         let mut has_failed = false;
         loop {
@@ -152,7 +144,7 @@ impl Server {
                 turns.turn(store, world, &mut events).map_err(KvError::Poll)?;
             }
             match shut_down(store, world) {
-                // The data would be gone: whoever stops it may make room, and ask once more.
+                // The data would be lost. The operator may make room, and stop the server once more.
                 Err(error) if !has_failed => {
                     has_failed = true;
                     crate::say(&format!(
@@ -171,7 +163,7 @@ impl Server {
     }
 }
 
-/// Everything that was carried out is written; data without a log is saved, where it is saved at all.
+/// Writes the log. Saves the data if there is no log and snapshots are on.
 fn shut_down(store: &mut Store, world: &mut World) -> Result<(), KvError> {
     let Some(dir) = world.durable.dir().map(std::path::Path::to_owned) else { return Ok(()) };
     let failed = |error| KvError::Save { dir: dir.clone(), error };
@@ -182,11 +174,6 @@ fn shut_down(store: &mut Store, world: &mut World) -> Result<(), KvError> {
     Ok(())
 }
 
-/// Bytes of local memory that are known of.
-fn accounted(store: &Store, world: &World) -> usize {
-    store.here_bytes() + world.buffers + world.durable.buffered()
-}
-
 struct Turns {
     poll: Poll,
     doors: Vec<Door>,
@@ -194,25 +181,27 @@ struct Turns {
     crew: Crew,
     /// Connections that have something to do in this turn.
     ready: Vec<usize>,
-    /// Connections that were looked at in the turn before, and whose far values are under way: they are served behind the look at those that have come since. In order.
+    /// Connections that were looked at in the last turn, and whose far values are under way. They are served
+    /// after those that have come since were looked at. Sorted.
     due: Vec<usize>,
     chunk: Vec<u8>,
     next_id: u64,
     last_tick: Instant,
-    /// What was said last of far memory that cannot be compacted: it is said once.
+    /// The last message about far memory that cannot be compacted. Each is logged once.
     told: Option<String>,
     clock: Clock,
-    /// Resident memory says what this process takes: the memory nodes are others.
-    measured: bool,
-    /// Bytes that were accounted for when it was measured last, and when the limit was looked at.
-    measured_at: usize,
+    /// Bytes that were accounted for when the limit was looked at last.
     settled_at: usize,
+    /// Many of the keys that the last slice of the sweep looked at had expired.
+    has_expired: bool,
 }
 
 impl Turns {
     fn turn(&mut self, store: &mut Store, world: &mut World, events: &mut Events) -> io::Result<()> {
         let busy = !self.ready.is_empty()
             || !self.due.is_empty()
+            || self.has_expired
+            || store.has_chores()
             || world
                 .durable
                 .saving
@@ -220,7 +209,7 @@ impl Turns {
                 .is_some_and(|saving| saving.stands() == crate::durable::Stands::Writes);
         let mut left = TICK.saturating_sub(self.last_tick.elapsed());
         if let Some(end) = world.waiting.next_end() {
-            // The system counts in milliseconds, and would come back too early again and again.
+            // The system counts in milliseconds. A shorter time would end too early again and again.
             left = left.min(end.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
         }
         match self.poll.poll(events, Some(if busy { Duration::ZERO } else { left })) {
@@ -242,7 +231,7 @@ impl Turns {
         let mut ready = std::mem::take(&mut self.ready);
         let mut again = Vec::new();
         let due = std::mem::take(&mut self.due);
-        // What has come for them since is read when they are served.
+        // Bytes that have come for these connections since are read when they are served.
         ready.retain(|number| due.binary_search(number).is_err());
         if self.crew.helps(ready.len()) {
             self.read_by_all(&ready, store, world, now);
@@ -251,7 +240,7 @@ impl Turns {
             self.read_ahead(&ready, !due.is_empty(), store, world, now);
         }
         if store.waits_for_ahead() {
-            // Those of the turn before are served while these READs are under way.
+            // The connections of the last turn are served while these READs are under way.
             self.due = std::mem::replace(&mut ready, due);
             self.due.sort_unstable();
             self.due.dedup();
@@ -273,11 +262,14 @@ impl Turns {
             self.send(number, world, now, &mut again, store);
         }
         self.bound_buffers(store, world);
-        self.settle(store, world);
+        self.settled_at = world.settle(store);
         again.sort_unstable();
         again.dedup();
         self.ready = again;
         self.save_a_step(store, world);
+        if self.has_expired {
+            self.expire(store, world);
+        }
         if self.last_tick.elapsed() >= TICK {
             self.tick(store, world, now);
             self.last_tick = Instant::now();
@@ -308,7 +300,7 @@ impl Turns {
                     self.doors[door].accepts = false;
                     return;
                 }
-                // No descriptors, or the peer is gone: the next tick tries again.
+                // There is no descriptor, or the peer is gone. The next tick tries again.
                 Err(_) => return,
             }
         }
@@ -323,12 +315,12 @@ impl Turns {
         now: Instant,
     ) {
         world.stats.connections += 1;
-        // Those over TLS take much before anybody knows who they are: others keep half of the room.
+        // A TLS connection takes much memory before its client is known. Other clients keep half of the room.
         let is_tls = self.doors[door].tls.is_some();
         let no_room = is_tls && world.buffers > world.settings.buffers_max / 2;
         if no_room || self.connections.len() >= world.settings.clients_max {
             world.stats.refused += 1;
-            // Over TLS there is nothing that it would understand yet.
+            // A TLS client would not understand a reply yet.
             if !is_tls {
                 let _it_may_be_gone = stream.write(self.doors[door].speaks.full());
             }
@@ -368,7 +360,7 @@ impl Turns {
         self.ready.push(number);
     }
 
-    /// Far values that this turn's requests ask for, of all connections, are read at once.
+    /// Reads the far values that this turn's requests ask for, of all connections at once.
     fn read_ahead(
         &mut self,
         ready: &[usize],
@@ -396,9 +388,9 @@ impl Turns {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let outcome = connection.serve(store, world, &mut self.chunk, now);
         connection.count(world);
-        // Many clients in one turn may bring, and be sent, more than is left free.
-        if accounted(store, world) > self.settled_at + store.memory.local / GROWTH_SHARE {
-            self.settle(store, world);
+        // Many clients in one turn may send, and be sent, more than is left free.
+        if world.has_grown(store, self.settled_at) {
+            self.settled_at = world.settle(store);
         }
         match outcome {
             Outcome::Wait => {}
@@ -407,7 +399,8 @@ impl Turns {
         }
     }
 
-    /// Clients that have waited get what they waited for, and what else they have sent is carried out.
+    /// Delivers replies to clients whose wait for a key has ended. Their next requests are executed in the
+    /// next turn.
     fn deliver(&mut self, world: &mut World, ready: &mut Vec<usize>, again: &mut Vec<usize>) {
         for (id, reply) in world.waiting.take_served() {
             let number = world.clients.get(&id).map(|shown| shown.number);
@@ -424,13 +417,13 @@ impl Turns {
         }
     }
 
-    /// What this turn changed is in the log before anybody hears of it. When it cannot be, nobody does.
+    /// Writes this turn's changes to the log before any client learns of them. If that fails, no client does.
     fn settle_log(&mut self, ready: &[usize], world: &mut World) {
         let flushed = world.durable.flush();
         for &number in ready {
             let Some(connection) = self.connections.get_mut(number) else { continue };
             if std::mem::take(&mut connection.wrote) && flushed.is_err() {
-                // Nothing else it has sent is carried out: its next reply would be taken for the lost one.
+                // Nothing more of this client is executed: its next reply would be taken for the lost one.
                 connection.fail();
                 world.kill.insert(connection.session.id);
             }
@@ -477,7 +470,7 @@ impl Turns {
         }
     }
 
-    /// Cuts off the clients that most is kept for, while all of them have more than they may.
+    /// Disconnects the clients with the largest buffers, while all buffers together exceed their bound.
     fn bound_buffers(&mut self, store: &mut Store, world: &mut World) {
         while world.buffers > world.settings.buffers_max {
             let most = self.connections.iter().max_by_key(|(_, connection)| connection.counted);
@@ -508,10 +501,9 @@ impl Turns {
         world.settle_flush(store);
         world.measure_rate(store, now);
         self.drop_those_who_must_go(store, world, now);
-        if world.active_expiry {
-            chores::expire(store);
-        }
-        self.measure(store, world);
+        self.expire(store, world);
+        chores::watch_far_memory(store);
+        world.measure(store);
         let told = store.tidy().err().map(|failure| failure.reply().to_owned());
         if told != self.told
             && let Some(text) = &told
@@ -520,27 +512,6 @@ impl Turns {
         }
         self.told = told;
         chores::begin_saves(store, world);
-    }
-
-    /// Keeps what is here within the limit.
-    fn settle(&mut self, store: &mut Store, world: &mut World) {
-        let grown = accounted(store, world) > self.measured_at + store.memory.local / GROWTH_SHARE;
-        if self.measured && grown {
-            self.measure(store, world);
-        }
-        store.memory.overhead = world.other + world.buffers + world.durable.buffered();
-        store.settle();
-        self.settled_at = accounted(store, world);
-    }
-
-    /// What this process takes, and what of it nothing accounts for.
-    fn measure(&mut self, store: &Store, world: &mut World) {
-        let accounted = accounted(store, world);
-        // The memory of memory nodes in this process cannot be told from its own: what is counted stands for it.
-        world.resident =
-            if self.measured { resident::bytes().unwrap_or(0) } else { PROCESS_BYTES + accounted };
-        world.other = world.resident.saturating_sub(accounted);
-        self.measured_at = accounted;
     }
 
     fn drop_those_who_must_go(&mut self, store: &mut Store, world: &mut World, now: Instant) {
@@ -567,7 +538,7 @@ impl Turns {
             }
             let cut_off = connection.reads_too_little(world, now);
             world.stats.cut_off += u64::from(cut_off);
-            // A password that was put off is not looked at for nobody.
+            // A delayed password of a client that is gone is dropped.
             let left = connection.session.is_held() && connection.closing;
             if cut_off || left || kill.contains(&connection.session.id) || silent(connection) {
                 gone.push(number);
@@ -576,7 +547,7 @@ impl Turns {
         gone.into_iter().for_each(|number| self.remove(number, store, world));
     }
 
-    /// Replies that were written and not sent, before the end.
+    /// Sends replies that were written and not sent, before the end.
     fn send_last(&mut self, world: &World) {
         for (_, connection) in self.connections.iter_mut() {
             connection.send(out_pause(world), 0);

@@ -1,4 +1,4 @@
-//! What the server knows of one client between its requests.
+//! The state of one client between its requests.
 
 use crate::acl::User;
 use crate::command::Activity;
@@ -11,30 +11,30 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Requests of a transaction, and their bytes, at most.
+/// Limits of a transaction: its requests, and their bytes.
 const QUEUED_MAX: usize = 100_000;
 const QUEUED_BYTES_MAX: usize = 64 << 20;
 
-/// Bytes that a watched key takes: among the session's, and with its watchers among all.
+/// Bytes of one watched key, in the session and in the table of watchers together.
 const WATCH_BYTES: usize = 128;
 
-/// A transaction that is being put together.
+/// A transaction that a client is putting together.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) requests: Vec<Vec<Vec<u8>>>,
     pub(crate) bytes: usize,
-    /// The flags of all commands in it.
+    /// The flags of all commands in the transaction.
     flags: u32,
-    /// A request was refused: `EXEC` carries nothing out.
+    /// The server refused a request, so `EXEC` executes nothing.
     pub(crate) is_spoilt: bool,
 }
 
-/// What a command does that finds nothing and may wait.
+/// The action of a blocking command whose keys have nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Patience {
-    /// It waits.
+    /// The client waits.
     Waits,
-    /// It says that there is nothing: in a transaction, and where the log is carried out.
+    /// The command replies at once that there is nothing. Transactions and the replay of the log use this.
     None,
     /// The client waits already, and its command is tried again with the key that became ready, which is in
     /// [`Session::ready_key`].
@@ -59,13 +59,13 @@ pub(crate) struct Session {
     pub(crate) db: u8,
     pub(crate) protocol: Protocol,
     pub(crate) authenticated: bool,
-    /// Who it is, and what it may do: as it was when the users had this version.
+    /// The client's user and its rights, as of this version of the users.
     pub(crate) user: String,
     pub(crate) rights: Arc<User>,
     pub(crate) users_version: u64,
     pub(crate) name: String,
     pub(crate) address: String,
-    /// Where it comes from, as far as wrong passwords count together.
+    /// The network address of the client, to which wrong passwords are charged.
     pub(crate) origin: Origin,
     pub(crate) queue: Option<Queue>,
     pub(crate) watches: BTreeSet<(u8, Name)>,
@@ -73,18 +73,20 @@ pub(crate) struct Session {
     pub(crate) activity: Arc<Activity>,
     pub(crate) patience: Patience,
     pub(crate) ready_key: Option<Vec<u8>>,
-    /// What the command that was carried out last waits for.
+    /// The keys that the last command wants to wait for.
     pub(crate) waits: Option<Wait>,
-    /// Bytes of the request that waits, while one does: nothing more of the client is carried out.
+    /// Bytes of the blocking request while the client waits. The server executes nothing more of the client
+    /// meanwhile.
     pub(crate) waiting_bytes: Option<usize>,
-    /// It has said `QUIT`, or was told to go.
+    /// The client sent `QUIT`, or the server ends the connection.
     pub(crate) ends: bool,
-    /// Too many wrong passwords came from where it is: until then nothing more of it is carried out.
+    /// The end of the delay for passwords from the client's address. The server executes nothing more of the
+    /// client before.
     pub(crate) held_until: Option<Instant>,
 }
 
 impl Session {
-    /// A client that has said nothing yet: it is this user, if that one needs no password.
+    /// Returns the session of a new client. The client is this user if the user needs no password.
     pub(crate) fn new(id: u64, address: String, origin: Origin, user: &Arc<User>) -> Self {
         Self {
             id,
@@ -110,25 +112,25 @@ impl Session {
         }
     }
 
-    /// It begins anew (`RESET`), but for being held up.
+    /// Resets the session (`RESET`), except for a delay for wrong passwords.
     pub(crate) fn reset(&mut self, user: &Arc<User>) {
         let (patience, held_until) = (self.patience, self.held_until);
         let (address, activity) = (std::mem::take(&mut self.address), Arc::clone(&self.activity));
         *self = Self { patience, held_until, activity, ..Self::new(self.id, address, self.origin, user) };
     }
 
-    /// Bytes of the transaction that it puts together, of the request that waits, and of the keys that it watches, which others know too.
+    /// Returns the bytes of the queued transaction, of the waiting request, and of the watched keys.
     pub(crate) fn bytes(&self) -> usize {
         let queued = self.queue.as_ref().map_or(0, |queue| queue.bytes);
         queued + self.waiting_bytes.unwrap_or(0) + self.watches.len() * WATCH_BYTES
     }
 
-    /// True while nothing of it is carried out because of wrong passwords.
+    /// Returns whether a delay for wrong passwords holds the client's requests back.
     pub(crate) const fn is_held(&self) -> bool {
         self.held_until.is_some()
     }
 
-    /// The client as its waiting request knows it.
+    /// Returns a session for the client's waiting request.
     pub(crate) fn stand_in(&self) -> Self {
         let mut other = Self::new(self.id, self.address.clone(), self.origin, &self.rights);
         (other.db, other.protocol, other.authenticated) = (self.db, self.protocol, self.authenticated);
@@ -136,14 +138,14 @@ impl Session {
         other
     }
 
-    /// It has said that it is this user, with its password.
+    /// Makes the client this user, after it proved to be.
     pub(crate) fn become_user(&mut self, user: Arc<User>, version: u64) {
         self.authenticated = true;
         self.user.clone_from(&user.name);
         (self.rights, self.users_version) = (user, version);
     }
 
-    /// True while requests are put into a transaction.
+    /// Returns whether the client's requests are queued for a transaction.
     pub(crate) const fn queues(&self) -> bool {
         self.queue.is_some()
     }
@@ -154,7 +156,7 @@ impl Session {
         }
     }
 
-    /// The flags of all commands of the transaction together.
+    /// Returns the flags of all commands of the transaction.
     pub(crate) fn queued_flags(&self) -> u32 {
         self.queue.as_ref().map_or(0, |queue| queue.flags)
     }

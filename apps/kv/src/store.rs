@@ -1,14 +1,18 @@
-//! All keys and values: the index here, records in the hybrid log, collections that are in use.
+//! All keys and values: the index, the records of the hybrid log, and the collections in use.
 //!
-//! Key type: [`Store`]. One thread has it. Strings lie in the log; a collection is a structure here while it is used, and bytes in the log when it is not. A value that is longer
-//! than half a chunk lies in pieces, each a chunk. What is read of far memory is read by one READ, its key is compared, and what is read a second time is cached here.
+//! Key type: [`Store`], which one thread has. A string is a record of the log. A collection is a structure in
+//! local memory while it is used, and a record otherwise. A value that is longer than half a chunk lies in
+//! pieces, each a chunk. One READ fetches a far record; its key is compared, and a record that is read a
+//! second time is cached.
 //!
-//! What must hold: each index entry leads to one record of its key; a record that no entry leads to is dead, and counted so in its chunk. An error of far memory
-//! is told for the key whose record is there; it is never taken for "no such key".
+//! Invariants: each index entry leads to one record of its key. A record that no entry leads to is dead, and
+//! its chunk counts it so. An error of far memory is reported for each key whose record it concerns, and
+//! never as "no such key".
 
 mod ahead;
 mod dead;
 mod encoded;
+mod expiry;
 mod far;
 mod frequency;
 mod index;
@@ -19,6 +23,7 @@ mod memory;
 mod picture;
 mod place;
 mod ranked;
+mod reclaim;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -34,54 +39,54 @@ pub(crate) use ranked::Ranked;
 pub(crate) use value::{ELEMENT, Kind, Text, Value};
 
 use crate::failure::Failure;
+use expiry::{Expiry, Sweep};
 use farmem::Rng;
 use index::{Entry, Flag, Index, Namer};
-use indexmap::IndexMap;
 use live::Live;
 use log::Log;
 use place::{At, Header, Place};
+use reclaim::Flushed;
 use slab::Slab;
+use std::collections::VecDeque;
 
 /// Spaces of keys, which `SELECT` names.
 pub(crate) const SPACES: usize = 16;
-/// Keys whose names are here at once when all of them go.
-const CLEARED_TOGETHER: usize = 4096;
 /// Bytes of a key at most.
 pub(crate) const KEY_LEN_MAX: usize = u16::MAX as usize;
 
-/// What becomes of a key's end when its value is replaced.
+/// The expiry time of a key whose value is replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ends {
-    /// It stays as it is.
+    /// The time stays as it is.
     Keep,
-    /// It has none.
+    /// The key does not expire.
     Never,
-    /// At this time, in milliseconds since 1970.
+    /// The key expires at this time, in milliseconds since 1970.
     At(i64),
 }
 
-/// Keys of one space.
+/// The keys of one space.
 #[derive(Default, Debug)]
 pub(crate) struct Space {
     pub(crate) index: Index,
-    /// When keys end that do.
-    pub(crate) ends: IndexMap<Name, i64>,
+    /// The times at which keys expire.
+    pub(crate) ends: Expiry,
 }
 
-/// What was counted.
+/// Counts since the start.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Stats {
     pub(crate) hits: u64,
     pub(crate) misses: u64,
     pub(crate) expired: u64,
     pub(crate) evicted: u64,
-    /// Values that were read of far memory.
+    /// Values that were read from far memory.
     pub(crate) fetched: u64,
-    /// Those that were found in the read cache.
+    /// Values that the read cache had.
     pub(crate) cache_hits: u64,
     /// Chunks that were compacted.
     pub(crate) compacted: u64,
-    /// Times that a scan left out a key whose record could not be read.
+    /// Keys that scans left out, because their records could not be read.
     pub(crate) unreadable: u64,
 }
 
@@ -89,34 +94,38 @@ pub(crate) struct Stats {
 #[derive(Debug)]
 pub(crate) struct Store {
     spaces: Vec<Space>,
-    /// The space of each database: `SWAPDB` changes it.
+    /// The space of each database; `SWAPDB` changes it.
     spaces_of: [u8; SPACES],
     namer: Namer,
     log: Log,
     live: Slab<Live>,
     live_bytes: usize,
-    /// Where the search for collections that may go stands.
+    /// The position of the search for collections that may leave local memory.
     hand: usize,
-    /// The value that was read last, when it is not in place.
+    /// The last value that was read from far memory.
     scratch: Vec<u8>,
-    /// An item that is put together.
+    /// A buffer in which an item is put together.
     joined: Vec<u8>,
     /// The number of the last change of an item.
     cas: u64,
-    /// Milliseconds since 1970, as of the commands under way.
+    /// The time of the current commands, in milliseconds since 1970.
     now: i64,
     pub(crate) rng: Rng,
-    /// Keys that were changed, while somebody watches.
+    /// Keys that changed, while a client watches or waits.
     touched: Vec<(u8, Name)>,
     watching: bool,
     /// Changes so far.
     pub(crate) dirty: u64,
-    /// Bytes that the command under way may add to a collection.
+    /// Bytes that the current command may add to a collection.
     pub(crate) incoming: usize,
-    /// What is carried out was carried out before: nothing is refused for want of room that was there then.
+    /// The log is being replayed: commands that had room then are not refused for want of it.
     pub(crate) loading: bool,
-    /// WRITEs of far memory up to which compaction has kept pace.
+    /// Databases that were flushed and are not freed yet.
+    flushed: VecDeque<Flushed>,
+    sweep: Sweep,
+    /// WRITEs of far memory that compaction has counted, and the chunks that it owes for them.
     tidied: u64,
+    compactions_owed: u64,
     pub(crate) stats: Stats,
     pub(crate) memory: memory::Memory,
     parity: bool,
@@ -126,8 +135,8 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// An empty store, whose log uses `far`; `local` is what it may have here.
-    /// Names are made with `secret`, which no client may guess; what chance decides follows from `seed`.
+    /// Returns an empty store with `local` bytes of local memory and a log in `far`. Key names are hashed
+    /// with `secret`, which clients must not guess; random decisions follow from `seed`.
     pub(crate) fn new(far: Far, local: usize, secret: (u64, u64), seed: u64) -> Self {
         let namer = Namer::new(secret);
         let memory = memory::Memory::new(local);
@@ -149,7 +158,10 @@ impl Store {
             dirty: 0,
             incoming: 0,
             loading: false,
+            flushed: VecDeque::new(),
+            sweep: Sweep::default(),
             tidied: 0,
+            compactions_owed: 0,
             stats: Stats::default(),
             memory,
             parity: false,
@@ -159,7 +171,7 @@ impl Store {
         }
     }
 
-    /// The time of the commands that follow, in milliseconds since 1970.
+    /// Sets the time of the next commands, in milliseconds since 1970.
     pub(crate) fn set_now(&mut self, now: i64) {
         self.now = now;
     }
@@ -184,7 +196,7 @@ impl Store {
         self.namer.name(key)
     }
 
-    /// Whether anybody wants to know which keys change.
+    /// Sets whether changed keys are noted.
     pub(crate) fn set_watching(&mut self, is: bool) {
         self.watching = is;
         if !is {
@@ -192,7 +204,7 @@ impl Store {
         }
     }
 
-    /// The keys that were changed since this was asked last.
+    /// Takes the keys that have changed since the last call.
     pub(crate) fn take_touched(&mut self) -> Vec<(u8, Name)> {
         std::mem::take(&mut self.touched)
     }
@@ -204,12 +216,17 @@ impl Store {
         }
     }
 
-    /// Keys of a database.
+    /// Returns the number of keys in a database.
     pub(crate) fn len(&self, db: u8) -> usize {
         self.space(db).index.len()
     }
 
-    /// The entry of a key that has not ended. One that has is taken out.
+    /// Returns how many keys there are, in all databases.
+    pub(crate) fn key_count(&self) -> usize {
+        self.spaces.iter().map(|space| space.index.len()).sum()
+    }
+
+    /// Finds the entry of a key, and removes a key that has expired.
     fn find(&mut self, db: u8, key: &[u8]) -> Option<(Name, Entry)> {
         let name = self.namer.name(key);
         let (now, used) = (self.now, self.use_now());
@@ -217,7 +234,7 @@ impl Store {
         let entry = space.index.get_mut(name)?;
         entry.set_used(used.after(entry.used()));
         let entry = *entry;
-        if entry.has(Flag::EXPIRES) && space.ends.get(&name).is_some_and(|&end| end <= now) {
+        if entry.has(Flag::EXPIRES) && space.ends.get(name).is_some_and(|end| end <= now) {
             self.before_change(db, name, Some(key));
             self.take_out(db, name);
             self.touch(db, name);
@@ -227,12 +244,12 @@ impl Store {
         Some((name, entry))
     }
 
-    /// The kind of a key's value.
+    /// Returns the kind of a key's value.
     pub(crate) fn kind(&mut self, db: u8, key: &[u8]) -> Option<Kind> {
         self.find(db, key).map(|(_, entry)| kind_of(&entry).for_redis())
     }
 
-    /// The entry of a key whose value is a string; it counts as found, or as missed.
+    /// Finds the entry of a string, and counts a hit or a miss.
     fn find_string(&mut self, db: u8, key: &[u8]) -> Result<Option<(Name, Entry)>, Failure> {
         let Some(found) = self.find(db, key) else {
             self.stats.misses += 1;
@@ -242,45 +259,55 @@ impl Store {
         if kind_of(&found.1).is_string() { Ok(Some(found)) } else { Err(Failure::WrongType) }
     }
 
-    /// The string of a key.
+    /// Returns the string of a key.
     pub(crate) fn string(&mut self, db: u8, key: &[u8]) -> Result<Option<&[u8]>, Failure> {
         let Some((name, entry)) = self.find_string(db, key)? else { return Ok(None) };
         item::without_head(kind_of(&entry), self.bytes_of(db, key, name, entry)?).map(Some)
     }
 
-    /// When a key ends: `None` without such a key, `Some(None)` when it does not end.
+    /// Returns when a key expires: `None` without such a key, `Some(None)` if it does not expire.
     pub(crate) fn end(&mut self, db: u8, key: &[u8]) -> Option<Option<i64>> {
         let (name, _) = self.find(db, key)?;
-        Some(self.space(db).ends.get(&name).copied())
+        Some(self.space(db).ends.get(name))
     }
 
-    /// Gives a key an end, or takes it away; false without such a key, and when there was none to take away.
-    pub(crate) fn set_end(&mut self, db: u8, key: &[u8], end: Option<i64>) -> bool {
-        let Some((name, _)) = self.find(db, key) else { return false };
+    /// Sets when a key expires, or takes the time away. Returns false without such a key, and when there was no time to take away.
+    ///
+    /// # Errors
+    /// When local memory has no room for one more time.
+    pub(crate) fn set_end(&mut self, db: u8, key: &[u8], end: Option<i64>) -> Result<bool, Failure> {
+        let Some((name, _)) = self.find(db, key) else { return Ok(false) };
+        self.check_end(db, key, end.filter(|&end| end > self.now).map_or(Ends::Never, Ends::At))?;
         self.before_change(db, name, Some(key));
         if end.is_some_and(|end| end <= self.now) {
             self.take_out(db, name);
             self.touch(db, name);
-            return true;
+            return Ok(true);
         }
         let had = self.place_end(db, name, end);
         self.touch(db, name);
-        end.is_some() || had
+        Ok(end.is_some() || had)
     }
 
-    /// True of a key that has ended and was not taken out yet.
+    /// Refuses a time for a key that had none, when local memory has no room for it.
+    fn check_end(&self, db: u8, key: &[u8], ends: Ends) -> Result<(), Failure> {
+        let is_new = matches!(ends, Ends::At(_)) && self.space(db).ends.get(self.name(key)).is_none();
+        if is_new { self.check_room() } else { Ok(()) }
+    }
+
+    /// Returns whether a key has expired and was not removed yet.
     pub(crate) fn has_ended(&self, db: u8, name: Name) -> bool {
-        self.space(db).ends.get(&name).is_some_and(|&end| end <= self.now)
+        self.space(db).ends.get(name).is_some_and(|end| end <= self.now)
     }
 
-    /// Notes an end, without anything else; true when there was one before.
+    /// Sets an expiry time and nothing else. Returns whether there was one before.
     fn place_end(&mut self, db: u8, name: Name, end: Option<i64>) -> bool {
-        // The last moment of all is a snapshot's word for none.
+        // In a snapshot the last moment stands for no expiry.
         let end = end.map(|end| end.min(i64::MAX - 1));
         let space = self.space_mut(db);
         let had = match end {
-            Some(end) => space.ends.insert(name, end).is_some(),
-            None => space.ends.swap_remove(&name).is_some(),
+            Some(end) => space.ends.insert(name, end),
+            None => space.ends.remove(name),
         };
         if let Some(entry) = space.index.get_mut(name) {
             entry.set(Flag::EXPIRES, end.is_some());
@@ -288,12 +315,12 @@ impl Store {
         had
     }
 
-    /// Puts a string in the place of whatever the key had.
+    /// Sets a key's value to a string.
     pub(crate) fn set(&mut self, db: u8, key: &[u8], value: &[u8], ends: Ends) -> Result<(), Failure> {
         self.set_with_room(db, key, value, value.len(), ends)
     }
 
-    /// The same, with room for it to grow to `room` bytes in place.
+    /// Sets a key's value to a string that may grow to `room` bytes in place.
     pub(crate) fn set_with_room(
         &mut self,
         db: u8,
@@ -303,6 +330,7 @@ impl Store {
         ends: Ends,
     ) -> Result<(), Failure> {
         check_key(key)?;
+        self.check_end(db, key, ends)?;
         let name = self.namer.name(key);
         self.before_change(db, name, Some(key));
         if !self.set_in_place(db, key, name, Kind::String, value) {
@@ -313,12 +341,15 @@ impl Store {
         Ok(())
     }
 
-    /// Puts strings in the place of whatever their keys had: all of them, or none. Of a key that comes twice the last value counts.
+    /// Sets the values of several keys to strings: all of them, or none. If a key comes twice, its last value
+    /// counts.
     ///
-    /// Records are appended first, which may fail; what leads to them is changed when all of them are there, which cannot.
+    /// Records are appended first, which may fail. Entries change when all records are there, which cannot
+    /// fail.
     ///
     /// # Errors
-    /// When one of them has no room: then nothing has changed.
+    ///
+    /// When one of them has no room. Then nothing has changed.
     pub(crate) fn set_all(&mut self, db: u8, pairs: &[(&[u8], &[u8])]) -> Result<(), Failure> {
         for (key, _) in pairs {
             check_key(key)?;
@@ -328,7 +359,8 @@ impl Store {
         sorted.sort_unstable();
         let twice = sorted.windows(2).any(|pair| pair[0] == pair[1]);
         let mut places: Vec<Option<Place>> = vec![None; pairs.len()];
-        // What is appended may push records out of local memory that were to be changed in place: they are looked at until none was.
+        // An append may move records out of local memory that were to be changed in place. So the search
+        // repeats until none was.
         loop {
             let missing = (0..pairs.len())
                 .filter(|&at| places[at].is_none())
@@ -378,14 +410,15 @@ impl Store {
         }
     }
 
-    /// True when a string is here and has room for one of `len` bytes.
+    /// Returns whether a string is in local memory and has room for `len` bytes.
     fn fits_in_place(&self, db: u8, key: &[u8], name: Name, len: usize) -> bool {
         let entry = self.space(db).index.get(name);
         let Some(At::Log(spot)) = entry.map(|entry| Place(entry.place).at()) else { return false };
         self.log.here(spot).is_some_and(|record| room_for(record, spot, key, Kind::String, len).is_some())
     }
 
-    /// Writes over a string of this kind that is here and has room; false when it is not, or has not.
+    /// Overwrites a string in local memory. Returns false if it is not there, or has no room, or is of
+    /// another kind.
     fn set_in_place(&mut self, db: u8, key: &[u8], name: Name, kind: Kind, value: &[u8]) -> bool {
         let used = self.use_now();
         let space = self.spaces_of[usize::from(db)];
@@ -401,7 +434,8 @@ impl Store {
         true
     }
 
-    /// Takes a key out; whether it was there. It reads nothing of far memory and cannot fail, wherever the value is: a command takes out all of its keys.
+    /// Deletes a key, and returns whether it was there. Reads no far memory and cannot fail, so a command
+    /// deletes all of its keys.
     pub(crate) fn remove(&mut self, db: u8, key: &[u8]) -> bool {
         let Some((name, _)) = self.find(db, key) else { return false };
         self.before_change(db, name, Some(key));
@@ -410,16 +444,16 @@ impl Store {
         true
     }
 
-    /// Takes an entry out, and what it leads to.
+    /// Removes an entry, and releases its value.
     fn take_out(&mut self, db: u8, name: Name) {
         let space = self.space_mut(db);
-        space.ends.swap_remove(&name);
+        space.ends.remove(name);
         if let Some(entry) = space.index.remove(name) {
             self.release(&entry);
         }
     }
 
-    /// What an entry led to is not wanted any more.
+    /// Releases the value that an entry led to.
     fn release(&mut self, entry: &Entry) {
         self.release_place(Place(entry.place));
     }
@@ -437,47 +471,42 @@ impl Store {
         }
     }
 
-    /// Gives back all far memory, at the end of the server.
+    /// Probes far memory without waiting for it, and returns lines for the operator about what changed.
+    pub(crate) fn probe_far(&mut self) -> Vec<String> {
+        self.log.far().probe();
+        self.log.far().health.take_notices()
+    }
+
+    /// Frees all far memory, at the end of the server.
     pub(crate) fn free_far(&mut self) {
         self.log.far().free_all();
     }
 
-    /// All keys of a database go.
-    pub(crate) fn clear(&mut self, db: u8) {
-        // All keys at once would be in memory for it.
-        self.drop_picture();
-        let mut cursor = 0;
-        loop {
-            let some = self.space(db).index.from(cursor).take(CLEARED_TOGETHER).map(Entry::name);
-            let names: Vec<Name> = some.collect();
-            let Some(last) = names.last() else { break };
-            cursor = last.hash;
-            for name in names {
-                self.take_out(db, name);
-                self.touch(db, name);
-            }
-        }
-        self.dirty += 1;
-    }
-
-    /// Two databases change places.
+    /// Exchanges two databases.
     pub(crate) fn swap(&mut self, one: u8, other: u8) -> Result<(), Failure> {
         if self.picture.is_some() {
             return Err(Failure::text("ERR a snapshot is under way; try again when it has ended"));
         }
         self.spaces_of.swap(usize::from(one), usize::from(other));
         self.dirty += 1;
-        if self.watching {
-            for db in [one, other] {
-                let names: Vec<Name> = self.space(db).index.from(0).map(Entry::name).collect();
-                self.touched.extend(names.iter().flat_map(|&name| [(one, name), (other, name)]));
-            }
-        }
         Ok(())
+    }
+
+    /// Returns whether a database has a key of this name.
+    pub(crate) fn has(&self, db: u8, name: Name) -> bool {
+        self.space(db).index.get(name).is_some()
+    }
+
+    /// Notes that a command changes a key together with all others of its database, and changes none of them by itself.
+    pub(crate) fn note_touched(&mut self, db: u8, name: Name) {
+        if self.watching {
+            self.touched.push((db, name));
+        }
     }
 }
 
-/// The header of a string of `key`, of this kind, that has room for `len` bytes; `None` where much room would be lost, and of any other record.
+/// Returns the header of a string of `key` that has room for `len` bytes. Returns `None` for any other
+/// record, and if much room would be wasted.
 fn room_for(record: &[u8], spot: place::Spot, key: &[u8], kind: Kind, len: usize) -> Option<Header> {
     let header = Header::parse(record)?;
     let from = header.value_from();
@@ -501,7 +530,7 @@ fn kind_of(entry: &Entry) -> Kind {
     Kind::of(entry.kind()).expect("entries have kinds of values")
 }
 
-/// Seconds, as entries count them.
+/// Returns the time in seconds, as entries have it.
 fn clock(now: i64) -> u32 {
     u32::try_from((now / 1000) & 0xffff_ffff).unwrap_or(0)
 }

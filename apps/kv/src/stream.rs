@@ -1,6 +1,7 @@
-//! What a connection reads from and writes to: a socket, or TLS over one.
+//! The byte stream of a connection: a socket, or TLS over a socket.
 //!
-//! Key type: [`Stream`]. What it would have to wait for is `WouldBlock`, as of a socket.
+//! Key type: [`Stream`]. An operation that would have to wait fails with `WouldBlock`, as that of a socket
+//! does.
 
 use mio::net::TcpStream;
 use rustls::{ServerConfig, ServerConnection};
@@ -9,9 +10,10 @@ use std::sync::Arc;
 
 /// Bytes of replies that TLS keeps while the socket takes none.
 const OUT_MAX: usize = 64 << 10;
-/// Bytes that a TLS connection takes beside its replies: its keys, a record that is read and one that is written.
+/// Bytes of a TLS connection besides its replies: keys, a record that is read, and a record that is written.
 const TLS_BYTES: usize = 40 << 10;
-/// How often the socket is read for one read of a TLS connection, so that one client does not hold the others up. More than 32 records without bytes, one behind the other, rustls refuses by itself.
+/// Reads of the socket for one read of a TLS connection, so that one client does not hold the others up.
+/// rustls itself refuses more than 32 consecutive records without content.
 const ROUNDS: usize = 16;
 
 /// A socket, with TLS or without.
@@ -26,19 +28,19 @@ impl Stream {
         Self { socket, tls: None }
     }
 
-    /// TLS over a socket; its handshake goes on as bytes come.
+    /// Returns TLS over a socket. The handshake continues as bytes arrive.
     pub(crate) fn tls(socket: TcpStream, config: &Arc<ServerConfig>) -> Result<Self, rustls::Error> {
         let mut tls = ServerConnection::new(Arc::clone(config))?;
         tls.set_buffer_limit(Some(OUT_MAX));
         Ok(Self { socket, tls: Some(Box::new(tls)) })
     }
 
-    /// Bytes that it takes beside the socket.
+    /// Returns the bytes that the stream takes besides the socket.
     pub(crate) const fn bytes(&self) -> usize {
         if self.tls.is_some() { TLS_BYTES } else { 0 }
     }
 
-    /// True while nobody knows who the client is, nor what it wants.
+    /// Returns whether the TLS handshake is under way, so that the client has no identity yet.
     pub(crate) fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
@@ -48,18 +50,20 @@ impl Stream {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// True when a short read does not say that there is no more.
+    /// Returns whether a short read may have more bytes behind it.
     pub(crate) const fn reads_in_parts(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Reads what is there. Where TLS has read much that has no bytes for the server, it is `Interrupted`, and there may be more.
+    /// Reads what has arrived. Fails with `Interrupted` when TLS read many records without content: there may
+    /// be more.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else { return self.socket.read(into) };
         for _ in 0..ROUNDS {
             match tls.reader().read(into) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // Cut off without a word: what came before it is whole all the same, as requests say their lengths.
+                // The client closed without a TLS alert. Requests state their lengths, so those that arrived
+                // are whole.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 other => return other,
             }
@@ -70,7 +74,7 @@ impl Stream {
                 Err(error) => return Err(error),
             }
             let processed = tls.process_new_packets();
-            // Parts of the handshake, or why there is none.
+            // Handshake messages, or the alert that ends the handshake.
             while tls.wants_write() && tls.write_tls(&mut self.socket).is_ok_and(|len| len > 0) {}
             processed.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
         }
@@ -81,7 +85,7 @@ impl Stream {
         let Some(tls) = &mut self.tls else { return self.socket.write(bytes) };
         let taken = tls.writer().write(bytes)?;
         match self.flush() {
-            // It is taken, and goes when the socket takes some.
+            // TLS has taken the bytes, and sends them when the socket has room.
             Err(error) if error.kind() == ErrorKind::WouldBlock && taken > 0 => Ok(taken),
             Err(error) => Err(error),
             Ok(()) if taken == 0 => Err(ErrorKind::WouldBlock.into()),
@@ -89,7 +93,7 @@ impl Stream {
         }
     }
 
-    /// Sends what was taken and not sent yet.
+    /// Sends the bytes that TLS has taken.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let Some(tls) = &mut self.tls else { return Ok(()) };
         while tls.wants_write() {
@@ -101,7 +105,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Says that nothing more is sent.
+    /// Tells the peer that nothing more is sent.
     pub(crate) fn shut_down(&mut self) -> io::Result<()> {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();

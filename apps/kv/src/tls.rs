@@ -1,4 +1,4 @@
-//! Who this server is to clients over TLS, and which clients it lets in: certificates and keys from files.
+//! The TLS settings of the server: certificates and keys from files.
 
 use crate::KvError;
 use rustls::pki_types::pem::PemObject as _;
@@ -11,15 +11,15 @@ use std::sync::Arc;
 /// Whether clients must have a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum AuthClients {
-    /// They must, and it must be of the given authority.
+    /// Clients must have one, signed by the given authority.
     Yes,
-    /// They may; one that they have must be of the given authority.
+    /// Clients may have one, signed by the given authority.
     Optional,
-    /// They are not asked for one.
+    /// Clients are not asked for one.
     No,
 }
 
-/// Where certificates and keys are.
+/// The files of certificates and keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Files<'a> {
     pub(crate) certificates: &'a Path,
@@ -28,10 +28,11 @@ pub(crate) struct Files<'a> {
     pub(crate) auth_clients: AuthClients,
 }
 
-/// The settings of TLS 1.2 and 1.3.
+/// Returns the settings of TLS 1.2 and 1.3.
 ///
 /// # Errors
-/// [`KvError::Settings`] with the file that is wrong, and how.
+///
+/// [`KvError::Settings`] with the file and its fault.
 pub(crate) fn config(files: &Files<'_>) -> Result<Arc<ServerConfig>, KvError> {
     let wrong = |option: &str, file: &Path, why: &dyn std::fmt::Display| {
         KvError::Settings(format!("{option} {}: {why}", file.display()))

@@ -1,7 +1,8 @@
 //! Clients that wait for a key: `BLPOP` and its kin.
 //!
-//! Key type: [`Waiting`]. Whoever came first is served first, key by key, as soon as the command or transaction that made the key is done and before the next one. What is served is kept here until
-//! the server hands it to the connection.
+//! Key type: [`Waiting`]. Clients are served key by key, in the order of their requests: after the command or
+//! transaction that made the key, and before the next one. Replies stay here until the server hands them to
+//! their connections.
 
 use crate::command::{Context, find, report, run_again};
 use crate::connection::{OUT_PAUSE_MIN, reply_room};
@@ -12,11 +13,11 @@ use farmem_resp::Writer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-/// What a command wants to wait for.
+/// The keys that a command waits for.
 #[derive(Clone, Debug)]
 pub(crate) struct Wait {
     pub(crate) keys: Vec<Vec<u8>>,
-    /// Until when; `None` for as long as it takes.
+    /// The end of the wait; `None` to wait without end.
     pub(crate) until: Option<Instant>,
 }
 
@@ -29,53 +30,58 @@ struct Waiter {
     until: Option<Instant>,
 }
 
-/// Those who wait for one key, in the order in which they came.
+/// The clients that wait for one key, in the order of their requests.
 #[derive(Debug)]
 struct Queue {
     key: Vec<u8>,
     clients: VecDeque<u64>,
-    /// The key is among those that were changed.
+    /// The key is in [`Waiting::ready`].
     is_ready: bool,
 }
 
-/// Bytes that a key which is waited for takes beside its text: places in maps.
+/// Bytes that a key takes in the tables, besides its text.
 const KEY_BYTES: usize = size_of::<Queue>() + 128;
 
-/// Clients that wait, and what those get whose waiting has an end.
+/// All clients that wait, and replies for those whose wait has ended.
 #[derive(Default, Debug)]
 pub(crate) struct Waiting {
     clients: BTreeMap<u64, Waiter>,
     queues: BTreeMap<(u8, Name), Queue>,
     ends: BTreeSet<(Instant, u64)>,
-    /// Keys that were changed and are waited for.
+    /// Keys that changed and that clients wait for.
     ready: VecDeque<(u8, Name)>,
     served: Vec<(u64, Vec<u8>)>,
-    /// Bytes of what is served.
+    /// Bytes of the replies in `served`.
     served_bytes: usize,
 }
 
 impl Waiting {
-    /// Clients that wait.
+    /// Returns how many clients wait.
     pub(crate) fn len(&self) -> usize {
         self.clients.len()
     }
 
-    /// The number of clients that wait until some time at most.
+    /// Returns how many clients wait with a timeout.
     pub(crate) fn len_with_end(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether a client waits.
+    /// Returns whether a client waits.
     pub(crate) fn waits(&self, id: u64) -> bool {
         self.clients.contains_key(&id)
     }
 
-    /// When the first of them has waited long enough.
+    /// Returns the keys that clients wait for, with their databases.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &(u8, Name)> {
+        self.queues.keys()
+    }
+
+    /// Returns the time of the first timeout.
     pub(crate) fn next_end(&self) -> Option<Instant> {
         self.ends.first().map(|(end, _)| *end)
     }
 
-    /// A client waits. What its request and keys take counts among its own bytes.
+    /// Adds a client. The bytes of its request and of its keys count among the session's.
     pub(crate) fn add(&mut self, store: &Store, session: &mut Session, args: &[&[u8]], wait: Wait) {
         let id = session.id;
         let request: Vec<Vec<u8>> = args.iter().map(|arg| arg.to_vec()).collect();
@@ -89,7 +95,7 @@ impl Waiting {
                 clients: VecDeque::new(),
                 is_ready: false,
             });
-            // One that names a key twice is its last.
+            // A request may name a key twice; then the client is already the last of the queue.
             if queue.clients.back() != Some(&id) {
                 queue.clients.push_back(id);
             }
@@ -99,7 +105,7 @@ impl Waiting {
         self.clients.insert(id, waiter);
     }
 
-    /// A client waits no more.
+    /// Removes a client, and returns whether it waited.
     pub(crate) fn forget(&mut self, id: u64) -> bool {
         let Some(waiter) = self.clients.remove(&id) else { return false };
         for name in &waiter.keys {
@@ -116,7 +122,8 @@ impl Waiting {
         true
     }
 
-    /// Whether a client waits for something of this kind: only then is its request worth carrying out again.
+    /// Returns whether a client waits for a value of this kind. Otherwise running its request again is in
+    /// vain.
     fn wants(&self, id: u64, kind: Kind) -> bool {
         let wanted = |waiter: &Waiter| {
             let of_sorted_sets =
@@ -126,7 +133,7 @@ impl Waiting {
         self.clients.get(&id).is_some_and(wanted)
     }
 
-    /// A key was changed.
+    /// Notes that a key changed.
     pub(crate) fn note(&mut self, name: (u8, Name)) {
         if let Some(queue) = self.queues.get_mut(&name)
             && !std::mem::replace(&mut queue.is_ready, true)
@@ -135,7 +142,7 @@ impl Waiting {
         }
     }
 
-    /// Ends the waiting of a client with an error, or as if its time were over; whether it waited.
+    /// Ends a client's wait with an error, or as a timeout does. Returns whether the client waited.
     pub(crate) fn unblock(&mut self, id: u64, with_error: bool) -> bool {
         let Some(waiter) = self.clients.get(&id) else { return false };
         let mut reply = Vec::new();
@@ -150,13 +157,13 @@ impl Waiting {
         true
     }
 
-    /// Keeps what a client gets until the server hands it over.
+    /// Keeps a reply until the server hands it to the connection.
     fn keep(&mut self, id: u64, reply: Vec<u8>) {
         self.served_bytes += reply.len();
         self.served.push((id, reply));
     }
 
-    /// Those who have waited long enough get nothing.
+    /// Ends the waits whose timeout has passed, with an empty reply.
     pub(crate) fn end_those_before(&mut self, now: Instant) {
         while let Some(&(end, id)) = self.ends.first().filter(|(end, _)| *end <= now) {
             if !self.unblock(id, false) {
@@ -165,14 +172,15 @@ impl Waiting {
         }
     }
 
-    /// What clients get whose waiting has an end.
+    /// Takes the replies for clients whose wait has ended.
     pub(crate) fn take_served(&mut self) -> Vec<(u64, Vec<u8>)> {
         self.served_bytes = 0;
         std::mem::take(&mut self.served)
     }
 }
 
-/// Serves those who wait for keys that were changed, until nobody can be served any more: what one of them moves may be what another one waits for.
+/// Serves the clients that wait for changed keys, until no client can be served. What one client moves may
+/// serve another one.
 pub(crate) fn serve(store: &mut Store, world: &mut World) {
     while let Some(name) = world.waiting.ready.pop_front() {
         let Some(queue) = world.waiting.queues.get_mut(&name) else { continue };
@@ -194,7 +202,7 @@ fn serve_one(id: u64, key: &[u8], store: &mut Store, world: &mut World) {
     let Some(mut waiter) = world.waiting.clients.remove(&id) else { return };
     let args: Vec<&[u8]> = waiter.request.iter().map(Vec::as_slice).collect();
     let (before, mut reply) = (store.dirty, Vec::new());
-    // Those that are served already have their part.
+    // Replies that are already in `served` take a part of the room.
     let len_max = reply_room(world).saturating_sub(world.waiting.served_bytes).max(OUT_PAUSE_MIN);
     waiter.session.patience = Patience::Served;
     waiter.session.ready_key = Some(key.to_vec());

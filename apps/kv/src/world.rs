@@ -1,10 +1,11 @@
-//! What all clients share, beside the data: settings, counts, who watches which key, the append log.
+//! The state that all clients share, besides the data: settings, counts, watched keys, and the append log.
 
 use crate::acl::Acl;
 use crate::command::{Activity, Settings, SlowLog, Statistics};
 use crate::durable::Durable;
 use crate::failure::Failure;
 use crate::guesses::Guesses;
+use crate::resident::Meter;
 use crate::session::Session;
 use crate::store::{Name, Store};
 use crate::waiting::Waiting;
@@ -62,20 +63,20 @@ impl Rate {
     }
 }
 
-/// What was counted.
+/// Counts since the start.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Counts {
     pub(crate) commands: u64,
     pub(crate) errors: u64,
     pub(crate) connections: u64,
     pub(crate) refused: u64,
-    /// Clients that were cut off because they did not read.
+    /// Clients that were disconnected because they did not read their replies.
     pub(crate) cut_off: u64,
     /// Wrong passwords.
     pub(crate) wrong_passwords: u64,
-    /// Passwords that were not looked at before others of their address were a while ago.
+    /// Passwords that the server delayed, because wrong ones came from the same address.
     pub(crate) held_passwords: u64,
-    /// Clients that were let go because they did not end their TLS handshake.
+    /// Clients that were disconnected because their TLS handshake took too long.
     pub(crate) late_handshakes: u64,
     pub(crate) traffic: Traffic,
 }
@@ -91,11 +92,11 @@ pub(crate) struct Shown {
     pub(crate) since: Instant,
     pub(crate) user: String,
     pub(crate) activity: Arc<Activity>,
-    /// The number of its connection.
+    /// The number of the client's connection.
     pub(crate) number: usize,
 }
 
-/// What all clients share.
+/// The state that all clients share.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) settings: Settings,
@@ -105,16 +106,16 @@ pub(crate) struct World {
     pub(crate) stats: Counts,
     pub(crate) statistics: Statistics,
     pub(crate) clients: BTreeMap<u64, Shown>,
-    /// Clients that are to go.
+    /// Clients that the server disconnects at the next tick.
     pub(crate) kill: BTreeSet<u64>,
-    /// Where wrong passwords came from.
+    /// Addresses that sent wrong passwords.
     pub(crate) guesses: Guesses,
     /// Clients that wait for a key.
     pub(crate) waiting: Waiting,
     watchers: BTreeMap<(u8, Name), Vec<u64>>,
-    /// Clients of whose watched keys one was changed.
+    /// Clients of which a watched key changed.
     changed_for: BTreeSet<u64>,
-    /// Why no command may change anything now.
+    /// The reason why commands that write are refused.
     pub(crate) no_writes: Option<String>,
     pub(crate) durable: Durable,
     pub(crate) started: Instant,
@@ -127,21 +128,22 @@ pub(crate) struct World {
     /// The port, for `INFO`.
     pub(crate) port: u16,
     pub(crate) active_expiry: bool,
-    /// What memcached's clients have asked for.
+    /// Counts of memcached commands.
     pub(crate) memcached: crate::memcached::Counts,
-    /// When all keys of memcached's clients go, in milliseconds since 1970: `flush_all` with a time.
+    /// The time at which all keys of database 0 go, in milliseconds since 1970: `flush_all` with a delay.
     pub(crate) flush_at: Option<i64>,
-    /// Threads that read and write, and connections that several of them have read and sent to at once.
+    /// The number of I/O threads.
     pub(crate) io_threads: usize,
     pub(crate) io_reads: u64,
     pub(crate) io_writes: u64,
-    /// Times that the server has looked what there is to do.
+    /// Turns of the server's loop.
     pub(crate) turns: u64,
-    /// Bytes of buffers of connections.
+    /// Bytes of all connections' buffers.
     pub(crate) buffers: usize,
-    /// Resident bytes of this process, as measured last, without the memory of memory nodes in it.
+    /// Resident bytes of this process at the last measurement, without those of memory nodes in the process.
     pub(crate) resident: usize,
-    /// Those of them that nothing accounts for: the program, its stacks, what an allocator has beside.
+    pub(crate) meter: Meter,
+    /// Resident bytes that nothing accounts for: code, stacks, and what the allocator keeps.
     pub(crate) other: usize,
 }
 
@@ -177,6 +179,7 @@ impl World {
             turns: 0,
             buffers: 0,
             resident: 0,
+            meter: Meter::default(),
             other: 0,
         }
     }
@@ -192,7 +195,7 @@ impl World {
         self.rate.measure(self.stats.commands, now);
     }
 
-    /// Looks again what a client's user may do, when that has changed; false when there is no such user any more.
+    /// Updates a session's rights if the users have changed. Returns false if the session's user is gone.
     pub(crate) fn is_current(&self, session: &mut Session) -> bool {
         if session.users_version == self.acl.version {
             return true;
@@ -205,7 +208,7 @@ impl World {
         true
     }
 
-    /// Clients of users that are gone are to go.
+    /// Disconnects the clients whose user is gone.
     pub(crate) fn drop_sessions_of_no_user(&mut self) {
         let gone = self.clients.iter().filter(|(_, shown)| self.acl.user(&shown.user).is_none());
         let gone: Vec<u64> = gone.map(|(id, _)| *id).collect();
@@ -224,19 +227,41 @@ impl World {
         self.changed_for.contains(&id)
     }
 
-    /// Carries out a `flush_all` whose time has come. One that the log has no room for waits.
+    /// Executes a `flush_all` whose time has come, when the append log has room for it.
     pub(crate) fn settle_flush(&mut self, store: &mut Store) {
         if self.flush_at.is_none_or(|at| at > store.now()) || self.durable.reserve(64).is_err() {
             return;
         }
         self.flush_at = None;
-        store.clear(0);
+        self.clear(store, 0);
         self.log_request(0, [&b"FLUSHDB"[..]].into_iter());
         self.durable.end_frame(store.now());
         self.tell_watchers(store);
     }
 
-    /// The append log gets a request that changed something.
+    /// Removes all keys of a database, and notes those that a client watches.
+    pub(crate) fn clear(&self, store: &mut Store, db: u8) {
+        self.touch_known(store, &[db]);
+        store.clear(db);
+    }
+
+    /// Exchanges two databases, and notes the keys that a client watches or waits for.
+    pub(crate) fn swap(&self, store: &mut Store, one: u8, other: u8) -> Result<(), Failure> {
+        self.touch_known(store, &[one, other]);
+        store.swap(one, other)
+    }
+
+    /// Notes those keys that exist in one of these databases, and that a client watches or waits for in one of them.
+    fn touch_known(&self, store: &mut Store, dbs: &[u8]) {
+        let known = self.watchers.keys().chain(self.waiting.keys());
+        for &(db, name) in known.filter(|(db, _)| dbs.contains(db)) {
+            if dbs.iter().any(|&db| store.has(db, name)) {
+                store.note_touched(db, name);
+            }
+        }
+    }
+
+    /// Appends a request that changed something to the append log.
     pub(crate) fn log_request<'a>(&mut self, db: u8, args: impl ExactSizeIterator<Item = &'a [u8]>) {
         self.durable.append(db, args);
     }
@@ -261,12 +286,12 @@ impl World {
         self.follow_changes(store);
     }
 
-    /// The store tells of changes while anybody wants to know.
+    /// Has the store report changed keys while a client watches or waits.
     pub(crate) fn follow_changes(&self, store: &mut Store) {
         store.set_watching(!self.watchers.is_empty() || self.waiting.len() > 0);
     }
 
-    /// Tells watchers, and clients that wait, of the keys that were changed.
+    /// Tells watchers and waiting clients of the keys that changed.
     pub(crate) fn tell_watchers(&mut self, store: &mut Store) {
         if self.watchers.is_empty() && self.waiting.len() == 0 {
             return;
@@ -277,12 +302,12 @@ impl World {
         }
     }
 
-    /// True when a key that the client watches was changed.
+    /// Returns whether a key that the client watches has changed.
     pub(crate) fn was_changed(&self, session: &Session) -> bool {
         self.changed_for.contains(&session.id)
     }
 
-    /// The reason why nothing may be changed, for those who ask.
+    /// Refuses commands that write, for this reason.
     pub(crate) fn refuse_writes(&mut self, why: Option<&Failure>) {
         self.no_writes = why.map(|failure| failure.reply().to_owned());
     }
@@ -296,7 +321,7 @@ fn run_id() -> String {
     digits
 }
 
-/// This moment, for what is told of the server's age.
+/// Returns the current time.
 pub(crate) fn now() -> Instant {
     Instant::now()
 }

@@ -1,6 +1,6 @@
 //! Limits on the memory that the C library's allocator keeps after a program has freed it.
 //!
-//! Key call: [`give_back_large`]. By itself glibc gives a large block back to the system when it is freed, and then takes the next one of that length from its heap, up to 32 MiB, and keeps as much as
+//! Key calls: [`give_back_large`], [`give_back_free`]. By itself glibc gives a large block back to the system when it is freed, and then takes the next one of that length from its heap, up to 32 MiB, and keeps as much as
 //! twice that free at the heap's end (`M_MMAP_THRESHOLD` is dynamic). That is fast, and no way to hold resident memory to a limit. It does not touch other allocators, nor what C libraries of
 //! other names do.
 
@@ -17,6 +17,21 @@ pub fn give_back_large() -> bool {
             let is_taken = unsafe { libc::mallopt(parameter, LARGE) };
             is_taken == 1
         })
+    }
+    #[cfg(not(target_env = "gnu"))]
+    {
+        false
+    }
+}
+
+/// Gives the free pages of the heap back to the system, also those between blocks in use. Returns false if the allocator has no such call. The
+/// time that the call takes grows with the bytes that were freed.
+pub fn give_back_free() -> bool {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: glibc looks through its own lists, under its own locks, and touches no block that is in use.
+        unsafe { libc::malloc_trim(0) };
+        true
     }
     #[cfg(not(target_env = "gnu"))]
     {

@@ -76,7 +76,7 @@ fn expire_in(
         None => !old && !later,
     };
     if may {
-        context.store.set_end(db, args[1], Some(end));
+        context.store.set_end(db, args[1], Some(end))?;
     }
     out.integer(i64::from(may));
     Ok(())
@@ -132,7 +132,7 @@ pub(super) fn pexpiretime(context: &mut Context<'_>, args: Args<'_>, out: &mut W
 pub(super) fn persist(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let db = context.db();
     let ends = context.store.end(db, args[1]).flatten().is_some();
-    out.integer(i64::from(ends && context.store.set_end(db, args[1], None)));
+    out.integer(i64::from(ends && context.store.set_end(db, args[1], None)?));
     Ok(())
 }
 
@@ -239,14 +239,14 @@ fn flush_options(args: Args<'_>) -> Done {
 pub(super) fn flushdb(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     flush_options(args)?;
     let db = context.db();
-    context.store.clear(db);
+    context.world.clear(context.store, db);
     out.simple("OK");
     Ok(())
 }
 
 pub(super) fn flushall(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     flush_options(args)?;
-    (0..database_count()).for_each(|db| context.store.clear(db));
+    (0..database_count()).for_each(|db| context.world.clear(context.store, db));
     out.simple("OK");
     Ok(())
 }
@@ -337,7 +337,7 @@ pub(super) fn swapdb(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     };
     let (one, other) =
         (db(args[1], "ERR invalid first DB index")?, db(args[2], "ERR invalid second DB index")?);
-    context.store.swap(one, other)?;
+    context.world.swap(context.store, one, other)?;
     out.simple("OK");
     Ok(())
 }

@@ -162,7 +162,7 @@ pub(super) fn getex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     if let (true, Some(end)) = (is_there, end) {
         let had = context.store.end(db, args[1]).flatten();
         if end.is_some() || had.is_some() {
-            context.store.set_end(db, args[1], end);
+            context.store.set_end(db, args[1], end)?;
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
-//! What a connection's bytes ask for, carried out: one loop for both protocols.
+//! The loop that executes a connection's requests, for both protocols.
 //!
-//! Key call: [`carry_out_of`]. It needs no socket: tests and fuzzers hand it bytes ([`crate::Offline`]).
+//! Key function: [`carry_out_of`]. The loop needs no socket: tests and fuzzers pass bytes
+//! ([`crate::Offline`]).
 
 use super::{Speaks, out_pause, reply_room};
 use crate::command::{Args, Context, carry_out, has_password, want};
@@ -12,7 +13,7 @@ use crate::world::World;
 use farmem_resp::{Limits, Parsed, Protocol, Requests, Writer};
 use smallvec::SmallVec;
 
-/// Where reading requests stands.
+/// The parser of a connection.
 #[derive(Debug)]
 pub(crate) enum Reading {
     Redis(Requests),
@@ -20,7 +21,7 @@ pub(crate) enum Reading {
 }
 
 impl Reading {
-    /// Nothing read.
+    /// Returns a parser that has read nothing.
     pub(crate) fn new(speaks: Speaks) -> Self {
         match speaks {
             Speaks::Redis => Self::Redis(Requests::new()),
@@ -28,16 +29,17 @@ impl Reading {
         }
     }
 
-    /// Bytes that it takes beside those that were read. A request of many short words takes more for where they are than for the words.
+    /// Returns the bytes that the parser keeps besides the input. The positions of many short words take more
+    /// than the words.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            // Twice: the words of one that is carried out are looked up by a list of their own.
+            // Twice: the execution of a request has a list of its words, too.
             Self::Redis(requests) => 2 * requests.bytes(),
             Self::Memcached(_) => 0,
         }
     }
 
-    /// Appends the reply by which a connection ends.
+    /// Appends the error reply by which a connection ends.
     pub(super) fn refuse(&self, text: &str, protocol: Protocol, out: &mut Vec<u8>) {
         match self {
             Self::Redis(_) => Writer::new(out, protocol).error(text),
@@ -45,7 +47,8 @@ impl Reading {
         }
     }
 
-    /// Notes the values that requests at the begin of `input` ask for, until `most` bytes of them are wanted; nothing is carried out.
+    /// Notes the values that the requests at the start of `input` read, until `most` bytes are wanted.
+    /// Executes nothing.
     pub(super) fn want_all(&self, input: &[u8], (db, most): (u8, usize), store: &mut Store, world: &World) {
         if matches!(self, Self::Memcached(_)) {
             return memcached::want_all(store, input, world.settings.word_len_max, most);
@@ -61,34 +64,35 @@ impl Reading {
     }
 }
 
-/// What was done with the bytes of a connection.
+/// The result of executing a connection's bytes.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Carried {
-    /// Bytes that are done with.
+    /// Bytes of the requests that are done.
     pub(crate) len: usize,
-    /// Requests among them.
+    /// Requests that are done.
     pub(crate) requests: usize,
-    /// Nothing is read any more.
+    /// The connection reads nothing more.
     pub(crate) ends: bool,
-    /// Bytes that the request behind them has at least; 0 when that is not known.
+    /// The least length of the next request; 0 if unknown.
     pub(crate) least: usize,
-    /// It stopped before all was looked at: too many replies wait, or the client does.
+    /// Requests are left that have to wait: for room in the replies, for a key, or for a password's delay.
     pub(crate) paused: bool,
 }
 
-/// What the bytes begin with.
+/// The first item of the input.
 enum Step {
-    /// Nothing whole yet.
+    /// Not a whole request yet.
     More { least: usize },
-    /// So many bytes are done with, and were a request or none.
+    /// `len` bytes are done.
     Done { len: usize, is_request: bool },
-    /// A password whose time has not come: nothing is done with it.
+    /// A password that has to wait. Nothing of it is done.
     Held,
-    /// No request: why was said.
+    /// Not a request. The error reply is written.
     Broken,
 }
 
-/// Carries out the requests that bytes begin with, while the replies that wait are not too many; of those in `out` so many bytes are sent.
+/// Executes the requests at the start of `bytes`, while the replies in `out` stay within their bound; the
+/// first `sent` bytes of `out` are sent.
 pub(crate) fn carry_out_of(
     session: &mut Session,
     reading: &mut Reading,
@@ -124,7 +128,7 @@ pub(crate) fn carry_out_of(
             return Carried { len: bytes.len(), ends: true, ..carried };
         }
         if out.len() - sent > out_pause(world) || session.waiting_bytes.is_some() || session.is_held() {
-            // It may be long until the next one: where the words of this one were is not kept.
+            // The next request may be long in coming, so the positions of this one's words are not kept.
             if let Reading::Redis(requests) = reading {
                 requests.forget();
             }
@@ -197,7 +201,8 @@ fn next_of_memcached(
     }
 }
 
-/// Whether a client has to wait with a request that may have a password: too many wrong ones came from its address a moment ago.
+/// Returns whether a request that may have a password has to wait, because wrong passwords recently came from
+/// the client's address.
 fn is_held(session: &mut Session, world: &mut World, has_password: impl FnOnce() -> bool) -> bool {
     if world.guesses.is_empty() || !has_password() {
         return false;
@@ -207,7 +212,7 @@ fn is_held(session: &mut Session, world: &mut World, has_password: impl FnOnce()
     session.held_until.is_some()
 }
 
-/// What a request may have.
+/// Returns the limits of a request.
 fn limits(world: &World, authenticated: bool) -> Limits {
     let all = Limits {
         word_len_max: world.settings.word_len_max,
@@ -217,7 +222,7 @@ fn limits(world: &World, authenticated: bool) -> Limits {
     if authenticated { all } else { all.unauthenticated() }
 }
 
-/// Carries out one request of a client.
+/// Executes one request of a client.
 fn request(
     session: &mut Session,
     (store, world): (&mut Store, &mut World),
@@ -237,7 +242,7 @@ fn request(
     settle(store, world, before, wrote);
 }
 
-/// What a request has changed is a frame of the log, and those who watch are told.
+/// Ends the log frame of a request's changes, and tells watchers and waiting clients.
 fn settle(store: &mut Store, world: &mut World, before: u64, wrote: &mut bool) {
     if store.dirty != before {
         *wrote = true;

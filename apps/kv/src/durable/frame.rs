@@ -1,12 +1,13 @@
-//! What files are made of: frames with a length and a checksum, behind a head that says what the file is.
+//! The format of the files: frames with a length and a checksum, after a head that names the kind of file.
 
-/// What a log begins with.
+/// The first bytes of a log.
 pub(crate) const MAGIC_LOG: [u8; 8] = *b"fmkvlog2";
-/// What a snapshot begins with.
+/// The first bytes of a snapshot.
 pub(crate) const MAGIC_SNAPSHOT: [u8; 8] = *b"fmkvsnp2";
 /// Bytes of a file's head.
 pub(crate) const HEADER_LEN: usize = 8;
-/// Bytes in front of a frame's content: its length, its time, the content's checksum, and the checksum of these.
+/// Bytes of a frame's head: the content's length, the time, the content's checksum, and the checksum of
+/// these.
 pub(super) const FRAME_HEAD: usize = 20;
 
 pub(crate) const fn head(magic: [u8; 8]) -> [u8; HEADER_LEN] {
@@ -16,7 +17,8 @@ pub(crate) const fn head(magic: [u8; 8]) -> [u8; HEADER_LEN] {
 /// Appends a frame.
 ///
 /// # Panics
-/// When it has 4 GiB.
+///
+/// When the content has 4 GiB.
 pub(crate) fn emit(into: &mut Vec<u8>, time: i64, content: &[u8]) {
     let len = u32::try_from(content.len()).expect("a frame is shorter than 4 GiB");
     let from = into.len();
@@ -28,27 +30,27 @@ pub(crate) fn emit(into: &mut Vec<u8>, time: i64, content: &[u8]) {
     into.extend_from_slice(content);
 }
 
-/// The content's length that a frame's head says; `None` of a head that is none.
+/// Returns the content's length in a frame's head; `None` if the head is damaged.
 pub(super) fn len_of(head: &[u8; FRAME_HEAD]) -> Option<u32> {
     let (said, sum) = head.split_last_chunk::<4>().expect("a head is longer");
     let len = said.first_chunk().expect("a head is longer");
     (crc32fast::hash(said) == u32::from_le_bytes(*sum)).then(|| u32::from_le_bytes(*len))
 }
 
-/// What comes next in a file.
+/// The next item of a file.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Next<'a> {
-    /// A frame: its time, its content, the bytes behind it.
+    /// A frame: its time, its content, and the bytes behind it.
     Frame(i64, &'a [u8], &'a [u8]),
-    /// The end: nothing more, or room that was reserved.
+    /// The end: no bytes, or reserved room.
     End,
-    /// A frame that was not written to its end, and nothing behind it.
+    /// A frame that was not written to its end, with nothing behind it.
     Torn,
-    /// A frame that was changed: bytes of others follow.
+    /// A damaged frame, with others behind it.
     Corrupt,
 }
 
-/// Reads the frame that bytes begin with.
+/// Parses the first frame.
 pub(crate) fn next(bytes: &[u8]) -> Next<'_> {
     if bytes.iter().take(FRAME_HEAD).all(|&byte| byte == 0) {
         return if bytes.iter().all(|&byte| byte == 0) { Next::End } else { Next::Corrupt };
@@ -56,7 +58,7 @@ pub(crate) fn next(bytes: &[u8]) -> Next<'_> {
     let Some((head, rest)) = bytes.split_first_chunk() else { return Next::Torn };
     let torn_or_corrupt =
         |behind: &[u8]| if behind.iter().all(|&byte| byte == 0) { Next::Torn } else { Next::Corrupt };
-    // A length that was changed would make the frames behind it look like the end of this one.
+    // A changed length would make the frames behind it look like the end of this one.
     let Some(len) = len_of(head) else { return torn_or_corrupt(rest) };
     let time = i64::from_le_bytes(head[4..12].try_into().expect("eight bytes"));
     let Some((content, rest)) = rest.split_at_checked(len as usize) else { return Next::Torn };
@@ -77,7 +79,7 @@ pub(crate) fn entry<'a>(into: &mut Vec<u8>, db: u8, args: impl ExactSizeIterator
     }
 }
 
-/// Reads a request of a frame's content; `None` when it is none.
+/// Parses the first request of a frame's content; `None` if it is damaged.
 pub(crate) fn take_entry<'a>(content: &mut &'a [u8]) -> Option<(u8, Vec<&'a [u8]>)> {
     let (&db, rest) = content.split_first()?;
     let (count, mut rest) = rest.split_first_chunk()?;

@@ -1,4 +1,4 @@
-//! A start: the newest snapshot, and the logs behind it.
+//! The load at a start: the newest snapshot, and the logs after it.
 
 use super::frame::{self, FRAME_HEAD, HEADER_LEN, MAGIC_LOG, MAGIC_SNAPSHOT, Next};
 use super::{log_name, number_of, snapshot_name};
@@ -13,7 +13,7 @@ use std::io;
 use std::io::{Read as _, Seek as _};
 use std::path::Path;
 
-/// What a start found.
+/// The result of a load.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Loaded {
     /// Keys of the snapshot.
@@ -22,11 +22,11 @@ pub(crate) struct Loaded {
     pub(crate) requests: u64,
     /// Bytes of a torn end that were cut off, and the file that has them now.
     pub(crate) torn: Option<(u64, String)>,
-    /// When the last request was carried out, in milliseconds since 1970.
+    /// The time of the last request, in milliseconds since 1970.
     pub(crate) last: i64,
 }
 
-/// Why a start is given up: the file, and what is wrong with it.
+/// The file that prevents a start, and its fault.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}: {what}")]
 pub(crate) struct LoadError {
@@ -34,7 +34,7 @@ pub(crate) struct LoadError {
     what: String,
 }
 
-/// Reads what the directory has into an empty store, and begins to write behind it.
+/// Loads the directory into an empty store, and begins to write after its logs.
 pub(crate) fn load(store: &mut Store, world: &mut World) -> Result<Loaded, LoadError> {
     let mut loaded = Loaded::default();
     let Some(dir) = world.durable.dir().map(Path::to_owned) else { return Ok(loaded) };
@@ -44,7 +44,7 @@ pub(crate) fn load(store: &mut Store, world: &mut World) -> Result<Loaded, LoadE
     let snapshot = numbers("snapshot").into_iter().max();
     if let Some(number) = snapshot {
         let path = dir.join(snapshot_name(number));
-        loaded.keys = load_snapshot(store, &path).map_err(|what| wrong(&path, what))?;
+        loaded.keys = load_snapshot(store, world, &path).map_err(|what| wrong(&path, what))?;
     }
     let first = snapshot.unwrap_or(0);
     let mut logs: Vec<u64> = numbers("log").into_iter().filter(|&number| number >= first).collect();
@@ -75,7 +75,7 @@ fn list(dir: &Path) -> io::Result<Vec<String>> {
     std::fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Reads a file frame by frame, so that no more than one is here at once.
+/// A reader of a file's frames, which has one of them in memory.
 struct Frames {
     file: io::BufReader<File>,
     at: u64,
@@ -97,7 +97,7 @@ impl Frames {
     }
 }
 
-fn load_snapshot(store: &mut Store, path: &Path) -> Result<u64, String> {
+fn load_snapshot(store: &mut Store, world: &mut World, path: &Path) -> Result<u64, String> {
     let mut frames = Frames::open(path, MAGIC_SNAPSHOT)?;
     let mut keys = 0;
     loop {
@@ -120,12 +120,12 @@ fn load_snapshot(store: &mut Store, path: &Path) -> Result<u64, String> {
             put.map_err(|failure| failure.reply().to_owned())?;
             keys += 1;
         }
-        store.settle();
+        world.settle(store);
     }
 }
 
 impl Frames {
-    /// The next frame: its time and content; `None` at the end, which may be torn.
+    /// Returns the next frame: its time and content. Returns `None` at the end, which may be torn.
     fn next(&mut self) -> Result<Option<(i64, Vec<u8>)>, String> {
         let mut head = [0; FRAME_HEAD];
         let left = self.len - self.at;
@@ -148,7 +148,8 @@ impl Frames {
         }
     }
 
-    /// Whether what stands behind the last good frame is a torn end, or reserved room; an error when it is neither. Bytes that are cut off.
+    /// Checks what follows the last good frame. Returns the bytes of a torn end, 0 for reserved room, and an
+    /// error for a damaged frame.
     fn judge_end(&mut self, path: &Path) -> Result<u64, String> {
         let file = File::open(path).map_err(|error| error.to_string())?;
         let (mut reader, mut rest) = (io::BufReader::new(file), Vec::new());
@@ -165,10 +166,10 @@ impl Frames {
     }
 }
 
-/// Bytes of requests that are carried out before what they left here is looked at.
+/// Bytes of requests after which the limit of local memory is enforced.
 const SETTLED_EACH: usize = 1 << 20;
 
-/// Copies what a file has from `at` on to another file: nothing that was written is thrown away.
+/// Copies a file from `at` on to another file, so that no written byte is lost.
 fn keep_end(path: &Path, at: u64, to: &Path) -> io::Result<()> {
     let (mut from, mut to) = (File::open(path)?, File::create(to)?);
     from.seek(io::SeekFrom::Start(at))?;
@@ -194,7 +195,7 @@ fn replay(
     let (mut unsettled, mut from) = (0, frames.at);
     while let Some((time, content)) = frames.next()? {
         let at = std::mem::replace(&mut from, frames.at);
-        // Time does not go back, whatever the clock did.
+        // The time does not go back, whatever the clock did.
         store.set_now(time.max(store.now()));
         loaded.last = store.now();
         let mut rest = content.as_slice();
@@ -213,7 +214,7 @@ fn replay(
             store.incoming = incoming(command, &args);
             let mut context = Context { store, session: &mut session, world, instead: None };
             let done = (command.run)(&mut context, &args, &mut Writer::new(&mut reply, Protocol::Resp2));
-            // What failed then fails again. What has no room now is something else.
+            // A command that failed then fails again. Only a lack of room is new.
             if let Err(failure) = done
                 && ["OOM", "FARMEMORY"].iter().any(|kind| failure.reply().starts_with(kind))
             {
@@ -221,11 +222,11 @@ fn replay(
             }
             loaded.requests += 1;
         }
-        // As a turn does it: by requests, and by their bytes.
+        // As in a turn: by the count of requests, and by their bytes.
         unsettled += content.len() + SETTLED_EACH / 256;
         if unsettled >= SETTLED_EACH {
             unsettled = 0;
-            store.settle();
+            world.settle(store);
         }
     }
     let torn = frames.judge_end(path)?;

@@ -7,23 +7,23 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 
-/// A snapshot under way: written to a file without a name of its own, then put on the disk by a thread, and named.
+/// A snapshot under way. The file gets its name when a thread has synced it.
 #[derive(Debug)]
 pub(crate) struct Saving {
     file: Option<File>,
     path: PathBuf,
     number: u64,
-    /// Changes that it has.
+    /// The changes that the snapshot has.
     covers: u64,
     ended: Option<Receiver<io::Result<()>>>,
 }
 
-/// How a snapshot stands.
+/// The phase of a snapshot.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Stands {
     /// Its keys are being written.
     Writes,
-    /// It is put on the disk.
+    /// Its file is being synced.
     Settles,
 }
 
@@ -34,7 +34,7 @@ impl Saving {
 }
 
 impl Durable {
-    /// Begins a snapshot, and the log behind it.
+    /// Begins a snapshot, and the log after it.
     pub(crate) fn begin_saving(&mut self) -> io::Result<()> {
         self.flush()?;
         let Some(dir) = self.dir.clone() else {
@@ -49,7 +49,7 @@ impl Durable {
         Ok(())
     }
 
-    /// Writes keys; `last` ends it.
+    /// Writes keys; `last` is the count of all keys, at the end.
     pub(crate) fn go_on_saving(&mut self, keys: &[u8], last: Option<u64>) -> io::Result<()> {
         let Some(saving) = &mut self.saving else { return Ok(()) };
         let Some(file) = &mut saving.file else { return Ok(()) };
@@ -72,14 +72,14 @@ impl Durable {
                     .sync_all()
                     .and_then(|()| std::fs::rename(&from, &to))
                     .and_then(|()| File::open(&dir)?.sync_all());
-                // The server may have ended meanwhile.
+                // The server may have ended.
                 let _nobody_waits = tell.send(settled);
             });
         }
         Ok(())
     }
 
-    /// Looks whether the snapshot is on the disk; `wait` until it is. What came of it, once.
+    /// Returns the result of the snapshot, once. With `wait`, waits until its file is synced.
     pub(crate) fn settled(&mut self, wait: bool, now: i64) -> Option<io::Result<()>> {
         let saving = self.saving.as_ref()?;
         let ended = saving.ended.as_ref()?;
@@ -98,7 +98,7 @@ impl Durable {
             Ok(()) => {
                 self.unsaved -= covers.min(self.unsaved);
                 (self.last_save, self.last_save_failed) = (now / 1000, None);
-                // Older files say nothing any more. One that cannot be removed is removed after the next snapshot.
+                // Older files are not needed. One that cannot be removed is removed after the next snapshot.
                 let _later = self.dir.as_deref().map(|dir| remove_before(dir, number));
             }
             Err(error) => {
@@ -109,7 +109,7 @@ impl Durable {
         Some(result)
     }
 
-    /// Gives the snapshot up. The log that it began goes on: a start reads the one before as well.
+    /// Gives the snapshot up. The log that it began continues; a start reads the earlier log, too.
     pub(crate) fn give_up_saving(&mut self, why: String, now: i64) {
         self.failed_at = now / 1000;
         if let Some(saving) = self.saving.take() {

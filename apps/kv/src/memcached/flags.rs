@@ -7,10 +7,10 @@ use std::borrow::Cow;
 
 /// Words of a meta command at most.
 const WORDS_MAX: usize = 18;
-/// Bytes of an opaque value, its letter included.
+/// Bytes of an opaque value, with its letter.
 const OPAQUE_LEN_MAX: usize = 32;
 
-/// What the flags of a request say.
+/// The parsed flags of a request.
 #[derive(Debug)]
 pub(super) struct Flags<'a> {
     /// The words themselves: replies are in their order.
@@ -20,12 +20,12 @@ pub(super) struct Flags<'a> {
     pub(super) binary: bool,
     pub(super) value: bool,
     pub(super) quiet: bool,
-    /// It does not count as used.
+    /// The request does not count as a use.
     pub(super) no_update: bool,
-    /// An item that is not there is made, with this time.
+    /// A missing item is made, with this time.
     pub(super) vivify: Option<i32>,
     pub(super) ttl: Option<i32>,
-    /// Who finds less time left is told to write it anew.
+    /// A client that finds less time left is told to write the item again.
     pub(super) recache: Option<i32>,
     pub(super) client_flags: u32,
     pub(super) cas: Option<u64>,
@@ -38,10 +38,11 @@ pub(super) struct Flags<'a> {
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
 
 impl<'a> Flags<'a> {
-    /// Reads the flags of a request of this key.
+    /// Parses the flags of a request of this key.
     ///
     /// # Errors
-    /// What a client is told.
+    ///
+    /// The text for the client.
     pub(super) fn read(key: &'a [u8], words: &'a [&'a [u8]]) -> Result<Self, &'static str> {
         let mut flags = Self {
             words,
@@ -74,7 +75,7 @@ impl<'a> Flags<'a> {
         wrong.map_or(Ok(flags), Err)
     }
 
-    /// Notes one flag. The outer error ends the reading, the inner one is told at its end.
+    /// Notes one flag. The outer error ends the parsing; the inner one is reported at its end.
     fn note(&mut self, letter: u8, rest: &[u8]) -> Result<Result<(), &'static str>, &'static str> {
         let switch = match letter {
             b'v' => &mut self.value,
@@ -120,17 +121,18 @@ impl<'a> Flags<'a> {
         })
     }
 
-    /// True when a flag of this letter is there.
+    /// Returns whether a flag of this letter is there.
     pub(super) fn has(&self, letter: u8) -> bool {
         self.words.iter().any(|word| word[0] == letter)
     }
 
-    /// Whether a word that is repeated to the client is too long.
+    /// Returns whether a word that the reply repeats is too long.
     pub(super) fn has_long_opaque(&self) -> bool {
         self.words.iter().any(|word| word[0] == b'O' && word.len() > OPAQUE_LEN_MAX)
     }
 
-    /// Appends the key as the client knows it. One that is no word goes in base64, whatever it came in.
+    /// Appends the key as the client knows it. A key that is not a word goes in base64, whatever form it came
+    /// in.
     pub(super) fn say_key(&self, was_binary: bool, out: &mut Vec<u8>) {
         if was_binary || !is_word(&self.key) {
             out.extend_from_slice(STANDARD.encode(&*self.key).as_bytes());
@@ -141,12 +143,12 @@ impl<'a> Flags<'a> {
     }
 }
 
-/// True of a key that can stand in a line.
+/// Returns whether a key can stand in a line.
 fn is_word(key: &[u8]) -> bool {
     key.iter().all(|&byte| byte > b' ' && byte != 127)
 }
 
-/// True when there are more words than a meta command has.
+/// Returns whether there are more words than a meta command has.
 pub(super) const fn too_many(words: usize) -> bool {
     words > WORDS_MAX + 1
 }

@@ -39,7 +39,8 @@ pub(super) fn carry_out(
     Ok(())
 }
 
-/// Seconds that are left of an item, those that have begun included; -1 when it does not end.
+/// Returns the seconds that are left of an item, with the one that has begun; -1 for an item that does not
+/// expire.
 fn say_ttl(end: Option<i64>, now: i64, out: &mut Vec<u8>) {
     match end {
         None => out.extend_from_slice(b"-1"),
@@ -51,7 +52,7 @@ fn seconds_left(end: i64, now: i64) -> u64 {
     u64::try_from((end - now + 999) / 1000).unwrap_or(0)
 }
 
-/// Appends what is repeated in each reply: the opaque word and the key.
+/// Appends what each reply repeats: the opaque word and the key.
 fn repeat(flags: &Flags<'_>, out: &mut Vec<u8>) {
     for word in flags.words {
         echo(flags, word, flags.binary, out);
@@ -59,7 +60,7 @@ fn repeat(flags: &Flags<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a word that is repeated as it is, or the key; nothing for any other flag.
+/// Appends a word that the reply repeats, or the key. Appends nothing for any other flag.
 fn echo(flags: &Flags<'_>, word: &[u8], was_binary: bool, out: &mut Vec<u8>) {
     match word[0] {
         b'O' => {
@@ -74,19 +75,19 @@ fn echo(flags: &Flags<'_>, word: &[u8], was_binary: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// What is left to do when the reply to a `mg` is written: the item is not in the way any more.
+/// The work that is left when the reply to an `mg` is written.
 #[derive(Default)]
 struct After {
     ttl: Option<Ends>,
-    /// The client was told to write the item anew.
+    /// The client was told to write the item again.
     won: Option<Won>,
 }
 
-/// An item that is to be put there once more, with the mark that somebody writes it anew.
+/// An item that is to be stored once more, with the mark that a client writes it again.
 struct Won {
     head: Head,
     data: Vec<u8>,
-    /// Where the reply says so.
+    /// The position of that mark in the reply.
     said: Range<usize>,
 }
 
@@ -96,7 +97,7 @@ fn get(context: &mut Context<'_>, words: &[&[u8]], out: &mut Vec<u8>) -> Done {
     }
     let flags = Flags::read(words[0], &words[1..]).map_err(Refused::Line)?;
     if flags.has_long_opaque() {
-        // It is found too late for that not to count as a use.
+        // The lookup would count as a use.
         let looks_first = [b'N', b'T', b'R', b'l', b'h'].iter().any(|letter| flags.has(*letter));
         if !looks_first && !flags.no_update {
             let db = context.db();
@@ -137,9 +138,10 @@ fn get(context: &mut Context<'_>, words: &[&[u8]], out: &mut Vec<u8>) -> Done {
     }
     context.world.memcached.hit(touches);
     if let Some(Won { head, data, said }) = after.won {
-        // Its number stays: by it the client writes it anew.
+        // The number stays, because the client writes the item by it.
         match write(context, &flags.key, head, kept, &data) {
-            // What cannot be noted is not said: the client has the value, and another one may be told later.
+            // A mark that cannot be stored is not reported: the client has the value, and another client may
+            // be told later.
             Err(_) if !made => drop(out.drain(said)),
             done => done?,
         }
@@ -147,7 +149,7 @@ fn get(context: &mut Context<'_>, words: &[&[u8]], out: &mut Vec<u8>) -> Done {
     after.ttl.map_or(Ok(()), |ttl| set_end(context, &flags.key, ttl)).map_err(Refused::Store)
 }
 
-/// Appends the line of a `mg` that has found something.
+/// Appends the reply to an `mg` that found an item.
 fn answer(
     flags: &Flags<'_>,
     item: &Item<'_>,
@@ -199,7 +201,7 @@ fn answer(
     after
 }
 
-/// Appends what one flag asks for.
+/// Appends the value that one flag asks for.
 fn say(flags: &Flags<'_>, item: &Item<'_>, end: Option<i64>, now: i64, word: &[u8], out: &mut Vec<u8>) {
     let number = |out: &mut Vec<u8>, number: u64| {
         out.extend_from_slice(&[b' ', word[0]]);
@@ -246,7 +248,7 @@ fn set(context: &mut Context<'_>, words: &[&[u8]], block: Block<'_>, out: &mut V
         Block::Is(data) => data,
         Block::NoLineEnd => return Err(Refused::Line("CLIENT_ERROR bad data chunk")),
         Block::TooLong | Block::None => {
-            // What is there would be taken for what could not be stored.
+            // The old item would be taken for the one that could not be stored.
             remove(context, &flags.key)?;
             return Err(Refused::Line("SERVER_ERROR object too large for cache"));
         }
@@ -313,13 +315,13 @@ fn delete(context: &mut Context<'_>, words: &[&[u8]], out: &mut Vec<u8>) -> Done
     Ok(())
 }
 
-/// Whether the item has the number that was asked for, if any was.
+/// Returns whether the item has the number that the request names, if it names one.
 fn may_delete(context: &mut Context<'_>, flags: &Flags<'_>) -> Result<bool, Refused> {
     let (Some(cas), db) = (flags.cas, context.db()) else { return Ok(true) };
     Ok(context.store.item(db, &flags.key, false)?.is_some_and(|item| item.head.cas == cas))
 }
 
-/// An item stays, out of date; the next client that asks for it is told to write it anew.
+/// Keeps an item and marks it as stale. The next client that asks for it is told to write it again.
 fn mark_stale(context: &mut Context<'_>, flags: &Flags<'_>) -> Result<(), Refused> {
     let db = context.db();
     let Some(item) = context.store.item(db, &flags.key, false)? else { return Ok(()) };
@@ -394,7 +396,7 @@ fn arithmetic(context: &mut Context<'_>, words: &[&[u8]], out: &mut Vec<u8>) -> 
     Ok(())
 }
 
-/// What came of `ma`.
+/// The outcome of an `ma`.
 enum Sum {
     Is { value: u64, cas: u64, made: bool },
     Not(&'static str),
@@ -412,13 +414,13 @@ fn added(context: &mut Context<'_>, flags: &Flags<'_>, up: bool) -> Result<Sum, 
             Ok(Sum::Is { value: flags.initial, cas, made: true })
         }
         Ok(Added::NotFound) => Ok(Sum::Not("NF")),
-        // A collection is no number.
+        // A collection is not a number.
         Err(Refused::Store(crate::failure::Failure::WrongType)) => Err(NOT_NUMERIC),
         Err(refused) => Err(refused),
     }
 }
 
-/// `me`: what is known of an item, for whoever looks for a fault.
+/// Answers `me`, which shows the state of an item to find a fault.
 fn look(context: &mut Context<'_>, words: &[&[u8]], out: &mut Vec<u8>) -> Done {
     let flags: &[&[u8]] = match words.get(1) {
         Some(word) if *word == b"b" => &words[1..2],

@@ -1,6 +1,7 @@
-//! Numbers as memcached reads them: as C's `strtoull` and `strtol` do, with what may stand around them.
+//! Numbers as memcached parses them, which is as C's `strtoull` and `strtol` do.
 
-/// The number at the begin of a text: whether it has a minus, its digits, and where it ends; `None` without digits or with more than 64 bits.
+/// Parses the number at the start of a text: whether it has a minus sign, its digits, and its end. Returns
+/// `None` without digits, or above 64 bits.
 fn digits(text: &[u8]) -> Option<(bool, u64, usize)> {
     let mut at = text.iter().position(|byte| !is_space(*byte))?;
     let negative = text[at] == b'-';
@@ -19,12 +20,13 @@ const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }
 
-/// True where a number may end: behind the text, or at a space or a zero in it.
+/// Returns whether a number may end here: at the end of the text, at a space, or at a zero byte.
 fn ends_at(text: &[u8], at: usize) -> bool {
     text.get(at).is_none_or(|&byte| is_space(byte) || byte == 0)
 }
 
-/// A number of 64 bits without a sign. As in C a minus turns it round, and memcached refuses what is then too large for a number with a sign.
+/// Parses an unsigned number of 64 bits. As in C a minus sign negates it; memcached refuses a result above
+/// the largest signed number.
 pub(super) fn unsigned(text: &[u8]) -> Option<u64> {
     let (negative, value, at) = digits(text)?;
     let value = if negative { value.wrapping_neg() } else { value };
@@ -33,12 +35,12 @@ pub(super) fn unsigned(text: &[u8]) -> Option<u64> {
     (ends_at(text, at) && !too_large).then_some(value)
 }
 
-/// The same, of which 32 bits count.
+/// Parses an unsigned number of which 32 bits count.
 pub(super) fn short(text: &[u8]) -> Option<u32> {
     unsigned(text).map(|value| u32::try_from(value & u64::from(u32::MAX)).expect("32 bits"))
 }
 
-/// A number with a sign, of which 32 bits count.
+/// Parses a signed number of which 32 bits count.
 pub(super) fn signed(text: &[u8]) -> Option<i32> {
     let (negative, value, at) = digits(text)?;
     let value = if negative { 0_i64.checked_sub_unsigned(value)? } else { i64::try_from(value).ok()? };

@@ -1,7 +1,9 @@
-//! Requests of memcached's text and meta protocol, as their bytes come: a line, and behind that of a storage command a block of data.
+//! The parser of memcached's text and meta protocols: a line, and a block of data after that of a storage
+//! command.
 //!
-//! Key type: [`Reader`]. It knows of commands which ones have a block, and how long; everything else about a line is for whoever carries it out. Bytes that it waits for are bounded
-//! by [`Limits`]: a block that is too long is passed over as it comes.
+//! Key type: [`Reader`]. The parser knows which commands have a block, and its length; their execution parses
+//! the rest of a line. Bytes that wait are bounded by [`Limits`], and a block that is too long is skipped as
+//! it arrives.
 
 use super::number::signed;
 use smallvec::SmallVec;
@@ -12,53 +14,54 @@ pub(super) const KEY_LEN_MAX: usize = 250;
 const LINE_LEN_MAX: usize = 64 << 10;
 /// Bytes of any other line, as in memcached.
 const COMMAND_LEN_MAX: usize = 2048;
-/// Bytes of a request of the binary protocol in front of its key.
+/// Bytes of a binary request in front of its key.
 const BINARY_HEAD_LEN: usize = 24;
-/// What a request of the binary protocol begins with.
+/// The first byte of a binary request.
 const BINARY: u8 = 0x80;
 
 /// Words of a line.
 pub(super) type Words<'a> = SmallVec<[&'a [u8]; 12]>;
 
-/// What is behind a line.
+/// The data after a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Block<'a> {
-    /// Nothing that is of the request.
+    /// Nothing that belongs to the request.
     None,
     /// A block with its line end.
     Is(&'a [u8]),
-    /// One with something else at its end.
+    /// A block with something else at its end.
     NoLineEnd,
-    /// One that is longer than may be; it is passed over.
+    /// A block that is too long and is skipped.
     TooLong,
 }
 
-/// What the bytes of a connection begin with.
+/// The first item of a connection's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next<'a> {
-    /// Nothing whole; a request has at least so many bytes.
+    /// Not a whole request; the request has at least `least` bytes.
     More { least: usize },
-    /// So many bytes of a block that is passed over.
+    /// Bytes of a block that is skipped.
     Passed { len: usize },
     /// A request.
     Whole { line: &'a [u8], block: Block<'a>, len: usize },
-    /// No request; what follows cannot be read.
+    /// Not a request. The bytes after it cannot be parsed.
     Broken(&'static str),
-    /// A request of the binary protocol: its operation and what the client finds its reply by.
+    /// A binary request: its operation, and the word by which the client finds the reply.
     Binary { operation: u8, opaque: [u8; 4] },
 }
 
-/// Reads requests one after the other.
+/// A parser of consecutive requests.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Reader {
-    /// Bytes of the line under way that have no end in them.
+    /// Bytes of the current line that have no line end in them.
     seen: usize,
-    /// Bytes that are passed over.
+    /// Bytes that are to be skipped.
     passes: u64,
 }
 
 impl Reader {
-    /// Reads what `bytes` begin with; `value_len_max` bytes are the longest block. After [`Next::More`] they begin with the same bytes again.
+    /// Parses the start of `bytes`; the longest block has `value_len_max` bytes. After [`Next::More`] the
+    /// caller passes the same bytes again, with more behind them.
     pub(crate) fn next<'a>(&mut self, bytes: &'a [u8], value_len_max: usize) -> Next<'a> {
         if self.passes > 0 && !bytes.is_empty() {
             let len = usize::try_from(self.passes).map_or(bytes.len(), |passes| passes.min(bytes.len()));
@@ -77,7 +80,7 @@ impl Reader {
             }
             return Next::More { least: bytes.len() + 1 };
         };
-        // As in C, where a line ends at a zero.
+        // As in C, a line ends at a zero byte.
         let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
         let line = line.split(|&byte| byte == 0).next().unwrap_or(line);
         let Some(wanted) = block_len(line) else {
@@ -100,7 +103,7 @@ impl Reader {
     }
 }
 
-/// True of the only lines that may be long.
+/// Returns whether a line may be long.
 fn asks(bytes: &[u8]) -> bool {
     let from = bytes.iter().take(100).position(|&byte| byte != b' ').unwrap_or(0);
     [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|name| bytes[from..].starts_with(name))
@@ -113,12 +116,13 @@ fn binary(bytes: &[u8]) -> Next<'_> {
     }
 }
 
-/// The words of a line.
+/// Returns the words of a line.
 pub(super) fn words(line: &[u8]) -> Words<'_> {
     line.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).collect()
 }
 
-/// Bytes of the block behind a line, without its line end; `None` where none is waited for, as the line has none or is refused without it.
+/// Returns the length of the block after a line, without its line end. `None` if there is no block, or the
+/// line is refused without it.
 fn block_len(line: &[u8]) -> Option<usize> {
     let words = words(line);
     let (at, least, most) = match *words.first()? {
@@ -144,7 +148,8 @@ fn block_len(line: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Bytes that come one by one, blocks that lie about their length, and lines that never end.
+    /// Bytes arrive one by one, blocks have another length than their lines say, and lines never end: the
+    /// parser finds the same requests, or refuses them.
     #[test]
     fn requests_in_pieces() {
         let bytes = b"set k 1 0 3\r\na\r\n\r\nget k\n";

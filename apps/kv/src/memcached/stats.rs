@@ -1,10 +1,10 @@
-//! `stats`: what was counted.
+//! The command `stats`.
 
 use super::{Done, Refused, VERSION, line};
 use crate::command::Context;
 use crate::store::Policy;
 
-/// Counts of what memcached's clients have asked for.
+/// Counts of memcached commands.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Counts {
     pub(super) sets: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// A value was found; `touched` when its end was changed with it.
+    /// Counts a lookup that found a value; `touched` if it changed the expiry time.
     pub(super) fn hit(&mut self, touched: bool) {
         if touched {
             self.touches[0] += 1;
@@ -55,7 +55,7 @@ pub(super) fn stats(context: &mut Context<'_>, words: &[&[u8]], out: &mut Vec<u8
     let rows = match words {
         [] => general(context),
         [word] if *word == b"settings" => settings(context),
-        // There are no classes of sizes.
+        // There are no size classes.
         [word] if [&b"items"[..], b"slabs", b"sizes", b"conns"].contains(word) => Vec::new(),
         [word] if *word == b"reset" => {
             context.world.memcached = Counts::default();

@@ -1,19 +1,19 @@
-//! Items in the store: how one is written, and the command by which the append log has it.
+//! Items in the store: how they are written, and the command by which the append log has them.
 
 use crate::command::{Args, Context, Done, check_room, find, run};
 use crate::failure::Failure;
 use crate::store::{Ends, Head};
 use farmem_resp::{Protocol, Writer};
 
-/// Seconds that are a length of time; more are a date, in seconds since 1970.
+/// Seconds up to which a number is a duration. A larger one is a date, in seconds since 1970.
 const LENGTH_MAX: i32 = 30 * 24 * 3600;
-/// How ends are said in the log that are no time.
+/// Special expiry times in the log.
 const KEEP: i64 = i64::MIN;
 const NEVER: i64 = i64::MAX;
-/// Bytes of what the log has beside key and data: the head, and when it ends.
+/// Bytes of an item's entry in the log, besides key and data: the head, and the expiry time.
 const META_LEN: usize = 13 + 8;
 
-/// When what is written with this time ends.
+/// Returns when an item expires that is written with this time.
 pub(super) fn ends(context: &Context<'_>, exptime: i32) -> Ends {
     let now = context.store.now();
     match exptime {
@@ -24,7 +24,7 @@ pub(super) fn ends(context: &Context<'_>, exptime: i32) -> Ends {
     }
 }
 
-/// Carries out a command of the table that changes something; its reply is nobody's.
+/// Runs a command that changes something, and drops its reply.
 pub(super) fn change(context: &mut Context<'_>, args: Args<'_>) -> Result<(), Failure> {
     let command = find(args[0]).expect("the table has it");
     check_room(context, command.flags(), false)?;
@@ -32,7 +32,7 @@ pub(super) fn change(context: &mut Context<'_>, args: Args<'_>) -> Result<(), Fa
     run(context, command, args, &mut Writer::new(&mut unread, Protocol::Resp2))
 }
 
-/// Writes an item under a new number; it is answered.
+/// Writes an item under a new number, and returns the number.
 pub(super) fn put(
     context: &mut Context<'_>,
     key: &[u8],
@@ -64,7 +64,7 @@ pub(super) fn write(
     change(context, &[b"farmem.item", key, &meta, data])
 }
 
-/// Changes when an item ends.
+/// Changes when an item expires.
 pub(super) fn set_end(context: &mut Context<'_>, key: &[u8], ends: Ends) -> Result<(), Failure> {
     match ends {
         Ends::Keep => Ok(()),
@@ -73,7 +73,7 @@ pub(super) fn set_end(context: &mut Context<'_>, key: &[u8], ends: Ends) -> Resu
     }
 }
 
-/// The command that writes an item: key, head and end, data. It is the append log's, and no client's.
+/// The command that writes an item: key, head and expiry time, data. Only the append log has it.
 pub(crate) fn item(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let wrong = Failure::text("ERR no item: the head of one has 21 bytes");
     let Some((head, end)) = Head::parse(args[2]) else { return Err(wrong) };

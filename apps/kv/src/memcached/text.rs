@@ -1,4 +1,4 @@
-//! The text protocol: `get` and `set` and their kin.
+//! The text protocol: `get`, `set` and their kin.
 
 use super::number::unsigned;
 use super::request::{Block, KEY_LEN_MAX, Words};
@@ -12,7 +12,7 @@ const ERROR: Refused = Refused::Line("ERROR");
 const BAD: Refused = Refused::Line(BAD_LINE);
 const TOO_LARGE: Refused = Refused::Line("SERVER_ERROR object too large for cache");
 
-/// How a value comes to its key.
+/// How a storage command combines a value with the old one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mode {
     Set,
@@ -22,10 +22,10 @@ pub(super) enum Mode {
     Prepend,
 }
 
-/// What came of a storage command.
+/// The outcome of a storage command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// It was stored under this number.
+    /// The value was stored under this number.
     Is(u64),
     /// The item has another number.
     Exists,
@@ -33,7 +33,7 @@ pub(super) enum Outcome {
     NotStored,
 }
 
-/// What is to be stored.
+/// A value to be stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Storing<'a> {
     pub(super) key: &'a [u8],
@@ -43,7 +43,7 @@ pub(super) struct Storing<'a> {
     pub(super) ends: Ends,
     /// The number that the item must have.
     pub(super) cas: Option<u64>,
-    /// One with a smaller number is stored too, and marked as out of date.
+    /// A value with a smaller number is stored, too, and marked as stale.
     pub(super) may_be_stale: bool,
 }
 
@@ -84,14 +84,14 @@ pub(super) fn carry_out(
             "CLIENT_ERROR this command is about memcached's own memory and is not here; see INFO at the port for Redis clients",
         )),
         _ => {
-            // A browser: what follows is what a web page wrote.
+            // A browser sent this: the text of a web page follows.
             context.session.ends = words.last().is_some_and(|last| last.starts_with(b"HTTP/"));
             Err(ERROR)
         }
     }
 }
 
-/// A client that has not said who it is may do that, as in memcached: by a `set` of any key, whose value is a user's name and password.
+/// Logs a client in. As in memcached, that is a `set` of any key whose value is a user's name and password.
 pub(super) fn log_in(
     context: &mut Context<'_>,
     words: &Words<'_>,
@@ -134,7 +134,8 @@ fn get(
     }
     let most = out.len() + reply_room(context.world);
     for (at, key) in keys.iter().enumerate() {
-        // With one that has to be waited for, as many of those behind it as are read at once.
+        // The first value that has to be waited for is read together with as many of the following ones as
+        // one round takes.
         if context.store.would_wait(db, key) {
             let _no_more_at_once = keys[at..].iter().all(|key| context.store.want(db, key));
             context.store.fetch_wanted();
@@ -174,7 +175,7 @@ fn get_and_touch(context: &mut Context<'_>, words: &Words<'_>, with_cas: bool, o
     let Some(exptime) = words.get(1) else { return Err(ERROR) };
     let exptime = seconds(exptime).ok_or(Refused::Line("CLIENT_ERROR invalid exptime argument"))?;
     let ends = ends(context, exptime);
-    // Without a key there is nothing to say but the end.
+    // Without a key the reply is `END` alone.
     if words.len() == 2 {
         line(out, "END");
         return Ok(());
@@ -207,7 +208,7 @@ fn store(
         Block::None => return Err(BAD),
         Block::NoLineEnd => return Err(Refused::Line("CLIENT_ERROR bad data chunk")),
         Block::TooLong => {
-            // What is there would be taken for what could not be stored.
+            // The old item would be taken for the one that could not be stored.
             if mode == Mode::Set && !has_cas {
                 admits(context, b"set", key)?;
                 change(context, &[b"DEL", key])?;
@@ -240,7 +241,7 @@ pub(super) fn put_in(
         return Ok(Outcome::Is(put(context, key, (flags, marks), ends, data)?));
     }
     if context.store.kind(db, key).is_none() {
-        // A number is compared with something.
+        // The number is compared with the item's.
         let asks_for_number = cas.is_some() && matches!(mode, Mode::Set | Mode::Replace);
         return match mode {
             _ if asks_for_number => {
@@ -254,7 +255,7 @@ pub(super) fn put_in(
     if mode == Mode::Add {
         return Ok(Outcome::NotStored);
     }
-    // Of a collection no number is known, and nothing can be put behind it.
+    // A collection has no number, and nothing can be appended to it.
     if mode == Mode::Replace && cas.is_none() {
         return Ok(Outcome::Is(put(context, key, (flags, marks), ends, data)?));
     }
@@ -263,7 +264,7 @@ pub(super) fn put_in(
     let kept = old.kept();
     let (mut marks, mut ends, mut flags) = (marks, ends, flags);
     match cas {
-        // Zero is no number.
+        // Zero is not a number of a change.
         Some(0) if joins => {}
         Some(0) => return Ok(not_this_one(context)),
         Some(cas) if cas == old.head.cas => context.world.memcached.cas_hits += 1,
@@ -290,19 +291,20 @@ fn not_this_one(context: &mut Context<'_>) -> Outcome {
     Outcome::Exists
 }
 
-/// What came of adding to a number.
+/// The outcome of an addition.
 pub(super) enum Added {
     NotFound,
-    /// The item has another number than was asked for.
+    /// The item has another number than the request names.
     Exists,
-    /// It is this now, under this number of its last change.
+    /// The new value, and the number of the change.
     Is(u64, u64),
 }
 
 pub(super) const NOT_NUMERIC: Refused =
     Refused::Line("CLIENT_ERROR cannot increment or decrement non-numeric value");
 
-/// Adds to a number, or takes from it. As in memcached, one that becomes shorter keeps its length, with spaces behind it.
+/// Adds to a number, or subtracts from it. As in memcached, a result that is shorter keeps the length, with
+/// spaces behind it.
 pub(super) fn add(
     context: &mut Context<'_>,
     key: &[u8],
@@ -327,7 +329,7 @@ pub(super) fn add(
     let (len, Head { flags, marks, .. }, fetched, kept) = (old.data.len(), old.head, old.fetched, old.kept());
     let mut text = Vec::with_capacity(len.max(20));
     digits(&mut text, value);
-    // What is written in place keeps its marks.
+    // A value that is written in place keeps its marks.
     let marks = if text.len() <= len {
         text.resize(len, b' ');
         marks | if fetched { Head::FETCHED } else { 0 }
@@ -397,7 +399,7 @@ fn delete(context: &mut Context<'_>, words: &Words<'_>, out: &mut Vec<u8>) -> Do
     Ok(())
 }
 
-/// Takes a key out; whether it was there.
+/// Deletes a key, and returns whether it was there.
 pub(super) fn remove(context: &mut Context<'_>, key: &[u8]) -> Result<bool, Refused> {
     admits(context, b"del", key)?;
     let db = context.db();
@@ -429,7 +431,7 @@ fn flush_all(context: &mut Context<'_>, words: &Words<'_>, out: &mut Vec<u8>) ->
     Ok(())
 }
 
-/// There is one level.
+/// There is one verbosity level.
 fn verbosity(words: &Words<'_>, out: &mut Vec<u8>) -> Done {
     if !matches!(words.len(), 2 | 3) {
         return Err(ERROR);

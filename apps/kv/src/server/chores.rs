@@ -1,34 +1,28 @@
-//! What is done beside commands by time.
+//! Periodic work: expiry, snapshots, and the state of far memory.
 
+use super::Turns;
 use crate::durable::Durable;
 use crate::saving;
 use crate::store::Store;
 use crate::world::World;
-use std::time::{Duration, Instant};
 
-/// Keys whose end is looked at in a round, and rounds of a tick in any case while a quarter of them has ended; then as many as there is time for.
-const EXPIRE_SAMPLES: usize = 20;
-const EXPIRE_ROUNDS: usize = 32;
-const EXPIRE_TIME: Duration = Duration::from_millis(20);
-
-/// Takes out keys that have ended.
-pub(super) fn expire(store: &mut Store) {
-    let begun = Instant::now();
-    for db in 0..u8::try_from(crate::store::SPACES).expect("few") {
-        // As long as many have ended, but not for more of a tick than clients notice.
-        for round in 0.. {
-            let has_few = store.expire_some(db, EXPIRE_SAMPLES) <= 25;
-            if has_few || (round >= EXPIRE_ROUNDS && begun.elapsed() >= EXPIRE_TIME) {
-                break;
-            }
-        }
+impl Turns {
+    /// Removes a slice of the keys that have expired.
+    pub(super) fn expire(&mut self, store: &mut Store, world: &World) {
+        self.has_expired = world.active_expiry && store.expire_slice();
     }
 }
 
-/// Seconds after a snapshot that failed before the next one begins by itself.
+/// Probes far memory, and logs changes of its state on standard error: memory that is lost, silent, or back.
+pub(super) fn watch_far_memory(store: &mut Store) {
+    store.probe_far().iter().for_each(|line| crate::say(line));
+}
+
+/// Seconds between a failed snapshot and the next automatic one.
 const RETRY_SECONDS: i64 = 5;
 
-/// A snapshot begins when enough has changed for long enough, or the log has grown to many times its beginning.
+/// Begins a snapshot when enough keys have changed for long enough, or when the append log is much longer
+/// than the data.
 pub(super) fn begin_saves(store: &mut Store, world: &mut World) {
     const LOG_LEN_MIN: u64 = 256 << 20;
     let durable: &mut Durable = &mut world.durable;

@@ -1,4 +1,4 @@
-//! What all threads do together in a turn: reading sockets, and writing to them.
+//! The phases of a turn that all threads share: reading from sockets, and writing to them.
 
 use super::Turns;
 use crate::connection::{CHUNK, Outcome, kept, out_pause};
@@ -8,7 +8,7 @@ use crate::world::World;
 use std::time::Instant;
 
 impl Turns {
-    /// Reads what many clients sent, in all threads; what they may send at once has a bound together.
+    /// Reads from many clients on all threads. The bytes of one turn are bounded.
     pub(super) fn read_by_all(
         &mut self,
         ready: &[usize],
@@ -36,7 +36,7 @@ impl Turns {
         }
     }
 
-    /// Sends many clients' replies, in all threads; how each goes on.
+    /// Sends the replies of many clients on all threads, and returns how each connection continues.
     pub(super) fn send_by_all(&mut self, ready: &[usize], world: &mut World) -> Vec<(usize, Outcome)> {
         let task = Task::Send { pause: out_pause(world), kept: kept(world) };
         let jobs: Vec<_> = ready.iter().filter_map(|&number| self.connections.lend(number, task)).collect();

@@ -1,12 +1,13 @@
-//! Which records of a far chunk are not wanted any more, in a few bits: who compacts the chunk looks up the others alone.
+//! The dead records of a far chunk, in a few bits, so that compaction looks up only the others.
 //!
-//! Key type: [`Dead`]. A bit stands for a stretch of the chunk in which one record begins at most. Where records are so short that the bits would be many there are none, and each record is
-//! looked up.
+//! Key type: [`Dead`]. A bit stands for a stretch of the chunk in which at most one record begins. A chunk of
+//! very short records would need many bits, so it has none, and compaction looks up each of its records.
 
-/// Bytes of the shortest record of a chunk that has bits: with 2,048 of them at most, a thousandth of its bytes.
+/// Bytes of the shortest record in a chunk that has bits. Such a chunk has 2,048 bits at most, a thousandth
+/// of its bytes.
 const LEN_MIN: usize = 128;
 
-/// Bits of one chunk.
+/// The bits of one chunk.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Dead {
     bits: Box<[u64]>,
@@ -14,7 +15,8 @@ pub(super) struct Dead {
 }
 
 impl Dead {
-    /// No record of a chunk of `len` bytes is known to be unwanted; the shortest one has `least` bytes.
+    /// Returns the bits of a chunk of `len` bytes without dead records. Its shortest record has `least`
+    /// bytes.
     pub(super) fn new(len: usize, least: usize) -> Self {
         if least < LEN_MIN {
             return Self::default();
@@ -24,7 +26,7 @@ impl Dead {
         Self { bits: vec![0; words].into(), shift }
     }
 
-    /// The record that begins at `offset` is not wanted any more.
+    /// Marks the record at `offset` as dead.
     pub(super) fn note(&mut self, offset: usize) {
         let bit = offset >> self.shift;
         if let Some(word) = self.bits.get_mut(bit / 64) {
@@ -32,7 +34,7 @@ impl Dead {
         }
     }
 
-    /// True of a record that is known to be unwanted.
+    /// Returns whether the record at `offset` is known to be dead.
     pub(super) fn has(&self, offset: usize) -> bool {
         let bit = offset >> self.shift;
         self.bits.get(bit / 64).is_some_and(|word| word >> (bit % 64) & 1 != 0)
@@ -44,7 +46,8 @@ mod tests {
     use super::*;
     use crate::store::CHUNK;
 
-    /// Records of 128 to 400 bytes: each has a bit of its own, and all of them a thousandth of the chunk. Of shorter ones nothing is known.
+    /// Records of 128 to 400 bytes each have a bit of their own, and all bits take a thousandth of the chunk.
+    /// Shorter records have none.
     #[test]
     fn each_record_has_a_bit() {
         let offsets: Vec<usize> = (0..)

@@ -1,5 +1,6 @@
-//! Values as bytes: how they come into the log and out of it.
+//! Values as records: how they are appended to the log and read from it.
 
+use super::far::is_withheld;
 use super::index::{Entry, Flag, Name};
 use super::live::{Live, What};
 use super::log::Full;
@@ -7,23 +8,24 @@ use super::place::{At, CHUNK, Class, HEADER_LEN, Header, Place, Spot};
 use super::{Ends, Kind, Store, kind_of};
 use crate::failure::Failure;
 
-/// Bytes of a record at most; a longer value lies in pieces.
+/// Bytes of a record at most. A longer value lies in pieces.
 const RECORD_MAX: usize = CHUNK / 2;
 
-/// The part of far memory that is wanted, in eighths: with less, chunks are compacted. The less, the more of a chunk is dead when its turn comes, and the less is moved for each byte that is written;
-/// and more is to be wanted where there is no more far memory to be had.
+/// The part of far memory that is to be live, in eighths; below it, chunks are compacted. A smaller part
+/// makes compaction cheaper, because a chunk has fewer live records when its turn comes. When far memory is
+/// short, the part is larger.
 const WANTED: usize = 5;
 const WANTED_WHEN_SHORT: usize = 6;
 /// Chunks that are compacted at once for a record that has no room.
 const ROOM_CHUNKS: usize = 16;
-/// Records that are looked up together when a chunk is compacted.
+/// Records that compaction looks up together.
 const TOGETHER: usize = 256;
 
-/// The kind, the bytes and the end of a value.
+/// The kind, the bytes and the expiry time of a value.
 type Dumped = (Kind, Vec<u8>, Option<i64>);
 
 impl Store {
-    /// Appends a value as a record, or as pieces, and leads the key there. What the key had goes.
+    /// Appends a value, and leads the key to it. Releases the key's old value.
     pub(super) fn put_encoded(
         &mut self,
         db: u8,
@@ -38,7 +40,7 @@ impl Store {
         Ok(())
     }
 
-    /// Leads a key to a value that was appended. What the key had goes.
+    /// Leads a key to an appended value. Releases the key's old value.
     pub(super) fn lead_to(&mut self, db: u8, name: Name, kind: Kind, place: Place) {
         let mut entry = Entry::new(name, place.0, kind as u8);
         entry.set(Flag::PARITY, self.parity);
@@ -53,7 +55,7 @@ impl Store {
         }
     }
 
-    /// Puts a value into the log; where it is.
+    /// Appends a value to the log, and returns its place.
     pub(super) fn append(
         &mut self,
         db: u8,
@@ -67,7 +69,8 @@ impl Store {
         self.append_now(db, key, name, kind, value, room)
     }
 
-    /// The same, whether local memory is full or not. What far memory has no room for has some when chunks that are mostly dead have gone.
+    /// Appends a value even if local memory is full. If far memory has no room, compacts chunks that are
+    /// mostly dead and tries again.
     pub(super) fn append_now(
         &mut self,
         db: u8,
@@ -128,7 +131,8 @@ impl Store {
         Ok(Place::live(self.keep_live(Live::new(what, key, space, name))))
     }
 
-    /// The bytes of a key's value, as the log has them: in place where they are here, in `scratch` where they are not.
+    /// Returns the bytes of a key's value as the log has them: in place if they are local, otherwise in
+    /// `scratch`.
     pub(super) fn bytes_of(
         &mut self,
         db: u8,
@@ -169,7 +173,7 @@ impl Store {
         self.log.far().recycle(before);
         self.stats.fetched += 1;
         value_in(&self.scratch, key)?;
-        // What is read a second time is cached: most of what is read once is not read again.
+        // A record is cached at its second read: most of what is read once is not read again.
         if entry.has(Flag::TOUCHED) {
             self.cache_scratch(db, name, Place(entry.place));
         } else if let Some(entry) = self.space_mut(db).index.get_mut(name) {
@@ -181,7 +185,7 @@ impl Store {
     fn cache_scratch(&mut self, db: u8, name: Name, from: Place) {
         let mut copy = self.log.cache(from, &self.scratch);
         if copy.is_none() {
-            // No memory for it is no reason to fail: the value is there.
+            // Without memory for the cache the value is not cached.
             if !self.log.grow_cache().unwrap_or(false) {
                 if self.log.here_len().1 < 2 {
                     return;
@@ -199,13 +203,16 @@ impl Store {
         }
     }
 
-    /// The oldest chunk of the cache goes: entries that lead there lead to the log again.
+    /// Drops the oldest chunk of the cache. Its entries lead to the log again.
     pub(super) fn shrink_cache(&mut self) {
         let Some(oldest) = self.log.oldest_cached() else { return };
         for (cached, from, key, space) in self.log.cached_records(oldest) {
             let name = self.namer.name(&key);
-            if let Some(entry) = self.spaces[usize::from(space)].index.get_mut(name)
-                && entry.place == cached.0
+            let entry = self.spaces[usize::from(space)].index.get_mut(name);
+            if let Some(entry) = entry.filter(|entry| entry.place == cached.0) {
+                entry.place = from.0;
+            } else if let Some(entry) =
+                self.flushed.iter_mut().find_map(|flushed| flushed.entry_of(space, name, cached))
             {
                 entry.place = from.0;
             }
@@ -213,14 +220,14 @@ impl Store {
         self.log.drop_cached();
     }
 
-    /// The kind, the bytes and the end of a key's value.
+    /// Returns the kind, the bytes and the expiry time of a key's value.
     pub(crate) fn dump(&mut self, db: u8, key: &[u8]) -> Result<Option<Dumped>, Failure> {
         let Some((name, entry)) = self.find(db, key) else { return Ok(None) };
         let bytes = self.bytes_of(db, key, name, entry)?.to_vec();
-        Ok(Some((kind_of(&entry), bytes, self.space(db).ends.get(&name).copied())))
+        Ok(Some((kind_of(&entry), bytes, self.space(db).ends.get(name))))
     }
 
-    /// Puts what [`Store::dump`] gave in the place of whatever the key had.
+    /// Sets a key to a value that [`Store::dump`] returned.
     pub(crate) fn restore(
         &mut self,
         db: u8,
@@ -230,6 +237,7 @@ impl Store {
         end: Option<i64>,
     ) -> Result<(), Failure> {
         super::check_key(key)?;
+        self.check_end(db, key, end.map_or(Ends::Never, Ends::At))?;
         if let (Kind::Item, Some((head, _))) = (kind, super::Head::parse(bytes)) {
             self.note_cas(head.cas);
         }
@@ -241,8 +249,13 @@ impl Store {
         Ok(())
     }
 
-    /// Moves what is wanted out of a far chunk that is mostly dead; false when there is none, or so much of far memory is wanted, in eighths.
+    /// Compacts the emptiest far chunk: moves its live records to the tail. Returns false if none is mostly
+    /// dead, or if `wanted` eighths of far memory are live.
     pub(crate) fn compact(&mut self, wanted: usize) -> Result<bool, Failure> {
+        // Chunks become emptier as long as flushed keys are freed.
+        if self.is_reclaiming() {
+            return Ok(false);
+        }
         let Some(number) = self.log.worth_compaction(wanted) else { return Ok(false) };
         let bytes = self
             .log
@@ -257,9 +270,12 @@ impl Store {
         Ok(true)
     }
 
-    /// Compacts some chunks, as far as they are worth it and far memory takes anything at all; whether any was. A command waits for no more than that at a time: what is left is compacted from turn
-    /// to turn.
+    /// Compacts some chunks while that helps, and returns whether any was compacted. A command waits for no
+    /// more than these; the following turns compact the rest.
     fn compact_for_room(&mut self) -> bool {
+        if self.reclaim() {
+            return true;
+        }
         let before = self.stats.compacted;
         for _ in 0..ROOM_CHUNKS {
             if !self.compact(WANTED_WHEN_SHORT).unwrap_or(false) {
@@ -269,7 +285,7 @@ impl Store {
         self.stats.compacted > before
     }
 
-    /// The part of far memory that is to be wanted now, in eighths.
+    /// Returns the part of far memory that is to be live now, in eighths.
     pub(super) const fn wanted_eighths(&self) -> usize {
         if self.log.far_ref().is_short { WANTED_WHEN_SHORT } else { WANTED }
     }
@@ -298,13 +314,15 @@ impl Store {
         }
     }
 
-    /// Touches the entries of names that are looked up next. They lie far apart: one look-up waits for memory, many at once wait once.
+    /// Touches the entries of names that are looked up next. They lie far apart in memory, so that touching
+    /// many at once waits for memory once.
     pub(super) fn look_up_together(&self, names: impl Iterator<Item = (u8, Name)>) {
         let met = names.fold(0, |met, (space, name)| met ^ self.spaces[usize::from(space)].index.touch(name));
         std::hint::black_box(met);
     }
 
-    /// Where a key's entry leads when the record at `old` is wanted, and whether by way of a collection in use.
+    /// Returns the place that a key's entry has if the record at `old` is live, and whether a collection in
+    /// use leads there.
     fn leads_to(&self, space: u8, name: Name, old: Place) -> Option<(Place, bool)> {
         let place = Place(self.spaces[usize::from(space)].index.get(name)?.place);
         match place.at() {
@@ -318,13 +336,13 @@ impl Store {
         if let (true, At::Live(number)) = (is_live, from.at()) {
             self.live[number].clean = Some(to);
         } else if let Some(entry) = self.spaces[usize::from(space)].index.get_mut(name) {
-            // A cached copy is left behind: it is found to be nobody's when its chunk goes.
+            // The cached copy stays behind, and is dropped with its chunk.
             entry.place = to.0;
         }
     }
 }
 
-/// The value of a record that is `key`'s.
+/// Returns the value of a record that must be `key`'s.
 fn value_in<'a>(record: &'a [u8], key: &[u8]) -> Result<&'a [u8], Failure> {
     let header = Header::parse(record).filter(|header| header.end() <= record.len());
     let header = header
@@ -335,9 +353,13 @@ fn value_in<'a>(record: &'a [u8], key: &[u8]) -> Result<&'a [u8], Failure> {
     Ok(&record[header.value_from()..header.end()])
 }
 
-/// What a client is told when nothing can be put anywhere.
+/// Returns the error reply for a value that can be put nowhere.
 pub(super) fn no_room(full: &Full) -> Failure {
     match full {
+        Full::Far(error) if is_withheld(error) => Failure::said(format!(
+            "FARMEMORY far memory cannot take this value: {error}; {}; then send the command again",
+            error.remedy()
+        )),
         Full::Far(error) => {
             Failure::said(format!("OOM far memory takes no more: {error}; {}", error.remedy()))
         }

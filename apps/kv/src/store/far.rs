@@ -1,49 +1,75 @@
-//! Far memory in chunks: what the log keeps there.
+//! The far memory of the log, in chunks.
+//!
+//! Key type: [`Far`]. An operation on an allocation that did not answer a moment ago fails at once, so that a
+//! silent memory node does not hold all clients up. A READ that nothing waits for finds out when the
+//! allocation answers again ([`health`]).
+
+mod health;
+
+pub(crate) use health::is_withheld;
 
 use super::place::CHUNK;
 use farmem::{Client, Completed, Error, Op, Ticket, VirtAddr};
+use health::Health;
 use std::collections::BTreeMap;
 
 /// Chunks of one allocation.
 const TOGETHER: usize = 64;
-/// Places that only compaction takes: a log that is full of dead records needs some room to make room.
+/// Free chunks that only compaction takes. A log full of dead records needs some room to make room.
 const RESERVE: usize = 2;
 /// Bytes of a buffer that is kept for the next READ.
 const KEPT_MAX: usize = 16 << 10;
 /// Allocations that are tried for a chunk when nodes do not answer.
 const TRIES: usize = 3;
 
-/// A READ that is under way, or why it is not.
-pub(crate) type Reading = Result<Ticket, Error>;
+/// A READ that is under way, or its error.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    /// The base of the allocation.
+    slab: u64,
+    begun: Result<Ticket, Error>,
+}
 
-/// A rack's memory, as one client has it.
+/// An allocation of far memory.
+#[derive(Default, Debug)]
+struct Slab {
+    /// Chunks in use.
+    used: usize,
+    /// The fault of the last operation.
+    fault: Option<health::Fault>,
+}
+
+/// The memory of a rack, as one client has it.
 #[derive(Debug)]
 pub(crate) struct Far {
     client: Client,
     free: Vec<VirtAddr>,
-    /// There was no more memory to be had when it was asked for last.
+    /// The last request for memory failed.
     pub(crate) is_short: bool,
-    /// The last places may be taken: compaction gives back more than it takes.
+    /// The reserve may be used: compaction frees more than it takes.
     uses_reserve: bool,
-    /// A buffer of a chunk, for the next WRITE.
+    /// A buffer for the next WRITE of a chunk.
     chunk: Vec<u8>,
-    /// The same for the next READ of a whole one: new memory for each would cost more than the READ.
+    /// A buffer for the next READ of a whole chunk. New memory for each would cost more than the READ.
     read: Vec<u8>,
-    /// Chunks in use of each allocation.
-    slabs: BTreeMap<u64, usize>,
-    /// READs that have ended and that nobody has asked for yet.
+    slabs: BTreeMap<u64, Slab>,
+    /// Allocations that are to be freed, one in a turn, because the server waits for each request to the
+    /// control plane.
+    unwanted: Vec<u64>,
+    pub(crate) health: Health,
+    /// READs that have ended and whose bytes no command has taken yet.
     landed: Vec<Completed>,
-    /// READs that were begun and have not ended.
+    /// READs that have not ended.
     pub(crate) under_way: usize,
     /// READs so far.
     pub(crate) reads: u64,
-    /// READs that were not here yet when they were asked for.
+    /// READs that had not ended when a command needed them.
     pub(crate) waited: u64,
-    /// Times that READs went out: those that were under way together count once.
+    /// Rounds of READs: those that were under way together count once.
     pub(crate) rounds: u64,
     /// WRITEs so far.
     pub(crate) writes: u64,
-    /// Bytes that both carried.
+    /// Bytes of all READs and WRITEs.
     pub(crate) bytes: u64,
 }
 
@@ -57,6 +83,8 @@ impl Far {
             chunk: Vec::new(),
             read: Vec::new(),
             slabs: BTreeMap::new(),
+            unwanted: Vec::new(),
+            health: Health::new(),
             landed: Vec::new(),
             under_way: 0,
             reads: 0,
@@ -67,19 +95,21 @@ impl Far {
         }
     }
 
-    /// Writes a chunk's bytes to where there is room; answers where.
+    /// Writes a chunk, and returns its address.
     pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<VirtAddr, Error> {
         let mut last = None;
         for _ in 0..TRIES {
             let at = self.room()?;
-            match self.write(at, bytes) {
+            let written = self.write(at, bytes);
+            self.note(slab_of(at), written.as_ref().err());
+            match written {
                 Ok(()) => {
-                    *self.slabs.get_mut(&slab_of(at)).expect("chunks are of an allocation") += 1;
+                    self.slabs.get_mut(&slab_of(at)).expect("chunks are of an allocation").used += 1;
                     self.writes += 1;
                     self.bytes += bytes.len() as u64;
                     return Ok(at);
                 }
-                // The node may be gone: what is free there is of no use.
+                // The node may be gone, so its free chunks are not used.
                 Err(error) => {
                     self.free.push(at);
                     self.abandon(slab_of(at));
@@ -100,32 +130,35 @@ impl Far {
         done.result.map(drop)
     }
 
-    /// Nothing more is put into an allocation; one that nothing is in goes.
+    /// Uses no more chunks of an allocation. Frees it if it is empty.
     fn abandon(&mut self, slab: u64) {
         self.free.retain(|free| slab_of(*free) != slab);
-        if self.slabs.get(&slab) == Some(&0) {
+        if self.slabs.get(&slab).is_some_and(|slab| slab.used == 0) {
             self.slabs.remove(&slab);
-            let _gone_with_its_node = self.client.free(VirtAddr(slab));
+            self.unwanted.push(slab);
         }
     }
 
-    /// Whether what is put from now on may take the last places.
+    /// Sets whether the next WRITEs may use the reserve.
     pub(crate) const fn use_reserve(&mut self, may: bool) {
         self.uses_reserve = may;
     }
 
-    /// All allocations go: nothing of this server is far any more.
+    /// Frees all allocations.
     pub(crate) fn free_all(&mut self) {
         self.free.clear();
-        for slab in std::mem::take(&mut self.slabs).into_keys() {
+        let unwanted = std::mem::take(&mut self.unwanted);
+        for slab in std::mem::take(&mut self.slabs).into_keys().chain(unwanted) {
             let _gone_with_its_node = self.client.free(VirtAddr(slab));
         }
     }
 
-    /// Frees what a process before this one had in this client's domain, which is its own; how many allocations.
+    /// Frees the allocations of an earlier process in this client's domain, which no other process uses.
+    /// Returns how many there were.
     ///
     /// # Errors
-    /// What the control plane says.
+    ///
+    /// The error of the control plane.
     pub(crate) fn free_earlier(&mut self, domain: &str) -> Result<usize, Error> {
         let overview = self.client.overview()?;
         let number = overview.domains.iter().find(|(_, name)| name == domain).map(|(number, _)| *number);
@@ -137,31 +170,36 @@ impl Far {
         Ok(earlier.len())
     }
 
-    /// A chunk's place is free again.
+    /// Frees a chunk.
     pub(crate) fn give_back(&mut self, at: VirtAddr) {
         let slab = slab_of(at);
-        let used = self.slabs.get_mut(&slab).expect("chunks are of an allocation");
-        *used -= 1;
-        self.free.push(at);
-        // One empty allocation is kept: data that comes and goes would allocate each time.
-        if *used == 0 && self.free.len() >= 2 * TOGETHER {
+        let known = self.slabs.get_mut(&slab).expect("chunks are of an allocation");
+        known.used -= 1;
+        let (is_empty, has_fault) = (known.used == 0, known.fault.is_some());
+        if !has_fault {
+            self.free.push(at);
+        }
+        // One empty allocation is kept, because data that come and go would allocate each time.
+        if is_empty && (has_fault || self.free.len() >= 2 * TOGETHER) {
             self.abandon(slab);
         }
     }
 
-    /// Reads `len` bytes in one READ.
+    /// Reads `len` bytes with one READ.
     pub(crate) fn read(&mut self, at: VirtAddr, len: usize) -> Result<Vec<u8>, Error> {
         self.read_all(&[(at, len)]).pop().expect("one was asked for")
     }
 
     /// Reads a chunk, and waits for it.
     pub(crate) fn read_chunk(&mut self, addr: VirtAddr, len: usize) -> Result<Vec<u8>, Error> {
+        self.check(slab_of(addr))?;
         let mut buf = std::mem::take(&mut self.read);
         buf.resize(len, 0);
         let ticket = self.client.submit(Op::Read { addr, buf })?;
         self.reads += 1;
         self.rounds += 1;
         let done = self.client.wait(ticket)?;
+        self.note(slab_of(addr), done.result.as_ref().err());
         match done.result {
             Ok(_) => {
                 self.bytes += len as u64;
@@ -174,35 +212,39 @@ impl Far {
         }
     }
 
-    /// Takes the buffer of a chunk that was read, for the next one.
+    /// Takes back the buffer of [`Far::read_chunk`].
     pub(crate) fn keep_chunk(&mut self, buf: Vec<u8>) {
         self.read = buf;
     }
 
-    /// Reads several ranges, all under way at once; what came of each, in turn.
+    /// Reads several ranges at once, and returns the results in order.
     pub(crate) fn read_all(&mut self, ranges: &[(VirtAddr, usize)]) -> Vec<Result<Vec<u8>, Error>> {
         self.begin(ranges).into_iter().map(|reading| self.end(reading)).collect()
     }
 
-    /// Begins to read several ranges; [`Far::end`] has what comes of each.
+    /// Begins to read several ranges. [`Far::end`] returns the result of each.
     pub(crate) fn begin(&mut self, ranges: &[(VirtAddr, usize)]) -> Vec<Reading> {
-        let begun = ranges.iter().map(|&(addr, len)| {
-            let buf = self.client.buffer(len);
-            self.client.submit(Op::Read { addr, buf })
-        });
-        let begun: Vec<Reading> = begun.collect();
-        let begun_well = begun.iter().filter(|reading| reading.is_ok()).count();
+        let begin = |&(addr, len): &(VirtAddr, usize)| {
+            let slab = slab_of(addr);
+            let begun = self.check(slab).and_then(|()| {
+                let buf = self.client.buffer(len);
+                self.client.submit(Op::Read { addr, buf })
+            });
+            Reading { slab, begun }
+        };
+        let begun: Vec<Reading> = ranges.iter().map(begin).collect();
+        let begun_well = begun.iter().filter(|reading| reading.begun.is_ok()).count();
         self.under_way += begun_well;
         self.reads += begun_well as u64;
         self.rounds += u64::from(!ranges.is_empty());
-        // They leave now, and not when they are waited for.
+        // The READs leave now, and not when a command waits for them.
         self.take_in();
         begun
     }
 
-    /// What came of a READ; waits for it when it is not here yet.
+    /// Returns the result of a READ, and waits for it if it has not ended.
     pub(crate) fn end(&mut self, reading: Reading) -> Result<Vec<u8>, Error> {
-        let ticket = reading?;
+        let ticket = reading.begun?;
         let here = |far: &Self| far.landed.iter().position(|done| done.ticket == ticket);
         let at = here(self).or_else(|| {
             self.take_in();
@@ -216,40 +258,46 @@ impl Far {
                 self.client.wait(ticket)?
             }
         };
+        self.note(reading.slab, done.result.as_ref().err());
         done.result?;
         self.bytes += done.buf.len() as u64;
         Ok(done.buf)
     }
 
-    /// Takes in what has come, and sends what is to be sent.
+    /// Takes in what has arrived, and sends what is to be sent.
     fn take_in(&mut self) {
-        // A link that failed is told to whoever waits for a READ.
+        // A READ reports the failure of its link.
         while let Ok(Some(done)) = self.client.poll() {
+            if let Some(slab) = self.health.probed(done.ticket) {
+                self.note(slab, done.result.as_ref().err());
+                self.client.recycle(done.buf);
+                continue;
+            }
             self.landed.push(done);
             self.under_way = self.under_way.saturating_sub(1);
         }
     }
 
-    /// A buffer that [`Far::read`] gave out is used again.
+    /// Takes back a buffer of a READ.
     pub(crate) fn recycle(&mut self, buf: Vec<u8>) {
-        // The client keeps some: long ones would take much of local memory.
+        // The client keeps some buffers, and long ones would take much of local memory.
         if buf.capacity() <= KEPT_MAX {
             self.client.recycle(buf);
         }
     }
 
-    /// Bytes that are allocated.
+    /// Returns the bytes that are allocated.
     pub(crate) fn allocated(&self) -> usize {
         self.slabs.len() * TOGETHER * CHUNK
     }
 
     fn room(&mut self) -> Result<VirtAddr, Error> {
         if self.free.len() <= RESERVE {
-            let allocated = self.client.allocate((TOGETHER * CHUNK) as u64);
+            let allocated = self.allocate();
             self.is_short = allocated.is_err();
             match allocated {
                 Ok(vma) => {
-                    self.slabs.insert(vma.base.0, 0);
+                    self.slabs.insert(vma.base.0, Slab::default());
                     let places =
                         (0..TOGETHER).rev().map(|number| VirtAddr(vma.base.0 + (number * CHUNK) as u64));
                     self.free.splice(0..0, places);
@@ -262,7 +310,7 @@ impl Far {
     }
 }
 
-/// The allocation that a chunk is of: allocations lie at multiples of their length.
+/// Returns the allocation of a chunk. Allocations lie at multiples of their length.
 fn slab_of(at: VirtAddr) -> u64 {
     at.0 & !((TOGETHER * CHUNK) as u64 - 1)
 }

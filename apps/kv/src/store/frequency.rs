@@ -45,12 +45,12 @@ pub(super) struct Use {
 }
 
 impl Use {
-    /// What the entry of a new key notes.
+    /// Returns the use that the entry of a new key notes.
     pub(super) fn first(self) -> u32 {
         if self.lfu.is_some() { minutes(self.now) << COUNTER_BITS | FIRST } else { clock(self.now) }
     }
 
-    /// What an entry notes after this use.
+    /// Returns the use that an entry notes after this one.
     pub(super) fn after(self, before: u32) -> u32 {
         let Some((settings, chance)) = self.lfu else { return clock(self.now) };
         let counter = settings.frequency(before, self.now);

@@ -1,17 +1,19 @@
-//! Where each key's record is: a hash table in order of hashes.
+//! The index: a hash table, in order of hashes, from keys to the places of their values.
 //!
-//! Key type: [`Index`]. An entry has 24 bytes and no key: a key is known by 88 bits of a keyed hash ([`Name`]), and whoever reads a record compares the key that
-//! is in it. The table is cut into shards by the topmost bits, and in each shard entries lie in order of their hashes (linear probing with ordered entries), so the whole table is
-//! ordered: `SCAN`'s cursor is a hash, and no key that stays is left out or comes twice, however the table grows meanwhile. A shard grows by an eighth at a
-//! time, so that nine tenths of the memory are used and no growth takes long.
+//! Key type: [`Index`]. An entry has 24 bytes and no key: 88 bits of a keyed hash identify the key
+//! ([`Name`]), and a reader of the record compares the key in it. The topmost bits select a shard, and within
+//! a shard entries lie in order of their hashes (linear probing with ordered entries). So the whole table is
+//! ordered: `SCAN`'s cursor is a hash, and a key that stays is returned once, however the table grows
+//! meanwhile. A shard grows by an eighth at a time, so that nine tenths of the memory are used and no growth
+//! takes long.
 
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use std::hash::Hasher as _;
 
-/// A key's name: 64 bits by which the index is ordered, and 24 more.
+/// The name of a key: the 64 bits that order the index, and 24 more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Name {
-    /// The bits by which it is ordered; never 0.
+    /// The bits that order the index; never 0.
     pub(crate) hash: u64,
     more: u32,
 }
@@ -19,7 +21,7 @@ pub(crate) struct Name {
 /// Bits of [`Name::more`].
 const MORE_BITS: u32 = 24;
 
-/// The secret that keys are hashed with, so that no client can make two names alike.
+/// The secret of the hash, without which no client can give two keys the same name.
 #[derive(Clone, Debug)]
 pub(crate) struct Namer(SipHasher13);
 
@@ -36,19 +38,19 @@ impl Namer {
     }
 }
 
-/// The low bits of a word.
+/// Returns the low bits of a word.
 fn low(word: u64, bits: u32) -> u32 {
     u32::try_from(word & ((1 << bits) - 1)).expect("fewer than 32 bits")
 }
 
-/// What the index knows of a key.
+/// The entry of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Entry {
-    /// 0: no entry.
+    /// The hash; 0 for no entry.
     hash: u64,
-    /// Where the record is, as the log understands it.
+    /// The place of the value, as the log understands it.
     pub(crate) place: u64,
-    /// 24 bits of the name, 8 of flags, 32 of when it was used.
+    /// The name (24 bits), flags (8), and the use of the key (32).
     word: u64,
 }
 
@@ -57,13 +59,13 @@ pub(crate) struct Entry {
 pub(crate) struct Flag(u64);
 
 impl Flag {
-    /// The key has a time when it ends.
+    /// The key expires.
     pub(crate) const EXPIRES: Self = Self(1 << 3);
-    /// What the snapshot under way has of the key, or will never have, is settled: equal to the index's own parity.
+    /// Equal to the store's parity: the snapshot under way has the key, or will not have it.
     pub(crate) const PARITY: Self = Self(1 << 4);
-    /// It was read from far memory once.
+    /// The record was read from far memory once.
     pub(crate) const TOUCHED: Self = Self(1 << 5);
-    /// A memcached client has asked for it.
+    /// A memcached client has read the item.
     pub(crate) const FETCHED: Self = Self(1 << 6);
 }
 
@@ -81,7 +83,7 @@ impl Entry {
         Name { hash: self.hash, more: low(self.word, MORE_BITS) }
     }
 
-    /// The kind of its value.
+    /// Returns the kind of the value.
     pub(crate) fn kind(&self) -> u8 {
         u8::try_from(self.word >> FLAGS_AT & KIND_MASK).expect("three bits")
     }
@@ -95,7 +97,7 @@ impl Entry {
         self.word = if is { self.word | bit } else { self.word & !bit };
     }
 
-    /// When it was used, in whatever unit the store counts.
+    /// Returns the use of the key, as the store counts it.
     pub(crate) fn used(&self) -> u32 {
         u32::try_from(self.word >> USED_AT).expect("32 bits")
     }
@@ -105,34 +107,25 @@ impl Entry {
     }
 }
 
-/// Shards: of the topmost bits of hashes.
+/// The topmost bits of a hash, which select a shard.
 const SHARD_BITS: u32 = 10;
-/// Entries of a shard that was just made.
+/// Entries of a new shard.
 const SHARD_LEN_MIN: usize = 8;
 
-/// Entries in order of their hashes; between them places without one.
+/// Entries in order of their hashes, with free places between them.
 #[derive(Clone, Default, Debug)]
 struct Shard {
     entries: Vec<Entry>,
     used: usize,
 }
 
-/// The table.
-#[derive(Debug)]
+/// The table. An empty one takes no memory.
+#[derive(Default, Debug)]
 pub(crate) struct Index {
+    /// All shards, or none while the table is empty.
     shards: Vec<Shard>,
     len: usize,
     bytes: usize,
-}
-
-impl Default for Index {
-    fn default() -> Self {
-        Self {
-            shards: vec![Shard::default(); 1 << SHARD_BITS],
-            len: 0,
-            bytes: size_of::<Shard>() << SHARD_BITS,
-        }
-    }
 }
 
 fn shard_of(hash: u64) -> usize {
@@ -140,72 +133,81 @@ fn shard_of(hash: u64) -> usize {
 }
 
 impl Index {
-    /// Entries.
+    /// Returns the number of entries.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes that it takes.
+    /// Returns the bytes that the table takes.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The entry of a key.
+    /// Returns the entry of a key.
     pub(crate) fn get(&self, name: Name) -> Option<&Entry> {
-        let shard = &self.shards[shard_of(name.hash)];
+        let shard = self.shards.get(shard_of(name.hash))?;
         shard.find(name).ok().map(|at| &shard.entries[at])
     }
 
-    /// Reads where an entry would be, and no further; what is met there means nothing.
+    /// Touches the memory at which a lookup begins. The returned word has no meaning.
     pub(crate) fn touch(&self, name: Name) -> u64 {
-        let shard = &self.shards[shard_of(name.hash)];
-        let at = shard.home(name.hash).and_then(|home| shard.entries.get(home));
+        let shard = self.shards.get(shard_of(name.hash));
+        let at = shard.and_then(|shard| shard.entries.get(shard.home(name.hash)?));
         at.map_or(0, |entry| entry.place)
     }
 
-    /// The same, to change all of it but the name.
+    /// Returns the entry of a key, to change all of it but the name.
     pub(crate) fn get_mut(&mut self, name: Name) -> Option<&mut Entry> {
-        let shard = &mut self.shards[shard_of(name.hash)];
+        let shard = self.shards.get_mut(shard_of(name.hash))?;
         shard.find(name).ok().map(|at| &mut shard.entries[at])
     }
 
-    /// Puts an entry in, in the place of an older one of the same name; answers that.
+    /// Inserts an entry, and returns the older one of the same name.
     pub(crate) fn put(&mut self, entry: Entry) -> Option<Entry> {
+        if self.shards.is_empty() {
+            self.shards = vec![Shard::default(); 1 << SHARD_BITS];
+            self.bytes = size_of::<Shard>() << SHARD_BITS;
+        }
         let shard = &mut self.shards[shard_of(entry.hash)];
         match shard.find(entry.name()) {
             Ok(at) => Some(std::mem::replace(&mut shard.entries[at], entry)),
             Err(_) => {
-                let before = shard.entries.capacity();
+                let before = shard.bytes();
                 shard.insert(entry);
-                self.bytes += (shard.entries.capacity() - before) * size_of::<Entry>();
+                self.bytes += shard.bytes() - before;
                 self.len += 1;
                 None
             }
         }
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub(crate) fn remove(&mut self, name: Name) -> Option<Entry> {
-        let shard = &mut self.shards[shard_of(name.hash)];
+        let shard = self.shards.get_mut(shard_of(name.hash))?;
         let at = shard.find(name).ok()?;
         let removed = shard.remove(at);
         self.len -= 1;
-        let before = shard.entries.capacity();
-        if shard.used * 4 < shard.entries.len() && shard.entries.len() > 4 * SHARD_LEN_MIN {
-            shard.resize((shard.used * 2).max(SHARD_LEN_MIN));
-            self.bytes =
-                self.bytes + shard.entries.capacity() * size_of::<Entry>() - before * size_of::<Entry>();
+        let before = shard.bytes();
+        if shard.used == 0 {
+            shard.entries = Vec::new();
+        } else if shard.used * 2 < shard.entries.len() && shard.entries.len() > 2 * SHARD_LEN_MIN {
+            shard.resize((shard.used * 3 / 2).max(SHARD_LEN_MIN));
+        }
+        self.bytes = self.bytes + shard.bytes() - before;
+        if self.len == 0 {
+            *self = Self::default();
         }
         Some(removed)
     }
 
-    /// The entries from `hash` on, in order. All entries of one hash follow each other.
+    /// Returns the entries from `hash` on, in order.
     pub(crate) fn from(&self, hash: u64) -> impl Iterator<Item = &Entry> {
         let (first, least) = (shard_of(hash), hash.max(1));
-        let shard = &self.shards[first];
         // No entry lies in front of its home.
-        let here = shard.entries.get(shard.home(hash).unwrap_or(0)..).unwrap_or(&[]);
-        let rest = self.shards[first + 1..].iter().flat_map(|shard| &shard.entries);
+        let at_home = |shard: &'_ Shard| shard.home(hash).unwrap_or(0);
+        let here =
+            self.shards.get(first).and_then(|shard| shard.entries.get(at_home(shard)..)).unwrap_or(&[]);
+        let rest = self.shards.get(first + 1..).unwrap_or(&[]).iter().flat_map(|shard| &shard.entries);
         here.iter().chain(rest).filter(move |entry| entry.hash >= least)
     }
 
@@ -215,11 +217,11 @@ impl Index {
         entries.filter(|entry| entry.hash != 0).for_each(&mut each);
     }
 
-    /// The entry at or behind a random hash, around the end.
+    /// Returns the first entry at or after a random hash, around the end.
     pub(crate) fn near(&self, hash: u64) -> Option<&Entry> {
-        // Not from the shard's first entry on, which would be looked at in vain.
+        // A search from the shard's first entry on would look at many in vain.
         let first = shard_of(hash);
-        let shard = &self.shards[first];
+        let shard = self.shards.get(first)?;
         let from = shard.home(hash).unwrap_or(0);
         let here = shard.entries.get(from..).unwrap_or(&[]).iter();
         let rest =
@@ -228,11 +230,67 @@ impl Index {
     }
 }
 
+/// A table that gets no new entries, and whose entries are taken out from the last one on.
+#[derive(Debug)]
+pub(crate) struct Drained {
+    index: Index,
+    /// Places of the last shard that are left.
+    left: usize,
+}
+
+impl Drained {
+    pub(crate) fn new(index: Index) -> Self {
+        let left = index.shards.last().map_or(0, |shard| shard.entries.len());
+        Self { index, left }
+    }
+
+    /// Returns the bytes of the rest.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.index.bytes
+    }
+
+    /// Returns the entry of a key, if it was not taken out.
+    pub(crate) fn get_mut(&mut self, name: Name) -> Option<&mut Entry> {
+        // A lookup begins at the entry's home, and the entries between are taken out later.
+        let shard = self.index.shards.get_mut(shard_of(name.hash))?;
+        shard.find(name).ok().map(|at| &mut shard.entries[at])
+    }
+
+    /// Takes up to `most` of the last entries out, and frees each shard that is empty. Returns none when none
+    /// are left.
+    pub(crate) fn take(&mut self, most: usize) -> Vec<Entry> {
+        let mut taken = Vec::new();
+        while let Some(shard) = self.index.shards.last_mut() {
+            while self.left > 0 && taken.len() < most {
+                self.left -= 1;
+                let entry = std::mem::take(&mut shard.entries[self.left]);
+                if entry.hash != 0 {
+                    taken.push(entry);
+                }
+            }
+            if taken.len() == most {
+                break;
+            }
+            self.index.bytes -= shard.bytes() + size_of::<Shard>();
+            self.index.shards.pop();
+            self.left = self.index.shards.last().map_or(0, |shard| shard.entries.len());
+        }
+        self.index.len -= taken.len();
+        taken
+    }
+}
+
 impl Shard {
-    /// Where a hash would be if nothing were in its way. Monotone in the hash.
+    /// Returns the bytes of entries and free places.
+    const fn bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+    }
+
+    /// Returns the place where a hash lies if nothing is in its way. Monotone in the hash.
     fn home(&self, hash: u64) -> Option<usize> {
         let within = hash << SHARD_BITS;
-        // The last eighth is room for what is pushed on; nothing is pushed around the end.
+        // The last places have no homes: they take entries that are pushed on, because nothing is pushed
+        // around the end.
         let homes = self.homes();
         (homes > 0).then(|| {
             usize::try_from((u128::from(within) * homes as u128) >> u64::BITS)
@@ -244,7 +302,7 @@ impl Shard {
         self.entries.len().saturating_sub(spill(self.entries.len()))
     }
 
-    /// Where the entry is, or where it would go in.
+    /// Returns the place of an entry, or the place where it would be inserted.
     fn find(&self, name: Name) -> Result<usize, usize> {
         let mut at = self.home(name.hash).ok_or(0_usize)?;
         loop {
@@ -266,7 +324,7 @@ impl Shard {
             let (Ok(at) | Err(at)) = self.find(entry.name());
             let free = self.entries.get(at..).and_then(|rest| rest.iter().position(|other| other.hash == 0));
             let Some(free) = free else {
-                // The last places are full: by chance many hashes are high.
+                // The last places are full, because many hashes are high by chance.
                 self.resize(self.entries.len() + self.entries.len() / 8 + 2);
                 continue;
             };
@@ -280,7 +338,7 @@ impl Shard {
     fn remove(&mut self, at: usize) -> Entry {
         let removed = self.entries[at];
         let mut gap = at;
-        // What is not at home moves one towards it.
+        // Entries behind the gap that are not at home move one place back.
         while let Some(&next) = self.entries.get(gap + 1)
             && next.hash != 0
             && self.home(next.hash).is_some_and(|home| home <= gap)
@@ -303,7 +361,7 @@ impl Shard {
         }
     }
 
-    /// The same entries in a table of another length; `None` when they do not fit in order.
+    /// Returns a table of another length with the same entries; `None` if they do not fit in order.
     fn clone_to(&self, len: usize) -> Option<Self> {
         let mut entries = Vec::new();
         entries.reserve_exact(len);
@@ -319,7 +377,7 @@ impl Shard {
     }
 }
 
-/// Places behind the last home.
+/// Returns the number of places behind the last home.
 const fn spill(len: usize) -> usize {
     len / 16 + 4
 }
@@ -336,7 +394,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
-        /// Whatever goes in and out, the table has what a map has, in the map's order; hashes lie close together, or are the same.
+        /// After any inserts and removals the table has the entries of a map, in the map's order. Hashes lie
+        /// close together, or are equal.
         #[test]
         fn it_is_an_ordered_map(steps in proptest::collection::vec((0_u64..64, 0_u32..3, any::<bool>(), 0_u32..3), 1..600)) {
             let (mut index, mut model) = (Index::default(), BTreeMap::new());
@@ -362,7 +421,54 @@ mod tests {
         }
     }
 
-    /// A hundred thousand keys take at most 34 bytes each, and 24 at least: shards are short, and the room behind their last homes counts.
+    /// Entries are taken out in slices: in the end all of them, from the last one on. Those that are left are
+    /// found, and the bytes shrink.
+    #[test]
+    fn it_is_drained_in_slices() {
+        let (mut index, namer) = (Index::default(), Namer::new((1, 2)));
+        let names: Vec<Name> = (0..20_000_u32).map(|key| namer.name(&key.to_le_bytes())).collect();
+        for (place, &name) in (0..).zip(&names) {
+            index.put(Entry::new(name, place, 0));
+        }
+        let all: Vec<Entry> = index.from(0).copied().collect();
+        let (mut drained, mut taken) = (Drained::new(index), Vec::new());
+        loop {
+            let some = drained.take(1_000);
+            if some.is_empty() {
+                break;
+            }
+            assert!(some.len() <= 1_000);
+            taken.extend(some);
+            let left = &all[..all.len() - taken.len()];
+            assert!(
+                left.iter()
+                    .step_by(97)
+                    .all(|entry| drained.get_mut(entry.name()) == Some(&mut entry.clone()))
+            );
+            assert!(taken.iter().step_by(97).all(|entry| drained.get_mut(entry.name()).is_none()));
+        }
+        taken.reverse();
+        assert!(taken.iter().map(Entry::name).eq(all.iter().map(Entry::name)), "in order, and each once");
+        assert_eq!((drained.bytes(), drained.index.len()), (0, 0));
+    }
+
+    /// A table whose keys are removed shrinks with them, and an empty one takes nothing.
+    #[test]
+    fn it_shrinks_as_keys_go() {
+        let (mut index, namer) = (Index::default(), Namer::new((1, 2)));
+        let name = |key: u32| namer.name(&key.to_le_bytes());
+        (0..100_000).for_each(|key| _ = index.put(Entry::new(name(key), 0, 0)));
+        for key in 0..100_000 {
+            index.remove(name(key));
+            // Short shards do not shrink.
+            let most = index.len() * 24 * 5 / 2 + ((18 * 24) << SHARD_BITS);
+            assert!(index.bytes() <= most, "{} keys, {} bytes", index.len(), index.bytes());
+        }
+        assert_eq!(index.bytes(), 0);
+    }
+
+    /// A hundred thousand keys take 24 to 34 bytes each. Shards are short here, and the places behind their
+    /// last homes count.
     #[test]
     fn it_is_dense() {
         let (mut index, namer) = (Index::default(), Namer::new((1, 2)));

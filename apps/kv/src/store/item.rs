@@ -1,7 +1,8 @@
-//! Strings as memcached has them: with flags, a number that each change gives anew, and marks.
+//! Strings as memcached has them: with flags, a number that each change replaces, and marks.
 //!
-//! Key types: [`Head`], the bytes in front of such a string; [`Item`], a string as a memcached client sees it. A string that a Redis client wrote has no head: its flags are 0, and its number
-//! follows from its bytes. A Redis client reads an item's bytes, and makes a plain string of what it writes.
+//! Key types: [`Head`], the bytes in front of such a string; [`Item`], a string as a memcached client sees
+//! it. A string that a Redis client wrote has no head: its flags are 0, and its number is a hash of its
+//! bytes. A Redis client reads an item's bytes, and writes plain strings.
 
 use super::index::Flag;
 use super::{Ends, Kind, Store, check_key, kind_of};
@@ -12,25 +13,25 @@ use std::hash::Hasher as _;
 /// Bytes of a head.
 pub(super) const HEAD_LEN: usize = 13;
 
-/// What stands in front of an item's bytes.
+/// The head in front of an item's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Head {
-    /// What the client keeps beside the value.
+    /// The client's flags.
     pub(crate) flags: u32,
-    /// The number of the change that wrote it; no other change of any item has it.
+    /// The number of the change that wrote the item. No other change of any item has it.
     pub(crate) cas: u64,
-    /// [`Head::STALE`] and its like.
+    /// The marks: [`Head::STALE`] and its like.
     pub(crate) marks: u8,
 }
 
 impl Head {
-    /// It was marked as out of date, and is answered until somebody writes it anew.
+    /// The item is stale, and stays until a client writes it again.
     pub(crate) const STALE: u8 = 1;
-    /// A client was told to write it anew.
+    /// A client was told to write the item again.
     pub(crate) const TOKEN_SENT: u8 = 2;
-    /// Its key came in base64.
+    /// The key came in base64.
     pub(crate) const BINARY_KEY: u8 = 4;
-    /// It had been asked for when it was written.
+    /// The item had been read when it was written.
     pub(crate) const FETCHED: u8 = 8;
 
     pub(crate) const fn has(&self, mark: u8) -> bool {
@@ -45,7 +46,7 @@ impl Head {
         bytes
     }
 
-    /// The head that bytes begin with, and what stands behind it; `None` when they are too few.
+    /// Splits bytes into the head and the data behind it; `None` if they are too short.
     pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (head, rest) = bytes.split_first_chunk::<HEAD_LEN>()?;
         let (flags, cas) = (head.first_chunk()?, head[4..].first_chunk()?);
@@ -60,23 +61,24 @@ impl Head {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item<'a> {
     pub(crate) head: Head,
-    /// When it ends, in milliseconds since 1970.
+    /// The expiry time, in milliseconds since 1970.
     pub(crate) end: Option<i64>,
-    /// It was asked for before.
+    /// A client has read the item.
     pub(crate) fetched: bool,
-    /// Seconds since it was used.
+    /// Seconds since the last use.
     pub(crate) idle: u32,
     pub(crate) data: &'a [u8],
 }
 
 impl Item<'_> {
-    /// When it is to end, written anew: as it does. Not [`Ends::Keep`], for the write may evict the item itself, and nothing would be left to keep.
+    /// Returns the expiry time for writing the item again. Not [`Ends::Keep`], because the write may evict
+    /// the item, and its time with it.
     pub(crate) fn kept(&self) -> Ends {
         self.end.map_or(Ends::Never, Ends::At)
     }
 }
 
-/// The bytes of a string behind its head, if its kind has one.
+/// Returns the bytes of a string behind its head, if its kind has one.
 pub(super) fn without_head(kind: Kind, bytes: &[u8]) -> Result<&[u8], Failure> {
     if kind != Kind::Item {
         return Ok(bytes);
@@ -87,22 +89,24 @@ pub(super) fn without_head(kind: Kind, bytes: &[u8]) -> Result<&[u8], Failure> {
 }
 
 impl Store {
-    /// The number of the next change of an item. None is behind the clock's: over a restart none comes twice, also where the item that had it is gone.
+    /// Returns the number of the next change. Numbers begin at the clock's time, so none comes twice over a
+    /// restart, even if the item with the last one is gone.
     pub(crate) fn next_cas(&mut self) -> u64 {
         let least = u64::try_from(self.now).unwrap_or(0).saturating_mul(1000);
         self.cas = (self.cas + 1).max(least);
         self.cas
     }
 
-    /// Numbers up to this one are taken.
+    /// Notes a number that is in use.
     pub(super) fn note_cas(&mut self, cas: u64) {
         self.cas = self.cas.max(cas);
     }
 
-    /// The string of a key with what memcached's clients ask of it; `touches` when it counts as used.
+    /// Returns the item of a key. With `touches`, the read counts as a use.
     ///
     /// # Errors
-    /// [`Failure::WrongType`] of a collection, and what far memory says.
+    ///
+    /// [`Failure::WrongType`] for a collection, and errors of far memory.
     pub(crate) fn item(&mut self, db: u8, key: &[u8], touches: bool) -> Result<Option<Item<'_>>, Failure> {
         let used = self.space(db).index.get(self.name(key)).map(super::Entry::used);
         let Some((name, entry)) = self.find_string(db, key)? else { return Ok(None) };
@@ -115,7 +119,7 @@ impl Store {
                 entry.set_used(used.unwrap_or(0));
             }
         }
-        let end = self.space(db).ends.get(&name).copied();
+        let end = self.space(db).ends.get(name);
         let bytes = self.bytes_of(db, key, name, entry)?;
         let (head, data) = if kind_of(&entry) == Kind::Item {
             Head::parse(bytes).ok_or(Failure::text(
@@ -128,7 +132,7 @@ impl Store {
         Ok(Some(Item { head, end, fetched, idle, data }))
     }
 
-    /// The item counts as asked for; its value is not looked at.
+    /// Marks an item as read, without reading it.
     pub(crate) fn note_fetched(&mut self, db: u8, key: &[u8]) {
         let name = self.namer.name(key);
         if let Some(entry) = self.space_mut(db).index.get_mut(name) {
@@ -136,7 +140,7 @@ impl Store {
         }
     }
 
-    /// Puts an item in the place of whatever the key had.
+    /// Sets a key's value to an item.
     pub(crate) fn set_item(
         &mut self,
         db: u8,
@@ -146,6 +150,7 @@ impl Store {
         ends: Ends,
     ) -> Result<(), Failure> {
         check_key(key)?;
+        self.check_end(db, key, ends)?;
         self.note_cas(head.cas);
         let name = self.namer.name(key);
         self.before_change(db, name, Some(key));
@@ -170,7 +175,7 @@ impl Store {
     }
 }
 
-/// A number that follows from a plain string's bytes: it changes when they do.
+/// Returns a number that follows from a plain string's bytes, and changes with them.
 fn number_of(bytes: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(0, 0);
     hasher.write(bytes);

@@ -1,4 +1,4 @@
-//! Collections that are in use, and large values: what the log has no record of, or one that is not looked at.
+//! Collections in use, and large values: values that are not single records.
 
 use super::index::{Entry, Flag, Name};
 use super::place::{At, Place};
@@ -7,37 +7,54 @@ use super::{Kind, Store, Text, kind_of};
 use crate::failure::Failure;
 use std::collections::BTreeSet;
 
-/// What an entry leads to that is no record.
+/// A value that is not a single record.
 #[derive(Debug)]
 pub(super) enum What {
     Collection(Value),
-    /// The numbers of a long value's pieces, and its bytes.
+    /// The numbers of a long value's pieces, and its length.
     Pieces(Vec<usize>, usize),
 }
 
-/// Something in use.
+/// A value in use.
 #[derive(Debug)]
 pub(super) struct Live {
     what: What,
     key: Text,
     space: u8,
     name: Name,
-    /// Bytes that it takes here, as counted last.
+    /// Bytes in local memory, as counted last.
     bytes: usize,
-    /// Bytes that it took when its elements were looked at last, and how many these were; since then what was added is added.
+    /// The bytes and the number of elements at the last full count. Additions since then are added to
+    /// `bytes`.
     counted: (usize, usize),
-    /// Where the log has the same, if it does.
+    /// The place of a record with the same value, if there is one.
     pub(super) clean: Option<Place>,
-    /// It was used since the search for what may go came by.
+    /// The value was used since the search for idle collections passed.
     used: bool,
+    /// Its database was flushed. No entry of the index leads here.
+    is_flushed: bool,
 }
 
 impl Live {
     pub(super) fn new(what: What, key: &[u8], space: u8, name: Name) -> Self {
-        let mut live =
-            Self { what, key: key.into(), space, name, bytes: 0, counted: (0, 0), clean: None, used: true };
+        let mut live = Self {
+            what,
+            key: key.into(),
+            space,
+            name,
+            bytes: 0,
+            counted: (0, 0),
+            clean: None,
+            used: true,
+            is_flushed: false,
+        };
         live.count();
         live
+    }
+
+    /// Notes that all keys of a space were flushed: the collection waits to be freed.
+    pub(super) fn flush(&mut self, space: u8) {
+        self.is_flushed |= self.space == space;
     }
 
     fn count(&mut self) {
@@ -49,8 +66,8 @@ impl Live {
         self.counted = (self.bytes, len);
     }
 
-    /// Counts a change that added so many bytes at most. All elements are looked at when they are few, or when what was added is much beside what there was; so the count is
-    /// never too small, but for what went.
+    /// Counts a change that added at most `added` bytes. Counts all elements if they are few, or if much was
+    /// added. So the count is never too small, except after removals.
     fn count_change(&mut self, added: usize) {
         let What::Collection(value) = &self.what else { return };
         self.bytes += added;
@@ -71,7 +88,7 @@ impl Store {
         &self.live[number].key
     }
 
-    /// Bytes that collections in use take here.
+    /// Returns the bytes of collections in use.
     pub(crate) const fn live_bytes(&self) -> usize {
         self.live_bytes
     }
@@ -85,7 +102,7 @@ impl Store {
         self.release_clean(live.clean);
     }
 
-    /// Bytes of a value that is in use or in pieces, as the log would have them, nearly.
+    /// Returns the length of a value in use as a record, approximately.
     pub(super) fn live_len(&self, number: usize) -> usize {
         match &self.live[number].what {
             What::Collection(_) => self.live[number].bytes,
@@ -93,7 +110,7 @@ impl Store {
         }
     }
 
-    /// True of a long value of which a piece is in a lost chunk.
+    /// Returns whether a piece of a long value is in a lost chunk.
     pub(super) fn is_lost(&self, number: usize, lost: &BTreeSet<usize>) -> bool {
         match &self.live[number].what {
             What::Collection(_) => false,
@@ -107,7 +124,7 @@ impl Store {
         }
     }
 
-    /// Appends the bytes of a value in use, as the log would have them.
+    /// Appends the bytes of a value in use, as a record has them.
     pub(super) fn encode_live(&mut self, number: usize, into: &mut Vec<u8>) -> Result<(), Failure> {
         let pieces = match &self.live[number].what {
             What::Collection(value) => {
@@ -123,7 +140,7 @@ impl Store {
         read.map_err(|error| Failure::far("a piece of this value cannot be read", &error))
     }
 
-    /// The collection of a key, brought here when it was not; `None` without such a key.
+    /// Returns the collection of a key, and loads it if it is not in use; `None` without such a key.
     pub(crate) fn collection(
         &mut self,
         db: u8,
@@ -150,7 +167,8 @@ impl Store {
         }
     }
 
-    /// Changes the collection of a key, which is made when it is not there and `make` says so. One that is empty afterwards goes. `None` without such a key.
+    /// Changes the collection of a key. Creates a missing one if `make` is true, and removes one that becomes
+    /// empty. Returns `None` without such a key.
     pub(crate) fn change<R>(
         &mut self,
         db: u8,
@@ -170,7 +188,7 @@ impl Store {
         };
         let added = std::mem::take(&mut self.incoming);
         if self.check_len(number, added).is_err() {
-            // It may have become shorter since it was counted.
+            // The collection may be smaller than the last count.
             self.live_bytes -= self.live[number].bytes;
             self.live[number].count();
             self.live_bytes += self.live[number].bytes;
@@ -194,14 +212,15 @@ impl Store {
         Ok(Some(result))
     }
 
-    /// Refuses a key when there is no room for a collection of so many bytes. A command that changes one key before another asks first, so that it does both or nothing.
+    /// Refuses a new collection of so many bytes when there is no room. A command that changes two keys asks
+    /// first, so that it changes both or none.
     pub(crate) fn check_makes(&self, key: &[u8], bytes: usize) -> Result<(), Failure> {
         super::check_key(key)?;
         self.check_room()?;
         if bytes > self.memory.local / BRING_SHARE { Err(self.too_long(bytes)) } else { Ok(()) }
     }
 
-    /// Refuses what would add [`Store::incoming`] bytes to the collection of a key, when that is too much.
+    /// Refuses [`Store::incoming`] more bytes for the collection of a key, when that is too much.
     pub(crate) fn check_grows(&self, db: u8, key: &[u8]) -> Result<(), Failure> {
         let entry = self.space(db).index.get(self.namer.name(key));
         match entry.map(|entry| Place(entry.place).at()) {
@@ -210,7 +229,8 @@ impl Store {
         }
     }
 
-    /// Refuses a collection that would take more than its part of local memory: one that is let grow so far could not be brought here again.
+    /// Refuses a collection that would take more than its part of local memory, because it could not be
+    /// loaded again.
     fn check_len(&self, number: usize, added: usize) -> Result<(), Failure> {
         let bytes = self.live[number].bytes + added;
         if added > 0 && !self.loading && bytes > self.memory.local / BRING_SHARE {
@@ -238,7 +258,7 @@ impl Store {
         Ok(number)
     }
 
-    /// Makes a structure of a collection's bytes, unless it is one.
+    /// Loads a collection, if it is not in use.
     fn bring(&mut self, db: u8, key: &[u8], name: Name, entry: Entry) -> Result<usize, Failure> {
         let place = Place(entry.place);
         if let At::Live(number) = place.at()
@@ -249,7 +269,7 @@ impl Store {
         }
         let kind = kind_of(&entry);
         if let At::Live(number) = place.at() {
-            // Its bytes, and what is made of them.
+            // The collection's bytes, and the structure that they become.
             self.give_way(BROUGHT_TIMES * self.live_len(number));
         }
         let (bytes, most) = (self.bytes_of(db, key, name, entry)?, BRING_SHARE);
@@ -265,7 +285,7 @@ impl Store {
                 live.bytes
             )));
         }
-        // Many may be asked for in one turn: others go before this one is here.
+        // Commands of one turn may use many collections, so others leave before this one is counted.
         let live_max = self.live_max();
         if self.live_bytes + live.bytes > live_max {
             let shrunk = self.shrink_live(live_max.saturating_sub(live.bytes));
@@ -273,7 +293,7 @@ impl Store {
                 shrunk?;
             }
         }
-        // Reading may have put a copy into the cache, and what went may have moved it.
+        // The read may have cached a copy, and compaction may have moved the record.
         let now = self.space(db).index.get(name).expect("it was found a moment ago").place;
         live.clean = match Place(now).at() {
             At::Log(_) => Some(Place(now)),
@@ -290,7 +310,7 @@ impl Store {
         Ok(number)
     }
 
-    /// Puts collections that were not used of late back into the log, until those that are in use take at most `most` bytes.
+    /// Moves idle collections into the log, until those in use take at most `most` bytes.
     pub(crate) fn shrink_live(&mut self, most: usize) -> Result<(), Failure> {
         let mut looked_at = 0;
         while self.live_bytes > most && looked_at < 2 * self.live.capacity() {
@@ -299,7 +319,7 @@ impl Store {
             let number = self.hand;
             self.hand += 1;
             let Some(live) = self.live.get_mut(number) else { continue };
-            if matches!(live.what, What::Pieces(..)) || std::mem::take(&mut live.used) {
+            if live.is_flushed || matches!(live.what, What::Pieces(..)) || std::mem::take(&mut live.used) {
                 continue;
             }
             self.put_back(number)?;
@@ -307,7 +327,22 @@ impl Store {
         Ok(())
     }
 
-    /// A collection in use becomes bytes in the log again.
+    /// Frees unused places of collections, if most places are unused.
+    pub(super) fn shrink_live_places(&mut self) {
+        let Self { live, spaces, flushed, .. } = self;
+        // Flushed entries lead to their collections by number.
+        if live.capacity() <= PLACES_MIN || live.len() * 4 > live.capacity() || !flushed.is_empty() {
+            return;
+        }
+        live.compact(|live, _, to| {
+            if let Some(entry) = spaces[usize::from(live.space)].index.get_mut(live.name) {
+                entry.place = Place::live(to).0;
+            }
+            true
+        });
+    }
+
+    /// Moves a collection in use into the log.
     fn put_back(&mut self, number: usize) -> Result<(), Failure> {
         let live = &self.live[number];
         let (name, space) = (live.name, live.space);
@@ -320,7 +355,7 @@ impl Store {
                 self.give_way(self.live_len(number));
                 self.encode_live(number, &mut bytes)?;
                 let kind = Kind::of(self.space(db).index.get(name).expect("it is in use").kind());
-                // Also when local memory is full: that is what frees some.
+                // This is allowed when local memory is full, because it frees some.
                 self.append_now(
                     db,
                     &key,
@@ -340,9 +375,11 @@ impl Store {
     }
 }
 
-/// Bytes of a collection's key and its head, which are not looked at before it grows.
+/// Places of collections that are always kept.
+const PLACES_MIN: usize = 1024;
+/// Bytes of a collection's key and head, which are not checked before it grows.
 const BRING_SLACK: usize = super::KEY_LEN_MAX + 1024;
-/// As many bytes are here at most for each of a collection that is made of its bytes.
+/// Bytes of local memory that loading takes, for each byte of a collection.
 const BROUGHT_TIMES: usize = 4;
-/// A collection takes at most this part of local memory.
+/// The part of local memory that one collection may take.
 const BRING_SHARE: usize = 4;

@@ -1,12 +1,15 @@
-//! The hybrid log (FASTER; PD3 8 has it from Garnet): a tail in local memory that records are appended to and changed in, and chunks that went to far memory.
+//! The hybrid log (FASTER; PD3 8 has it from Garnet): a tail in local memory, to which records are appended
+//! and in which they change, and chunks in far memory.
 //!
-//! Key type: [`Log`]. It knows chunks and bytes, and no keys: which record of a chunk is still wanted the store knows, which moves those out of chunks that are mostly dead.
-//! Chunks are here, oldest first in a queue, or far. When there is no room for another one here, the oldest goes to far memory by one WRITE; its
-//! records stay where they are in the log, so nothing else changes.
+//! Key type: [`Log`]. The log knows chunks and bytes, but no keys; the store knows the live records of a
+//! chunk, and moves them out of chunks that are mostly dead. Local chunks are in a queue, the oldest first.
+//! When another one has no room, one WRITE moves the oldest to far memory; the places of its records stay the
+//! same.
 //!
-//! *Read ahead* ([`Log::fetch_ahead`]): far records whose commands are known are read together, before the first of them is carried out. READs are under way while commands are carried out, and each is
-//! waited for by the command that asks for it. A far record does not change while its chunk is there, so what was read ahead is what a READ would give; it goes with its chunk, and when the turn
-//! whose commands it was for is over.
+//! *Reading ahead* ([`Log::fetch_ahead`]): far records of known commands are read together before the first
+//! command runs. READs are under way while commands run, and each command waits for its own. A far record
+//! does not change while its chunk exists, so the bytes are those that a READ would return. They are dropped
+//! with the chunk, and after the turn that they were read for.
 
 use super::dead::Dead;
 use super::far::{Far, Reading};
@@ -16,7 +19,7 @@ use memmap2::MmapMut;
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
-/// Where a chunk's bytes are.
+/// The bytes of a chunk.
 #[derive(Debug)]
 enum Bytes {
     Here(MmapMut),
@@ -28,20 +31,20 @@ struct Chunk {
     bytes: Bytes,
     /// Bytes that were appended.
     used: usize,
-    /// Bytes of rooms that are still wanted.
+    /// Bytes of live records, with their free room.
     live: usize,
     /// Bytes of the shortest record.
     least: usize,
-    /// Records that are not wanted any more since it is far.
+    /// Records that died since the chunk is far.
     dead: Dead,
-    /// One piece of a large value, and no records.
+    /// The chunk is one piece of a large value.
     piece: bool,
-    /// It could not be read when it was to be compacted: its node is gone.
+    /// The chunk could not be read when it was to be compacted.
     lost: bool,
 }
 
 impl Chunk {
-    /// True of a far chunk of records less than half of which is wanted.
+    /// Returns whether this is a far chunk of records of which less than half is live.
     fn is_mostly_dead(&self) -> bool {
         matches!(self.bytes, Bytes::Far(_)) && !self.piece && !self.lost && self.live * 2 < CHUNK
     }
@@ -51,54 +54,54 @@ impl Chunk {
 #[derive(Debug)]
 struct Ahead {
     reading: Reading,
-    /// When it was begun, as [`Log::age`] counts.
+    /// The age when the READ began, as [`Log::age`] counts.
     age: u64,
 }
 
-/// What became of what was read ahead.
+/// Counts of records that were read ahead.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct AheadCounts {
     /// Records that were read ahead.
     pub(crate) wanted: u64,
-    /// Those that a command asked for.
+    /// Records that a command used.
     pub(crate) used: u64,
-    /// Those that none asked for: the key was deleted or written meanwhile.
+    /// Records that no command used: their keys were deleted or written meanwhile.
     pub(crate) wasted: u64,
-    /// Those of `wanted` whose READs went out while commands of the turn before were still to be carried out.
+    /// Records whose READs left while commands of the last turn were still to run.
     pub(crate) early: u64,
-    /// Records that were not, and were waited for alone.
+    /// Records that were not read ahead, and for which a command waited.
     pub(crate) late: u64,
 }
 
-/// Chunks, here and far.
+/// All chunks, local and far.
 #[derive(Debug)]
 pub(crate) struct Log {
     far: Far,
     chunks: Slab<Chunk>,
-    /// Chunks of records and pieces that are here, the oldest first. The last is the tail.
+    /// The local chunks of records and pieces, the oldest first. The last is the tail.
     here: VecDeque<usize>,
     tail: Option<usize>,
-    /// Chunks of the read cache, the oldest first; the last is filled.
+    /// The chunks of the read cache, the oldest first. The last is being filled.
     cached: VecDeque<usize>,
-    /// Memory of chunks that went, for the next ones.
+    /// Memory of dropped chunks, for the next ones.
     spare: Vec<MmapMut>,
-    /// Chunks that may be here, those of the cache included.
+    /// Local chunks at most, with those of the cache.
     here_max: usize,
-    /// Bytes of rooms that are wanted.
+    /// Bytes of live records and pieces.
     live: usize,
-    /// Far chunks that were the emptiest when all were looked at last, the emptiest of them last.
+    /// The emptiest far chunks of the last search, the emptiest one last.
     emptiest: Vec<usize>,
-    /// Far records that are read before they are asked for.
+    /// Far records that were read ahead.
     ahead: BTreeMap<Spot, Ahead>,
-    /// Times that what was read ahead was forgotten: what was begun since is younger.
+    /// The number of turns in which records were read ahead.
     age: u64,
     pub(crate) counts: AheadCounts,
 }
 
-/// Why a record has no room.
+/// The reason why a record has no room.
 #[derive(Debug)]
 pub(crate) enum Full {
-    /// Local memory is full, and far memory takes nothing.
+    /// Local memory is full, and far memory refuses the oldest chunk.
     Far(Error),
     /// The system has no memory.
     System(std::io::Error),
@@ -130,7 +133,7 @@ impl Log {
         &self.far
     }
 
-    /// Chunks that may be here from now on; what is too much goes.
+    /// Sets the number of local chunks, and moves the oldest of too many to far memory.
     pub(crate) fn set_here_max(&mut self, most: usize) -> Result<(), Full> {
         self.here_max = most.max(HERE_MIN);
         while self.here.len() + self.cached.len() > self.here_max && self.here.len() > 1 {
@@ -141,32 +144,32 @@ impl Log {
         Ok(())
     }
 
-    /// Chunks that may be here.
+    /// Returns how many chunks may be local.
     pub(crate) const fn here_max(&self) -> usize {
         self.here_max
     }
 
-    /// Chunks that are here: of the log, and of the cache.
+    /// Returns how many chunks of the log, and of the cache, are local.
     pub(crate) fn here_len(&self) -> (usize, usize) {
         (self.here.len(), self.cached.len())
     }
 
-    /// Bytes of local memory.
+    /// Returns the bytes of local memory.
     pub(crate) fn here_bytes(&self) -> usize {
         (self.here.len() + self.cached.len() + self.spare.len()) * CHUNK
     }
 
-    /// Chunks that are far.
+    /// Returns how many chunks are far.
     pub(crate) fn far_len(&self) -> usize {
         self.chunks.len() - self.here.len() - self.cached.len()
     }
 
-    /// Bytes of records and pieces that are wanted.
+    /// Returns the bytes of live records and pieces.
     pub(crate) const fn live(&self) -> usize {
         self.live
     }
 
-    /// Appends a record; where it is. The value is the parts in turn.
+    /// Appends a record, and returns its place. The value is the concatenation of the parts.
     pub(crate) fn append(&mut self, header: Header, key: &[u8], value: &[&[u8]]) -> Result<Place, Full> {
         let len = header.class.len();
         let chunk = match self.tail {
@@ -194,7 +197,7 @@ impl Log {
         Ok(Place::log(chunk, offset, header.class))
     }
 
-    /// Keeps a piece of a large value, of up to a chunk; its number.
+    /// Stores a piece of a large value, and returns the number of its chunk.
     pub(crate) fn put_piece(&mut self, piece: &[u8]) -> Result<usize, Full> {
         let number = self.new_chunk(true)?;
         let chunk = &mut self.chunks[number];
@@ -205,7 +208,7 @@ impl Log {
         Ok(number)
     }
 
-    /// Appends the bytes of pieces, in turn. Those that are far are read some at a time.
+    /// Appends the bytes of pieces, in order. Far ones are read some at a time.
     pub(crate) fn read_pieces(&mut self, numbers: &[usize], into: &mut Vec<u8>) -> Result<(), Error> {
         for some in numbers.chunks(PIECES_TOGETHER) {
             let far = some.iter().filter_map(|&number| match self.chunks[number].bytes {
@@ -227,7 +230,7 @@ impl Log {
         Ok(())
     }
 
-    /// A record or a piece is not wanted any more.
+    /// Marks a record or a piece as dead. Drops a chunk that has no live ones.
     pub(crate) fn forget(&mut self, spot: Spot) {
         let chunk = &mut self.chunks[spot.chunk];
         chunk.dead.note(spot.offset);
@@ -238,17 +241,18 @@ impl Log {
         }
     }
 
-    /// False of a record of a far chunk that is gone with its chunk, or is known to be unwanted. Of others who asks has to look whether an entry leads to them.
+    /// Returns false for a record that is known to be dead. For others the caller looks whether an entry
+    /// leads to them.
     pub(crate) fn may_be_wanted(&self, number: usize, offset: usize) -> bool {
         self.chunks.get(number).is_some_and(|chunk| !chunk.dead.has(offset))
     }
 
-    /// A piece is not wanted any more.
+    /// Marks a piece as dead.
     pub(crate) fn forget_piece(&mut self, number: usize) {
         self.forget(Spot { chunk: number, offset: 0, len: CHUNK });
     }
 
-    /// A record that is here.
+    /// Returns a record in local memory.
     pub(crate) fn here(&self, spot: Spot) -> Option<&[u8]> {
         match &self.chunks[spot.chunk].bytes {
             Bytes::Here(bytes) => Some(&bytes[spot.offset..spot.offset + spot.len]),
@@ -256,7 +260,7 @@ impl Log {
         }
     }
 
-    /// The same, to change it in place.
+    /// Returns a record in local memory, to change it in place.
     pub(crate) fn here_mut(&mut self, spot: Spot) -> Option<&mut [u8]> {
         match &mut self.chunks[spot.chunk].bytes {
             Bytes::Here(bytes) => Some(&mut bytes[spot.offset..spot.offset + spot.len]),
@@ -264,7 +268,7 @@ impl Log {
         }
     }
 
-    /// A far record: read ahead, or by one READ now.
+    /// Returns a far record: read ahead, or with a READ now.
     pub(crate) fn fetch(&mut self, spot: Spot) -> Result<Vec<u8>, Error> {
         if let Some(ahead) = self.ahead.remove(&spot) {
             self.counts.used += 1;
@@ -275,12 +279,12 @@ impl Log {
         self.far.read(VirtAddr(at.0 + spot.offset as u64), spot.len)
     }
 
-    /// True when [`Log::fetch`] of a record would have to wait.
+    /// Returns whether [`Log::fetch`] of a record would wait for a new READ.
     pub(crate) fn would_wait(&self, spot: Spot) -> bool {
         matches!(self.chunks[spot.chunk].bytes, Bytes::Far(_)) && !self.ahead.contains_key(&spot)
     }
 
-    /// Begins to read far records that will be asked for.
+    /// Begins to read far records.
     pub(crate) fn fetch_ahead(&mut self, spots: &[Spot]) {
         let range = |spot: &Spot| match self.chunks[spot.chunk].bytes {
             Bytes::Far(at) => (VirtAddr(at.0 + spot.offset as u64), spot.len),
@@ -294,7 +298,7 @@ impl Log {
         self.ahead.extend(spots.iter().copied().zip(begun));
     }
 
-    /// What was read ahead before it was called last, and was not asked for, goes; with `all` what was read since goes too.
+    /// Drops records that were read ahead before the last call and not used. With `all`, drops all.
     pub(crate) fn drop_ahead(&mut self, all: bool) {
         let age = self.age;
         let gone = self.ahead.extract_if(.., |_, ahead| all || ahead.age < age);
@@ -303,14 +307,14 @@ impl Log {
         self.age += 1;
     }
 
-    /// The same of one record.
+    /// Drops one record that was read ahead.
     pub(crate) fn drop_ahead_of(&mut self, spot: Spot) {
         if let Some(ahead) = self.ahead.remove(&spot) {
             self.waste(ahead.reading);
         }
     }
 
-    /// Nobody asks for what was read ahead.
+    /// Waits for a READ that no command needs, and recycles its buffer.
     fn waste(&mut self, reading: Reading) {
         self.counts.wasted += 1;
         if let Ok(buf) = self.far.end(reading) {
@@ -318,7 +322,8 @@ impl Log {
         }
     }
 
-    /// Copies a far record into the cache, with where it is in the log in front. `None` when the cache's last chunk is full: then [`Log::grow_cache`].
+    /// Copies a far record into the cache, with its place in the log in front. Returns `None` if the last
+    /// chunk of the cache is full.
     pub(crate) fn cache(&mut self, from: Place, record: &[u8]) -> Option<Place> {
         let (number, class) = (*self.cached.back()?, Header::parse(record)?.class);
         let len = UNIT_OF_PLACE + class.len();
@@ -334,16 +339,16 @@ impl Log {
         Some(Place::cache(number, offset + UNIT_OF_PLACE, class))
     }
 
-    /// Where the record is in the log that the cache has at `spot`.
+    /// Returns the place in the log of a cached record.
     pub(crate) fn behind_cache(&self, spot: Spot) -> Place {
         let Bytes::Here(bytes) = &self.chunks[spot.chunk].bytes else { unreachable!("the cache is here") };
         let word = &bytes[spot.offset - UNIT_OF_PLACE..spot.offset];
         Place(u64::from_le_bytes(word.try_into().expect("eight bytes")))
     }
 
-    /// Another chunk for the cache, when there is room; false when an older one of it has to go first.
+    /// Adds a chunk to the cache. Returns false if there is no room before an older one is dropped.
     pub(crate) fn grow_cache(&mut self) -> Result<bool, std::io::Error> {
-        // Half of what is here at most: the tail takes writes.
+        // The cache takes half of local memory at most, because the tail takes writes.
         if self.here.len() + self.cached.len() >= self.here_max || self.cached.len() * 2 >= self.here_max {
             return Ok(false);
         }
@@ -361,12 +366,12 @@ impl Log {
         Ok(true)
     }
 
-    /// The oldest chunk of the cache, if it may go: `None` when it is the only one.
+    /// Returns the oldest chunk of the cache.
     pub(crate) fn oldest_cached(&self) -> Option<usize> {
         self.cached.front().copied()
     }
 
-    /// The records of a chunk of the cache: where each is, and where it is in the log.
+    /// Returns the records of a cached chunk: place in the cache, place in the log, key and space.
     pub(crate) fn cached_records(&self, number: usize) -> Vec<(Place, Place, Vec<u8>, u8)> {
         let chunk = &self.chunks[number];
         let Bytes::Here(bytes) = &chunk.bytes else { unreachable!("the cache is here") };
@@ -383,7 +388,7 @@ impl Log {
         records
     }
 
-    /// The oldest chunk of the cache goes; nothing leads to it any more.
+    /// Drops the oldest chunk of the cache, to which no entry leads any more.
     pub(crate) fn drop_cached(&mut self) {
         if let Some(number) = self.cached.pop_front() {
             let chunk = self.chunks.remove(number);
@@ -391,7 +396,8 @@ impl Log {
         }
     }
 
-    /// A far chunk of records less than half of which is wanted, the emptiest of all; `None` while so much of far memory is wanted, in eighths.
+    /// Returns the emptiest far chunk, if less than half of it is live and less than `wanted` eighths of far
+    /// memory are.
     pub(crate) fn worth_compaction(&mut self, wanted: usize) -> Option<usize> {
         let far = self.far_len() * CHUNK;
         let here: usize = self.here.iter().map(|&number| self.chunks[number].live).sum();
@@ -411,7 +417,8 @@ impl Log {
         }
     }
 
-    /// Notes the emptiest far chunks, some at a time: there may be very many, and to look at all of them for each one would take longer than to move what it has.
+    /// Finds the emptiest far chunks, several at a time. To look at all chunks for each one would take longer
+    /// than to move its records.
     fn find_emptiest(&mut self) {
         let mut emptiest = BinaryHeap::with_capacity(EMPTIEST + 1);
         for (number, chunk) in self.chunks.iter().filter(|(_, chunk)| chunk.is_mostly_dead()) {
@@ -425,7 +432,7 @@ impl Log {
         self.emptiest.extend(emptiest.into_sorted_vec().into_iter().rev().map(|(_, number)| number));
     }
 
-    /// The whole of a far chunk of records; the buffer is to be given back to [`Far::keep_chunk`].
+    /// Returns the bytes of a far chunk of records. The caller gives the buffer back to [`Far::keep_chunk`].
     pub(crate) fn fetch_chunk(&mut self, number: usize) -> Result<Vec<u8>, Error> {
         let chunk = &mut self.chunks[number];
         let Bytes::Far(at) = chunk.bytes else { unreachable!("far chunks are compacted") };
@@ -434,7 +441,7 @@ impl Log {
         read
     }
 
-    /// Far chunks that cannot be read: of each one word is tried.
+    /// Returns the far chunks that cannot be read. Reads one word of each.
     pub(crate) fn lost_chunks(&mut self) -> BTreeSet<usize> {
         const TOGETHER: usize = 256;
         let far: Vec<(usize, VirtAddr)> = self
@@ -462,7 +469,7 @@ impl Log {
         let chunk = self.chunks.remove(number);
         match chunk.bytes {
             Bytes::Far(at) => {
-                // Its number, and its place, may be another chunk's soon.
+                // Another chunk may get its number and its address.
                 let of_it = |spot: &Spot, _: &mut Ahead| spot.chunk == number;
                 let gone: Vec<Reading> =
                     self.ahead.extract_if(.., of_it).map(|(_, ahead)| ahead.reading).collect();
@@ -476,7 +483,7 @@ impl Log {
         }
     }
 
-    /// A new chunk at the end of those that are here.
+    /// Adds a local chunk at the end of the queue.
     fn new_chunk(&mut self, piece: bool) -> Result<usize, Full> {
         while self.here.len() + self.cached.len() >= self.here_max && !self.here.is_empty() {
             self.oldest_goes()?;
@@ -488,7 +495,7 @@ impl Log {
         Ok(number)
     }
 
-    /// The oldest chunk that is here goes to far memory.
+    /// Moves the oldest local chunk to far memory.
     fn oldest_goes(&mut self) -> Result<(), Full> {
         let number = *self.here.front().expect("a chunk is here");
         if self.chunks[number].live == 0 {
@@ -522,18 +529,18 @@ impl Log {
     }
 }
 
-/// Chunks that are looked for together when some are to be compacted.
+/// Chunks that one search for the emptiest ones finds.
 const EMPTIEST: usize = 64;
-/// Chunks that are here at least: a tail, one that goes, two of the cache.
+/// Local chunks at least: a tail, one that is written, and two of the cache.
 pub(crate) const HERE_MIN: usize = 4;
 /// Pieces of a long value that are read together.
 pub(super) const PIECES_TOGETHER: usize = 8;
-/// Chunks of memory that are kept for the next ones.
+/// Memory of dropped chunks that is kept.
 const SPARE_MAX: usize = 4;
 /// Bytes in front of a cached record.
 const UNIT_OF_PLACE: usize = 8;
 
-/// The records of a chunk's bytes: where each begins, and its header. Dead ones too.
+/// Returns the records of a chunk, with dead ones: the offset and the header of each.
 pub(crate) fn records(bytes: &[u8]) -> impl Iterator<Item = (usize, Header)> {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -1,8 +1,9 @@
-//! What the store may have: local memory, which is a hard limit, and all data, which Redis calls `maxmemory`.
+//! The limits of the store: local memory, which is a hard limit, and all data, which Redis calls `maxmemory`.
 
+use super::encoded::no_room;
 use super::index::{Entry, Name};
 use super::log::{Full, HERE_MIN};
-use super::{CHUNK, Store};
+use super::{CHUNK, Space, Store};
 use crate::failure::Failure;
 
 /// Which keys go when there are too many (`maxmemory-policy`).
@@ -40,24 +41,26 @@ impl Policy {
     }
 }
 
-/// Is told of a key that goes: its database and its name.
+/// A function that gets the database and the name of each key before it is evicted.
 type Goes<'a> = dyn FnMut(u8, &[u8]) -> Result<(), Failure> + 'a;
 
-/// Bounds, and what is known of what is used.
-#[derive(Clone, Copy, Debug)]
+/// The limits, and what is known of their use.
+#[derive(Clone, Debug)]
 pub(crate) struct Memory {
     /// Bytes of local memory.
     pub(crate) local: usize,
-    /// Bytes of all data, here and far; 0 for as much as there is room.
+    /// Bytes of all data, local and far; 0 for as much as there is room.
     pub(crate) data_max: usize,
     pub(crate) policy: Policy,
-    /// Keys that are looked at for one that goes (`maxmemory-samples`).
+    /// Keys that are compared for one eviction (`maxmemory-samples`).
     pub(crate) samples: usize,
     pub(crate) lfu: super::frequency::Settings,
-    /// Bytes that this process takes beside what the store counts.
+    /// Bytes of this process that the store does not count.
     pub(crate) overhead: usize,
-    /// Local memory has no room for the index and a tail.
+    /// Local memory has no room for new data.
     pub(crate) is_full: bool,
+    /// The error by which far memory refused to take data, when that is why local memory is full.
+    withheld: Option<String>,
 }
 
 impl Memory {
@@ -70,27 +73,31 @@ impl Memory {
             lfu: super::frequency::Settings::DEFAULT,
             overhead: 0,
             is_full: false,
+            withheld: None,
         }
     }
 }
 
-/// Bytes of an entry of a key's end.
-const END_BYTES: usize = 48;
-/// Parts of what is left of local memory that collections in use may have: this many of `SHARES`.
+/// The share of collections in use: this many of `SHARES` of what the index leaves.
 const LIVE_SHARES: usize = 1;
 const SHARES: usize = 2;
-/// The part of local memory that is left free between turns.
+/// The part of local memory that is free between turns.
 const RESERVE_SHARE: usize = 64;
-/// Keys that one call of [`Store::evict`] takes out at most: a command does not wait for more, some ten milliseconds.
+/// Chunks that one turn compacts, besides an eighth of those that are owed: the longest wait of other
+/// clients.
+const TURN_COMPACTIONS: u64 = 4;
+/// Keys that one call of [`Store::evict`] removes at most, because a command waits for it.
 const EVICT_MAX: usize = 16_384;
 
 impl Store {
-    /// Bytes of what finds keys: entries, and when keys end.
+    /// Returns the bytes of all tables: entries, expiry times, and the tables of flushed databases that are
+    /// not freed yet.
     pub(crate) fn index_bytes(&self) -> usize {
-        self.spaces.iter().map(|space| space.index.bytes() + space.ends.capacity() * END_BYTES).sum()
+        let tables = |space: &Space| space.index.bytes() + space.ends.bytes();
+        self.spaces.iter().map(tables).sum::<usize>() + self.flushed_bytes()
     }
 
-    /// Bytes of local memory that the store knows of.
+    /// Returns the bytes of local memory that the store accounts for.
     pub(crate) fn here_bytes(&self) -> usize {
         self.index_bytes()
             + self.live_bytes
@@ -100,40 +107,64 @@ impl Store {
             + self.picture_bytes()
     }
 
-    /// Bytes of all data: `used_memory`. The index counts by its entries, not by its tables: what a key takes is free when it is
-    /// evicted, though its table stays.
+    /// Returns the bytes of all data: `used_memory`. The index counts by its entries and not by its tables,
+    /// because an evicted key frees its entry, though its table stays.
     pub(crate) fn data_bytes(&self) -> usize {
-        let entries = |space: &super::Space| (space.index.len() + space.ends.len()) * size_of::<Entry>();
+        let entries = |space: &Space| (space.index.len() + space.ends.len()) * size_of::<Entry>();
         self.spaces.iter().map(entries).sum::<usize>() + self.live_bytes + self.log.live()
     }
 
-    /// Keeps what is here within the limit; to be called between commands. What cannot be moved away closes the store for new data, and only that.
+    /// Keeps local memory within the limit; called between commands. If something cannot be moved away, the
+    /// store refuses new data until it can.
     pub(crate) fn settle(&mut self) {
+        self.reclaim();
+        self.log.far().free_one();
+        self.shrink_live_places();
         let left = self.left();
         let live_max = self.live_max();
-        let mut is_full = left < (HERE_MIN + 1) * CHUNK;
+        let mut is_full = self.has_no_room();
+        let mut withheld = None;
         if self.live_bytes > live_max {
-            is_full |= self.shrink_live(live_max - live_max / 8).is_err() || self.live_bytes > left;
+            let shrunk = self.shrink_live(live_max - live_max / 8);
+            is_full |= shrunk.is_err() || self.has_no_room();
+            let reply = shrunk.err().map(|failure| failure.reply().to_owned());
+            withheld = reply.filter(|reply| reply.starts_with("FARMEMORY"));
         }
         let chunks = left.saturating_sub(self.live_bytes + self.scratch.capacity()) / CHUNK;
         if chunks != self.log.here_max() {
-            is_full |= self.bound_here(chunks).is_err();
+            let bounded = self.bound_here(chunks);
+            is_full |= bounded.is_err();
+            let failure = bounded.err().map(|full| no_room(&full).reply().to_owned());
+            withheld = failure.filter(|reply| reply.starts_with("FARMEMORY")).or(withheld);
         }
         if self.scratch.capacity() > left / 16 {
             self.scratch = Vec::new();
         }
-        self.memory.is_full = is_full;
-        // A chunk that cannot be compacted is told of by `tidy`.
+        (self.memory.is_full, self.memory.withheld) = (is_full, withheld);
+        // `tidy` reports a chunk that cannot be compacted.
         let _told_of_there = self.compact_some(0);
     }
 
-    /// What is left of local memory for collections in use and the log. What grows within a turn, and what is read ahead in one, is not here yet.
+    /// Returns whether local memory has no room for new data.
+    pub(super) fn has_no_room(&self) -> bool {
+        let left = self.left();
+        left < (HERE_MIN + 1) * CHUNK || self.live_bytes > left
+    }
+
+    /// Returns the least bytes of local memory by which new data have room, with the keys that are there.
+    pub(crate) fn least_local(&self) -> usize {
+        let fixed = self.memory.overhead + self.index_bytes() + (HERE_MIN + 2) * CHUNK;
+        fixed + fixed / (RESERVE_SHARE - 1)
+    }
+
+    /// Returns the local memory that is left for collections in use and the log. Growth within a turn is not
+    /// counted yet.
     pub(super) fn left(&self) -> usize {
         let fixed = self.memory.overhead + self.index_bytes() + self.memory.local / RESERVE_SHARE;
         self.memory.local.saturating_sub(fixed)
     }
 
-    /// Bytes that collections in use may take.
+    /// Returns the bytes that collections in use may take.
     pub(super) fn live_max(&self) -> usize {
         self.left() * LIVE_SHARES / SHARES
     }
@@ -145,37 +176,42 @@ impl Store {
         self.log.set_here_max(chunks)
     }
 
-    /// Makes room for bytes that are here within one command, as those of a long value: chunks go to far memory before they are here, and not behind the turn. At its end there is as much
-    /// room as before.
+    /// Makes room for bytes that one command needs in local memory, such as a long value: chunks go to far
+    /// memory first. After the turn there is as much room as before.
     pub(crate) fn give_way(&mut self, bytes: usize) {
         if bytes < self.memory.local / RESERVE_SHARE {
             return;
         }
         let chunks = self.left().saturating_sub(self.live_bytes + bytes) / CHUNK;
         if chunks < self.log.here_max() {
-            // A chunk that cannot go stays, and is told of at the end of the turn.
+            // A chunk that cannot be moved stays, and the end of the turn reports it.
             let _told_of_there = self.bound_here(chunks);
         }
     }
 
-    /// Refuses what needs room in local memory when there is none.
+    /// Refuses new data when local memory is full.
     pub(crate) fn check_room(&self) -> Result<(), Failure> {
         if self.memory.is_full && !self.loading { Err(self.local_is_full()) } else { Ok(()) }
     }
 
     fn local_is_full(&self) -> Failure {
+        if let Some(reply) = &self.memory.withheld {
+            return Failure::said(reply.clone());
+        }
         Failure::said(format!(
             "OOM local memory is full: the index of {} keys, collections in use and this process take {} of {} bytes; start with a larger --local",
-            self.spaces.iter().map(|space| space.index.len()).sum::<usize>(),
+            self.key_count(),
             self.index_bytes() + self.live_bytes + self.memory.overhead,
             self.memory.local
         ))
     }
 
-    /// Takes keys out as the policy says while there is more data than may be; `goes` is told of each before it goes, for the append log.
+    /// Evicts keys by the policy while there are more data than `maxmemory`. `goes` gets each key before it
+    /// goes, for the append log.
     ///
     /// # Errors
-    /// When there is too much and nothing may go, and what `goes` says.
+    ///
+    /// When no key may be evicted, and errors of `goes`.
     pub(crate) fn evict(&mut self, goes: &mut Goes<'_>) -> Result<(), Failure> {
         if self.memory.data_max == 0 {
             return Ok(());
@@ -184,8 +220,11 @@ impl Store {
             if self.data_bytes() <= self.memory.data_max {
                 return Ok(());
             }
+            if self.reclaim() {
+                continue;
+            }
             let Some((db, name)) = self.choose() else { return Err(Failure::OUT_OF_MEMORY) };
-            // A key that cannot be read is lost with its memory node: another one goes.
+            // A key that cannot be read is lost with its memory node, so another one is chosen.
             let Ok(key) = self.key_of(db, name) else { continue };
             goes(db, &key)?;
             self.before_change(db, name, Some(&key));
@@ -196,7 +235,7 @@ impl Store {
         if self.data_bytes() <= self.memory.data_max { Ok(()) } else { Err(Failure::OUT_OF_MEMORY) }
     }
 
-    /// The key that goes next, among some that chance names.
+    /// Chooses the next key among random ones.
     fn choose(&mut self) -> Option<(u8, Name)> {
         let policy = self.memory.policy;
         let volatile = !matches!(policy, Policy::AllLru | Policy::AllRandom | Policy::AllLfu);
@@ -214,19 +253,15 @@ impl Store {
                 let chance = self.rng.next_u64();
                 let space = self.space(db);
                 let entry: &Entry = if volatile {
-                    if space.ends.is_empty() {
-                        break;
-                    }
-                    let at = usize::try_from(chance % space.ends.len() as u64).expect("an index");
-                    let (name, _) = space.ends.get_index(at).expect("it is below the length");
-                    space.index.get(*name).expect("what ends is there")
+                    let Some((name, _)) = space.ends.near(chance) else { break };
+                    space.index.get(name).expect("what ends is there")
                 } else {
                     let Some(entry) = space.index.near(chance) else { break };
                     entry
                 };
                 let name = entry.name();
                 let rank = match policy {
-                    Policy::VolatileTtl => *space.ends.get(&name).expect("volatile keys end"),
+                    Policy::VolatileTtl => space.ends.get(name).expect("volatile keys end"),
                     _ if policy.is_lfu() => i64::from(self.memory.lfu.frequency(entry.used(), self.now)),
                     _ => i64::from(entry.used()),
                 };
@@ -238,46 +273,35 @@ impl Store {
         best.map(|(_, db, name)| (db, name))
     }
 
-    /// Takes out keys that have ended, of some that chance names; the part of those that had, in hundredths.
-    pub(crate) fn expire_some(&mut self, db: u8, samples: usize) -> usize {
-        let mut ended = 0;
-        for _ in 0..samples {
-            let chance = self.rng.next_u64();
-            let now = self.now;
-            let ends = &self.space(db).ends;
-            if ends.is_empty() {
-                break;
-            }
-            let at = usize::try_from(chance % ends.len() as u64).expect("an index");
-            let (&name, &end) = ends.get_index(at).expect("it is below the length");
-            if end <= now {
-                self.before_change(db, name, None);
-                self.take_out(db, name);
-                self.touch(db, name);
-                self.stats.expired += 1;
-                ended += 1;
-            }
-        }
-        ended * 100 / samples.max(1)
-    }
-
-    /// The log's compaction, as far as it is worth it now: some chunks, and two for each that went to far memory since. Who writes pays for what that leaves dead.
+    /// Compacts some chunks of the log, and some of those that are owed.
     pub(crate) fn tidy(&mut self) -> Result<(), Failure> {
         const TOGETHER: u64 = 4;
         self.compact_some(TOGETHER)
     }
 
+    /// Returns whether a turn has work here without a client: tables to free, or chunks to compact.
+    pub(crate) fn has_chores(&self) -> bool {
+        self.is_reclaiming() || self.compactions_owed > 0 || self.log.far_ref().has_unwanted()
+    }
+
+    /// Compacts `more` chunks, and as many of those that are owed as one turn takes. Each WRITE of a chunk
+    /// owes two, so a write pays for the records that it kills.
     fn compact_some(&mut self, more: u64) -> Result<(), Failure> {
         let written = self.log.far_ref().writes;
-        let most = more + 2 * (written - std::mem::replace(&mut self.tidied, written));
+        self.compactions_owed += 2 * (written - self.tidied);
+        let most = more + self.compactions_owed.min(TURN_COMPACTIONS + self.compactions_owed / 8);
+        let mut done = Ok(true);
         for _ in 0..most {
-            if !self.compact(self.wanted_eighths())? {
+            done = self.compact(self.wanted_eighths());
+            if !matches!(done, Ok(true)) {
+                self.compactions_owed = 0;
                 break;
             }
+            self.compactions_owed = self.compactions_owed.saturating_sub(1);
         }
-        // What compaction itself wrote is no new debt.
+        // The WRITEs of compaction itself owe nothing.
         self.tidied = self.log.far_ref().writes;
-        Ok(())
+        done.map(drop)
     }
 }
 

@@ -1,8 +1,9 @@
-//! A snapshot while commands go on: a picture of all keys as they were at one moment.
+//! A snapshot beside commands: a picture of all keys as they were at one moment.
 //!
-//! Key type: [`Picture`]. It goes through the index in order, some keys at a time. A key that is about to change, and was not taken yet, is taken before. One
-//! bit of each entry says which: equal to the store's parity, the key is settled (taken, or made after the moment). When a picture begins the parity turns over,
-//! so no entry is settled, and when it ends all are.
+//! Key type: [`Picture`]. The picture goes through the index in order, some keys at a time. A key that is
+//! about to change and is not in the picture yet is taken first. One bit of each entry says whether: if it
+//! equals the store's parity, the key is settled (taken, or made after the moment). A new picture inverts the
+//! parity, so that no entry is settled; at its end all are.
 
 use super::index::{Entry, Flag, Name};
 use super::{SPACES, Store, kind_of};
@@ -13,13 +14,13 @@ use crate::failure::Failure;
 pub(crate) struct Picture {
     db: u8,
     cursor: u64,
-    /// Keys that were taken and not fetched yet, as records of a snapshot.
+    /// Keys that were taken and not written yet, as records of a snapshot.
     out: Vec<u8>,
     /// Keys that were taken.
     keys: u64,
 }
 
-/// Appends a key to a snapshot: database, kind, when it ends, key, value.
+/// Appends a key to a snapshot: database, kind, expiry time, key, value.
 pub(crate) fn emit(into: &mut Vec<u8>, db: u8, kind: u8, end: Option<i64>, key: &[u8], value: &[u8]) {
     into.push(db);
     into.push(kind);
@@ -40,7 +41,7 @@ pub(crate) struct Taken<'a> {
     pub(crate) value: &'a [u8],
 }
 
-/// Reads what [`emit`] appended; `None` when it is not that.
+/// Parses a key that [`emit`] appended; `None` if the bytes are damaged.
 pub(crate) fn parse<'a>(bytes: &mut &'a [u8]) -> Option<Taken<'a>> {
     let (&[db, kind], rest) = bytes.split_first_chunk()?;
     let (end, rest) = rest.split_first_chunk()?;
@@ -56,20 +57,22 @@ fn text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)
 }
 
-/// The part of local memory that keys may take which were taken because they change, before they are in the snapshot's file: within one turn more is not written.
+/// The part of local memory for keys that are taken because they change, and not written yet. More than that
+/// within a turn ends the picture.
 const HERE_SHARE: usize = 8;
-/// The same where that is little.
+/// Bytes that such keys may take in any case.
 const HERE_LEAST: usize = 1 << 20;
 
 impl Store {
-    /// Bytes of keys that were taken and not fetched yet.
+    /// Returns the bytes of keys that were taken and not written yet.
     pub(super) fn picture_bytes(&self) -> usize {
         self.picture.as_ref().map_or(0, |picture| picture.out.capacity())
     }
 
-    /// A picture of this moment begins.
+    /// Begins a picture of this moment.
     ///
     /// # Panics
+    ///
     /// When one is under way.
     pub(crate) fn begin_picture(&mut self) {
         assert!(self.picture.is_none(), "one picture at a time");
@@ -78,7 +81,7 @@ impl Store {
         self.picture = Some(Picture::default());
     }
 
-    /// Keys that the last picture took.
+    /// Returns the number of keys in the last picture.
     pub(crate) const fn keys_taken(&self) -> u64 {
         self.pictured
     }
@@ -87,7 +90,7 @@ impl Store {
         self.picture.as_ref()
     }
 
-    /// Gives the picture up. Entries that it did not reach are settled by going through them: the next one would take them for settled.
+    /// Gives the picture up, and settles all entries: the next picture would take the rest for settled.
     pub(crate) fn drop_picture(&mut self) {
         if self.picture.take().is_some() {
             let parity = self.parity;
@@ -97,7 +100,7 @@ impl Store {
         }
     }
 
-    /// Takes keys until some `bytes` are there; the records, and whether these were the last.
+    /// Takes keys until there are `bytes` of records. Returns the records, and whether they were the last.
     pub(crate) fn go_on_with_picture(&mut self, bytes: usize) -> Result<(Vec<u8>, bool), Failure> {
         loop {
             let Some(picture) = &mut self.picture else { return Ok((Vec::new(), true)) };
@@ -128,7 +131,7 @@ impl Store {
         }
     }
 
-    /// To be called before a key changes: a picture under way takes it as it is.
+    /// Takes a key into the picture under way, before the key changes.
     pub(super) fn before_change(&mut self, db: u8, name: Name, key: Option<&[u8]>) {
         if self.picture.is_none() {
             return;
@@ -141,7 +144,8 @@ impl Store {
             Some(key) => self.take(db, name, key),
             None => self.key_of(db, name).and_then(|key| self.take(db, name, &key)),
         };
-        // A snapshot that cannot have a key is none, nor one that would be here as a whole; the change goes on.
+        // A snapshot needs every key, and must not be in memory as a whole. Otherwise the picture ends, and
+        // the change goes on.
         let len = self.picture.as_ref().map_or(0, |picture| picture.out.len());
         self.give_way(len);
         if taken.is_err() || len > HERE_LEAST.max(self.memory.local / HERE_SHARE) {
@@ -151,7 +155,7 @@ impl Store {
 
     fn take(&mut self, db: u8, name: Name, key: &[u8]) -> Result<(), Failure> {
         let entry = *self.space(db).index.get(name).expect("it is looked up before");
-        let end = self.space(db).ends.get(&name).copied();
+        let end = self.space(db).ends.get(name);
         let mut out = std::mem::take(&mut self.picture.as_mut().expect("it is under way").out);
         let read = self.bytes_of(db, key, name, entry).map(|value| {
             emit(&mut out, db, kind_of(&entry) as u8, end, key, value);

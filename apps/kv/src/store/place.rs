@@ -1,18 +1,20 @@
-//! Where a record is, in one word, and how long it is there.
+//! The place of a record, in one word, and the header of a record.
 
-/// Bytes of a chunk: what goes to far memory in one WRITE.
+/// Bytes of a chunk: the unit that one WRITE moves to far memory.
 pub(crate) const CHUNK: usize = 256 << 10;
-/// Bytes that records begin at multiples of.
+/// The alignment of records.
 pub(crate) const UNIT: usize = 8;
 
-/// The room of a record: a count of units with five significant bits, so that one byte says it and a READ fetches at most a sixteenth too much.
+/// The room of a record: a count of units with five significant bits. It fits one byte, and a READ fetches at
+/// most a sixteenth too much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Class(pub(crate) u8);
 
 impl Class {
-    /// The smallest room that has `len` bytes.
+    /// Returns the smallest class with room for `len` bytes.
     ///
     /// # Panics
+    ///
     /// When that is more than a chunk.
     pub(crate) fn of(len: usize) -> Self {
         assert!(len <= CHUNK, "a record fits a chunk");
@@ -29,25 +31,25 @@ impl Class {
         Self(u8::try_from(class).expect("a chunk has fewer units than the last class"))
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the room.
     pub(crate) const fn len(self) -> usize {
         let (power, significant) = (self.0 as usize >> 4, self.0 as usize & 15);
         UNIT * if power == 0 { significant } else { (16 + significant) << (power - 1) }
     }
 }
 
-/// Where a key's value is.
+/// The place of a key's value, in one word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Place(pub(crate) u64);
 
-/// What a [`Place`] says.
+/// The place of a key's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum At {
-    /// In the log: here or far, as its chunk is.
+    /// A record of the log, local or far.
     Log(Spot),
-    /// In the cache of what was read from far memory.
+    /// A record of the read cache.
     Cache(Spot),
-    /// A collection that is in use, by its number.
+    /// The number of a collection in use, or of a value in pieces.
     Live(usize),
 }
 
@@ -56,9 +58,9 @@ pub(crate) enum At {
 pub(crate) struct Spot {
     /// The chunk's number.
     pub(crate) chunk: usize,
-    /// The record's first byte there.
+    /// The offset of the record's first byte.
     pub(crate) offset: usize,
-    /// Bytes of its room.
+    /// Bytes of the record's room.
     pub(crate) len: usize,
 }
 
@@ -100,20 +102,20 @@ impl Place {
     }
 }
 
-/// What a record begins with: eight bytes, before its key and its value.
+/// The header of a record: eight bytes, before key and value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
-    /// The kind of its value.
+    /// The kind of the value.
     pub(crate) kind: u8,
-    /// The value lies in pieces; the record has their numbers.
+    /// The value lies in pieces, whose numbers the record has.
     pub(crate) large: bool,
-    /// The space of keys that it is of.
+    /// The space of the key.
     pub(crate) space: u8,
-    /// Its room.
+    /// The room of the record.
     pub(crate) class: Class,
-    /// Bytes of its key.
+    /// Bytes of the key.
     pub(crate) key_len: u16,
-    /// Bytes of its value.
+    /// Bytes of the value.
     pub(crate) value_len: u32,
 }
 
@@ -130,7 +132,7 @@ impl Header {
         bytes
     }
 
-    /// The header of a record; `None` when these bytes are none: it leaves its own room.
+    /// Parses a header; `None` if the record would leave its own room.
     pub(crate) fn parse(record: &[u8]) -> Option<Self> {
         let bytes = record.get(..HEADER_LEN)?;
         let header = Self {
@@ -144,12 +146,12 @@ impl Header {
         (header.end() <= header.class.len()).then_some(header)
     }
 
-    /// Where its value begins.
+    /// Returns the offset of the value.
     pub(crate) fn value_from(self) -> usize {
         HEADER_LEN + usize::from(self.key_len)
     }
 
-    /// Where its value ends.
+    /// Returns the end of the value.
     pub(crate) fn end(self) -> usize {
         self.value_from() + self.value_len as usize
     }

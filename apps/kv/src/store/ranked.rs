@@ -1,12 +1,13 @@
 //! A sorted set: members in order of their scores, and of their bytes where scores are equal.
 //!
-//! Key type: [`Ranked`]. Members lie in runs of some hundred, so that a rank is found by the runs' lengths, and a change moves one run at most.
+//! Key type: [`Ranked`]. Members lie in runs of some hundred. The lengths of the runs lead to a rank, and a
+//! change moves one run at most.
 
 use super::value::Text;
 use indexmap::IndexMap;
 use std::cmp::Ordering;
 
-/// Members of a run at most; then it is cut in two.
+/// Members of a run at most. A longer run is split.
 const RUN_MAX: usize = 256;
 
 /// Members with scores.
@@ -17,7 +18,7 @@ pub(crate) struct Ranked {
 }
 
 fn order(a: (f64, &[u8]), b: (f64, &[u8])) -> Ordering {
-    // Scores are numbers: NaN is refused before.
+    // Scores are numbers, because commands refuse NaN.
     a.0.partial_cmp(&b.0).unwrap_or(Ordering::Equal).then_with(|| a.1.cmp(b.1))
 }
 
@@ -30,12 +31,12 @@ impl Ranked {
         self.scores.get(member).copied()
     }
 
-    /// The member of this number, in no order: for members chosen at random.
+    /// Returns the member of this number, in no order: for random members.
     pub(crate) fn nth(&self, number: usize) -> Option<(&[u8], f64)> {
         self.scores.get_index(number).map(|(member, score)| (&**member, *score))
     }
 
-    /// Gives a member a score; the one that it had.
+    /// Sets a member's score, and returns its old one.
     pub(crate) fn insert(&mut self, score: f64, member: &[u8]) -> Option<f64> {
         let before = match self.scores.get_mut(member) {
             Some(known) => Some(std::mem::replace(known, score)),
@@ -51,12 +52,12 @@ impl Ranked {
         before
     }
 
-    /// The same, whatever it had.
+    /// Inserts a member in order.
     pub(crate) fn put(&mut self, score: f64, member: &[u8]) {
         self.insert(score, member);
     }
 
-    /// Takes a member out, if it is there.
+    /// Removes a member, and returns whether it was there.
     pub(crate) fn forget(&mut self, member: &[u8]) {
         self.remove(member);
     }
@@ -67,12 +68,12 @@ impl Ranked {
         Some(score)
     }
 
-    /// Members in order.
+    /// Returns the members in order.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (f64, &[u8])> {
         self.runs.iter().flatten().map(|(score, member)| (*score, &**member))
     }
 
-    /// Members in order from `rank` on, `len` at most.
+    /// Returns up to `len` members in order from `rank` on.
     pub(crate) fn range(&self, rank: usize, len: usize) -> Vec<(f64, &[u8])> {
         let mut skip = rank;
         let mut found = Vec::new();
@@ -91,13 +92,13 @@ impl Ranked {
         found
     }
 
-    /// Where a member stands.
+    /// Returns the rank of a member.
     pub(crate) fn rank(&self, member: &[u8]) -> Option<usize> {
         let score = self.score(member)?;
         Some(self.count_while(|at| order(at, (score, member)) == Ordering::Less))
     }
 
-    /// Members for which `is` holds; those are in front of all others.
+    /// Returns how many members satisfy `is`; those come before all others.
     pub(crate) fn count_while(&self, is: impl Fn((f64, &[u8])) -> bool) -> usize {
         let run =
             self.runs.partition_point(|run| run.last().is_some_and(|(score, member)| is((*score, member))));
@@ -150,7 +151,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
-        /// Beside a map that is sorted anew each time: order, ranks, ranges and counts are the same.
+        /// Order, ranks, ranges and counts are those of a map that is sorted anew each time.
         #[test]
         fn it_is_sorted(steps in proptest::collection::vec((0_u16..700, -3_i32..40, 0_u8..5), 1..2_000)) {
             let (mut ranked, mut model) = (Ranked::default(), BTreeMap::<Vec<u8>, f64>::new());

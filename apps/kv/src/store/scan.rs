@@ -1,15 +1,15 @@
-//! Keys by their order in the index: `SCAN`, `KEYS`, `RANDOMKEY`, and the key of an entry.
+//! Keys in the order of the index: `SCAN`, `KEYS`, `RANDOMKEY`, and the key of an entry.
 
 use super::index::{Entry, Flag, Name};
 use super::place::{At, HEADER_LEN, Header, Place};
 use super::{Kind, Store, kind_of};
 use crate::failure::Failure;
 
-/// The part of local memory that keys of one scan take at most, nearly.
+/// The part of local memory that the keys of one scan take at most, approximately.
 const KEYS_SHARE: usize = 16;
 
 impl Store {
-    /// The key that an entry is of: a record has it.
+    /// Returns the key of an entry, which its record has.
     pub(crate) fn key_of(&mut self, db: u8, name: Name) -> Result<Vec<u8>, Failure> {
         let entry = *self.space(db).index.get(name).ok_or(Failure::NO_KEY)?;
         let key_in = |record: &[u8]| {
@@ -32,7 +32,8 @@ impl Store {
         }
     }
 
-    /// Keys from a cursor on, `count` at least while there are and they have few bytes together, and the next cursor: 0 at the end. Those of one hash come together.
+    /// Returns keys from a cursor on, and the next cursor, which is 0 at the end. There are at least `count`
+    /// keys unless they are long or the last. Keys of one hash come together.
     pub(crate) fn scan(
         &mut self,
         db: u8,
@@ -57,14 +58,14 @@ impl Store {
                     At::Log(spot) => self.want_spot(spot),
                     At::Cache(_) | At::Live(_) => true,
                 });
-                // The one that was the last to be noted is wanted too.
+                // The last noted record is wanted, too.
                 wanted = (number + more.count() + 1).min(found.len());
                 self.fetch_wanted();
             }
             let ended = entry.has(Flag::EXPIRES)
-                && self.space(db).ends.get(&entry.name()).is_some_and(|&end| end <= self.now);
+                && self.space(db).ends.get(entry.name()).is_some_and(|end| end <= self.now);
             if !ended && kind.is_none_or(|kind| kind == kind_of(entry).for_redis()) {
-                // One that cannot be read hides no other.
+                // A key that cannot be read hides no other.
                 match self.key_of(db, entry.name()) {
                     Ok(key) => {
                         bytes += key.len();
@@ -89,7 +90,7 @@ impl Store {
         Ok((next, keys))
     }
 
-    /// Drops all keys whose records cannot be read, and says how many: what was in memory nodes that are gone.
+    /// Drops all keys whose records cannot be read, because their memory nodes are gone. Returns how many.
     pub(crate) fn drop_lost(&mut self) -> usize {
         let lost = self.log.lost_chunks();
         let mut dropped = 0;
@@ -110,7 +111,7 @@ impl Store {
         dropped
     }
 
-    /// A key that chance names.
+    /// Returns a random key.
     pub(crate) fn random_key(&mut self, db: u8) -> Result<Option<Vec<u8>>, Failure> {
         const TRIES: usize = 100;
         for _ in 0..TRIES {

@@ -1,11 +1,14 @@
-//! The store beside plain maps, with so little local memory that most of it is far.
+//! The store beside plain maps, with so little local memory that most data are far.
 
 use super::{CHUNK, Ends, Far, Head, Kind, Store, Value};
 use crate::failure::Failure;
 use farmem::{NodeId, Rack, Rng};
 use std::collections::BTreeMap;
 
-/// Bytes that the store may have here: its least.
+mod shrink;
+mod withheld;
+
+/// Bytes of the store's local memory, which is the least.
 const LOCAL: usize = 10 * CHUNK;
 
 fn store(rack: &Rack) -> Store {
@@ -14,7 +17,8 @@ fn store(rack: &Rack) -> Store {
     store
 }
 
-/// A value that names its key and its version, of a length that chance gives: a few bytes, a record, or several chunks.
+/// Returns a value that names its key and its version, of random length: a few bytes, a record, or several
+/// chunks.
 fn value(rng: &mut Rng, key: u32, version: usize) -> Vec<u8> {
     let len = match rng.below(40) {
         0 => 3 * CHUNK / 2 + rng.below(1_000) as usize,
@@ -26,7 +30,8 @@ fn value(rng: &mut Rng, key: u32, version: usize) -> Vec<u8> {
     value
 }
 
-/// Strings come and go and grow; each is read as it was written last, wherever it is by then; and in the end nothing of what went is kept.
+/// Strings come, grow and go. Each read returns the last value, wherever it is by then, and nothing stays in
+/// the end.
 #[test]
 fn strings_beside_a_map() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
@@ -50,7 +55,7 @@ fn strings_beside_a_map() {
         if step % 64 == 0 {
             store.tidy().unwrap();
         }
-        // What is read ahead makes no difference, also when its keys change behind it.
+        // Reading ahead makes no difference, also when the keys change after it.
         if step % 32 == 0 {
             store.forget_ahead(true);
             for _ in 0..24 {
@@ -71,10 +76,14 @@ fn strings_beside_a_map() {
         assert_eq!(store.string(0, key).unwrap(), Some(value.as_slice()));
     }
     store.clear(0);
+    while store.is_reclaiming() {
+        store.settle();
+    }
     assert_eq!((store.len(0), store.log_ref().live(), store.live_bytes()), (0, 0, 0));
 }
 
-/// Values that are wanted together come in one round trip, whoever asks for them; and what was read of a key is not what it has later.
+/// Values that are wanted together come in one round trip. A value that was read ahead is not returned after
+/// its key has changed.
 #[test]
 fn what_is_wanted_together_comes_together() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
@@ -107,11 +116,12 @@ fn what_is_wanted_together_comes_together() {
     let (_, keys) = store.scan(0, 0, usize::MAX, None).unwrap();
     let (reads, rounds) = counts(&store);
     assert_eq!(keys.len(), 999);
-    // Some thirty at once: more bytes are not here together.
+    // Some thirty at once, because more bytes do not fit.
     assert!(reads > before.0 + 500 && rounds < before.1 + 50, "{reads} {rounds} {before:?}");
 }
 
-/// Far memory fills up in the middle of a command with many keys: it has changed all of them or none, wherever they were, and again when some come twice.
+/// Far memory fills up in the middle of a command with many keys: the command has changed all of them or
+/// none, also if keys come twice.
 #[test]
 fn several_strings_are_set_or_none() {
     let rack = Rack::embedded_with(1, 16 << 20).unwrap();
@@ -163,7 +173,7 @@ fn several_strings_are_set_or_none() {
     }
 }
 
-/// Of a far record that is written over it is known that nobody wants it; of its neighbour that is not said before it goes.
+/// A far record that is overwritten is known to be dead, and its neighbour is not before it is deleted.
 #[test]
 fn what_nobody_wants_is_known() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
@@ -184,7 +194,8 @@ fn what_nobody_wants_is_known() {
     assert_eq!(may_be_wanted(&store), [false, false]);
 }
 
-/// Far memory that was full is not full for good: half of it is data, the rest is written over as fast as may be, and each write has room, or has it again.
+/// Far memory that was full has room again: half of it is live, the rest is overwritten as fast as possible,
+/// and each write succeeds.
 #[test]
 fn dead_records_make_room() {
     let rack = Rack::embedded_with(1, 32 << 20).unwrap();
@@ -209,7 +220,7 @@ fn dead_records_make_room() {
     }
 }
 
-/// Local memory that was full has room again when keys go, and collections in use go out meanwhile.
+/// Full local memory has room again when keys are deleted. Collections in use leave it meanwhile.
 #[test]
 fn a_full_index_has_room_again() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
@@ -246,7 +257,7 @@ fn a_full_index_has_room_again() {
     }
 }
 
-/// Collections go out and come back: each has what was put into it.
+/// Collections leave local memory and are loaded again: each has its elements.
 #[test]
 fn collections_beside_maps() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
@@ -285,7 +296,8 @@ fn collections_beside_maps() {
     }
 }
 
-/// A memory node goes with what it had. Its keys answer that, each time, and not "no such key"; those elsewhere are as they were; and a key that is written anew is whole.
+/// A memory node is lost. Reads of its keys report that each time, and never "no such key". Other keys are as
+/// before, and a key that is written again is whole.
 #[test]
 fn keys_of_a_lost_node_say_so() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
@@ -317,14 +329,14 @@ fn keys_of_a_lost_node_say_so() {
     assert_eq!(store.string(0, &number.to_le_bytes()).unwrap(), Some(&b"anew"[..]));
     assert!(store.remove(0, &lost[1].to_le_bytes()));
     assert_eq!(store.string(0, &lost[1].to_le_bytes()).unwrap(), None);
-    // A scan has all others, and what is lost can be dropped at once.
+    // A scan returns all other keys, and the lost ones can be dropped at once.
     let (_, keys) = store.scan(0, 0, usize::MAX, None).unwrap();
     assert_eq!(keys.len(), 4_000 - lost.len() + 1);
     assert_eq!((store.drop_lost(), store.len(0)), (lost.len() - 2, 4_000 - lost.len() + 1));
     assert!(keys.iter().all(|key| store.string(0, key).unwrap().is_some()));
 }
 
-/// A picture has each key as it was when it began, whatever happens to the keys meanwhile.
+/// A picture has each key as it was when the picture began, whatever changes meanwhile.
 #[test]
 fn a_picture_is_of_one_moment() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
@@ -366,7 +378,7 @@ fn a_picture_is_of_one_moment() {
     }
 }
 
-/// What ends is gone when its time comes, and stays before.
+/// A key that expires is gone at its time, and not before.
 #[test]
 fn keys_end() {
     let rack = Rack::embedded_with(1, 32 << 20).unwrap();
@@ -381,12 +393,12 @@ fn keys_end() {
     assert_eq!((there, store.len(0)), (49, 49), "51 to 99");
     store.set_now(2_000);
     while store.len(0) > 0 {
-        store.expire_some(0, 20);
+        store.expire_slice();
     }
     assert_eq!(store.stats.expired, 100);
 }
 
-/// Over a restart no number of a change is told twice, though the item that had the last one is gone, and with it what says so.
+/// No number of a change is used twice over a restart, even if the item that had the last one is gone.
 #[test]
 fn no_number_is_told_twice() {
     let rack = Rack::embedded_with(2, 32 << 20).unwrap();
@@ -396,7 +408,7 @@ fn no_number_is_told_twice() {
     before.set_now(1_000_005);
     let late = before.next_cas();
     assert!(kept < gone && gone < late && late >= 1_000_005_000, "{late}");
-    // The snapshot has the first alone.
+    // The snapshot has the first item alone.
     let rack = Rack::embedded_with(2, 32 << 20).unwrap();
     let mut after = store(&rack);
     after.set_now(1_000_006);
@@ -405,7 +417,7 @@ fn no_number_is_told_twice() {
     assert!(after.next_cas() > late);
 }
 
-/// More data than may be: keys go that the policy names, and no others.
+/// With more data than the limit, the policy's keys are evicted, and no others.
 #[test]
 fn too_much_data_goes_by_the_policy() {
     let rack = Rack::embedded_with(2, 32 << 20).unwrap();

@@ -1,6 +1,7 @@
-//! Values: what a key may have, and how a collection lies in the log.
+//! The kinds of values, and the encoding of collections in the log.
 //!
-//! Key type: [`Value`]. A collection is a structure in local memory while it is in use, and bytes ([`Value::encode`]) when it is not.
+//! Key type: [`Value`]. A collection in use is a structure in local memory; otherwise it is bytes
+//! ([`Value::encode`]).
 
 use super::ranked::Ranked;
 use indexmap::{IndexMap, IndexSet};
@@ -15,12 +16,12 @@ pub(crate) enum Kind {
     Set = 2,
     Sorted = 3,
     Hash = 4,
-    /// A string that a memcached client wrote: Redis's clients see a string.
+    /// A string that a memcached client wrote. Redis clients see a string.
     Item = 5,
 }
 
 impl Kind {
-    /// As `TYPE` says it.
+    /// Returns the name that `TYPE` shows.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::String | Self::Item => "string",
@@ -31,12 +32,12 @@ impl Kind {
         }
     }
 
-    /// True of what lies in the log as bytes alone.
+    /// Returns whether values of this kind are plain bytes in the log.
     pub(crate) const fn is_string(self) -> bool {
         matches!(self, Self::String | Self::Item)
     }
 
-    /// The kind that a Redis client is told of.
+    /// Returns the kind that Redis clients see.
     pub(crate) const fn for_redis(self) -> Self {
         if self.is_string() { Self::String } else { self }
     }
@@ -54,7 +55,7 @@ impl Kind {
     }
 }
 
-/// Bytes, as members, fields and elements have them.
+/// The bytes of a member, a field or an element.
 pub(crate) type Text = Box<[u8]>;
 
 /// A collection in use.
@@ -66,7 +67,7 @@ pub(crate) enum Value {
     Hash(IndexMap<Text, Text>),
 }
 
-/// Bytes that an element takes beside its own: pointers, hashes, what an allocator adds.
+/// Bytes of an element besides its text: pointers, hashes, and what the allocator adds.
 pub(crate) const ELEMENT: usize = 56;
 
 impl Value {
@@ -80,7 +81,7 @@ impl Value {
         }
     }
 
-    /// Elements.
+    /// Returns the number of elements.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::List(list) => list.len(),
@@ -90,7 +91,7 @@ impl Value {
         }
     }
 
-    /// Bytes that it takes in local memory, nearly; all elements are looked at.
+    /// Returns the bytes in local memory, approximately. Looks at all elements.
     pub(crate) fn bytes(&self) -> usize {
         let texts: usize = match self {
             Self::List(list) => list.iter().map(|text| text.len()).sum(),
@@ -101,7 +102,7 @@ impl Value {
         texts + self.len() * ELEMENT + 128
     }
 
-    /// Appends it as the log has it.
+    /// Appends the encoding of the collection.
     pub(crate) fn encode(&self, into: &mut Vec<u8>) {
         let mut text = |bytes: &[u8]| {
             into.extend_from_slice(&len(bytes).to_le_bytes());
@@ -124,7 +125,7 @@ impl Value {
         }
     }
 
-    /// The collection that these bytes are; `None` when they are none of this kind.
+    /// Decodes a collection; `None` if the bytes are not one of this kind.
     pub(crate) fn decode(kind: Kind, bytes: &[u8]) -> Option<Self> {
         let mut bytes = bytes;
         let mut value = Self::new(kind);
@@ -153,7 +154,7 @@ fn len(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).expect("a word is shorter than 4 GiB")
 }
 
-/// The text that bytes begin with, its length in front.
+/// Splits off a text, which has its length in front.
 fn take_text<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (len, rest) = bytes.split_first_chunk()?;
     let (text, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;

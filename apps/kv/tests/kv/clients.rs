@@ -17,7 +17,8 @@ fn output(program: &str, args: &[&str]) -> Option<String> {
 
 #[test]
 fn redis_cli_and_redis_benchmark() {
-    // Twenty clients with eight replies of half a megabyte each under way: buffers have a quarter of what is here.
+    // Twenty clients with eight replies of half a megabyte each under way: the buffers may take a quarter of
+    // local memory.
     let service = Service::start(&["--far", "256MiB", "--local", "512MiB"]);
     let port = service.address.port().to_string();
     let cli = |args: &[&str]| output("redis-cli", &[&["-p", &port], args].concat());

@@ -1,4 +1,4 @@
-//! What the tests of the server share: a server in a thread, a client that speaks RESP, a redis-server.
+//! Helpers of the server's tests: a server in a thread, a client that speaks RESP, a redis-server.
 
 use clap::Parser as _;
 use farmem_kv::{Args, Kv, Stop};
@@ -18,18 +18,18 @@ struct Line {
 /// A server in a thread of its own.
 pub(crate) struct Service {
     pub(crate) address: SocketAddr,
-    /// Where memcached's clients come, if they may.
+    /// The address of the memcached port, if there is one.
     pub(crate) memcached: Option<SocketAddr>,
-    /// Where clients over TLS come, if they may.
+    /// The address of the TLS port, if there is one.
     pub(crate) tls: Option<SocketAddr>,
-    /// Where memcached's clients over TLS come, if they may.
+    /// The address of the memcached port over TLS, if there is one.
     pub(crate) memcached_tls: Option<SocketAddr>,
     stop: Stop,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Service {
-    /// Starts one as `farmem kv` with these words would, on a port that the system chooses.
+    /// Starts a server with the arguments of `farmem kv`, on a port that the system chooses.
     pub(crate) fn start(words: &[&str]) -> Self {
         let words: Vec<String> =
             ["kv", "--port", "0"].iter().chain(words).map(|word| (*word).to_owned()).collect();
@@ -49,7 +49,7 @@ impl Service {
         Client::connect(self.address)
     }
 
-    /// Ends it, and waits for its end.
+    /// Stops the server, and waits for its end.
     pub(crate) fn end(mut self) {
         self.stop.stop();
         self.thread.take().unwrap().join().unwrap();
@@ -65,7 +65,7 @@ pub(crate) enum Reply {
     Bulk(Vec<u8>),
     Null,
     Array(Vec<Self>),
-    /// Of RESP3: kind and text, or kind and elements.
+    /// Kinds of RESP3: the kind and a text, or the kind and elements.
     Other(u8, String),
     Many(u8, Vec<Self>),
 }
@@ -104,7 +104,7 @@ impl Client {
         Self::over(TcpStream::connect(address).unwrap())
     }
 
-    /// One at another address of this machine.
+    /// Connects from another address of this machine.
     pub(crate) fn connect_from(from: [u8; 4], to: SocketAddr) -> Self {
         use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
         let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -134,7 +134,7 @@ impl Client {
         self.reply().expect("the server answers")
     }
 
-    /// The next reply; `None` when the server closes.
+    /// Returns the next reply; `None` if the server closes.
     pub(crate) fn reply(&mut self) -> Option<Reply> {
         let line = self.line()?;
         let (kind, rest) = (line[0], String::from_utf8(line[1..].to_vec()).unwrap());
@@ -200,7 +200,7 @@ impl Client {
     }
 }
 
-/// A request as a client sends it.
+/// Returns a request as a client sends it.
 pub(crate) fn request(args: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
     for arg in args {
@@ -211,12 +211,12 @@ pub(crate) fn request(args: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// A port that is free now.
+/// Returns a port that is free now.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// A redis-server; `None`, and a line that says so, where there is none.
+/// A redis-server. Starting it where there is none returns `None` and prints a line.
 pub(crate) struct RedisServer {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -226,7 +226,7 @@ impl RedisServer {
     pub(crate) fn start() -> Option<Self> {
         let port = free_port();
         let child = Command::new("redis-server")
-            // Texts are sorted by their bytes.
+            // Redis sorts texts by their bytes with this locale.
             .env("LC_ALL", "C")
             .args([
                 "--port",
@@ -278,7 +278,7 @@ impl Process {
         Self::start_with(words, &[])
     }
 
-    /// The same, with more in its environment.
+    /// Starts a process with more variables in its environment.
     pub(crate) fn start_with(words: &[&str], variables: &[(&str, &str)]) -> Self {
         let port = free_port();
         let child = Command::new(env!("CARGO_BIN_EXE_farmem-kv"))
@@ -301,14 +301,14 @@ impl Process {
         panic!("the server does not listen");
     }
 
-    /// What it said, after its end.
+    /// Returns the standard error, after the process has ended.
     pub(crate) fn said(&mut self) -> String {
         let mut said = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         said
     }
 
-    /// SIGKILL.
+    /// Kills the process with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -1,17 +1,19 @@
-//! The same random commands to this server and to redis-server: every reply is the same, errors too.
+//! Random commands to this server and to redis-server: every reply is the same, errors too.
 
 use crate::common::{Client, RedisServer, Reply, Service, request};
 use farmem::Rng;
 use std::io::Write as _;
 
-/// Commands; `FARMEM_KV_COMMANDS` for more.
+/// The number of commands; `FARMEM_KV_COMMANDS` sets more.
 const COMMANDS: usize = 100_000;
 /// Commands that are sent ahead of their replies.
 const TOGETHER: usize = 100;
 const SEED: u64 = 15;
 
-/// `k` is a key, `e` one of a sorted set whose scores are all the same (Redis leaves open what ranges by text are where they are not), `v` a text, `i` a whole number, `f` a number with a fraction, `s` a score, `m` a member, `r` an index, `t` a time; capital words are themselves, as are
-/// others in quotes. More often than others: what makes values.
+/// Forms of commands. `k` is a key, `e` the key of a sorted set with equal scores (with others Redis leaves
+/// ranges by text open), `v` a text, `i` a whole number, `f` a number with a fraction, `s` a score, `m` a
+/// member, `r` an index, `t` a time. Capital words and words in quotes stand for themselves. Forms that make
+/// values are more frequent.
 const TEMPLATES: &[&str] = &[
     "SET k v",
     "SET k v",
@@ -331,7 +333,7 @@ fn command(rng: &mut Rng) -> Vec<Vec<u8>> {
     TEMPLATES[chosen as usize].split(' ').map(|kind| word(rng, kind)).collect()
 }
 
-/// A form of the reply in which two that mean the same are the same: what has no order is sorted, and numbers with fractions have one form.
+/// Returns a normal form of a reply: unordered elements are sorted, and numbers with fractions have one form.
 fn plain(command: &[Vec<u8>], reply: Reply) -> Reply {
     const NO_ORDER: &[&str] = &[
         "HGETALL", "HKEYS", "HVALS", "SMEMBERS", "SUNION", "SINTER", "SDIFF", "KEYS", "HSCAN", "SSCAN",
@@ -342,14 +344,14 @@ fn plain(command: &[Vec<u8>], reply: Reply) -> Reply {
     in_form(reply, sorts, name.starts_with('Z'))
 }
 
-/// True when the replies are the same in this form. Times that count from now may be a little apart.
+/// Returns whether two replies are the same in this form. Times that count from now may differ a little.
 fn mean_the_same(command: &[Vec<u8>], ours: &Reply, theirs: &Reply) -> bool {
     const APART_MAX: u64 = 30_000;
     match (ours, theirs) {
         (Reply::Integer(ours), Reply::Integer(theirs)) if command[0].ends_with(b"EXPIRETIME") => {
             ours.abs_diff(*theirs) < APART_MAX
         }
-        // How often Redis shares a value is its own matter.
+        // Redis alone decides how often it shares a value.
         (Reply::Integer(_), Reply::Integer(_)) if command[0] == b"OBJECT" => true,
         _ => plain(command, ours.clone()) == plain(command, theirs.clone()),
     }
@@ -430,7 +432,7 @@ fn count() -> usize {
     std::env::var("FARMEM_KV_COMMANDS").map_or(COMMANDS, |text| text.parse().expect("a number of commands"))
 }
 
-/// All data here.
+/// With all data local.
 #[test]
 fn replies_are_those_of_redis() {
     let Some(redis) = RedisServer::start() else { return };

@@ -1,4 +1,4 @@
-//! What was acknowledged is there after the process is killed, at whatever moment.
+//! Acknowledged changes are there after the process is killed, at any moment.
 
 use crate::common::{Client, Process, Reply, request};
 use farmem::Rng;
@@ -23,7 +23,7 @@ fn logs(dir: &Path) -> Vec<PathBuf> {
     logs
 }
 
-/// One writer, who knows what was acknowledged: each key's last acknowledged value, and the one that was sent and not answered.
+/// A writer that knows each key's last acknowledged value, and the value that was sent and not acknowledged.
 #[derive(Default)]
 struct Writer {
     acknowledged: BTreeMap<u32, u64>,
@@ -31,7 +31,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Counts keys up until the server is gone; every hundredth request asks for a snapshot.
+    /// Counts keys up until the server is gone. Every hundredth request is for a snapshot.
     fn write(&mut self, mut client: Client, rng: &mut Rng) {
         client.stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         for step in 0.. {
@@ -66,7 +66,7 @@ impl Writer {
         }
     }
 
-    /// Each key has what was acknowledged last, or what was sent behind it.
+    /// Each key has the last acknowledged value, or the one that was sent after it.
     fn check(&mut self, client: &mut Client, round: u32) {
         for number in 0..200_u32 {
             let found = client.says(&format!("GET n{number}"));
@@ -83,7 +83,7 @@ impl Writer {
     }
 }
 
-/// Eight times: a writer, snapshots, and SIGKILL in the middle of it.
+/// Eight rounds: a writer, snapshots, and SIGKILL in the middle.
 #[test]
 fn nothing_acknowledged_is_lost_by_kill_9() {
     for fsync in ["always", "everysec"] {
@@ -105,7 +105,7 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
     }
 }
 
-/// A log that ends in the middle of a frame is cut there, with a message; what was before is there.
+/// A log that ends in the middle of a frame is cut there, with a message. Everything before the cut is there.
 #[test]
 fn a_torn_end_is_cut_off() {
     let dir = tempfile::tempdir().unwrap();
@@ -129,7 +129,7 @@ fn a_torn_end_is_cut_off() {
     assert_eq!(std::fs::metadata(&log).unwrap().len(), len);
 }
 
-/// What a server says that does not start on this directory.
+/// Returns the message of a server that does not start on this directory.
 fn refused(dir: &Path) -> String {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_farmem-kv"))
         .args(["--port", "0", "--appendonly", "--far", "64MiB", "--dir", dir.to_str().unwrap()])
@@ -140,7 +140,7 @@ fn refused(dir: &Path) -> String {
     said
 }
 
-/// A directory has one server; another one is refused, and nothing of the first is touched.
+/// A directory has one server. Another one is refused, and touches nothing of the first.
 #[test]
 fn a_directory_has_one_server() {
     let dir = tempfile::tempdir().unwrap();
@@ -155,7 +155,8 @@ fn a_directory_has_one_server() {
     process.kill();
 }
 
-/// The log has what chance decided, and nothing where it decided nothing: of a set that is not there or has ended, alone and in front of other commands of a transaction.
+/// The log has the outcome of random decisions. A random command on a set that is missing or has expired logs
+/// nothing, alone and in a transaction.
 #[test]
 fn the_log_has_what_chance_decided() {
     let dir = tempfile::tempdir().unwrap();
@@ -184,7 +185,7 @@ fn the_log_has_what_chance_decided() {
     process.kill();
 }
 
-/// A snapshot at the end is of the end, also when an earlier one is under way.
+/// A snapshot at the end has the last state, also if an earlier snapshot is under way.
 #[test]
 fn the_last_snapshot_has_the_last_writes() {
     let dir = tempfile::tempdir().unwrap();
@@ -216,7 +217,8 @@ fn the_last_snapshot_has_the_last_writes() {
     }
 }
 
-/// A log that is several times as long as its data needs no more far memory at a start than it did; and local memory stays within its limit while it is read.
+/// A log that is several times as long as its data takes no more far memory at a start than before. Local
+/// memory stays within its limit meanwhile.
 #[test]
 fn a_start_compacts_as_it_reads() {
     let dir = tempfile::tempdir().unwrap();
@@ -242,7 +244,7 @@ fn a_start_compacts_as_it_reads() {
         client.stream.write_all(&bytes).unwrap();
         numbers.iter().for_each(|_| assert_eq!(client.reply(), Some(Reply::ok()), "step {step}"));
     }
-    // Frames of two requests, so that a start does not come upon a round number of them.
+    // Frames of two requests, so that a start does not meet a round number of them.
     for number in 0..40 {
         let field = vec![b'h'; 500_000];
         let hash = format!("hash:{}", number % 8);
@@ -266,7 +268,8 @@ fn a_start_compacts_as_it_reads() {
     process.kill();
 }
 
-/// A log that was changed in the middle is refused, with the file and the place: nothing is left out silently.
+/// A log that was changed in the middle is refused, with the file and the place. No change is left out
+/// silently.
 #[test]
 fn a_changed_log_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -278,7 +281,8 @@ fn a_changed_log_is_refused() {
     process.kill();
     let log = logs(dir.path()).pop().unwrap();
     let whole = std::fs::read(&log).unwrap();
-    // In a value, in the length of the first frame and of the third: one that is longer would swallow all behind it.
+    // The changed byte is in a value, in the length of the first frame, or in that of the third: a longer
+    // frame would swallow all that follow.
     for (at, bit) in [(60, 1), (8, 0x10), (8 + 2, 0x10), (8 + 2 * ((whole.len() - 8) / 10) + 2, 0x10)] {
         let mut bytes = whole.clone();
         bytes[at] ^= bit;
@@ -296,7 +300,8 @@ fn a_changed_log_is_refused() {
     process.kill();
 }
 
-/// All kinds of values, ends and databases come back: of the log, of a snapshot alone, and after a clean end.
+/// Values of all kinds, expiry times and databases come back: from the log, from a snapshot alone, and after
+/// a clean end.
 #[test]
 fn a_restart_has_all_kinds_of_values() {
     let dir = tempfile::tempdir().unwrap();
@@ -360,7 +365,8 @@ fn a_restart_has_all_kinds_of_values() {
     process.kill();
 }
 
-/// A file system of its own that can be full; `None`, and a line that says so, where this user may not mount one.
+/// A file system of its own that can be full. Where this user may not mount one, this returns `None` and
+/// prints a line.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -385,7 +391,8 @@ impl Drop for SmallDisk {
     }
 }
 
-/// The disk fills up: writes are refused as Redis refuses them, and change nothing; reads go on. With room again writes go on, and a restart has what was acknowledged and nothing else.
+/// The disk fills up: writes are refused as Redis refuses them, and change nothing, while reads go on. With
+/// room again writes go on, and a restart has exactly what was acknowledged.
 #[test]
 fn a_full_disk_refuses_writes() {
     let Some(disk) = SmallDisk::mount(3 << 20) else { return };

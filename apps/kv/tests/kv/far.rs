@@ -1,10 +1,10 @@
-//! Values in far memory: what of them travels together.
+//! Values in far memory, and which of them are read together.
 
 use crate::common::{Client, Reply, Service, request};
 use std::io::Write as _;
 use std::time::Duration;
 
-/// Keys of 9,000 bytes, twice as much as the server has here.
+/// Keys with values of 9,000 bytes: twice as much as local memory.
 const KEYS: usize = 8_000;
 
 fn value(number: usize) -> Vec<u8> {
@@ -27,7 +27,7 @@ fn filled() -> Service {
     service
 }
 
-/// READs of far memory, and how often they were waited for.
+/// Returns the READs of far memory, and how often the server waited for some.
 fn counts(client: &mut Client) -> (usize, usize) {
     let info = client.says("INFO farmem").text();
     let line = |name: &str| {
@@ -71,7 +71,8 @@ fn values_of_a_pipeline_come_together() {
     service.end();
 }
 
-/// Each value that was read ahead was used or wasted, and what was waited for alone is counted as late.
+/// Each value that was read ahead is used or wasted, and a value that a command waited for alone counts as
+/// late.
 #[test]
 fn what_was_read_ahead_is_accounted_for() {
     let service = filled();
@@ -103,7 +104,8 @@ fn what_was_read_ahead_is_accounted_for() {
     service.end();
 }
 
-/// Those that several connections ask for while the server does something else are read together too; without reading ahead each is waited for, with the same replies.
+/// Values of several connections are read together while the server is busy. Without reading ahead each is
+/// waited for, with the same replies.
 #[test]
 fn values_of_several_connections_come_together() {
     const CLIENTS: usize = 40;
@@ -131,14 +133,15 @@ fn values_of_several_connections_come_together() {
     service.end();
 }
 
-/// A client that waits for a key, and has sent much behind it: nothing of that is carried out before it has what it waits for, also where far values make the server read what clients send ahead.
+/// A client waits for a key, and has sent much behind that request. Nothing of it is executed before the
+/// client has the key, also if far values make the server read ahead.
 #[test]
 fn what_follows_a_command_that_waits_waits_too() {
     const PINGS: usize = 40_000;
     let service = filled();
     let (mut client, mut beside) = (service.client(), service.client());
     assert_eq!(client.says("PING"), Reply::Simple("PONG".into()));
-    // While the server stands still, more comes than it reads at once.
+    // While the server stands still, more arrives than it reads at once.
     beside.send(&[b"DEBUG", b"SLEEP", b"0.5"]);
     std::thread::sleep(Duration::from_millis(200));
     let bytes = [request(&[b"BLPOP", b"nothing", b"0"]), b"PING\r\n".repeat(PINGS)].concat();

@@ -1,4 +1,5 @@
-//! Clients that mean harm, or know no better: many connections, half a request, values as long as may be, replies without an end.
+//! Clients that are hostile or broken: many connections, half a request, the longest values, replies without
+//! end.
 
 use crate::common::{Client, Process, Reply, Service, request};
 use std::io::{Read as _, Write as _};
@@ -11,7 +12,7 @@ fn info(client: &mut Client, section: &str, name: &str) -> usize {
     line.unwrap_or_else(|| panic!("{name}: {info}")).trim().parse().unwrap()
 }
 
-/// Ten thousand clients at once, each answered; one more is told why not; and they go without a trace.
+/// Ten thousand clients at once are served, and one more is told why not. They leave no trace.
 #[test]
 fn ten_thousand_connections() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -57,12 +58,13 @@ fn ten_thousand_connections() {
     process.kill();
 }
 
-/// Clients that begin a request and do not end it: what is kept for them is what they sent, and all together a quarter of local memory; others go on.
+/// Clients begin a request and do not end it. The server keeps what they sent, a quarter of local memory
+/// together, and other clients go on.
 #[test]
 fn half_a_request() {
     let service = Service::start(&["--far", "64MiB", "--local", "64MiB"]);
     let mut beside = service.client();
-    // What they say that they will send takes nothing yet.
+    // The announced bytes take nothing yet.
     let mut halves: Vec<Client> = (0..100).map(|_| service.client()).collect();
     for half in &mut halves {
         half.stream.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$8000000\r\n").unwrap();
@@ -72,7 +74,7 @@ fn half_a_request() {
     let mut refused = 0;
     for half in &mut halves {
         half.stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
-        // One that is refused has no reader.
+        // A client that is refused gets an error here.
         let _refused = half.stream.write_all(&[b'x'; 1 << 20]);
         assert_eq!(beside.says("GET b"), Reply::bulk("1"));
         let bytes = info(&mut beside, "clients", "buffer_bytes");
@@ -91,7 +93,8 @@ fn half_a_request() {
     service.end();
 }
 
-/// A value of 512 MiB, the longest that Redis has: it comes, lies in far memory, and goes, byte for byte; one byte more is refused.
+/// A value of 512 MiB, the longest of Redis, is written, lies in far memory, and is read byte for byte. One
+/// byte more is refused.
 #[test]
 fn a_value_of_512_mib() {
     const LEN: usize = 512 << 20;
@@ -118,7 +121,8 @@ fn a_value_of_512_mib() {
     service.end();
 }
 
-/// Short requests whose replies would be longer than memory: refused, whatever asks, and what a transaction changes is changed.
+/// Short requests whose replies would be longer than memory are refused, in every form. A transaction still
+/// makes its changes.
 #[test]
 fn replies_without_end() {
     let service = Service::start(&["--far", "256MiB", "--local", "64MiB"]);
@@ -148,7 +152,8 @@ fn replies_without_end() {
     service.end();
 }
 
-/// A collection grows to its bound and no further, whatever adds to it: it can be read, popped and trimmed always, also behind a restart with the same settings.
+/// A collection grows to its bound and no further, whatever adds to it. It can be read, popped and trimmed,
+/// also after a restart.
 #[test]
 fn a_collection_that_may_be_written_may_be_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -184,7 +189,7 @@ fn a_collection_that_may_be_written_may_be_read() {
         assert!(refused.unwrap().starts_with("OOM the collection"));
     }
     assert_eq!(client.says("RPUSH one x"), Reply::Integer(1));
-    // Fields that are there already may be set, and their bytes count.
+    // The bytes of existing fields count, too.
     for field in 0..200 {
         assert_eq!(client.says(&format!("HSET short {field} v")), Reply::Integer(1));
     }
@@ -208,7 +213,8 @@ fn a_collection_that_may_be_written_may_be_read() {
     process.kill();
 }
 
-/// Clients that ask for much and read nothing, and transactions that are put together without an end: what is kept for all has a bound, and others write meanwhile.
+/// Clients ask for much and read nothing, or queue transactions without end. All buffers together have a
+/// bound, and other clients write meanwhile.
 #[test]
 fn what_is_kept_for_clients_has_a_bound() {
     let service = Service::start(&["--far", "64MiB", "--local", "64MiB"]);
@@ -226,7 +232,7 @@ fn what_is_kept_for_clients_has_a_bound() {
     let value = vec![b'q'; 1 << 20];
     for _ in 0..20 {
         for client in &mut queues {
-            // One that was cut off has no reader.
+            // A client that is disconnected gets an error here.
             let _cut_off = client.stream.write_all(&request(&[b"MULTI"]));
             let _cut_off = client.stream.write_all(&request(&[b"SET", b"queued", &value]));
         }
@@ -266,7 +272,7 @@ fn a_request_behind_large_replies_is_executed() {
     service.end();
 }
 
-/// What is noted of clients has a bound too: names, keys that they watch, what they were refused.
+/// The server's notes about clients have a bound: names, watched keys, and what was refused.
 #[test]
 fn what_is_noted_of_clients_has_a_bound() {
     let service = Service::start(&["--far", "64MiB", "--local", "64MiB"]);
@@ -295,7 +301,7 @@ fn what_is_noted_of_clients_has_a_bound() {
         watched += keys.len();
         assert!(watched < 1_000_000, "there is no end of it");
         let bytes = info(&mut beside, "clients", "buffer_bytes");
-        // With the last of them it may be gone already.
+        // The last request may have disconnected the client.
         assert!(
             bytes <= 17 << 20 && (watched > 100_000 || bytes >= 100 * watched),
             "{watched} keys: {bytes}"
@@ -307,7 +313,7 @@ fn what_is_noted_of_clients_has_a_bound() {
     service.end();
 }
 
-/// A request of very many short words: where they are counts as well, which is more than what they are.
+/// In a request of very many short words the positions count, which take more than the words.
 #[test]
 fn many_short_words_count() {
     let service = Service::start(&["--far", "64MiB", "--local", "64MiB"]);
@@ -318,7 +324,7 @@ fn many_short_words_count() {
     let some = b"$1\r\nk\r\n".repeat(1_000);
     let mut most = 0;
     for number in 0..1_000 {
-        // One that is refused has no reader.
+        // A client that is refused gets an error here.
         if client.stream.write_all(&some).is_err() {
             break;
         }
@@ -326,23 +332,24 @@ fn many_short_words_count() {
             most = most.max(info(&mut beside, "clients", "buffer_bytes"));
         }
     }
-    // What is kept of words doubles.
+    // The list of words doubles.
     assert!(most > 4 << 20 && most <= 24 << 20, "{most}");
-    // Who still sends when the server closes may get a reset in the place of the reply.
+    // A client that still sends when the server closes may get a reset in place of the reply.
     let reply = client.reply();
     assert!(reply.is_none_or(|reply| reply.text().contains("no room for more of this request")));
     assert_eq!(beside.says("SET k 1"), Reply::ok());
     service.end();
 }
 
-/// A server with 16 MiB of local memory, and a client of it.
+/// Starts a server with 16 MiB of local memory, and a client.
 fn narrow() -> (Service, Client) {
     let service = Service::start(&["--far", "512MiB", "--local", "16MiB"]);
     let client = service.client();
     (service, client)
 }
 
-/// Asks all of it in one piece, and behind it how much local memory is used: before the server has another turn.
+/// Sends all requests in one piece, and a request for the used memory behind them: before the server has
+/// another turn.
 fn used_behind(client: &mut Client, requests: &[Vec<u8>]) -> (Vec<Reply>, usize) {
     let bytes = [requests.concat(), request(&[b"INFO", b"memory"])].concat();
     client.stream.write_all(&bytes).unwrap();
@@ -352,8 +359,8 @@ fn used_behind(client: &mut Client, requests: &[Vec<u8>]) -> (Vec<Reply>, usize)
     (replies, used.trim().parse().unwrap())
 }
 
-/// Collections that are together many times as large as local memory are asked for in one turn, by many commands and by one: those that were here go before others come, and a result that is put together of them has
-/// a bound.
+/// One turn asks for collections that are together many times as large as local memory, with many commands
+/// and with one. Those in use leave before others come, and a combined result has a bound.
 #[test]
 fn collections_do_not_all_come_at_once() {
     const LIMIT: usize = (16 << 20) * 102 / 100;
@@ -390,7 +397,8 @@ fn collections_do_not_all_come_at_once() {
     service.end();
 }
 
-/// Keys as long as may be: a scan tells as many as there is room for, whatever it was asked for, and all of them once in the end.
+/// With the longest keys a scan returns as many as there is room for, whatever `COUNT` says, and each key
+/// once in the end.
 #[test]
 fn long_keys_are_scanned_in_parts() {
     let (service, mut client) = narrow();
@@ -418,8 +426,8 @@ fn long_keys_are_scanned_in_parts() {
     service.end();
 }
 
-/// While a snapshot is under way, one command deletes keys whose values are together many times as large as local memory: they are not all brought here for the snapshot, which is given up and
-/// made anew; the keys go.
+/// During a snapshot one command deletes keys with many times as many bytes as local memory. The snapshot
+/// does not load them all: it is given up and made again, and the keys go.
 #[test]
 fn a_snapshot_does_not_bring_everything_here() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What the server says of its commands, its clients and itself, held against redis-server.
+//! Introspection: the commands that describe commands, clients and the server, beside redis-server.
 
 use crate::common::{Client, RedisServer, Reply, Service};
 use std::collections::BTreeSet;

@@ -1,4 +1,5 @@
-//! The server as clients have it: over TCP, as a process that is killed, beside redis-server, with real clients.
+//! The server as clients have it: over TCP, as a process that is killed, beside redis-server, with real
+//! clients.
 
 mod acl;
 mod clients;

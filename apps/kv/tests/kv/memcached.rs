@@ -1,9 +1,11 @@
-//! memcached's protocol: the same random commands here and at memcached, over plain sockets; then what is about this server alone.
+//! Random commands here and at memcached, over plain sockets; then tests of this server alone.
 //!
-//! What is compared is each reply, byte for byte, but for: numbers of changes (`cas`), which must be the same or others at the same times (each of ours stands for one of memcached's);
-//! times that are left, which may be a second apart; `l` and `me`, of which only the form is. memcached runs with `-o no_modern`: with its newer ways of ordering items it now and then holds
-//! one, and then writes a number anew in place of writing over it, which shows in the spaces behind it. Requests are sent one at a time for the same reason. Left out: `ma` with `T` on a number that
-//! becomes longer, where memcached 1.6.18 gives the time to the item that is just gone.
+//! Each reply is compared byte for byte, with these exceptions. Numbers of changes (`cas`) need only be equal
+//! or different at the same times. Times left may differ by a second. Of `l` and `me` only the form is
+//! compared. memcached runs with `-o no_modern`: its newer way of ordering items sometimes holds an item and
+//! then writes a number to a new place, which shows in the spaces behind it. Requests are sent one at a time
+//! for the same reason. Left out is `ma` with `T` on a number that becomes longer, where memcached 1.6.18
+//! loses the time.
 
 use crate::common::{Reply, Service, free_port};
 use farmem::Rng;
@@ -13,7 +15,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Commands; `FARMEM_KV_COMMANDS` for more.
+/// The number of commands; `FARMEM_KV_COMMANDS` sets more.
 const COMMANDS: usize = 20_000;
 
 struct Memcached {
@@ -63,7 +65,7 @@ impl Drop for Memcached {
     }
 }
 
-/// A client of lines.
+/// A client that reads lines.
 pub(crate) struct Line {
     stream: TcpStream,
     have: Vec<u8>,
@@ -81,7 +83,7 @@ impl Line {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// The next line, its end included; empty when the server closes.
+    /// Returns the next line with its end; an empty one if the server closes.
     pub(crate) fn line(&mut self) -> Vec<u8> {
         loop {
             if let Some(end) = self.have.iter().position(|&byte| byte == b'\n') {
@@ -107,7 +109,8 @@ impl Line {
         self.have.drain(..len).collect()
     }
 
-    /// Sends a request and `mn` behind it; all that comes before the answer to that, by lines and blocks.
+    /// Sends a request, and `mn` behind it. Returns all that arrives before the reply to `mn`, by lines and
+    /// blocks.
     fn asks(&mut self, request: &[u8]) -> Vec<Vec<u8>> {
         self.send(&[request, b"mn\r\n"].concat());
         let mut said = Vec::new();
@@ -134,7 +137,9 @@ impl Line {
     }
 }
 
-/// `k` is a key, `v` a value with its length in front, `n` a value that is a number, `x` an exptime, `f` flags, `c` the number of the change that was told last of some key, `d` a delta. `|` is a line end.
+/// Forms of requests. `k` is a key, `v` a value with its length in front, `n` a value that is a number, `x`
+/// an exptime, `f` flags, `c` the number of the last change that was returned for some key, `d` a delta. `|`
+/// is a line end.
 const TEMPLATES: &[&str] = &[
     "set k f x v",
     "set k f x n",
@@ -266,7 +271,7 @@ fn number(rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// A request for each server: they have numbers of changes of their own.
+/// Returns a request for each server: their numbers of changes differ.
 fn request(rng: &mut Rng, told: &[(u64, u64)]) -> [Vec<u8>; 2] {
     let template = TEMPLATES[rng.below(u32::try_from(TEMPLATES.len()).unwrap()) as usize];
     let mut both: [Vec<u8>; 2] = Default::default();
@@ -278,14 +283,14 @@ fn request(rng: &mut Rng, told: &[(u64, u64)]) -> [Vec<u8>; 2] {
             add(&mut both, b" ");
         }
         let (prefix, kind) = match word.as_bytes() {
-            // A flag with a value, but for words that are themselves.
+            // A flag with a value, except for words that stand for themselves.
             [first @ (b'T' | b'F' | b'C' | b'D' | b'J'), kind @ (b'x' | b'f' | b'c' | b'd')] => {
                 (Some(*first), *kind)
             }
             [one] => (None, *one),
             _ => (None, 0),
         };
-        // In meta commands `k`, `v`, `f`, `c` behind the key are flags.
+        // In meta commands `k`, `v`, `f` and `c` behind the key are flags.
         let meta = template.starts_with('m') && !template.starts_with("mg *");
         let is_flag = meta && prefix.is_none() && at >= if template.starts_with("ms") { 3 } else { 2 };
         add(&mut both, prefix.as_slice());
@@ -334,7 +339,7 @@ fn request(rng: &mut Rng, told: &[(u64, u64)]) -> [Vec<u8>; 2] {
     both
 }
 
-/// What is known of which of our numbers stands for which of memcached's.
+/// The known pairs of our numbers and memcached's.
 #[derive(Default)]
 struct Numbers {
     known: BTreeMap<u64, u64>,
@@ -353,7 +358,7 @@ impl Numbers {
     }
 }
 
-/// True when two lines mean the same.
+/// Returns whether two lines mean the same.
 fn mean_the_same(numbers: &mut Numbers, ours: &[u8], theirs: &[u8]) -> bool {
     if ours == theirs && !ours.starts_with(b"VALUE") && !ours.windows(2).any(|pair| pair == b" c") {
         return true;
@@ -412,7 +417,7 @@ fn served(more: &[&str]) -> Service {
     Service::start(&[&["--far", "64MiB", "--local", "64MiB", "--memcached-port", "0"], more].concat())
 }
 
-/// All data here, and with the same commands more.
+/// With all data local, and with more of the same commands.
 #[test]
 fn replies_are_those_of_memcached() {
     let Some(theirs) = Memcached::start() else { return };
@@ -423,7 +428,8 @@ fn replies_are_those_of_memcached() {
     service.end();
 }
 
-/// Both protocols have the same keys: what one writes the other reads, and a write of either ends a transaction that watches the key.
+/// Both protocols have the same keys: each reads what the other writes, and a write by either aborts a
+/// transaction that watches the key.
 #[test]
 fn one_store_for_both_protocols() {
     let service = served(&[]);
@@ -466,7 +472,8 @@ fn one_store_for_both_protocols() {
     service.end();
 }
 
-/// What is no request: binary requests, lines without an end, blocks that are too long or lie about their length, a browser. Others go on meanwhile.
+/// Bytes that are not requests: binary requests, lines without end, blocks that are too long or of a wrong
+/// length, a browser. Other clients go on meanwhile.
 #[test]
 fn hostile_clients_of_memcached() {
     let service = served(&[]);
@@ -494,7 +501,7 @@ fn hostile_clients_of_memcached() {
     );
     let mut client = Line::connect(address);
     assert_eq!(client.says("set k 0 0 1\r\nx\r\n"), "STORED\r\n");
-    // The block is passed over as it comes, and what was there is not taken for it.
+    // The block is skipped as it arrives, and its content is not taken for a request.
     let long = [&b"set k 0 0 16000000\r\n"[..], &vec![b'x'; 16_000_000], b"\r\n"].concat();
     assert_eq!(client.asks(&long).concat(), b"SERVER_ERROR object too large for cache\r\n");
     assert_eq!(client.says("get k\r\n"), "END\r\n");
@@ -510,7 +517,7 @@ fn hostile_clients_of_memcached() {
     service.end();
 }
 
-/// Who has to say who it is does so as at memcached: by a `set`.
+/// A client logs in as at memcached: by a `set`.
 #[test]
 fn a_client_of_memcached_says_who_it_is() {
     let service = served(&["--requirepass", "open sesame"]);
@@ -525,7 +532,8 @@ fn a_client_of_memcached_says_who_it_is() {
     service.end();
 }
 
-/// Items outlive the process with flags, ends and marks; numbers that were told are told of nothing else afterwards.
+/// Items outlive the process with flags, expiry times and marks. Numbers that were returned are used for no
+/// other change.
 #[test]
 fn items_outlive_a_restart() {
     let dir = tempfile::tempdir().unwrap();

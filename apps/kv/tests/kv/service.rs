@@ -1,20 +1,20 @@
-//! The server over TCP: what it refuses, what it bounds, what transactions promise.
+//! The server over TCP: refusals, bounds, and the promises of transactions.
 
 use crate::common::{Client, Reply, Service, request};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-/// A server with little of everything.
+/// Starts a server with little of everything.
 fn small() -> Service {
     Service::start(&["--far", "64MiB", "--local", "64MiB"])
 }
 
-/// All that the server says to these bytes, until it ends the connection.
+/// Sends bytes, and returns all that the server sends until it closes.
 fn says(service: &Service, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(service.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    // Where the server ends first, the rest has no reader.
+    // The server may close before it has read everything.
     let _ended_already = stream.write_all(bytes).and_then(|()| stream.shutdown(Shutdown::Write));
     let mut said = Vec::new();
     let _reset = stream.read_to_end(&mut said);
@@ -68,7 +68,7 @@ fn a_watched_key_that_changed_ends_the_transaction() {
         assert_eq!(one.says("SET c 2"), Reply::Simple("QUEUED".into()));
         assert_eq!(one.says("EXEC"), result, "{changes}");
     }
-    // A key that ends meanwhile has changed, whether somebody looked or not.
+    // A key that expires meanwhile has changed, whether a client looked or not.
     assert_eq!(other.says("DEBUG SET-ACTIVE-EXPIRE 0"), Reply::ok());
     assert_eq!(other.says("SET a 1 PX 10"), Reply::ok());
     for line in ["WATCH a", "MULTI", "SET c 2"] {
@@ -98,7 +98,7 @@ fn what_is_not_here_says_so() {
     service.end();
 }
 
-/// Strangers may say who they are, and nothing else; what they send is short.
+/// Clients that have not logged in may only do that, with short requests.
 #[test]
 fn a_password_is_asked_for() {
     let service = Service::start(&["--far", "64MiB", "--local", "64MiB", "--requirepass", "open sesame"]);
@@ -111,7 +111,8 @@ fn a_password_is_asked_for() {
     service.end();
 }
 
-/// A client that asks and never reads: no more than its buffer's bound is kept for it, others go on, and in the end it is cut off.
+/// A client asks and never reads. The server keeps no more than the bound for it, serves others, and
+/// disconnects it in the end.
 #[test]
 fn a_client_that_never_reads_is_cut_off() {
     let service = small();
@@ -141,7 +142,8 @@ fn a_client_that_never_reads_is_cut_off() {
     service.end();
 }
 
-/// Clients that send all they have to say and close their side, with one thread and while several read: what came before the end is carried out, whole, also where its replies come in parts.
+/// Clients send all their requests and close their side, with one thread and with several. The requests
+/// before the end are executed, and the replies arrive whole.
 #[test]
 fn what_came_before_a_half_close_is_carried_out() {
     for threads in ["1", "2"] {
@@ -156,7 +158,7 @@ fn half_closes(threads: &str) {
     let value = vec![b'v'; 100_000];
     assert_eq!(beside.asks(&[b"SET", b"k", &value]), Reply::ok());
     let mut clients: Vec<_> = (0..12).map(|_| service.client()).collect();
-    // While the server stands still all of them send.
+    // While the server stands still, all clients send.
     beside.send(&[b"DEBUG", b"SLEEP", b"0.2"]);
     for client in &mut clients {
         client.stream.write_all(&request(&[b"GET", b"k"]).repeat(REQUESTS)).unwrap();
@@ -172,7 +174,8 @@ fn half_closes(threads: &str) {
     let info = beside.says("INFO stats").text();
     assert_eq!(info.contains("io_threaded_reads_processed:0\r"), threads == "1", "{info}");
 
-    // As `printf ... | nc -N`: the end comes with the last request, or in the middle of one, alone or among others; what waits for a key waits no more.
+    // As with `printf ... | nc -N`: the end arrives with the last request, or in the middle of one, alone or
+    // among others. A wait for a key ends.
     for (sent, said) in [
         ("PING\r\n".repeat(10_000), "+PONG\r\n".repeat(10_000)),
         ("SET a 1\r\nINCR a\r\nGET a\r\n".to_owned(), "+OK\r\n:2\r\n$1\r\n2\r\n".to_owned()),
@@ -210,7 +213,8 @@ fn half_closes(threads: &str) {
     service.end();
 }
 
-/// Clients that have sent half a request, and one that reads none of the replies it was sent: the server waits for them, and does not look again and again what they have.
+/// Clients that have sent half a request, and one that reads no replies: the server waits for them without
+/// polling.
 #[test]
 fn half_a_request_costs_nothing() {
     let service = Service::start(&["--far", "64MiB", "--local", "64MiB", "--memcached-port", "0"]);
@@ -236,7 +240,7 @@ fn half_a_request_costs_nothing() {
         let line = info.lines().find_map(|line| line.strip_prefix("eventloop_cycles:")).unwrap();
         line.trim().parse::<usize>().unwrap()
     };
-    // All of them were looked at.
+    // The server has looked at all of them.
     beside.says("DEBUG SLEEP 0.2");
     let least = (0..5)
         .map(|_| {
@@ -246,31 +250,33 @@ fn half_a_request_costs_nothing() {
         })
         .min()
         .unwrap();
-    // Its clock ticks ten times a second.
+    // The clock ticks ten times a second.
     assert!(least < 50, "it looked {least} times what there is to do, and there was nothing");
     drop(held);
     service.end();
 }
 
-/// A number of `INFO stats`.
+/// Returns a number of `INFO stats`.
 fn count(client: &mut Client, name: &str) -> usize {
     let info = client.says("INFO stats").text();
     let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
     line.trim().parse().unwrap()
 }
 
-/// So many passwords were looked at or put off, and not all of them looked at. Whoever says so is at another address: the password that it gives is looked at.
+/// Waits until so many passwords were checked or delayed, and returns whether all were checked. The client is
+/// at another address, so its own password is checked.
 fn are_put_off(service: &Service, passwords: usize) -> Client {
     let mut beside = Client::connect_from([127, 0, 0, 2], service.address);
     assert_eq!(beside.says("AUTH right"), Reply::ok());
-    // Each is looked at, or put off, as soon as it is there.
+    // Each is checked, or delayed, as soon as it arrives.
     while count(&mut beside, "acl_access_denied_auth") + count(&mut beside, "acl_delayed_auth") < passwords {}
     assert!(count(&mut beside, "acl_access_denied_auth") < passwords, "all of them were looked at");
     beside
 }
 
-/// Guesses of a password, on one connection and on twenty new ones of the same address: while those before are held against the address none is looked at. A client at another address says who it is
-/// meanwhile and is served; and the right one of the address is let in when its time comes.
+/// Passwords are guessed on one connection and on twenty new ones of the same address: none is checked while
+/// the earlier ones count. A client at another address logs in meanwhile, and the right password of the
+/// address is accepted when its time comes.
 #[test]
 fn guesses_of_a_password_are_held_up() {
     const MORE: usize = 20;
@@ -282,13 +288,13 @@ fn guesses_of_a_password_are_held_up() {
     all.extend(request(&[b"HELLO", b"2", b"AUTH", b"default", b"right"]));
     all.extend(request(&[b"GET", b"a"]));
     guesses.stream.write_all(&all).unwrap();
-    // From the fourth on each closes the address, the seventh for two seconds.
+    // From the fourth on each guess closes the address, the seventh for two seconds.
     (0..7).for_each(|_| assert!(guesses.reply().unwrap().text().starts_with("WRONGPASS")));
     let mut many: Vec<_> = (0..MORE).map(|_| service.client()).collect();
     many.iter_mut().for_each(|client| client.send(&[b"AUTH", b"wrong"]));
     let mut beside = are_put_off(&service, 7 + MORE);
     assert_eq!(beside.says("SET a b"), Reply::ok());
-    // What was put off of clients that have gone is not looked at later.
+    // Delayed passwords of clients that are gone are not checked later.
     drop(many);
     assert!(guesses.reply().unwrap().text().starts_with("WRONGPASS"));
     assert_eq!(guesses.reply(), Some(Reply::Simple("RESET".into())));
@@ -297,7 +303,8 @@ fn guesses_of_a_password_are_held_up() {
     service.end();
 }
 
-/// The same at the port for memcached's clients: a new connection gains nothing, and a right password that was put off lets its client in in the end.
+/// At the memcached port a new connection gains nothing, too, and a right password that was delayed is
+/// accepted in the end.
 #[test]
 fn guesses_by_way_of_memcached_count_too() {
     const MORE: usize = 10;
@@ -328,14 +335,15 @@ fn guesses_by_way_of_memcached_count_too() {
     service.end();
 }
 
-/// Many clients at once, with several threads that read and write: each gets its own replies, in order, whether they come in pieces or together, and large ones too.
+/// Many clients at once, with several I/O threads: each gets its own replies in order, in pieces or together,
+/// also large ones.
 #[test]
 fn several_threads_read_and_write() {
     let service = Service::start(&["--far", "64MiB", "--local", "128MiB", "--io-threads", "4"]);
     let mut beside = service.client();
     let mut clients: Vec<_> = (0..100).map(|_| service.client()).collect();
     for round in 0..5 {
-        // While the server stands still all of them send.
+        // While the server stands still, all clients send.
         beside.send(&[b"DEBUG", b"SLEEP", b"0.2"]);
         for (number, client) in clients.iter_mut().enumerate() {
             let (key, value) =
@@ -374,7 +382,7 @@ fn several_threads_read_and_write() {
     service.end();
 }
 
-/// Values of up to 8 MiB through 64 MiB of local memory, 160 MiB in all: each comes back whole.
+/// Values of up to 8 MiB pass through 64 MiB of local memory, 160 MiB in all, and each comes back whole.
 #[test]
 fn more_data_than_local_memory() {
     let service = Service::start(&["--far", "512MiB", "--local", "64MiB"]);
@@ -400,7 +408,7 @@ fn more_data_than_local_memory() {
     };
     assert!(line("local_used:") <= (64 << 20) * 102 / 100, "{info}");
     assert!(line("far_used:") > 50 << 20 && line("values_fetched:") > 500, "{info}");
-    // All keys by their order.
+    // All keys in their order.
     let (mut cursor, mut keys) = ("0".to_owned(), Vec::new());
     loop {
         let Reply::Array(said) = client.says(&format!("SCAN {cursor} COUNT 100")) else { panic!("an array") };

@@ -1,4 +1,4 @@
-//! TLS: redis-cli and redis-py over it, who is let in, and bytes that are none.
+//! TLS: redis-cli and redis-py over it, client certificates, and bytes that are not TLS.
 
 use crate::common::{Reply, Service};
 use std::io::{Read as _, Write as _};
@@ -8,7 +8,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An authority, a server and a client with certificates of it, and one of nobody, made by openssl; `None`, and a line that says so, where that is absent.
+/// An authority, certificates of a server and a client, and one of a stranger, made by openssl. Without
+/// openssl this returns `None` and prints a line.
 fn certificates(dir: &Path) -> Option<()> {
     let run = |args: &[&str]| {
         let said = Command::new("openssl").args(args).current_dir(dir).output().ok()?;
@@ -74,7 +75,7 @@ fn cli(dir: &Path, service: &Service, who: Option<&str>, args: &[&str]) -> Optio
     Some(text)
 }
 
-/// Who has a certificate of the authority is let in, and nobody else; values of all lengths come back whole.
+/// Only clients with a certificate of the authority are served. Values of all lengths come back whole.
 #[test]
 fn clients_over_tls() {
     let dir = tempfile::tempdir().unwrap();
@@ -133,7 +134,8 @@ fn redis_py_over_tls() {
     service.end();
 }
 
-/// A client of memcached over TLS, Python's own: with a certificate it is served, text and meta, values of all lengths and many requests at once; without one, or without TLS, it gets nothing.
+/// Python's own memcached client over TLS. With a certificate it is served: text and meta, values of all
+/// lengths, and many requests at once. Without one, or without TLS, it gets nothing.
 #[test]
 fn memcached_over_tls() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +200,8 @@ print('all as expected')
     service.end();
 }
 
-/// Connections over TLS that say nothing, more than there is room for: those that are too many are refused, and clients that were there before are not cut off for them.
+/// Silent TLS connections, more than there is room for: those that are too many are refused, and earlier
+/// clients stay connected.
 #[test]
 fn silent_connections_over_tls_push_nobody_out() {
     const MANY: usize = 150;
@@ -231,7 +234,8 @@ fn silent_connections_over_tls_push_nobody_out() {
     service.end();
 }
 
-/// A connection over TLS that does not end its handshake is let go after so many seconds, however it fills them; one that has ended it, and those without TLS, stay silent as long as they like.
+/// A TLS connection that does not end its handshake in time is closed, however slowly it sends. One that has
+/// ended it, and plain ones, may stay silent.
 #[test]
 fn a_handshake_has_an_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -244,7 +248,7 @@ fn a_handshake_has_an_end() {
     // The head of a record of 4 KiB.
     slow.write_all(&[22, 3, 1, 16, 0]).unwrap();
     let late = (0..600).any(|_| {
-        // A byte now and then is no handshake.
+        // A byte now and then is not a handshake.
         let _it_may_be_gone = slow.write(&[0]);
         std::thread::sleep(Duration::from_millis(50));
         plain.says("INFO stats").text().contains("tls_handshakes_late:2\r")
@@ -252,7 +256,7 @@ fn a_handshake_has_an_end() {
     assert!(late);
     for stream in [&mut silent, &mut slow] {
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        // What it sent and nobody has read makes it a reset.
+        // Bytes that the server has not read make the close a reset.
         let _reset = stream.read_to_end(&mut Vec::new());
     }
     done.write_all(b"PING\r\n").unwrap();
@@ -264,7 +268,7 @@ fn a_handshake_has_an_end() {
     service.end();
 }
 
-/// A client over TLS whose handshake is done.
+/// A TLS client whose handshake is done.
 fn client(dir: &Path, service: &Service) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
     use rustls::pki_types::pem::PemObject as _;
     let mut roots = rustls::RootCertStore::empty();
@@ -285,7 +289,8 @@ fn client(dir: &Path, service: &Service) -> rustls::StreamOwned<rustls::ClientCo
     tls
 }
 
-/// Records without bytes, one behind the other: each is right, and none asks for anything. Others are served meanwhile, and a client that sends nothing else is let go.
+/// Consecutive records without content: each is valid, and none asks for anything. Other clients are served
+/// meanwhile, and a client that sends nothing else is disconnected.
 #[test]
 fn records_without_bytes_have_an_end() {
     use rustls::crypto::cipher::{OutboundChunks, OutboundPlainMessage};
@@ -316,7 +321,8 @@ fn records_without_bytes_have_an_end() {
         number += 1;
         record
     };
-    // Some, and a request behind them: that is a client's right. The reply is a record: 17 bytes more than it has, behind a head of 5.
+    // Some of them, with a request behind them, are allowed. The reply is a record: 17 bytes longer than its
+    // content, behind a head of 5.
     for _ in 0..2 {
         let some: Vec<u8> = (0..30).flat_map(|_| record(b"")).collect();
         socket.write_all(&some).unwrap();
@@ -337,7 +343,8 @@ fn records_without_bytes_have_an_end() {
     service.end();
 }
 
-/// Bytes that are no TLS end their connection, and only that; a client that begins a handshake and says no more is no harm to others. Nothing is answered in the clear.
+/// Bytes that are not TLS end their connection and no other. A client that begins a handshake and falls
+/// silent harms no other client. Nothing is sent in the clear.
 #[test]
 fn what_is_no_tls_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Clients that wait for a key: who is served, in which order, with what, and when waiting ends otherwise.
+//! Clients that wait for a key: which one is served, in which order, with what, and how a wait ends
+//! otherwise.
 
 use crate::common::{Client, Process, Reply, Service, request};
 use std::io::Write as _;
@@ -22,7 +23,8 @@ pub(crate) fn until_waiting(client: &mut Client, count: usize) {
     panic!("{count} clients do not wait");
 }
 
-/// Who came first is served first, between two commands of one pipeline; those behind get what is left, and what one moves serves another.
+/// The first client is served first, between two commands of one pipeline. Later ones get what is left, and
+/// what one moves serves another.
 #[test]
 fn who_came_first_is_served_first() {
     let service = small();
@@ -32,7 +34,7 @@ fn who_came_first_is_served_first() {
         client.send(&[b"BLPOP", b"other", b"list", b"0"]);
         until_waiting(&mut pusher, number + 1);
     }
-    // The last command finds what two have left.
+    // The last command finds what two clients have left.
     let pipeline = [request(&[b"RPUSH", b"list", b"a", b"b"]), request(&[b"LLEN", b"list"])].concat();
     pusher.stream.write_all(&pipeline).unwrap();
     assert_eq!((pusher.reply(), pusher.reply()), (Some(Reply::Integer(2)), Some(Reply::Integer(0))));
@@ -56,7 +58,8 @@ fn who_came_first_is_served_first() {
     service.end();
 }
 
-/// Each of them, with something there, with nothing, in a transaction, and with a key of another kind.
+/// Each blocking command with something there, with nothing, in a transaction, and with a key of another
+/// kind.
 #[test]
 fn each_command_that_waits() {
     let service = small();
@@ -103,7 +106,7 @@ fn each_command_that_waits() {
     service.end();
 }
 
-/// Waiting ends by `CLIENT UNBLOCK`, and with the connection; what was sent behind it is carried out then.
+/// A wait ends by `CLIENT UNBLOCK`, and with the connection. Requests behind it are executed then.
 #[test]
 fn waiting_ends() {
     let service = small();
@@ -130,7 +133,7 @@ fn waiting_ends() {
     service.end();
 }
 
-/// What a user may do can change while it waits: then it gets nothing, and whoever is behind it does.
+/// A user loses a right while its client waits: the client gets nothing, and the next client is served.
 #[test]
 fn rights_end_while_a_client_waits() {
     let service = small();
@@ -148,7 +151,8 @@ fn rights_end_while_a_client_waits() {
     service.end();
 }
 
-/// A reply that is longer than may be is no reply cut off for a client that has waited either: it is told so, and what it asks next is answered.
+/// A reply that is too long is not cut for a client that has waited, either: the client gets an error, and
+/// its next request is answered.
 #[test]
 fn a_reply_that_is_too_long_is_not_cut() {
     let service = small();
@@ -168,7 +172,7 @@ fn a_reply_that_is_too_long_is_not_cut() {
     service.end();
 }
 
-/// Keys that are waited for are kept, and count among the bytes of whoever waits; a write of all of them serves each client once.
+/// Keys of a blocking request count among the client's bytes. A write of all of them serves each client once.
 #[test]
 fn many_keys_that_are_waited_for_count() {
     const KEYS: usize = 10_000;
@@ -186,7 +190,7 @@ fn many_keys_that_are_waited_for_count() {
     until_waiting(&mut beside, 1);
     let taken = buffers(&mut beside) - before;
     assert!(taken > KEYS * 128, "{taken}");
-    // None of them is a list; then the last is.
+    // None of them is a list before the last one.
     let pairs: Vec<&[u8]> = words.iter().flat_map(|key| [*key, &b"v"[..]]).collect();
     assert_eq!(beside.asks(&[&[&b"MSET"[..]], &pairs[..]].concat()), Reply::ok());
     until_waiting(&mut beside, 1);
@@ -199,7 +203,7 @@ fn many_keys_that_are_waited_for_count() {
     service.end();
 }
 
-/// What a waiting client took is in the log as it happened: a start finds the same.
+/// The log has what a waiting client took, as it happened: a start finds the same data.
 #[test]
 fn what_was_taken_is_taken_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
@@ -214,7 +218,7 @@ fn what_was_taken_is_taken_after_a_restart() {
     assert_eq!(client.says("BLPOP to from 0"), bulks(&["to", "b"]));
     assert_eq!(client.says("ZADD z 1 a 2 b 3 c"), Reply::Integer(3));
     client.says("ZMPOP 1 z MAX COUNT 2");
-    // What the log has of them is short, however long the member is.
+    // The log entries are short, however long the member is.
     let long = "m".repeat(100_000);
     client.says(&format!("ZADD y 1 {long} 2 b 3 {long}{long}"));
     let logged = |client: &mut Client| {
@@ -240,7 +244,7 @@ fn what_was_taken_is_taken_after_a_restart() {
     process.kill();
 }
 
-/// Commands that took long are kept, without passwords.
+/// Slow commands are kept, without passwords.
 #[test]
 fn slow_commands_and_common_subsequences() {
     let service = small();

@@ -347,6 +347,9 @@ fn far(context: &Context<'_>, text: &mut String) {
     line(text, "far_rounds", far.rounds);
     line(text, "far_writes", far.writes);
     line(text, "far_bytes", far.bytes);
+    line(text, "far_errors", far.health.errors);
+    line(text, "far_lost_bytes", far.health.lost_bytes);
+    line(text, "far_silent_bytes", far.silent_bytes());
     let ahead = context.store.log_ref().counts;
     line(text, "ahead_wanted", ahead.wanted);
     line(text, "ahead_used", ahead.used);

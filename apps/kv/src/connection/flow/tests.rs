@@ -221,7 +221,7 @@ impl Model {
         }
     }
 
-    /// What is wrong with this state.
+    /// Returns the fault of this state, if it has one.
     fn fault(&self) -> Option<&'static str> {
         if self.is_gone {
             let is_lost = self.out + self.tls > 0;
