@@ -2,11 +2,11 @@
 
 mod prefetch;
 
-use crate::asked::{Action, Asker, Caching, Config, Object, Read, Stats, Write};
+use crate::break_even::{Budget, Line, PrefetchSwitch};
 use crate::fixed::Fixed;
-use crate::pays::{Budget, Line, Switched};
 use crate::policy::Policy;
-use crate::table::{Found, Left, Slot, Table};
+use crate::requests::{Action, Asker, Caching, Config, Object, Read, Stats, Write};
+use crate::table::{Dropped, Found, Slot, Table};
 use crate::{EntryId, PageId, Recent};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -19,7 +19,7 @@ use farmem_paging::Cause;
 pub const ADVISED_MAX: usize = 64;
 
 #[derive(Debug)]
-struct Known {
+struct ObjectState {
     object: Object,
     /// Policies of page ranges, the latest advice first.
     advised: Vec<(Range<u64>, Box<dyn Policy>)>,
@@ -27,7 +27,7 @@ struct Known {
     unsure: bool,
 }
 
-impl Known {
+impl ObjectState {
     /// Returns the policy for a page.
     fn policy(&mut self, page: u64) -> &mut dyn Policy {
         let of_range = self.advised.iter_mut().find(|(pages, _)| pages.contains(&page));
@@ -82,7 +82,7 @@ struct Writing {
 
 /// Bytes of a write that are being put into a slot.
 #[derive(Clone, Copy, Debug)]
-struct Storing {
+struct PendingStore {
     slot: Slot,
     page: PageId,
     /// The WRITE that far memory has executed.
@@ -94,7 +94,7 @@ struct Storing {
 pub struct Dpu {
     config: Config,
     rng: Rng,
-    objects: BTreeMap<u32, Known>,
+    objects: BTreeMap<u32, ObjectState>,
     table: Table,
     /// The table of a hypothetical cache that prefetches, while this one does not.
     shadow: Option<Table>,
@@ -106,13 +106,13 @@ pub struct Dpu {
     copying: BTreeMap<u64, (Slot, Instant, bool)>,
     /// Slots that receive bytes of writes, by ticket. Such a slot must not go to another entry before the
     /// bytes are in it.
-    storing: BTreeMap<u64, Storing>,
+    storing: BTreeMap<u64, PendingStore>,
     loads: u32,
     next_op: u64,
     network: Line,
     intra: Line,
     budget: Budget,
-    switched: Switched,
+    switched: PrefetchSwitch,
     stats: Stats,
 }
 
@@ -139,7 +139,7 @@ impl Dpu {
             network: Line::default(),
             intra: Line::default(),
             budget: Budget::new(cap),
-            switched: Switched::default(),
+            switched: PrefetchSwitch::default(),
             stats: Stats::default(),
         }
     }
@@ -152,7 +152,7 @@ impl Dpu {
     /// If an open object has this number, or the object has no bytes.
     pub fn open(&mut self, number: u32, object: Object) {
         assert!(object.bytes > 0, "object {number} has no bytes");
-        let known = Known { object, advised: Vec::new(), unsure: false };
+        let known = ObjectState { object, advised: Vec::new(), unsure: false };
         assert!(self.objects.insert(number, known).is_none(), "object {number} is opened twice");
     }
 
@@ -354,7 +354,7 @@ impl Dpu {
                 Some(slot) => {
                     let (_, within) = self.table.entry_of(page);
                     self.table.keep(slot);
-                    self.storing.insert(write.ticket, Storing { slot, page, op });
+                    self.storing.insert(write.ticket, PendingStore { slot, page, op });
                     out.push(Action::Put { ticket: write.ticket, slot, within });
                 }
                 None => self.is_written(now, page, out),
@@ -406,7 +406,7 @@ impl Dpu {
     ///
     /// If no such put was requested.
     pub fn stored(&mut self, now: Instant, ticket: u64, are_there: bool, out: &mut Vec<Action>) {
-        let Storing { slot, page, op } =
+        let PendingStore { slot, page, op } =
             self.storing.remove(&ticket).expect("bytes that were to be put into a slot");
         self.table.unpin(slot);
         if self.writing.get(&page).is_none_or(|writing| writing.count > 0 || writing.latest != op) {
@@ -432,7 +432,7 @@ impl Dpu {
 
     /// Returns the prefetch switch: its state, and the hit rate of the last epoch.
     #[must_use]
-    pub const fn switched(&self) -> &Switched {
+    pub const fn switched(&self) -> &PrefetchSwitch {
         &self.switched
     }
 
@@ -479,7 +479,7 @@ impl Dpu {
         op
     }
 
-    fn object_of(&self, page: PageId) -> Option<&Known> {
+    fn object_of(&self, page: PageId) -> Option<&ObjectState> {
         self.objects.get(&page.object).filter(|known| page.page < self.pages(&known.object))
     }
 
@@ -559,7 +559,7 @@ impl Dpu {
         }
     }
 
-    fn left(&mut self, left: Left) {
+    fn left(&mut self, left: Dropped) {
         self.stats.ahead.used += u64::from(left.used);
         self.stats.ahead.wasted += u64::from(left.wasted);
     }

@@ -5,7 +5,7 @@
 //! whose keys no parser can name. Isolated distances do not end a trend: fewer than half of all distances may
 //! be arbitrary. Leap does not follow two trends of one object at once.
 
-use crate::policy::Seen;
+use crate::policy::PageAccess;
 use core::ops::Range;
 use farmem_paging::Prefetch;
 
@@ -94,13 +94,13 @@ impl Leap {
     }
 }
 
-impl Prefetch<Seen<'_>> for Leap {
-    type Wanted = Range<u64>;
+impl Prefetch<PageAccess<'_>> for Leap {
+    type Proposal = Range<u64>;
 
-    fn propose(&mut self, seen: &Seen<'_>) -> Range<u64> {
-        let page = seen.page.page;
+    fn propose(&mut self, access: &PageAccess<'_>) -> Range<u64> {
+        let page = access.page.page;
         self.see(page);
-        if seen.hit {
+        if access.hit {
             self.hits += 1;
             return 0..0;
         }
@@ -112,7 +112,7 @@ impl Prefetch<Seen<'_>> for Leap {
         self.trend = trend.or(self.trend);
         let Some(step) = self.trend.filter(|_| window > 0) else { return 0..0 };
         // Pages of one entry are fetched together anyway.
-        let within = (seen.entry_pages / step.unsigned_abs()).clamp(1, window);
+        let within = (access.entry_pages / step.unsigned_abs()).clamp(1, window);
         let far = step.checked_mul(within.cast_signed()).and_then(|far| page.checked_add_signed(far));
         let near = page.checked_add_signed(step);
         match (near, far) {
@@ -135,7 +135,7 @@ mod tests {
         let propose = |&page: &u64| {
             let hit = here.iter().any(|range: &Range<u64>| range.contains(&page));
             let page = PageId { object: 1, page };
-            let proposal = leap.propose(&Seen { page, entry_pages: 16, hit, recent: &recent });
+            let proposal = leap.propose(&PageAccess { page, entry_pages: 16, hit, recent: &recent });
             here.push(proposal.clone());
             proposal
         };

@@ -30,25 +30,25 @@ extern crate alloc;
 extern crate std;
 
 pub mod accesses;
-mod asked;
+pub mod break_even;
 pub mod changes;
 mod dpu;
 mod fixed;
 mod leap;
 pub mod parse;
-pub mod pays;
 mod policy;
 pub mod prefetcher;
 pub mod reassembly;
 mod recent;
+mod requests;
 pub mod table;
 pub mod view;
 
-pub use asked::{Action, Asker, Caching, Config, Object, Read, Stats, Write};
 pub use dpu::{ADVISED_MAX, Dpu};
 pub use leap::Leap;
-pub use policy::{Evidence, Neighbours, Nothing, Policy, Seen};
+pub use policy::{Evidence, Neighbours, Nothing, PageAccess, Policy};
 pub use recent::{RECENT_LEN, Recent};
+pub use requests::{Action, Asker, Caching, Config, Object, Read, Stats, Write};
 pub use table::{Slot, TableConfig};
 
 /// A page of an object in far memory.

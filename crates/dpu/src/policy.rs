@@ -7,7 +7,7 @@ use farmem_paging::Prefetch;
 
 /// A request for a page, as a policy sees it.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct PageAccess<'a> {
     /// The page.
     pub page: PageId,
     /// Pages of an entry.
@@ -18,7 +18,7 @@ pub struct Seen<'a> {
     pub recent: &'a Recent,
 }
 
-impl Seen<'_> {
+impl PageAccess<'_> {
     /// Returns the pages of the entry that has this page, and of the entries behind it, `count` in all.
     #[must_use]
     pub const fn entries(&self, count: u64) -> Range<u64> {
@@ -29,20 +29,20 @@ impl Seen<'_> {
 
 /// A policy that proposes pages of the same object after a request. All entries with a proposed page are
 /// fetched. The caller omits those that are resident, in flight, or beyond the object's end.
-pub trait Policy: for<'a> Prefetch<Seen<'a>, Wanted = Range<u64>> {}
+pub trait Policy: for<'a> Prefetch<PageAccess<'a>, Proposal = Range<u64>> {}
 
-impl<P: for<'a> Prefetch<Seen<'a>, Wanted = Range<u64>>> Policy for P {}
+impl<P: for<'a> Prefetch<PageAccess<'a>, Proposal = Range<u64>>> Policy for P {}
 
 /// A policy that fetches the entry of each missed page: SODA's prefetcher (IV-C), for programs with spatial
 /// locality.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Neighbours;
 
-impl Prefetch<Seen<'_>> for Neighbours {
-    type Wanted = Range<u64>;
+impl Prefetch<PageAccess<'_>> for Neighbours {
+    type Proposal = Range<u64>;
 
-    fn propose(&mut self, seen: &Seen<'_>) -> Range<u64> {
-        if seen.hit { 0..0 } else { seen.entries(1) }
+    fn propose(&mut self, access: &PageAccess<'_>) -> Range<u64> {
+        if access.hit { 0..0 } else { access.entries(1) }
     }
 }
 
@@ -50,10 +50,10 @@ impl Prefetch<Seen<'_>> for Neighbours {
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Nothing;
 
-impl Prefetch<Seen<'_>> for Nothing {
-    type Wanted = Range<u64>;
+impl Prefetch<PageAccess<'_>> for Nothing {
+    type Proposal = Range<u64>;
 
-    fn propose(&mut self, _: &Seen<'_>) -> Range<u64> {
+    fn propose(&mut self, _: &PageAccess<'_>) -> Range<u64> {
         0..0
     }
 }
@@ -71,9 +71,10 @@ const LOOKED_AT: usize = 32;
 
 impl Evidence {
     /// Returns the distance between the latest pages of the object, if it is constant.
-    fn stride(seen: &Seen<'_>) -> Option<i64> {
-        let mut latest = seen.recent.latest().take(LOOKED_AT).filter(|page| page.object == seen.page.object);
-        let (mut page, mut stride) = (seen.page.page, None);
+    fn stride(access: &PageAccess<'_>) -> Option<i64> {
+        let mut latest =
+            access.recent.latest().take(LOOKED_AT).filter(|page| page.object == access.page.object);
+        let (mut page, mut stride) = (access.page.page, None);
         for _ in 0..STRIDES {
             let before = latest.next()?.page;
             let step = page.wrapping_sub(before).cast_signed();
@@ -86,24 +87,24 @@ impl Evidence {
     }
 }
 
-impl Prefetch<Seen<'_>> for Evidence {
-    type Wanted = Range<u64>;
+impl Prefetch<PageAccess<'_>> for Evidence {
+    type Proposal = Range<u64>;
 
-    fn propose(&mut self, seen: &Seen<'_>) -> Range<u64> {
-        if let Some(stride) = Self::stride(seen) {
+    fn propose(&mut self, access: &PageAccess<'_>) -> Range<u64> {
+        if let Some(stride) = Self::stride(access) {
             // The page about an entry's length ahead, in whole strides.
-            let steps = (seen.entry_pages / stride.unsigned_abs()).max(1).cast_signed();
-            let far = stride.checked_mul(steps).and_then(|far| seen.page.page.checked_add_signed(far));
+            let steps = (access.entry_pages / stride.unsigned_abs()).max(1).cast_signed();
+            let far = stride.checked_mul(steps).and_then(|far| access.page.page.checked_add_signed(far));
             return match far {
-                Some(far) if stride == 1 => seen.page.page..far.saturating_add(1),
+                Some(far) if stride == 1 => access.page.page..far.saturating_add(1),
                 Some(far) => far..far.saturating_add(1),
                 None => 0..0,
             };
         }
-        let entry = seen.entries(1);
-        let mut latest = seen.recent.latest().filter(|page| page.object == seen.page.object);
-        let near = latest.any(|page| page.page != seen.page.page && entry.contains(&page.page));
-        if near && !seen.hit { entry } else { 0..0 }
+        let entry = access.entries(1);
+        let mut latest = access.recent.latest().filter(|page| page.object == access.page.object);
+        let near = latest.any(|page| page.page != access.page.page && entry.contains(&page.page));
+        if near && !access.hit { entry } else { 0..0 }
     }
 }
 
@@ -118,7 +119,12 @@ mod tests {
         let mut proposals = Vec::new();
         for &page in pages {
             let page = PageId { object: 1, page };
-            proposals.push(policy.propose(&Seen { page, entry_pages: 16, hit: false, recent: &recent }));
+            proposals.push(policy.propose(&PageAccess {
+                page,
+                entry_pages: 16,
+                hit: false,
+                recent: &recent,
+            }));
             recent.push(page);
             // Pages of other objects in between do not matter.
             recent.push(PageId { object: 2, page: page.page * 31 });

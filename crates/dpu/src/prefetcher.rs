@@ -23,8 +23,8 @@
 
 mod acked;
 mod flight;
+mod history;
 mod placed;
-mod recent;
 #[cfg(test)]
 mod tests;
 
@@ -39,8 +39,8 @@ use core::num::NonZeroU32;
 use core::ops::RangeInclusive;
 use farmem_paging::{Account, Miss, Waste};
 use flight::{Fate, Flight};
+use history::{History, KeyEvent};
 use placed::Placed;
-use recent::{Recent, What};
 
 /// Maximum number of remembered keys that a host is reading itself: threads of a program read a few each.
 pub const ASKED_MAX: usize = 1 << 16;
@@ -167,7 +167,7 @@ pub struct Prefetcher<V> {
     placed: Placed,
     /// Keys with an item in the zone, for a host that does not keep taken items.
     waiting: BTreeMap<KeyId, u64>,
-    recent: Recent,
+    recent: History,
     acked: Acked,
     executed: Position,
     account: Account,
@@ -187,7 +187,7 @@ impl<V: HostView> Prefetcher<V> {
             asked: BTreeMap::new(),
             placed: Placed::default(),
             waiting: BTreeMap::new(),
-            recent: Recent::new(config.recent_keys),
+            recent: History::new(config.recent_keys),
             acked: Acked::new(through),
             executed: Position::UNKNOWN,
             account: Account::default(),
@@ -252,7 +252,7 @@ impl<V: HostView> Prefetcher<V> {
         }
         if found {
             self.add(key);
-            self.recent.note(key, What::Held);
+            self.recent.note(key, KeyEvent::Held);
         }
     }
 
@@ -312,8 +312,8 @@ impl<V: HostView> Prefetcher<V> {
                 (Fate::Late, _) => {}
                 (Fate::Overtaken, _) => self.account.waste(Waste::Overtaken, 1),
                 (Fate::Restarted, _) => self.account.waste(Waste::Restarted, 1),
-                (_, Fetched::Absent) => self.wasted(sent.key, Waste::Absent, What::Absent),
-                (_, Fetched::Failed) => self.wasted(sent.key, Waste::Failed, What::Failed),
+                (_, Fetched::Absent) => self.wasted(sent.key, Waste::Absent, KeyEvent::Absent),
+                (_, Fetched::Failed) => self.wasted(sent.key, Waste::Failed, KeyEvent::Failed),
                 // All reads of the item have ended and had to do without.
                 (_, Fetched::Item { .. }) if late => self.account.late += 1,
                 (fate, Fetched::Item { version }) => {
@@ -342,7 +342,7 @@ impl<V: HostView> Prefetcher<V> {
     /// If there is no such item.
     pub fn zone_full(&mut self, item: u64) {
         let key = self.leaves(item, true);
-        self.wasted(key, Waste::Full, What::Full);
+        self.wasted(key, Waste::Full, KeyEvent::Full);
     }
 
     /// Records that an item left the zone, `used` if the host took it.
@@ -355,7 +355,7 @@ impl<V: HostView> Prefetcher<V> {
         if used {
             self.account.used += 1;
         } else {
-            self.wasted(key, Waste::Unread, What::Unread);
+            self.wasted(key, Waste::Unread, KeyEvent::Unread);
         }
     }
 
@@ -435,20 +435,20 @@ impl<V: HostView> Prefetcher<V> {
             self.stats.over += 1;
         } else if held {
             self.stats.held += 1;
-            self.recent.note(key, What::Held);
-        } else if self.recent.what(key) == What::Deleted {
+            self.recent.note(key, KeyEvent::Held);
+        } else if self.recent.latest(key) == KeyEvent::Deleted {
             self.stats.deleted += 1;
-        } else if self.flight.wanted_too(key, one.position) {
+        } else if self.flight.join_flight(key, one.position) {
             self.stats.shared += 1;
         } else if self.asked.contains_key(&key) {
             self.stats.shared += 1;
-            self.recent.note(key, What::Held);
+            self.recent.note(key, KeyEvent::Held);
         } else if self.waiting.contains_key(&key) {
             self.stats.shared += 1;
-            self.recent.note(key, What::Placed);
+            self.recent.note(key, KeyEvent::Placed);
         } else if self.flight.keys() >= self.config.flying_keys_max {
             self.stats.bounded += 1;
-            self.recent.note(key, What::Bounded);
+            self.recent.note(key, KeyEvent::Bounded);
         } else {
             let Config { batch_keys_max, batch_bytes_max, .. } = self.config;
             if !self.flight.has_room(one.key.len(), batch_keys_max.get(), batch_bytes_max) {
@@ -456,7 +456,7 @@ impl<V: HostView> Prefetcher<V> {
             }
             self.flight.add(key, one.key, one.position);
             self.account.wanted += 1;
-            self.recent.note(key, What::Sent);
+            self.recent.note(key, KeyEvent::Sent);
         }
     }
 
@@ -494,35 +494,35 @@ impl<V: HostView> Prefetcher<V> {
 
     /// Counts the cause for which the host had to read a key itself.
     fn missed(&mut self, key: KeyId) {
-        self.account.miss(match self.recent.what(key) {
-            What::Nothing => Miss::Unseen,
-            What::Held | What::Written | What::Left => Miss::Dropped,
-            What::Sent => Miss::Late,
-            What::Placed | What::Unread | What::Overtaken => Miss::Overtaken,
-            What::Full => Miss::Full,
-            What::Bounded => Miss::Bounded,
-            What::Failed => Miss::Failed,
-            What::Absent | What::Deleted => Miss::Absent,
+        self.account.miss(match self.recent.latest(key) {
+            KeyEvent::Nothing => Miss::Unseen,
+            KeyEvent::Held | KeyEvent::Written | KeyEvent::GivenUp => Miss::Dropped,
+            KeyEvent::Sent => Miss::Late,
+            KeyEvent::Placed | KeyEvent::Unread | KeyEvent::Overtaken => Miss::Overtaken,
+            KeyEvent::Full => Miss::Full,
+            KeyEvent::Bounded => Miss::Bounded,
+            KeyEvent::Failed => Miss::Failed,
+            KeyEvent::Absent | KeyEvent::Deleted => Miss::Absent,
         });
     }
 
-    fn wasted(&mut self, key: KeyId, cause: Waste, what: What) {
+    fn wasted(&mut self, key: KeyId, cause: Waste, event: KeyEvent) {
         self.account.waste(cause, 1);
-        self.recent.note_unless_changed(key, what);
+        self.recent.note_unless_changed(key, event);
     }
 
     /// Puts an item into the zone. The key enters the view before the host can take the item (PD3, table 2),
     /// unless a request deletes it.
     fn place(&mut self, op: u64, at: u32, key: KeyId, fate: Fate, stamp: Change) -> Action {
         let before = self.view.len();
-        if self.config.keeps && fate == Fate::Wanted {
+        if self.config.keeps && fate == Fate::Expected {
             self.add(key);
         }
         let item = self.placed.push(key, self.view.len() > before);
         if !self.config.keeps {
             self.waiting.insert(key, item);
         }
-        self.recent.note_unless_changed(key, What::Placed);
+        self.recent.note_unless_changed(key, KeyEvent::Placed);
         Action::Place { op, at, item, stamp }
     }
 
@@ -532,7 +532,7 @@ impl<V: HostView> Prefetcher<V> {
         if self.waiting.get(&key) == Some(&item) {
             self.waiting.remove(&key);
         }
-        if never_was && kept && self.recent.what(key) != What::Written {
+        if never_was && kept && self.recent.latest(key) != KeyEvent::Written {
             self.view.remove(key);
         }
         key

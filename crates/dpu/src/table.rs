@@ -61,7 +61,7 @@ pub enum Found {
 
 /// The pages that a slot lost when it was emptied or reused.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Left {
+pub struct Dropped {
     /// Pages that were requested while in the slot.
     pub used: u32,
     /// Pages that arrived and were never requested.
@@ -90,8 +90,8 @@ struct Place {
 }
 
 impl Place {
-    const fn left(&self) -> Left {
-        Left { used: (self.came & self.used).count_ones(), wasted: (self.came & !self.used).count_ones() }
+    const fn left(&self) -> Dropped {
+        Dropped { used: (self.came & self.used).count_ones(), wasted: (self.came & !self.used).count_ones() }
     }
 }
 
@@ -196,7 +196,7 @@ impl Table {
     /// # Panics
     ///
     /// If the table has the entry already.
-    pub fn begin(&mut self, entry: EntryId, pages: u64, rng: &mut Rng) -> Option<(Slot, Left)> {
+    pub fn begin(&mut self, entry: EntryId, pages: u64, rng: &mut Rng) -> Option<(Slot, Dropped)> {
         assert!(!self.has(entry), "{entry:?} is begun twice");
         let slot = self.free.pop().or_else(|| self.victim(rng))?;
         let place = &mut self.places[slot.0 as usize];
@@ -277,11 +277,11 @@ impl Table {
 
     /// Removes every entry of an object. Loading and pinned entries only lose their pages; later entries take
     /// their slots. Returns the pages that the others lost.
-    pub fn forget(&mut self, object: u32) -> Left {
+    pub fn forget(&mut self, object: u32) -> Dropped {
         let first = EntryId { object, entry: 0 };
         let last = EntryId { object, entry: u64::MAX };
         let entries: Vec<_> = self.entries.range(first..=last).map(|(&entry, &slot)| (entry, slot)).collect();
-        let mut left = Left::default();
+        let mut left = Dropped::default();
         for (entry, slot) in entries {
             let place = &mut self.places[slot.0 as usize];
             if matches!(place.state, State::Loading(_)) || place.pins > 0 {
@@ -289,12 +289,12 @@ impl Table {
                 continue;
             }
             let one = self.empty(entry, slot);
-            left = Left { used: left.used + one.used, wasted: left.wasted + one.wasted };
+            left = Dropped { used: left.used + one.used, wasted: left.wasted + one.wasted };
         }
         left
     }
 
-    fn empty(&mut self, entry: EntryId, slot: Slot) -> Left {
+    fn empty(&mut self, entry: EntryId, slot: Slot) -> Dropped {
         let left = self.places[slot.0 as usize].left();
         self.places[slot.0 as usize] = Place::default();
         self.entries.remove(&entry);

@@ -20,7 +20,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem;
 use core::ops::Range;
-use farmem_paging::{Action, Cache, Cause, Key, Layout, Op, Outcome, Source, Taken};
+use farmem_paging::{Action, Cache, Cause, Key, Layout, Op, Outcome, Revocation, Source};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 
@@ -268,10 +268,10 @@ impl<M: Mapped> Paged<M> {
                     self.memory.wake(page);
                     self.notices.push(Notice::Trigger(page));
                 }
-                Action::Poison { key, why } => {
+                Action::Poison { key, cause } => {
                     let page = self.span.page(key);
                     self.memory.poison(page);
-                    self.notices.push(Notice::Refused(page, why));
+                    self.notices.push(Notice::Refused(page, cause));
                 }
                 Action::Zeros { .. } | Action::Copy { .. } => {
                     unreachable!("all of a window is in far memory")
@@ -298,8 +298,8 @@ impl<M: Mapped> Paged<M> {
         self.requests.retain(|request| *request != PageRequest::GiveUp(page));
     }
 
-    fn revoke(&mut self, page: Page, taken: Taken) {
-        self.cache.taken(self.span.key(page), taken);
+    fn revoke(&mut self, page: Page, revocation: Revocation) {
+        self.cache.revoke(self.span.key(page), revocation);
     }
 }
 
@@ -311,7 +311,7 @@ impl<M: Mapped> Pages for Paged<M> {
 
     fn write_protect(&mut self, page: Page) {
         self.memory.write_protect(page);
-        self.revoke(page, Taken::Write);
+        self.revoke(page, Revocation::Write);
     }
 
     fn read(&self, page: Page, range: Range<usize>, out: &mut Vec<u8>) {
@@ -320,12 +320,12 @@ impl<M: Mapped> Pages for Paged<M> {
 
     fn unmap(&mut self, page: Page) {
         self.memory.unmap(page);
-        self.revoke(page, Taken::Away);
+        self.revoke(page, Revocation::AllDirty);
     }
 
     fn write_protect_and_unmap(&mut self, page: Page) {
         self.memory.write_protect_and_unmap(page);
-        self.revoke(page, Taken::Away);
+        self.revoke(page, Revocation::AllDirty);
     }
 
     fn release(&mut self, page: Page) {
@@ -337,7 +337,7 @@ impl<M: Mapped> Pages for Paged<M> {
     fn discard(&mut self, page: Page) {
         self.memory.discard(page);
         self.is_gone(page);
-        self.revoke(page, Taken::Gone);
+        self.revoke(page, Revocation::AllClean);
     }
 
     fn wake(&mut self, page: Page) {

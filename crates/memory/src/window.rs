@@ -44,7 +44,9 @@ pub use options::{CpuApart, PolicyMaker, Way, WindowOptions, WindowStats, frames
 
 /// Parts of a program's own policy ([`WindowOptions::policy`]), and the built-in policies that it may ask.
 pub mod policy {
-    pub use farmem_dpu::{Evidence, Leap, Neighbours, Nothing, PageId, Policy, RECENT_LEN, Recent, Seen};
+    pub use farmem_dpu::{
+        Evidence, Leap, Neighbours, Nothing, PageAccess, PageId, Policy, RECENT_LEN, Recent,
+    };
     pub use farmem_paging::Prefetch;
 }
 
@@ -382,7 +384,7 @@ impl<'a> Server<'a> {
                 let (page, pages) = self.pages(key.page, 1);
                 window.wake_run(page, pages);
             }
-            Action::Poison { key, why } => {
+            Action::Poison { key, cause: why } => {
                 if why == Cause::Lost
                     && let Some(lost) = self.why_lost.take()
                 {

@@ -1,7 +1,7 @@
 //! Windows onto far memory, on a rack in one process: real page faults, real READs and WRITEs.
 
 use farmem_client::{Client, Error, Rack, VirtAddr, Vma};
-use farmem_memory::window::policy::{Prefetch, Seen};
+use farmem_memory::window::policy::{PageAccess, Prefetch};
 use farmem_memory::window::{
     self, Advice, Ahead, Caching, DpuConfig, DpuStats, FaultMode, Foresight, Memory, Object, Place,
     PolicyMaker, TableConfig, Way, WindowOptions, WindowStats,
@@ -389,11 +389,11 @@ fn a_scan_by_way_of_a_dpu_moves_each_byte_once() {
 #[derive(Debug)]
 struct Known;
 
-impl Prefetch<Seen<'_>> for Known {
-    type Wanted = Range<u64>;
+impl Prefetch<PageAccess<'_>> for Known {
+    type Proposal = Range<u64>;
 
-    fn propose(&mut self, seen: &Seen<'_>) -> Range<u64> {
-        assert_eq!((seen.page.object, seen.entry_pages), (0, 4));
+    fn propose(&mut self, access: &PageAccess<'_>) -> Range<u64> {
+        assert_eq!((access.page.object, access.entry_pages), (0, 4));
         40..41
     }
 }

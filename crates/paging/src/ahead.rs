@@ -32,7 +32,7 @@ pub enum Ahead {
 impl Ahead {
     /// Returns the policy for one address space, limited to `most` pages.
     #[must_use]
-    pub fn policy(self, most: u64) -> Box<dyn Prefetch<Fault, Wanted = Range<u64>>> {
+    pub fn policy(self, most: u64) -> Box<dyn Prefetch<Fault, Proposal = Range<u64>>> {
         match self {
             Self::None => Box::new(Groups { pages: 1 }),
             Self::Group(pages) => Box::new(Groups { pages: pages.min(most) }),
@@ -79,28 +79,28 @@ pub struct Fault {
 /// ```
 pub trait Prefetch<E>: Send + Debug {
     /// The type of a proposal.
-    type Wanted;
+    type Proposal;
 
     /// Returns what to fetch after the event. For pages: a run that contains the page that a thread waits
     /// for.
-    fn propose(&mut self, event: &E) -> Self::Wanted;
+    fn propose(&mut self, event: &E) -> Self::Proposal;
 
     /// Reports the part of the latest proposal that is fetched. `here` also includes the adjacent items that
     /// were cached before.
     ///
     /// For pages: an empty range if there was no room even for the page that a thread waits for; that page
     /// will be proposed again.
-    fn fetched(&mut self, what: &Self::Wanted, here: &Self::Wanted) {
+    fn fetched(&mut self, what: &Self::Proposal, here: &Self::Proposal) {
         let _ = (what, here);
     }
 
     /// Reports a fetch for the latest proposal ahead of the event that would ask for it.
-    fn fetched_early(&mut self, what: &Self::Wanted) {
+    fn fetched_early(&mut self, what: &Self::Proposal) {
         let _ = what;
     }
 
     /// Returns the items of an earlier fetch that the sequence has passed, and the total number passed.
-    fn behind(&self) -> Option<(Self::Wanted, u64)> {
+    fn behind(&self) -> Option<(Self::Proposal, u64)> {
         None
     }
 }
@@ -119,7 +119,7 @@ impl Default for Groups {
 }
 
 impl Prefetch<Fault> for Groups {
-    type Wanted = Range<u64>;
+    type Proposal = Range<u64>;
 
     fn propose(&mut self, &Fault { page }: &Fault) -> Range<u64> {
         let size = self.pages.max(1);
@@ -188,7 +188,7 @@ impl Streams {
 }
 
 impl Prefetch<Fault> for Streams {
-    type Wanted = Range<u64>;
+    type Proposal = Range<u64>;
 
     fn propose(&mut self, &Fault { page }: &Fault) -> Range<u64> {
         self.proposals += 1;
@@ -274,7 +274,7 @@ impl GroupStreams {
 }
 
 impl Prefetch<Fault> for GroupStreams {
-    type Wanted = Range<u64>;
+    type Proposal = Range<u64>;
 
     fn propose(&mut self, &Fault { page }: &Fault) -> Range<u64> {
         let groups = self.streams.propose(&Fault { page: page / self.pages });
@@ -303,7 +303,7 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    fn propose(policy: &mut impl Prefetch<Fault, Wanted = Range<u64>>, page: u64) -> Range<u64> {
+    fn propose(policy: &mut impl Prefetch<Fault, Proposal = Range<u64>>, page: u64) -> Range<u64> {
         policy.propose(&Fault { page })
     }
 

@@ -68,7 +68,7 @@ pub struct Stats {
     /// Pages that write-backs carried.
     pub pages_written_back: u64,
     /// Pages revoked by other hosts.
-    pub taken: u64,
+    pub revoked: u64,
     /// Peak number of resident pages.
     pub frames_max: u64,
     /// The account of prefetches.
@@ -81,7 +81,7 @@ pub struct Cache {
     pub(crate) config: Config,
     pub(crate) frames: Frames,
     pub(crate) operations: Operations,
-    pub(crate) ahead: BTreeMap<u32, Box<dyn Prefetch<Fault, Wanted = Range<u64>>>>,
+    pub(crate) ahead: BTreeMap<u32, Box<dyn Prefetch<Fault, Proposal = Range<u64>>>>,
     pub(crate) advised: Advised,
     /// Faults whose pages have no frame yet, and whether the thread writes.
     pub(crate) waiting: VecDeque<(Key, bool)>,
@@ -324,7 +324,7 @@ impl Cache {
         }
         match layout.source(key) {
             Source::Elsewhere => out.push(Action::Wake { key }),
-            Source::Far(_) if self.failed => out.push(Action::Poison { key, why: Cause::Failed }),
+            Source::Far(_) if self.failed => out.push(Action::Poison { key, cause: Cause::Failed }),
             Source::Far(at) => return self.fetch(key, at, write, layout, out),
             Source::Zeros => return self.zeros(key, layout, out),
             Source::Near => return self.near(key, write, layout, out),
@@ -348,9 +348,9 @@ impl Cache {
             self.allow_run(key, layout, out);
             return true;
         }
-        let heir = if dirty && mapped != Some(Access::Modified) { layout.heir(key) } else { None };
-        if let (Some(heir), true) = (heir, write) {
-            return self.write_shared(frame, heir, layout, out);
+        let successor = if dirty && mapped != Some(Access::Modified) { layout.successor(key) } else { None };
+        if let (Some(successor), true) = (successor, write) {
+            return self.write_shared(frame, successor, layout, out);
         }
         let reactivated = mapped.is_none();
         if reactivated && !self.room_to_map(layout, out) {
@@ -363,7 +363,7 @@ impl Cache {
         self.stats.ahead.used += u64::from(ahead);
         self.stats.reactivated += u64::from(reactivated);
         // A page whose bytes are in flight must not change unnoticed.
-        let writable = write || dirty && is_steady(busy) && heir.is_none();
+        let writable = write || dirty && is_steady(busy) && successor.is_none();
         let access = if writable { Access::Modified } else { Access::Shared };
         self.stats.upgrades += u64::from(write && mapped == Some(Access::Shared));
         self.frames.change(frame, true, |page| {
@@ -533,8 +533,8 @@ impl Cache {
         while self.operations.is_empty()
             && let Some((key, _)) = self.waiting.pop_front()
         {
-            let why = if self.failed { Cause::Failed } else { Cause::Full };
-            out.push(Action::Poison { key, why });
+            let cause = if self.failed { Cause::Failed } else { Cause::Full };
+            out.push(Action::Poison { key, cause });
         }
     }
 

@@ -24,14 +24,14 @@ use farmem_wire::message::Access;
 
 /// The rights that another host revoked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Taken {
+pub enum Revocation {
     /// The right to write. The page stays readable; its bytes are in flight to far memory until
     /// [`Cache::written_back`].
     Write,
     /// All rights. The page's bytes are in flight to far memory until [`Cache::written_back`].
-    Away,
+    AllDirty,
     /// All rights. Far memory has the page's bytes.
-    Gone,
+    AllClean,
 }
 
 impl Cache {
@@ -41,7 +41,7 @@ impl Cache {
     /// - A fetch ends with [`Outcome::Granted`], [`Outcome::Lost`], [`Outcome::Refused`], [`Outcome::Void`] or [`Outcome::Later`], a
     ///   write-back with [`Outcome::Done`] or [`Outcome::Later`].
     /// - A dirty page is deactivated like any other, and is written back at its eviction; then no program may access it.
-    /// - The driver reports revocations with [`Cache::taken`], at any time.
+    /// - The driver reports revocations with [`Cache::revocation`], at any time.
     /// - The end of an operation triggers no other work: the driver calls [`Cache::turn`] afterwards.
     ///
     /// At most `fetching_max` fetches are in flight.
@@ -92,8 +92,8 @@ impl Cache {
             Some(
                 Busy::Fetching { waited: true, .. }
                     | Busy::Upgrading { .. }
-                    | Busy::Settling { wanted: true, .. }
-                    | Busy::Leaving { wanted: Some(_), .. }
+                    | Busy::Settling { awaited: true, .. }
+                    | Busy::Leaving { awaited: Some(_), .. }
             )
         )
     }
@@ -112,32 +112,34 @@ impl Cache {
 
     /// Records that another host revoked a page, or the right to write it. Takes effect at once, whatever
     /// operation is in flight. Returns true if the state changed.
-    pub fn taken(&mut self, key: Key, taken: Taken) -> bool {
+    pub fn revoke(&mut self, key: Key, revocation: Revocation) -> bool {
         let Some(frame) = self.frames.find(key) else { return false };
         let Page { busy, ahead, .. } = self.frames.at(frame);
-        let busy = match (taken, busy) {
+        let busy = match (revocation, busy) {
             // The page is not here, or is being evicted anyway.
             (_, Busy::Fetching { .. } | Busy::Leaving { .. }) => return false,
             // A thread that waits to write the page now waits for its bytes too.
-            (Taken::Gone, Busy::Upgrading { op }) => Busy::Fetching { op, write: true, waited: true },
-            (Taken::Gone, _) => {
+            (Revocation::AllClean, Busy::Upgrading { op }) => {
+                Busy::Fetching { op, write: true, waited: true }
+            }
+            (Revocation::AllClean, _) => {
                 self.frames.remove(frame);
                 self.stats.ahead.wasted += u64::from(ahead);
-                self.stats.taken += 1;
+                self.stats.revoked += 1;
                 return true;
             }
-            (Taken::Write, Busy::Settling { .. } | Busy::Upgrading { .. }) => return false,
-            (Taken::Write, _) => Busy::Settling { op: self.begin_taken(frame), wanted: false },
-            (Taken::Away, Busy::Settling { op, wanted }) => {
-                Busy::Leaving { op, wanted: wanted.then_some(true) }
+            (Revocation::Write, Busy::Settling { .. } | Busy::Upgrading { .. }) => return false,
+            (Revocation::Write, _) => Busy::Settling { op: self.begin_revoked(frame), awaited: false },
+            (Revocation::AllDirty, Busy::Settling { op, awaited }) => {
+                Busy::Leaving { op, awaited: awaited.then_some(true) }
             }
-            (Taken::Away, _) => Busy::Leaving { op: self.begin_taken(frame), wanted: None },
+            (Revocation::AllDirty, _) => Busy::Leaving { op: self.begin_revoked(frame), awaited: None },
         };
-        self.stats.taken += u64::from(taken != Taken::Write);
-        self.stats.ahead.wasted += u64::from(ahead && taken != Taken::Write);
+        self.stats.revoked += u64::from(revocation != Revocation::Write);
+        self.stats.ahead.wasted += u64::from(ahead && revocation != Revocation::Write);
         self.frames.change(frame, false, |page| {
-            page.mapped = page.mapped.filter(|_| taken == Taken::Write).map(|_| Access::Shared);
-            page.ahead &= taken == Taken::Write;
+            page.mapped = page.mapped.filter(|_| revocation == Revocation::Write).map(|_| Access::Shared);
+            page.ahead &= revocation == Revocation::Write;
             (page.right, page.dirty, page.busy) = (Access::Shared, false, busy);
         });
         true
@@ -156,15 +158,15 @@ impl Cache {
                 out.push(Action::Discard { key });
             }
             if page.busy.op().is_some() {
-                out.push(Action::Poison { key, why: crate::Cause::Failed });
+                out.push(Action::Poison { key, cause: crate::Cause::Failed });
             }
         }
         let waiting = self.waiting.drain(..);
-        out.extend(waiting.map(|(key, _)| Action::Poison { key, why: crate::Cause::Failed }));
+        out.extend(waiting.map(|(key, _)| Action::Poison { key, cause: crate::Cause::Failed }));
         self.unsent.clear();
     }
 
-    fn begin_taken(&mut self, frame: Frame) -> Op {
+    fn begin_revoked(&mut self, frame: Frame) -> Op {
         self.stats.write_backs += 1;
         self.stats.pages_sent += 1;
         self.operations.begin_write_back(frame)
@@ -180,11 +182,11 @@ impl Cache {
     pub(crate) fn at_right(&mut self, frame: Frame, write: bool, out: &mut Vec<Action>) -> Option<bool> {
         let Page { right, busy, .. } = self.frames.at(frame);
         let busy = match busy {
-            Busy::Leaving { op, wanted } => {
-                Busy::Leaving { op, wanted: Some(wanted.unwrap_or(false) || write) }
+            Busy::Leaving { op, awaited } => {
+                Busy::Leaving { op, awaited: Some(awaited.unwrap_or(false) || write) }
             }
             _ if !write || right == Access::Modified => return None,
-            Busy::Settling { op, .. } => Busy::Settling { op, wanted: true },
+            Busy::Settling { op, .. } => Busy::Settling { op, awaited: true },
             Busy::Upgrading { .. } => return Some(true),
             _ => return Some(self.upgrade(frame, out)),
         };
@@ -306,7 +308,7 @@ impl Cache {
         self.stats.ahead.wasted += u64::from(self.frames.at(frame).ahead);
         self.frames.change(frame, false, |page| {
             (page.mapped, page.dirty, page.ahead) = (None, false, false);
-            page.busy = Busy::Leaving { op, wanted: None };
+            page.busy = Busy::Leaving { op, awaited: None };
         });
         out.push(Action::WriteBack { op });
         true
@@ -329,22 +331,22 @@ impl Cache {
             let Some(page) = self.frames.get(frame).filter(is_of) else { continue };
             match page.busy {
                 // The write-back did not begin: the page stays as it was, and is evicted later.
-                Busy::Leaving { wanted, .. } if outcome != Outcome::Done => {
+                Busy::Leaving { awaited, .. } if outcome != Outcome::Done => {
                     self.unsent.push_back(frame);
                     self.frames.change(frame, false, |page| {
                         (page.busy, page.right, page.dirty) = (Busy::No, Access::Modified, true);
                     });
-                    self.waiting.extend(wanted.map(|write| (page.key, write)));
+                    self.waiting.extend(awaited.map(|write| (page.key, write)));
                 }
-                Busy::Leaving { wanted, .. } => {
+                Busy::Leaving { awaited, .. } => {
                     self.stats.pages_written_back += 1;
                     self.frames.remove(frame);
-                    self.waiting.extend(wanted.map(|write| (page.key, write)));
+                    self.waiting.extend(awaited.map(|write| (page.key, write)));
                 }
-                Busy::Settling { wanted, .. } => {
+                Busy::Settling { awaited, .. } => {
                     self.stats.pages_written_back += 1;
                     self.frames.change(frame, false, |page| page.busy = Busy::No);
-                    if wanted && !self.upgrade(frame, out) {
+                    if awaited && !self.upgrade(frame, out) {
                         self.waiting.push_back((page.key, true));
                     }
                 }

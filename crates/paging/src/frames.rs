@@ -36,13 +36,13 @@ pub(crate) enum Busy {
     Settling {
         op: Op,
         /// A thread waits to write the page.
-        wanted: bool,
+        awaited: bool,
     },
     /// A write-back at eviction. No program may access the page.
     Leaving {
         op: Op,
         /// A thread waits for the page; true if it writes.
-        wanted: Option<bool>,
+        awaited: Option<bool>,
     },
 }
 

@@ -30,26 +30,26 @@ extern crate std;
 mod account;
 mod advice;
 mod ahead;
-mod aside;
 mod cache;
 mod coherent;
-mod early;
+mod early_fetch;
 #[cfg(test)]
 mod far;
 mod frames;
-mod kin;
 mod operations;
 pub mod private;
 mod recency;
 mod refaults;
 mod room;
+mod successors;
+mod unmanaged;
 mod zeros;
 
 pub use account::{Account, Miss, Waste};
 pub use advice::{ADVISED_MAX, Advice, TooManyRanges};
 pub use ahead::{Ahead, Fault, Groups, Prefetch, STREAMS, Streams};
 pub use cache::{Cache, Config, Stats};
-pub use coherent::Taken;
+pub use coherent::Revocation;
 pub use recency::Frame;
 pub use refaults::Refaults;
 pub use zeros::ZEROS_MAX;
@@ -105,7 +105,7 @@ pub trait Layout {
 
     /// Returns the key under which a page's bytes are kept after a write or removal, because other pages need
     /// them and far memory does not have them yet. No resident page with that key is dirty.
-    fn heir(&self, key: Key) -> Option<Key> {
+    fn successor(&self, key: Key) -> Option<Key> {
         let _ = key;
         None
     }
@@ -191,13 +191,13 @@ pub enum Action {
         /// The page.
         key: Key,
     },
-    /// Keeps the present bytes of a page under another key, [`Layout::heir`], as an inactive page. The page
+    /// Keeps the present bytes of a page under another key, [`Layout::successor`], as an inactive page. The page
     /// itself is about to be written or is gone.
     Keep {
         /// The page.
         key: Key,
         /// The other key.
-        heir: Key,
+        successor: Key,
     },
     /// Wakes the threads that wait for a page; they fault again.
     Wake {
@@ -209,7 +209,7 @@ pub enum Action {
         /// The page.
         key: Key,
         /// The cause.
-        why: Cause,
+        cause: Cause,
     },
 }
 

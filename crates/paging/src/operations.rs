@@ -124,11 +124,11 @@ impl Cache {
         if self.frames.is_coherent() {
             return self.give_back_unsent(out);
         }
-        let mut homeless = Vec::new();
+        let mut without_slot = Vec::new();
         while self.operations.writing() < self.config.writing_max && !self.failed {
             let Some((frame, page)) = self.next_unsent() else { break };
             let Some(home) = layout.home(page.key) else {
-                homeless.push(frame);
+                without_slot.push(frame);
                 continue;
             };
             let (mut frames, mut last) = (alloc::vec![frame], home);
@@ -150,7 +150,7 @@ impl Cache {
             }
             out.push(Action::WriteBack { op });
         }
-        homeless.into_iter().rev().for_each(|frame| self.unsent.push_front(frame));
+        without_slot.into_iter().rev().for_each(|frame| self.unsent.push_front(frame));
     }
 
     fn next_unsent(&mut self) -> Option<(Frame, Page)> {
@@ -273,19 +273,19 @@ impl Cache {
             self.stats.ahead.wasted += u64::from(page.ahead);
             let Busy::Fetching { write, waited, .. } = page.busy else { continue };
             if alone {
-                out.push(Action::Poison { key: page.key, why: Cause::Lost });
+                out.push(Action::Poison { key: page.key, cause: Cause::Lost });
             } else if waited {
                 self.waiting.push_back((page.key, write));
             }
         }
     }
 
-    fn give_up(&mut self, frames: &[Frame], why: Cause, out: &mut Vec<Action>) {
+    fn give_up(&mut self, frames: &[Frame], cause: Cause, out: &mut Vec<Action>) {
         for &frame in frames {
             let page = self.frames.remove(frame);
             self.stats.ahead.wasted += u64::from(page.ahead);
             if matches!(page.busy, Busy::Fetching { waited: true, .. }) {
-                out.push(Action::Poison { key: page.key, why });
+                out.push(Action::Poison { key: page.key, cause });
             }
         }
     }

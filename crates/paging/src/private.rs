@@ -23,7 +23,7 @@ mod slots;
 mod table;
 
 pub use plain::PlainStats;
-pub use programs::{Allocated, From, Place, Programs};
+pub use programs::{Allocated, CopySource, PoolPlace, Programs};
 pub use table::Table;
 
 use crate::{Action, Cache, Config, Key, Layout, Op, Outcome, Refaults, Source, Stats};
@@ -35,7 +35,7 @@ use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN};
 use plain::Plain;
 use pool::Pool;
-use slots::{GROUP, Home, Slot, Slots};
+use slots::{GROUP, Location, Slot, Slots};
 use table::{Entry, Here};
 
 /// The space whose pages are slots, for bytes that only a slot needs. Processes have other numbers.
@@ -58,7 +58,7 @@ pub struct Private {
     /// The slots of each write-back.
     writes: BTreeMap<Op, Vec<Slot>>,
     /// Inactive pages without a slot. Some entries are obsolete.
-    homeless: Vec<Key>,
+    without_slot: Vec<Key>,
     /// True if pages got slots since the cache was last asked for write-backs.
     to_send: bool,
     /// Number of pages evicted to make room.
@@ -66,9 +66,9 @@ pub struct Private {
     refaults: Refaults,
     stats_plain: PlainStats,
     /// The number of zero pages after which memory becomes plain, if enabled.
-    strays: Option<u32>,
+    single_pages: Option<u32>,
     /// True once plain memory had to give frames up.
-    pressed: bool,
+    was_pressed: bool,
     bytes_far: u64,
     actions: Vec<Action>,
 }
@@ -102,24 +102,24 @@ impl Book {
     }
 
     /// Returns the pool place of the bytes kept under the slot's own key.
-    fn orphan(&self, slot: Slot) -> Option<Place> {
-        match self.slots.home(slot) {
-            Home::Pool(place) if self.pool.at(place).space == SLOTS => Some(place),
+    fn kept_place(&self, slot: Slot) -> Option<PoolPlace> {
+        match self.slots.location(slot) {
+            Location::Pool(place) if self.pool.at(place).space == SLOTS => Some(place),
             _ => None,
         }
     }
 
     /// Returns true if the page holds its slot's latest bytes.
-    fn is_home(&self, key: Key, slot: Slot) -> bool {
-        match self.slots.home(slot) {
-            Home::Far => false,
-            Home::Page(of) => of == key,
-            Home::Pool(place) => self.pool.at(place) == key,
+    fn is_latest(&self, key: Key, slot: Slot) -> bool {
+        match self.slots.location(slot) {
+            Location::Far => false,
+            Location::Page(of) => of == key,
+            Location::Pool(place) => self.pool.at(place) == key,
         }
     }
 }
 
-const fn orphan(slot: Slot) -> Key {
+const fn kept_key(slot: Slot) -> Key {
     Key { space: SLOTS, page: slot.0 as u64 }
 }
 
@@ -135,7 +135,9 @@ impl<P: Programs> Layout for View<'_, P> {
         match entry.slot {
             _ if self.programs.around(key).is_none() || self.book.plain.has(key) => Source::Elsewhere,
             None => Source::Zeros,
-            Some(slot) if self.book.slots.home(slot) == Home::Far => Source::Far(self.book.slots.far(slot)),
+            Some(slot) if self.book.slots.location(slot) == Location::Far => {
+                Source::Far(self.book.slots.far(slot))
+            }
             Some(_) => Source::Near,
         }
     }
@@ -150,9 +152,9 @@ impl<P: Programs> Layout for View<'_, P> {
         self.programs.stays(key) || (self.book.entry(key).slot.is_none() && no_slot())
     }
 
-    fn heir(&self, key: Key) -> Option<Key> {
+    fn successor(&self, key: Key) -> Option<Key> {
         let slot = self.book.entry(key).slot?;
-        (self.book.slots.owners(slot) > 1).then(|| orphan(slot))
+        (self.book.slots.owners(slot) > 1).then(|| kept_key(slot))
     }
 
     fn around(&self, key: Key) -> Range<u64> {
@@ -160,8 +162,8 @@ impl<P: Programs> Layout for View<'_, P> {
     }
 }
 
-fn slot_of(orphan: Key) -> Slot {
-    Slot(u32::try_from(orphan.page).expect("a slot's number"))
+fn slot_of(kept: Key) -> Slot {
+    Slot(u32::try_from(kept.page).expect("a slot's number"))
 }
 
 impl Private {
@@ -182,13 +184,13 @@ impl Private {
                 plain: Plain::default(),
             },
             writes: BTreeMap::new(),
-            homeless: Vec::new(),
+            without_slot: Vec::new(),
             to_send: false,
             evictions: 0,
             refaults: Refaults::new(config.frames),
             stats_plain: PlainStats::default(),
-            strays: None,
-            pressed: false,
+            single_pages: None,
+            was_pressed: false,
             bytes_far: 0,
             actions: Vec::new(),
         }
@@ -284,11 +286,11 @@ impl Private {
         self.cache.written_back(op, outcome, &view, &mut self.actions);
         for key in carried {
             if key.space == SLOTS {
-                self.drop_orphan(slot_of(key));
+                self.drop_kept(slot_of(key));
             } else if let Some(slot) = self.book.entry(key).slot
-                && self.book.is_home(key, slot)
+                && self.book.is_latest(key, slot)
             {
-                self.book.slots.set_home(slot, Home::Far);
+                self.book.slots.set_location(slot, Location::Far);
             }
         }
         self.carry_out(programs);
@@ -296,7 +298,7 @@ impl Private {
 
     /// Does background work. The driver calls this after faults and ends of operations.
     pub fn turn(&mut self, programs: &mut impl Programs) {
-        self.house(programs);
+        self.assign_slots(programs);
         loop {
             let view = View { book: &self.book, programs };
             self.cache.turn(&view, &mut self.actions);
@@ -335,19 +337,19 @@ impl Private {
             Action::WriteBack { op } => self.write_back(op, programs),
             Action::Install { op, first, count, access } => {
                 let pages = run(first, count);
-                let came = programs.install(op, first.space, pages.clone(), access);
-                self.came(first.space, &pages, came, access, programs);
+                let mapped = programs.install(op, first.space, pages.clone(), access);
+                self.mapped(first.space, &pages, mapped, access, programs);
             }
             Action::Zeros { first, count } => {
                 let pages = run(first, count);
-                let came = programs.zeros(first.space, pages.clone());
-                self.came(first.space, &pages, came, Access::Modified, programs);
+                let mapped = programs.zeros(first.space, pages.clone());
+                self.mapped(first.space, &pages, mapped, Access::Modified, programs);
             }
             Action::Copy { key, access } => self.copy(key, access, programs),
             Action::Map { key, access } => self.map(key, access, programs),
             Action::Allow { first, count } => self.allow(first.space, run(first, count), programs),
             Action::Deactivate { first, count } => self.deactivate(first.space, run(first, count), programs),
-            Action::Discard { key } if key.space == SLOTS => self.drop_orphan(slot_of(key)),
+            Action::Discard { key } if key.space == SLOTS => self.drop_kept(slot_of(key)),
             Action::Discard { key } => {
                 if let Here::Pool(place) = self.book.entry(key).here {
                     self.book.pool.remove(place);
@@ -355,9 +357,9 @@ impl Private {
                     self.refaults.evicted(key);
                 }
             }
-            Action::Keep { key, heir } => self.keep(key, heir, programs),
+            Action::Keep { key, successor } => self.keep(key, successor, programs),
             Action::Wake { key } => programs.wake(key.space, key.page..key.page + 1),
-            Action::Poison { key, why } => programs.poison(key, why),
+            Action::Poison { key, cause } => programs.poison(key, cause),
         }
     }
 
@@ -372,10 +374,10 @@ impl Private {
         }
         let mut pages = Vec::with_capacity(slots.len());
         for &slot in &slots {
-            pages.push(match self.book.slots.home(slot) {
-                Home::Pool(place) => From::Pool(place),
-                Home::Page(of) => From::Program(of),
-                Home::Far => unreachable!("{slot:?} is written back, and far memory is not behind"),
+            pages.push(match self.book.slots.location(slot) {
+                Location::Pool(place) => CopySource::Pool(place),
+                Location::Page(of) => CopySource::Program(of),
+                Location::Far => unreachable!("{slot:?} is written back, and far memory is not behind"),
             });
         }
         slots.iter().for_each(|&slot| self.book.slots.send(slot));
@@ -384,16 +386,16 @@ impl Private {
         programs.write_back(op, addr, &pages);
     }
 
-    /// Records that the first `came` of these pages are mapped.
-    fn came(
+    /// Records that the first `mapped` of these pages are mapped.
+    fn mapped(
         &mut self,
         space: u32,
         pages: &Range<u64>,
-        came: u64,
+        mapped: u64,
         access: Access,
         programs: &mut impl Programs,
     ) {
-        let until = pages.start + came;
+        let until = pages.start + mapped;
         for page in pages.start..until {
             let key = Key { space, page };
             self.book.set_here(key, Here::Program);
@@ -401,11 +403,11 @@ impl Private {
                 self.own(key);
             }
         }
-        self.did_not_come(space, until..pages.end, programs);
+        self.not_mapped(space, until..pages.end, programs);
     }
 
     /// Handles pages that were not mapped: the waiting threads fault again.
-    fn did_not_come(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
+    fn not_mapped(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
         if !pages.is_empty() {
             self.cache.remove(space, pages.clone());
             programs.wake(space, pages);
@@ -413,27 +415,27 @@ impl Private {
     }
 
     fn copy(&mut self, key: Key, access: Access, programs: &mut impl Programs) {
-        let home = self.book.entry(key).slot.map(|slot| self.book.slots.home(slot));
-        let came = match home {
-            Some(Home::Pool(place)) => programs.copy(key, From::Pool(place), access),
-            Some(Home::Page(of)) => programs.copy(key, From::Program(of), access),
+        let home = self.book.entry(key).slot.map(|slot| self.book.slots.location(slot));
+        let mapped = match home {
+            Some(Location::Pool(place)) => programs.copy(key, CopySource::Pool(place), access),
+            Some(Location::Page(of)) => programs.copy(key, CopySource::Program(of), access),
             // The page moved meanwhile.
-            Some(Home::Far) | None => false,
+            Some(Location::Far) | None => false,
         };
-        self.came(key.space, &(key.page..key.page + 1), u64::from(came), access, programs);
+        self.mapped(key.space, &(key.page..key.page + 1), u64::from(mapped), access, programs);
     }
 
     fn map(&mut self, key: Key, access: Access, programs: &mut impl Programs) {
         let entry = self.book.entry(key);
         match entry.here {
-            Here::No => return self.did_not_come(key.space, key.page..key.page + 1, programs),
+            Here::No => return self.not_mapped(key.space, key.page..key.page + 1, programs),
             Here::Program => programs.map(key, access),
             Here::Pool(place) => {
-                let is_home = entry.slot.is_some_and(|slot| self.book.is_home(key, slot));
+                let is_latest = entry.slot.is_some_and(|slot| self.book.is_latest(key, slot));
                 programs.restore(key, place, access);
                 self.book.set_here(key, Here::Program);
-                if let (true, Some(slot)) = (is_home, entry.slot) {
-                    self.book.slots.set_home(slot, Home::Page(key));
+                if let (true, Some(slot)) = (is_latest, entry.slot) {
+                    self.book.slots.set_location(slot, Location::Page(key));
                 }
                 self.book.pool.remove(place);
             }
@@ -449,7 +451,7 @@ impl Private {
             let key = Key { space, page };
             match self.book.entry(key).here {
                 Here::Program => self.own(key),
-                Here::No | Here::Pool(_) => self.did_not_come(space, page..page + 1, programs),
+                Here::No | Here::Pool(_) => self.not_mapped(space, page..page + 1, programs),
             }
         }
         programs.allow(space, pages);
@@ -460,25 +462,25 @@ impl Private {
         let entry = self.book.entry(key);
         self.book.set(key, Entry::NOWHERE);
         let Some(slot) = entry.slot else { return };
-        if self.book.slots.home(slot) == Home::Page(key) {
-            self.book.slots.set_home(slot, Home::Far);
+        if self.book.slots.location(slot) == Location::Page(key) {
+            self.book.slots.set_location(slot, Location::Far);
         }
         self.leave(slot);
     }
 
     /// Gives inactive pages without a slot one, as far as slots are available.
-    fn house(&mut self, programs: &mut impl Programs) {
-        let mut homeless = mem::take(&mut self.homeless);
-        homeless.retain(|&key| {
+    fn assign_slots(&mut self, programs: &mut impl Programs) {
+        let mut without_slot = mem::take(&mut self.without_slot);
+        without_slot.retain(|&key| {
             let Entry { slot: None, here: Here::Pool(place) } = self.book.entry(key) else { return false };
             self.grow(programs);
             let Some(slot) = self.take_slot(key, programs) else { return true };
             self.book.set(key, Entry { slot: Some(slot), here: Here::Pool(place) });
-            self.book.slots.set_home(slot, Home::Pool(place));
+            self.book.slots.set_location(slot, Location::Pool(place));
             self.to_send = true;
             false
         });
-        self.homeless = homeless;
+        self.without_slot = without_slot;
     }
 
     /// Allocates a slot for a page, next to its neighbours' if possible.
@@ -518,55 +520,55 @@ impl Private {
     fn own(&mut self, key: Key) {
         let entry = self.book.entry(key);
         let Some(slot) = entry.slot else { return };
-        let orphaned = self.book.orphan(slot).is_some();
-        if self.book.slots.owners(slot) > 1 || (orphaned && self.book.slots.is_sent(slot)) {
+        let is_kept = self.book.kept_place(slot).is_some();
+        if self.book.slots.owners(slot) > 1 || (is_kept && self.book.slots.is_sent(slot)) {
             // The page was clean when this was decided, though written by now: far memory has the bytes that
             // others need.
-            if self.book.is_home(key, slot) {
-                self.book.slots.set_home(slot, Home::Far);
+            if self.book.is_latest(key, slot) {
+                self.book.slots.set_location(slot, Location::Far);
             }
             self.book.set(key, Entry { slot: None, ..entry });
             return self.leave(slot);
         }
-        self.drop_orphan(slot);
-        self.book.slots.set_home(slot, Home::Far);
+        self.drop_kept(slot);
+        self.book.slots.set_location(slot, Location::Far);
     }
 
     /// Removes one owner of a slot.
     fn leave(&mut self, slot: Slot) {
         if self.book.slots.owners(slot) == 1 {
-            self.drop_orphan(slot);
+            self.drop_kept(slot);
         }
         self.book.slots.leave(slot);
     }
 
     /// Drops bytes kept under the slot's own key that no owner needs: a later WRITE of them could overtake
     /// newer bytes.
-    fn drop_orphan(&mut self, slot: Slot) {
-        if let Some(place) = self.book.orphan(slot) {
-            let page = orphan(slot).page;
+    fn drop_kept(&mut self, slot: Slot) {
+        if let Some(place) = self.book.kept_place(slot) {
+            let page = kept_key(slot).page;
             self.cache.remove(SLOTS, page..page + 1);
             self.book.pool.remove(place);
-            self.book.slots.set_home(slot, Home::Far);
+            self.book.slots.set_location(slot, Location::Far);
         }
     }
 
-    fn keep(&mut self, key: Key, heir: Key, programs: &mut impl Programs) {
-        let (entry, slot) = (self.book.entry(key), slot_of(heir));
+    fn keep(&mut self, key: Key, successor: Key, programs: &mut impl Programs) {
+        let (entry, slot) = (self.book.entry(key), slot_of(successor));
         let place = match entry.here {
             // The bytes turned out not to be needed meanwhile.
-            Here::No => return self.cache.remove(SLOTS, heir.page..heir.page + 1),
+            Here::No => return self.cache.remove(SLOTS, successor.page..successor.page + 1),
             Here::Pool(place) => {
-                self.book.pool.rename(place, heir);
+                self.book.pool.rename(place, successor);
                 self.book.set_here(key, Here::No);
                 place
             }
             Here::Program => {
-                let place = self.book.pool.put(heir);
+                let place = self.book.pool.put(successor);
                 programs.save(key.space, key.page..key.page + 1, place);
                 place
             }
         };
-        self.book.slots.set_home(slot, Home::Pool(place));
+        self.book.slots.set_location(slot, Location::Pool(place));
     }
 }

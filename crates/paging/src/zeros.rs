@@ -75,7 +75,7 @@ impl Cache {
         if pages > 1 {
             self.stats.ahead.wanted += pages - 1;
             let run = left_out + 1..left_out + pages;
-            self.came_early(key, &run);
+            self.record_early(key, &run);
             self.give_zeros(key, run, out);
         }
     }

@@ -8,7 +8,7 @@ use super::spans::Kind;
 use super::{Pager, Process};
 use farmem_client::Error;
 use farmem_host::Op;
-use farmem_paging::private::{Allocated, From, Place, Private, Programs};
+use farmem_paging::private::{Allocated, CopySource, PoolPlace, Private, Programs};
 use farmem_paging::{Cause, Key, Op as Number};
 use farmem_uffd::Fault;
 use farmem_uffd::remote::call::CONTROL_PAGES;
@@ -106,7 +106,7 @@ impl Outside<'_> {
         }
     }
 
-    fn place(&self, place: Place) -> &[u8] {
+    fn place(&self, place: PoolPlace) -> &[u8] {
         &self.pool[place as usize * PAGE_LEN..][..PAGE_LEN]
     }
 
@@ -173,12 +173,12 @@ impl Programs for Outside<'_> {
         });
     }
 
-    fn save(&mut self, space: u32, pages: Range<u64>, first: Place) {
+    fn save(&mut self, space: u32, pages: Range<u64>, first: PoolPlace) {
         let into = &mut self.pool[first as usize * PAGE_LEN..][..len(&pages)];
         self.processes[&space].remote.read(pages.start, into);
     }
 
-    fn is_zero(&self, place: Place) -> bool {
+    fn is_zero(&self, place: PoolPlace) -> bool {
         let (words, rest) = self.place(place).as_chunks::<16>();
         rest.is_empty() && words.iter().all(|word| u128::from_le_bytes(*word) == 0)
     }
@@ -202,17 +202,17 @@ impl Programs for Outside<'_> {
         put(&process.remote, pages.start, arrived, access, self.gone, space)
     }
 
-    fn copy(&mut self, key: Key, from: From, access: Access) -> bool {
+    fn copy(&mut self, key: Key, from: CopySource, access: Access) -> bool {
         let mut bytes = [0; PAGE_LEN];
         match from {
-            From::Pool(place) => bytes.copy_from_slice(self.place(place)),
-            From::Program(of) => self.processes[&of.space].remote.read(of.page, &mut bytes),
+            CopySource::Pool(place) => bytes.copy_from_slice(self.place(place)),
+            CopySource::Program(of) => self.processes[&of.space].remote.read(of.page, &mut bytes),
         }
         let Some(process) = self.processes.get(&key.space) else { return false };
         put(&process.remote, key.page, &bytes, access, self.gone, key.space) == 1
     }
 
-    fn restore(&mut self, key: Key, place: Place, access: Access) {
+    fn restore(&mut self, key: Key, place: PoolPlace, access: Access) {
         let mut bytes = [0; PAGE_LEN];
         bytes.copy_from_slice(self.place(place));
         self.put_or_keep(key, &bytes, access);
@@ -252,12 +252,12 @@ impl Programs for Outside<'_> {
         self.far.submit(Op::Read { addr, buf }, Purpose::Fetch { op, first: first.page });
     }
 
-    fn write_back(&mut self, op: Number, addr: VirtAddr, pages: &[From]) {
+    fn write_back(&mut self, op: Number, addr: VirtAddr, pages: &[CopySource]) {
         let mut buf = self.far.client.buffer(0);
         for &page in pages {
             match page {
-                From::Pool(place) => buf.extend_from_slice(self.place(place)),
-                From::Program(of) => {
+                CopySource::Pool(place) => buf.extend_from_slice(self.place(place)),
+                CopySource::Program(of) => {
                     let start = buf.len();
                     buf.resize(start + PAGE_LEN, 0);
                     self.processes[&of.space].remote.read(of.page, &mut buf[start..]);

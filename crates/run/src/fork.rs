@@ -35,7 +35,7 @@ impl Pager {
         let not: Vec<Range<u64>> = not_inherited.into_iter().map(|(span, _)| span).collect();
         let (private, mut outside) = self.parts();
         let table = private.fork(key, &not, &mut outside).ok_or(errno::NOMEM)?;
-        let held = private.hold_back(key);
+        let held = private.take_waiting(key);
         self.carried_out();
         if self.gone.contains(&key) {
             self.private.release(table);

@@ -415,15 +415,15 @@ impl World {
             }
             Action::Keep { key, .. } => unreachable!("no other page needs {key:?}"),
             Action::Wake { key } => self.wake(key, more),
-            Action::Poison { key, why } => {
+            Action::Poison { key, cause } => {
                 self.event("poison", key, 0);
-                let due = match why {
+                let due = match cause {
                     Cause::Lost => self.memory.lost.contains(&home(key)),
                     Cause::Failed => self.failed,
                     Cause::Full | Cause::Refused => false,
                 };
-                self.hold(due, || format!("{key:?} is refused ({why:?}), and need not be"));
-                *(if why == Cause::Lost { &mut self.told_lost } else { &mut self.told_failed }) += 1;
+                self.hold(due, || format!("{key:?} is refused ({cause:?}), and need not be"));
+                *(if cause == Cause::Lost { &mut self.told_lost } else { &mut self.told_failed }) += 1;
                 self.blocked.retain(|(of, _)| *of != key);
             }
         }

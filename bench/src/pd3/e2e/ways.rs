@@ -7,7 +7,7 @@ use super::{Bench, Taken};
 use crate::rates::cpu_time;
 use crate::{Samples, to_f64};
 use farmem::{Client, Completed, Error, Ticket};
-use farmem_dpu::{Leap, PageId, Policy, Recent, Seen};
+use farmem_dpu::{Leap, PageAccess, PageId, Policy, Recent};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -155,7 +155,7 @@ impl Bench {
                 }
                 wrong += u64::from(!kind.is_right(key, &answer));
                 let page = PageId { object: 0, page: place };
-                let wanted = policy.propose(&Seen { page, entry_pages: REACH, hit, recent: &recent });
+                let wanted = policy.propose(&PageAccess { page, entry_pages: REACH, hit, recent: &recent });
                 *ahead += under_way.begin(wanted, client)?;
                 under_way.take_ended(client, here)?;
             }

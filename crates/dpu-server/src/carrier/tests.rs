@@ -2,7 +2,7 @@
 
 use super::*;
 use farmem_client::{Origin, Rack};
-use farmem_dpu::{Caching, Seen, TableConfig};
+use farmem_dpu::{Caching, PageAccess, TableConfig};
 use farmem_paging::Prefetch;
 use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,11 +18,11 @@ const FIXED_MAX: u64 = 4;
 #[derive(Debug)]
 struct Own;
 
-impl Prefetch<Seen<'_>> for Own {
-    type Wanted = Range<u64>;
+impl Prefetch<PageAccess<'_>> for Own {
+    type Proposal = Range<u64>;
 
-    fn propose(&mut self, seen: &Seen<'_>) -> Range<u64> {
-        seen.page.page..seen.page.page + 1
+    fn propose(&mut self, access: &PageAccess<'_>) -> Range<u64> {
+        access.page.page..access.page.page + 1
     }
 }
 
@@ -30,11 +30,11 @@ impl Prefetch<Seen<'_>> for Own {
 #[derive(Debug)]
 struct Broken;
 
-impl Prefetch<Seen<'_>> for Broken {
-    type Wanted = Range<u64>;
+impl Prefetch<PageAccess<'_>> for Broken {
+    type Proposal = Range<u64>;
 
-    fn propose(&mut self, seen: &Seen<'_>) -> Range<u64> {
-        panic!("{:?} is never asked for", seen.page)
+    fn propose(&mut self, access: &PageAccess<'_>) -> Range<u64> {
+        panic!("{:?} is never asked for", access.page)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Prefetch decisions, and whether prefetching pays.
 
 use super::{Dpu, Loading, Transfer};
-use crate::asked::{Action, Caching, Read};
-use crate::pays::break_even;
-use crate::policy::Seen;
+use crate::break_even::break_even;
+use crate::policy::PageAccess;
+use crate::requests::{Action, Caching, Read};
 use crate::table::{Found, Table};
 use crate::{EntryId, PageId};
 use alloc::vec::Vec;
@@ -14,8 +14,8 @@ impl Dpu {
         let known = self.objects.get_mut(&read.page.object).expect("it was found");
         let entry_pages = u64::from(self.config.table.entry_pages);
         let hit = matches!(found, Found::Here(_) | Found::Loading);
-        let seen = Seen { page: read.page, entry_pages, hit, recent: &self.recent };
-        let wanted = known.policy(read.page.page).propose(&seen);
+        let access = PageAccess { page: read.page, entry_pages, hit, recent: &self.recent };
+        let wanted = known.policy(read.page.page).propose(&access);
         let end = wanted.end.min(self.pages(&self.objects[&read.page.object].object));
         let entries = wanted.start / entry_pages..end.div_ceil(entry_pages);
         if self.config.caching == Caching::Adaptive {

@@ -1,7 +1,7 @@
 //! A guard around a parser: a parser that fails or misbehaves is cut off and costs time only (PROTOCOL
 //! 19.12).
 //!
-//! Key types: [`Guard`], [`Seen`]. Accesses go into [`Accesses`]; those that do not fit are counted as
+//! Key types: [`Guard`], [`FeedResult`]. Accesses go into [`Accesses`]; those that do not fit are counted as
 //! unseen. A driver with an unwinding runtime catches panics around [`Guard::feed`] and calls
 //! [`Guard::panicked`] (`crates/memory`). The guard cannot stop a parser that reports nothing and does not
 //! return: a driver runs untrusted parsers on a thread of their own.
@@ -40,7 +40,7 @@ impl Cut {
 
 /// The result of feeding a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Seen {
+pub struct FeedResult {
     /// Accesses reported.
     pub accesses: u64,
     /// Accesses that did not fit.
@@ -63,7 +63,7 @@ pub struct Guard<P> {
     kept: usize,
     /// Bytes fed, and accesses reported.
     bytes: u64,
-    said: u64,
+    reported: u64,
     /// Called for each access of a parser that runs wild. A driver that can unwinds from here.
     stop: fn(),
 }
@@ -72,21 +72,21 @@ impl<P: Parser> Guard<P> {
     /// Returns a guard. `stop` is called from within a parser that runs wild, for each access, and may
     /// unwind.
     pub const fn new(parser: P, stop: fn()) -> Self {
-        Self { parser: Some(parser), cut: None, kept: 0, bytes: 0, said: 0, stop }
+        Self { parser: Some(parser), cut: None, kept: 0, bytes: 0, reported: 0, stop }
     }
 
     /// Feeds the next bytes of the connection.
-    pub fn feed(&mut self, bytes: &[u8], position: Position, into: &mut Accesses) -> Seen {
-        let mut seen = Seen::default();
-        let Self { parser: Some(parser), said, stop, bytes: all, kept, .. } = self else {
+    pub fn feed(&mut self, bytes: &[u8], position: Position, into: &mut Accesses) -> FeedResult {
+        let mut seen = FeedResult::default();
+        let Self { parser: Some(parser), reported, stop, bytes: all, kept, .. } = self else {
             seen.passed_over = bytes.len() as u64;
             return seen;
         };
         *all += bytes.len() as u64;
         let most = *all;
         let mut each = |access: Access<'_>| {
-            *said += 1;
-            if *said > most {
+            *reported += 1;
+            if *reported > most {
                 return stop();
             }
             seen.accesses += 1;
@@ -95,7 +95,7 @@ impl<P: Parser> Guard<P> {
         let fed = parser.feed(bytes, &mut each);
         *kept = parser.kept().min(KEPT_MAX);
         seen.cut = match fed {
-            _ if self.said > self.bytes => Some(Cut::Wild),
+            _ if self.reported > self.bytes => Some(Cut::Wild),
             Err(broken) => Some(Cut::Broken(broken.reason)),
             Ok(()) => None,
         };
@@ -117,7 +117,7 @@ impl<P: Parser> Guard<P> {
 
     /// Records that the parser panicked, or was stopped because it ran wild.
     pub fn panicked(&mut self) -> Cut {
-        let cut = if self.said > self.bytes { Cut::Wild } else { Cut::Panicked };
+        let cut = if self.reported > self.bytes { Cut::Wild } else { Cut::Panicked };
         self.end(cut)
     }
 

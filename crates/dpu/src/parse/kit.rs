@@ -59,31 +59,31 @@ pub fn conforms<P: Parser>(make: impl Fn() -> P, examples: &[Example]) {
 }
 
 /// The accesses that a parser reported, and whether it reached the end.
-type Said = (Vec<(Vec<u8>, Op)>, bool);
+type Parsed = (Vec<(Vec<u8>, Op)>, bool);
 
-fn feed<P: Parser>(parser: &mut P, bytes: &[u8], said: &mut Vec<(Vec<u8>, Op)>) -> bool {
-    parser.feed(bytes, &mut |Access { key, op }| said.push((key.to_vec(), op))).is_ok()
+fn feed<P: Parser>(parser: &mut P, bytes: &[u8], parsed: &mut Vec<(Vec<u8>, Op)>) -> bool {
+    parser.feed(bytes, &mut |Access { key, op }| parsed.push((key.to_vec(), op))).is_ok()
 }
 
 /// Returns the accesses of pieces; feeding stops at an error.
-fn said<'a, P: Parser>(make: &impl Fn() -> P, pieces: impl IntoIterator<Item = &'a [u8]>) -> Said {
-    let (mut parser, mut said) = (make(), Vec::new());
-    let whole = pieces.into_iter().all(|piece| feed(&mut parser, piece, &mut said));
-    (said, whole)
+fn parsed<'a, P: Parser>(make: &impl Fn() -> P, pieces: impl IntoIterator<Item = &'a [u8]>) -> Parsed {
+    let (mut parser, mut parsed) = (make(), Vec::new());
+    let whole = pieces.into_iter().all(|piece| feed(&mut parser, piece, &mut parsed));
+    (parsed, whole)
 }
 
 fn pieces<P: Parser>(make: &impl Fn() -> P, example: &Example) {
     let Example { bytes, accesses } = example;
     let expected = (accesses.clone(), true);
-    assert_eq!(said(make, [&bytes[..]]), expected, "{example:?} at once");
+    assert_eq!(parsed(make, [&bytes[..]]), expected, "{example:?} at once");
     for at in 0..=bytes.len() {
         let (front, back) = bytes.split_at(at);
-        let (early, whole) = said(make, [front]);
+        let (early, whole) = parsed(make, [front]);
         assert!(whole, "{example:?}: its first {at} bytes are refused");
         assert!(accesses.starts_with(&early), "{example:?}: its first {at} bytes say {early:?}");
-        assert_eq!(said(make, [front, back]), expected, "{example:?} split at {at}");
+        assert_eq!(parsed(make, [front, back]), expected, "{example:?} split at {at}");
     }
-    assert_eq!(said(make, bytes.chunks(1)), expected, "{example:?} byte by byte");
+    assert_eq!(parsed(make, bytes.chunks(1)), expected, "{example:?} byte by byte");
 }
 
 fn together<P: Parser>(make: &impl Fn() -> P, examples: &[Example]) {
@@ -91,7 +91,7 @@ fn together<P: Parser>(make: &impl Fn() -> P, examples: &[Example]) {
     let bytes: Vec<u8> = twice().flat_map(|example| example.bytes.clone()).collect();
     let accesses: Vec<_> = twice().flat_map(|example| example.accesses.clone()).collect();
     for len in [bytes.len().max(1), 1, 2, 3, 7, 1460] {
-        assert_eq!(said(make, bytes.chunks(len)), (accesses.clone(), true), "all in pieces of {len}");
+        assert_eq!(parsed(make, bytes.chunks(len)), (accesses.clone(), true), "all in pieces of {len}");
     }
 }
 
@@ -99,16 +99,16 @@ fn lost<P: Parser>(make: &impl Fn() -> P, examples: &[Example]) {
     let known: Vec<_> = examples.iter().flat_map(|example| &example.accesses).collect();
     for example in examples {
         for at in 0..example.bytes.len() {
-            let (mut parser, mut said) = (make(), Vec::new());
-            assert!(feed(&mut parser, &example.bytes[..at], &mut said));
+            let (mut parser, mut parsed) = (make(), Vec::new());
+            assert!(feed(&mut parser, &example.bytes[..at], &mut parsed));
             // The rest of the example is lost; later examples are complete.
             if parser.lost((example.bytes.len() - at) as u64) {
                 for other in examples {
-                    if !feed(&mut parser, &other.bytes, &mut said) {
+                    if !feed(&mut parser, &other.bytes, &mut parsed) {
                         break;
                     }
                 }
-                let wrong = said.iter().find(|one| !known.contains(one));
+                let wrong = parsed.iter().find(|one| !known.contains(one));
                 assert_eq!(
                     wrong, None,
                     "{example:?}: lost from {at} on, and then it says what no request did"
@@ -133,10 +133,10 @@ fn hostile<P: Parser>(make: &impl Fn() -> P, examples: &[Example]) {
                 damage(&mut bytes, &mut rng);
             }
         }
-        let at_once = said(make, [&bytes[..]]);
+        let at_once = parsed(make, [&bytes[..]]);
         assert!(at_once.0.len() <= bytes.len(), "more accesses than bytes: {bytes:?}");
         let len = 1 + rng.below(8) as usize;
-        let pieces = said(make, bytes.chunks(len));
+        let pieces = parsed(make, bytes.chunks(len));
         assert_eq!(pieces, at_once, "{bytes:?} in pieces of {len}");
     }
 }
@@ -169,13 +169,13 @@ fn endless<P: Parser>(make: &impl Fn() -> P, examples: &[Example]) {
     let piece = |byte| alloc::vec![byte; ENDLESS_PIECE_LEN];
     for example in examples {
         for (at, filler) in [(1, b'9'), (example.bytes.len() / 2, b'a'), (example.bytes.len(), b'x')] {
-            let (mut parser, mut said) = (make(), Vec::new());
-            let mut fed = feed(&mut parser, &example.bytes[..at], &mut said);
+            let (mut parser, mut parsed) = (make(), Vec::new());
+            let mut fed = feed(&mut parser, &example.bytes[..at], &mut parsed);
             let piece = piece(filler);
             for _ in 0..ENDLESS_LEN / ENDLESS_PIECE_LEN {
-                fed = fed && feed(&mut parser, &piece, &mut said);
+                fed = fed && feed(&mut parser, &piece, &mut parsed);
             }
-            assert!(said.len() <= at + ENDLESS_LEN, "more accesses than bytes");
+            assert!(parsed.len() <= at + ENDLESS_LEN, "more accesses than bytes");
         }
     }
 }

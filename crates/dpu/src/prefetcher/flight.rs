@@ -11,7 +11,7 @@ use hashbrown::HashTable;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     /// The host will take and keep the item.
-    Wanted,
+    Expected,
     /// The host will take the item, and a request deletes it.
     Deleted,
     /// The host read the item itself.
@@ -41,25 +41,25 @@ pub(super) struct Message {
 
 /// The place of a wanted key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct At {
+struct MessageSlot {
     op: u64,
     at: u32,
 }
 
 /// The wanted keys with their places. The order of the table is never used.
 #[derive(Debug)]
-struct Wanted {
+struct ExpectedKeys {
     secret: KeySecret,
-    places: HashTable<(KeyId, At)>,
+    places: HashTable<(KeyId, MessageSlot)>,
 }
 
-impl Wanted {
-    fn get(&self, key: KeyId) -> Option<At> {
+impl ExpectedKeys {
+    fn get(&self, key: KeyId) -> Option<MessageSlot> {
         self.places.find(self.secret.spread(key), |(of, _)| *of == key).map(|(_, at)| *at)
     }
 
     /// Adds a key that is not in the table.
-    fn insert(&mut self, key: KeyId, at: At) {
+    fn insert(&mut self, key: KeyId, at: MessageSlot) {
         assert_eq!(self.get(key), None, "{key:?} is on its way already");
         let secret = self.secret;
         self.places.insert_unique(secret.spread(key), (key, at), |(key, _)| secret.spread(*key));
@@ -78,7 +78,7 @@ const SPARE_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct Flight {
     /// Keys whose items are wanted.
-    wanted: Wanted,
+    wanted: ExpectedKeys,
     messages: BTreeMap<u64, Message>,
     filling: Message,
     /// The bytes of its keys.
@@ -94,7 +94,7 @@ impl Flight {
     /// Returns an empty state. The secret spreads the keys.
     pub(super) fn new(secret: KeySecret) -> Self {
         Self {
-            wanted: Wanted { secret, places: HashTable::new() },
+            wanted: ExpectedKeys { secret, places: HashTable::new() },
             messages: BTreeMap::new(),
             filling: Message::default(),
             bytes: Keys::default(),
@@ -122,10 +122,10 @@ impl Flight {
     /// Adds a key to the message being filled.
     pub(super) fn add(&mut self, key: KeyId, bytes: &[u8], position: Position) {
         let at = u32::try_from(self.filling.keys.len()).expect("a bounded message");
-        self.filling.keys.push(Sent { key, position, fate: Fate::Wanted });
+        self.filling.keys.push(Sent { key, position, fate: Fate::Expected });
         self.bytes.push(bytes);
         self.keys += 1;
-        self.wanted.insert(key, At { op: self.op, at });
+        self.wanted.insert(key, MessageSlot { op: self.op, at });
     }
 
     /// Sends the message being filled. Returns `None` if it has no keys.
@@ -141,7 +141,7 @@ impl Flight {
     }
 
     /// Records another request for a key in flight. Returns false if the key is not in flight.
-    pub(super) fn wanted_too(&mut self, key: KeyId, position: Position) -> bool {
+    pub(super) fn join_flight(&mut self, key: KeyId, position: Position) -> bool {
         let Some(sent) = self.sent(key) else { return false };
         sent.position = sent.position.max(position);
         true
@@ -175,7 +175,7 @@ impl Flight {
     pub(super) fn ended(&mut self, op: u64) -> Message {
         let message = self.messages.remove(&op).expect("a message on its way");
         self.keys -= u32::try_from(message.keys.len()).expect("a bounded message");
-        for sent in message.keys.iter().filter(|sent| is_wanted(sent.fate)) {
+        for sent in message.keys.iter().filter(|sent| is_expected(sent.fate)) {
             self.wanted.remove(sent.key);
         }
         message
@@ -202,23 +202,23 @@ impl Flight {
         let mut keys = 0;
         for (&op, message) in self.messages.iter().chain([(&self.op, &self.filling)]) {
             for (at, sent) in (0..).zip(&message.keys) {
-                let here = self.wanted.get(sent.key) == Some(At { op, at });
-                assert_eq!(here, is_wanted(sent.fate), "{sent:?} of message {op}");
+                let here = self.wanted.get(sent.key) == Some(MessageSlot { op, at });
+                assert_eq!(here, is_expected(sent.fate), "{sent:?} of message {op}");
                 keys += 1;
             }
         }
         assert_eq!(keys, self.keys, "each key on its way is counted");
         let wanted = self.messages.values().chain([&self.filling]).flat_map(|message| &message.keys);
-        assert_eq!(wanted.filter(|sent| is_wanted(sent.fate)).count(), self.wanted.places.len());
+        assert_eq!(wanted.filter(|sent| is_expected(sent.fate)).count(), self.wanted.places.len());
     }
 
     fn sent(&mut self, key: KeyId) -> Option<&mut Sent> {
-        let At { op, at } = self.wanted.get(key)?;
+        let MessageSlot { op, at } = self.wanted.get(key)?;
         let message = if op == self.op { Some(&mut self.filling) } else { self.messages.get_mut(&op) };
         Some(&mut message.expect("it has a wanted key").keys[at as usize])
     }
 }
 
-const fn is_wanted(fate: Fate) -> bool {
-    matches!(fate, Fate::Wanted | Fate::Deleted)
+const fn is_expected(fate: Fate) -> bool {
+    matches!(fate, Fate::Expected | Fate::Deleted)
 }

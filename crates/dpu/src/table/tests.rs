@@ -17,7 +17,7 @@ fn page(object: u32, page: u64) -> PageId {
 }
 
 /// Loads the entry with this number.
-fn load(table: &mut Table, entry: u64, rng: &mut Rng) -> (Slot, Left) {
+fn load(table: &mut Table, entry: u64, rng: &mut Rng) -> (Slot, Dropped) {
     let begun = table.begin(EntryId { object: 1, entry }, 0b1111, rng).expect("a slot");
     table.loaded(begun.0);
     begun
@@ -36,7 +36,7 @@ fn what_is_pinned_stays() {
     assert_eq!(table.begin(next, 0b1111, &mut rng), None);
     let Found::Here(slot) = table.find(page(1, 2 * u64::from(PAGES))) else { panic!("it was pinned") };
     table.unpin(slot);
-    assert_eq!(table.begin(next, 0b1111, &mut rng), Some((slot, Left { used: 1, wasted: 3 })));
+    assert_eq!(table.begin(next, 0b1111, &mut rng), Some((slot, Dropped { used: 1, wasted: 3 })));
     assert_eq!(table.find(page(1, 2 * u64::from(PAGES))), Found::Absent);
     table.check();
 }
@@ -67,7 +67,7 @@ fn an_object_is_forgotten() {
     let (mut table, mut rng) = (table(), Rng::from_number(3));
     load(&mut table, 0, &mut rng);
     let (coming, _) = table.begin(EntryId { object: 1, entry: 1 }, 0b1111, &mut rng).expect("a slot");
-    assert_eq!(table.forget(1), Left { used: 0, wasted: 4 });
+    assert_eq!(table.forget(1), Dropped { used: 0, wasted: 4 });
     table.loaded(coming);
     for number in 0..8 {
         assert!(!matches!(table.find(page(1, number)), Found::Here(_) | Found::Loading), "page {number}");

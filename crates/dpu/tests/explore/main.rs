@@ -10,14 +10,14 @@
 //! of ended operations.
 
 mod bounds;
-mod seldom;
+mod rare;
 mod text;
 
 use bounds::Bounds;
-use farmem_dpu::{Action, Asker, Caching, Config, Dpu, Object, PageId, Read, Seen, TableConfig, Write};
+use farmem_dpu::{Action, Asker, Caching, Config, Dpu, Object, PageAccess, PageId, Read, TableConfig, Write};
 use farmem_machine::{Instant, Rng};
 use farmem_paging::{Cause, Prefetch};
-use seldom::Seldom;
+use rare::Rare;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -35,10 +35,10 @@ const NOW: Instant = Instant::ZERO;
 #[derive(Debug)]
 struct All(u64);
 
-impl Prefetch<Seen<'_>> for All {
-    type Wanted = Range<u64>;
+impl Prefetch<PageAccess<'_>> for All {
+    type Proposal = Range<u64>;
 
-    fn propose(&mut self, _: &Seen<'_>) -> Range<u64> {
+    fn propose(&mut self, _: &PageAccess<'_>) -> Range<u64> {
         0..self.0
     }
 }
@@ -122,7 +122,7 @@ struct World {
     stands: VecDeque<Action>,
     late: Vec<Bytes>,
     next: u64,
-    seldom: Seldom,
+    rare: Rare,
 }
 
 impl World {
@@ -155,7 +155,7 @@ impl World {
             stands: VecDeque::new(),
             late: Vec::new(),
             next: 1,
-            seldom: Seldom::default(),
+            rare: Rare::default(),
         }
     }
 
@@ -253,7 +253,7 @@ impl World {
     fn step(&mut self, event: Event) {
         let mut out = Vec::new();
         let is_others = self.bounds.threads || self.is_outside(&event);
-        self.seldom.meanwhile += u64::from(!self.stands.is_empty() && is_others);
+        self.rare.meanwhile += u64::from(!self.stands.is_empty() && is_others);
         match event {
             Event::Read { asker, page } => {
                 let reads = &mut self.bounds;
@@ -320,7 +320,7 @@ impl World {
             Event::Late(at) => {
                 let bytes = self.late.remove(at);
                 self.store(bytes);
-                self.seldom.behind += 1;
+                self.rare.behind += 1;
             }
         }
         self.act_all(out.into());
@@ -352,7 +352,7 @@ impl World {
         assert!(whole && !is_copied, "a whole page, and no copy from there");
         self.slot.insert(within, bytes);
         self.dpu.stored(NOW, ticket, true, out);
-        self.seldom.puts += 1;
+        self.rare.puts += 1;
     }
 
     fn ticket(&mut self, request: Request) -> u64 {
@@ -418,9 +418,9 @@ impl World {
             Action::Copy { ticket, within, .. } => _ = self.copying.insert(ticket, within),
             Action::Answer { ticket, ended } => {
                 self.requests.remove(&ticket).expect("a request ends once");
-                self.seldom.failed += u64::from(ended.is_err());
+                self.rare.failed += u64::from(ended.is_err());
             }
-            Action::Put { .. } => unreachable!("who is told to put bytes into the slot does it in its turn"),
+            Action::Put { .. } => unreachable!("a Put is carried out in its turn"),
             Action::CopyFixed { .. } | Action::Fix { .. } => panic!("nothing is fixed"),
         }
     }
@@ -429,9 +429,9 @@ impl World {
         self.transfers.insert(op, (transfer, Stage::Sent));
     }
 
-    fn seldom(&self) -> Seldom {
+    fn rare(&self) -> Rare {
         let stats = self.dpu.stats();
-        Seldom { hits: stats.hits, late: stats.late, wasted: stats.ahead.wasted, ..self.seldom }
+        Rare { hits: stats.hits, late: stats.late, wasted: stats.ahead.wasted, ..self.rare }
     }
 
     fn check(&self) {
@@ -478,9 +478,9 @@ impl World {
 
 /// Visits each state reachable within the bounds. Returns their number, and the counts of rare events on the
 /// way.
-fn explore(bounds: Bounds) -> (usize, Seldom) {
-    let mut seen = BTreeSet::new();
-    let mut all = Seldom::default();
+fn explore(bounds: Bounds) -> (usize, Rare) {
+    let mut access = BTreeSet::new();
+    let mut all = Rare::default();
     let mut next = VecDeque::from([Vec::new()]);
     while let Some(events) = next.pop_front() {
         let way = events.clone();
@@ -490,10 +490,10 @@ fn explore(bounds: Bounds) -> (usize, Seldom) {
             world
         });
         let Ok(world) = world else { panic!("{bounds:?}: the way there is {events:#?}") };
-        all.add(&world.seldom());
+        all.add(&world.rare());
         let mut hasher = DefaultHasher::new();
         world.fingerprint().hash(&mut hasher);
-        if !seen.insert(hasher.finish()) {
+        if !access.insert(hasher.finish()) {
             continue;
         }
         next.extend(world.events().into_iter().map(|event| {
@@ -502,19 +502,19 @@ fn explore(bounds: Bounds) -> (usize, Seldom) {
             way
         }));
     }
-    (seen.len(), all)
+    (access.len(), all)
 }
 
 /// Explores each of these bounds. Returns the total number of states.
-fn explore_all(all: &[Bounds]) -> (usize, Seldom) {
-    let (mut states, mut seldom) = (0, Seldom::default());
+fn explore_all(all: &[Bounds]) -> (usize, Rare) {
+    let (mut states, mut rare) = (0, Rare::default());
     for &bounds in all {
         let (found, of) = explore(bounds);
         eprintln!("{found} states of {bounds:?}: {of:?}");
         states += found;
-        seldom.add(&of);
+        rare.add(&of);
     }
-    (states, seldom)
+    (states, rare)
 }
 
 const ONE_WRITER: Bounds = Bounds {
@@ -534,7 +534,7 @@ const ONE_WRITER: Bounds = Bounds {
 /// Transfers fail and WRITEs execute late, all in every order.
 #[test]
 fn one_writer_reads_no_old_page() {
-    let (states, seldom) = explore_all(&[
+    let (states, rare) = explore_all(&[
         ONE_WRITER,
         Bounds { writes: 2, parts: 0, failures: 0, ..ONE_WRITER },
         Bounds { entry_pages: 1, writes: 2, parts: 0, failures: 0, ..ONE_WRITER },
@@ -542,8 +542,8 @@ fn one_writer_reads_no_old_page() {
         Bounds { pages: 3, entry_pages: 1, parts: 0, failures: 0, ..ONE_WRITER },
     ]);
     assert!(states > 50_000, "{states}");
-    let Seldom { hits, late, puts, failed, wasted, behind, meanwhile: _ } = seldom;
-    assert!([hits, late, puts, failed, wasted, behind].iter().all(|&count| count > 100), "{seldom:?}");
+    let Rare { hits, late, puts, failed, wasted, behind, meanwhile: _ } = rare;
+    assert!([hits, late, puts, failed, wasted, behind].iter().all(|&count| count > 100), "{rare:?}");
 }
 
 /// The thread of a domain is delayed between the decision under the lock that its WRITE's bytes go into a
@@ -552,10 +552,10 @@ fn one_writer_reads_no_old_page() {
 #[test]
 fn what_is_put_into_a_slot_late_is_not_another_domains() {
     let two = Bounds { reads: 1, parts: 0, failures: 0, other_pages: 2, other_reads: 2, ..ONE_WRITER };
-    let (states, seldom) = explore_all(&[two, Bounds { entry_pages: 1, ..two }]);
+    let (states, rare) = explore_all(&[two, Bounds { entry_pages: 1, ..two }]);
     assert!(states > 10_000, "{states}");
-    let Seldom { hits, puts, meanwhile, .. } = seldom;
-    assert!([hits, puts, meanwhile].iter().all(|&count| count > 100), "{seldom:?}");
+    let Rare { hits, puts, meanwhile, .. } = rare;
+    assert!([hits, puts, meanwhile].iter().all(|&count| count > 100), "{rare:?}");
 }
 
 /// Another thread of the writing process runs during the delay: it reads the page whose bytes are not in the
@@ -563,28 +563,28 @@ fn what_is_put_into_a_slot_late_is_not_another_domains() {
 #[test]
 fn what_is_not_yet_in_a_slot_is_not_read_there() {
     let threads = Bounds { parts: 0, failures: 0, threads: true, ..ONE_WRITER };
-    let (states, seldom) = explore_all(&[
+    let (states, rare) = explore_all(&[
         threads,
         Bounds { reads: 1, writes: 2, ..threads },
         Bounds { entry_pages: 1, writes: 2, ..threads },
     ]);
     assert!(states > 5_000, "{states}");
-    let Seldom { hits, puts, meanwhile, .. } = seldom;
-    assert!([hits, puts, meanwhile].iter().all(|&count| count > 100), "{seldom:?}");
+    let Rare { hits, puts, meanwhile, .. } = rare;
+    assert!([hits, puts, meanwhile].iter().all(|&count| count > 100), "{rare:?}");
 }
 
 /// Two processes read an object without a writer. Each gets each page, and none waits for ever.
 #[test]
 fn two_readers_get_their_pages() {
     let readers = Bounds { askers: 2, reads: 3, writes: 0, parts: 0, ..ONE_WRITER };
-    let (states, seldom) = explore_all(&[
+    let (states, rare) = explore_all(&[
         readers,
         Bounds { entry_pages: 1, failures: 2, ..readers },
         Bounds { pages: 3, entry_pages: 1, failures: 0, ..readers },
     ]);
     assert!(states > 5_000, "{states}");
-    assert!(seldom.hits > 100 && seldom.late > 100 && seldom.failed > 100, "{seldom:?}");
-    assert!(seldom.wasted > 0, "{seldom:?}");
+    assert!(rare.hits > 100 && rare.late > 100 && rare.failed > 100, "{rare:?}");
+    assert!(rare.wasted > 0, "{rare:?}");
 }
 
 /// As the first test, with two writes and a failure: more than 100,000 states each.

@@ -412,7 +412,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
             upgrades: cache.upgrades,
             reactivated: cache.reactivated,
             evictions: cache.evictions,
-            invalidations: cache.taken,
+            invalidations: cache.revoked,
             false_invalidations: self.driver.machine().false_invalidations(),
             write_backs: cache.write_backs,
             bytes_fetched: cache.pages_fetched * page,

@@ -195,7 +195,7 @@ fn what_goes_is_counted_by_its_reason() {
     assert_eq!(window.frames(), 2, "one is on its way, and one is not concerned");
     host.answer_all(4);
     let stats = host.paged.cache().stats();
-    assert_eq!((stats.taken, stats.write_backs, stats.evictions, window.frames()), (2, 2, 0, 1));
+    assert_eq!((stats.revoked, stats.write_backs, stats.evictions, window.frames()), (2, 2, 0, 1));
     host.paged.abandon();
     assert_eq!((window.frames(), window.bytes_taken()), (0, 0));
 }

@@ -1,8 +1,8 @@
 //! Invariants.
 
-use super::slots::Home;
+use super::slots::Location;
 use super::table::{Entry, Here};
-use super::{Private, orphan};
+use super::{Private, kept_key};
 use crate::Key;
 use farmem_wire::message::Access;
 
@@ -30,15 +30,21 @@ impl Private {
                     }
                 }
                 let Some(slot) = slot else { continue };
-                let is_home = self.book.is_home(key, slot);
+                let is_latest = self.book.is_latest(key, slot);
                 let is_newest = self.cache.is_dirty(key) && mapped != Some(Access::Modified);
-                assert_eq!(is_home, is_newest, "{key:?}: who has a slot's newest bytes is its home");
+                assert_eq!(
+                    is_latest, is_newest,
+                    "{key:?}: the recorded location of a slot has its newest bytes"
+                );
                 let alone = self.book.slots.owners(slot) == 1;
-                assert!(alone || mapped != Some(Access::Modified), "{key:?}: who writes has its slot alone");
+                assert!(
+                    alone || mapped != Some(Access::Modified),
+                    "{key:?}: a writable page has its slot alone"
+                );
             }
         }
         for slot in self.book.slots.all() {
-            if let Home::Page(of) = self.book.slots.home(slot) {
+            if let Location::Page(of) = self.book.slots.location(slot) {
                 assert_eq!(
                     self.book.entry(of),
                     Entry { slot: Some(slot), here: Here::Program },
@@ -46,9 +52,8 @@ impl Private {
                 );
             }
         }
-        let orphans = self.book.slots.all().filter(|&slot| self.book.orphan(slot).is_some());
-        let orphans =
-            orphans.inspect(|&slot| assert!(self.cache.is_dirty(orphan(slot)), "{slot:?} is needed"));
-        assert_eq!(inactive + orphans.count(), self.book.pool.used(), "the pool has no other pages");
+        let kept = self.book.slots.all().filter(|&slot| self.book.kept_place(slot).is_some());
+        let kept = kept.inspect(|&slot| assert!(self.cache.is_dirty(kept_key(slot)), "{slot:?} is needed"));
+        assert_eq!(inactive + kept.count(), self.book.pool.used(), "the pool has no other pages");
     }
 }

@@ -1,6 +1,6 @@
 //! Deactivation: pages move from programs to the pool.
 
-use super::slots::Home;
+use super::slots::Location;
 use super::table::{Entry, Here};
 use super::{Private, Programs};
 use crate::Key;
@@ -22,7 +22,7 @@ impl Private {
             self.save(space, run[0]..run[0] + run.len() as u64, programs);
         }
         programs.discard(space, pages);
-        self.house(programs);
+        self.assign_slots(programs);
     }
 
     /// Saves adjacent pages from their program to the pool; pages of zeros go nowhere.
@@ -48,8 +48,8 @@ impl Private {
             }
             self.book.set(key, Entry { slot, here: Here::Pool(place) });
             if dirty {
-                self.homeless.extend(slot.is_none().then_some(key));
-                slot.inspect(|&slot| self.book.slots.set_home(slot, Home::Pool(place)));
+                self.without_slot.extend(slot.is_none().then_some(key));
+                slot.inspect(|&slot| self.book.slots.set_location(slot, Location::Pool(place)));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Requests of processes: forks, changed addresses, and pages that are not needed any more.
 
-use super::slots::Home;
+use super::slots::Location;
 use super::table::{Entry, Here, Table};
 use super::{Private, Programs, View};
 use crate::Key;
@@ -38,12 +38,12 @@ impl Private {
                 Here::No => {}
                 Here::Program => {
                     if self.cache.protect(key) {
-                        slots.set_home(slot, Home::Page(key));
+                        slots.set_location(slot, Location::Page(key));
                     }
                 }
                 Here::Pool(place) => {
                     if self.cache.is_dirty(key) {
-                        slots.set_home(slot, Home::Pool(place));
+                        slots.set_location(slot, Location::Pool(place));
                         self.to_send = true;
                     }
                 }
@@ -84,9 +84,9 @@ impl Private {
     }
 
     /// Removes waiting faults of a process that must not be served now; see
-    /// [`Cache::hold_back`](crate::Cache::hold_back).
-    pub fn hold_back(&mut self, space: u32) -> Vec<(Key, bool)> {
-        self.cache.hold_back(space)
+    /// [`Cache::take_waiting`](crate::Cache::hold_back).
+    pub fn take_waiting(&mut self, space: u32) -> Vec<(Key, bool)> {
+        self.cache.take_waiting(space)
     }
 
     /// Moves pages to numbers from `to` on, where there are none. The pages are write-protected, and no page
@@ -104,13 +104,13 @@ impl Private {
             self.cache.rename(old, new);
             self.refaults.rename(old, new);
             if let Some(slot) = entry.slot
-                && self.book.slots.home(slot) == Home::Page(old)
+                && self.book.slots.location(slot) == Location::Page(old)
             {
-                self.book.slots.set_home(slot, Home::Page(new));
+                self.book.slots.set_location(slot, Location::Page(new));
             }
             self.book.set(old, Entry::NOWHERE);
             self.book.set(new, entry);
-            self.homeless.extend((entry.slot.is_none() && entry.here != Here::Program).then_some(new));
+            self.without_slot.extend((entry.slot.is_none() && entry.here != Here::Program).then_some(new));
         }
     }
 
@@ -160,9 +160,9 @@ impl Private {
     fn forget_page(&mut self, key: Key) {
         let entry = self.book.entry(key);
         if let Some(slot) = entry.slot
-            && self.book.is_home(key, slot)
+            && self.book.is_latest(key, slot)
         {
-            self.book.slots.set_home(slot, Home::Far);
+            self.book.slots.set_location(slot, Location::Far);
         }
         if let Here::Pool(place) = entry.here {
             self.book.pool.remove(place);

@@ -32,7 +32,7 @@ const PATIENCE_MAX: u32 = 64;
 
 /// Zero pages of a process that came alone since the last ones that came together.
 #[derive(Debug)]
-struct Strays {
+struct SinglePages {
     count: u32,
     /// Factor of the initial threshold.
     patience: u32,
@@ -42,7 +42,7 @@ struct Strays {
 #[derive(Default, Debug)]
 pub(super) struct Plain {
     /// By space.
-    strays: BTreeMap<u32, Strays>,
+    single_pages: BTreeMap<u32, SinglePages>,
     /// End page by space and first page.
     spans: BTreeMap<(u32, u64), u64>,
     pages: u64,
@@ -106,23 +106,24 @@ impl Plain {
 impl Private {
     /// Enables plain memory, after this many consecutive zero pages that came alone. Without this call no
     /// memory becomes plain.
-    pub const fn allow_plain(&mut self, strays: u32) {
-        self.strays = Some(strays);
+    pub const fn allow_plain(&mut self, single_pages: u32) {
+        self.single_pages = Some(single_pages);
     }
 
     /// Handles a touch of a zero page, which came `alone` or with others. After enough lone ones the memory
     /// around becomes plain.
     pub(super) fn touched_zeros(&mut self, key: Key, alone: bool, programs: &mut impl Programs) {
-        let Some(enough) = self.strays else { return };
-        let of = self.book.plain.strays.entry(key.space).or_insert(Strays { count: 0, patience: 1 });
+        let Some(enough) = self.single_pages else { return };
+        let of =
+            self.book.plain.single_pages.entry(key.space).or_insert(SinglePages { count: 0, patience: 1 });
         of.count = if alone { of.count + 1 } else { 0 };
         if of.count < enough * of.patience {
             return;
         }
         // The search for memory that fits must not cost much more than it gains.
-        *of = Strays { count: 0, patience: (2 * of.patience).min(PATIENCE_MAX) };
+        *of = SinglePages { count: 0, patience: (2 * of.patience).min(PATIENCE_MAX) };
         if self.hand_over(key, programs)
-            && let Some(of) = self.book.plain.strays.get_mut(&key.space)
+            && let Some(of) = self.book.plain.single_pages.get_mut(&key.space)
         {
             of.patience = 1;
         }
@@ -211,7 +212,7 @@ impl Private {
 
     pub(super) fn take_over_all(&mut self, programs: &mut impl Programs) {
         for (space, pages) in self.book.plain.all() {
-            self.pressed = true;
+            self.was_pressed = true;
             self.take_over(space, pages, programs);
         }
     }
@@ -226,13 +227,13 @@ impl Private {
     pub(super) fn forget_plain(&mut self, space: u32) {
         let parts: Vec<Range<u64>> = self.book.plain.within(space, 0..u64::MAX).collect();
         parts.iter().for_each(|part| self.book.plain.remove(space, part));
-        self.book.plain.strays.remove(&space);
+        self.book.plain.single_pages.remove(&space);
         self.count_plain();
     }
 
     fn fits(&self, count: u64) -> bool {
         let (most, room) = (self.frames_of_programs(), self.cache.room());
-        let kept = if self.pressed { most - most / CALM_SHARE } else { 0 };
+        let kept = if self.was_pressed { most - most / CALM_SHARE } else { 0 };
         usize::try_from(count).is_ok_and(|count| count + self.slack().max(kept) <= room)
     }
 

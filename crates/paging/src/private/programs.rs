@@ -9,7 +9,7 @@ use farmem_wire::VirtAddr;
 use farmem_wire::message::Access;
 
 /// The number of a place in the pool.
-pub type Place = u32;
+pub type PoolPlace = u32;
 
 /// The result of a request for far memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,9 +24,9 @@ pub enum Allocated {
 
 /// The location from which a page's bytes are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum From {
+pub enum CopySource {
     /// In the pool.
-    Pool(Place),
+    Pool(PoolPlace),
     /// In a program, which does not write to them.
     Program(Key),
 }
@@ -52,9 +52,9 @@ pub trait Programs {
     /// Write-protects pages: from here on no store reaches them without a fault.
     fn write_protect(&mut self, space: u32, pages: Range<u64>);
     /// Copies pages from their program to the pool, to the places from `first` on.
-    fn save(&mut self, space: u32, pages: Range<u64>, first: Place);
+    fn save(&mut self, space: u32, pages: Range<u64>, first: PoolPlace);
     /// Returns true if all bytes of the place are zeros.
-    fn is_zero(&self, place: Place) -> bool;
+    fn is_zero(&self, place: PoolPlace) -> bool;
     /// Unmaps pages from their program.
     fn discard(&mut self, space: u32, pages: Range<u64>);
 
@@ -63,9 +63,9 @@ pub trait Programs {
     /// Maps pages that this fetch brought. Returns the number of leading pages that were mapped.
     fn install(&mut self, op: Op, space: u32, pages: Range<u64>, access: Access) -> u64;
     /// Maps a copy of a page that is local elsewhere. Returns false if the program did not accept it.
-    fn copy(&mut self, key: Key, from: From, access: Access) -> bool;
+    fn copy(&mut self, key: Key, from: CopySource, access: Access) -> bool;
     /// Maps a page back from the pool. If the program does not accept it, the page stays for its next touch.
-    fn restore(&mut self, key: Key, place: Place, access: Access);
+    fn restore(&mut self, key: Key, place: PoolPlace, access: Access);
     /// Changes the access of a mapped page.
     fn map(&mut self, key: Key, access: Access);
     /// Makes readable pages writable.
@@ -75,13 +75,13 @@ pub trait Programs {
     /// Wakes the threads that wait for one of the pages.
     fn wake(&mut self, space: u32, pages: Range<u64>);
     /// Fails the page with this cause.
-    fn poison(&mut self, key: Key, why: Cause);
+    fn poison(&mut self, key: Key, cause: Cause);
 
     /// Fetches pages from far memory. [`Private::fetched`](super::Private::fetched) reports the end.
     fn fetch(&mut self, op: Op, first: Key, addr: VirtAddr, count: u32);
     /// Writes adjacent pages to far memory. [`Private::written_back`](super::Private::written_back) reports
     /// the end.
-    fn write_back(&mut self, op: Op, addr: VirtAddr, pages: &[From]);
+    fn write_back(&mut self, op: Op, addr: VirtAddr, pages: &[CopySource]);
     /// Returns true if more far memory may be requested.
     fn may_allocate(&self) -> bool;
     /// Requests far memory.

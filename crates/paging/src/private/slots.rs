@@ -15,7 +15,7 @@ pub(crate) struct Slot(pub(crate) u32);
 
 /// The location of a slot's latest bytes while its write-back is pending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Home {
+pub(super) enum Location {
     /// In far memory.
     Far,
     /// In the program that maps this page, read-only.
@@ -29,7 +29,7 @@ struct Record {
     owners: u32,
     /// True while a WRITE to the slot is in flight.
     sent: bool,
-    home: Home,
+    location: Location,
 }
 
 /// Consecutive slots in one allocation.
@@ -68,8 +68,10 @@ impl Slots {
         let count = groups.checked_mul(GROUP).expect("an allocation of less than 16 TiB");
         assert!(first.checked_add(count).is_some_and(|end| end < u32::MAX), "far memory of less than 16 TiB");
         self.extents.push(Extent { first, count, base });
-        self.records
-            .resize(self.records.len() + count as usize, Record { owners: 0, sent: false, home: Home::Far });
+        self.records.resize(
+            self.records.len() + count as usize,
+            Record { owners: 0, sent: false, location: Location::Far },
+        );
         let groups_before = first / GROUP;
         self.free.resize(self.free.len() + groups as usize, u64::MAX);
         self.free_count += count;
@@ -100,7 +102,7 @@ impl Slots {
         assert!(self.is_free(slot), "{slot:?} is free");
         self.free[group as usize] &= !(1 << bit);
         self.free_count -= 1;
-        self.records[slot.0 as usize] = Record { owners: 1, sent: false, home: Home::Far };
+        self.records[slot.0 as usize] = Record { owners: 1, sent: false, location: Location::Far };
         Some(slot)
     }
 
@@ -142,7 +144,7 @@ impl Slots {
         if record.owners > 0 || record.sent {
             return;
         }
-        record.home = Home::Far;
+        record.location = Location::Far;
         assert!(!self.is_free(slot), "{slot:?} was taken");
         let group = slot.0 / GROUP;
         self.free[group as usize] |= 1 << (slot.0 % GROUP);
@@ -163,12 +165,12 @@ impl Slots {
     }
 
     /// Returns the location of the slot's latest bytes.
-    pub(super) fn home(&self, slot: Slot) -> Home {
-        self.records[slot.0 as usize].home
+    pub(super) fn location(&self, slot: Slot) -> Location {
+        self.records[slot.0 as usize].location
     }
 
-    pub(super) fn set_home(&mut self, slot: Slot, home: Home) {
-        self.record(slot).home = home;
+    pub(super) fn set_location(&mut self, slot: Slot, location: Location) {
+        self.record(slot).location = location;
     }
 
     /// Returns the slot's address in far memory.

@@ -7,7 +7,7 @@
 use super::super::kept::Kept;
 use super::{AnyParser, CONNECTIONS_MAX, Connection};
 use farmem_dpu::accesses::{Accesses, Position};
-use farmem_dpu::parse::guard::{Cut, Guard, Seen};
+use farmem_dpu::parse::guard::{Cut, FeedResult, Guard};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -82,7 +82,7 @@ impl Guards {
         bytes: &[u8],
         position: Position,
         into: &mut Accesses,
-    ) -> Option<Result<Seen, Cut>> {
+    ) -> Option<Result<FeedResult, Cut>> {
         let guard = self.all.get_mut(&connection)?;
         let before = guard.kept();
         // The half-done state of a parser is its own: it is not called again.

@@ -45,7 +45,7 @@ pub(super) fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Ende
         ("write_backs", stats.write_backs),
         ("rested", stats.reactivated),
         ("evictions", stats.evictions),
-        ("taken", stats.taken),
+        ("revoked", stats.revoked),
         ("ahead.wanted", stats.ahead.wanted),
         ("ahead.used", stats.ahead.used),
         ("ahead.late", stats.ahead.late),

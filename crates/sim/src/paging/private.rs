@@ -403,7 +403,7 @@ impl World {
         process.truth.retain(|page, _| !not.iter().any(|not| not.contains(page)));
         self.snapshots.push((table, process));
         (self.forking, self.machine.still) = (Some(space), Some(space));
-        let held = self.private.hold_back(space);
+        let held = self.private.take_waiting(space);
         self.deferred.extend(held.iter());
         self.machine.blocked.retain(|waiting| !held.iter().any(|(key, _)| *key == waiting.0));
         self.forks += 1;

@@ -8,7 +8,7 @@ use super::{GROUP, PART, Process};
 use crate::campaign::Verdict;
 use crate::digest::Digest;
 use farmem_machine::Rng;
-use farmem_paging::private::{Allocated, From, Place, Programs};
+use farmem_paging::private::{Allocated, CopySource, PoolPlace, Programs};
 use farmem_paging::{Cause, Key, Op};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN};
@@ -156,10 +156,10 @@ impl Machine {
         bytes
     }
 
-    pub(super) fn of(&mut self, from: From) -> u64 {
+    pub(super) fn of(&mut self, from: CopySource) -> u64 {
         match from {
-            From::Pool(place) => self.pool[place as usize],
-            From::Program(key) => self.steady(key),
+            CopySource::Pool(place) => self.pool[place as usize],
+            CopySource::Program(key) => self.steady(key),
         }
     }
 }
@@ -225,7 +225,7 @@ impl Programs for Machine {
         }
     }
 
-    fn save(&mut self, space: u32, pages: Range<u64>, first: Place) {
+    fn save(&mut self, space: u32, pages: Range<u64>, first: PoolPlace) {
         for (key, place) in keys(space, pages).zip(first..) {
             self.event("save", key, place.into());
             let pinned = self.pins.contains(&key);
@@ -234,7 +234,7 @@ impl Programs for Machine {
         }
     }
 
-    fn is_zero(&self, place: Place) -> bool {
+    fn is_zero(&self, place: PoolPlace) -> bool {
         self.pool[place as usize] == 0
     }
 
@@ -265,7 +265,7 @@ impl Programs for Machine {
         end - pages.start
     }
 
-    fn copy(&mut self, key: Key, from: From, access: Access) -> bool {
+    fn copy(&mut self, key: Key, from: CopySource, access: Access) -> bool {
         self.event("copy", key, 0);
         if self.refuses() {
             return false;
@@ -275,7 +275,7 @@ impl Programs for Machine {
         true
     }
 
-    fn restore(&mut self, key: Key, place: Place, access: Access) {
+    fn restore(&mut self, key: Key, place: PoolPlace, access: Access) {
         self.event("restore", key, place.into());
         let bytes = self.pool[place as usize];
         self.give(key, bytes, access);
@@ -341,7 +341,7 @@ impl Programs for Machine {
         });
     }
 
-    fn write_back(&mut self, op: Op, addr: VirtAddr, pages: &[From]) {
+    fn write_back(&mut self, op: Op, addr: VirtAddr, pages: &[CopySource]) {
         let start = far_page(addr);
         let pages_far = start..start + pages.len() as u64;
         let first = Key { space: 0, page: start };

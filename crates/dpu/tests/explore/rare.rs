@@ -2,7 +2,7 @@
 
 /// The rare events on the way to one or several states.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Seldom {
+pub(crate) struct Rare {
     pub(crate) hits: u64,
     pub(crate) late: u64,
     pub(crate) puts: u64,
@@ -13,7 +13,7 @@ pub(crate) struct Seldom {
     pub(crate) meanwhile: u64,
 }
 
-impl Seldom {
+impl Rare {
     pub(crate) fn add(&mut self, other: &Self) {
         self.hits += other.hits;
         self.late += other.late;

@@ -10,7 +10,7 @@ use core::num::NonZeroU32;
 
 /// The latest event of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) enum What {
+pub(super) enum KeyEvent {
     /// No remembered event.
     #[default]
     Nothing,
@@ -35,15 +35,15 @@ pub(super) enum What {
     /// Far memory had no such item, or a request deleted it.
     Absent,
     /// A request for the key came, the view had it, and then the host gave it up.
-    Left,
+    GivenUp,
     /// The key was in flight or in the loading zone when a write arrived.
     Overtaken,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Memory {
+struct KeyHistory {
     key: KeyId,
-    what: What,
+    event: KeyEvent,
     /// The last request that writes the key.
     written: Position,
     /// The last request that deletes the key.
@@ -52,30 +52,30 @@ struct Memory {
     gone: Position,
 }
 
-impl Memory {
+impl KeyHistory {
     const fn of(key: KeyId) -> Self {
         let (written, deleted, gone) = (Position::UNKNOWN, Position::UNKNOWN, Position::UNKNOWN);
-        Self { key, what: What::Nothing, written, deleted, gone }
+        Self { key, event: KeyEvent::Nothing, written, deleted, gone }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Recent {
+pub(super) struct History {
     /// The slots; their number is a power of two.
-    slots: Box<[Memory]>,
+    slots: Box<[KeyHistory]>,
 }
 
 /// Maximum number of remembered keys: 32 GiB.
 const KEYS_MAX: u32 = 1 << 30;
 
-impl Recent {
+impl History {
     pub(super) fn new(keys: NonZeroU32) -> Self {
         let len = keys.get().min(KEYS_MAX).next_power_of_two();
-        Self { slots: (0..len).map(|_| Memory::of(KeyId(0))).collect() }
+        Self { slots: (0..len).map(|_| KeyHistory::of(KeyId(0))).collect() }
     }
 
     pub(super) fn clear(&mut self) {
-        self.slots.fill(Memory::of(KeyId(0)));
+        self.slots.fill(KeyHistory::of(KeyId(0)));
     }
 
     /// Touches the slots of all these keys, so that their cache lines are loaded in parallel.
@@ -84,49 +84,49 @@ impl Recent {
         core::hint::black_box(each.fold(0, |all, key| all ^ key));
     }
 
-    pub(super) fn what(&self, key: KeyId) -> What {
-        let memory = &self.slots[self.slot(key)];
-        if memory.key == key { memory.what } else { What::Nothing }
+    pub(super) fn latest(&self, key: KeyId) -> KeyEvent {
+        let history = &self.slots[self.slot(key)];
+        if history.key == key { history.event } else { KeyEvent::Nothing }
     }
 
-    pub(super) fn note(&mut self, key: KeyId, what: What) {
-        self.memory(key).what = what;
+    pub(super) fn note(&mut self, key: KeyId, event: KeyEvent) {
+        self.history(key).event = event;
     }
 
     /// Records an event, unless a request has written or deleted the key since it was requested.
-    pub(super) fn note_unless_changed(&mut self, key: KeyId, what: What) {
-        let memory = self.memory(key);
-        if !matches!(memory.what, What::Written | What::Deleted) {
-            memory.what = what;
+    pub(super) fn note_unless_changed(&mut self, key: KeyId, event: KeyEvent) {
+        let history = self.history(key);
+        if !matches!(history.event, KeyEvent::Written | KeyEvent::Deleted) {
+            history.event = event;
         }
     }
 
     /// Records a request that writes the key. Returns false without effect if the host executed it before it
     /// gave the key up.
     pub(super) fn written(&mut self, key: KeyId, position: Position) -> bool {
-        let memory = self.memory(key);
-        if position.is_over(memory.gone) {
+        let history = self.history(key);
+        if position.is_over(history.gone) {
             return false;
         }
-        (memory.what, memory.written) = (What::Written, position);
+        (history.event, history.written) = (KeyEvent::Written, position);
         true
     }
 
     /// Records a request that deletes the key.
     pub(super) fn deleted(&mut self, key: KeyId, position: Position) {
-        let memory = self.memory(key);
-        (memory.what, memory.deleted) = (What::Deleted, position);
+        let history = self.history(key);
+        (history.event, history.deleted) = (KeyEvent::Deleted, position);
     }
 
     /// Records that the host, at position `seen`, dropped the key unchanged. A later request that deletes it
-    /// is still to come. Returns false as [`Recent::given_up`] does.
+    /// is still to come. Returns false as [`History::given_up`] does.
     pub(super) fn dropped(&mut self, key: KeyId, seen: Position) -> bool {
-        let memory = self.memory(key);
-        let known = memory.deleted != Position::UNKNOWN && seen != Position::UNKNOWN;
-        let is_to_be_deleted = memory.what == What::Deleted && known && !memory.deleted.is_over(seen);
+        let history = self.history(key);
+        let known = history.deleted != Position::UNKNOWN && seen != Position::UNKNOWN;
+        let is_to_be_deleted = history.event == KeyEvent::Deleted && known && !history.deleted.is_over(seen);
         let gone = self.given_up(key, seen);
         if is_to_be_deleted && gone {
-            self.memory(key).what = What::Deleted;
+            self.history(key).event = KeyEvent::Deleted;
         }
         gone
     }
@@ -134,29 +134,29 @@ impl Recent {
     /// Records that the host, at position `seen`, gave the key up. Returns false if a later request writes
     /// it.
     pub(super) fn given_up(&mut self, key: KeyId, seen: Position) -> bool {
-        let memory = self.memory(key);
-        memory.gone = memory.gone.max(seen);
-        let known = memory.written != Position::UNKNOWN && seen != Position::UNKNOWN;
-        if known && !memory.written.is_over(seen) {
+        let history = self.history(key);
+        history.gone = history.gone.max(seen);
+        let known = history.written != Position::UNKNOWN && seen != Position::UNKNOWN;
+        if known && !history.written.is_over(seen) {
             return false;
         }
-        memory.what = match memory.what {
-            What::Held | What::Written | What::Left => What::Left,
-            What::Sent | What::Placed | What::Unread | What::Overtaken => What::Overtaken,
-            What::Deleted => What::Absent,
+        history.event = match history.event {
+            KeyEvent::Held | KeyEvent::Written | KeyEvent::GivenUp => KeyEvent::GivenUp,
+            KeyEvent::Sent | KeyEvent::Placed | KeyEvent::Unread | KeyEvent::Overtaken => KeyEvent::Overtaken,
+            KeyEvent::Deleted => KeyEvent::Absent,
             // The earlier cause still holds.
             other => other,
         };
         true
     }
 
-    fn memory(&mut self, key: KeyId) -> &mut Memory {
+    fn history(&mut self, key: KeyId) -> &mut KeyHistory {
         let slot = self.slot(key);
-        let memory = &mut self.slots[slot];
-        if memory.key != key {
-            *memory = Memory::of(key);
+        let history = &mut self.slots[slot];
+        if history.key != key {
+            *history = KeyHistory::of(key);
         }
-        memory
+        history
     }
 
     fn slot(&self, key: KeyId) -> usize {

@@ -43,13 +43,13 @@ impl Cache {
         if pages > 1 {
             let run = left_out + 1..left_out + pages;
             self.stats.ahead.wanted += pages - 1;
-            self.came_early(key, &run);
+            self.record_early(key, &run);
             self.begin_fetch(key, run, write && self.config.stream_writes, out);
         }
     }
 
     /// Tells the policy about a run that its stream has not asked for yet.
-    pub(crate) fn came_early(&mut self, key: Key, run: &Range<u64>) {
+    pub(crate) fn record_early(&mut self, key: Key, run: &Range<u64>) {
         if let Some(policy) = self.ahead.get_mut(&key.space) {
             policy.fetched_early(run);
         }

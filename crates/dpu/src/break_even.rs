@@ -137,7 +137,7 @@ const MARGIN: f64 = 1.0 / 16.0;
 
 /// The prefetch switch, controlled by the hit rate of the latest epoch.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Switched {
+pub struct PrefetchSwitch {
     on: bool,
     requests: u32,
     hits: u32,
@@ -145,13 +145,13 @@ pub struct Switched {
     rate: Option<f64>,
 }
 
-impl Default for Switched {
+impl Default for PrefetchSwitch {
     fn default() -> Self {
         Self { on: true, requests: 0, hits: 0, rate: None }
     }
 }
 
-impl Switched {
+impl PrefetchSwitch {
     /// Records a request, and whether a prefetching cache has or would have had it.
     pub fn request(&mut self, hit: bool, break_even: Option<f64>) {
         self.requests += 1;
@@ -246,8 +246,8 @@ mod tests {
     /// Prefetching switches off below the break-even and on above the margin, not between them.
     #[test]
     fn it_goes_off_and_comes_back_by_the_hit_rate() {
-        let mut switched = Switched::default();
-        let epoch = |switched: &mut Switched, hits: u32| {
+        let mut switched = PrefetchSwitch::default();
+        let epoch = |switched: &mut PrefetchSwitch, hits: u32| {
             for request in 0..EPOCH {
                 switched.request(request < hits, Some(0.5));
             }

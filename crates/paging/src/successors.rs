@@ -56,19 +56,19 @@ impl Cache {
         }
     }
 
-    /// Removes a page that the program gave up. If other pages need its bytes, its heir keeps them, inactive
+    /// Removes a page that the program gave up. If other pages need its bytes, its successor keeps them, inactive
     /// ([`Action::Keep`]). Returns false without effect if that needs room that only a write-back can make.
     pub fn leave(&mut self, key: Key, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         if let Some(frame) = self.frames.find(key)
             && let page = self.frames.at(frame)
             && page.dirty
             && page.mapped != Some(Access::Modified)
-            && let Some(heir) = layout.heir(key)
+            && let Some(successor) = layout.successor(key)
         {
             if page.mapped.is_some() && !self.room_to_rest(out) {
                 return false;
             }
-            self.bequeath(frame, heir, out);
+            self.pass_to_successor(frame, successor, out);
         }
         self.remove(key.space, key.page..key.page + 1);
         true
@@ -76,7 +76,7 @@ impl Cache {
 
     /// Removes the waiting faults of a space, and returns their pages and whether they write. Pages in flight
     /// come read-only: a thread that waits to write one faults again.
-    pub fn hold_back(&mut self, space: u32) -> Vec<(Key, bool)> {
+    pub fn take_waiting(&mut self, space: u32) -> Vec<(Key, bool)> {
         let (held, others) = core::mem::take(&mut self.waiting)
             .into_iter()
             .partition::<Vec<_>, _>(|(key, _)| key.space == space);
@@ -95,12 +95,12 @@ impl Cache {
         held
     }
 
-    /// Serves a write to a page whose bytes other pages need: they keep the bytes under the heir's key.
+    /// Serves a write to a page whose bytes other pages need: they keep the bytes under the successor's key.
     /// Returns false if there is no room for both.
     pub(crate) fn write_shared(
         &mut self,
         frame: Frame,
-        heir: Key,
+        successor: Key,
         layout: &impl Layout,
         out: &mut Vec<Action>,
     ) -> bool {
@@ -118,20 +118,20 @@ impl Cache {
         self.stats.ahead.used += u64::from(before.ahead);
         self.stats.reactivated += u64::from(reactivated);
         self.stats.upgrades += u64::from(!reactivated);
-        self.bequeath(frame, heir, out);
+        self.pass_to_successor(frame, successor, out);
         let access = Access::Modified;
         self.insert(key, Some(access), false, Busy::No);
         out.push(if reactivated { Action::Copy { key, access } } else { Action::Map { key, access } });
         true
     }
 
-    /// Passes the frame's contents to the heir, inactive.
-    fn bequeath(&mut self, frame: Frame, heir: Key, out: &mut Vec<Action>) {
+    /// Passes the frame's contents to the successor, inactive.
+    fn pass_to_successor(&mut self, frame: Frame, successor: Key, out: &mut Vec<Action>) {
         let key = self.frames.at(frame).key;
-        self.frames.rename(frame, heir);
+        self.frames.rename(frame, successor);
         self.frames.change(frame, true, |page| (page.mapped, page.ahead, page.pins) = (None, false, 0));
         self.queue(frame);
-        out.push(Action::Keep { key, heir });
+        out.push(Action::Keep { key, successor });
     }
 
     /// Makes room for one more inactive page.
@@ -150,11 +150,11 @@ mod tests {
     use crate::{Ahead, Cause, Config, Outcome, Source};
     use alloc::vec;
 
-    /// A layout in which all pages of space 1 are zeros at first. Page 0 has an heir, page 1 stays, and only
-    /// heirs, in space 9, have a home.
+    /// A layout in which all pages of space 1 are zeros at first. Page 0 has a successor, page 1 stays, and only
+    /// successors, in space 9, have a home.
     struct Plain;
 
-    const HEIR: Key = Key { space: 9, page: 0 };
+    const SUCCESSOR: Key = Key { space: 9, page: 0 };
 
     fn page(page: u64) -> Key {
         Key { space: 1, page }
@@ -166,15 +166,15 @@ mod tests {
         }
 
         fn home(&self, key: Key) -> Option<u64> {
-            (key == HEIR).then_some(7)
+            (key == SUCCESSOR).then_some(7)
         }
 
         fn stays(&self, key: Key) -> bool {
             key == page(1)
         }
 
-        fn heir(&self, key: Key) -> Option<Key> {
-            (key == page(0)).then_some(HEIR)
+        fn successor(&self, key: Key) -> Option<Key> {
+            (key == page(0)).then_some(SUCCESSOR)
         }
     }
 
@@ -199,25 +199,26 @@ mod tests {
         out
     }
 
-    /// Bytes that other pages need are kept before a write, written back under the heir's key, and evicted.
+    /// Bytes that other pages need are kept before a write, written back under the successor's key, and evicted.
     #[test]
     fn a_page_that_others_need_is_kept() {
         let mut cache = cache();
         fault(&mut cache, page(0));
         assert!(cache.protect(page(0)), "it was written");
         let access = Access::Modified;
-        let expected = vec![Action::Keep { key: page(0), heir: HEIR }, Action::Map { key: page(0), access }];
+        let expected =
+            vec![Action::Keep { key: page(0), successor: SUCCESSOR }, Action::Map { key: page(0), access }];
         assert_eq!(fault(&mut cache, page(0)), expected);
-        assert!(cache.has(HEIR) && cache.access(page(0)) == Some(access));
+        assert!(cache.has(SUCCESSOR) && cache.access(page(0)) == Some(access));
         let mut out = Vec::new();
         cache.turn(&Plain, &mut out);
         assert_eq!(out, [Action::WriteBack { op: 0 }]);
-        assert_eq!(cache.carried(0).collect::<Vec<_>>(), [HEIR]);
+        assert_eq!(cache.carried(0).collect::<Vec<_>>(), [SUCCESSOR]);
         cache.written_back(0, Outcome::Done, &Plain, &mut out);
-        assert!(!cache.is_dirty(HEIR));
+        assert!(!cache.is_dirty(SUCCESSOR));
     }
 
-    /// A page that its program gave up leaves its bytes to its heir; a page without an heir leaves nothing.
+    /// A page that its program gave up leaves its bytes to its successor; a page without an heir leaves nothing.
     #[test]
     fn a_page_leaves_its_bytes_to_its_heir() {
         let mut cache = cache();
@@ -226,8 +227,8 @@ mod tests {
         cache.protect(page(0));
         let mut out = Vec::new();
         assert!(cache.leave(page(0), &Plain, &mut out) && cache.leave(page(2), &Plain, &mut out));
-        assert_eq!(out, [Action::Keep { key: page(0), heir: HEIR }]);
-        assert!(cache.is_dirty(HEIR) && cache.used() == 1);
+        assert_eq!(out, [Action::Keep { key: page(0), successor: SUCCESSOR }]);
+        assert!(cache.is_dirty(SUCCESSOR) && cache.used() == 1);
         cache.check();
     }
 
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(fault(&mut cache, page(7)), [], "no inactive page has a home");
         let mut out = Vec::new();
         cache.turn(&Plain, &mut out);
-        assert_eq!(out, [Action::Poison { key: page(7), why: Cause::Full }]);
+        assert_eq!(out, [Action::Poison { key: page(7), cause: Cause::Full }]);
     }
 
     /// A page keeps its state under a new key. Threads of a space that are held back are returned once.
@@ -258,9 +259,9 @@ mod tests {
         for number in [1, 4, 5, 6, 7, 2] {
             fault(&mut cache, page(number));
         }
-        assert_eq!(cache.hold_back(2), []);
-        assert_eq!(cache.hold_back(1), [(page(2), true)]);
-        assert_eq!(cache.hold_back(1), []);
+        assert_eq!(cache.take_waiting(2), []);
+        assert_eq!(cache.take_waiting(1), [(page(2), true)]);
+        assert_eq!(cache.take_waiting(1), []);
         cache.check();
     }
 }
