@@ -70,7 +70,7 @@ pub struct Fault {
 /// }
 ///
 /// impl Prefetch<Key> for Sorted {
-///     type Wanted = Record;
+///     type Proposal = Record;
 ///     fn propose(&mut self, &Key(key): &Key) -> Record {
 ///         Record { addr: (key + 1) * 64, len: 64 }
 ///     }

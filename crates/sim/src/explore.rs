@@ -71,7 +71,7 @@ impl Budget {
 
 /// The remaining budgets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Left {
+pub struct Remaining {
     /// Page requests of each host.
     pub requests: [Budget; 3],
     /// Lost messages.
@@ -106,7 +106,7 @@ pub struct Config {
     /// True if two pages begin as two regions.
     pub apart: bool,
     /// The budgets.
-    pub left: Left,
+    pub left: Remaining,
     /// Maximum number of messages in flight; moves that exceed it are skipped.
     pub flight_max: usize,
     /// True if each state must come to rest.

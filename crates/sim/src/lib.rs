@@ -8,7 +8,7 @@
 //! - [`pages`] has several hosts load and store on the same pages, through their caches and the switch's directory.
 //! - [`paging`] is the page cache of one program, and of programs that fork, beside a memory that fails.
 //! - [`pd3`] is the DPU prefetcher of a host, with clients, a mirror and a memory node.
-//! - [`world`] is a whole rack whose machines crash and restart; its hosts run any [`Guest`]. [`rack`] runs random programs on it.
+//! - [`world`] is a whole rack whose machines crash and restart; its hosts run any [`HostMachine`]. [`rack`] runs random programs on it.
 //! - [`explore`] visits every state that the coherence protocol can reach in a small rack.
 //! - [`script`] plays a rack by hand, one packet at a time, from a file that tells a story.
 //! - [`trace`] reads memory traces of real programs; [`replay`] plays them over racks with the latencies of MIND's paper.
@@ -22,7 +22,7 @@ pub mod coverage;
 mod describe;
 mod digest;
 pub mod explore;
-mod guest;
+mod host_machine;
 mod journal;
 mod memory;
 pub mod network;
@@ -40,7 +40,7 @@ pub mod world;
 
 pub use campaign::{Campaign, Failure, Outcome, Report, Verdict};
 pub use digest::Digest;
-pub use guest::Guest;
+pub use host_machine::HostMachine;
 pub use journal::Journal;
 pub use memory::ModelMemory;
 pub use network::Network;

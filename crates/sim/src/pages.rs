@@ -7,14 +7,14 @@
 //! compared with the last store of any host at that instant. Bytes that died with a host or a node may be
 //! old, but only after the program got an error.
 //!
-//! Key types: `Rack`, the roles and their drivers; `Words`, the checker.
+//! Key types: `Rack`, the roles and their drivers; `WordChecker`, the checker.
 
 mod calls;
 mod memory;
 mod rack;
 #[cfg(test)]
 mod tests;
-mod words;
+mod word_checker;
 
 use crate::Plan;
 use crate::campaign::{self, Campaign, Outcome, Report, Verdict};
@@ -22,7 +22,7 @@ use farmem_host::caching::CacheRequest;
 use farmem_machine::{Duration, Instant};
 use farmem_wire::message::{Access, Page};
 use rack::Rack;
-use words::WORDS;
+use word_checker::WORDS;
 
 /// Runs loads and stores of programs on several hosts, on the same pages.
 pub fn campaign(campaign: &Campaign, progress: &mut dyn FnMut(u64)) -> Report {

@@ -8,7 +8,7 @@
 //! Key type: `World`.
 
 mod coherent;
-mod others;
+mod other_hosts;
 mod private;
 
 use crate::Plan;

@@ -22,7 +22,7 @@ use crate::Plan;
 use crate::campaign::{self, Campaign, Outcome as Ended, Report, Verdict};
 use crate::digest::Digest;
 use clients::{Connection, Piece, Protocol};
-use dpu::Beside;
+use dpu::DpuState;
 use farmem_machine::{Duration, Rng};
 use host::Host;
 use node::Node;
@@ -146,7 +146,7 @@ struct World {
     mirror: VecDeque<Piece>,
     pieces: u64,
     host: Host,
-    dpu: Option<Beside>,
+    dpu: Option<DpuState>,
     node: Node,
     /// The last item written of each key.
     truth: BTreeMap<Key, Value>,

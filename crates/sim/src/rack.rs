@@ -8,7 +8,7 @@
 
 mod calls;
 mod chains;
-mod ends;
+mod completions;
 mod lists;
 mod moves;
 mod rogue;
@@ -215,7 +215,7 @@ impl Rack {
 
     /// Returns true if everything ended, and every machine and connection is up.
     fn is_at_rest(&self) -> bool {
-        let up = self.world.everybody().into_iter().all(|role_id| self.world.is_up(role_id));
+        let up = self.world.all_roles().into_iter().all(|role_id| self.world.is_up(role_id));
         let idle = self.tasks.is_empty() && self.calls.is_empty() && self.again.is_empty();
         up && idle && self.clients.iter().all(Client::is_ready)
     }
@@ -228,7 +228,7 @@ impl Rack {
         let steady = |role_id: &RoleId| matches!(role_id, RoleId::Switch | RoleId::Node(_));
         if !self
             .world
-            .everybody()
+            .all_roles()
             .iter()
             .filter(|role_id| steady(role_id))
             .all(|&role_id| self.world.is_up(role_id))
@@ -242,7 +242,7 @@ impl Rack {
             return Err((Verdict::Stuck, self.describe_stuck()));
         }
         self.take_replies()?;
-        self.take_ends()?;
+        self.take_completions()?;
         self.keep_connected();
         if !moved && ended == self.ended && self.world.next_due().is_none() {
             let (tasks, calls) = (self.tasks.len(), self.calls.len());
@@ -269,7 +269,7 @@ impl Rack {
         if self.plan.crash_every == Duration::ZERO {
             return;
         }
-        let all = self.world.everybody();
+        let all = self.world.all_roles();
         if !all.iter().all(|&role_id| self.world.is_up(role_id)) {
             let mean = u32::try_from(self.plan.crash_every.as_nanos()).unwrap_or(u32::MAX);
             self.next_crash = now + Duration::from_nanos(u64::from(self.rng.below(2 * mean)));
@@ -284,7 +284,7 @@ impl Rack {
     /// Acts as the operator: makes a role that is gone rejoin (PROTOCOL 8.17), and gives a switch larger
     /// tables (PROTOCOL 9.11).
     fn replace_gone(&mut self) {
-        for role_id in self.world.everybody() {
+        for role_id in self.world.all_roles() {
             let mark = match role_id {
                 RoleId::Switch => "control.Gone(Switch)".to_owned(),
                 RoleId::Node(node) => format!("control.Gone(Node({node}))"),

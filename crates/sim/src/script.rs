@@ -28,7 +28,7 @@
 //! An address is a number, or a name with `+N`. ROLE and TO are `control`, `switch`, `node N` or `host H`.
 
 mod commands;
-mod words;
+mod tokens;
 
 use crate::World;
 use commands::Stage;

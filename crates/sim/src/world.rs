@@ -6,7 +6,7 @@
 
 use crate::describe::Describer;
 use crate::sim_node::{RoleId, SimEnv, SimNode};
-use crate::{Guest, Journal, Network, Plan};
+use crate::{HostMachine, Journal, Network, Plan};
 use farmem_control::api::{ApiError, Call, ErrorCode, Request, Response};
 use farmem_control::keys::{Ring, Shown};
 use farmem_control::{Config, Control, Out, Record};
@@ -102,7 +102,7 @@ type Make<H> = fn(HostConfig, &mut Rng) -> H;
 
 /// The rack and its environment. Its hosts run `H`.
 #[derive(Debug)]
-pub struct World<H: Guest = Host> {
+pub struct World<H: HostMachine = Host> {
     layout: Layout,
     rng: Rng,
     env: SimEnv,
@@ -121,7 +121,7 @@ pub struct World<H: Guest = Host> {
     next_ticket: u64,
     /// The keys given to all callers, which trust each other.
     ring: Ring,
-    asked: BTreeMap<u64, Asked>,
+    pending: BTreeMap<u64, PendingRequest>,
     replies: BTreeMap<u64, Result<Response, ApiError>>,
     done: VecDeque<(u16, Done)>,
     /// Other outputs of hosts that are not taken yet.
@@ -139,7 +139,7 @@ pub struct World<H: Guest = Host> {
 
 /// A call that the control plane has not answered.
 #[derive(Debug)]
-struct Asked {
+struct PendingRequest {
     request: Request,
     by: RoleId,
     /// The start of `by` that made the call: answers to an earlier start are dropped.
@@ -165,7 +165,7 @@ impl World {
     }
 }
 
-impl<H: Guest> World<H> {
+impl<H: HostMachine> World<H> {
     /// Returns a rack whose joined hosts run the machine built by `make`.
     #[must_use]
     pub fn of(layout: Layout, plan: Plan, seed: u64, lines_max: usize, make: Make<H>) -> Self {
@@ -206,7 +206,7 @@ impl<H: Guest> World<H> {
             bases: BTreeMap::new(),
             next_ticket: 0,
             ring: Ring::default(),
-            asked: BTreeMap::new(),
+            pending: BTreeMap::new(),
             replies: BTreeMap::new(),
             done: VecDeque::new(),
             own: VecDeque::new(),
@@ -220,7 +220,7 @@ impl<H: Guest> World<H> {
 
     /// Starts every machine, in the order of a real rack: control plane, switch, nodes, hosts.
     pub fn start_all(&mut self) {
-        let all = self.everybody();
+        let all = self.all_roles();
         all.into_iter().for_each(|role_id| self.start(role_id));
     }
 
@@ -236,7 +236,7 @@ impl<H: Guest> World<H> {
     /// If they do not come up.
     pub fn bring_up(&mut self) {
         self.start_all();
-        while !self.everybody().into_iter().all(|role_id| self.is_up(role_id)) {
+        while !self.all_roles().into_iter().all(|role_id| self.is_up(role_id)) {
             assert!(self.step(), "the rack comes up");
         }
     }
@@ -276,7 +276,7 @@ impl<H: Guest> World<H> {
 
     /// Returns every machine, the control plane first.
     #[must_use]
-    pub fn everybody(&self) -> Vec<RoleId> {
+    pub fn all_roles(&self) -> Vec<RoleId> {
         let nodes = self.nodes.keys().map(|&n| RoleId::Node(n));
         let hosts = self.hosts.keys().map(|&n| RoleId::Host(n));
         let index = self.index.keys().map(|&n| RoleId::Index(n));
@@ -297,7 +297,7 @@ impl<H: Guest> World<H> {
             self.env.journal.line(|| format!("{by:?} asks {ticket}: {request:?}"));
         }
         let start = self.starts_of(by);
-        self.asked.insert(ticket, Asked { request: request.clone(), by, start, request_of_host });
+        self.pending.insert(ticket, PendingRequest { request: request.clone(), by, start, request_of_host });
         if self.control.role.is_none() {
             self.answer(ticket, Err(unreachable_control()));
             return ticket;
@@ -436,7 +436,7 @@ impl<H: Guest> World<H> {
             RoleId::Control => {
                 self.control.stop();
                 // A caller that waits for an answer notices that the connection is gone.
-                let open: Vec<u64> = self.asked.keys().copied().collect();
+                let open: Vec<u64> = self.pending.keys().copied().collect();
                 open.into_iter().for_each(|ticket| self.answer(ticket, Err(unreachable_control())));
             }
             RoleId::Switch => self.switch.stop(),

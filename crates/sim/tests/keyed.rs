@@ -27,7 +27,7 @@ const BESIDE: usize = 448;
 
 /// An open operation.
 #[derive(Clone, Debug)]
-enum Asked {
+enum Operation {
     /// During setup, through no connection.
     SetUp,
     /// A key's node, by the key.
@@ -44,7 +44,7 @@ enum Asked {
 }
 
 /// The memory beside the tree, after the posted verbs.
-struct Beside {
+struct PlainConnection {
     bytes: Vec<u8>,
     word: u64,
     /// After a failure: the other possible values of each byte, and the number of additions that may not have
@@ -58,11 +58,11 @@ struct Bench {
     root: VirtAddr,
     nodes: BTreeMap<VirtAddr, Node>,
     beside_at: VirtAddr,
-    beside: Beside,
+    beside: PlainConnection,
     /// The host's queue pair, and the open call about it.
     over: Option<Qpn>,
     asked_connection: Option<(u64, bool)>,
-    open: BTreeMap<u64, Asked>,
+    open: BTreeMap<u64, Operation>,
     tickets: u64,
     loads: BTreeSet<u64>,
     loaded: u64,
@@ -103,7 +103,7 @@ impl Bench {
             root,
             nodes,
             beside_at: VirtAddr(beside.base),
-            beside: Beside { bytes: vec![0; BESIDE], word: 0, maybe: None },
+            beside: PlainConnection { bytes: vec![0; BESIDE], word: 0, maybe: None },
             over: None,
             asked_connection: None,
             open: BTreeMap::new(),
@@ -123,12 +123,12 @@ impl Bench {
 
     fn write_tree(&mut self) {
         for (addr, node) in self.nodes.clone() {
-            self.submit(Asked::SetUp, Op::RegionWrite { addr, buf: node.emit().to_vec() });
+            self.submit(Operation::SetUp, Op::RegionWrite { addr, buf: node.emit().to_vec() });
             self.rest();
         }
     }
 
-    fn submit(&mut self, asked: Asked, op: Op) {
+    fn submit(&mut self, asked: Operation, op: Op) {
         self.tickets += 1;
         let ask = HostRequest::Submit { ticket: self.tickets, domain: Domain(DOMAIN), op };
         assert!(self.world.tell_host(HOST, ask), "the host is up");
@@ -136,7 +136,7 @@ impl Bench {
     }
 
     /// Posts a verb over the connection.
-    fn post(&mut self, asked: Asked, work: Work) {
+    fn post(&mut self, asked: Operation, work: Work) {
         let over = self.over.expect("there is a connection");
         self.submit(asked, Op::Through { over, work });
     }
@@ -144,7 +144,7 @@ impl Bench {
     fn look_up(&mut self) {
         let most = if self.rng.chance(1, 2) { 60 } else { 3 * 256 + 5 };
         let key = if self.rng.chance(1, 20) { u64::MAX } else { u64::from(self.rng.below(most)) };
-        self.post(Asked::Keyed(key), Work::KeyedRead { key, buf: vec![0xee; NODE_LEN] });
+        self.post(Operation::Keyed(key), Work::KeyedRead { key, buf: vec![0xee; NODE_LEN] });
         self.reads.insert(self.tickets, 1);
     }
 
@@ -155,10 +155,10 @@ impl Bench {
     /// Posts a verb beside the tree, whose result the model predicts.
     fn ordinary(&mut self) {
         if self.beside.maybe.is_some() {
-            let is_open = |asked: &Asked| !matches!(asked, Asked::Keyed(_) | Asked::Node(..));
+            let is_open = |asked: &Operation| !matches!(asked, Operation::Keyed(_) | Operation::Node(..));
             if !self.open.values().any(is_open) {
                 let (addr, buf) = (self.beside_at, vec![0; BESIDE + 8]);
-                self.post(Asked::All, Work::Read { addr, buf });
+                self.post(Operation::All, Work::Read { addr, buf });
             }
             return;
         }
@@ -168,18 +168,18 @@ impl Bench {
         match self.rng.below(4) {
             0 => {
                 let addr = VirtAddr(self.beside_at.0 + BESIDE as u64);
-                self.post(Asked::Add(self.beside.word), Work::FetchAdd { addr, add: 1 });
+                self.post(Operation::Add(self.beside.word), Work::FetchAdd { addr, add: 1 });
                 self.beside.word += 1;
             }
             1 | 2 => {
                 let expected = self.beside.bytes[at..at + len].to_vec();
-                self.post(Asked::Read(at, expected), Work::Read { addr, buf: vec![0xee; len] });
+                self.post(Operation::Read(at, expected), Work::Read { addr, buf: vec![0xee; len] });
             }
             _ => {
                 let byte = self.rng.next_u32().to_le_bytes()[0];
                 let before = self.beside.bytes[at..at + len].to_vec();
                 self.beside.bytes[at..at + len].fill(byte);
-                self.post(Asked::Write(at, before), Work::Write { addr, buf: vec![byte; len] });
+                self.post(Operation::Write(at, before), Work::Write { addr, buf: vec![byte; len] });
             }
         }
     }
@@ -193,8 +193,8 @@ impl Bench {
             Err(failure) => return self.went_wrong(asked, failure, &done.buf),
         };
         match asked {
-            Asked::SetUp => {}
-            Asked::Keyed(key) => {
+            Operation::SetUp => {}
+            Operation::Keyed(key) => {
                 assert!(!self.lost, "bytes that were lost came");
                 let whole = |node: &&Node| node.emit()[..] == done.buf[..];
                 let node = self.nodes.values().find(whole).expect("a node of the tree, to the byte");
@@ -202,16 +202,18 @@ impl Bench {
                 let node = node.clone();
                 self.go_on(key, &node, reads);
             }
-            Asked::Node(key, at) => {
+            Operation::Node(key, at) => {
                 assert!(!self.lost, "bytes that were lost came");
                 assert_eq!(done.buf, self.nodes[&at].emit(), "the node at {at}");
                 let node = self.nodes[&at].clone();
                 self.go_on(key, &node, reads);
             }
-            Asked::Read(at, expected) => assert_eq!(done.buf, expected, "{} bytes at {at}", expected.len()),
-            Asked::Write(..) => {}
-            Asked::Add(before) => assert_eq!(old, before),
-            Asked::All => self.agree(&done.buf),
+            Operation::Read(at, expected) => {
+                assert_eq!(done.buf, expected, "{} bytes at {at}", expected.len())
+            }
+            Operation::Write(..) => {}
+            Operation::Add(before) => assert_eq!(old, before),
+            Operation::All => self.agree(&done.buf),
         }
     }
 
@@ -226,28 +228,29 @@ impl Bench {
         let below = node.entries.partition_point(|(first, _)| *first <= key) - 1;
         let addr = VirtAddr(node.entries[below].1);
         if self.over.is_some() {
-            self.post(Asked::Node(key, addr), Work::Read { addr, buf: vec![0xee; NODE_LEN] });
+            self.post(Operation::Node(key, addr), Work::Read { addr, buf: vec![0xee; NODE_LEN] });
             self.reads.insert(self.tickets, reads + 1);
         }
     }
 
     /// Handles a broken connection: computes the possible contents of memory.
-    fn went_wrong(&mut self, asked: Asked, failure: Failure, buf: &[u8]) {
+    fn went_wrong(&mut self, asked: Operation, failure: Failure, buf: &[u8]) {
         *self.failed.entry(format!("{failure:?}")).or_default() += 1;
         let allowed = matches!(failure, Failure::Connection(_) | Failure::NotConnected { .. });
         assert!(allowed, "{asked:?}: {failure:?}");
-        if self.beside.maybe.is_none() && matches!(asked, Asked::Write(..) | Asked::Add(_) | Asked::Read(..))
+        if self.beside.maybe.is_none()
+            && matches!(asked, Operation::Write(..) | Operation::Add(_) | Operation::Read(..))
         {
             let sure = self.beside.bytes.iter().map(|&byte| BTreeSet::from([byte]));
             self.beside.maybe = Some((sure.collect(), 0));
         }
         match (&mut self.beside.maybe, asked) {
-            (Some((bytes, _)), Asked::Write(at, before)) => {
+            (Some((bytes, _)), Operation::Write(at, before)) => {
                 for (place, byte) in bytes[at..].iter_mut().zip(before) {
                     place.extend([byte, buf.first().copied().unwrap_or(byte)]);
                 }
             }
-            (Some((_, adds)), Asked::Add(_)) => *adds += 1,
+            (Some((_, adds)), Operation::Add(_)) => *adds += 1,
             _ => {}
         }
     }
@@ -260,12 +263,12 @@ impl Bench {
         }
         let word = u64::from_le_bytes(all[BESIDE..].try_into().expect("a word"));
         assert!((self.beside.word - adds..=self.beside.word).contains(&word), "{word}, {adds} open");
-        self.beside = Beside { bytes: all[..BESIDE].to_vec(), word, maybe: None };
+        self.beside = PlainConnection { bytes: all[..BESIDE].to_vec(), word, maybe: None };
     }
 
     /// Ensures that a working connection exists; the old one is taken down first.
     fn see_to_connection(&mut self) {
-        let is_open = |qpn| self.world.guest(HOST).is_some_and(|host| host.is_open(qpn));
+        let is_open = |qpn| self.world.host_machine(HOST).is_some_and(|host| host.is_open(qpn));
         if self.asked_connection.is_some() || self.over.is_some_and(is_open) {
             return;
         }
@@ -384,7 +387,7 @@ impl Bench {
         while self.step() {
             assert!(steps.next().is_some(), "the rack comes to rest");
         }
-        assert_eq!((self.open.len(), self.loads.len()), (0, 0), "everybody is answered");
+        assert_eq!((self.open.len(), self.loads.len()), (0, 0), "every request is answered");
     }
 
     /// Checks that look-ups and verbs succeed in a healed rack.
@@ -406,9 +409,9 @@ impl Bench {
 
 /// Sums of the notes of worlds, by the beginning of the note.
 #[derive(Default)]
-struct Seen(BTreeMap<String, u64>);
+struct Counts(BTreeMap<String, u64>);
 
-impl Seen {
+impl Counts {
     fn add(&mut self, bench: &Bench) {
         for (note, count) in bench.world.journal().notes() {
             *self.0.entry(note.clone()).or_default() += count;
@@ -422,7 +425,7 @@ impl Seen {
 
 #[test]
 fn every_byte_is_right_while_images_load() {
-    let (mut found, mut seen, mut loaded) = (BTreeMap::new(), Seen::default(), 0);
+    let (mut found, mut seen, mut loaded) = (BTreeMap::new(), Counts::default(), 0);
     for plan in [Plan::CALM, Plan::LOSS, Plan::DUPLICATE, Plan::REORDER, Plan::STORM] {
         for seed in 0..10 {
             let mut bench = Bench::new(plan, seed);
@@ -463,7 +466,7 @@ fn every_byte_is_right_whichever_role_starts_again() {
 /// while these load and restart. Ordinary verbs of the same connection go straight, and overtake.
 #[test]
 fn every_byte_is_right_by_way_of_a_fat_tree() {
-    let (mut found, mut seen) = (BTreeMap::new(), Seen::default());
+    let (mut found, mut seen) = (BTreeMap::new(), Counts::default());
     let crashes: Vec<RoleId> = (1..=4).map(RoleId::Index).collect();
     for plan in [Plan::CALM, Plan::LOSS, Plan::DUPLICATE, Plan::REORDER, Plan::STORM] {
         for seed in 0..8 {
@@ -516,7 +519,7 @@ fn nothing_comes_of_a_node_that_lost_its_bytes() {
             bench.world.call(RoleId::Host(HOST), accept).expect("its owner accepts it");
         }
         bench.lost = false;
-        bench.beside = Beside { bytes: vec![0; BESIDE], word: 0, maybe: None };
+        bench.beside = PlainConnection { bytes: vec![0; BESIDE], word: 0, maybe: None };
         bench.write_tree();
         bench.works();
     }

@@ -231,7 +231,7 @@ impl Bench {
             assert!(steps.next().is_some(), "the rack comes to rest");
         }
         let open = (self.open.len(), self.loads.len(), self.counts.len());
-        assert_eq!(open, (0, 0, 0), "everybody is answered");
+        assert_eq!(open, (0, 0, 0), "every request is answered");
     }
 }
 

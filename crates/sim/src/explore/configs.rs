@@ -1,6 +1,6 @@
 //! The explored racks, and for each guard a rack that shows the guard's purpose.
 
-use super::{Budget, Config, Guard, Guards, Left};
+use super::{Budget, Config, Guard, Guards, Remaining};
 
 const NO: Budget = Budget::of(0);
 const ONE: Budget = Budget::of(1);
@@ -16,7 +16,7 @@ const fn rack(number: u8, hosts: u8, pages: u8, requests: u8, faults: [u8; 3], f
         hosts,
         pages,
         apart: false,
-        left: Left {
+        left: Remaining {
             requests: [Budget::of(requests); 3],
             losses: Budget::of(losses),
             copies: Budget::of(copies),
@@ -38,25 +38,25 @@ const fn rack(number: u8, hosts: u8, pages: u8, requests: u8, faults: [u8; 3], f
 /// Returns a rack without limit on requests, losses, copies and early timers; copies stay in flight for ever.
 const fn endless(number: u8, hosts: u8, flight_max: usize) -> Config {
     let config = rack(number, hosts, 1, 0, [0; 3], flight_max);
-    let left = Left { requests: [ANY; 3], losses: ANY, copies: ANY, early: ANY, ..config.left };
+    let left = Remaining { requests: [ANY; 3], losses: ANY, copies: ANY, early: ANY, ..config.left };
     Config { left, ..config }
 }
 
 impl Config {
     const fn crashes(self, crashes: Budget) -> Self {
-        Self { left: Left { crashes, ..self.left }, ..self }
+        Self { left: Remaining { crashes, ..self.left }, ..self }
     }
     const fn restarts(self, restarts: Budget) -> Self {
-        Self { left: Left { restarts, ..self.left }, ..self }
+        Self { left: Remaining { restarts, ..self.left }, ..self }
     }
     const fn resets(self, resets: Budget) -> Self {
-        Self { left: Left { resets, ..self.left }, ..self }
+        Self { left: Remaining { resets, ..self.left }, ..self }
     }
     const fn visits(self, visits: Budget) -> Self {
-        Self { left: Left { visits, ..self.left }, ..self }
+        Self { left: Remaining { visits, ..self.left }, ..self }
     }
     const fn splits_and_merges(self, splits: Budget, merges: Budget) -> Self {
-        Self { left: Left { splits, merges, ..self.left }, ..self }
+        Self { left: Remaining { splits, merges, ..self.left }, ..self }
     }
     const fn apart(self) -> Self {
         Self { apart: true, ..self }
@@ -92,7 +92,7 @@ impl Config {
 
     const fn last_asks_once(self) -> Self {
         let [first, second, _] = self.left.requests;
-        Self { left: Left { requests: [first, second, ONE], ..self.left }, ..self }
+        Self { left: Remaining { requests: [first, second, ONE], ..self.left }, ..self }
     }
 }
 

@@ -7,7 +7,7 @@
 use super::guards::Guards;
 use super::message::Message;
 use super::moves::Move;
-use super::{Config, Left};
+use super::{Config, Remaining};
 use farmem_control::reset::{self, Reset};
 use farmem_host::agent::{self, Agent, Outcome};
 use farmem_memnode::page_states::{GrantReply, PageStates, Verdict};
@@ -48,7 +48,7 @@ pub(super) struct World {
     pub(super) visits: u8,
     /// Sorted, so that equal worlds are equal.
     pub(super) net: Vec<Message>,
-    pub(super) left: Left,
+    pub(super) left: Remaining,
 }
 
 /// The constant parameters, and buffers for the steps' actions.

@@ -28,7 +28,7 @@ fn a_walk_is_repeatable_and_bounded() {
 fn what_cannot_happen_does_not() {
     let base = CONFIGS[18];
     let idle =
-        Left { requests: [Budget::of(0); 3], splits: Budget::of(0), merges: Budget::of(0), ..base.left };
+        Remaining { requests: [Budget::of(0); 3], splits: Budget::of(0), merges: Budget::of(0), ..base.left };
     let report = explore(Config { left: idle, ..base }, &mut |_| {});
     assert_eq!((report.states, report.transitions, report.depth), (1, 0, 0));
 }

@@ -55,7 +55,7 @@ impl Rack {
             }
             Call::Session(slot, _) => OpenSession { host: host_in(slot), domain: DOMAIN }.into(),
             Call::Renew(slot, ..) => {
-                let config = self.guest(slot)?.host().config();
+                let config = self.host_machine(slot)?.host().config();
                 let (generation, qkey, flushed) =
                     (config.generation, config.home.qkey.0, self.slots[slot].flushed);
                 Renew { host: host_in(slot), generation, flushed, qkey }.into()
@@ -124,7 +124,7 @@ impl Rack {
         let now = self.now();
         let &super::rack::HostSlot { cut_until, starts, has_session, next_renew, .. } = &self.slots[slot];
         // Far memory exists before its users.
-        if self.base.0 == 0 || cut_until > now || self.guest(slot).is_none() {
+        if self.base.0 == 0 || cut_until > now || self.host_machine(slot).is_none() {
             return;
         }
         if !has_session {
@@ -189,7 +189,7 @@ impl Rack {
     }
 
     fn is_in(&self, slot: usize, starts: u32) -> bool {
-        self.guest(slot).is_some() && self.slots[slot].starts == starts
+        self.host_machine(slot).is_some() && self.slots[slot].starts == starts
     }
 
     fn lease(&mut self, slot: usize, until: Instant, flush: u64) {
@@ -220,8 +220,8 @@ impl Rack {
         }
         let wiped: Vec<Page> = self.words.wiped().collect();
         for page in wiped {
-            let guests = (0..self.slots.len()).filter_map(|slot| self.guest(slot));
-            let has = guests.map(|guest| guest.agent()).any(|agent| {
+            let machines = (0..self.slots.len()).filter_map(|slot| self.host_machine(slot));
+            let has = machines.map(|host_machine| host_machine.agent()).any(|agent| {
                 agent.access(page).is_some()
                     || agent.requests().any(|(other, _)| other == page)
                     || agent.writing().any(|(other, _)| other == page)

@@ -1,6 +1,6 @@
 //! The memory under a simulated host's cache: plain maps that check the agent's use of [`Pages`].
 
-use super::words::WORDS;
+use super::word_checker::WORDS;
 use farmem_host::agent::Pages;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::collections::{BTreeMap, BTreeSet};

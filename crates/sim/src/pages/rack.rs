@@ -3,7 +3,7 @@
 
 use super::calls::Call;
 use super::memory::Memory;
-use super::words::Words;
+use super::word_checker::WordChecker;
 use super::{Step, THREADS};
 use crate::network::Counters;
 use crate::sim_node::RoleId;
@@ -73,7 +73,7 @@ pub(super) struct Rack {
     pub(super) accepting: BTreeSet<Page>,
     /// Acceptances whose calls get no answer, with the time by which they have ended.
     pub(super) late_accepts: Vec<(Instant, Page)>,
-    pub(super) words: Words,
+    pub(super) words: WordChecker,
     /// True once a machine crashed or a lease ended.
     pub(super) has_lost: bool,
     /// True once threads begin nothing new and machines stay up.
@@ -139,7 +139,7 @@ impl Rack {
             calls: BTreeMap::new(),
             accepting: BTreeSet::new(),
             late_accepts: Vec::new(),
-            words: Words::new(Page::FIRST, 0),
+            words: WordChecker::new(Page::FIRST, 0),
             has_lost: false,
             ending: false,
             ended: 0,
@@ -152,7 +152,7 @@ impl Rack {
         };
         rack.set_up();
         let pages = usize::try_from(PAGES).expect("few pages");
-        rack.words = Words::new(Page::of(rack.base), pages);
+        rack.words = WordChecker::new(Page::of(rack.base), pages);
         *rack.world.network_mut() = Network::new(plan, Rng::from_number(rack.rng.next_u64()));
         (rack.next_thread, rack.progress) = (rack.now(), rack.now());
         rack.plan_crash();
@@ -182,7 +182,7 @@ impl Rack {
     }
 
     fn is_up(&self) -> bool {
-        self.world.everybody().into_iter().all(|role_id| self.world.is_up(role_id))
+        self.world.all_roles().into_iter().all(|role_id| self.world.is_up(role_id))
     }
 
     /// Ends all faults.
@@ -200,20 +200,20 @@ impl Rack {
     }
 
     pub(super) fn is_leased(&self, slot: usize) -> bool {
-        self.guest(slot).is_some() && self.slots[slot].lease_until > self.now()
+        self.host_machine(slot).is_some() && self.slots[slot].lease_until > self.now()
     }
 
     /// Returns the machine in a slot, while it is up.
-    pub(super) fn guest(&self, slot: usize) -> Option<&Caching> {
-        self.world.guest(host_in(slot))
+    pub(super) fn host_machine(&self, slot: usize) -> Option<&Caching> {
+        self.world.host_machine(host_in(slot))
     }
 
     pub(super) fn role(&self, slot: usize) -> &Caching {
-        self.guest(slot).expect("the host is up")
+        self.host_machine(slot).expect("the host is up")
     }
 
     pub(super) fn memory_mut(&mut self, slot: usize) -> Option<&mut Memory> {
-        self.world.guest_mut(host_in(slot)).map(Caching::pages_mut)
+        self.world.host_machine_mut(host_in(slot)).map(Caching::pages_mut)
     }
 
     pub(super) fn page(&self, index: u64) -> Page {
@@ -261,7 +261,7 @@ impl Rack {
 
     /// Sends a request to the cache of a host.
     pub(super) fn tell(&mut self, slot: usize, ask: CacheRequest) {
-        self.world.tell_guest(host_in(slot), ask);
+        self.world.tell_host_machine(host_in(slot), ask);
         self.look();
     }
 
@@ -277,9 +277,9 @@ impl Rack {
         for slot in 0..self.slots.len() {
             let starts = self.world.starts_of(RoleId::Host(host_in(slot)));
             if self.slots[slot].starts != starts
-                && let Some(guest) = self.guest(slot)
+                && let Some(host_machine) = self.host_machine(slot)
             {
-                let room = guest.agent().bounds().pages;
+                let room = host_machine.agent().bounds().pages;
                 let limit = room - 1 - self.rng.below(2) as usize;
                 let cut_until = self.slots[slot].cut_until;
                 self.slots[slot] = HostSlot { starts, limit, cut_until, ..HostSlot::default() };

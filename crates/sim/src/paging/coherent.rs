@@ -1,6 +1,6 @@
 //! The page cache of shared pages: grants, refusals, recalls at any moment, leases that end.
 //!
-//! The host's agent and the cache over it are real ([`Agent`], [`Paged`]); [`Others`] simulates the rest of
+//! The host's agent and the cache over it are real ([`Agent`], [`Paged`]); [`OtherHosts`] simulates the rest of
 //! the rack. Messages are lost, duplicated and reordered by the plan. Every load is compared with the last
 //! store of any host; every mapping must be permitted by the directory at that moment; agent and cache must
 //! agree.
@@ -10,7 +10,7 @@
 mod memory;
 
 use self::memory::Memory;
-use super::others::{Message, Others, PAGES, PAGES_U32, index, page};
+use super::other_hosts::{Message, OtherHosts, PAGES, PAGES_U32, index, page};
 use super::{BURST_MAX, CHECK_EVERY, Faults, SETTLE_MAX, TRACE_MAX, count_of};
 use crate::Plan;
 use crate::campaign::{Outcome as Ended, Verdict};
@@ -35,7 +35,7 @@ pub(super) fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Ende
     }
     match world.wrong {
         Some(_) => {}
-        None if seed % 8 == 7 => world.end_forsaken(),
+        None if seed % 8 == 7 => world.end_abandoned(),
         None => world.settle(),
     }
     let stats = world.paged.cache().stats();
@@ -50,7 +50,7 @@ pub(super) fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Ende
         ("ahead.used", stats.ahead.used),
         ("ahead.late", stats.ahead.late),
         ("ahead.wasted", stats.ahead.wasted),
-        ("put_off", world.put_off),
+        ("put_off", world.deferred),
         ("late_wants", world.late_wants),
         ("lapses", world.lapses),
         ("stores_lost", world.stores_lost),
@@ -75,7 +75,7 @@ pub(super) fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Ende
 struct World {
     agent: Agent,
     paged: Paged<Memory>,
-    others: Others,
+    other_hosts: OtherHosts,
     faults: Faults,
     lapses_too: bool,
     rng: Rng,
@@ -89,12 +89,12 @@ struct World {
     /// True if the lease ended and the host is not fenced yet.
     lapsed: bool,
     /// True if the rack is gone.
-    forsaken: bool,
+    abandoned: bool,
     /// True once there are no more faults.
     calm: bool,
     walk: u64,
     accesses: u64,
-    put_off: u64,
+    deferred: u64,
     late_wants: u64,
     lapses: u64,
     stores_lost: u64,
@@ -134,7 +134,7 @@ impl World {
         Self {
             agent: Agent::new(bounds, FetchId(1)),
             paged: Paged::new(Memory::default(), cache, page(0), PAGES),
-            others: Others::new(),
+            other_hosts: OtherHosts::new(),
             faults: Faults::of(&plan, seed, operations),
             lapses_too: plan.crash_every > farmem_machine::Duration::ZERO
                 || plan.partition_every > farmem_machine::Duration::ZERO,
@@ -145,11 +145,11 @@ impl World {
             kept: BTreeMap::new(),
             blocked: Vec::new(),
             lapsed: false,
-            forsaken: false,
+            abandoned: false,
             calm: false,
             walk: 0,
             accesses: 0,
-            put_off: 0,
+            deferred: 0,
             late_wants: 0,
             lapses: 0,
             stores_lost: 0,
@@ -209,7 +209,7 @@ impl World {
         let here = self.paged.memory().frames.len();
         let most = self.config.frames;
         self.hold(here <= most, || format!("{here} pages are here, and {most} may be"));
-        if let Some(why) = self.others.wrong.take() {
+        if let Some(why) = self.other_hosts.wrong.take() {
             self.hold(false, || why);
         }
     }
@@ -230,7 +230,7 @@ impl World {
         let seen: Vec<_> =
             self.paged.memory().frames.iter().map(|(&page, &(_, access))| (page, access)).collect();
         for (page, access) in seen {
-            let right = self.others.right(index(page));
+            let right = self.other_hosts.right(index(page));
             self.hold(access <= right, || {
                 format!("{page:?} is mapped {access:?}, and rightful is {right:?}")
             });
@@ -267,13 +267,13 @@ impl World {
         if write && access != Access::Modified {
             return false;
         }
-        let (right, truth) = (self.others.right(index(at)), self.others.cells[index(at)].truth);
+        let (right, truth) = (self.other_hosts.right(index(at)), self.other_hosts.cells[index(at)].truth);
         self.hold(read == truth, || format!("{at:?} reads {read}, and {truth} was stored last"));
         let needed = if write { Access::Modified } else { Access::Shared };
         self.hold(right >= Some(needed), || format!("{at:?} is used {needed:?}, and rightful is {right:?}"));
         if write {
-            let value = self.others.next_store();
-            self.others.cells[index(at)].truth = value;
+            let value = self.other_hosts.next_store();
+            self.other_hosts.cells[index(at)].truth = value;
             self.paged.memory_mut().frame(at).0 = value;
         }
         true
@@ -295,11 +295,11 @@ impl World {
         let notices = self.paged.take_notices();
         for &notices in &notices {
             let Notice::Refused(page, why) = notices else { continue };
-            let cell = self.others.cells[index(page)];
+            let cell = self.other_hosts.cells[index(page)];
             let due = match why {
                 Cause::Lost => cell.was_lost,
                 Cause::Refused => cell.was_denied,
-                Cause::Failed => self.forsaken,
+                Cause::Failed => self.abandoned,
                 Cause::Full => false,
             };
             self.hold(due, || format!("{page:?} is refused ({why:?}), and need not be"));
@@ -316,14 +316,14 @@ impl World {
                 PageRequest::Fetch(page, access) => {
                     let outcome = self.agent_does(Event::Fault(page, access));
                     if outcome == Outcome::Full {
-                        self.put_off += 1;
+                        self.deferred += 1;
                         self.paged.fault_rejected(page);
                     }
                 }
                 PageRequest::GiveUp(page) => {
                     let outcome = self.agent_does(Event::Evict(page));
                     if matches!(outcome, Outcome::Full | Outcome::Waits) {
-                        self.put_off += 1;
+                        self.deferred += 1;
                         self.paged.eviction_rejected(page);
                     }
                 }
@@ -406,7 +406,7 @@ impl World {
             Message::Refusal(refusal) => Event::Refusal(refusal),
             to_others => {
                 let mut answers = Vec::new();
-                self.others.hear(to_others, &mut self.rng, &mut answers);
+                self.other_hosts.hear(to_others, &mut self.rng, &mut answers);
                 return self.flying.extend(answers);
             }
         };
@@ -428,9 +428,9 @@ impl World {
         for event in events {
             self.agent_does(event);
         }
-        if let Some(region) = self.others.awaited() {
+        if let Some(region) = self.other_hosts.awaited() {
             let mut recall = Vec::new();
-            self.others.recall(region, &mut recall);
+            self.other_hosts.recall(region, &mut recall);
             self.flying.extend(recall);
         }
         if self.lapsed && (self.calm || self.rng.chance(1, 8)) {
@@ -443,16 +443,16 @@ impl World {
         let at = index(self.page());
         let mut recall = Vec::new();
         match self.rng.below(16) {
-            0 if self.rng.chance(self.faults.lost, 256) => self.others.lose(at),
-            1 => self.others.accept(at),
+            0 if self.rng.chance(self.faults.lost, 256) => self.other_hosts.lose(at),
+            1 => self.other_hosts.accept(at),
             2 if self.rng.chance(self.faults.unmapped, 512) => {
                 let what = [Access::Shared, Access::Modified][self.rng.below(2) as usize];
-                self.others.deny(at, Some(what));
+                self.other_hosts.deny(at, Some(what));
             }
-            3 => self.others.deny(at, None),
+            3 => self.other_hosts.deny(at, None),
             _ => {
                 let write = self.rng.chance(1, 2);
-                self.others.want(page(at as u64), write, &mut recall);
+                self.other_hosts.want(page(at as u64), write, &mut recall);
             }
         }
         self.flying.extend(recall);
@@ -476,7 +476,7 @@ impl World {
     /// Fences the host after its lease, and begins another lease.
     fn fence(&mut self) {
         self.event(|| "fenced".to_owned());
-        self.stores_lost += self.others.fence();
+        self.stores_lost += self.other_hosts.fence();
         self.flying.clear();
         self.lapsed = false;
     }
@@ -484,9 +484,9 @@ impl World {
     /// Ends and writes back everything: far memory must hold the last stores.
     fn settle(&mut self) {
         (self.faults, self.calm) = (Faults::CALM, true);
-        for at in 0..self.others.cells.len() {
-            self.others.accept(at);
-            self.others.deny(at, None);
+        for at in 0..self.other_hosts.cells.len() {
+            self.other_hosts.accept(at);
+            self.other_hosts.deny(at, None);
         }
         self.come_to_rest();
         self.paged.flush();
@@ -498,7 +498,7 @@ impl World {
         }
         let behind: Vec<Page> = self.paged.behind().collect();
         self.hold(behind.is_empty(), || format!("{behind:?} are not written back"));
-        for (at, cell) in self.others.cells.clone().into_iter().enumerate() {
+        for (at, cell) in self.other_hosts.cells.clone().into_iter().enumerate() {
             self.hold(cell.lost || cell.far == cell.truth, || {
                 format!("page {at}: far memory has {}, and {} was stored", cell.far, cell.truth)
             });
@@ -506,8 +506,8 @@ impl World {
     }
 
     /// Removes the rack at a random moment: no page stays, and no thread waits for ever.
-    fn end_forsaken(&mut self) {
-        self.forsaken = true;
+    fn end_abandoned(&mut self) {
+        self.abandoned = true;
         self.paged.abandon();
         self.run_woken();
         let left = self.paged.memory().frames.len();

@@ -54,7 +54,7 @@ type End = (Verdict, String);
 
 /// An open request of a client.
 #[derive(Clone, Debug)]
-enum Asked {
+enum Operation {
     Read { slot: usize },
     Write { slot: usize, nth: usize },
 }
@@ -62,7 +62,7 @@ enum Asked {
 struct Client {
     host: HostId,
     /// Holds each request's frame.
-    requester: Requester<(Asked, Vec<u8>)>,
+    requester: Requester<(Operation, Vec<u8>)>,
     counter: u32,
     /// The contents of each slot after its request in flight.
     model: Vec<u8>,
@@ -166,11 +166,11 @@ impl World {
             client.writing.insert(client.writes);
             client.writes += 1;
             (
-                Asked::Write { slot, nth: client.writes - 1 },
+                Operation::Write { slot, nth: client.writes - 1 },
                 Body::RegionWrite { addr: place, len, data: &data },
             )
         } else {
-            (Asked::Read { slot }, Body::RegionRead { addr: place, len: SLOT_LEN, data: &[] })
+            (Operation::Read { slot }, Body::RegionRead { addr: place, len: SLOT_LEN, data: &[] })
         };
         client.busy[slot] = true;
         let message = Message { header, body };
@@ -206,7 +206,7 @@ impl World {
         } else {
             for index in 0..self.clients.len() {
                 let out = &mut self.out;
-                let send = |_, (_, frame): &(Asked, Vec<u8>)| out.send(SERVER, frame);
+                let send = |_, (_, frame): &(Operation, Vec<u8>)| out.send(SERVER, frame);
                 if let Some(expired) = self.clients[index].requester.on_wake(self.now, send) {
                     return Err((Verdict::Stuck, format!("{:?} was given up", expired.request)));
                 }
@@ -280,8 +280,8 @@ impl World {
             return Ok(());
         };
         let slot = match asked {
-            Asked::Read { slot } => slot,
-            Asked::Write { slot, nth } => {
+            Operation::Read { slot } => slot,
+            Operation::Write { slot, nth } => {
                 client.writing.remove(&nth);
                 slot
             }
@@ -289,8 +289,8 @@ impl World {
         client.busy[slot] = false;
         let want = &client.model[slot * SLOT_BYTES..][..SLOT_BYTES];
         let right = match (asked, message.body) {
-            (Asked::Read { .. }, Body::RegionRead { data, .. }) => data == want,
-            (Asked::Write { .. }, Body::RegionWrite { .. }) => self.executed.get(&request) == Some(&1),
+            (Operation::Read { .. }, Body::RegionRead { data, .. }) => data == want,
+            (Operation::Write { .. }, Body::RegionWrite { .. }) => self.executed.get(&request) == Some(&1),
             _ => false,
         };
         self.ended += 1;

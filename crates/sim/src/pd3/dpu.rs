@@ -18,12 +18,12 @@ const SECRET: KeySecret = KeySecret([0x5044_3303, 4791]);
 const FLYING_KEYS_MAX: u32 = 6;
 
 /// The result for a key: a record, no record, or no answer.
-type Came = (Key, Option<Option<(Change, Value)>>);
+type FetchedKey = (Key, Option<Option<(Change, Value)>>);
 /// The result of a message.
-type Answer = (u64, Vec<Came>);
+type Answer = (u64, Vec<FetchedKey>);
 
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct DpuState {
     pub(super) prefetcher: Prefetcher<KeySet>,
     guards: Vec<Guard<AnyParser>>,
     accesses: Accesses,
@@ -57,7 +57,7 @@ impl World {
             let _ = guard.lost(1);
             guard
         };
-        self.dpu = Some(Beside {
+        self.dpu = Some(DpuState {
             prefetcher: Prefetcher::new(config, KeySet::new(super::KEYS as usize), self.host.through()),
             guards: (0..CONNECTIONS).map(|_| guard()).collect(),
             accesses: Accesses::new(SECRET),
@@ -228,7 +228,7 @@ impl World {
     }
 
     /// Carries out the prefetcher's actions.
-    fn act(&mut self, out: Vec<Action>, records: &[Came]) {
+    fn act(&mut self, out: Vec<Action>, records: &[FetchedKey]) {
         for action in out {
             match action {
                 Action::Fetch { op, keys } => {

@@ -226,7 +226,7 @@ impl Rack {
 
     /// Returns the memory nodes.
     pub(super) fn nodes(&self) -> impl Iterator<Item = u16> + use<> {
-        let all = self.world.everybody().into_iter();
+        let all = self.world.all_roles().into_iter();
         all.filter_map(|role_id| if let RoleId::Node(node) = role_id { Some(node) } else { None })
     }
 

@@ -35,7 +35,7 @@ impl Rack {
             return;
         };
         // Now and then the packet goes to another role.
-        let all = self.world.everybody();
+        let all = self.world.all_roles();
         let wrong = all[self.rng.below(u32::try_from(all.len()).expect("few")) as usize];
         let to = if self.rng.chance(1, 4) { wrong.gid() } else { to };
         match self.rng.below(4) {

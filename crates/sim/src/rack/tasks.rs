@@ -42,7 +42,7 @@ pub(super) enum Operation {
     /// Reads no bytes from a node, so that the connection to it is set up.
     Ping { node: u16 },
     /// A forbidden operation.
-    Forbidden { place: Option<SlotId>, must: Must },
+    Forbidden { place: Option<SlotId>, expected: ExpectedFailure },
 }
 
 /// The path of an operation.
@@ -56,17 +56,17 @@ pub(super) enum Path {
 
 /// The required end of a forbidden operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Must {
+pub(super) enum ExpectedFailure {
     /// Refused by switch or node.
-    BeRefused(Status),
+    Refused(Status),
     /// Refused, unless the freed memory was allocated again since this number of allocations.
-    BeGone { base: u64, allocations: u64 },
+    Freed { base: u64, allocations: u64 },
     /// NAK 0x62, also for the retry.
-    BreakAccess,
+    BrokenByAccess,
     /// NAK 0x61, which breaks the connection.
-    BreakRequest,
+    BrokenByRequest,
     /// Refused by the host itself, which sends nothing.
-    StayHome,
+    RefusedLocally,
 }
 
 impl Task {
@@ -306,31 +306,36 @@ impl Rack {
                 let status = if lent { Status::NoPermission } else { Status::NotMapped };
                 let (addr, len) = self.model.span(place);
                 let op = Op::RegionWrite { addr: VirtAddr(addr), buf: vec![0xbb; len] };
-                self.forbid(index, Some(place), Must::BeRefused(status), op);
+                self.forbid(index, Some(place), ExpectedFailure::Refused(status), op);
             }
             3 => {
                 let addr = VirtAddr(NOWHERE);
                 self.forbid(
                     index,
                     None,
-                    Must::BeRefused(Status::NotMapped),
+                    ExpectedFailure::Refused(Status::NotMapped),
                     Op::RegionRead { addr, buf: vec![0; 8] },
                 );
             }
             4 => {
                 let asking = self.calls.values().any(|(_, call)| matches!(call, Call::Allocate { .. }));
                 let Some(&base) = self.freed.last().filter(|_| !asking) else { return };
-                let must = Must::BeGone { base, allocations: self.allocations };
-                self.forbid(index, None, must, Op::RegionRead { addr: VirtAddr(base), buf: vec![0; 8] });
+                let expected = ExpectedFailure::Freed { base, allocations: self.allocations };
+                self.forbid(index, None, expected, Op::RegionRead { addr: VirtAddr(base), buf: vec![0; 8] });
             }
             5 => {
                 let buf = vec![0; REGION_DATA_MAX + 1];
-                self.forbid(index, None, Must::StayHome, Op::RegionRead { addr: VirtAddr(NOWHERE), buf });
+                self.forbid(
+                    index,
+                    None,
+                    ExpectedFailure::RefusedLocally,
+                    Op::RegionRead { addr: VirtAddr(NOWHERE), buf },
+                );
             }
             6 => self.forbid(
                 index,
                 None,
-                Must::StayHome,
+                ExpectedFailure::RefusedLocally,
                 Op::Read { addr: VirtAddr(NOWHERE), buf: vec![0; 8] },
             ),
             7 => {
@@ -338,7 +343,7 @@ impl Rack {
                 let addr = self.model.span(place).0;
                 if self.has_line(index, addr) {
                     let op = Op::FetchAdd { addr: VirtAddr(addr + 4), add: 1 };
-                    self.forbid(index, None, Must::StayHome, op);
+                    self.forbid(index, None, ExpectedFailure::RefusedLocally, op);
                 }
             }
             _ => self.start_breaking(index, domain),
@@ -361,23 +366,23 @@ impl Rack {
         }
         if self.rng.chance(1, 2) {
             let op = Op::Write { addr: VirtAddr(addr), buf: vec![0xbb; 8] };
-            self.forbid(index, Some(place), Must::BreakAccess, op);
+            self.forbid(index, Some(place), ExpectedFailure::BrokenByAccess, op);
         } else {
             // The host refuses to send such an atomic (PROTOCOL 11.2), so the network stack corrupts a valid
             // one.
             self.world.network_mut().skew(addr);
             let op = Op::FetchAdd { addr: VirtAddr(addr), add: 1 };
-            self.forbid(index, Some(place), Must::BreakRequest, op);
+            self.forbid(index, Some(place), ExpectedFailure::BrokenByRequest, op);
         }
     }
 
-    fn forbid(&mut self, index: usize, place: Option<SlotId>, must: Must, op: Op) {
+    fn forbid(&mut self, index: usize, place: Option<SlotId>, expected: ExpectedFailure, op: Op) {
         let through_switch = matches!(op, Op::RegionRead { .. } | Op::RegionWrite { .. });
         if through_switch && !self.clients[index].has_session() {
             return;
         }
         place.into_iter().for_each(|place| self.model.take(place));
-        self.submit(Task::new(index, self.world.now(), Operation::Forbidden { place, must }), op);
+        self.submit(Task::new(index, self.world.now(), Operation::Forbidden { place, expected }), op);
     }
 
     /// Returns a path to a slot, if there is one now.

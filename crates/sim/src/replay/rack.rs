@@ -28,7 +28,7 @@ const PROGRESS_EVENTS: u64 = 1 << 16;
 
 /// An event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Happens {
+enum RackEvent {
     /// A core continues.
     Core(usize),
     Epoch,
@@ -54,7 +54,7 @@ enum Happens {
 struct Due {
     at: u64,
     number: u64,
-    happens: Happens,
+    event: RackEvent,
 }
 
 impl Ord for Due {
@@ -118,7 +118,7 @@ impl<'a> Rack<'a> {
             outcome: Outcome::default(),
         };
         for core in 0..rack.cores.len() {
-            rack.put(0, Happens::Core(core));
+            rack.put(0, RackEvent::Core(core));
         }
         rack.put_epoch();
         rack
@@ -130,7 +130,7 @@ impl<'a> Rack<'a> {
                 unreachable!("{} threads wait for what does not come", self.working)
             };
             self.now = due.at;
-            self.happen(due.happens);
+            self.handle(due.event);
             if due.number.is_multiple_of(PROGRESS_EVENTS) {
                 progress(self.outcome.visits);
             }
@@ -140,54 +140,54 @@ impl<'a> Rack<'a> {
         self.outcome
     }
 
-    fn put(&mut self, at: u64, happens: Happens) {
+    fn put(&mut self, at: u64, event: RackEvent) {
         self.number += 1;
-        self.agenda.push(Reverse(Due { at, number: self.number, happens }));
+        self.agenda.push(Reverse(Due { at, number: self.number, event }));
     }
 
     fn put_epoch(&mut self) {
         if let Regions::Bounded { epoch, .. } = self.setup.directory() {
-            self.put(self.now + epoch.as_nanos(), Happens::Epoch);
+            self.put(self.now + epoch.as_nanos(), RackEvent::Epoch);
         }
     }
 
     /// Sends a message.
-    fn send(&mut self, from: LinkEnd, to: LinkEnd, load: Load, happens: Happens) {
+    fn send(&mut self, from: LinkEnd, to: LinkEnd, load: Load, event: RackEvent) {
         let at = self.links.travel(self.now, from, to, load);
-        self.put(at, happens);
+        self.put(at, event);
     }
 
-    fn happen(&mut self, happens: Happens) {
-        match happens {
-            Happens::Core(core) => self.run_core(core),
-            Happens::Epoch => {
+    fn handle(&mut self, event: RackEvent) {
+        match event {
+            RackEvent::Core(core) => self.run_core(core),
+            RackEvent::Epoch => {
                 self.directory.epoch(Duration::from_nanos(self.now), &mut self.outcome);
                 self.put_epoch();
             }
-            Happens::Get(host, get) => self.get(host, get),
-            Happens::Done(host, done) => {
+            RackEvent::Get(host, get) => self.get(host, get),
+            RackEvent::Done(host, done) => {
                 self.direct(done.page, Event::Done(host, done));
             }
-            Happens::Ack(host, ack) => {
+            RackEvent::Ack(host, ack) => {
                 let phase = self.direct(ack.region.base(), Event::Ack(host, ack));
                 if phase.is_some_and(|phase| !phase.is_passed()) {
                     self.outcome.false_invalidations += u64::from(ack.false_invalidations);
                 }
             }
-            Happens::Swept(region, seq) => {
+            RackEvent::Swept(region, seq) => {
                 let node = self.node_of(region.base());
                 let _ = self.page_states[usize::from(node)].sweep(region, seq, HostSet::EMPTY);
                 self.reset(region, reset::Event::Swept(seq));
             }
-            Happens::Host(host, event) => self.host(host, event),
-            Happens::Timeout(host, page) => self.time_out(host, page),
-            Happens::Passing(host, write_back) => {
+            RackEvent::Host(host, event) => self.host(host, event),
+            RackEvent::Timeout(host, page) => self.time_out(host, page),
+            RackEvent::Passing(host, write_back) => {
                 self.send_to_node(LinkEnd::Switch, host, write_back);
                 self.pass(host, write_back);
             }
-            Happens::Read(read) => self.read(read),
-            Happens::WriteBack(host, write_back) => self.write_back(host, write_back),
-            Happens::Swapped(page) => self.swapped(page),
+            RackEvent::Read(read) => self.read(read),
+            RackEvent::WriteBack(host, write_back) => self.write_back(host, write_back),
+            RackEvent::Swapped(page) => self.swapped(page),
         }
     }
 
@@ -248,7 +248,7 @@ impl<'a> Rack<'a> {
                 }
                 Action::Read(read) => {
                     let to = LinkEnd::Node(self.node_of(read.page));
-                    self.send(from, to, Load::Small, Happens::Read(read));
+                    self.send(from, to, Load::Small, RackEvent::Read(read));
                 }
                 Action::Grant(host, grant) => self.tell(from, host, agent::Event::Grant(grant)),
                 Action::Busy(host, refusal) => {
@@ -278,12 +278,12 @@ impl<'a> Rack<'a> {
             let node = LinkEnd::Node(self.node_of(region.base()));
             let there = self.links.travel(self.now, LinkEnd::Switch, node, Load::Small);
             let back = self.links.travel(there, node, LinkEnd::Switch, Load::Small);
-            self.put(back, Happens::Swept(region, seq));
+            self.put(back, RackEvent::Swept(region, seq));
         }
     }
 
     fn tell(&mut self, from: LinkEnd, host: HostId, event: agent::Event) {
-        self.send(from, LinkEnd::Host(host.0), Load::Small, Happens::Host(host, event));
+        self.send(from, LinkEnd::Host(host.0), Load::Small, RackEvent::Host(host, event));
     }
 
     // Memory nodes.
@@ -299,13 +299,13 @@ impl<'a> Rack<'a> {
             return;
         }
         let data = Data { page, access, id, seq, granted, done_due, lost: false, part: Part::WHOLE };
-        let data = Happens::Host(host, agent::Event::Data(data));
+        let data = RackEvent::Host(host, agent::Event::Data(data));
         self.send(LinkEnd::Node(node), LinkEnd::Host(host.0), Load::Page, data);
     }
 
     fn send_to_node(&mut self, from: LinkEnd, host: HostId, write_back: WriteBack) {
         let to = LinkEnd::Node(self.node_of(write_back.page));
-        self.send(from, to, Load::Page, Happens::WriteBack(host, write_back));
+        self.send(from, to, Load::Page, RackEvent::WriteBack(host, write_back));
     }
 
     fn write_back(&mut self, host: HostId, write_back: WriteBack) {
@@ -315,7 +315,7 @@ impl<'a> Rack<'a> {
         let from = LinkEnd::Node(node);
         self.tell(from, host, agent::Event::WriteBackAck(WriteBackAck { page, grant, ack }));
         if let Some(ack) = ack {
-            self.send(from, self.home_of(ack.region.base()), Load::Small, Happens::Ack(host, ack));
+            self.send(from, self.home_of(ack.region.base()), Load::Small, RackEvent::Ack(host, ack));
         }
     }
 
@@ -357,10 +357,10 @@ impl<'a> Rack<'a> {
                 host.retry_timers.remove(&page);
                 host.resident.put(place, access);
                 // The waiting threads continue at once, before another blade can recall the page.
-                self.look_again(id, place);
+                self.retry(id, place);
                 self.make_room(id);
             }
-            HostAction::Wake(page) => self.look_again(id, self.place(page)),
+            HostAction::Wake(page) => self.retry(id, self.place(page)),
             HostAction::WriteProtect(page) => {
                 let place = self.place(page);
                 self.hosts[usize::from(id.0)].resident.write_protect(place);
@@ -372,20 +372,20 @@ impl<'a> Rack<'a> {
             HostAction::Get(get) => {
                 let due = self.now + self.setup.profile.timeout.as_nanos();
                 self.hosts[usize::from(id.0)].retry_timers.entry(get.page).or_default().due = due;
-                self.put(due, Happens::Timeout(id, get.page));
-                self.send(here, self.home_of(get.page), Load::Small, Happens::Get(id, get));
+                self.put(due, RackEvent::Timeout(id, get.page));
+                self.send(here, self.home_of(get.page), Load::Small, RackEvent::Get(id, get));
             }
             HostAction::Done(done) => {
-                self.send(here, self.home_of(done.page), Load::Small, Happens::Done(id, done))
+                self.send(here, self.home_of(done.page), Load::Small, RackEvent::Done(id, done))
             }
             HostAction::RecallAck(ack) => {
-                self.send(here, self.home_of(ack.region.base()), Load::Small, Happens::Ack(id, ack));
+                self.send(here, self.home_of(ack.region.base()), Load::Small, RackEvent::Ack(id, ack));
             }
             HostAction::WriteBack(write_back) => {
                 self.outcome.write_backs += 1;
                 match self.home_of(write_back.page) {
                     LinkEnd::Switch => {
-                        self.send(here, LinkEnd::Switch, Load::Page, Happens::Passing(id, write_back));
+                        self.send(here, LinkEnd::Switch, Load::Page, RackEvent::Passing(id, write_back));
                     }
                     _ => self.send_to_node(here, id, write_back),
                 }
@@ -401,7 +401,7 @@ impl<'a> Rack<'a> {
         pace.tries += 1;
         let spread = u32::try_from(wait).expect("short waits");
         let at = self.now + wait / 2 + u64::from(self.rng.below(spread));
-        self.put(at, Happens::Host(id, agent::Event::Retry(page)));
+        self.put(at, RackEvent::Host(id, agent::Event::Retry(page)));
     }
 
     /// Handles a timeout. No message is lost here, but a reset ends transactions, whose requests must be
@@ -445,7 +445,7 @@ impl<'a> Rack<'a> {
         self.outcome.fetches += 1;
         self.swapping.remove(&page);
         self.hosts[0].resident.put(page, Access::Modified);
-        self.look_again(HostId(0), page);
+        self.retry(HostId(0), page);
         self.make_room(HostId(0));
     }
 
@@ -458,7 +458,7 @@ impl<'a> Rack<'a> {
             let (here, node) = (LinkEnd::Host(id.0), LinkEnd::Node(self.node_of(page)));
             let there = self.links.travel(self.now, here, node, Load::Small);
             let back = self.links.travel(there, node, here, Load::Page);
-            self.put(back, Happens::Swapped(place));
+            self.put(back, RackEvent::Swapped(place));
         }
     }
 
@@ -476,7 +476,7 @@ impl<'a> Rack<'a> {
             }
             let Some(next) = self.cores[at].next() else { return self.end(at) };
             if clock > horizon {
-                return self.put(clock, Happens::Core(at));
+                return self.put(clock, RackEvent::Core(at));
             }
             let step = self.workload.steps[next as usize];
             if let Some((wait, access)) = self.visit(at, step) {
@@ -491,7 +491,7 @@ impl<'a> Rack<'a> {
                     self.cores[at].stores.push(step.page);
                     self.made(at, step);
                     // A message sent just now may arrive before the old horizon.
-                    self.put(self.cores[at].clock, Happens::Core(at));
+                    self.put(self.cores[at].clock, RackEvent::Core(at));
                 }
                 return;
             }
@@ -541,7 +541,7 @@ impl<'a> Rack<'a> {
     }
 
     /// Continues the blade's cores that wait for the page, or repeats their requests.
-    fn look_again(&mut self, id: HostId, page: u32) {
+    fn retry(&mut self, id: HostId, page: u32) {
         for at in self.hosts[usize::from(id.0)].cores.clone() {
             let has = self.hosts[usize::from(id.0)].resident.access(page);
             if let Some(store) = self.cores[at].stores.iter().position(|&other| other == page) {
@@ -559,7 +559,7 @@ impl<'a> Rack<'a> {
                 let next = self.cores[at].next().expect("it waits for its next visit");
                 self.resume(at);
                 self.made(at, self.workload.steps[next as usize]);
-                self.put(self.cores[at].clock, Happens::Core(at));
+                self.put(self.cores[at].clock, RackEvent::Core(at));
             } else if wanted == page {
                 self.fault(id, page, access);
             }
@@ -571,7 +571,7 @@ impl<'a> Rack<'a> {
         let waits = self.cores[at].waits;
         if waits == Some(Wait::Room) || waits == Some(Wait::Store(page)) {
             self.resume(at);
-            self.put(self.now, Happens::Core(at));
+            self.put(self.now, RackEvent::Core(at));
         } else if waits.is_none() {
             self.end(at);
         }

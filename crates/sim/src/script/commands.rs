@@ -1,7 +1,7 @@
 //! The implementation of each command.
 
 use super::LINES_MAX;
-use super::words::{Words, number};
+use super::tokens::{Tokens, number};
 use crate::describe::payload;
 use crate::network::{InFlight, Ticket, claim_address, claim_domain};
 use crate::sim_node::RoleId;
@@ -40,7 +40,7 @@ type Outcome = Result<(), String>;
 impl Stage {
     /// Runs one command.
     pub(super) fn command(&mut self, command: &str) -> Outcome {
-        let mut words = Words::of(command)?;
+        let mut words = Tokens::of(command)?;
         let verb = words.word("a command")?;
         match verb {
             "nodes" => self.build(&mut words)?,
@@ -72,7 +72,7 @@ impl Stage {
         self.world.as_mut().ok_or_else(|| "build a rack first: nodes N hosts M".to_owned())
     }
 
-    fn build(&mut self, words: &mut Words<'_>) -> Outcome {
+    fn build(&mut self, words: &mut Tokens<'_>) -> Outcome {
         let nodes = words.number()?;
         words.expect("hosts")?;
         let mut layout = Layout { nodes, hosts: words.number()?, ..Layout::small() };
@@ -90,7 +90,7 @@ impl Stage {
     }
 
     /// Explores the smallest rack that shows the purpose of a guard, without the guard.
-    fn explore(&mut self, words: &mut Words<'_>) -> Outcome {
+    fn explore(&mut self, words: &mut Tokens<'_>) -> Outcome {
         use crate::explore::{self, Guard};
         words.expect("without")?;
         let name = words.word("a guard")?;
@@ -102,7 +102,7 @@ impl Stage {
         Ok(())
     }
 
-    fn program(&mut self, command: &str, words: &mut Words<'_>) -> Outcome {
+    fn program(&mut self, command: &str, words: &mut Tokens<'_>) -> Outcome {
         let name = words.word("the program's name")?;
         let text: String = command.lines().skip(1).flat_map(|line| [line, "\n"]).collect();
         let program = Program::assemble(&text).map_err(|error| error.to_string())?;
@@ -110,7 +110,7 @@ impl Stage {
         Ok(())
     }
 
-    fn host(&mut self, words: &mut Words<'_>) -> Outcome {
+    fn host(&mut self, words: &mut Tokens<'_>) -> Outcome {
         let host: u16 = words.number()?;
         let verb = words.word("what the host does")?;
         let name = words.word("a domain")?;
@@ -162,8 +162,8 @@ impl Stage {
         let Some(DomainInfo { domain, .. }) = created else { return Err(format!("no domain {name}")) };
         self.domains.insert(name.to_owned(), domain);
         self.call(host, OpenSession { host, domain })?;
-        let everybody = self.world()?.everybody();
-        for role_id in everybody {
+        let all_roles = self.world()?.all_roles();
+        for role_id in all_roles {
             if let RoleId::Node(node) = role_id {
                 // PROTOCOL 9.6: late packets of the old connection must not meet the new one.
                 if let Some(qpn) = self.connections.remove(&(host, domain, node)) {
@@ -181,7 +181,7 @@ impl Stage {
         Ok(())
     }
 
-    fn submit(&mut self, host: u16, domain: Domain, verb: &str, words: &mut Words<'_>) -> Outcome {
+    fn submit(&mut self, host: u16, domain: Domain, verb: &str, words: &mut Tokens<'_>) -> Outcome {
         let op = match verb {
             "read" | "region-read" => {
                 let (addr, len) = (VirtAddr(self.address(words)?), words.number::<usize>()?);
@@ -251,7 +251,7 @@ impl Stage {
         self.lines.extend(done.map(|()| "done".to_owned()));
     }
 
-    fn start(&mut self, words: &mut Words<'_>) -> Outcome {
+    fn start(&mut self, words: &mut Tokens<'_>) -> Outcome {
         let role_id = role_id(words)?;
         self.collect();
         let world = self.world()?;
@@ -268,7 +268,7 @@ impl Stage {
         Ok(())
     }
 
-    fn deliver(&mut self, words: &mut Words<'_>) -> Outcome {
+    fn deliver(&mut self, words: &mut Tokens<'_>) -> Outcome {
         const ALL_MAX: usize = 10_000;
         if words.take_if("all") {
             let world = self.world()?;
@@ -285,7 +285,7 @@ impl Stage {
         Ok(())
     }
 
-    fn interfere(&mut self, verb: &str, words: &mut Words<'_>) -> Outcome {
+    fn interfere(&mut self, verb: &str, words: &mut Tokens<'_>) -> Outcome {
         let what = match verb {
             "flip" => Some(words.number::<usize>()?),
             _ => None,
@@ -308,7 +308,7 @@ impl Stage {
         Ok(())
     }
 
-    fn next_packet(&mut self, words: &mut Words<'_>) -> Result<Ticket, String> {
+    fn next_packet(&mut self, words: &mut Tokens<'_>) -> Result<Ticket, String> {
         let to = if words.peek().is_some() { Some(role_id(words)?) } else { None };
         let fits = |in_flight: &InFlight| to.is_none_or(|to| in_flight.to == to.gid());
         let network = self.world()?.network();
@@ -316,7 +316,7 @@ impl Stage {
         found.ok_or_else(|| "no such packet is on its way".to_owned())
     }
 
-    fn tick(&mut self, words: &mut Words<'_>) -> Outcome {
+    fn tick(&mut self, words: &mut Tokens<'_>) -> Outcome {
         let world = self.world.as_mut().ok_or("build a rack first: nodes N hosts M")?;
         let end = world.now() + words.span()?;
         while let Some(wake) = world.next_wake().filter(|&wake| wake <= end) {
@@ -334,7 +334,7 @@ impl Stage {
         Ok(())
     }
 
-    fn memory(&mut self, words: &mut Words<'_>) -> Outcome {
+    fn memory(&mut self, words: &mut Tokens<'_>) -> Outcome {
         let node = words.number()?;
         let (addr, len) = (self.address(words)?, words.number()?);
         let world = self.world()?;
@@ -357,7 +357,7 @@ impl Stage {
     }
 
     /// Parses a number, or a name with an offset.
-    fn address(&self, words: &mut Words<'_>) -> Result<u64, String> {
+    fn address(&self, words: &mut Tokens<'_>) -> Result<u64, String> {
         let word = words.word("an address")?;
         self.value(word).ok_or_else(|| format!("no address `{word}`"))
     }
@@ -369,7 +369,7 @@ impl Stage {
     }
 
     /// Parses texts as they are, and numbers and addresses as words of eight bytes.
-    fn bytes(&self, words: &mut Words<'_>) -> Result<Vec<u8>, String> {
+    fn bytes(&self, words: &mut Tokens<'_>) -> Result<Vec<u8>, String> {
         let mut bytes = Vec::new();
         while let Some(word) = words.next() {
             match word.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
@@ -416,7 +416,7 @@ fn take_and_deliver(world: &mut World, ticket: Ticket) {
     }
 }
 
-fn role_id(words: &mut Words<'_>) -> Result<RoleId, String> {
+fn role_id(words: &mut Tokens<'_>) -> Result<RoleId, String> {
     match words.word("control, switch, node N or host H")? {
         "control" => Ok(RoleId::Control),
         "switch" => Ok(RoleId::Switch),

@@ -2,7 +2,7 @@
 //! (Fat-B+Tree IV-A).
 
 use super::{Layout, World};
-use crate::Guest;
+use crate::HostMachine;
 use crate::sim_node::RoleId;
 use farmem_control::api::{JoinIndex, Tier};
 use farmem_switch::Switch;
@@ -42,7 +42,7 @@ impl Layout {
     }
 }
 
-impl<H: Guest> World<H> {
+impl<H: HostMachine> World<H> {
     /// Returns an index switch, while it is up.
     #[must_use]
     pub fn index_switch(&self, index: u16) -> Option<&Switch> {

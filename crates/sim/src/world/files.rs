@@ -1,7 +1,7 @@
 //! The files of memory nodes: each node has a disk that survives its crashes (PROTOCOL 20.1 to 20.5).
 
 use super::World;
-use crate::Guest;
+use crate::HostMachine;
 use crate::sim_node::RoleId;
 use farmem_machine::{Duration, Event, Instant};
 use farmem_memnode::{FileOp, FileOutcome, FileReply, FileRequest, Out};
@@ -131,7 +131,7 @@ impl Disks {
     }
 }
 
-impl<H: Guest> World<H> {
+impl<H: HostMachine> World<H> {
     /// Puts a file on a node's disk. A file of the same name is replaced; earlier reads belong to the old
     /// file.
     pub fn put_file(&mut self, node: u16, name: &str, bytes: Vec<u8>) {

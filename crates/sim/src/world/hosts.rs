@@ -1,8 +1,8 @@
 //! The hosts: requests to them, their outputs, and the drivers' part in their requests to the control plane.
 
 use super::joins::CARD_QPN;
-use super::{Asked, World};
-use crate::Guest;
+use super::{PendingRequest, World};
+use crate::HostMachine;
 use crate::sim_node::RoleId;
 use farmem_control::api::{
     ApiError, Connect, Disconnect, ErrorCode, Locate, LocatedVma, MovedInfo, Request, Response,
@@ -13,10 +13,10 @@ use farmem_host::{
 use farmem_machine::Event;
 use farmem_wire::{Domain, NodeId, VirtAddr};
 
-impl<H: Guest> World<H> {
+impl<H: HostMachine> World<H> {
     /// Sends a request to a host. Returns false if it is down.
     pub fn tell_host(&mut self, host: u16, ask: HostRequest) -> bool {
-        self.tell_guest(host, H::ask(ask))
+        self.tell_host_machine(host, H::ask(ask))
     }
 
     /// Submits an operation to a host under a ticket of the caller. Returns false if the host is down.
@@ -26,7 +26,7 @@ impl<H: Guest> World<H> {
     }
 
     /// Sends a request to a host's machine. Returns false if it is down.
-    pub fn tell_guest(&mut self, host: u16, ask: H::In) -> bool {
+    pub fn tell_host_machine(&mut self, host: u16, ask: H::In) -> bool {
         let up = self.is_up(RoleId::Host(host));
         self.host_event(host, Event::Local(ask));
         self.carry_control_requests();
@@ -87,17 +87,17 @@ impl<H: Guest> World<H> {
     }
 
     fn role_of(&self, host: u16) -> Option<&Host> {
-        self.guest(host).map(H::host)
+        self.host_machine(host).map(H::host)
     }
 
     /// Returns the machine on a host, while it is up.
     #[must_use]
-    pub fn guest(&self, host: u16) -> Option<&H> {
+    pub fn host_machine(&self, host: u16) -> Option<&H> {
         self.hosts.get(&host)?.role.as_ref()
     }
 
-    /// Returns the machine on a host, to examine its memory; requests go through [`World::tell_guest`].
-    pub fn guest_mut(&mut self, host: u16) -> Option<&mut H> {
+    /// Returns the machine on a host, to examine its memory; requests go through [`World::tell_host_machine`].
+    pub fn host_machine_mut(&mut self, host: u16) -> Option<&mut H> {
         self.hosts.get_mut(&host)?.role.as_mut()
     }
 
@@ -126,18 +126,18 @@ impl<H: Guest> World<H> {
     /// Returns the answer to the host, unless it has restarted since.
     pub(super) fn answer_control_request(
         &mut self,
-        asked: &Asked,
+        pending: &PendingRequest,
         number: u64,
         result: Result<Response, ApiError>,
     ) {
-        let RoleId::Host(host) = asked.by else { unreachable!("only hosts want anything") };
-        if asked.start != self.starts_of(asked.by) {
+        let RoleId::Host(host) = pending.by else { unreachable!("only hosts want anything") };
+        if pending.start != self.starts_of(pending.by) {
             return;
         }
         let reply = match result {
             Ok(response @ Response::Connection(_)) => {
                 self.env.journal.line(|| format!("host {host} has a connection"));
-                return self.act_on(asked, &response);
+                return self.act_on(pending, &response);
             }
             Ok(Response::Located(LocatedVma { vma, moved, lost })) => {
                 let piece = |piece: &MovedInfo| {

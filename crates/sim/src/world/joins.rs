@@ -1,7 +1,7 @@
 //! Joins: how machines enter the rack, and the drivers' handling of the control plane's answers.
 
-use super::{Asked, Connected, JOIN_AGAIN, Layout, World};
-use crate::Guest;
+use super::{Connected, JOIN_AGAIN, Layout, PendingRequest, World};
+use crate::HostMachine;
 use crate::sim_node::RoleId;
 use farmem_control::api::{
     ApiError, Connect, ConnectionInfo, Endpoint, HostJoined, IndexJoined, JoinHost, JoinNode, JoinSwitch,
@@ -25,7 +25,7 @@ const CARD_QKEY: u32 = 0x77;
 /// Window in PSNs of each connection if there are several.
 const FEW_PSNS: u32 = 3;
 
-impl<H: Guest> World<H> {
+impl<H: HostMachine> World<H> {
     /// Starts a machine: the control plane from its log, the others with a join request. Has no effect on one
     /// that is up or joining.
     ///
@@ -34,7 +34,7 @@ impl<H: Guest> World<H> {
     /// If the control plane rejects its own log.
     pub fn start(&mut self, role_id: RoleId) {
         if self.is_up(role_id)
-            || self.asked.values().any(|asked| asked.by == role_id && joins(&asked.request))
+            || self.pending.values().any(|pending| pending.by == role_id && joins(&pending.request))
         {
             return;
         }
@@ -82,37 +82,37 @@ impl<H: Guest> World<H> {
 
     /// Ends a call: its driver acts on the answer, then the caller may take it.
     pub(super) fn answer(&mut self, ticket: u64, result: Result<Response, ApiError>) {
-        let asked = self.asked.remove(&ticket);
-        if asked.as_ref().is_none_or(|asked| asked.request_of_host.is_none()) {
+        let pending = self.pending.remove(&ticket);
+        if pending.as_ref().is_none_or(|pending| pending.request_of_host.is_none()) {
             self.env.journal.line(|| match &result {
                 Ok(response) => format!("answer {ticket}: {response:?}"),
                 Err(error) => format!("answer {ticket}: {:?}: {}", error.code, error.message),
             });
         }
-        if let (Some(asked), Ok(response)) = (&asked, &result) {
-            self.ring.learn(&asked.request, response);
+        if let (Some(pending), Ok(response)) = (&pending, &result) {
+            self.ring.learn(&pending.request, response);
         }
-        let Some(asked) = asked else {
+        let Some(pending) = pending else {
             self.replies.insert(ticket, result);
             return;
         };
-        if let Some(request_of_host) = asked.request_of_host {
-            return self.answer_control_request(&asked, request_of_host.number, result);
+        if let Some(request_of_host) = pending.request_of_host {
+            return self.answer_control_request(&pending, request_of_host.number, result);
         }
-        if asked.start == self.starts_of(asked.by) {
+        if pending.start == self.starts_of(pending.by) {
             match &result {
-                Ok(response) => self.act_on(&asked, response),
-                Err(_) if joins(&asked.request) => self.start_later(asked.by, JOIN_AGAIN),
+                Ok(response) => self.act_on(&pending, response),
+                Err(_) if joins(&pending.request) => self.start_later(pending.by, JOIN_AGAIN),
                 Err(_) => {}
             }
         }
-        if !joins(&asked.request) {
+        if !joins(&pending.request) {
             self.replies.insert(ticket, result);
         }
     }
 
-    pub(super) fn act_on(&mut self, asked: &Asked, response: &Response) {
-        match (asked.by, response) {
+    pub(super) fn act_on(&mut self, pending: &PendingRequest, response: &Response) {
+        match (pending.by, response) {
             (RoleId::Switch, Response::Joined(SwitchJoined { home, control, .. })) => {
                 let life = NonZero::<u32>::MIN.saturating_add(self.starts_of(RoleId::Switch));
                 let role = Switch::new(home_of(home, control), self.layout.budgets).in_life(life);
@@ -176,7 +176,7 @@ impl<H: Guest> World<H> {
                     None => node_place(node),
                 };
                 self.host_knows(n, port, gid);
-                let Request::Connect(Connect { domain, .. }) = asked.request else { return };
+                let Request::Connect(Connect { domain, .. }) = pending.request else { return };
                 let rc = rc::RequesterConfig {
                     qpn: Qpn::new(*qpn),
                     peer_qpn: Qpn::new(*peer_qpn),
@@ -205,7 +205,7 @@ impl<H: Guest> World<H> {
                     rc,
                 };
                 if let Some(ControlRequest { kind: ControlRequestKind::ConnectExtra { .. }, number }) =
-                    asked.request_of_host
+                    pending.request_of_host
                 {
                     return self.host_ask(n, HostRequest::ConnectExtra { number, connection });
                 }

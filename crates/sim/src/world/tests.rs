@@ -34,7 +34,7 @@ fn machines_come_back() {
     let created = world.call(RoleId::Host(1), CreateDomain { name: "d".into() }).unwrap();
     let allocate = Allocate { domain: created.domain, size: 4096, node: None, durable: false };
     let vma = world.call(RoleId::Host(1), allocate).unwrap();
-    for who in world.everybody() {
+    for who in world.all_roles() {
         world.crash(who);
         assert!(!world.is_up(who));
         world.start_later(who, Duration::from_millis(2));

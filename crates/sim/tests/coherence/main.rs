@@ -57,7 +57,7 @@ fn two_hundred_hosts_share_a_page_and_one_writes_it() {
             let may = (host == writer).then_some(Access::Modified);
             assert_eq!(rack.may(host, vma.base), may, "host {host} of seed {seed}");
         }
-        assert_eq!(rack.sharers(vma.base), [], "nobody is left");
+        assert_eq!(rack.sharers(vma.base), [], "no host has the page");
         assert_eq!(rack.directory().lost_pages, 0);
     }
 }
@@ -245,7 +245,7 @@ fn a_freed_vma_is_taken_from_hosts() {
     assert!(rack.store(a, base, 7));
     let id = rack.id_at(base);
     rack.call(Free { domain: 1, base, id }).expect("the owner frees");
-    assert_eq!(rack.may(a, base), None, "when that is answered nobody has it");
+    assert_eq!(rack.may(a, base), None, "no host has the page when the answer arrives");
     let next = rack.allocate(16, 1);
     assert_eq!(next.base, base);
     assert_eq!((rack.load(a, base), rack.load(b, base)), (Some(0), Some(0)));
@@ -294,7 +294,7 @@ fn rights_are_taken_from_pages_that_are_cached_and_nothing_is_lost() {
     assert_eq!((rack.may(a, base), rack.load(b, base)), (None, None));
     rack.restart_control();
     returned(&mut rack, Mprotect { process, addr: base, len, prot: 1 }.into());
-    assert_eq!(rack.load(b, base), Some(9), "nobody might read it, and it was there");
+    assert_eq!(rack.load(b, base), Some(9), "no host could read the page, and its bytes were kept");
 }
 
 /// The control plane restarts in the middle of a fence, and completes it.

@@ -143,7 +143,7 @@ impl Rack {
 
     /// Drops all frames from and to this machine.
     pub(crate) fn cut_off(&mut self, role_id: RoleId) {
-        for other in self.world.everybody() {
+        for other in self.world.all_roles() {
             self.world.network_mut().cut(role_id.gid(), other.gid());
             self.world.network_mut().cut(other.gid(), role_id.gid());
         }
@@ -170,11 +170,11 @@ impl Rack {
     }
 
     fn role(&self, host: u16) -> &Caching {
-        self.world.guest(host).expect("the host is up")
+        self.world.host_machine(host).expect("the host is up")
     }
 
     fn memory_mut(&mut self, host: u16) -> &mut Memory {
-        self.world.guest_mut(host).expect("the host is up").pages_mut()
+        self.world.host_machine_mut(host).expect("the host is up").pages_mut()
     }
 
     pub(crate) fn generation(&self, host: u16) -> u16 {
@@ -348,7 +348,7 @@ impl Rack {
     }
 
     pub(crate) fn give(&mut self, host: u16, ask: CacheRequest) {
-        self.world.tell_guest(host, ask);
+        self.world.tell_host_machine(host, ask);
         self.listen();
     }
 

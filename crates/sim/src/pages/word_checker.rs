@@ -9,7 +9,7 @@ pub(super) const WORDS: usize = 4;
 
 /// The state of a page beside its latest words.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Known {
+struct PageState {
     /// True if the page's node restarted empty. Until no host holds the page from before, such a host sees
     /// the latest words, never zeros.
     wiped: bool,
@@ -31,17 +31,17 @@ enum Loss {
 
 /// All words of far memory.
 #[derive(Debug)]
-pub(super) struct Words {
+pub(super) struct WordChecker {
     first: u64,
     latest: Vec<[u64; WORDS]>,
-    known: BTreeMap<Page, Known>,
+    known: BTreeMap<Page, PageState>,
     stored: u64,
 }
 
 /// A page and the index of a word in it.
 pub(super) type WordAddr = (Page, usize);
 
-impl Words {
+impl WordChecker {
     pub(super) fn new(first: Page, pages: usize) -> Self {
         Self { first: first.number(), latest: vec![[0; WORDS]; pages], known: BTreeMap::new(), stored: 0 }
     }
@@ -85,7 +85,7 @@ impl Words {
             self.latest[index] = *found;
         }
         if known.loss == Loss::Open && !known.wiped {
-            self.set(page, Known { loss: Loss::None, ..known });
+            self.set(page, PageState { loss: Loss::None, ..known });
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl Words {
     pub(super) fn begin_accepting(&mut self, page: Page) {
         let known = self.known.get(&page).copied().unwrap_or_default();
         if matches!(known.loss, Loss::None | Loss::Sure) {
-            self.set(page, Known { loss: Loss::Accepting, ..known });
+            self.set(page, PageState { loss: Loss::Accepting, ..known });
         }
     }
 
@@ -102,7 +102,7 @@ impl Words {
     pub(super) fn accept_loss(&mut self, page: Page) {
         let known = self.known.get(&page).copied().unwrap_or_default();
         if known.loss == Loss::Accepting {
-            self.set(page, Known { loss: Loss::Open, ..known });
+            self.set(page, PageState { loss: Loss::Open, ..known });
         }
     }
 
@@ -124,11 +124,11 @@ impl Words {
     /// Records that no host holds the wiped page any more: it is lost for all, or accepted.
     pub(super) fn reopen(&mut self, page: Page) {
         let known = self.known.get(&page).copied().unwrap_or_default();
-        self.set(page, Known { wiped: false, ..known });
+        self.set(page, PageState { wiped: false, ..known });
     }
 
-    fn set(&mut self, page: Page, known: Known) {
-        if known == Known::default() {
+    fn set(&mut self, page: Page, known: PageState) {
+        if known == PageState::default() {
             self.known.remove(&page);
         } else {
             self.known.insert(page, known);
@@ -158,8 +158,8 @@ mod tests {
 
     const PAGE: Page = page_of(16);
 
-    fn words() -> Words {
-        let mut words = Words::new(PAGE, 4);
+    fn words() -> WordChecker {
+        let mut words = WordChecker::new(PAGE, 4);
         let value = words.next((PAGE, 1));
         words.store((PAGE, 1), value);
         words

@@ -7,7 +7,7 @@ use farmem_machine::Machine;
 use std::fmt::Debug;
 
 /// A machine that is a host role or contains one.
-pub trait Guest: Machine<Out: Debug> + Debug {
+pub trait HostMachine: Machine<Out: Debug> + Debug {
     /// Outputs that are not those of the host role.
     type Own: Debug;
 
@@ -25,7 +25,7 @@ pub trait Guest: Machine<Out: Debug> + Debug {
     fn host(&self) -> &Host;
 }
 
-impl Guest for Host {
+impl HostMachine for Host {
     type Own = core::convert::Infallible;
 
     fn ask(ask: HostRequest) -> HostRequest {
@@ -41,7 +41,7 @@ impl Guest for Host {
     }
 }
 
-impl<P: Pages + Debug> Guest for CachingHost<P> {
+impl<P: Pages + Debug> HostMachine for CachingHost<P> {
     type Own = CacheDone;
 
     fn ask(ask: HostRequest) -> CacheRequest {

@@ -2,7 +2,7 @@
 
 use super::calls::AGAIN;
 use super::lists::{Found, NOWHERE};
-use super::tasks::{Must, Operation, Path, Task};
+use super::tasks::{ExpectedFailure, Operation, Path, Task};
 use super::{End, Rack};
 use crate::campaign::Verdict;
 use crate::checker::{Counter, Home, Loss, SlotId};
@@ -21,7 +21,7 @@ const PMTU: usize = 1024;
 
 impl Rack {
     /// Handles the operations that ended.
-    pub(super) fn take_ends(&mut self) -> Result<(), End> {
+    pub(super) fn take_completions(&mut self) -> Result<(), End> {
         while let Some((host, done)) = self.world.take_done() {
             let Some(task) = self.tasks.remove(&done.ticket) else {
                 return Err((
@@ -96,10 +96,10 @@ impl Rack {
             }
             Operation::Find { list, expected } => self.found(task, list, expected, done),
             Operation::Add { ref way, limit } => self.added(task, way, limit, done),
-            Operation::Forbidden { place, must } => {
+            Operation::Forbidden { place, expected } => {
                 place.into_iter().for_each(|place| self.release_forbidden(place));
                 let home = place.map(|place| *self.model.home(place));
-                self.refused_rightly(task, must, home, done.result)
+                self.refused_rightly(task, expected, home, done.result)
             }
         }
     }
@@ -275,13 +275,13 @@ impl Rack {
     fn refused_rightly(
         &mut self,
         task: &Task,
-        must: Must,
+        expected: ExpectedFailure,
         home: Option<Home>,
         result: Result<Answer, Failure>,
     ) -> Result<(), String> {
         let Err(failure) = result else {
-            return match must {
-                Must::BeGone { base, allocations }
+            return match expected {
+                ExpectedFailure::Freed { base, allocations }
                     if self.unsure_allocation
                         || allocations != self.allocations
                         || !self.freed.contains(&base) =>
@@ -291,29 +291,31 @@ impl Rack {
                 _ => Err("it was allowed".to_owned()),
             };
         };
-        match (must, failure) {
-            (Must::BeRefused(status), Failure::Refused { status: got, .. }) if got == status => Ok(()),
-            (Must::BeRefused(_), Failure::Refused { status: Status::Busy, .. }) => Ok(()),
+        match (expected, failure) {
+            (ExpectedFailure::Refused(status), Failure::Refused { status: got, .. }) if got == status => {
+                Ok(())
+            }
+            (ExpectedFailure::Refused(_), Failure::Refused { status: Status::Busy, .. }) => Ok(()),
             (
-                Must::BeGone { .. },
+                ExpectedFailure::Freed { .. },
                 Failure::Refused { status: Status::NotMapped | Status::NoPermission, .. },
             )
             | (
-                Must::StayHome,
+                ExpectedFailure::RefusedLocally,
                 Failure::TooLong { .. } | Failure::NotConnected { .. } | Failure::Misaligned { .. },
             ) => Ok(()),
-            (Must::BreakAccess, Failure::Connection(rc::Failure::RemoteAccess)) => Ok(()),
-            (Must::BreakRequest, Failure::Connection(rc::Failure::InvalidRequest)) => {
+            (ExpectedFailure::BrokenByAccess, Failure::Connection(rc::Failure::RemoteAccess)) => Ok(()),
+            (ExpectedFailure::BrokenByRequest, Failure::Connection(rc::Failure::InvalidRequest)) => {
                 self.clients[task.client].orderly = self.world.now();
                 Ok(())
             }
-            (Must::BreakAccess | Must::BreakRequest, failure) => {
+            (ExpectedFailure::BrokenByAccess | ExpectedFailure::BrokenByRequest, failure) => {
                 self.may_fail(task, Path::Line, home, failure)
             }
-            (Must::BeRefused(_) | Must::BeGone { .. }, failure) => {
+            (ExpectedFailure::Refused(_) | ExpectedFailure::Freed { .. }, failure) => {
                 self.may_fail(task, Path::Switch, None, failure)
             }
-            (Must::StayHome, _) => Err("the host should have known".to_owned()),
+            (ExpectedFailure::RefusedLocally, _) => Err("the host should have known".to_owned()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The rest of a rack, as one host sees it: a simple model of a directory, a memory node and all other hosts.
 //!
-//! Key type: [`Others`]. Regions have two pages. Other hosts are instantaneous: their stores reach far memory
+//! Key type: [`OtherHosts`]. Regions have two pages. Other hosts are instantaneous: their stores reach far memory
 //! at once, and they give pages up at once. Only behaviour that the host under test cannot observe is
 //! simplified.
 
@@ -70,14 +70,14 @@ pub(super) struct Entry {
     pub(super) seq: Seq,
     /// The access of the host under test, and of the other hosts.
     pub(super) ours: Option<Access>,
-    others: Option<Access>,
+    other_hosts: Option<Access>,
     /// A recall for other hosts: the page, and whether they write.
     recall: Option<(Page, bool)>,
 }
 
 /// The rest of the rack.
 #[derive(Debug)]
-pub(super) struct Others {
+pub(super) struct OtherHosts {
     pub(super) cells: Vec<Cell>,
     pub(super) entries: Vec<Entry>,
     pub(super) stores: u64,
@@ -98,7 +98,7 @@ pub(super) fn pages_of(region: usize) -> impl Iterator<Item = usize> {
     region * size..(region + 1) * size
 }
 
-impl Others {
+impl OtherHosts {
     pub(super) fn new() -> Self {
         let entry = Entry { seq: Seq(1), ..Entry::default() };
         let cell = Cell { min_seq: 1, ..Cell::default() };
@@ -167,7 +167,8 @@ impl Others {
             });
         }
         let entry = &mut self.entries[at >> ORDER];
-        entry.others = entry.others.max(Some(if write { Access::Modified } else { Access::Shared }));
+        entry.other_hosts =
+            entry.other_hosts.max(Some(if write { Access::Modified } else { Access::Shared }));
         if write && !self.cells[at].lost {
             self.store(at);
         }
@@ -227,10 +228,11 @@ impl Others {
             out.push(refused(Status::Busy));
             return self.recall(at >> ORDER, out);
         }
-        if access == Access::Modified || entry.others == Some(Access::Modified) {
+        if access == Access::Modified || entry.other_hosts == Some(Access::Modified) {
             entry.seq = entry.seq.next();
         }
-        entry.others = if access == Access::Modified { None } else { entry.others.map(|_| Access::Shared) };
+        entry.other_hosts =
+            if access == Access::Modified { None } else { entry.other_hosts.map(|_| Access::Shared) };
         let clean = entry.ours != Some(Access::Modified);
         entry.ours = entry.ours.max(Some(access));
         let seq = entry.seq;

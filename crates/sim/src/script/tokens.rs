@@ -3,9 +3,9 @@
 use farmem_machine::Duration;
 
 /// A cursor over a command's words; text in quotes is one word.
-pub(super) struct Words<'a>(Vec<&'a str>);
+pub(super) struct Tokens<'a>(Vec<&'a str>);
 
-impl<'a> Words<'a> {
+impl<'a> Tokens<'a> {
     /// Splits the first line of a command.
     pub(super) fn of(command: &'a str) -> Result<Self, String> {
         let line = command.lines().next().unwrap_or("");
