@@ -1,7 +1,7 @@
 # The menu. Every target works from a fresh clone and installs what it needs first.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench interop
+.PHONY: help setup demo test lint docs install package bench interop
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -20,6 +20,12 @@ lint: ## the part that runs no code: format, lints, tidy, documentation
 
 docs: ## the documentation as a book, links checked: target/book
 	@scripts/docs
+
+install: ## build a release and install it; PREFIX=/usr/local
+	@scripts/install --prefix "$(or $(PREFIX),/usr/local)"
+
+package: ## build a Debian package in target/
+	@scripts/package
 
 bench: ## benchmarks; ARGS="net --json --quick" picks one
 	@scripts/bench $(ARGS)

@@ -23,7 +23,7 @@ pub(crate) use trace::{Trace, TraceInfo, TraceRecord, TraceReplay};
 
 /// Far memory for a rack of ordinary Linux machines.
 #[derive(Debug, Parser)]
-#[command(name = "farmem", version, about, arg_required_else_help = true)]
+#[command(name = "farmem", version = farmem::BUILD, about, arg_required_else_help = true)]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -85,6 +85,16 @@ pub(crate) enum Command {
     /// Record what a program does with its memory, for replays over simulated racks.
     #[command(subcommand)]
     Trace(Trace),
+    /// Write man pages, one for each command, into a directory.
+    Manual {
+        /// Directory for the pages; created if absent.
+        directory: PathBuf,
+    },
+    /// Print a script that completes farmem's commands and options in a shell.
+    Completions {
+        /// The shell to complete in.
+        shell: clap_complete::Shell,
+    },
     /// Hold what must not close when `farmem run` dies (started by it).
     #[command(hide = true)]
     Guard(Guard),

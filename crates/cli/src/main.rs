@@ -15,6 +15,7 @@ mod index;
 mod join;
 mod logging;
 mod manage;
+mod manual;
 mod migrate;
 mod object;
 mod output;
@@ -143,6 +144,8 @@ fn carry_out(command: Command) -> Result<End, Failure> {
         Command::Trace(args) => trace::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Guard(args) => run::run_guard(&args),
+        Command::Manual { directory } => manual::write_pages(&directory),
+        Command::Completions { shell } => Ok(manual::print_completions(shell)),
         Command::Role(args) => role::run(&args),
         Command::Calls => bench::calls(),
         Command::ZramProbe { pages, rounds } => bench::squeezed(pages, rounds),

@@ -46,6 +46,7 @@ pub use farmem_traversal::Program;
 pub use farmem_uffd::raw;
 pub use farmem_wire::message::PAGE_LEN;
 pub use farmem_wire::{NodeId, UDP_PORT, VirtAddr};
+pub use link::BUILD;
 pub use lock::LockWord;
 pub use look_up::{Lines, LookUp, LookedUp};
 pub use migrate::{Moved, migrate};

@@ -10,9 +10,9 @@ use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::sync::Once;
 
-/// This build of farmem: its version, and a mark of the sources of all parts that say something to each other over a rack. Parts of different builds do not
-/// go together in one rack.
-pub(crate) const BUILD: &str = env!("FARMEM_BUILD");
+/// The build of farmem: its version, and a hash of the sources of all crates that a rack's processes consist of. Processes of different builds
+/// cannot share a rack.
+pub const BUILD: &str = env!("FARMEM_BUILD");
 
 /// Something to do with whatever link the rack uses.
 pub trait WithLink {

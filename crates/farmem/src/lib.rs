@@ -6,7 +6,7 @@
 //! use farmem::Rack;
 //!
 //! let rack = Rack::embedded()?; // every role in this process: no sockets, no privileges
-//! let mut client = rack.client("quickstart")?;
+//! let mut client = rack.client("example")?;
 //! let vma = client.allocate(1 << 20)?;
 //! client.write(vma.base, b"far away")?;
 //! let mut bytes = [0; 8];
@@ -21,7 +21,7 @@
 //! windows and shared spaces from `crates/memory`, data structures from `crates/structures`.
 
 pub use farmem_client::{
-    Answer, Client, ClientOptions, Completed, Dispatched, DpuCaching, DpuForward, DpuSection, Error,
+    Answer, BUILD, Client, ClientOptions, Completed, Dispatched, DpuCaching, DpuForward, DpuSection, Error,
     Execution, FarMemory, Landing, Lender, Lines, LinkProfile, Loan, LockWord, LookUp, LookedUp, Moved,
     Named, NamedLock, Next, NodeId, Op, OpQueue, OpenNamed, PAGE_LEN, Placement, Policy, Prefetch, Profile,
     ProfileError, Program, REGION_DATA_MAX, Rack, RackConfig, Rng, Site, Spot, Task, TaskStats, Through,

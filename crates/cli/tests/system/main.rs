@@ -18,6 +18,7 @@ mod graph;
 mod hostile;
 mod incarnation;
 mod index;
+mod install;
 mod keyed;
 mod kv;
 mod large_pads;
