@@ -11,7 +11,7 @@ use crate::load::binary::{self, Extent, Header};
 use crate::report::{Answer, Found, Ran, Said, Traffic, Values, Wrote};
 use crate::{Csr, Graph, Store};
 use farmem::api::OpenMode;
-use farmem::window::{AtLoss, Caching, DpuConfig, Place, Way, WindowOptions};
+use farmem::window::{AccessPath, AtLoss, Caching, DpuConfig, Place, WindowOptions};
 use farmem::{Client, NodeId};
 use farmem_workload::{Failure, Progress, on_rack_of, stopped};
 use procfs_core::{FromRead as _, Meminfo};
@@ -314,9 +314,9 @@ fn in_window(
     threads: &rayon::ThreadPool,
 ) -> Result<(Found, f64, Traffic), Failure> {
     let way = match far.dpu {
-        None => Way::Direct,
-        Some(Dpu::Own) => Way::Own(DpuConfig::new(Caching::Adaptive)),
-        Some(Dpu::Beside) => Way::Beside,
+        None => AccessPath::Direct,
+        Some(Dpu::Own) => AccessPath::Own(DpuConfig::new(Caching::Adaptive)),
+        Some(Dpu::Beside) => AccessPath::Beside,
     };
     let options = WindowOptions {
         place: Place::Anywhere,

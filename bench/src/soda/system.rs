@@ -2,7 +2,7 @@
 //!
 //! Key type: [`System`]; [`System::options`] is the one place that creates a window for it.
 
-use farmem::window::{Ahead, Caching, DpuConfig, Foresight, Place, TableConfig, Way, WindowOptions};
+use farmem::window::{AccessPath, Ahead, Caching, DpuConfig, Foresight, Place, TableConfig, WindowOptions};
 use std::num::NonZeroU32;
 
 /// A compared system (SODA VI-A).
@@ -86,7 +86,7 @@ pub(super) fn process(len: u64, pages: Pages, more: &str) -> String {
 
 /// Returns the settings of a DPU in this process, without which its figures say nothing.
 pub(super) fn in_this_process(options: &WindowOptions) -> Option<String> {
-    let Way::Own(DpuConfig { page_len, table, caching, .. }) = options.way else { return None };
+    let AccessPath::Own(DpuConfig { page_len, table, caching, .. }) = options.way else { return None };
     let entry = u64::from(page_len.get()) * u64::from(table.entry_pages);
     let cache = entry * u64::from(table.slots.get());
     let fixed = options.fixed.map_or(0, |(_, len)| len);
@@ -174,9 +174,9 @@ impl System {
         let slots = slots(len, pages);
         let slots =
             u32::try_from(slots).ok().and_then(NonZeroU32::new).expect("entries of this machine's memory");
-        let without = if self.has_process() { Way::Beside } else { Way::Direct };
+        let without = if self.has_process() { AccessPath::Beside } else { AccessPath::Direct };
         let way = caching.map_or(without, |caching| {
-            Way::Own(DpuConfig {
+            AccessPath::Own(DpuConfig {
                 page_len: NonZeroU32::new(page_len).expect("a page has bytes"),
                 table: TableConfig { slots, entry_pages },
                 ..DpuConfig::new(caching)

@@ -10,7 +10,7 @@ mod reach;
 mod roles;
 
 use crate::Error;
-use addresses::{Taken, is_of_one_machine};
+use addresses::{TakenAddresses, is_of_one_machine};
 use bytesize::ByteSize;
 use farmem_control::api::Tier;
 use farmem_link::{LinkProfile, ProfileError};
@@ -261,7 +261,7 @@ impl RackConfig {
         if raw.node.as_ref().is_empty() {
             return Err(page.fault(&raw.node.span(), "expected at least one [[node]]".into()));
         }
-        let mut taken = Taken::default();
+        let mut taken = TakenAddresses::default();
         let lease = page.time("lease_ms", raw.control.lease_ms.as_ref(), LEASES_MS, farmem_control::LEASE)?;
         let control = ControlConfig {
             address: taken.take(&page, "the control plane", &raw.control.address)?,
@@ -481,7 +481,7 @@ impl Page<'_> {
         &self,
         raw: &[RawIndex],
         names: &mut BTreeSet<String>,
-        taken: &mut Taken,
+        taken: &mut TakenAddresses,
     ) -> Result<Vec<IndexConfig>, Error> {
         let tiers: Vec<(&String, Tier)> =
             raw.iter().map(|switch| (switch.name.as_ref(), switch.tier)).collect();

@@ -4,16 +4,17 @@
 //! domain; [`FarMemory`], what structures ask of far memory; [`task`], many operations side by side; [`serve`], the roles as processes.
 //!
 //! The roles decide; this crate carries their actions to a link, to the control plane's API, and back. Code that makes a host of its own
-//! (windows, shared spaces, the pager of programs) finds what it needs in [`own`].
+//! (windows, shared spaces, the pager of programs) finds what it needs in [`host_parts`].
 
 mod allocations;
-mod clerk;
 mod client;
 pub mod config;
+mod control_rpc;
 pub mod dispatch;
 mod embedded;
 mod error;
 mod far_memory;
+pub mod host_parts;
 pub mod iterator;
 mod link;
 mod lock;
@@ -21,7 +22,6 @@ mod look_up;
 pub mod manage;
 mod migrate;
 mod named;
-pub mod own;
 mod path;
 mod rack;
 mod renewals;

@@ -1,8 +1,8 @@
 //! How a client's requests reach the rack: inside this process, or over a link to other processes.
 
 use crate::Error;
-use crate::clerk::{Clerk, Told};
 use crate::client::answer_to;
+use crate::control_rpc::{ControlReply, ControlRpc};
 use crate::embedded::World;
 use farmem_api::ApiClient;
 use farmem_control::api::{Call, Request, Response};
@@ -40,7 +40,7 @@ pub(crate) trait Path {
     /// Has the control plane asked without a wait for the answer, which [`Path::told`] has then.
     fn ask_aside(&mut self, number: u64, request: Request) -> Result<(), Error>;
     /// The number of such a question, and what came of it.
-    fn told(&mut self) -> Option<Told>;
+    fn told(&mut self) -> Option<ControlReply>;
     /// Tells the host role where `port` is.
     fn set_peer(&mut self, port: Port, gid: Gid) -> Result<(), Error>;
     /// Hands a request to the host role.
@@ -81,7 +81,7 @@ pub(crate) struct InProcess {
     world: Rc<RefCell<World>>,
     asker: Asker,
     host: u16,
-    told: VecDeque<Told>,
+    told: VecDeque<ControlReply>,
 }
 
 impl InProcess {
@@ -104,7 +104,7 @@ impl Path for InProcess {
         Ok(())
     }
 
-    fn told(&mut self) -> Option<Told> {
+    fn told(&mut self) -> Option<ControlReply> {
         self.told.pop_front()
     }
 
@@ -174,7 +174,7 @@ impl Path for InProcess {
 pub(crate) struct OverLink<L: Link> {
     driver: Driver<Host, L>,
     asker: Asker,
-    clerk: Clerk,
+    control_rpc: ControlRpc,
     out: VecDeque<Out>,
 }
 
@@ -186,7 +186,7 @@ impl<L: Link> OverLink<L> {
     pub(crate) fn new(driver: Driver<Host, L>, api: ApiClient, aside: ApiClient) -> Self {
         let api = RefCell::new(api);
         let asker = Asker::new(move |request| Ok(api.borrow_mut().call(request)?));
-        Self { driver, asker, clerk: Clerk::new(aside), out: VecDeque::new() }
+        Self { driver, asker, control_rpc: ControlRpc::new(aside), out: VecDeque::new() }
     }
 
     fn turn(&mut self, wait: Wait) -> Result<(), Error> {
@@ -209,11 +209,11 @@ impl<L: Link> Path for OverLink<L> {
     }
 
     fn ask_aside(&mut self, number: u64, request: Request) -> Result<(), Error> {
-        self.clerk.ask(number, request)
+        self.control_rpc.ask(number, request)
     }
 
-    fn told(&mut self) -> Option<Told> {
-        self.clerk.told()
+    fn told(&mut self) -> Option<ControlReply> {
+        self.control_rpc.told()
     }
 
     fn extra_connections_up(&self) -> usize {

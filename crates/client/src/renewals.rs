@@ -105,7 +105,7 @@ impl Renewal {
 
 /// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Asked {
+enum RenewalOutcome {
     /// The host is there; so long until the next one.
     Stays(Duration),
     /// The host is there, and hosts of this rack stay for good.
@@ -139,10 +139,10 @@ impl Hosts {
     }
 
     /// Takes the outcome of a request for a row, in a generation of its host.
-    fn answered(&mut self, number: u64, generation: u16, asked: Asked, now: Instant) {
+    fn answered(&mut self, number: u64, generation: u16, asked: RenewalOutcome, now: Instant) {
         let Some(row) = self.rows.get_mut(&number) else { return };
         row.answered(generation, asked, now);
-        if asked != Asked::Unanswered {
+        if asked != RenewalOutcome::Unanswered {
             return;
         }
         // The others of this rack would wait in vain as well, one after the other, and hosts of other racks behind them.
@@ -165,16 +165,19 @@ impl Row {
 
     /// Takes the outcome of a request for this generation. A row whose life the rack does not know stays: the host may be about to join again, and its requests
     /// may have been answered before. Its client finds out by its next operation.
-    fn answered(&mut self, generation: u16, asked: Asked, now: Instant) {
+    fn answered(&mut self, generation: u16, asked: RenewalOutcome, now: Instant) {
         self.due = now
             + match asked {
-                Asked::Stays(after) => after,
-                Asked::Always if self.generation == generation => NEVER,
-                Asked::Never if self.generation == generation => {
+                RenewalOutcome::Stays(after) => after,
+                RenewalOutcome::Always if self.generation == generation => NEVER,
+                RenewalOutcome::Never if self.generation == generation => {
                     self.gone.store(generation.into(), Ordering::Relaxed);
                     NEVER
                 }
-                Asked::Always | Asked::Never | Asked::Failed | Asked::Unanswered => AGAIN,
+                RenewalOutcome::Always
+                | RenewalOutcome::Never
+                | RenewalOutcome::Failed
+                | RenewalOutcome::Unanswered => AGAIN,
             };
     }
 }
@@ -220,30 +223,30 @@ fn renew_all() {
 }
 
 /// Says that one host is there. Over a connection of its own each time: the control plane has only so many, and hosts that do nothing hold none of them.
-fn ask(config: &RackConfig, call: Stay) -> Asked {
-    let Ok(api) = api_client(config) else { return Asked::Failed };
+fn ask(config: &RackConfig, call: Stay) -> RenewalOutcome {
+    let Ok(api) = api_client(config) else { return RenewalOutcome::Failed };
     let mut api = api.impatient(ANSWER_TIME_MAX);
     let (host, generation) = (call.host, call.generation);
     match api.call(call) {
         // Without a length hosts of this rack stay for good.
-        Ok(lease) if lease.lease_ms == 0 => Asked::Always,
-        Ok(lease) => Asked::Stays(period(lease.lease_ms).max(Duration::from_millis(1))),
+        Ok(lease) if lease.lease_ms == 0 => RenewalOutcome::Always,
+        Ok(lease) => RenewalOutcome::Stays(period(lease.lease_ms).max(Duration::from_millis(1))),
         // The host was taken out of the rack, or joins again just now.
         Err(ApiCallError::Refused(error))
             if matches!(error.code, ErrorCode::NotFound | ErrorCode::Conflict) =>
         {
-            Asked::Never
+            RenewalOutcome::Never
         }
         // Another user's host has the number by now, or this user's key of it is lost.
         Err(ApiCallError::Refused(error)) if error.code == ErrorCode::NotOwner => match api.call(Overview {})
         {
             Ok(seen) if !seen.hosts.iter().any(|at| (at.host, at.generation) == (host, generation)) => {
-                Asked::Never
+                RenewalOutcome::Never
             }
-            _ => Asked::Failed,
+            _ => RenewalOutcome::Failed,
         },
-        Err(ApiCallError::Unreachable { .. } | ApiCallError::Untrusted { .. }) => Asked::Unanswered,
-        Err(_) => Asked::Failed,
+        Err(ApiCallError::Unreachable { .. } | ApiCallError::Untrusted { .. }) => RenewalOutcome::Unanswered,
+        Err(_) => RenewalOutcome::Failed,
     }
 }
 
@@ -286,7 +289,7 @@ mod tests {
         let now = Instant::now();
         let config = RackConfig::parse(RACK, "rack.toml".as_ref()).unwrap();
         let mut refused_first = row(&config, now);
-        refused_first.answered(1, Asked::Never, now);
+        refused_first.answered(1, RenewalOutcome::Never, now);
         assert!(refused_first.due > now + NEVER / 2, "no request for a life that is over");
         let gone = |row: &Row| row.gone.load(Ordering::Relaxed);
         assert_eq!(gone(&refused_first), 1, "its client is told");
@@ -294,10 +297,10 @@ mod tests {
         assert_eq!((refused_first.generation, refused_first.due), (2, now));
         let mut joined_first = row(&config, now);
         joined_first.joined(2, now);
-        joined_first.answered(1, Asked::Never, now);
+        joined_first.answered(1, RenewalOutcome::Never, now);
         assert_eq!((joined_first.generation, joined_first.due), (2, now + AGAIN));
         assert_eq!(gone(&joined_first), NOT_GONE, "nothing is wrong with the life that it has");
-        joined_first.answered(2, Asked::Stays(AGAIN * 15), now);
+        joined_first.answered(2, RenewalOutcome::Stays(AGAIN * 15), now);
         assert_eq!(joined_first.due, now + AGAIN * 15);
     }
 
@@ -306,7 +309,7 @@ mod tests {
     fn who_stays_for_good_is_not_gone() {
         let now = Instant::now();
         let mut stays = row(&RackConfig::parse(RACK, "rack.toml".as_ref()).unwrap(), now);
-        stays.answered(1, Asked::Always, now);
+        stays.answered(1, RenewalOutcome::Always, now);
         assert!(stays.due > now + NEVER / 2);
         assert_eq!(stays.gone.load(Ordering::Relaxed), NOT_GONE);
     }
@@ -320,7 +323,7 @@ mod tests {
         let mut hosts = Hosts { rows: BTreeMap::new(), next: 0, served_by: None };
         let number = hosts.begin(&config, (3, 1), Gone::new(NOT_GONE.into()), now);
         assert_eq!(hosts.next(), Some((number, now)));
-        hosts.answered(number, 1, Asked::Stays(period(60_000)), now);
+        hosts.answered(number, 1, RenewalOutcome::Stays(period(60_000)), now);
         assert_eq!(hosts.next(), Some((number, now + Duration::from_secs(15))));
     }
 
@@ -343,15 +346,15 @@ mod tests {
                 break;
             }
             now += ANSWER_TIME_MAX;
-            hosts.answered(number, 1, Asked::Unanswered, now);
+            hosts.answered(number, 1, RenewalOutcome::Unanswered, now);
         }
         assert!(now <= due + ANSWER_TIME_MAX, "{:?} late", now - due);
         // The silent one answers again: all of its hosts are renewed at once.
-        hosts.answered(100, 1, Asked::Stays(period(60_000)), now);
+        hosts.answered(100, 1, RenewalOutcome::Stays(period(60_000)), now);
         for _ in 0..100 {
             let (number, at) = hosts.next().unwrap();
             assert!(number < 100 && at <= now + AGAIN);
-            hosts.answered(number, 1, Asked::Stays(period(60_000)), now.max(at));
+            hosts.answered(number, 1, RenewalOutcome::Stays(period(60_000)), now.max(at));
         }
     }
 }

@@ -15,7 +15,7 @@ use farmem_control::api::{
 };
 use farmem_control::keys::Secret;
 use farmem_control::{Bounds, Config as ControlSettings, Control, Note as ControlNote};
-use farmem_link::events::{self, Level, Told};
+use farmem_link::events::{self, Level, LogNote};
 use farmem_link::{
     Calibrated, Clock, Compiler, Driver, Link, MappedStore, NodeFiles, OpenError, calibrate, os_seed,
     private_file, private_state, run, run_node,
@@ -413,7 +413,7 @@ fn serve<M: Machine, L: Link>(
     drive: impl FnOnce(&mut Driver<M, L>, &Stop) -> io::Result<()>,
 ) -> Result<(), Error>
 where
-    M::Note: Told + 'static,
+    M::Note: LogNote + 'static,
 {
     let lost = |source| Error::System { what: "the link of this role failed".into(), source };
     link.set_peer(Port(control.port), Some(gid(&control.gid)?)).map_err(lost)?;

@@ -13,13 +13,13 @@
 //!
 //! The API does not cache, order requests (a read that must see a write is sent when that has ended), or hold more than one DPU.
 
+pub use super::messages::Carried;
+use super::messages::{ClientMessage, DpuMessage, ask, come_in};
 use super::threads::{AT_LEN, HEAD_LEN, head_of};
-pub use super::words::Carried;
-use super::words::{Ask, Said, ask, come_in};
-use farmem_client::own::wrong_answer;
+use farmem_client::host_parts::wrong_answer;
 use farmem_client::{Client, Error, Vma};
-use farmem_link::dpu::pulse::Pulse;
-use farmem_link::dpu::{PairSize, ProcessEnd, SubmissionSender, Talk, make_pair, make_submissions};
+use farmem_link::dpu::beat::BeatMonitor;
+use farmem_link::dpu::{DpuSocket, PairSize, ProcessEnd, SubmissionSender, make_pair, make_submissions};
 use farmem_link::{Clock, OpenError, OutsideWaker};
 use farmem_machine::Duration;
 use farmem_wire::VirtAddr;
@@ -76,14 +76,14 @@ pub struct Region {
 pub struct MemoryApi {
     rings: ProcessEnd,
     sender: SubmissionSender,
-    talk: Mutex<Talk>,
+    talk: Mutex<DpuSocket>,
     next_region: AtomicU16,
     /// Numbers that no thread has.
     numbers: Mutex<Vec<u16>>,
     page_len: u64,
     life: (u16, u16),
     clock: Clock,
-    pulse: Mutex<Pulse>,
+    pulse: Mutex<BeatMonitor>,
     is_dead: AtomicBool,
 }
 
@@ -112,15 +112,15 @@ impl MemoryApi {
             PairSize { requests: 1 << 12, answers: 1 << 12, registered: places.next_multiple_of(PART) };
         let (pair, submissions) = (make_pair(size)?, make_submissions(ring)?);
         let (talk, said) = come_in(section, client, size, pair.as_fd())?;
-        let Said::Welcome { host, generation, page_len, lease_ms, wake } = said else {
+        let DpuMessage::Welcome { host, generation, page_len, lease_ms, wake } = said else {
             return Err(wrong_answer("hello"));
         };
         let rings = ProcessEnd::of(&pair, size, OutsideWaker::open(&wake)?)?;
         let sender = SubmissionSender::of(&submissions, ring, OutsideWaker::open(&wake)?)?;
-        ask(&talk, &Ask::Threads { bytes: ring }, Some(submissions.as_fd()))?;
+        ask(&talk, &ClientMessage::Threads { bytes: ring }, Some(submissions.as_fd()))?;
         let clock = Clock::start();
         Ok(Self {
-            pulse: Mutex::new(Pulse::new(Duration::from_millis(lease_ms), rings.beat(), clock.now())),
+            pulse: Mutex::new(BeatMonitor::new(Duration::from_millis(lease_ms), rings.beat(), clock.now())),
             rings,
             sender,
             talk: Mutex::new(talk),
@@ -159,9 +159,9 @@ impl MemoryApi {
         let next =
             self.next_region.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1));
         let number = next.map_err(|_| Error::Full { what: "the regions of a program at its DPU".into() })?;
-        let open = Ask::Open { region: number, base: vma.base.0, write: true };
+        let open = ClientMessage::Open { region: number, base: vma.base.0, write: true };
         match ask(&lock(&self.talk), &open, None)? {
-            Said::Done {} => Ok(Region { number, vma: *vma }),
+            DpuMessage::Done {} => Ok(Region { number, vma: *vma }),
             _ => Err(wrong_answer("open")),
         }
     }
@@ -183,8 +183,8 @@ impl MemoryApi {
     /// # Errors
     /// As [`MemoryApi::open`].
     pub fn close(&self, region: Region) -> Result<(), Error> {
-        match ask(&lock(&self.talk), &Ask::Close { region: region.number }, None)? {
-            Said::Done {} => Ok(()),
+        match ask(&lock(&self.talk), &ClientMessage::Close { region: region.number }, None)? {
+            DpuMessage::Done {} => Ok(()),
             _ => Err(wrong_answer("close")),
         }
     }
@@ -201,8 +201,8 @@ impl MemoryApi {
     /// # Errors
     /// [`Error::System`] when the DPU does not answer.
     pub fn carried(&self) -> Result<Carried, Error> {
-        match ask(&lock(&self.talk), &Ask::Carried {}, None)? {
-            Said::Carried(carried) => Ok(carried),
+        match ask(&lock(&self.talk), &ClientMessage::Carried {}, None)? {
+            DpuMessage::Carried(carried) => Ok(carried),
             _ => Err(wrong_answer("carried")),
         }
     }

@@ -13,8 +13,8 @@
 //!
 //! Nothing here carries a parser or a structure that the DPU does not know, or fences anything: no item of a DPU that is gone is newer than its stamp says (PROTOCOL 19.5).
 
-use crate::words::{Ask, Said, ask, come_in};
-use farmem_client::own::wrong_answer;
+use crate::messages::{ClientMessage, DpuMessage, ask, come_in};
+use farmem_client::host_parts::wrong_answer;
 use farmem_client::{Client, Error};
 use farmem_dpu::accesses::KEY_LEN_MAX;
 use farmem_dpu::changes::{Change, FLOORS};
@@ -27,7 +27,7 @@ use farmem_machine::Duration;
 use farmem_paging::{Account, Miss, Waste};
 use farmem_prefetch::loading_zone::{Finding, make_zone};
 use farmem_prefetch::ring::{Life, Line, PIECE_MAX, lock};
-use farmem_prefetch::tap::{Known, Tap, TapStats};
+use farmem_prefetch::tap::{ParserKind, Tap, TapStats};
 use farmem_prefetch::{
     ANSWERS_BYTES_MAX, Beside, MirrorStats, PARSERS_BYTES_MAX, Prefetched, Taker, ZoneReader, ZoneSize,
 };
@@ -97,7 +97,7 @@ pub struct AtDpu {
     structure: serde_json::Value,
     secret: KeySecret,
     options: AtDpuOptions,
-    mirror: Mutex<Option<(MirrorConfig, Known)>>,
+    mirror: Mutex<Option<(MirrorConfig, ParserKind)>>,
 }
 
 impl AtDpu {
@@ -139,11 +139,11 @@ impl AtDpu {
     ///
     /// # Errors
     /// [`Error::Refused`] with what the DPU says: it may not mirror this, it has no such privilege, or the interface is not there; the program is prefetched for as before. [`Error::System`] when the DPU does not answer.
-    pub fn mirror(&self, packets: &MirrorConfig, protocol: Known) -> Result<(), Error> {
-        let asked = Ask::Mirror { packets: packets.clone(), parser: protocol };
+    pub fn mirror(&self, packets: &MirrorConfig, protocol: ParserKind) -> Result<(), Error> {
+        let asked = ClientMessage::Mirror { packets: packets.clone(), parser: protocol };
         let alone = lock(&self.life.asks);
         match ask(&self.life.socket, &asked, None)? {
-            Said::Done {} => {}
+            DpuMessage::Done {} => {}
             _ => return Err(wrong_answer("mirror")),
         }
         drop(alone);
@@ -178,14 +178,14 @@ impl AtDpu {
         let (pieces, words) = (make_submissions(tap_bytes)?, make_submissions(beside_bytes)?);
         let items = make_zone(zone)?;
         let (talk, said) = come_in(section, client, size, pair.as_fd())?;
-        let Said::Welcome { lease_ms, .. } = said else { return Err(wrong_answer("hello")) };
-        ask(&talk, &Ask::Tap { bytes: tap_bytes }, Some(pieces.as_fd()))?;
-        ask(&talk, &Ask::Beside { bytes: beside_bytes }, Some(words.as_fd()))?;
-        ask(&talk, &Ask::Zone { size: zone }, Some(items.as_fd()))?;
-        let how = PrefetchHow { secret: secret.0, keys, config: ConfigSaid::of(config) };
+        let DpuMessage::Welcome { lease_ms, .. } = said else { return Err(wrong_answer("hello")) };
+        ask(&talk, &ClientMessage::Tap { bytes: tap_bytes }, Some(pieces.as_fd()))?;
+        ask(&talk, &ClientMessage::Beside { bytes: beside_bytes }, Some(words.as_fd()))?;
+        ask(&talk, &ClientMessage::Zone { size: zone }, Some(items.as_fd()))?;
+        let how = PrefetchHow { secret: secret.0, keys, config: ConfigMessage::of(config) };
         let through = beside.acknowledged_through().0;
-        let Said::Prefetches { wake } =
-            ask(&talk, &Ask::Prefetch { structure: structure.clone(), how, through }, None)?
+        let DpuMessage::Prefetches { wake } =
+            ask(&talk, &ClientMessage::Prefetch { structure: structure.clone(), how, through }, None)?
         else {
             return Err(wrong_answer("prefetch"));
         };
@@ -233,8 +233,8 @@ impl AtDpu {
     /// [`Error::System`] when the DPU does not answer.
     pub fn prefetched(&self) -> Result<Prefetched, Error> {
         let _alone = lock(&self.life.asks);
-        match ask(&self.life.socket, &Ask::Prefetched {}, None)? {
-            Said::Prefetched(said) => Ok((*said).into()),
+        match ask(&self.life.socket, &ClientMessage::Prefetched {}, None)? {
+            DpuMessage::Prefetched(said) => Ok((*said).into()),
             _ => Err(wrong_answer("prefetched")),
         }
     }
@@ -252,12 +252,12 @@ impl Drop for AtDpu {
 pub struct PrefetchHow {
     secret: [u64; 2],
     keys: u64,
-    config: ConfigSaid,
+    config: ConfigMessage,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ConfigSaid {
+struct ConfigMessage {
     batch_keys_max: u32,
     batch_bytes_max: u32,
     flying_keys_max: u32,
@@ -265,7 +265,7 @@ struct ConfigSaid {
     keeps: bool,
 }
 
-impl ConfigSaid {
+impl ConfigMessage {
     const fn of(config: Config) -> Self {
         let Config { batch_keys_max, batch_bytes_max, flying_keys_max, recent_keys, keeps, .. } = config;
         let (batch_keys_max, recent_keys) = (batch_keys_max.get(), recent_keys.get());
@@ -277,7 +277,7 @@ impl PrefetchHow {
     /// How it works, and keys of the host view; or which value may not be.
     pub(crate) fn checked(self) -> Result<(Config, usize), String> {
         let Self { secret, keys, config } = self;
-        let ConfigSaid { batch_keys_max, batch_bytes_max, flying_keys_max, recent_keys, keeps } = config;
+        let ConfigMessage { batch_keys_max, batch_bytes_max, flying_keys_max, recent_keys, keeps } = config;
         for (what, have, least, most) in [
             ("batch_keys_max", batch_keys_max.into(), 1, BATCH_KEYS_MAX.into()),
             ("batch_bytes_max", batch_bytes_max.into(), 1, BATCH_BYTES_MAX.into()),
@@ -304,7 +304,7 @@ impl PrefetchHow {
     /// Bytes of its own memory that the DPU fills for it at most, where it was checked: the host view, what is remembered of keys, keys on their way, what their answers come in, what
     /// parsers keep, lists.
     pub(crate) fn bytes(&self) -> u64 {
-        let ConfigSaid { recent_keys, flying_keys_max, .. } = self.config;
+        let ConfigMessage { recent_keys, flying_keys_max, .. } = self.config;
         let recent = u64::from(recent_keys).next_power_of_two() * RECENT_LEN;
         let flying = u64::from(flying_keys_max) * FLYING_LEN;
         self.keys * KEY_LEN + recent + flying + ANSWERS_LEN + PARSERS_BYTES_MAX + LISTS_LEN
@@ -314,7 +314,7 @@ impl PrefetchHow {
 /// [`Prefetched`] as it is said.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PrefetchedSaid {
+pub struct PrefetchedMessage {
     wanted: u64,
     used: u64,
     late: u64,
@@ -335,7 +335,7 @@ pub struct PrefetchedSaid {
     mirror: MirrorStats,
 }
 
-impl From<Prefetched> for PrefetchedSaid {
+impl From<Prefetched> for PrefetchedMessage {
     fn from(Prefetched { account, stats, seen, mirror, flying }: Prefetched) -> Self {
         let wasted = Waste::ALL.map(|cause| (cause.name().to_owned(), account.wasted_by(cause)));
         let missed = Miss::ALL.map(|cause| (cause.name().to_owned(), account.missed_by(cause)));
@@ -362,15 +362,24 @@ impl From<Prefetched> for PrefetchedSaid {
     }
 }
 
-impl From<PrefetchedSaid> for Prefetched {
-    fn from(said: PrefetchedSaid) -> Self {
-        let PrefetchedSaid { wanted, used, late, wasted, missed, seen, mirror, flying, .. } = said;
+impl From<PrefetchedMessage> for Prefetched {
+    fn from(said: PrefetchedMessage) -> Self {
+        let PrefetchedMessage { wanted, used, late, wasted, missed, seen, mirror, flying, .. } = said;
         let mut account = Account::of(wanted, used, late, 0);
         let by = |all: &BTreeMap<String, u64>, name| all.get(name).copied().unwrap_or_default();
         Waste::ALL.into_iter().for_each(|cause| account.waste(cause, by(&wasted, cause.name())));
         Miss::ALL.into_iter().for_each(|cause| account.misses(cause, by(&missed, cause.name())));
-        let PrefetchedSaid {
-            reads, writes, held, shared, over, deleted, bounded, messages, view_full, ..
+        let PrefetchedMessage {
+            reads,
+            writes,
+            held,
+            shared,
+            over,
+            deleted,
+            bounded,
+            messages,
+            view_full,
+            ..
         } = said;
         let stats = Stats { reads, writes, held, shared, over, deleted, bounded, messages, view_full };
         Self { account, stats, seen, mirror, flying }
@@ -384,23 +393,26 @@ mod tests {
     /// Each value that a program says is bounded, and a refusal names the one that is not.
     #[test]
     fn what_cannot_be_is_named() {
-        let good = PrefetchHow { secret: [1, 2], keys: 10, config: ConfigSaid::of(Config::DEFAULT) };
+        let good = PrefetchHow { secret: [1, 2], keys: 10, config: ConfigMessage::of(Config::DEFAULT) };
         let (config, keys) = good.checked().unwrap();
         assert_eq!((config, keys), (Config { secret: KeySecret([1, 2]), ..Config::DEFAULT }, 10));
         let config = good.config;
         for (what, how) in [
             ("keys is 0", PrefetchHow { keys: 0, ..good }),
             ("keys is 18446744073709551615", PrefetchHow { keys: u64::MAX, ..good }),
-            ("batch_keys_max", PrefetchHow { config: ConfigSaid { batch_keys_max: 0, ..config }, ..good }),
+            ("batch_keys_max", PrefetchHow { config: ConfigMessage { batch_keys_max: 0, ..config }, ..good }),
             (
                 "batch_bytes_max",
-                PrefetchHow { config: ConfigSaid { batch_bytes_max: 1 << 17, ..config }, ..good },
+                PrefetchHow { config: ConfigMessage { batch_bytes_max: 1 << 17, ..config }, ..good },
             ),
             (
                 "flying_keys_max",
-                PrefetchHow { config: ConfigSaid { flying_keys_max: u32::MAX, ..config }, ..good },
+                PrefetchHow { config: ConfigMessage { flying_keys_max: u32::MAX, ..config }, ..good },
             ),
-            ("recent_keys", PrefetchHow { config: ConfigSaid { recent_keys: u32::MAX, ..config }, ..good }),
+            (
+                "recent_keys",
+                PrefetchHow { config: ConfigMessage { recent_keys: u32::MAX, ..config }, ..good },
+            ),
         ] {
             let refused = how.checked().unwrap_err();
             assert!(refused.contains(what), "{refused}");
@@ -410,15 +422,16 @@ mod tests {
     /// A program's budget covers all that its DPU may keep for it, and grows with the program's settings.
     #[test]
     fn what_a_program_is_promised_has_all_of_it() {
-        let least = ConfigSaid { flying_keys_max: 1, recent_keys: 1, ..ConfigSaid::of(Config::DEFAULT) };
+        let least =
+            ConfigMessage { flying_keys_max: 1, recent_keys: 1, ..ConfigMessage::of(Config::DEFAULT) };
         let least = PrefetchHow { secret: [1, 2], keys: 1, config: least };
         let fixed = PARSERS_BYTES_MAX + LISTS_LEN + ANSWERS_BYTES_MAX as u64;
         assert!((fixed..fixed + (2 << 20)).contains(&least.bytes()), "{}", least.bytes());
         let more = |how: PrefetchHow| how.bytes() - least.bytes();
         assert_eq!(more(PrefetchHow { keys: 1001, ..least }), 1000 * KEY_LEN);
-        let config = ConfigSaid { flying_keys_max: 11, ..least.config };
+        let config = ConfigMessage { flying_keys_max: 11, ..least.config };
         assert_eq!(more(PrefetchHow { config, ..least }), 10 * FLYING_LEN);
-        let config = ConfigSaid { recent_keys: 1 << 20, ..least.config };
+        let config = ConfigMessage { recent_keys: 1 << 20, ..least.config };
         assert_eq!(more(PrefetchHow { config, ..least }), ((1 << 20) - 1) * RECENT_LEN);
     }
 
@@ -449,8 +462,8 @@ mod tests {
         let seen = TapStats { pieces: 10, wild: 11, ..TapStats::default() };
         let mirror = MirrorStats { packets: 13, failed: 14, ..MirrorStats::default() };
         let prefetched = Prefetched { account, stats, seen, mirror, flying: 12 };
-        let text = serde_json::to_string(&PrefetchedSaid::from(prefetched)).unwrap();
-        let said: PrefetchedSaid = serde_json::from_str(&text).unwrap();
+        let text = serde_json::to_string(&PrefetchedMessage::from(prefetched)).unwrap();
+        let said: PrefetchedMessage = serde_json::from_str(&text).unwrap();
         assert_eq!(Prefetched::from(said), prefetched);
     }
 }

@@ -17,7 +17,7 @@ use farmem_machine::{Instant, Rng};
 use farmem_paging::Cause;
 use farmem_wire::VirtAddr;
 use moving::Source;
-use request::{Asked, SlotAt};
+use request::{PendingRequest, SlotAt};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -207,7 +207,7 @@ pub struct Carrier<'a> {
     memory: Arc<Memory>,
     number: u64,
     next: u64,
-    asked: BTreeMap<u64, Asked>,
+    asked: BTreeMap<u64, PendingRequest>,
     /// Verbs under way at the client, with the DPU's numbers.
     under_way: Vec<(Ticket, u64, Transfer)>,
     /// Verbs that the client did not take.
@@ -319,7 +319,7 @@ impl<'a> Carrier<'a> {
         self.next += 1;
         let ticket = self.number << TICKET_BITS | self.next;
         let addr = self.memory.addr(page, at.start).unwrap_or(VirtAddr::NULL);
-        self.asked.insert(ticket, Asked::new(addr, at, buf, landing));
+        self.asked.insert(ticket, PendingRequest::new(addr, at, buf, landing));
         (ticket, u32::try_from(at.len()).expect("a part of a page"))
     }
 
@@ -579,7 +579,7 @@ impl<'a> Carrier<'a> {
     }
 
     fn ask_ended(&mut self, ticket: u64, source: Source, ended: Result<(), Cause>) {
-        let Asked { buf, error, put, landed, write, .. } =
+        let PendingRequest { buf, error, put, landed, write, .. } =
             self.asked.remove(&ticket).expect("a request ends once");
         let source = match source {
             Source::Buffer if landed && ended.is_ok() => Source::Landed,

@@ -1,18 +1,20 @@
 //! The DPU beside a host as a driver sees it (SODA): what carries out its decisions, and the process that serves others by them.
 //!
 //! Key calls: [`serve`], a DPU as a process of its own; [`serve_with`], one that also prefetches for programs ([`crate::AtDpu`]). [`farmem_dpu`] decides; `carrier` moves the bytes, for a window that has a DPU in its own process as for the
-//! process. `words` is what is said over the socket, [`farmem_wire::soda`] what goes through the rings. [`api`] is byte-addressable far memory for all threads of a program (PD3 6.1).
+//! process. `messages` has the messages of the socket, [`farmem_wire::soda`] the records of the rings. [`api`] is byte-addressable far memory for all threads of a program (PD3 6.1).
 
 mod answering;
 pub mod api;
 pub mod at_dpu;
 pub mod carrier;
-mod clerk;
 mod complete;
+mod control_rpc;
+mod domain_thread;
+mod dpu_client;
 mod intra;
 mod landed;
-mod lane;
-mod mail;
+mod mailbox;
+pub mod messages;
 mod mirroring;
 mod prefetching;
 mod region;
@@ -21,13 +23,11 @@ mod slow;
 #[cfg(test)]
 mod tests;
 mod threads;
-mod visitor;
-pub mod words;
 
 pub use at_dpu::{AtDpu, AtDpuOptions};
+pub use messages::Foresight;
 pub use prefetching::{AnyLookUp, MakeLookUp};
 pub use serve::{serve, serve_with};
-pub use words::Foresight;
 
 use farmem_client::{DpuCaching, DpuSection, Error, MESSAGE_MAX, PAGE_LEN};
 use farmem_dpu::{Caching, Config, TableConfig};

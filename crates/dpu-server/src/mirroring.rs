@@ -1,18 +1,18 @@
 //! The thread of a DPU that copies what clients send to a program, as an interface of the machine receives it, into a tap beside the program's own (PD3 5.1; PROTOCOL 19.19).
 //!
-//! Key types: [`Mirrors`], what the thread that prefetches for the program knows of it; [`Wanted`], what a program asked for. It is a thread of its own since it waits for packets, as the other one does for far memory; what it
+//! Key types: [`Mirrors`], what the thread that prefetches for the program knows of it; [`MirrorRequest`], what a program asked for. It is a thread of its own since it waits for packets, as the other one does for far memory; what it
 //! hands over wakes that. A mirror that fails is said, and prefetching goes on without; when what it had handed over was parsed, its tap is given back, and the door is told that nothing is taken for it any more.
 //!
 //! The door, and not this module, decides what may be mirrored for whom.
 
-use super::mail::Reply;
+use super::mailbox::Reply;
+use super::messages::{DpuMessage, refusal};
 use super::serve::told;
 use super::slow::Slow;
-use super::words::{Said, refusal};
 use farmem_client::api::ErrorCode;
 use farmem_link::{OpenError, Waker};
 use farmem_prefetch::mirror::{CONNECTIONS_MAX, FOLLOWING_BYTES_MAX, MirrorTap};
-use farmem_prefetch::tap::{Known, Tap, Watch};
+use farmem_prefetch::tap::{ParserKind, Tap, Watch};
 use farmem_prefetch::{MirrorConfig, MirrorStats};
 use std::io::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,12 +27,12 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// A program's request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Wanted {
+pub(super) struct MirrorRequest {
     pub(super) packets: MirrorConfig,
-    pub(super) parser: Known,
+    pub(super) parser: ParserKind,
 }
 
-impl Wanted {
+impl MirrorRequest {
     /// Bytes that it takes at most: the ring that the kernel copies packets into, what waits to be put together, and the tap.
     pub(super) const fn bytes(&self) -> u64 {
         let beside = Watch::beside_bytes(TAP_BYTES, CONNECTIONS_MAX);
@@ -69,7 +69,7 @@ fn with<R>(state: &Shared, does: impl FnOnce(&mut State) -> R) -> R {
 /// A mirror that was begun.
 #[derive(Debug)]
 struct Mirroring {
-    wanted: Wanted,
+    wanted: MirrorRequest,
     state: Shared,
     thread: JoinHandle<()>,
     /// The reply that tells of its end.
@@ -86,7 +86,7 @@ impl Mirroring {
 /// The mirror of one program: one at a time.
 pub(super) struct Mirrors {
     waker: Waker,
-    guest: u32,
+    session: u32,
     slowdown: f64,
     now: Option<Mirroring>,
     /// Counts of mirrors that have ended.
@@ -95,22 +95,22 @@ pub(super) struct Mirrors {
 
 impl Mirrors {
     /// None yet. What comes is handed over beside what the program does, to an end that `waker` wakes.
-    pub(super) fn new(waker: Waker, guest: u32, slowdown: f64) -> Self {
-        Self { waker, guest, slowdown, now: None, before: MirrorStats::default() }
+    pub(super) fn new(waker: Waker, session: u32, slowdown: f64) -> Self {
+        Self { waker, session, slowdown, now: None, before: MirrorStats::default() }
     }
 
     /// Begins one, by a thread that answers when packets are copied, or why they are not.
-    pub(super) fn begin(&mut self, watch: &mut Watch, wanted: Wanted, reply: Reply) {
+    pub(super) fn begin(&mut self, watch: &mut Watch, wanted: MirrorRequest, reply: Reply) {
         // The budget of an ended mirror goes to this one, and is told with its answer.
         let _over = self.take_over();
         if let Some(now) = &self.now {
             // A program that was not told in time asks again.
             let is_here = now.wanted == wanted && with(&now.state, |state| state.phase == Phase::Copies);
-            let said = if is_here { Said::Done {} } else { one_at_a_time() };
+            let said = if is_here { DpuMessage::Done {} } else { one_at_a_time() };
             return reply.say_mirrors(said, now.wanted.bytes());
         }
         let state = Shared::default();
-        let (name, answer) = (format!("dpu mirror {}", self.guest), reply.clone());
+        let (name, answer) = (format!("dpu mirror {}", self.session), reply.clone());
         let waker = self.waker.clone();
         let tap = watch.beside(TAP_BYTES, CONNECTIONS_MAX, Box::new(move || waker.wake()));
         let job = Job { wanted, tap, state: Arc::clone(&state), slowdown: self.slowdown };
@@ -163,14 +163,14 @@ impl Drop for Mirrors {
     }
 }
 
-fn one_at_a_time() -> Said {
+fn one_at_a_time() -> DpuMessage {
     let message = "packets are mirrored for this process, or will be in a moment";
     refusal(ErrorCode::Conflict, message, "one mirror at a time: come again by another socket for another")
 }
 
 /// The thread's task.
 struct Job {
-    wanted: Wanted,
+    wanted: MirrorRequest,
     tap: Tap,
     state: Shared,
     slowdown: f64,
@@ -179,7 +179,7 @@ struct Job {
 impl Job {
     fn run(self, reply: Reply) {
         let Self { wanted, tap, state, slowdown } = self;
-        let Wanted { packets, parser } = &wanted;
+        let MirrorRequest { packets, parser } = &wanted;
         let parser = *parser;
         let mut mirror = match MirrorTap::open(packets, tap, move || parser.parser()) {
             Ok(mirror) => mirror,
@@ -193,7 +193,7 @@ impl Job {
             }
         };
         with(&state, |state| state.phase = Phase::Copies);
-        reply.say_mirrors(Said::Done {}, wanted.bytes());
+        reply.say_mirrors(DpuMessage::Done {}, wanted.bytes());
         // State that a panic leaves half done is this thread's own.
         let ended = catch_unwind(AssertUnwindSafe(|| attend(&mut mirror, &state, slowdown)));
         let (why, failed) = match ended {

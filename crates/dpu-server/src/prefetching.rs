@@ -6,12 +6,12 @@
 //!
 //! Parsers and structures that did not come with the DPU are not run.
 
-use super::lane::{Member, join};
-use super::mail::{Came, Mail, Question, Reply};
-use super::mirroring::{Mirrors, Wanted};
-use super::serve::{Ground, told};
+use super::domain_thread::{Member, join};
+use super::mailbox::{Mailbox, Notice, Question, Reply};
+use super::messages::{DpuMessage, refusal};
+use super::mirroring::{MirrorRequest, Mirrors};
+use super::serve::{DpuContext, told};
 use super::slow::Slow;
-use super::words::{Said, refusal};
 use farmem_client::api::ErrorCode;
 use farmem_client::{Client, Error, LookUp};
 use farmem_link::Clock;
@@ -51,7 +51,7 @@ pub(super) struct Parts {
 
 impl Parts {
     /// Takes all three out, or says which is missing, and leaves the others.
-    pub(super) fn take(&mut self) -> Result<(Submissions, Submissions, ZoneProducer), Said> {
+    pub(super) fn take(&mut self) -> Result<(Submissions, Submissions, ZoneProducer), DpuMessage> {
         let missing = |what: &str| {
             let message = format!("prefetch comes without {what}");
             refusal(ErrorCode::BadRequest, message, "hand over tap, beside and zone first, each once")
@@ -73,7 +73,7 @@ impl Parts {
 
 /// The thread's task.
 pub(super) struct Job {
-    pub(super) ground: Ground,
+    pub(super) ground: DpuContext,
     pub(super) domain: u32,
     pub(super) make: MakeLookUp,
     pub(super) parts: (Submissions, Submissions, ZoneProducer),
@@ -81,8 +81,8 @@ pub(super) struct Job {
     pub(super) config: Config,
     pub(super) keys: usize,
     pub(super) through: Change,
-    /// The mail that is told when it has begun, or cannot.
-    pub(super) mail: Mail,
+    /// The mailbox that is told when it has begun, or cannot.
+    pub(super) mailbox: Mailbox,
     pub(super) question: Question,
     /// Says that the program is to be sent away.
     pub(super) gone: Arc<AtomicBool>,
@@ -93,7 +93,7 @@ pub(super) enum Order {
     /// To say what it did.
     Tell,
     /// To have packets mirrored.
-    Mirror(Wanted),
+    Mirror(MirrorRequest),
 }
 
 /// The thread, as the door knows it. It ends when this is dropped.
@@ -109,7 +109,7 @@ impl Prefetching {
     /// When the system has no more threads.
     pub(super) fn begin(job: Job) -> io::Result<Self> {
         let (asked, questions) = channel();
-        let name = format!("dpu ahead {}", job.question.guest);
+        let name = format!("dpu ahead {}", job.question.session);
         let thread = thread::Builder::new().name(name).spawn(move || run(job, &questions))?;
         Ok(Self { asked, thread })
     }
@@ -127,7 +127,7 @@ impl Prefetching {
 
 fn run(job: Job, questions: &Receiver<(Order, Reply)>) {
     let gone = Arc::clone(&job.gone);
-    let (domain, bell) = (job.domain, job.mail.clone());
+    let (domain, bell) = (job.domain, job.mailbox.clone());
     // Nothing that another thread uses is half done then.
     let ended = catch_unwind(AssertUnwindSafe(|| serve(job, questions)));
     let why = match ended {
@@ -150,7 +150,8 @@ fn run(job: Job, questions: &Receiver<(Order, Reply)>) {
 
 /// False when it could not begin, or was let go.
 fn serve(job: Job, questions: &Receiver<(Order, Reply)>) -> Result<bool, Error> {
-    let Job { ground, domain, make, parts, structure, config, keys, through, mail, question, gone: _ } = job;
+    let Job { ground, domain, make, parts, structure, config, keys, through, mailbox, question, gone: _ } =
+        job;
     let (pieces, words, zone) = parts;
     let begun = join(&ground, domain).and_then(|(mut client, member)| {
         // The structure last: nothing fails after it was entered.
@@ -160,16 +161,16 @@ fn serve(job: Job, questions: &Receiver<(Order, Reply)>) -> Result<bool, Error> 
     let (look_up, client, (_, waker, wake), view): (AnyLookUp, Client, Member, HostKeys) = match begun {
         Ok(begun) => begun,
         Err(error) => {
-            mail.say(question, Came::Prefetches(Err(told(error))));
+            mailbox.say(question, Notice::Prefetches(Err(told(error))));
             return Ok(false);
         }
     };
     let watch = Watch::far(pieces, config.secret);
-    let mut mirrors = Mirrors::new(waker, question.guest, ground.section.slowdown);
+    let mut mirrors = Mirrors::new(waker, question.session, ground.section.slowdown);
     let hearing = Hearing::far(words);
     let mut driver =
         Driver::of(config, view, (watch, hearing, through), client, look_up, SharedZone::of(zone));
-    mail.say(question, Came::Prefetches(Ok(wake)));
+    mailbox.say(question, Notice::Prefetches(Ok(wake)));
     let ended = catch_unwind(AssertUnwindSafe(|| attend(&mut driver, &mut mirrors, &ground, questions)));
     // Nothing is listened to for a program that has gone, however long far memory keeps the next line waiting.
     drop(mirrors);
@@ -182,7 +183,7 @@ fn serve(job: Job, questions: &Receiver<(Order, Reply)>) -> Result<bool, Error> 
 fn attend(
     driver: &mut Driver<HostKeys, AnyLookUp, SharedZone>,
     mirrors: &mut Mirrors,
-    ground: &Ground,
+    ground: &DpuContext,
     questions: &Receiver<(Order, Reply)>,
 ) -> Result<bool, Error> {
     let mut slow = Slow::new(ground.section.slowdown);

@@ -1,7 +1,7 @@
 //! Which allocations a DPU's processes have open: one writer, or any number of readers (SODA III).
 
 use super::carrier::{Extent, Memory};
-use super::words::{Said, refusal};
+use super::messages::{DpuMessage, refusal};
 use farmem_client::VirtAddr;
 use farmem_client::api::{ErrorCode, VmaInfo};
 use farmem_dpu::{Asker, Evidence};
@@ -47,7 +47,7 @@ impl Objects {
         asker: Asker,
         write: bool,
         is_leaving: impl Fn(Asker) -> bool,
-    ) -> Result<u32, Said> {
+    ) -> Result<u32, DpuMessage> {
         if let Some(open) = self.open.get_mut(&vma.base) {
             if open.by.iter().all(|&by| is_leaving(by)) {
                 let message = format!(

@@ -1,7 +1,7 @@
 //! The DPU as a process: the way of its machine's processes to far memory (SODA III).
 //!
 //! Key call: [`serve`]. The calling thread is the *door*: processes come to its socket, say in which domain they ask, and open regions. The door waits for no other thread: the
-//! control plane is asked the *clerk* asks, and what a domain's thread does is answered when it says so. For each domain there is a
+//! control plane is asked the *control thread* asks, and what a domain's thread does is answered when it says so. For each domain there is a
 //! thread with a client of its own, so a host of the rack: it takes requests from the rings of its processes, a batch at a time, and answers. What is cached is shared
 //! by all of them ([`Memory`]).
 //!
@@ -9,30 +9,30 @@
 //!   process == rings ==> thread of its domain == RC ==> memory nodes
 //!      |                       |
 //!      '--- socket --- door ---+--- decisions, slots, static memory: shared
-//!                       '-- clerk == HTTP ==> control plane
+//!                       '-- control == HTTP ==> control plane
 //! ```
 
 mod ahead;
 mod questions;
 
 use super::carrier::Memory;
-use super::clerk::{self, Errand};
 use super::complete::PASSED_MIN;
 use super::config_of;
+use super::control_rpc::{self, ControlRequest};
+use super::domain_thread::{DomainThread, Joining, Order};
+use super::dpu_client::{DpuClient, Terms};
 use super::intra::Intra;
-use super::lane::{Joining, Lane, Order};
-use super::mail::{Came, Mail, Question};
+use super::mailbox::{Mailbox, Notice, Question};
+use super::messages::{self, ClientMessage, DpuMessage, VERSION, refusal};
 use super::prefetching::{MakeLookUp, Parts, Prefetching};
 use super::region::Objects;
-use super::visitor::{Terms, Visitor};
-use super::words::{self, Ask, Said, VERSION, refusal};
 use ahead::Promise;
 use farmem_client::api::{ActFor, ApiError, ErrorCode, Overview};
-use farmem_client::own::api_client;
+use farmem_client::host_parts::api_client;
 use farmem_client::serve::{Serving, Stop};
 use farmem_client::{DpuForward, DpuSection, Error, RackConfig};
 use farmem_dpu::Asker;
-use farmem_link::dpu::{Answers, Bell, Listener, PairSize, Requests, Talk, ready};
+use farmem_link::dpu::{Answers, Bell, DpuSocket, Listener, PairSize, Requests, ready};
 use farmem_link::limits::memory_of_machine;
 use farmem_link::{Clock, os_seed};
 use farmem_machine::{Duration as Span, Instant, Rng};
@@ -45,7 +45,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Processes that a DPU serves at once.
-const GUESTS_MAX: usize = 256;
+const SESSIONS_MAX: usize = 256;
 /// Processes that came and did not yet say hello.
 const STRANGERS_MAX: usize = 32;
 /// Regions of a process.
@@ -59,7 +59,7 @@ const DOOR: Duration = Duration::from_millis(50);
 
 /// State that door and threads share.
 #[derive(Clone)]
-pub(super) struct Ground {
+pub(super) struct DpuContext {
     pub(super) config: RackConfig,
     pub(super) section: DpuSection,
     /// The mark by which processes show that they belong to its rack.
@@ -76,8 +76,8 @@ pub(super) struct Ground {
 type Life = (u16, u16);
 
 /// A process, as the door knows it.
-struct Guest {
-    talk: Talk,
+struct Session {
+    talk: DpuSocket,
     domain: u32,
     /// The host that it is itself.
     life: Life,
@@ -95,17 +95,17 @@ struct Guest {
     /// The thread that prefetches.
     prefetching: Option<Prefetching>,
     /// The request that it waits for.
-    asked: Option<Asked>,
+    asked: Option<PendingQuestion>,
     /// Questions that were answered later.
     questions: u64,
 }
 
 /// A question that the door did not answer at once.
-struct Asked {
+struct PendingQuestion {
     number: u64,
     since: Instant,
     /// The refusal when the thread of the domain cannot.
-    refused: Said,
+    refused: DpuMessage,
     /// The region that is being closed, and its object.
     closes: Option<(u16, u32)>,
     /// Prefetching is to begin.
@@ -118,7 +118,7 @@ struct Leaving {
     asker: Asker,
     domain: u32,
     /// The socket on which it hears, if it is there, that the DPU is done with it.
-    talk: Talk,
+    talk: DpuSocket,
     /// The farewell was said.
     is_told: bool,
 }
@@ -127,7 +127,7 @@ impl Leaving {
     fn farewell(&mut self, settled: bool) {
         if !self.is_told {
             // One that went by itself does not listen.
-            let _gone = say(&self.talk, &Said::Farewell { settled });
+            let _gone = say(&self.talk, &DpuMessage::Farewell { settled });
             self.talk.fall_silent();
             self.is_told = true;
         }
@@ -141,7 +141,7 @@ impl Leaving {
 
 /// A process that is to be let in when the client of its domain has joined.
 struct Caller {
-    talk: Talk,
+    talk: DpuSocket,
     life: Life,
     ends: (Requests, Answers),
     fills: u64,
@@ -183,9 +183,10 @@ pub fn serve_with<'a>(
     };
     let bell = Arc::new(Bell::new().map_err(system("no bell for the DPU's door"))?);
     let (to, came) = channel();
-    let mail = Mail { to, bell };
-    let errands = clerk::begin(api, mail.clone()).map_err(system("no thread for the DPU's clerk"))?;
-    let ground = Ground {
+    let mailbox = Mailbox { to, bell };
+    let control_requests = control_rpc::begin(api, mailbox.clone())
+        .map_err(system("no thread for the DPU's control requests"))?;
+    let ground = DpuContext {
         config: config.clone(),
         mark: section.mark()?,
         memory: Memory::new(settings, Rng::from_seed(seed)),
@@ -201,14 +202,14 @@ pub fn serve_with<'a>(
         fills_max: memory_of_machine().unwrap_or(u64::MAX),
         make,
         aheads: Vec::new(),
-        errands,
-        mail,
+        control_requests,
+        mailbox,
         came,
         acting: BTreeMap::new(),
         lanes: Vec::new(),
         joining: Vec::new(),
         strangers: Vec::new(),
-        guests: BTreeMap::new(),
+        sessions: BTreeMap::new(),
         leaving: Vec::new(),
         ending: Vec::new(),
         objects: Objects::default(),
@@ -221,7 +222,7 @@ pub fn serve_with<'a>(
 
 /// Where processes come in.
 struct Door {
-    ground: Ground,
+    ground: DpuContext,
     clock: Clock,
     /// Bytes that processes may have this DPU fill, all together: this machine's memory.
     fills_max: u64,
@@ -229,16 +230,16 @@ struct Door {
     make: MakeLookUp,
     /// Threads that prefetched for programs that went, until they have ended.
     aheads: Vec<JoinHandle<()>>,
-    /// To the clerk.
-    errands: Sender<Errand>,
-    mail: Mail,
-    came: Receiver<(Question, Came)>,
+    /// To the control thread.
+    control_requests: Sender<ControlRequest>,
+    mailbox: Mailbox,
+    came: Receiver<(Question, Notice)>,
     /// Hosts that write, for which it acts until nothing of that is under way.
     acting: BTreeMap<Asker, ActFor>,
-    lanes: Vec<Lane>,
+    lanes: Vec<DomainThread>,
     joining: Vec<(Joining, Vec<Caller>)>,
-    strangers: Vec<Talk>,
-    guests: BTreeMap<u32, Guest>,
+    strangers: Vec<DpuSocket>,
+    sessions: BTreeMap<u32, Session>,
     leaving: Vec<Leaving>,
     /// Threads of domains that no process uses any more, until they have ended.
     ending: Vec<JoinHandle<()>>,
@@ -252,16 +253,16 @@ impl Door {
     fn run(&mut self, listener: &Listener) -> Result<(), Error> {
         let lost = |source| Error::System { what: "the DPU's socket failed".into(), source };
         while !self.ground.stop.is_set() && !self.has_panicked {
-            let talks = self.strangers.iter().chain(self.guests.values().map(|guest| &guest.talk));
-            let own = [listener.as_fd(), self.mail.bell.as_fd()];
+            let talks = self.strangers.iter().chain(self.sessions.values().map(|session| &session.talk));
+            let own = [listener.as_fd(), self.mailbox.bell.as_fd()];
             let all: Vec<_> = own.into_iter().chain(talks.map(|talk| talk.as_fd())).collect();
             let most = if self.joining.is_empty() { DOOR } else { JOINING };
             let ready = ready(&all, most).map_err(lost)?;
-            let (strangers, guests) = ready[own.len()..].split_at(self.strangers.len());
+            let (strangers, sessions) = ready[own.len()..].split_at(self.strangers.len());
             let speaking: Vec<u32> = self
-                .guests
+                .sessions
                 .keys()
-                .zip(guests)
+                .zip(sessions)
                 .filter(|(_, ready)| **ready)
                 .map(|(&number, _)| number)
                 .collect();
@@ -293,17 +294,17 @@ impl Door {
             let many = self.strangers.len().saturating_sub(STRANGERS_MAX);
             self.strangers.drain(..many);
         }
-        let last = std::mem::take(&mut self.lanes).into_iter().map(Lane::let_go);
+        let last = std::mem::take(&mut self.lanes).into_iter().map(DomainThread::let_go);
         for thread in std::mem::take(&mut self.ending).into_iter().chain(last.collect::<Vec<_>>()) {
             self.has_panicked |= thread.join().is_err();
         }
-        let aheads = self.guests.values_mut().filter_map(|guest| guest.prefetching.take());
+        let aheads = self.sessions.values_mut().filter_map(|session| session.prefetching.take());
         let aheads: Vec<_> =
             aheads.map(Prefetching::let_go).chain(std::mem::take(&mut self.aheads)).collect();
         // One that panicked has said so, and left nothing to others.
         aheads.into_iter().for_each(|thread| drop(thread.join()));
         // No thread of it touches anything of theirs now.
-        self.guests.keys().copied().collect::<Vec<_>>().into_iter().for_each(|number| self.leave(number));
+        self.sessions.keys().copied().collect::<Vec<_>>().into_iter().for_each(|number| self.leave(number));
         self.leaving.iter_mut().for_each(|leaving| leaving.farewell(false));
         if self.has_panicked {
             // The thread has printed its panic. Cached bytes may be anything now: processes go on without this DPU.
@@ -316,9 +317,9 @@ impl Door {
     /// Processes are sent away that wrote nonsense; what those had open that are gone is closed.
     fn see_off(&mut self) {
         let gone: Vec<u32> = self
-            .guests
+            .sessions
             .iter()
-            .filter(|(_, guest)| guest.gone.load(Ordering::Acquire))
+            .filter(|(_, session)| session.gone.load(Ordering::Acquire))
             .map(|(&n, _)| n)
             .collect();
         gone.into_iter().for_each(|number| self.leave(number));
@@ -333,7 +334,7 @@ impl Door {
     /// Ends threads of domains that no process has used for a lease; their hosts leave the rack.
     fn rest(&mut self) {
         let now = self.clock.now();
-        let used: BTreeSet<u32> = self.guests.values().map(|guest| guest.domain).collect();
+        let used: BTreeSet<u32> = self.sessions.values().map(|session| session.domain).collect();
         let left = self.leaving.iter().filter(|leaving| !leaving.is_told).map(|leaving| leaving.domain);
         let used: BTreeSet<u32> = used.into_iter().chain(left).collect();
         let lease = self.ground.section.lease;
@@ -344,7 +345,7 @@ impl Door {
             }
             now.since(*lane.idle_since.get_or_insert(now)) > lease
         });
-        self.ending.extend(idle.map(Lane::let_go));
+        self.ending.extend(idle.map(DomainThread::let_go));
         for thread in self.ending.extract_if(.., |thread| thread.is_finished()) {
             self.has_panicked |= thread.join().is_err();
         }
@@ -352,12 +353,12 @@ impl Door {
 
     /// The thread of a domain whose host was fenced has ended, and no node takes anything of it any more: nothing of it is under way.
     fn bury(&mut self) {
-        let ended = |lane: &Lane| lane.thread.is_finished();
+        let ended = |lane: &DomainThread| lane.thread.is_finished();
         while let Some(at) = self.lanes.iter().position(ended) {
             let lane = self.lanes.swap_remove(at);
             let domain = lane.domain;
             self.has_panicked |= lane.end().is_err();
-            let here = self.guests.iter().filter(|(_, guest)| guest.domain == domain);
+            let here = self.sessions.iter().filter(|(_, session)| session.domain == domain);
             for number in here.map(|(&number, _)| number).collect::<Vec<u32>>() {
                 self.leave(number);
             }
@@ -382,15 +383,15 @@ impl Door {
         all.for_each(|leaving| leaving.farewell(settled));
         let Some(acted) = self.acting.remove(&asker) else { return };
         if !self.acting.values().any(|others| *others == acted) {
-            // A clerk that has gone has panicked, and said so.
-            let _gone = self.errands.send(Errand::Ended(ActFor { begins: false, ..acted }));
+            // A control thread that has gone has panicked, and said so.
+            let _gone = self.control_requests.send(ControlRequest::Ended(ActFor { begins: false, ..acted }));
         }
     }
 
     /// A process goes.
     fn leave(&mut self, number: u32) {
-        let Some(guest) = self.guests.remove(&number) else { return };
-        let Guest { talk, domain, prefetching, .. } = guest;
+        let Some(session) = self.sessions.remove(&number) else { return };
+        let Session { talk, domain, prefetching, .. } = session;
         self.aheads.extend(prefetching.map(Prefetching::let_go));
         let asker = Asker(number);
         let lane = self.lanes.iter().find(|lane| lane.domain == domain);
@@ -400,8 +401,8 @@ impl Door {
     }
 
     /// Takes a process's hello.
-    fn greet(&mut self, talk: Talk) {
-        let (said, file) = match words::hear(&talk) {
+    fn greet(&mut self, talk: DpuSocket) {
+        let (said, file) = match messages::hear(&talk) {
             Ok(Some(said)) => said,
             Ok(None) => return,
             Err(error) => {
@@ -412,7 +413,7 @@ impl Door {
             }
         };
         let checked = match said {
-            Ask::Hello { version, rack, domain, host, generation, size } => {
+            ClientMessage::Hello { version, rack, domain, host, generation, size } => {
                 let ends = self.check((&version, &rack), size, file);
                 ends.map(|ends| (domain, (host, generation), ends, size.bytes()))
             }
@@ -430,7 +431,7 @@ impl Door {
         if let Some(at) = self.lanes.iter().position(|lane| lane.domain == domain) {
             return self.let_in(at, caller);
         }
-        if !say(&caller.talk, &Said::Soon {}) {
+        if !say(&caller.talk, &DpuMessage::Soon {}) {
             return;
         }
         if let Some((_, callers)) = self.joining.iter_mut().find(|(joining, _)| joining.domain == domain) {
@@ -469,13 +470,13 @@ impl Door {
         let lease_ms = self.ground.config.control.lease.as_nanos() / 1_000_000;
         let page_len = u32::try_from(self.ground.memory.page_len()).expect("the description was checked");
         let gone: Arc<AtomicBool> = Arc::default();
-        let visitor = Visitor::new(Asker(number), ends, Arc::clone(&gone), self.terms());
+        let dpu_client = DpuClient::new(Asker(number), ends, Arc::clone(&gone), self.terms());
         let lane = &self.lanes[lane];
-        lane.tell(Order::Come(Box::new(visitor)));
+        lane.tell(Order::Come(Box::new(dpu_client)));
         let ((host, generation), domain) = (lane.life, lane.domain);
-        let welcome = Said::Welcome { host, generation, page_len, lease_ms, wake: lane.wake.clone() };
+        let welcome = DpuMessage::Welcome { host, generation, page_len, lease_ms, wake: lane.wake.clone() };
         let is_here = say(&talk, &welcome);
-        let guest = Guest {
+        let session = Session {
             talk,
             domain,
             life,
@@ -489,7 +490,7 @@ impl Door {
             asked: None,
             questions: 0,
         };
-        self.guests.insert(number, guest);
+        self.sessions.insert(number, session);
         if !is_here {
             self.leave(number);
         }
@@ -501,7 +502,7 @@ impl Door {
         (version, rack): (&str, &str),
         size: PairSize,
         file: Option<OwnedFd>,
-    ) -> Result<(Requests, Answers), Said> {
+    ) -> Result<(Requests, Answers), DpuMessage> {
         if version != VERSION {
             let message = format!("this DPU is of farmem {VERSION}, the process of {version:?}");
             return Err(refusal(ErrorCode::BadRequest, message, SAME));
@@ -512,14 +513,14 @@ impl Door {
             return Err(refusal(ErrorCode::Conflict, message, OWN_SOCKET));
         }
         let coming = self.joining.iter().map(|(_, callers)| callers.len()).sum::<usize>();
-        if self.guests.len() + self.leaving.len() + coming >= GUESTS_MAX {
-            let message = format!("{GUESTS_MAX} processes are at this DPU");
+        if self.sessions.len() + self.leaving.len() + coming >= SESSIONS_MAX {
+            let message = format!("{SESSIONS_MAX} processes are at this DPU");
             return Err(refusal(ErrorCode::TableFull, message, "wait until one ends"));
         }
         let file = file.ok_or_else(|| refusal(ErrorCode::BadRequest, "hello comes without memory", SAME))?;
         self.may_fill(size.bytes())?;
         // Processes that wait to come in have a number each, later.
-        if self.next >= u32::MAX - u32::try_from(GUESTS_MAX).expect("a few") {
+        if self.next >= u32::MAX - u32::try_from(SESSIONS_MAX).expect("a few") {
             let message = "this DPU has served 2^32 processes";
             return Err(refusal(ErrorCode::TableFull, message, "start it again"));
         }
@@ -527,10 +528,12 @@ impl Door {
     }
 
     /// Whether processes may have so many bytes more filled by this DPU.
-    fn may_fill(&self, more: u64) -> Result<(), Said> {
+    fn may_fill(&self, more: u64) -> Result<(), DpuMessage> {
         let coming = self.joining.iter().flat_map(|(_, callers)| callers.iter().map(|caller| caller.fills));
-        let of = |guest: &Guest| guest.fills.saturating_add(guest.ahead).saturating_add(guest.mirror.bytes());
-        let filled: u64 = self.guests.values().map(of).chain(coming).sum();
+        let of = |session: &Session| {
+            session.fills.saturating_add(session.ahead).saturating_add(session.mirror.bytes())
+        };
+        let filled: u64 = self.sessions.values().map(of).chain(coming).sum();
         if filled.checked_add(more).is_some_and(|all| all <= self.fills_max) {
             return Ok(());
         }
@@ -551,8 +554,8 @@ impl Door {
         Terms { blocking, intra, staged, patience }
     }
 
-    /// The thread of a guest's domain.
-    fn lane(&self, domain: u32) -> Result<&Lane, Said> {
+    /// The thread of a session's domain.
+    fn lane(&self, domain: u32) -> Result<&DomainThread, DpuMessage> {
         self.lanes.iter().find(|lane| lane.domain == domain).ok_or_else(busy)
     }
 }
@@ -563,23 +566,27 @@ const OWN_SOCKET: &str =
     "give the DPU of each rack of this machine a path of its own: `socket = \"PATH\"` in [dpu] of rack.toml";
 
 /// Says something; false when the process does not listen.
-fn say(talk: &Talk, said: &Said) -> bool {
+fn say(talk: &DpuSocket, said: &DpuMessage) -> bool {
     serde_json::to_vec(said).is_ok_and(|said| talk.say_now(&said).is_ok())
 }
 
-fn busy() -> Said {
+fn busy() -> DpuMessage {
     let message =
         "what the DPU needs for that does not answer: the control plane, or its own thread of this domain";
     refusal(ErrorCode::Unavailable, message, "try again")
 }
 
 /// The refusal for a process when the DPU met this error.
-pub(super) fn told(error: Error) -> Said {
+pub(super) fn told(error: Error) -> DpuMessage {
     match error {
-        Error::Refused(error) => Said::Refused(error),
+        Error::Refused(error) => DpuMessage::Refused(error),
         error => {
             let code = error.code().unwrap_or(ErrorCode::Unavailable);
-            Said::Refused(ApiError { code, message: format!("the DPU: {error}"), remedy: error.remedy() })
+            DpuMessage::Refused(ApiError {
+                code,
+                message: format!("the DPU: {error}"),
+                remedy: error.remedy(),
+            })
         }
     }
 }

@@ -7,11 +7,11 @@ mod lending;
 
 use super::carrier::{Carrier, Extent, Memory};
 use super::complete::Stage;
+use super::dpu_client::{DpuClient, RegionAt, Terms};
 use super::intra::Intra;
-use super::mail::{Came, Mail, Question};
+use super::mailbox::{Mailbox, Notice, Question};
+use super::messages::Carried;
 use super::threads::head_of;
-use super::visitor::{RegionAt, Terms, Visitor};
-use super::words::Carried;
 use farmem_client::{Client, Rack};
 use farmem_dpu::{Asker, Caching, Config, Evidence, TableConfig};
 use farmem_link::dpu::{
@@ -36,7 +36,7 @@ const SIZE: PairSize = PairSize { requests: 1 << 16, answers: 1 << 16, registere
 /// A process with a region 1 that it writes, and a region 2 of another object that it reads.
 struct Bench {
     process: ProcessEnd,
-    visitor: Visitor,
+    dpu_client: DpuClient,
     stage: Option<Stage>,
     gone: Arc<AtomicBool>,
 }
@@ -65,7 +65,7 @@ fn bench_of(carrier: &mut Carrier<'_>, asker: Asker, size: PairSize) -> Bench {
     let no_listener = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 2, 1)) };
     let process = ProcessEnd::of(&file, size, OutsideWaker::open(&no_listener).unwrap()).unwrap();
     let gone: Arc<AtomicBool> = Arc::default();
-    let mut visitor = Visitor::new(asker, Requests::of(&file, size).unwrap(), Arc::clone(&gone), USUAL);
+    let mut dpu_client = DpuClient::new(asker, Requests::of(&file, size).unwrap(), Arc::clone(&gone), USUAL);
     for (region, writer) in [(1, Some(asker)), (2, None)] {
         let object = 2 * asker.0 + u32::from(region);
         let vma = carrier.client.allocate(BYTES).unwrap();
@@ -73,9 +73,9 @@ fn bench_of(carrier: &mut Carrier<'_>, asker: Asker, size: PairSize) -> Bench {
         carrier.client.write(vma.base, &numbered).unwrap();
         let extent = Extent { base: VirtAddr(vma.base.0), bytes: BYTES };
         carrier.memory().open(object, extent, writer, Box::new(Evidence));
-        visitor.regions.insert(region, RegionAt { object, bytes: BYTES, granted: true });
+        dpu_client.regions.insert(region, RegionAt { object, bytes: BYTES, granted: true });
     }
-    Bench { process, visitor, stage: None, gone }
+    Bench { process, dpu_client, stage: None, gone }
 }
 
 impl Bench {
@@ -113,24 +113,24 @@ impl Bench {
 
     fn serve(&mut self, carrier: &mut Carrier<'_>) {
         loop {
-            let taken = self.visitor.take_requests(carrier, 8);
+            let taken = self.dpu_client.take_requests(carrier, 8);
             let completed = carrier.client.next_completed().unwrap();
             let is_done = taken == 0 && completed.is_none();
             completed.into_iter().for_each(|completed| assert!(carrier.took(completed).is_none()));
             while let Some(ended) = carrier.next_ended() {
-                assert!(self.visitor.waits_for(ended.ticket));
-                self.visitor.answer(carrier, ended, self.stage.as_mut());
+                assert!(self.dpu_client.waits_for(ended.ticket));
+                self.dpu_client.answer(carrier, ended, self.stage.as_mut());
             }
             while let Some(completed) = self.stage.as_ref().and_then(Stage::take) {
-                assert_eq!(completed.asker, self.visitor.asker());
+                assert_eq!(completed.asker, self.dpu_client.asker());
                 carrier.client.recycle(completed.buf);
-                self.visitor.completed(completed.bytes);
+                self.dpu_client.completed(completed.bytes);
             }
-            if is_done && (self.stage.is_none() || self.visitor.is_idle()) {
+            if is_done && (self.stage.is_none() || self.dpu_client.is_idle()) {
                 break;
             }
         }
-        self.visitor.publish();
+        self.dpu_client.publish();
     }
 }
 
@@ -216,11 +216,13 @@ fn pages_go_from_and_to_registered_memory() {
     with_bench(|bench, carrier| {
         let memory = memory_file(2 * PAGE as usize);
         assert!(
-            bench.visitor.register(2, Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap())
+            bench
+                .dpu_client
+                .register(2, Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap())
         );
         for rkey in [0, 1, 2] {
             let again = Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap();
-            assert!(!bench.visitor.register(rkey, again), "key {rkey}");
+            assert!(!bench.dpu_client.register(rkey, again), "key {rkey}");
         }
         let page = u64::from(PAGE);
         let read = |addr, rkey| Request::Read {
@@ -259,10 +261,12 @@ fn pages_go_from_and_to_registered_memory() {
 fn requests_are_completed_by_other_threads() {
     with_bench(|bench, carrier| {
         bench.stage = Some(Stage::begin(2, 1.0, || {}).unwrap());
-        bench.visitor.set_terms(Terms { staged: Some(1), ..USUAL });
+        bench.dpu_client.set_terms(Terms { staged: Some(1), ..USUAL });
         let (memory, page) = (memory_file(16 * PAGE as usize), u64::from(PAGE));
         assert!(
-            bench.visitor.register(2, Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap())
+            bench
+                .dpu_client
+                .register(2, Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap())
         );
         let read = |at: u64, addr, rkey| Request::Read {
             span: span(2, at * page, PAGE),
@@ -291,20 +295,20 @@ fn requests_are_completed_by_other_threads() {
         }
         assert!(carrier.memory().stats().hits > 0, "some were in the cache");
         let (to, came) = std::sync::mpsc::channel();
-        let mail = Mail { to, bell: Arc::new(Bell::new().unwrap()) };
+        let mailbox = Mailbox { to, bell: Arc::new(Bell::new().unwrap()) };
         bench.send(&[read(1, 0, 2), read(2, page, 2)]);
-        assert_eq!(bench.visitor.take_requests(carrier, 8), 2);
-        while bench.visitor.waits_for_carrier() {
+        assert_eq!(bench.dpu_client.take_requests(carrier, 8), 2);
+        while bench.dpu_client.waits_for_carrier() {
             let completed = carrier.client.next_completed().unwrap();
             completed.into_iter().for_each(|completed| assert!(carrier.took(completed).is_none()));
             while let Some(ended) = carrier.next_ended() {
-                bench.visitor.answer(carrier, ended, bench.stage.as_mut());
+                bench.dpu_client.answer(carrier, ended, bench.stage.as_mut());
             }
         }
-        bench.visitor.close(2, mail.reply(Question { guest: 7, number: 1 }));
-        assert!(came.try_recv().is_err() && !bench.visitor.is_idle() && bench.visitor.awaits_stage());
+        bench.dpu_client.close(2, mailbox.reply(Question { session: 7, number: 1 }));
+        assert!(came.try_recv().is_err() && !bench.dpu_client.is_idle() && bench.dpu_client.awaits_stage());
         bench.serve(carrier);
-        assert!(matches!(came.try_recv().unwrap().1, Came::Done(true)));
+        assert!(matches!(came.try_recv().unwrap().1, Notice::Done(true)));
         assert_eq!(bench.answers().len(), 2);
     });
 }
@@ -319,7 +323,7 @@ fn memory_file(len: usize) -> std::fs::File {
 #[test]
 fn blocking_forwarding_takes_a_batch_at_a_time() {
     with_bench(|bench, carrier| {
-        bench.visitor.set_terms(Terms { blocking: true, ..USUAL });
+        bench.dpu_client.set_terms(Terms { blocking: true, ..USUAL });
         for at in 0..3 {
             let mut record = Vec::new();
             let dest = Dest::Write { addr: 0, rkey: Rkey(1) };
@@ -327,12 +331,12 @@ fn blocking_forwarding_takes_a_batch_at_a_time() {
             assert!(bench.process.push(&record).unwrap());
         }
         bench.process.publish();
-        assert_eq!(bench.visitor.take_requests(carrier, 2), 2);
-        assert_eq!(bench.visitor.take_requests(carrier, 2), 0, "two are under way");
-        assert!(bench.visitor.may_sleep(), "what is in the ring waits");
+        assert_eq!(bench.dpu_client.take_requests(carrier, 2), 2);
+        assert_eq!(bench.dpu_client.take_requests(carrier, 2), 0, "two are under way");
+        assert!(bench.dpu_client.may_sleep(), "what is in the ring waits");
         bench.serve(carrier);
-        assert!(bench.visitor.is_idle());
-        bench.visitor.set_terms(USUAL);
+        assert!(bench.dpu_client.is_idle());
+        bench.dpu_client.set_terms(USUAL);
     });
 }
 
@@ -341,20 +345,20 @@ fn blocking_forwarding_takes_a_batch_at_a_time() {
 fn a_link_with_a_profile_holds_answers_back() {
     with_bench(|bench, carrier| {
         let intra = Intra::new("rate=8Mbit/s".parse().unwrap()).map(Arc::new);
-        bench.visitor.set_terms(Terms { intra, ..USUAL });
+        bench.dpu_client.set_terms(Terms { intra, ..USUAL });
         let begun = carrier.memory().now();
         let read = Request::Read { span: span(2, 0, PAGE), dest: Dest::Send };
         let mut answers = bench.ask(carrier, &[read]);
         let mut turns = 0;
         while answers.is_empty() {
-            assert!(bench.visitor.holds(), "it is on the link");
+            assert!(bench.dpu_client.holds(), "it is on the link");
             answers = bench.ask(carrier, &[]);
             turns += 1;
         }
         assert_eq!(answers, [(span(2, 0, PAGE), false, Ended::Done, vec![0; PAGE as usize])]);
         let least = Duration::from_nanos(u64::from(PAGE) * 1000);
         assert!(turns > 0 && carrier.memory().now().since(begun) >= least);
-        assert!(!bench.visitor.holds());
+        assert!(!bench.dpu_client.holds());
     });
 }
 
@@ -372,7 +376,7 @@ fn an_answer_that_never_fits_its_ring_is_refused() {
         }
         let by_write = Request::Read { span: span(2, 0, PAGE), dest: Dest::Write { addr: 0, rkey: Rkey(1) } };
         assert_eq!(small.ask(carrier, &[by_write]), [(span(2, 0, PAGE), false, Ended::Done, vec![])]);
-        assert!(small.visitor.is_idle() && !small.gone.load(Ordering::Acquire));
+        assert!(small.dpu_client.is_idle() && !small.gone.load(Ordering::Acquire));
     });
 }
 
@@ -383,22 +387,22 @@ fn what_waits_on_a_link_is_bounded() {
         let read = Request::Read { span: span(2, 0, PAGE), dest: Dest::Send };
         let mut taken = 0;
         for _ in 0..4 {
-            bench.visitor.set_terms(USUAL);
+            bench.dpu_client.set_terms(USUAL);
             bench.send(&[read; 400]);
-            taken += bench.visitor.take_requests(carrier, 1024);
+            taken += bench.dpu_client.take_requests(carrier, 1024);
             let intra = Intra::new("rate=1Mbit/s".parse().unwrap()).map(Arc::new);
-            bench.visitor.set_terms(Terms { intra, ..USUAL });
+            bench.dpu_client.set_terms(Terms { intra, ..USUAL });
             while let Some(completed) = carrier.client.next_completed().unwrap() {
                 assert!(carrier.took(completed).is_none());
             }
             while let Some(ended) = carrier.next_ended() {
-                bench.visitor.answer(carrier, ended, None);
+                bench.dpu_client.answer(carrier, ended, None);
             }
-            let held = bench.visitor.held();
+            let held = bench.dpu_client.held();
             assert!(held <= 1024 * Answer::record_len(PAGE as usize), "{held} bytes of {taken} answers");
         }
         assert!((1024..1600).contains(&taken), "{taken}: the others wait in the ring");
-        assert!(bench.visitor.is_idle() && bench.visitor.holds());
+        assert!(bench.dpu_client.is_idle() && bench.dpu_client.holds());
     });
 }
 
@@ -407,7 +411,7 @@ fn what_waits_on_a_link_is_bounded() {
 fn a_process_that_takes_no_answers_is_sent_away_alone() {
     with_bench(|bench, carrier| {
         let mut other = bench_of(carrier, Asker(9), SIZE);
-        bench.visitor.set_terms(Terms { patience: Duration::ZERO, ..USUAL });
+        bench.dpu_client.set_terms(Terms { patience: Duration::ZERO, ..USUAL });
         let read = Request::Read { span: span(2, 0, PAGE), dest: Dest::Send };
         let fit = SIZE.answers / (8 + Answer::record_len(PAGE as usize)).next_multiple_of(8);
         bench.send(&vec![read; fit]);
@@ -419,7 +423,7 @@ fn a_process_that_takes_no_answers_is_sent_away_alone() {
             let page = (span(2, 0, PAGE), false, Ended::Done, vec![0; PAGE as usize]);
             assert_eq!(other.ask(carrier, &[read]), [page]);
         }
-        assert!(bench.visitor.held() <= 2 * Answer::record_len(PAGE as usize));
+        assert!(bench.dpu_client.held() <= 2 * Answer::record_len(PAGE as usize));
         assert!(!other.gone.load(Ordering::Acquire));
     });
 }
@@ -439,7 +443,7 @@ fn nonsense_sends_the_process_away() {
             let write = Request::Write { span: span(1, 0, 4), data: b"late" };
             assert_eq!(bench.ask(carrier, &[write]), [], "{nonsense:?}");
             assert!(bench.gone.load(Ordering::Acquire), "{nonsense:?}");
-            assert!(bench.visitor.is_idle());
+            assert!(bench.dpu_client.is_idle());
         });
     }
 }
@@ -448,7 +452,7 @@ fn nonsense_sends_the_process_away() {
 #[test]
 fn what_was_granted_is_not_cached() {
     with_bench(|bench, carrier| {
-        bench.visitor.regions.get_mut(&2).unwrap().granted = false;
+        bench.dpu_client.regions.get_mut(&2).unwrap().granted = false;
         for _ in 0..2 {
             for at in (0..BYTES).step_by(PAGE as usize) {
                 let read = Request::Read { span: span(2, at, PAGE), dest: Dest::Send };
@@ -469,8 +473,8 @@ fn with_threads(story: impl FnOnce(&mut Bench, &mut Carrier<'_>, &SubmissionSend
         let file = make_submissions(RING).unwrap();
         let no_listener = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 2, 1)) };
         let sender = SubmissionSender::of(&file, RING, OutsideWaker::open(&no_listener).unwrap()).unwrap();
-        assert!(bench.visitor.hear_threads(Submissions::of(&file, RING).unwrap()));
-        assert!(!bench.visitor.hear_threads(Submissions::of(&file, RING).unwrap()), "one is enough");
+        assert!(bench.dpu_client.hear_threads(Submissions::of(&file, RING).unwrap()));
+        assert!(!bench.dpu_client.hear_threads(Submissions::of(&file, RING).unwrap()), "one is enough");
         story(bench, carrier, &sender);
     });
 }
@@ -520,8 +524,8 @@ fn threads_get_answers_where_they_kept_room() {
             assert_eq!(head(bench, usize::from(n) * 1024), Some(failed), "request {n}");
         }
         // The bytes of each are moved once, also of the write that was refused because of its region.
-        assert_eq!(bench.visitor.carried(), Carried { requests: 9, moves: 4, ..Carried::NOTHING });
-        assert!(bench.visitor.is_idle() && !bench.gone.load(Ordering::Acquire));
+        assert_eq!(bench.dpu_client.carried(), Carried { requests: 9, moves: 4, ..Carried::NOTHING });
+        assert!(bench.dpu_client.is_idle() && !bench.gone.load(Ordering::Acquire));
     });
 }
 
@@ -551,7 +555,7 @@ fn nonsense_of_threads_sends_the_process_away() {
             bench.serve(carrier);
             assert!(bench.gone.load(Ordering::Acquire), "{nonsense:?}");
             assert_eq!((bench.process.word(64), bench.process.word(SIZE.registered - 8)), (0, 0));
-            assert!(bench.visitor.is_idle());
+            assert!(bench.dpu_client.is_idle());
         });
     }
 }
@@ -576,7 +580,7 @@ fn a_full_ring_of_threads_takes_more_later() {
         }
         assert!(sent > 30);
         assert_eq!(
-            bench.visitor.carried(),
+            bench.dpu_client.carried(),
             Carried { requests: sent.into(), moves: sent.into(), ..Carried::NOTHING }
         );
         for n in 0..sent {

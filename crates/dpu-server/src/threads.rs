@@ -1,9 +1,9 @@
 //! The DPU's end of the memory API (PD3 6.1; PROTOCOL 18.23): requests of all threads of a process out of one ring, each answered in the place that its thread kept for it.
 //!
-//! Key type: [`Threads`], a part of a process's visitor. The process's end is [`super::api`].
+//! Key type: [`Threads`], a part of a [`DpuClient`](super::dpu_client::DpuClient). The process's end is [`super::api`].
 
-use super::visitor::RegionAt;
-use super::words::Carried;
+use super::dpu_client::RegionAt;
+use super::messages::Carried;
 use farmem_dpu::PageId;
 use farmem_link::dpu::{Answers, Broken, Submissions, Submitted};
 use farmem_wire::pd3::{Front, Head, Id, Place, Request};
@@ -22,7 +22,7 @@ const THERE: u8 = 1;
 
 /// A thread's pending request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct PendingAnswer {
     at: u64,
     id: Id,
     pub(super) region: u16,
@@ -30,7 +30,7 @@ pub(super) struct Asked {
     write: bool,
 }
 
-impl Asked {
+impl PendingAnswer {
     pub(super) const fn is_write(&self) -> bool {
         self.write
     }
@@ -46,23 +46,23 @@ impl Asked {
 pub(super) struct Threads {
     pub(super) submissions: Submissions,
     /// Requests under way, by the carrier's tickets.
-    pub(super) pending: BTreeMap<u64, Asked>,
+    pub(super) pending: BTreeMap<u64, PendingAnswer>,
     /// Counts for the threads' requests.
     pub(super) carried: Carried,
 }
 
 /// The request in a record.
-pub(super) enum Wanted {
+pub(super) enum ThreadRequest {
     Read {
         page: PageId,
         bytes: Range<usize>,
         granted: bool,
-        asked: Asked,
+        asked: PendingAnswer,
     },
     Write {
         page: PageId,
         offset: usize,
-        asked: Asked,
+        asked: PendingAnswer,
     },
     /// The record was refused, and that was answered.
     Nothing,
@@ -100,7 +100,7 @@ impl Threads {
         regions: &BTreeMap<u16, RegionAt>,
         page_len: u64,
         answers: &Answers,
-    ) -> Result<Wanted, Nonsense> {
+    ) -> Result<ThreadRequest, Nonsense> {
         let mut front = [0; FRONT_LEN];
         let front = &mut front[..record.len().min(FRONT_LEN)];
         self.submissions.copy(record, 0, front);
@@ -124,21 +124,28 @@ impl Threads {
         }
         let Some((place, page, granted)) = place.and_then(|place| page_of(place, regions, page_len)) else {
             self.say(answers, at, Head::Failed { id, why: Ended::Refused });
-            return Ok(Wanted::Nothing);
+            return Ok(ThreadRequest::Nothing);
         };
         let offset = usize::try_from(u64::from(place.offset) % page_len).expect("in a page");
-        let asked = Asked { at, id, region: place.region, size: place.size, write };
+        let asked = PendingAnswer { at, id, region: place.region, size: place.size, write };
         Ok(if write {
-            Wanted::Write { page, offset, asked }
+            ThreadRequest::Write { page, offset, asked }
         } else {
-            Wanted::Read { page, bytes: offset..offset + place.size as usize, granted, asked }
+            ThreadRequest::Read { page, bytes: offset..offset + place.size as usize, granted, asked }
         })
     }
 
     /// Answers a request; `data` is what a read brought, and goes from there straight to where its thread wants it, unless it is there already. The DPU has copied its bytes so often beside.
-    pub(super) fn answer(&mut self, answers: &Answers, asked: Asked, how: Ended, data: &[u8], copies: u64) {
+    pub(super) fn answer(
+        &mut self,
+        answers: &Answers,
+        asked: PendingAnswer,
+        how: Ended,
+        data: &[u8],
+        copies: u64,
+    ) {
         let data_at = asked.data_at();
-        let Asked { at, id, size, write, .. } = asked;
+        let PendingAnswer { at, id, size, write, .. } = asked;
         self.carried.copies += copies;
         let head = match (how, write) {
             (Ended::Done, true) => Head::Written { id, size },

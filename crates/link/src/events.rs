@@ -20,13 +20,13 @@ use tracing::enabled;
 pub const LINES: Rate = Rate { at_once: 100, every: Duration::from_millis(100) };
 
 /// A role's notes, which become events.
-pub trait Told {
+pub trait LogNote {
     /// The level and the text; none for what happens all the time.
     fn event(&self) -> Option<(Level, String)>;
 }
 
 /// Tells of a role's notes from now on; `role` is what people call it.
-pub fn of_notes<N: Told>(role: &str) -> impl FnMut(N) + Send + use<N> {
+pub fn of_notes<N: LogNote>(role: &str) -> impl FnMut(N) + Send + use<N> {
     let role = role.to_owned();
     move |note| {
         if !enabled!(Level::ERROR) {
@@ -128,7 +128,7 @@ impl Bound {
     }
 }
 
-impl Told for ControlNote {
+impl LogNote for ControlNote {
     fn event(&self) -> Option<(Level, String)> {
         let role = |role: &Role| match role {
             Role::Switch => "the switch".to_owned(),
@@ -158,7 +158,7 @@ impl Told for ControlNote {
     }
 }
 
-impl Told for SwitchNote {
+impl LogNote for SwitchNote {
     fn event(&self) -> Option<(Level, String)> {
         Some(match self {
             Self::UpdateRefused { seq, status } => {
@@ -178,7 +178,7 @@ impl Told for SwitchNote {
     }
 }
 
-impl Told for NodeNote {
+impl LogNote for NodeNote {
     fn event(&self) -> Option<(Level, String)> {
         Some(match self {
             Self::UpdateRefused(status) => {

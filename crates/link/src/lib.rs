@@ -34,7 +34,7 @@ pub mod signals;
 mod store;
 mod timers;
 pub mod udp;
-mod words;
+mod word_copy;
 
 pub use address::{gid_of, ip_of, parse_gid};
 pub use affinity::{current_cpu, pin_to_cpu};

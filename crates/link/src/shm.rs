@@ -22,7 +22,7 @@ mod tests;
 
 /// The atomics of the ring and the doorbell; `tests/ring_loom.rs` puts loom's in their place.
 mod atomic {
-    pub(crate) use crate::words::{load_words, store_words};
+    pub(crate) use crate::word_copy::{load_words, store_words};
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 }
 

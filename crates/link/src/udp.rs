@@ -133,16 +133,16 @@ impl UdpLink {
     }
 
     /// One system call that takes what is there; waits as `flags` and the socket's timeout say.
-    fn take(&mut self, flags: libc::c_int, each: &mut EachRun<'_>) -> io::Result<Taken> {
+    fn take(&mut self, flags: libc::c_int, each: &mut EachRun<'_>) -> io::Result<Received> {
         let Self { socket, inbound, gid, peers, last_source, must_solve, any_source_port, counters, .. } =
             self;
         let mut inbound = match inbound.try_lock() {
             Ok(inbound) => inbound,
             // The sleeper waits for what is to come, and there is nothing else.
-            Err(TryLockError::WouldBlock) => return Ok(Taken::Nothing),
+            Err(TryLockError::WouldBlock) => return Ok(Received::Nothing),
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         };
-        let Some(datagrams) = inbound.receive(socket, flags)? else { return Ok(Taken::Nothing) };
+        let Some(datagrams) = inbound.receive(socket, flags)? else { return Ok(Received::Nothing) };
         let mut handed = 0;
         let mut was_woken = false;
         let mut row = Row::new(&*inbound);
@@ -167,13 +167,13 @@ impl UdpLink {
             counters.unknown_source += u64::from(port == Port::UNKNOWN);
         }
         row.hand_over(each);
-        Ok(if handed == 0 && !was_woken { Taken::Rubbish } else { Taken::Frames(handed) })
+        Ok(if handed == 0 && !was_woken { Received::Rubbish } else { Received::Frames(handed) })
     }
 
     /// Waits for a packet, then takes what is there.
-    fn wait_precisely(&mut self, most: Duration, each: &mut EachRun<'_>) -> io::Result<Taken> {
+    fn wait_precisely(&mut self, most: Duration, each: &mut EachRun<'_>) -> io::Result<Received> {
         let taken = self.take(libc::MSG_DONTWAIT, each)?;
-        if !matches!(taken, Taken::Nothing) {
+        if !matches!(taken, Received::Nothing) {
             return Ok(taken);
         }
         self.socket.await_packet(most)?;
@@ -183,7 +183,7 @@ impl UdpLink {
     fn spin(&mut self, most: Duration, each: &mut EachRun<'_>) -> io::Result<usize> {
         let until = self.clock.after(most);
         for spins in 0_u32.. {
-            if let Taken::Frames(handed) = self.take(libc::MSG_DONTWAIT, each)? {
+            if let Received::Frames(handed) = self.take(libc::MSG_DONTWAIT, each)? {
                 return Ok(handed);
             }
             if self.clock.now() >= until {
@@ -203,7 +203,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The result of one receive call.
-enum Taken {
+enum Received {
     /// Nothing was there.
     Nothing,
     /// Packets, none of which was good.
@@ -361,7 +361,7 @@ impl Link for UdpLink {
             },
             _ => self.take(libc::MSG_DONTWAIT, each)?,
         };
-        Ok(if let Taken::Frames(handed) = taken { handed } else { 0 })
+        Ok(if let Received::Frames(handed) = taken { handed } else { 0 })
     }
 
     fn counters(&self) -> LinkCounters {

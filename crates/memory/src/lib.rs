@@ -1,7 +1,7 @@
 //! Far memory by plain loads and stores: a window onto one allocation, and spaces that many hosts share coherently.
 //!
 //! Key types: [`window::with_window`], for one program and one allocation; [`SharedSpace`], for many hosts (MIND 4.3). A window may go
-//! by way of the DPU beside its host ([`window::Way`], SODA III).
+//! by way of the DPU beside its host ([`window::AccessPath`], SODA III).
 
 mod shared;
 pub mod window;

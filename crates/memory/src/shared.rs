@@ -28,11 +28,11 @@ mod shared_pager;
 mod tests;
 pub mod worker;
 
-use crate::window::{FRAMES_MIN, Way, WindowOptions, frames_of};
+use crate::window::{AccessPath, FRAMES_MIN, WindowOptions, frames_of};
 use farmem_api::ApiClient;
 use farmem_client::Vma;
-use farmem_client::own::Allocations;
-use farmem_client::own::{api_client, number_of_domain};
+use farmem_client::host_parts::Allocations;
+use farmem_client::host_parts::{api_client, number_of_domain};
 use farmem_client::{Error, Rack};
 use farmem_control::api::{AcceptLost, Allocate, Call, Grant, Overview, PermName, VmaInfo};
 use farmem_link::{LinkProfile, OpenError};
@@ -64,7 +64,7 @@ impl ShareOptions {
     }
 
     fn frames_max(&self) -> Result<usize, Error> {
-        if self.window.way != Way::Direct || self.window.read_only {
+        if self.window.way != AccessPath::Direct || self.window.read_only {
             let value = "by way of a DPU's cache, or for reading only".to_owned();
             let remedy = "several hosts write it, and a DPU's cache is of one: leave `window.way` and `window.read_only` out".to_owned();
             return Err(OpenError::Setting { setting: "shared space", value, remedy }.into());

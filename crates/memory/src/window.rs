@@ -8,9 +8,9 @@
 //!
 //! The page cache ([`farmem_paging::Cache`]) decides which page is fetched, evicted and written back; this module carries it out.
 
-mod apart;
 mod beside;
 mod buffer;
+mod cpu_meter;
 mod loss;
 mod options;
 mod parts;
@@ -27,9 +27,9 @@ use std::collections::VecDeque;
 use std::mem;
 use std::thread;
 
-use apart::Meter;
-use beside::{Beside, Wishes};
+use beside::{Beside, DpuSettings};
 use buffer::{Hints, Laid};
+use cpu_meter::Meter;
 use options::window_config;
 use through::Through;
 use verbs::{Ended, Name, Verbs};
@@ -40,7 +40,7 @@ pub use farmem_dpu_server::Foresight;
 pub use farmem_paging::{Account, Advice, Ahead};
 pub use farmem_uffd::{FaultMode, Handler, HandlerCpu, Memory, Number, Numbers, Place};
 pub use loss::AtLoss;
-pub use options::{CpuApart, PolicyMaker, Way, WindowOptions, WindowStats, frames_of};
+pub use options::{AccessPath, CpuApart, PolicyMaker, WindowOptions, WindowStats, frames_of};
 
 /// Parts of a program's own policy ([`WindowOptions::policy`]), and the built-in policies that it may ask.
 pub mod policy {
@@ -111,13 +111,13 @@ pub fn with_objects<R: Send>(
     let stop = Stop::new();
     let kept = client.take_ready();
     let WindowOptions { fixed, foresight, policy, .. } = options;
-    let wishes = Wishes { fixed, foresight, policy };
+    let wishes = DpuSettings { fixed, foresight, policy };
     let opened = match options.way {
-        Way::Own(config) => {
+        AccessPath::Own(config) => {
             Through::open(client, &laid, config, wishes).map(|through| Verbs::Through(Box::new(through)))
         }
-        Way::Direct => Ok(Verbs::Direct(client)),
-        Way::Beside => {
+        AccessPath::Direct => Ok(Verbs::Direct(client)),
+        AccessPath::Beside => {
             Beside::open(client, &laid, wishes, &window).map(|beside| Verbs::Beside(Box::new(beside)))
         }
     };

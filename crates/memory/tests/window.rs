@@ -3,8 +3,8 @@
 use farmem_client::{Client, Error, Rack, VirtAddr, Vma};
 use farmem_memory::window::policy::{PageAccess, Prefetch};
 use farmem_memory::window::{
-    self, Advice, Ahead, Caching, DpuConfig, DpuStats, FaultMode, Foresight, Memory, Object, Place,
-    PolicyMaker, TableConfig, Way, WindowOptions, WindowStats,
+    self, AccessPath, Advice, Ahead, Caching, DpuConfig, DpuStats, FaultMode, Foresight, Memory, Object,
+    Place, PolicyMaker, TableConfig, WindowOptions, WindowStats,
 };
 use std::io::Write as _;
 use std::num::NonZeroU32;
@@ -345,7 +345,7 @@ fn an_allocation_by_way_of_a_dpu_is_an_array() {
     let ways = cachings.into_iter().flat_map(|caching| aheads.map(|ahead| (caching, ahead)));
     for (n, (caching, ahead)) in ways.enumerate() {
         let (mut client, vma) = client();
-        let options = WindowOptions { ahead, way: Way::Own(dpu(caching)), ..options_by(MODES[n % 2]) };
+        let options = WindowOptions { ahead, way: AccessPath::Own(dpu(caching)), ..options_by(MODES[n % 2]) };
         let mut plain = vec![0; SIZE];
         let touched =
             run(&mut client, &vma, options, |memory| churn(memory, &mut plain, n as u64, 0..SIZE, 1500));
@@ -372,7 +372,7 @@ fn a_scan_by_way_of_a_dpu_moves_each_byte_once() {
     let scan = |caching: Caching| -> Option<DpuStats> {
         let (mut client, vma) = client();
         let config = DpuConfig { page_len: NonZeroU32::new(64 << 10).unwrap(), ..dpu(caching) };
-        let options = WindowOptions { ahead: Ahead::Group(16), way: Way::Own(config), ..options() };
+        let options = WindowOptions { ahead: Ahead::Group(16), way: AccessPath::Own(config), ..options() };
         let (_, stats) = run(&mut client, &vma, options, |memory| {
             let mut bytes = vec![0; PAGE];
             (0..SIZE).step_by(PAGE).for_each(|at| memory.read(at, &mut bytes));
@@ -387,9 +387,9 @@ fn a_scan_by_way_of_a_dpu_moves_each_byte_once() {
 
 /// A policy that always wants the entry of page 40.
 #[derive(Debug)]
-struct Known;
+struct KnownPages;
 
-impl Prefetch<PageAccess<'_>> for Known {
+impl Prefetch<PageAccess<'_>> for KnownPages {
     type Proposal = Range<u64>;
 
     fn propose(&mut self, access: &PageAccess<'_>) -> Range<u64> {
@@ -405,9 +405,9 @@ impl Prefetch<PageAccess<'_>> for Known {
 fn a_program_has_its_own_policy() {
     let (mut client, vma) = client();
     let own = WindowOptions {
-        way: Way::Own(dpu(Caching::Dynamic)),
+        way: AccessPath::Own(dpu(Caching::Dynamic)),
         read_only: true,
-        policy: Some(PolicyMaker(|_| Box::new(Known))),
+        policy: Some(PolicyMaker(|_| Box::new(KnownPages))),
         ..options()
     };
     let mut read = |options, pages: &[usize], advice: &[(Advice, usize)]| -> Option<DpuStats> {
@@ -440,8 +440,8 @@ fn a_program_has_its_own_policy() {
     soon(&[(Advice::Random, 0)], 1, 0);
     soon(&[(Advice::Random, 0), (Advice::Normal, 20)], 2, 64 << 10);
     for wrong in [
-        WindowOptions { way: Way::Direct, ..own },
-        WindowOptions { way: Way::Beside, ..own },
+        WindowOptions { way: AccessPath::Direct, ..own },
+        WindowOptions { way: AccessPath::Beside, ..own },
         WindowOptions { foresight: Foresight::Majority, ..own },
     ] {
         let error = window::with_window(&mut client, &vma, wrong, |_| ()).unwrap_err().to_string();
@@ -460,7 +460,7 @@ fn a_dpu_that_cannot_be_is_refused() {
         (DpuConfig { table: TableConfig { entry_pages: 0, ..good.table }, ..good }, "1 to 64 pages"),
         (DpuConfig { table: TableConfig { slots: NonZeroU32::MAX, ..good.table }, ..good }, "fewer slots"),
     ] {
-        let options = WindowOptions { way: Way::Own(wrong), ..options() };
+        let options = WindowOptions { way: AccessPath::Own(wrong), ..options() };
         let error = window::with_window(&mut client, &vma, options, |_| ()).unwrap_err().to_string();
         assert!(error.contains(said), "{error}");
     }

@@ -21,28 +21,28 @@ pub const TOLD_MAX: usize = 1 << 16;
 
 /// A report of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Told {
+pub(super) enum Report {
     /// The program reads a record itself.
     Asks(KeyId),
     /// The program is about to use the record that it read.
     Reads { key: KeyId, found: bool },
     /// A record changes.
     Changes { key: KeyId, copy: Copy, seen: Position },
-    /// The program dropped so many items, the next of [`Talk::dropped`].
+    /// The program dropped so many items, the next of [`Reports::dropped`].
     Drops { count: usize, seen: Position },
 }
 
 /// Reports of a program, in order. Keys of dropped items lie beside: there are most of them, and they cost a word each.
 #[derive(Debug, Default)]
-pub(super) struct Talk {
-    pub(super) said: Vec<Told>,
+pub(super) struct Reports {
+    pub(super) said: Vec<Report>,
     pub(super) dropped: Vec<KeyId>,
     /// Reports that had no room.
     unheard: u64,
 }
 
-impl Talk {
-    fn say(&mut self, told: Told) {
+impl Reports {
+    fn say(&mut self, told: Report) {
         if self.said.len() + self.dropped.len() < TOLD_MAX {
             self.said.push(told);
         } else {
@@ -58,8 +58,8 @@ impl Talk {
         self.unheard += keys.count() as u64;
         let count = self.dropped.len() - before;
         match self.said.last_mut() {
-            Some(Told::Drops { count: more, seen: of }) if *of == seen => *more += count,
-            _ if count > 0 => self.said.push(Told::Drops { count, seen }),
+            Some(Report::Drops { count: more, seen: of }) if *of == seen => *more += count,
+            _ if count > 0 => self.said.push(Report::Drops { count, seen }),
             _ => {}
         }
     }
@@ -68,12 +68,12 @@ impl Talk {
 /// The list between a program and a DPU of its process.
 #[derive(Debug, Default)]
 pub(crate) struct List {
-    told: Mutex<Talk>,
+    told: Mutex<Reports>,
 }
 
 impl List {
     /// All that was said, into empty lists; how much had no room so far.
-    fn take(&self, into: &mut Talk) -> u64 {
+    fn take(&self, into: &mut Reports) -> u64 {
         let mut list = lock(&self.told);
         std::mem::swap(&mut list.said, &mut into.said);
         std::mem::swap(&mut list.dropped, &mut into.dropped);
@@ -108,7 +108,7 @@ impl Acks {
 
 /// The channel between a program and its DPU.
 #[derive(Debug)]
-enum Way {
+enum Channel {
     Near(Arc<List>),
     /// A ring to another process, and what had no room there.
     Far {
@@ -117,8 +117,8 @@ enum Way {
     },
 }
 
-impl Way {
-    fn say(&self, told: Told) {
+impl Channel {
+    fn say(&self, told: Report) {
         match self {
             Self::Near(list) => lock(&list.told).say(told),
             Self::Far { line, unheard } => {
@@ -142,7 +142,7 @@ impl Way {
             if count == 0 {
                 return;
             }
-            Word::emit(Told::Drops { count, seen }, &some, &mut record);
+            Word::emit(Report::Drops { count, seen }, &some, &mut record);
             if !line.push(&record) {
                 unheard.fetch_add(count as u64, Ordering::Relaxed);
             }
@@ -173,7 +173,7 @@ impl Hearing {
     ///
     /// # Errors
     /// [`Broken`] when another process said nothing that makes sense.
-    pub(super) fn take(&mut self, into: &mut Talk) -> Result<u64, Broken> {
+    pub(super) fn take(&mut self, into: &mut Reports) -> Result<u64, Broken> {
         let words = match &mut self.0 {
             Source::Near(list, _) => return Ok(list.take(into)),
             Source::Far(words) => words,
@@ -204,7 +204,7 @@ impl Hearing {
 pub struct Beside {
     changes: Arc<Changes>,
     acks: Arc<Acks>,
-    way: Arc<Way>,
+    way: Arc<Channel>,
     tap: Tap,
     secret: KeySecret,
 }
@@ -214,13 +214,13 @@ impl Beside {
     #[must_use]
     pub fn new(tap: Tap, secret: KeySecret, floors: NonZeroU32, after: Change) -> Self {
         let (changes, acks) = (Arc::new(Changes::new(floors, after)), Arc::new(Acks::new(after)));
-        Self { changes, acks, way: Arc::new(Way::Near(Arc::default())), tap, secret }
+        Self { changes, acks, way: Arc::new(Channel::Near(Arc::default())), tap, secret }
     }
 
     /// This program, whose reports go by this line from now on. Its changes go on, and so do its floors.
     pub fn by(self, tap: Tap, line: Line) -> Self {
         line.raise_mark(self.acks.through().0);
-        Self { way: Arc::new(Way::Far { line, unheard: AtomicU64::new(0) }), tap, ..self }
+        Self { way: Arc::new(Channel::Far { line, unheard: AtomicU64::new(0) }), tap, ..self }
     }
 
     /// A record will change, or be removed. The number goes into the record ([`Change::onto`]). For before the program gives up its own copy, and before it sends.
@@ -228,26 +228,26 @@ impl Beside {
     pub fn change(&self, key: &[u8], copy: Copy) -> Change {
         let key = self.secret.id(key);
         let change = self.changes.change(key);
-        self.way.say(Told::Changes { key, copy, seen: self.tap.executed_through() });
+        self.way.say(Report::Changes { key, copy, seen: self.tap.executed_through() });
         change
     }
 
     /// Far memory has the change; or it will never have it, as when it was refused.
     pub fn acknowledged(&self, change: Change) {
         self.acks.add(change);
-        if let Way::Far { line, .. } = &*self.way {
+        if let Channel::Far { line, .. } = &*self.way {
             line.raise_mark(self.acks.through().0);
         }
     }
 
     /// The program reads a record itself: it was not in the zone.
     pub fn asks(&self, key: &[u8]) {
-        self.way.say(Told::Asks(self.secret.id(key)));
+        self.way.say(Report::Asks(self.secret.id(key)));
     }
 
     /// Reports that the program has the record that it asked for; call this before it uses the record.
     pub fn reads(&self, key: &[u8], found: bool) {
-        self.way.say(Told::Reads { key: self.secret.id(key), found });
+        self.way.say(Report::Reads { key: self.secret.id(key), found });
     }
 
     /// Reports that the program dropped an item that far memory has as it is.
@@ -283,8 +283,8 @@ impl Beside {
     #[must_use]
     pub fn is_heard(&self) -> bool {
         match &*self.way {
-            Way::Near(_) => true,
-            Way::Far { line, .. } => !line.is_over(),
+            Channel::Near(_) => true,
+            Channel::Far { line, .. } => !line.is_over(),
         }
     }
 
@@ -292,8 +292,8 @@ impl Beside {
     #[must_use]
     pub fn unheard(&self) -> u64 {
         match &*self.way {
-            Way::Near(list) => lock(&list.told).unheard,
-            Way::Far { unheard, .. } => unheard.load(Ordering::Relaxed),
+            Channel::Near(list) => lock(&list.told).unheard,
+            Channel::Far { unheard, .. } => unheard.load(Ordering::Relaxed),
         }
     }
 
@@ -303,8 +303,8 @@ impl Beside {
     /// [`OpenError::Setting`] of a program whose DPU is another process: only that one hears it.
     pub(super) fn hearing(&self) -> Result<Hearing, OpenError> {
         match &*self.way {
-            Way::Near(list) => Ok(Hearing(Source::Near(Arc::clone(list), Arc::clone(&self.acks)))),
-            Way::Far { .. } => Err(OpenError::Setting {
+            Channel::Near(list) => Ok(Hearing(Source::Near(Arc::clone(list), Arc::clone(&self.acks)))),
+            Channel::Far { .. } => Err(OpenError::Setting {
                 setting: "a driver's Beside",
                 value: "one that a DPU of another process hears".into(),
                 remedy:
@@ -334,18 +334,18 @@ mod tests {
         beside.drops(&keys[2]);
         beside.asks(&keys[3]);
         beside.drops(&keys[4]);
-        let (mut list, mut talk) = (beside.hearing().unwrap(), Talk::default());
+        let (mut list, mut talk) = (beside.hearing().unwrap(), Reports::default());
         assert_eq!(list.take(&mut talk), Ok(0));
-        let asks = Told::Asks(KeyId(3));
-        assert_eq!(talk.said, [Told::Drops { count: 3, seen }, asks, Told::Drops { count: 1, seen }]);
+        let asks = Report::Asks(KeyId(3));
+        assert_eq!(talk.said, [Report::Drops { count: 3, seen }, asks, Report::Drops { count: 1, seen }]);
         assert_eq!(talk.dropped, [0, 1, 2, 4].map(KeyId));
-        talk = Talk::default();
+        talk = Reports::default();
         beside.drops_all(keys.iter().map(|key| &key[..]));
         beside.asks(&keys[3]);
         beside.drops_all([]);
         assert_eq!(list.take(&mut talk), Ok(2));
         assert_eq!((talk.said.len(), talk.dropped.len()), (1, TOLD_MAX - 1));
-        talk = Talk::default();
+        talk = Reports::default();
         beside.asks(&keys[3]);
         assert_eq!((list.take(&mut talk), talk.said), (Ok(2), vec![asks]));
     }

@@ -9,7 +9,7 @@
 
 use super::account::Prefetched;
 use super::answers::{Answers, room_of};
-use super::beside::{Beside, Hearing, Talk, Told};
+use super::beside::{Beside, Hearing, Report, Reports};
 use super::tap::{TapStats, Watch};
 use super::zone::{Placing, Zone};
 use farmem_client::{Client, Completed, Error, LookUp, LookedUp, Op, Ticket};
@@ -85,7 +85,7 @@ pub struct Driver<V, L, Z> {
     messages: BTreeMap<u64, Message>,
     /// Messages since none was under way.
     held: u64,
-    told: Talk,
+    told: Reports,
     actions: Vec<Action>,
     brought: Brought,
     /// Keys of a message by place, while its operations are made.
@@ -139,7 +139,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
             made: None,
             messages: BTreeMap::new(),
             held: 0,
-            told: Talk::default(),
+            told: Reports::default(),
             actions: Vec::new(),
             brought: Brought::default(),
             places: Vec::new(),
@@ -302,12 +302,12 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         let (mut passed, mut dropped) = (Vec::new(), 0);
         for told in self.told.said.drain(..) {
             match told {
-                Told::Asks(key) => self.prefetcher.host_asks(key),
-                Told::Reads { key, found } => self.prefetcher.host_reads(key, found),
-                Told::Changes { key, copy, seen } => {
+                Report::Asks(key) => self.prefetcher.host_asks(key),
+                Report::Reads { key, found } => self.prefetcher.host_reads(key, found),
+                Report::Changes { key, copy, seen } => {
                     self.prefetcher.host_writes(0, &[key], copy, seen, &mut passed);
                 }
-                Told::Drops { count, seen } => {
+                Report::Drops { count, seen } => {
                     let keys = &self.told.dropped[dropped..][..count];
                     dropped += count;
                     self.prefetcher.host_drops(keys, seen);

@@ -220,7 +220,7 @@ fn hand_on(connection: &TapConnection, next: Next<'_>, stats: &mut MirrorStats) 
 
 #[cfg(test)]
 mod tests {
-    use super::super::tap::{Known, Watch, tap};
+    use super::super::tap::{ParserKind, Watch, tap};
     use super::*;
     use farmem_dpu::view::KeySecret;
 
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn what_waits_of_all_connections_is_bounded() {
         let (tap, mut watch) = tap(64 << 10, KeySecret([3, 4]));
-        let mut following = Following::new(tap, Box::new(|| Known::Memcached.parser()));
+        let mut following = Following::new(tap, Box::new(|| ParserKind::Memcached.parser()));
         let sum =
             |following: &Following| following.followed.iter().map(|(_, of)| of.stream.kept()).sum::<usize>();
         let drain = |watch: &mut Watch| {
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn who_is_silent_makes_room() {
         let (tap, mut watch) = tap(1 << 20, KeySecret([3, 4]));
-        let mut following = Following::new(tap, Box::new(|| Known::Memcached.parser()));
+        let mut following = Following::new(tap, Box::new(|| ParserKind::Memcached.parser()));
         let drain = |watch: &mut Watch| {
             let mut accesses = 0;
             while watch.drain(&mut |all, _| accesses += all.len()).unwrap() {}

@@ -4,14 +4,14 @@
 //!
 //! Nothing here parses bytes of clients, or knows what is in the zone.
 
-use super::beside::Told;
-use super::tap::{AnyParser, Known};
+use super::beside::Report;
+use super::tap::{AnyParser, ParserKind};
 use farmem_dpu::accesses::Position;
 use farmem_dpu::prefetcher::Copy;
 use farmem_dpu::view::KeyId;
 use farmem_link::Clock;
-use farmem_link::dpu::pulse::Pulse;
-use farmem_link::dpu::{Broken, SubmissionSender, Talk as Socket};
+use farmem_link::dpu::beat::BeatMonitor;
+use farmem_link::dpu::{Broken, DpuSocket as Socket, SubmissionSender};
 use farmem_machine::{Duration, Instant};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -31,7 +31,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Piece<'b> {
     /// A connection begins.
-    Opens { connection: u64, parser: Known },
+    Opens { connection: u64, parser: ParserKind },
     /// Bytes of one, behind so many that there was no room for.
     Bytes { connection: u64, position: Position, lost: u64, bytes: &'b [u8] },
     /// One ends.
@@ -65,7 +65,7 @@ impl<'b> Piece<'b> {
         let (&[op, detail], rest) = record.split_first_chunk()?;
         let (connection, rest) = word(rest)?;
         match (op, detail) {
-            (1, code) if rest.is_empty() => Some(Self::Opens { connection, parser: Known::of(code)? }),
+            (1, code) if rest.is_empty() => Some(Self::Opens { connection, parser: ParserKind::of(code)? }),
             (2, 0) => {
                 let (position, rest) = word(rest)?;
                 let (lost, bytes) = word(rest)?;
@@ -81,28 +81,28 @@ impl<'b> Piece<'b> {
 /// A record of the ring of what a program does: what it says, and the keys of what it drops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Word<'k> {
-    pub(super) told: Told,
+    pub(super) told: Report,
     dropped: &'k [u8],
 }
 
 impl<'k> Word<'k> {
-    pub(super) fn emit(told: Told, dropped: &[KeyId], into: &mut Vec<u8>) {
+    pub(super) fn emit(told: Report, dropped: &[KeyId], into: &mut Vec<u8>) {
         into.clear();
         match told {
-            Told::Asks(key) => {
+            Report::Asks(key) => {
                 into.extend_from_slice(&[1, 0]);
                 into.extend_from_slice(&key.0.to_be_bytes());
             }
-            Told::Reads { key, found } => {
+            Report::Reads { key, found } => {
                 into.extend_from_slice(&[2, u8::from(found)]);
                 into.extend_from_slice(&key.0.to_be_bytes());
             }
-            Told::Changes { key, copy, seen } => {
+            Report::Changes { key, copy, seen } => {
                 into.extend_from_slice(&[3, u8::from(copy == Copy::Kept)]);
                 into.extend_from_slice(&key.0.to_be_bytes());
                 into.extend_from_slice(&seen.0.to_be_bytes());
             }
-            Told::Drops { seen, .. } => {
+            Report::Drops { seen, .. } => {
                 into.extend_from_slice(&[4, 0]);
                 into.extend_from_slice(&seen.0.to_be_bytes());
                 dropped.iter().for_each(|key| into.extend_from_slice(&key.0.to_be_bytes()));
@@ -116,17 +116,17 @@ impl<'k> Word<'k> {
         let (first, rest) = word(rest)?;
         let alone = |told| rest.is_empty().then_some(Self { told, dropped: &[] });
         match (op, detail) {
-            (1, 0) => alone(Told::Asks(KeyId(first))),
-            (2, found @ 0..=1) => alone(Told::Reads { key: KeyId(first), found: found == 1 }),
+            (1, 0) => alone(Report::Asks(KeyId(first))),
+            (2, found @ 0..=1) => alone(Report::Reads { key: KeyId(first), found: found == 1 }),
             (3, kept @ 0..=1) => {
                 let (seen, rest) = word(rest)?;
                 let copy = if kept == 1 { Copy::Kept } else { Copy::Gone };
-                let told = Told::Changes { key: KeyId(first), copy, seen: Position(seen) };
+                let told = Report::Changes { key: KeyId(first), copy, seen: Position(seen) };
                 rest.is_empty().then_some(Self { told, dropped: &[] })
             }
             (4, 0) => {
                 let count = rest.len() / 8;
-                let told = Told::Drops { count, seen: Position(first) };
+                let told = Report::Drops { count, seen: Position(first) };
                 let is_right = rest.len().is_multiple_of(8) && (1..=DROPS_MAX).contains(&count);
                 is_right.then_some(Self { told, dropped: rest })
             }
@@ -145,7 +145,7 @@ fn word(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((u64::from_be_bytes(*word), rest))
 }
 
-impl Known {
+impl ParserKind {
     const fn code(self) -> u8 {
         match self {
             Self::Resp => 1,
@@ -177,7 +177,7 @@ impl Known {
 /// When the DPU was looked at last.
 #[derive(Debug)]
 struct Looked {
-    pulse: Pulse,
+    pulse: BeatMonitor,
     at: Instant,
 }
 
@@ -201,7 +201,7 @@ impl Life {
     pub fn new(socket: Socket, lease: Duration, counted: Arc<SubmissionSender>) -> Self {
         let clock = Clock::start();
         let at = clock.now();
-        let looked = Mutex::new(Looked { pulse: Pulse::new(lease, counted.beat(), at), at });
+        let looked = Mutex::new(Looked { pulse: BeatMonitor::new(lease, counted.beat(), at), at });
         let is_over = AtomicBool::new(false);
         Self { socket, asks: Mutex::new(()), counted, clock, looked, is_over }
     }
@@ -295,7 +295,7 @@ mod tests {
     fn records_are_what_was_written() {
         let mut record = Vec::new();
         let bytes = [7; PIECE_MAX];
-        let opens = Known::ALL.map(|parser| Piece::Opens { connection: u64::MAX, parser });
+        let opens = ParserKind::ALL.map(|parser| Piece::Opens { connection: u64::MAX, parser });
         let carried = [0, 1, PIECE_MAX].map(|len| Piece::Bytes {
             connection: 3,
             position: Position(u64::MAX),
@@ -313,15 +313,15 @@ mod tests {
         let keys: Vec<KeyId> = (0..DROPS_MAX as u64).map(KeyId).collect();
         let (key, seen) = (KeyId(u64::MAX), Position(1));
         for told in [
-            Told::Asks(key),
-            Told::Reads { key, found: true },
-            Told::Reads { key, found: false },
-            Told::Changes { key, copy: Copy::Kept, seen },
-            Told::Changes { key, copy: Copy::Gone, seen },
-            Told::Drops { count: 1, seen },
-            Told::Drops { count: DROPS_MAX, seen },
+            Report::Asks(key),
+            Report::Reads { key, found: true },
+            Report::Reads { key, found: false },
+            Report::Changes { key, copy: Copy::Kept, seen },
+            Report::Changes { key, copy: Copy::Gone, seen },
+            Report::Drops { count: 1, seen },
+            Report::Drops { count: DROPS_MAX, seen },
         ] {
-            let dropped = if let Told::Drops { count, .. } = told { &keys[..count] } else { &[] };
+            let dropped = if let Report::Drops { count, .. } = told { &keys[..count] } else { &[] };
             Word::emit(told, dropped, &mut record);
             assert!(record.len() <= WORD_MAX);
             let word = Word::parse(&record).unwrap();

@@ -21,7 +21,7 @@ use farmem_dpu::view::KeySecret;
 use farmem_link::dpu::{Broken, Submissions};
 use guards::Guards;
 pub use guards::PARSERS_BYTES_MAX;
-use near::{Bell, Came, NearTap, NearWatch, Piece};
+use near::{Arrivals, Bell, NearTap, NearWatch, Piece};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -37,7 +37,7 @@ pub type AnyParser = Box<dyn Parser + Send>;
 /// A protocol whose parser is here: a DPU that is a process has these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Known {
+pub enum ParserKind {
     /// Redis's clients ([`farmem_dpu::parse::resp`]).
     Resp,
     /// memcached's, text and meta.
@@ -50,14 +50,14 @@ pub enum Known {
     Pages,
 }
 
-impl Known {
+impl ParserKind {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Resp, Self::Memcached, Self::Http, Self::HashMap, Self::Pages];
 }
 
 /// The channel between the two ends.
 #[derive(Debug)]
-enum Way {
+enum Channel {
     /// A list of this process.
     Near(Arc<NearTap>),
     /// A ring to another one.
@@ -67,29 +67,29 @@ enum Way {
 /// The application's end.
 #[derive(Clone, Debug)]
 pub struct Tap {
-    way: Arc<Way>,
+    way: Arc<Channel>,
 }
 
 /// A mirror in which at most `bytes_max` bytes wait, beside as many that were taken and are parsed turn by turn.
 #[must_use]
 pub fn tap(bytes_max: usize, secret: KeySecret) -> (Tap, Watch) {
     let (tap, watch) = NearTap::make(bytes_max, CONNECTIONS_MAX, None);
-    (Tap { way: Arc::new(Way::Near(tap)) }, Watch::of(Source::Near(watch), secret))
+    (Tap { way: Arc::new(Channel::Near(tap)) }, Watch::of(Source::Near(watch), secret))
 }
 
 impl Tap {
     /// A tap whose other end is in a DPU process.
     #[must_use]
     pub fn far(line: Line) -> Self {
-        Self { way: Arc::new(Way::Far(FarTap::new(line))) }
+        Self { way: Arc::new(Channel::Far(FarTap::new(line))) }
     }
 
     /// A connection whose bytes this parser reads. `None` when [`CONNECTIONS_MAX`] are open, and where the DPU is a process of its own, to which no parser goes along: it is not seen.
     #[must_use]
     pub fn connection(&self, parser: AnyParser) -> Option<TapConnection> {
         match &*self.way {
-            Way::Near(near) => near.open(parser).map(|connection| self.opened(connection)),
-            Way::Far(far) => {
+            Channel::Near(near) => near.open(parser).map(|connection| self.opened(connection)),
+            Channel::Far(far) => {
                 far.refuse();
                 None
             }
@@ -98,10 +98,10 @@ impl Tap {
 
     /// A connection of a known protocol, wherever the DPU is. `None` when [`CONNECTIONS_MAX`] are open, or it cannot be told: it is not seen.
     #[must_use]
-    pub fn connection_of(&self, protocol: Known) -> Option<TapConnection> {
+    pub fn connection_of(&self, protocol: ParserKind) -> Option<TapConnection> {
         match &*self.way {
-            Way::Near(_) => self.connection(protocol.parser()),
-            Way::Far(far) => far.open(protocol).map(|connection| self.opened(connection)),
+            Channel::Near(_) => self.connection(protocol.parser()),
+            Channel::Far(far) => far.open(protocol).map(|connection| self.opened(connection)),
         }
     }
 
@@ -112,8 +112,8 @@ impl Tap {
     /// The application has carried out all requests that end in pieces up to here.
     pub fn executed(&self, position: Position) {
         match &*self.way {
-            Way::Near(near) => near.executed(position),
-            Way::Far(far) => far.executed(position),
+            Channel::Near(near) => near.executed(position),
+            Channel::Far(far) => far.executed(position),
         }
     }
 
@@ -121,8 +121,8 @@ impl Tap {
     #[must_use]
     pub fn executed_through(&self) -> Position {
         match &*self.way {
-            Way::Near(near) => near.executed_through(),
-            Way::Far(far) => far.executed_through(),
+            Channel::Near(near) => near.executed_through(),
+            Channel::Far(far) => far.executed_through(),
         }
     }
 
@@ -130,8 +130,8 @@ impl Tap {
     #[must_use]
     pub fn unseen(&self) -> (u64, u64) {
         match &*self.way {
-            Way::Near(near) => near.unseen(),
-            Way::Far(far) => far.unseen(),
+            Channel::Near(near) => near.unseen(),
+            Channel::Far(far) => far.unseen(),
         }
     }
 
@@ -139,8 +139,8 @@ impl Tap {
     #[must_use]
     pub fn is_watched(&self) -> bool {
         match &*self.way {
-            Way::Near(_) => true,
-            Way::Far(far) => !far.is_over(),
+            Channel::Near(_) => true,
+            Channel::Far(far) => !far.is_over(),
         }
     }
 }
@@ -148,7 +148,7 @@ impl Tap {
 /// A connection of the application. It is over when this is dropped.
 #[derive(Debug)]
 pub struct TapConnection {
-    way: Arc<Way>,
+    way: Arc<Channel>,
     connection: u64,
     /// Bytes that were not seen, and the DPU that is a process was not told.
     missing: AtomicU64,
@@ -158,8 +158,8 @@ impl TapConnection {
     /// The next bytes of the connection. The piece's number, over all connections; [`Position::UNKNOWN`] when there was no room for it.
     pub fn received(&self, bytes: &[u8]) -> Position {
         match &*self.way {
-            Way::Near(near) => near.received(self.connection, bytes),
-            Way::Far(far) => far.received(self.connection, &self.missing, bytes),
+            Channel::Near(near) => near.received(self.connection, bytes),
+            Channel::Far(far) => far.received(self.connection, &self.missing, bytes),
         }
     }
 
@@ -167,8 +167,8 @@ impl TapConnection {
     pub(super) fn lost(&self, bytes: Option<u64>) {
         let bytes = bytes.unwrap_or(u64::MAX);
         match &*self.way {
-            Way::Near(near) => near.lost(self.connection, bytes),
-            Way::Far(far) => far.lost(&self.missing, bytes),
+            Channel::Near(near) => near.lost(self.connection, bytes),
+            Channel::Far(far) => far.lost(&self.missing, bytes),
         }
     }
 }
@@ -176,8 +176,8 @@ impl TapConnection {
 impl Drop for TapConnection {
     fn drop(&mut self) {
         match &*self.way {
-            Way::Near(near) => near.close(self.connection),
-            Way::Far(far) => far.close(self.connection),
+            Channel::Near(near) => near.close(self.connection),
+            Channel::Far(far) => far.close(self.connection),
         }
     }
 }
@@ -279,7 +279,7 @@ impl Watch {
         self.alone();
         let (tap, beside) = NearTap::make(bytes_max, connections_max, Some(bell));
         self.beside = Some(beside);
-        Tap { way: Arc::new(Way::Near(tap)) }
+        Tap { way: Arc::new(Channel::Near(tap)) }
     }
 
     /// Nothing of such a tap waits to be parsed, if there is one.
@@ -372,7 +372,7 @@ impl Reading {
         executed: impl Fn(&NearWatch) -> Position,
         each: &mut dyn FnMut(&Accesses, Position),
     ) -> bool {
-        let Came { opened, unseen } = near.take();
+        let Arrivals { opened, unseen } = near.take();
         self.seen.lost_bytes = self.seen.lost_bytes.saturating_add(unseen.0);
         self.seen.refused += unseen.1;
         for (connection, parser) in opened {

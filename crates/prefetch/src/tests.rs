@@ -2,11 +2,11 @@
 
 use super::beside::Hearing;
 use super::ring::{Life, Line, Piece, Word};
-use super::tap::{Known, Tap, Watch};
+use super::tap::{ParserKind, Tap, Watch};
 use super::*;
 use crate::loading_zone::{Finding, ZoneProducer, make_zone};
 use farmem_client::{Client, Completed, Error, LookUp, LookedUp, Op, Rack, VirtAddr};
-use farmem_link::dpu::{Listener, SubmissionSender, Submissions, Talk, make_submissions};
+use farmem_link::dpu::{DpuSocket, Listener, SubmissionSender, Submissions, make_submissions};
 use farmem_link::{OpenError, OutsideWaker, WakeAt};
 use farmem_machine::{Duration, Rng};
 use farmem_paging::Waste;
@@ -90,7 +90,7 @@ impl World {
         };
         let pieces = sender(&files[0]);
         let life = Arc::new(Life::new(
-            Talk::connect(&path).unwrap(),
+            DpuSocket::connect(&path).unwrap(),
             Duration::from_secs(1000),
             Arc::clone(&pieces),
         ));
@@ -139,7 +139,7 @@ fn read(number: u64) -> Vec<u8> {
 fn what_has_no_room_is_counted_and_acknowledgements_wait() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
     let mut world = World::new(&rack, NonZeroU32::MIN);
-    let [torn, whole] = [(); 2].map(|()| world.tap.connection_of(Known::HashMap).unwrap());
+    let [torn, whole] = [(); 2].map(|()| world.tap.connection_of(ParserKind::HashMap).unwrap());
     whole.received(&read(1));
     let long = vec![0; 1000];
     torn.received(&read(2)[..4]);
@@ -194,7 +194,7 @@ fn a_driver_is_given_what_it_hears() {
 fn a_structure_that_cannot_be_entered_counts_as_failed() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
     let mut world = World::new(&rack, FLOORS);
-    let connection = world.tap.connection_of(Known::HashMap).unwrap();
+    let connection = world.tap.connection_of(ParserKind::HashMap).unwrap();
     world.is_shut.store(true, Ordering::Relaxed);
     connection.received(&read(1));
     world.driver.settle().unwrap();
@@ -212,7 +212,7 @@ fn a_structure_that_cannot_be_entered_counts_as_failed() {
 fn a_structure_that_cannot_be_entered_is_asked_once_a_turn() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
     let mut world = World::new(&rack, FLOORS);
-    let connection = world.tap.connection_of(Known::HashMap).unwrap();
+    let connection = world.tap.connection_of(ParserKind::HashMap).unwrap();
     let counts = |world: &World| {
         let prefetcher = world.driver.prefetcher();
         prefetcher.check();
@@ -243,8 +243,8 @@ fn lies(world: &World, rng: &mut Rng, rings: &[SubmissionSender; 2]) {
     let connection = any() % 5;
     let keys: Vec<u8> = (0..any() % 40).flat_map(|_| read(any() % 100)).collect();
     let pieces = [
-        Piece::Opens { connection, parser: Known::ALL[usize::try_from(any() % 5).unwrap()] },
-        Piece::Opens { connection, parser: Known::HashMap },
+        Piece::Opens { connection, parser: ParserKind::ALL[usize::try_from(any() % 5).unwrap()] },
+        Piece::Opens { connection, parser: ParserKind::HashMap },
         Piece::Bytes { connection, position: Position(any()), lost: 0, bytes: &keys },
         Piece::Bytes {
             connection,
@@ -259,11 +259,11 @@ fn lies(world: &World, rng: &mut Rng, rings: &[SubmissionSender; 2]) {
     let (key, seen) = (KeyId(any() % 100), Position(any()));
     let dropped: Vec<KeyId> = (0..1 + any() % 20).map(|_| KeyId(any() % 100)).collect();
     let said = [
-        beside::Told::Asks(key),
-        beside::Told::Reads { key, found: any() % 2 == 0 },
-        beside::Told::Changes { key, copy: Copy::Gone, seen },
-        beside::Told::Changes { key, copy: Copy::Kept, seen },
-        beside::Told::Drops { count: dropped.len(), seen },
+        beside::Report::Asks(key),
+        beside::Report::Reads { key, found: any() % 2 == 0 },
+        beside::Report::Changes { key, copy: Copy::Gone, seen },
+        beside::Report::Changes { key, copy: Copy::Kept, seen },
+        beside::Report::Drops { count: dropped.len(), seen },
     ];
     Word::emit(said[usize::try_from(any() % 5).unwrap()], &dropped, &mut record);
     rings[1].push_quietly(&record).unwrap();

@@ -1,7 +1,7 @@
 //! What a pager leaves when it is killed: on a rack that goes on, where all of it is in a domain of its own, and here.
 
 use super::Pager;
-use farmem_client::own::api_client;
+use farmem_client::host_parts::api_client;
 use farmem_client::{Error, RackConfig};
 use farmem_control::api::{ErrorCode, Free, Overview, RackOverview};
 use std::path::Path;

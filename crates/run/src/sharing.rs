@@ -8,8 +8,8 @@ use super::{Pager, Process, errno};
 use farmem_api::ApiClient;
 use farmem_client::Error;
 use farmem_client::RackConfig;
-use farmem_client::own::api_client;
-use farmem_client::own::wrong_answer;
+use farmem_client::host_parts::api_client;
+use farmem_client::host_parts::wrong_answer;
 use farmem_control::api::{
     DropObject, ErrorCode, HoldObject, ObjectInfo, OpenObject, Request, ResizeObject, Response, UnlinkObject,
 };

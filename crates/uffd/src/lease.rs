@@ -23,9 +23,9 @@
 //!
 //! Nothing here decides. The control plane says when leases end, the host role what becomes of the pages afterwards.
 
-mod apart;
+mod watcher_process;
 
-pub use apart::Apart;
+pub use watcher_process::Apart;
 
 use farmem_link::shm::Mapping;
 use farmem_link::{Clock, OpenError};

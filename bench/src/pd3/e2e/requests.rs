@@ -4,7 +4,7 @@ use super::store::{KEY, Kind};
 use super::{Draw, Size};
 use farmem::Rng;
 use farmem::prefetch::parse::records::{HEADER_LEN, Header, Request};
-use farmem::prefetch::tap::{Known, Tap, TapConnection};
+use farmem::prefetch::tap::{ParserKind, Tap, TapConnection};
 use farmem_workload::ycsb::{self, Zipfian};
 
 /// The bytes before and after a key.
@@ -42,9 +42,9 @@ impl Kind {
     /// Opens a connection whose requests a tap parses, for every kind of DPU.
     pub(super) fn connection(self, tap: &Tap) -> TapConnection {
         let protocol = match self {
-            Self::Hash => Known::HashMap,
-            Self::Pages => Known::Pages,
-            Self::Kv => Known::Resp,
+            Self::Hash => ParserKind::HashMap,
+            Self::Pages => ParserKind::Pages,
+            Self::Kv => ParserKind::Resp,
         };
         tap.connection_of(protocol).expect("the only connection")
     }

@@ -20,11 +20,11 @@ const FILE_MAX: u64 = 4 << 20;
 #[derive(Debug)]
 pub(super) struct KeyFile {
     file: PathBuf,
-    known: Mutex<Known>,
+    known: Mutex<KeyFileState>,
 }
 
 #[derive(Default, Debug)]
-struct Known {
+struct KeyFileState {
     ring: Ring,
     /// Identity of the file when it was read: device's number of it, length, time of its last change.
     version: Option<(u64, u64, i64, i64)>,
@@ -126,7 +126,7 @@ impl KeyFile {
         private_file(&beside(&self.file, "lock")).map_err(|e| e.to_string())
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KeyFileState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -147,7 +147,7 @@ impl KeyFile {
     }
 
     /// Takes what the file has, if it has changed: but for domains that are gone, which make room first.
-    fn read(&self, known: &mut Known, gone: Option<&(Ring, BTreeSet<u32>)>) -> Result<(), String> {
+    fn read(&self, known: &mut KeyFileState, gone: Option<&(Ring, BTreeSet<u32>)>) -> Result<(), String> {
         let shown = self.file.display();
         let version = match fs::metadata(&self.file) {
             Ok(about) => Some((about.ino(), about.len(), about.mtime(), about.mtime_nsec())),

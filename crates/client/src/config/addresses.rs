@@ -10,9 +10,9 @@ use toml::Spanned;
 
 /// The addresses given to roles so far: each has its own, all of one family, since they send to each other.
 #[derive(Default)]
-pub(super) struct Taken(BTreeSet<IpAddr>);
+pub(super) struct TakenAddresses(BTreeSet<IpAddr>);
 
-impl Taken {
+impl TakenAddresses {
     /// All of them.
     pub(super) fn all(&self) -> impl Iterator<Item = &IpAddr> {
         self.0.iter()

@@ -5,8 +5,8 @@
 
 use super::roles::is_of_this_machine;
 use super::{NodeConfig, RackConfig, Transport};
+use crate::host_parts::api_client;
 use crate::link::BUILD;
-use crate::own::api_client;
 use crate::{Error, Rack};
 use farmem_api::ApiCallError;
 use farmem_control::api::{ErrorCode, NodeInfo, Overview, RackOverview, RackUsage, Usage};

@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError};
 
 /// A request that a carrier took.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct PendingRequest {
     pub(super) addr: VirtAddr,
     /// Where it begins in its page, and its bytes.
     pub(super) offset: usize,
@@ -38,7 +38,7 @@ impl core::fmt::Debug for Memory {
 
 impl Memory {
     /// Stores a write's bytes in a slot; false when they cannot be had any more.
-    pub(super) fn store(&self, slot: Slot, at: usize, asked: &Asked) -> bool {
+    pub(super) fn store(&self, slot: Slot, at: usize, asked: &PendingRequest) -> bool {
         let Some(from) = &asked.from else {
             self.put(slot, at, &[&asked.buf]);
             return true;
@@ -49,7 +49,7 @@ impl Memory {
     }
 }
 
-impl Asked {
+impl PendingRequest {
     /// One that was taken a moment ago: `at` is where its bytes are in its page.
     pub(super) const fn new(
         addr: VirtAddr,

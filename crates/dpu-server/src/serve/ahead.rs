@@ -1,8 +1,8 @@
 //! Requests of processes to the door of a DPU to be prefetched for (PROTOCOL 19.15): they hand over memory, piece by piece, and then say from which structure.
 
-use super::super::mirroring::Wanted;
+use super::super::messages::{DpuMessage, refusal};
+use super::super::mirroring::MirrorRequest;
 use super::super::prefetching::{Job, Order, PROGRAMS_MAX, Parts, Prefetching};
-use super::super::words::{Said, refusal};
 use super::questions::Answered;
 use super::{Door, SAME, busy};
 use crate::at_dpu::PrefetchHow;
@@ -44,12 +44,12 @@ impl Promise {
 }
 
 /// A part is handed over once.
-fn twice(what: &str) -> Said {
+fn twice(what: &str) -> DpuMessage {
     let message = format!("this process has handed over {what}");
     refusal(ErrorCode::Conflict, message, "hand over each part once, or come again by another socket")
 }
 
-fn wrong(message: impl Into<String>) -> Said {
+fn wrong(message: impl Into<String>) -> DpuMessage {
     refusal(ErrorCode::BadRequest, message, SAME)
 }
 
@@ -65,14 +65,14 @@ impl Door {
         let file = file.ok_or_else(|| wrong("a ring comes without its memory"))?;
         let ring = Submissions::of(&file, bytes).map_err(|error| wrong(error.to_string()))?;
         self.may_fill(bytes as u64)?;
-        let guest = self.guest(number)?;
-        let part = which(&mut guest.parts);
-        if part.is_some() || guest.prefetching.is_some() {
+        let session = self.session(number)?;
+        let part = which(&mut session.parts);
+        if part.is_some() || session.prefetching.is_some() {
             return Err(twice("this ring"));
         }
         *part = Some(ring);
-        guest.ahead = guest.ahead.saturating_add(bytes as u64);
-        Ok(Some(Said::Done {}))
+        session.ahead = session.ahead.saturating_add(bytes as u64);
+        Ok(Some(DpuMessage::Done {}))
     }
 
     /// A process hands over its zone.
@@ -82,13 +82,13 @@ impl Door {
         let bytes = bytes + size.items as u64 * ITEM_LEN;
         self.may_fill(bytes)?;
         let zone = ZoneProducer::of(&file, size).map_err(|error| wrong(error.to_string()))?;
-        let guest = self.guest(number)?;
-        if guest.parts.zone.is_some() || guest.prefetching.is_some() {
+        let session = self.session(number)?;
+        if session.parts.zone.is_some() || session.prefetching.is_some() {
             return Err(twice("a zone"));
         }
-        guest.parts.zone = Some(zone);
-        guest.ahead = guest.ahead.saturating_add(bytes);
-        Ok(Some(Said::Done {}))
+        session.parts.zone = Some(zone);
+        session.ahead = session.ahead.saturating_add(bytes);
+        Ok(Some(DpuMessage::Done {}))
     }
 
     /// A process has handed over all, and wants to be prefetched for. A thread does that, which answers.
@@ -102,35 +102,36 @@ impl Door {
         let (config, keys) = how.checked().map_err(|why| {
             refusal(ErrorCode::BadRequest, format!("prefetch: {why}"), "choose a value in these bounds")
         })?;
-        let many = self.guests.values().filter(|guest| guest.prefetching.is_some()).count();
+        let many = self.sessions.values().filter(|session| session.prefetching.is_some()).count();
         if many + self.aheads.len() >= PROGRAMS_MAX {
             let message = format!("this DPU prefetches for {PROGRAMS_MAX} programs");
             return Err(refusal(ErrorCode::TableFull, message, "wait until one ends"));
         }
         self.may_fill(how.bytes())?;
-        let guest = self.guest(number)?;
-        if guest.prefetching.is_some() {
+        let session = self.session(number)?;
+        if session.prefetching.is_some() {
             return Err(twice("all, and is prefetched for"));
         }
-        let parts = guest.parts.take()?;
-        guest.ahead = guest.ahead.saturating_add(how.bytes());
-        let (domain, gone) = (guest.domain, Arc::clone(&guest.gone));
+        let parts = session.parts.take()?;
+        session.ahead = session.ahead.saturating_add(how.bytes());
+        let (domain, gone) = (session.domain, Arc::clone(&session.gone));
         let question = self.later(number, busy())?;
-        if let Some(asked) = &mut self.guest(number)?.asked {
+        if let Some(asked) = &mut self.session(number)?.asked {
             asked.begins = true;
         }
-        let (ground, mail, make) = (self.ground.clone(), self.mail.clone(), self.make);
+        let (ground, mailbox, make) = (self.ground.clone(), self.mailbox.clone(), self.make);
         let through = Change(through);
-        let job = Job { ground, domain, make, parts, structure, config, keys, through, mail, question, gone };
+        let job =
+            Job { ground, domain, make, parts, structure, config, keys, through, mailbox, question, gone };
         let begun = Prefetching::begin(job).map_err(|error| {
             let message = format!("no thread for a program: {error}");
             refusal(ErrorCode::Unavailable, message, "try again")
         });
-        let guest = self.guest(number)?;
+        let session = self.session(number)?;
         match begun {
-            Ok(begun) => guest.prefetching = Some(begun),
+            Ok(begun) => session.prefetching = Some(begun),
             Err(refused) => {
-                guest.ahead = 0;
+                session.ahead = 0;
                 return Err(refused);
             }
         }
@@ -139,9 +140,9 @@ impl Door {
 
     /// The thread of a process could not begin, or not in time, and has ended, or will at once. The process may hand over all again; what was promised to it for this is given back.
     pub(super) fn prefetches_no_more(&mut self, number: u32) {
-        let Some(guest) = self.guests.get_mut(&number) else { return };
-        (guest.ahead, guest.mirror) = (0, Promise::default());
-        let ended = guest.prefetching.take();
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        (session.ahead, session.mirror) = (0, Promise::default());
+        let ended = session.prefetching.take();
         self.aheads.extend(ended.map(Prefetching::let_go));
     }
 
@@ -151,7 +152,7 @@ impl Door {
     }
 
     /// A process that is prefetched for wants the DPU to see what its clients send. It has what the rack's description says, and nothing else: the DPU may listen where its processes may not.
-    pub(super) fn mirror(&mut self, number: u32, wanted: Wanted) -> Answered {
+    pub(super) fn mirror(&mut self, number: u32, wanted: MirrorRequest) -> Answered {
         let MirrorConfig { interface, server, .. } = &wanted.packets;
         if !self.ground.section.may_mirror(interface, *server) {
             let message = format!("this DPU may not mirror what {interface:?} receives for {server}");
@@ -162,20 +163,20 @@ impl Door {
             return Err(refusal(ErrorCode::NotOwner, message, remedy));
         }
         wanted.packets.check().map_err(|error| wrong(error.to_string()))?;
-        let (bytes, has) = (wanted.bytes(), self.guest(number)?.mirror.bytes());
+        let (bytes, has) = (wanted.bytes(), self.session(number)?.mirror.bytes());
         self.may_fill(bytes.saturating_sub(has))?;
         let asked = self.ask_ahead(number, Order::Mirror(wanted))?;
-        let guest = self.guest(number)?;
-        guest.mirror.asks(guest.questions, bytes);
+        let session = self.session(number)?;
+        session.mirror.asks(session.questions, bytes);
         Ok(asked)
     }
 
     /// Asks the thread of a process that is prefetched for.
     fn ask_ahead(&mut self, number: u32, order: Order) -> Answered {
         let question = self.later(number, busy())?;
-        let reply = self.mail.reply(question);
-        let guest = self.guest(number)?;
-        match guest.prefetching.as_ref().map(|prefetching| prefetching.ask(order, reply)) {
+        let reply = self.mailbox.reply(question);
+        let session = self.session(number)?;
+        match session.prefetching.as_ref().map(|prefetching| prefetching.ask(order, reply)) {
             Some(true) => Ok(None),
             Some(false) => Err(busy()),
             None => Err(refusal(

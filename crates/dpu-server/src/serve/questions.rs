@@ -1,37 +1,39 @@
 //! Requests of processes to the door of a DPU over their sockets, and when they are answered (PROTOCOL 17.3 to 17.5).
 
-use super::super::clerk::{Errand, Open};
-use super::super::lane::Order;
-use super::super::mail::{Came, Question, Reply};
-use super::super::mirroring::Wanted;
-use super::super::visitor::{REGISTERED_MAX, RegionAt};
-use super::super::words::{self, Ask, Foresight, Said, refusal};
-use super::{Asked, Door, Guest, PATIENCE, REGIONS_MAX, SAME, busy, say};
+use super::super::control_rpc::{ControlRequest, Open};
+use super::super::domain_thread::Order;
+use super::super::dpu_client::{REGISTERED_MAX, RegionAt};
+use super::super::mailbox::{Notice, Question, Reply};
+use super::super::messages::{self, ClientMessage, DpuMessage, Foresight, refusal};
+use super::super::mirroring::MirrorRequest;
+use super::{Door, PATIENCE, PendingQuestion, REGIONS_MAX, SAME, Session, busy, say};
 use farmem_client::api::{ActFor, ErrorCode, VmaInfo};
 use farmem_dpu::{ADVISED_MAX, Asker};
 use farmem_link::dpu::{Registered, Submissions};
 use std::os::fd::OwnedFd;
 
 /// The answer or refusal for a process; nothing yet where it comes later.
-pub(super) type Answered = Result<Option<Said>, Said>;
+pub(super) type Answered = Result<Option<DpuMessage>, DpuMessage>;
 
 impl Door {
-    /// A guest says something, or goes.
+    /// A session says something, or goes.
     pub(super) fn hear(&mut self, number: u32) {
-        let Some(guest) = self.guests.get(&number) else { return };
-        let answered = match words::hear::<Ask>(&guest.talk) {
+        let Some(session) = self.sessions.get(&number) else { return };
+        let answered = match messages::hear::<ClientMessage>(&session.talk) {
             // One that waits for no answer has no use for them.
-            Ok(Some(_)) if guest.asked.is_some() => return self.leave(number),
-            Ok(Some((Ask::Register { rkey, most }, file))) => self.register(number, (rkey, most), file),
-            Ok(Some((Ask::Threads { bytes }, file))) => self.hear_threads(number, bytes, file),
-            Ok(Some((Ask::Tap { bytes }, file))) => {
+            Ok(Some(_)) if session.asked.is_some() => return self.leave(number),
+            Ok(Some((ClientMessage::Register { rkey, most }, file))) => {
+                self.register(number, (rkey, most), file)
+            }
+            Ok(Some((ClientMessage::Threads { bytes }, file))) => self.hear_threads(number, bytes, file),
+            Ok(Some((ClientMessage::Tap { bytes }, file))) => {
                 self.take_ring(number, bytes, file, |parts| &mut parts.tap)
             }
-            Ok(Some((Ask::Beside { bytes }, file))) => {
+            Ok(Some((ClientMessage::Beside { bytes }, file))) => {
                 self.take_ring(number, bytes, file, |parts| &mut parts.beside)
             }
-            Ok(Some((Ask::Zone { size }, file))) => self.take_zone(number, size, file),
-            Ok(Some((Ask::Prefetch { structure, how, through }, _))) => {
+            Ok(Some((ClientMessage::Zone { size }, file))) => self.take_zone(number, size, file),
+            Ok(Some((ClientMessage::Prefetch { structure, how, through }, _))) => {
                 self.prefetch(number, structure, how, through)
             }
             Ok(Some((ask, _))) => self.answer(number, ask),
@@ -45,126 +47,143 @@ impl Door {
         }
     }
 
-    /// A guest is told something, and waits for nothing more.
-    fn say_to(&mut self, number: u32, said: &Said) {
-        let Some(guest) = self.guests.get_mut(&number) else { return };
-        guest.asked = None;
-        if !say(&guest.talk, said) {
+    /// A session is told something, and waits for nothing more.
+    fn say_to(&mut self, number: u32, said: &DpuMessage) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        session.asked = None;
+        if !say(&session.talk, said) {
             self.leave(number);
         }
     }
 
     /// Answers a process; nothing yet when another thread has to do something first.
-    fn answer(&mut self, number: u32, ask: Ask) -> Answered {
+    fn answer(&mut self, number: u32, ask: ClientMessage) -> Answered {
         match ask {
-            Ask::Hello { .. } => Err(refusal(ErrorCode::BadRequest, "hello was said", SAME)),
+            ClientMessage::Hello { .. } => Err(refusal(ErrorCode::BadRequest, "hello was said", SAME)),
             // The memory comes with its file.
-            Ask::Register { rkey, most } => self.register(number, (rkey, most), None),
-            Ask::Open { region, base, write } => self.open(number, Open { region, base, write }),
-            Ask::Close { region } => self.close_region(number, region),
-            Ask::Fix { region, offset, len } => self.fix(number, region, offset, len),
-            Ask::Policy { region, policy, part } => self.advise(number, region, policy, part),
-            Ask::Threads { bytes } => self.hear_threads(number, bytes, None),
-            Ask::Tap { .. } | Ask::Beside { .. } | Ask::Zone { .. } | Ask::Prefetch { .. } => {
+            ClientMessage::Register { rkey, most } => self.register(number, (rkey, most), None),
+            ClientMessage::Open { region, base, write } => self.open(number, Open { region, base, write }),
+            ClientMessage::Close { region } => self.close_region(number, region),
+            ClientMessage::Fix { region, offset, len } => self.fix(number, region, offset, len),
+            ClientMessage::Policy { region, policy, part } => self.advise(number, region, policy, part),
+            ClientMessage::Threads { bytes } => self.hear_threads(number, bytes, None),
+            ClientMessage::Tap { .. }
+            | ClientMessage::Beside { .. }
+            | ClientMessage::Zone { .. }
+            | ClientMessage::Prefetch { .. } => {
                 unreachable!("it was heard with its file")
             }
-            Ask::Mirror { packets, parser } => self.mirror(number, Wanted { packets, parser }),
-            Ask::Prefetched {} => self.prefetched(number),
-            Ask::Carried {} => {
+            ClientMessage::Mirror { packets, parser } => {
+                self.mirror(number, MirrorRequest { packets, parser })
+            }
+            ClientMessage::Prefetched {} => self.prefetched(number),
+            ClientMessage::Carried {} => {
                 let asker = Asker(number);
                 self.have_done(number, busy(), |done| Order::Carried { asker, done })
             }
-            Ask::Stats {} => Ok(Some(Said::Stats(self.ground.memory.stats().into()))),
+            ClientMessage::Stats {} => Ok(Some(DpuMessage::Stats(self.ground.memory.stats().into()))),
         }
     }
 
-    /// A guest's question is answered later; `refused` when the thread of the domain says that it cannot.
-    pub(super) fn later(&mut self, number: u32, refused: Said) -> Result<Question, Said> {
+    /// A session's question is answered later; `refused` when the thread of the domain says that it cannot.
+    pub(super) fn later(&mut self, number: u32, refused: DpuMessage) -> Result<Question, DpuMessage> {
         let now = self.clock.now();
-        let guest = self.guest(number)?;
-        guest.questions += 1;
-        guest.asked =
-            Some(Asked { number: guest.questions, since: now, refused, closes: None, begins: false });
-        Ok(Question { guest: number, number: guest.questions })
+        let session = self.session(number)?;
+        session.questions += 1;
+        session.asked = Some(PendingQuestion {
+            number: session.questions,
+            since: now,
+            refused,
+            closes: None,
+            begins: false,
+        });
+        Ok(Question { session: number, number: session.questions })
     }
 
-    /// Has the thread of the guest's domain do something, which says so.
-    fn have_done(&mut self, number: u32, refused: Said, order: impl FnOnce(Reply) -> Order) -> Answered {
-        let domain = self.guest(number)?.domain;
+    /// Has the thread of the session's domain do something, which says so.
+    fn have_done(
+        &mut self,
+        number: u32,
+        refused: DpuMessage,
+        order: impl FnOnce(Reply) -> Order,
+    ) -> Answered {
+        let domain = self.session(number)?.domain;
         let question = self.later(number, refused)?;
-        let order = order(self.mail.reply(question));
+        let order = order(self.mailbox.reply(question));
         if self.lane(domain)?.tell(order) { Ok(None) } else { Err(busy()) }
     }
 
     /// Hears what other threads have done, and answers the processes that wait for it, also those that have waited too long.
     pub(super) fn take_mail(&mut self) {
-        self.mail.bell.hear();
+        self.mailbox.bell.hear();
         while let Ok((question, came)) = self.came.try_recv() {
-            let number = question.guest;
-            if let (Came::Mirrors { bytes, .. }, Some(guest)) = (&came, self.guests.get_mut(&number)) {
+            let number = question.session;
+            if let (Notice::Mirrors { bytes, .. }, Some(session)) = (&came, self.sessions.get_mut(&number)) {
                 // Also when it was told before that this takes too long, and when what it was told is over.
-                guest.mirror.hears(question.number, *bytes);
+                session.mirror.hears(question.number, *bytes);
             }
             let asked = self
-                .guests
+                .sessions
                 .get_mut(&number)
-                .and_then(|guest| guest.asked.take_if(|asked| asked.number == question.number));
+                .and_then(|session| session.asked.take_if(|asked| asked.number == question.number));
             // Too late, or it has gone.
             let Some(asked) = asked else { continue };
-            if let Came::Prefetches(Err(_)) = came {
+            if let Notice::Prefetches(Err(_)) = came {
                 self.prefetches_no_more(number);
             }
             let answered = match came {
-                Came::Done(true) => {
+                Notice::Done(true) => {
                     if let Some((region, object)) = asked.closes {
-                        self.guests.get_mut(&number).and_then(|guest| guest.regions.remove(&region));
+                        self.sessions.get_mut(&number).and_then(|session| session.regions.remove(&region));
                         self.objects.close_one(&self.ground.memory, Asker(number), object);
                     }
-                    Ok(Some(Said::Done {}))
+                    Ok(Some(DpuMessage::Done {}))
                 }
-                Came::Done(false) => Err(asked.refused),
-                Came::Carried(carried) => Ok(Some(Said::Carried(carried))),
-                Came::Prefetches(begun) => begun.map(|wake| Some(Said::Prefetches { wake })),
-                Came::Prefetched(done) => Ok(Some(Said::Prefetched(Box::new((*done).into())))),
-                Came::Mirrors { said, .. } => Ok(Some(said)),
-                Came::Found { open, found } => found.and_then(|vma| self.found(number, open, &vma)),
+                Notice::Done(false) => Err(asked.refused),
+                Notice::Carried(carried) => Ok(Some(DpuMessage::Carried(carried))),
+                Notice::Prefetches(begun) => begun.map(|wake| Some(DpuMessage::Prefetches { wake })),
+                Notice::Prefetched(done) => Ok(Some(DpuMessage::Prefetched(Box::new((*done).into())))),
+                Notice::Mirrors { said, .. } => Ok(Some(said)),
+                Notice::Found { open, found } => found.and_then(|vma| self.found(number, open, &vma)),
             };
             if let Some(said) = answered.unwrap_or_else(Some) {
                 self.say_to(number, &said);
             }
         }
         let now = self.clock.now();
-        let late = |guest: &mut Guest| guest.asked.take_if(|asked| now.since(asked.since) >= PATIENCE);
+        let late = |session: &mut Session| session.asked.take_if(|asked| now.since(asked.since) >= PATIENCE);
         let late: Vec<_> = self
-            .guests
+            .sessions
             .iter_mut()
-            .filter_map(|(&number, guest)| Some((number, late(guest)?.begins)))
+            .filter_map(|(&number, session)| Some((number, late(session)?.begins)))
             .collect();
         for (number, begins) in late {
             if begins {
-                // The process is told to try again: whenever that thread begins, it is let go, and its mail is dropped.
+                // The process is told to try again: whenever that thread begins, it is let go, and its notices are dropped.
                 self.prefetches_no_more(number);
             }
             self.say_to(number, &busy());
         }
     }
 
-    pub(super) fn guest(&mut self, number: u32) -> Result<&mut Guest, Said> {
-        self.guests.get_mut(&number).ok_or_else(|| refusal(ErrorCode::NotFound, "the process is gone", SAME))
+    pub(super) fn session(&mut self, number: u32) -> Result<&mut Session, DpuMessage> {
+        self.sessions
+            .get_mut(&number)
+            .ok_or_else(|| refusal(ErrorCode::NotFound, "the process is gone", SAME))
     }
 
-    fn object(&mut self, number: u32, region: u16) -> Result<u32, Said> {
-        let known = self.guest(number)?.regions.get(&region).copied();
+    fn object(&mut self, number: u32, region: u16) -> Result<u32, DpuMessage> {
+        let known = self.session(number)?.regions.get(&region).copied();
         known.ok_or_else(|| {
             refusal(ErrorCode::NotFound, format!("region {region} is not open"), "open it first")
         })
     }
 
-    /// A guest opens an allocation. The control plane is asked which it is; and told, before anything is written, that this DPU writes for the guest's host.
+    /// Opens an allocation for a session. The control plane is asked which it is; and told, before anything is written, that this DPU writes for the session's host.
     fn open(&mut self, number: u32, open: Open) -> Answered {
-        let guest = self.guest(number)?;
-        let (domain, (of_host, of_generation)) = (guest.domain, guest.life);
-        if guest.regions.contains_key(&open.region) || guest.regions.len() >= REGIONS_MAX {
+        let session = self.session(number)?;
+        let (domain, (of_host, of_generation)) = (session.domain, session.life);
+        if session.regions.contains_key(&open.region) || session.regions.len() >= REGIONS_MAX {
             let message = format!("region {} is open, or {REGIONS_MAX} are", open.region);
             return Err(refusal(ErrorCode::Conflict, message, "close it, or take another number"));
         }
@@ -174,11 +193,11 @@ impl Door {
             self.acting.insert(Asker(number), begins.clone());
         }
         let question = self.later(number, busy())?;
-        let told = self.errands.send(Errand::Open { question, open, begins });
+        let told = self.control_requests.send(ControlRequest::Open { question, open, begins });
         if told.is_ok() { Ok(None) } else { Err(busy()) }
     }
 
-    /// The control plane has said which allocation a guest opens.
+    /// The control plane has said which allocation a session opens.
     fn found(&mut self, number: u32, open: Open, vma: &VmaInfo) -> Answered {
         let Open { region, base, write } = open;
         if vma.base != base {
@@ -190,14 +209,14 @@ impl Door {
         let object = self.objects.open(&self.ground.memory, vma, Asker(number), write, |asker| {
             self.leaving.iter().any(|leaving| leaving.asker == asker && !leaving.is_told)
         })?;
-        let guest = self.guest(number)?;
-        guest.regions.insert(region, object);
+        let session = self.session(number)?;
+        session.regions.insert(region, object);
         // A grant may be taken back any time, and the DPU is not told: there each page is asked of its node.
-        let at = RegionAt { object, bytes: vma.size, granted: vma.domain == guest.domain };
+        let at = RegionAt { object, bytes: vma.size, granted: vma.domain == session.domain };
         self.have_done(number, busy(), |done| Order::Region { asker: Asker(number), region, at, done })
     }
 
-    /// A guest closes a region. Until its thread has said that nothing of it is under way it is open: where that was not in time, the guest may close it again.
+    /// Closes a region of a session. Until its thread has said that nothing of it is under way it is open: where that was not in time, the session may close it again.
     fn close_region(&mut self, number: u32, region: u16) -> Answered {
         let object = self.object(number, region)?;
         let refused = refusal(
@@ -207,7 +226,7 @@ impl Door {
         );
         let answered =
             self.have_done(number, refused, |done| Order::Close { asker: Asker(number), region, done })?;
-        if let Some(asked) = &mut self.guest(number)?.asked {
+        if let Some(asked) = &mut self.session(number)?.asked {
             asked.closes = Some((region, object));
         }
         Ok(answered)
@@ -219,8 +238,8 @@ impl Door {
         let file = file.ok_or_else(|| wrong("memory is registered without a file".into()))?;
         let memory = Registered::of(file, most).map_err(|error| wrong(error.to_string()))?;
         self.may_fill(most)?;
-        let guest = self.guest(number)?;
-        guest.fills = guest.fills.saturating_add(most);
+        let session = self.session(number)?;
+        session.fills = session.fills.saturating_add(most);
         let refused = refusal(
             ErrorCode::Conflict,
             format!("the key {rkey} is in use, or {REGISTERED_MAX} are"),
@@ -248,11 +267,11 @@ impl Door {
         let object = self.object(number, region)?;
         let Some((offset, len)) = part else {
             self.ground.memory.set_policy(object, policy.policy());
-            return Ok(Some(Said::Done {}));
+            return Ok(Some(DpuMessage::Done {}));
         };
         let bytes = offset.checked_add(len).map(|end| offset..end);
         if bytes.is_some_and(|bytes| self.ground.memory.advise(object, bytes, policy.policy())) {
-            return Ok(Some(Said::Done {}));
+            return Ok(Some(DpuMessage::Done {}));
         }
         let message = format!("no advice can be kept for {len} bytes from {offset} on");
         let remedy = format!("give it for bytes of the region, and for at most {ADVISED_MAX} parts of it");

@@ -1,6 +1,6 @@
 //! Requests that threads of the stage have completed, and their effect on the thread of its domain.
 
-use super::super::lane::{Order, Serving};
+use super::super::domain_thread::{Order, Serving};
 use super::{Bench, PAGE, Terms, USUAL, bench, memory, span};
 use crate::carrier::Carrier;
 use crate::complete::Stage;
@@ -30,15 +30,15 @@ fn what_is_completed_is_heard_before_what_is_asked() {
     let ask = |page: u64, size, dest| Request::Read { span: span(2, page * u64::from(PAGE), size), dest };
     let warm = [0, 1, 2, 3].map(|page| ask(page, 4, Dest::Send));
     assert_eq!(bench.ask(&mut carrier, &warm).len(), 4, "they are in the cache from here on");
-    let Bench { mut process, mut visitor, .. } = bench;
-    visitor.set_terms(Terms { blocking: true, staged: Some(1), ..USUAL });
-    let asker = visitor.asker();
+    let Bench { mut process, mut dpu_client, .. } = bench;
+    dpu_client.set_terms(Terms { blocking: true, staged: Some(1), ..USUAL });
+    let asker = dpu_client.asker();
     let (rings, rung) = channel();
     let stage = Stage::begin(1, 1.0, move || rings.send(()).unwrap()).unwrap();
     // The stage rings when the thread can hear of completed requests.
     stage.await_it(true);
     let mut lane = Serving::new(carrier, Some(stage), 8);
-    lane.visitors.push(visitor);
+    lane.dpu_clients.push(dpu_client);
     let (door, orders) = channel();
     for round in 0..2 {
         // The second one is passed on, since it is not alone.
@@ -56,9 +56,9 @@ fn what_is_completed_is_heard_before_what_is_asked() {
         rung.recv().unwrap();
         ended.extend(answered(&mut process));
         assert_eq!(ended, [Ended::Done; 2]);
-        assert!(!lane.visitors[0].is_idle(), "what was completed was not heard of yet");
+        assert!(!lane.dpu_clients[0].is_idle(), "what was completed was not heard of yet");
     }
     door.send(Order::Go(asker)).unwrap();
     assert!(lane.begin_turn(&orders));
-    assert!(!lane.is_doubtful && lane.visitors.is_empty());
+    assert!(!lane.is_doubtful && lane.dpu_clients.is_empty());
 }

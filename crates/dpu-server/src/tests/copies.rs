@@ -1,8 +1,8 @@
 //! How often the DPU moves and copies bytes of requests: of a program's threads (PROTOCOL 18.28), and of a window (SODA IV-B).
 
 use super::{Ended, PAGE, Registered, memory_file, place, record, span, with_bench, with_threads};
+use crate::messages::Carried;
 use crate::threads::head_of;
-use crate::words::Carried;
 use farmem_wire::Rkey;
 use farmem_wire::pd3::{Head, Id, Request};
 use farmem_wire::soda::{self, Dest};
@@ -28,7 +28,7 @@ fn bytes_are_copied_only_where_they_are_kept() {
             let done = if write { Head::Written { id, size: PAGE } } else { Head::Read { id, size: PAGE } };
             assert_eq!(head, done);
             n += 1;
-            let now = bench.visitor.carried();
+            let now = bench.dpu_client.carried();
             assert_eq!((now.requests, now.moves), (u64::from(n), u64::from(n)), "each is moved once");
             let copied = now.copies - carried.copies;
             let hit = carrier.memory().stats().hits - hits;
@@ -60,12 +60,12 @@ fn pages_of_a_window_are_moved_once_and_not_copied() {
     with_bench(|bench, carrier| {
         let (memory, page) = (memory_file(32 * PAGE as usize), u64::from(PAGE));
         let registered = Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap();
-        assert!(bench.visitor.register(2, registered));
+        assert!(bench.dpu_client.register(2, registered));
         let (mut carried, mut calls) = (Carried::NOTHING, Vec::new());
         let mut ask = |bench: &mut super::Bench, carrier: &mut super::Carrier<'_>, request| {
             let hits = carrier.memory().stats().hits;
             assert!(matches!(bench.ask(carrier, &[request])[..], [(.., Ended::Done, _)]), "{request:?}");
-            let now = bench.visitor.carried();
+            let now = bench.dpu_client.carried();
             assert_eq!((now.requests, now.moves), (carried.requests + 1, carried.moves + 1));
             calls.push(now.calls - carried.calls);
             let copied = now.copies - carried.copies;
@@ -73,7 +73,7 @@ fn pages_of_a_window_are_moved_once_and_not_copied() {
             (copied, carrier.memory().stats().hits - hits)
         };
         // Granted memory is never cached: each page comes from far memory.
-        bench.visitor.regions.get_mut(&2).unwrap().granted = false;
+        bench.dpu_client.regions.get_mut(&2).unwrap().granted = false;
         for at in 0..16 {
             let dest = Dest::Write { addr: at * page, rkey: Rkey(2) };
             let read = soda::Request::Read { span: span(2, at * page, PAGE), dest };
@@ -96,7 +96,7 @@ fn pages_of_a_window_are_moved_once_and_not_copied() {
         let mut behind = [0; PAGE as usize];
         bench.process.take(64, &mut behind);
         assert_eq!(behind, [3; PAGE as usize]);
-        bench.visitor.regions.get_mut(&2).unwrap().granted = true;
+        bench.dpu_client.regions.get_mut(&2).unwrap().granted = true;
         let mut all = 0;
         for at in (0..16).cycle().take(48) {
             let dest = Dest::Write { addr: (16 + at) * page, rkey: Rkey(2) };

@@ -3,9 +3,9 @@
 
 use super::super::carrier::{AskEnded, Carrier, Failed};
 use super::super::complete::{Stage, lock};
+use super::super::dpu_client::Terms;
 use super::super::landed::Landed;
-use super::super::visitor::Terms;
-use super::{Bench, Came, Mail, PAGE, Question, Registered, USUAL, memory_file, span, with_bench};
+use super::{Bench, Mailbox, Notice, PAGE, Question, Registered, USUAL, memory_file, span, with_bench};
 use farmem_client::{Landing as _, Lender, Loan};
 use farmem_link::dpu::Bell;
 use farmem_paging::Cause;
@@ -55,12 +55,12 @@ impl Lender for Slots {
 fn with_stage(story: impl FnOnce(&mut Bench, &mut Carrier<'_>, &File)) {
     with_bench(|bench, carrier| {
         bench.stage = Some(Stage::begin(2, 1.0, || {}).unwrap());
-        bench.visitor.set_terms(Terms { staged: Some(1), ..USUAL });
+        bench.dpu_client.set_terms(Terms { staged: Some(1), ..USUAL });
         // Granted memory is never cached.
-        bench.visitor.regions.get_mut(&2).unwrap().granted = false;
+        bench.dpu_client.regions.get_mut(&2).unwrap().granted = false;
         let memory = memory_file(16 * LEN);
         let registered = Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap();
-        assert!(bench.visitor.register(2, registered));
+        assert!(bench.dpu_client.register(2, registered));
         story(bench, carrier, &memory);
     });
 }
@@ -82,7 +82,7 @@ fn byte_of(memory: &File, n: u64) -> u8 {
 /// Asks, and lets far memory answer all of it; nothing is said to the process yet.
 fn fetch(bench: &mut Bench, carrier: &mut Carrier<'_>, requests: &[Request<'_>]) -> Vec<AskEnded> {
     bench.send(requests);
-    assert_eq!(bench.visitor.take_requests(carrier, 16) as usize, requests.len());
+    assert_eq!(bench.dpu_client.take_requests(carrier, 16) as usize, requests.len());
     while let Some(completed) = carrier.client.next_completed().unwrap() {
         assert!(carrier.took(completed).is_none());
     }
@@ -94,12 +94,12 @@ fn fetch(bench: &mut Bench, carrier: &mut Carrier<'_>, requests: &[Request<'_>])
 /// Where a read of the n-th page goes.
 fn landing(bench: &Bench, n: u64) -> Arc<Landed> {
     let is_it = |(of, _): &(Span, Arc<Landed>)| of.offset == n * u64::from(PAGE);
-    bench.visitor.landings().into_iter().find(is_it).unwrap().1
+    bench.dpu_client.landings().into_iter().find(is_it).unwrap().1
 }
 
 fn answer(bench: &mut Bench, carrier: &mut Carrier<'_>, ended: impl IntoIterator<Item = AskEnded>) {
     for ended in ended {
-        bench.visitor.answer(carrier, ended, bench.stage.as_mut());
+        bench.dpu_client.answer(carrier, ended, bench.stage.as_mut());
     }
 }
 
@@ -125,7 +125,7 @@ fn requests_are_passed_on_where_many_are_under_way() {
             let answers = bench.answers();
             assert!(answers.len() == requests.len() && answers.iter().all(|it| it.2 == Ended::Done));
             assert!(asked.clone().all(|n| u64::from(byte_of(memory, n)) == 100 + n));
-            let carried = bench.visitor.carried();
+            let carried = bench.dpu_client.carried();
             assert_eq!((carried.passed, carried.copies), (passed + others as u64, 0), "of {asked:?}");
             // As it came first, and then by halves; or all that was lent at once.
             let by_call = 3 + 2 * others as u64;
@@ -148,14 +148,14 @@ fn a_read_that_failed_puts_nothing_that_was_lent() {
             ended[1].result = Err(Failed { cause, error: None });
             answer(bench, carrier, ended);
             assert_eq!(slots.lent(), 0);
-            assert!(bench.visitor.is_idle(), "no other thread has anything of it");
-            bench.visitor.publish();
+            assert!(bench.dpu_client.is_idle(), "no other thread has anything of it");
+            bench.dpu_client.publish();
             let answers: Vec<_> = bench.answers().into_iter().map(|(.., ended, _)| ended).collect();
             assert_eq!(answers, [Ended::Done, how]);
         }
         bench.stage = None;
         assert_eq!([1, 3].map(|n| byte_of(memory, n)), [1, 3]);
-        assert_eq!(bench.visitor.carried().passed, 0);
+        assert_eq!(bench.dpu_client.carried().passed, 0);
     });
 }
 
@@ -177,10 +177,10 @@ fn what_cannot_be_lent_is_put_at_once() {
         landing(bench, 1).put_from(0, &[&[9; LEN]], &slots);
         assert_eq!((slots.lent(), byte_of(memory, 1)), (0, 9), "no bytes of a slot");
         answer(bench, carrier, ended);
-        assert!(bench.visitor.is_idle(), "all were there");
-        bench.visitor.publish();
+        assert!(bench.dpu_client.is_idle(), "all were there");
+        bench.dpu_client.publish();
         assert!(bench.answers().iter().all(|it| it.2 == Ended::Done));
-        let carried = bench.visitor.carried();
+        let carried = bench.dpu_client.carried();
         assert_eq!((carried.requests, carried.passed, carried.copies), (3, 0, 0));
     });
 }
@@ -199,19 +199,19 @@ fn a_region_is_closed_behind_what_is_lent() {
         let landed = landing(bench, 1);
         slots.bring(8, &landed);
         let (to, came) = std::sync::mpsc::channel();
-        let mail = Mail { to, bell: Arc::new(Bell::new().unwrap()) };
+        let mailbox = Mailbox { to, bell: Arc::new(Bell::new().unwrap()) };
         // Threads that put bytes behind the rings, or answer, wait for this.
         let line = lock(landed.answering());
         answer(bench, carrier, [second]);
-        bench.visitor.close(2, mail.reply(Question { guest: 7, number: 1 }));
-        assert!(!bench.visitor.is_idle() && came.try_recv().is_err() && slots.lent() == 1);
+        bench.dpu_client.close(2, mailbox.reply(Question { session: 7, number: 1 }));
+        assert!(!bench.dpu_client.is_idle() && came.try_recv().is_err() && slots.lent() == 1);
         let mut page = vec![0; LEN];
         bench.process.take(0, &mut page);
         assert_eq!(page, [1; LEN]);
         drop(line);
         bench.serve(carrier);
-        assert!(bench.visitor.is_idle() && slots.lent() == 0);
-        assert!(matches!(came.try_recv().unwrap().1, Came::Done(true)));
+        assert!(bench.dpu_client.is_idle() && slots.lent() == 0);
+        assert!(matches!(came.try_recv().unwrap().1, Notice::Done(true)));
         bench.process.take(0, &mut page);
         assert_eq!((page, bench.answers().len()), (vec![108; LEN], 2));
     });

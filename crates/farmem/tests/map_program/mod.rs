@@ -4,7 +4,7 @@
 use farmem::form::Form;
 use farmem::heap::HeapOptions;
 use farmem::prefetch::parse::records::{Header, Request};
-use farmem::prefetch::tap::{Known, Tap, TapConnection};
+use farmem::prefetch::tap::{ParserKind, Tap, TapConnection};
 use farmem::prefetch::{
     AtDpu, AtDpuOptions, Beside, Change, Copy, KeySecret, Position, Prefetched, Taker, ZoneSize,
 };
@@ -171,7 +171,7 @@ impl<I: Items> MapProgram<I> {
         seed: u64,
         (tap, beside, taker): (Tap, Beside, Taker),
     ) -> Self {
-        let connection = tap.connection_of(Known::HashMap);
+        let connection = tap.connection_of(ParserKind::HashMap);
         let (here, truth, rng) = (BTreeMap::new(), first().collect(), Rng::from_number(seed));
         let (count, pieces, looked, taken, asked) = (0, 0, 0, 0, 0);
         Self {
@@ -200,7 +200,7 @@ impl<I: Items> MapProgram<I> {
     /// Switches to another DPU.
     pub(crate) fn goes_to(&mut self, dpu: &AtDpu) {
         (self.tap, self.beside, self.taker) = (dpu.tap(), dpu.beside(), dpu.taker());
-        self.connection = self.tap.connection_of(Known::HashMap);
+        self.connection = self.tap.connection_of(ParserKind::HashMap);
         self.pieces = 0;
     }
 

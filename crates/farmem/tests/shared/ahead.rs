@@ -10,7 +10,7 @@ use farmem::form::Form;
 use farmem::hash_table::{Key, Spread};
 use farmem::heap::Record;
 use farmem::prefetch::parse::records::{Records, Request};
-use farmem::prefetch::tap::{Known, tap};
+use farmem::prefetch::tap::{ParserKind, tap};
 use farmem::prefetch::{
     AtDpu, AtDpuOptions, Beside, Change, Config, Driver, FLOORS, HostKeys, KeysConfig, Prefetched,
     SharedZone, Taker,
@@ -40,7 +40,7 @@ fn what_requests_need_is_there_and_the_program_reads_nothing() {
             AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), AtDpuOptions { config, ..options() })
                 .unwrap();
         let (tap, mut taker) = (dpu.tap(), dpu.taker());
-        let connection = tap.connection_of(Known::HashMap).unwrap();
+        let connection = tap.connection_of(ParserKind::HashMap).unwrap();
         let before = client.packets();
         let (mut rng, mut into, mut taken) = (Rng::from_number(3), Vec::new(), 0);
         for round in 1..=40 {
@@ -79,7 +79,7 @@ fn pages_come_by_the_process() {
         store.write(&mut client, page, 1 + page, &page_of(page)).unwrap();
     }
     let dpu = AtDpu::connect(&client, &store.form(), (SECRET, Change(61)), options()).unwrap();
-    let connection = dpu.tap().connection_of(Known::Pages).unwrap();
+    let connection = dpu.tap().connection_of(ParserKind::Pages).unwrap();
     let piece: Vec<u8> =
         (40..70_u64).flat_map(|page| record(Request::Read, &page.to_be_bytes(), &[])).collect();
     connection.received(&piece);
@@ -110,7 +110,7 @@ fn chained_items_come_by_the_process() {
         table.insert(&mut client, Key::of(&key.to_le_bytes()), &value_of(key)).unwrap();
     }
     let dpu = AtDpu::connect(&client, &table.form(), (SECRET, Change(101)), options()).unwrap();
-    let connection = dpu.tap().connection_of(Known::HashMap).unwrap();
+    let connection = dpu.tap().connection_of(ParserKind::HashMap).unwrap();
     let piece: Vec<u8> =
         (40..110_u64).flat_map(|key| record(Request::Read, &key.to_le_bytes(), &[])).collect();
     connection.received(&piece);
@@ -209,7 +209,7 @@ fn a_heap_is_left_with_the_program() {
     let InHeap { mut heap, table } = table_of(&mut client, "items");
     let form = table.form(&heap);
     let dpu = AtDpu::connect(&client, &form, (SECRET, Change(1)), options()).unwrap();
-    let (connection, mut taker) = (dpu.tap().connection_of(Known::HashMap).unwrap(), dpu.taker());
+    let (connection, mut taker) = (dpu.tap().connection_of(ParserKind::HashMap).unwrap(), dpu.taker());
     connection.received(&record(Request::Read, &7_u64.to_le_bytes(), &[]));
     settle(&dpu, 1);
     let mut into = Vec::new();
@@ -249,7 +249,7 @@ fn a_dpu_that_is_stopped_has_left_the_heap() {
         });
         has_begun.recv().unwrap();
         let dpu = AtDpu::connect(&client, &table.form(&heap), (SECRET, Change(1)), options()).unwrap();
-        let connection = dpu.tap().connection_of(Known::HashMap).unwrap();
+        let connection = dpu.tap().connection_of(ParserKind::HashMap).unwrap();
         connection.received(&record(Request::Read, &7_u64.to_le_bytes(), &[]));
         assert_eq!(settle(&dpu, 1).account.wanted, 1);
         assert!(matches!(heap.alone(&mut client), Err(Error::Locked { .. })), "the DPU has it open");
@@ -469,7 +469,7 @@ fn what_cannot_be_prefetched_from_is_refused() {
     assert!(refused.to_string().contains("9223372036854775808 buckets"), "{refused}");
     heap.write(&mut client, said, kind, &good_record).unwrap();
     let of_table = AtDpu::connect(&client, &table.form(&heap), (SECRET, Change(1)), options()).unwrap();
-    let connection = of_table.tap().connection_of(Known::HashMap).unwrap();
+    let connection = of_table.tap().connection_of(ParserKind::HashMap).unwrap();
     connection.received(&record(Request::Read, &7_u64.to_le_bytes(), &[]));
     assert_eq!(settle(&of_table, 1).account.wanted, 1);
     drop((connection, of_table));
@@ -479,7 +479,7 @@ fn what_cannot_be_prefetched_from_is_refused() {
     let lost = AtDpu::connect(&client, &away, (SECRET, Change(1)), options()).unwrap();
     let dpu = AtDpu::connect(&client, &good, (SECRET, Change(1)), options()).unwrap();
     for at in [&lost, &dpu] {
-        let connection = at.tap().connection_of(Known::HashMap).unwrap();
+        let connection = at.tap().connection_of(ParserKind::HashMap).unwrap();
         let piece: Vec<u8> =
             (0..60_u64).flat_map(|key| record(Request::Read, &key.to_le_bytes(), &[])).collect();
         connection.received(&piece);

@@ -8,10 +8,10 @@ use super::rig::{DOMAIN, TestRack};
 use crate::map_program::{InHeap, SECRET, ZONE, await_it, options, record, table_of};
 use farmem::dpu::AnyLookUp;
 use farmem::prefetch::parse::records::Request;
-use farmem::prefetch::tap::Known;
+use farmem::prefetch::tap::ParserKind;
 use farmem::prefetch::{AtDpu, Change};
 use farmem::{Client, Completed, Error, LookUp, LookedUp, Op, serve};
-use farmem_link::dpu::{SubmissionSender, Talk, make_submissions};
+use farmem_link::dpu::{DpuSocket, SubmissionSender, make_submissions};
 use farmem_link::{OutsideWaker, Stop, WakeAt};
 use farmem_prefetch::loading_zone::make_zone;
 use std::net::{IpAddr, Ipv4Addr};
@@ -31,13 +31,13 @@ fn what_threads_have_still_keeps_nothing_at_the_dpu() {
     let map = map_of(&mut client);
     let nothing = of_programs(&rack);
     let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
-    let connection = dpu.tap().connection_of(Known::HashMap).unwrap();
+    let connection = dpu.tap().connection_of(ParserKind::HashMap).unwrap();
     let mut held = vec![(dpu.beside(), dpu.taker(), connection)];
     let with_one = of_programs(&rack);
     assert_eq!(with_one.0, 1);
     let next = dpu.again(&client).unwrap();
     assert!(!dpu.is_served() && next.is_served());
-    held.push((next.beside(), next.taker(), next.tap().connection_of(Known::HashMap).unwrap()));
+    held.push((next.beside(), next.taker(), next.tap().connection_of(ParserKind::HashMap).unwrap()));
     await_it("the old stay is over", || of_programs(&rack) == with_one);
     drop(next);
     await_it("both are", || of_programs(&rack) == nothing);
@@ -64,7 +64,7 @@ fn a_program_that_says_nothing_notices_too() {
 }
 
 /// Hands over all three parts, with one ring as two of them.
-fn hand_over(talk: &Talk) -> OwnedFd {
+fn hand_over(talk: &DpuSocket) -> OwnedFd {
     let ring = make_submissions(RING).unwrap();
     for which in ["tap", "beside"] {
         let said = ask(talk, &format!(r#"{{"{which}":{{"bytes":{RING}}}}}"#), Some(ring.as_fd()));
@@ -204,10 +204,10 @@ fn whatever_ends_a_thread_leaves_its_heap() {
         let ends = Ends(&stop);
         has_begun.recv().unwrap();
         let other = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
-        let of_other = other.tap().connection_of(Known::HashMap).unwrap();
+        let of_other = other.tap().connection_of(ParserKind::HashMap).unwrap();
         for round in 0..2 {
             let panics = AtDpu::connect(&client, &table.form(&heap), (SECRET, Change(1)), options()).unwrap();
-            let connection = panics.tap().connection_of(Known::HashMap).unwrap();
+            let connection = panics.tap().connection_of(ParserKind::HashMap).unwrap();
             connection.received(&reads(UNREADABLE - 1));
             await_it("it prefetches", || panics.prefetched().unwrap().account.wanted == 1);
             assert!(matches!(heap.alone(&mut client), Err(Error::Locked { .. })), "the DPU has it open");

@@ -4,8 +4,8 @@
 use super::rig::TestRack;
 use farmem::PAGE_LEN;
 use farmem::window::{
-    Advice, Ahead, DpuStats, Foresight, Memory, Object, Objects, Place, Way, WindowOptions, WindowStats,
-    with_objects, with_window,
+    AccessPath, Advice, Ahead, DpuStats, Foresight, Memory, Object, Objects, Place, WindowOptions,
+    WindowStats, with_objects, with_window,
 };
 use farmem::{Client, Error, NodeId, Rack, Vma, serve};
 use farmem_link::OpenError;
@@ -35,7 +35,7 @@ pub(super) fn client(rack: &TestRack, domain: &str) -> Client {
 }
 
 fn options() -> WindowOptions {
-    WindowOptions { place: Place::Anywhere, way: Way::Beside, ..WindowOptions::new(64 << 10) }
+    WindowOptions { place: Place::Anywhere, way: AccessPath::Beside, ..WindowOptions::new(64 << 10) }
 }
 
 pub(super) fn reading() -> WindowOptions {

@@ -5,7 +5,7 @@ use super::dpu::{DPU, DPU_PAGE, check, client, rack, rack_without_process, readi
 use super::rig::TestRack;
 use farmem::window::{Ahead, WindowOptions, with_window};
 use farmem::{Client, Error, NodeId, Rack, serve};
-use farmem_link::dpu::{Listener, PairSize, ProcessEnd, Requests, Talk, make_pair};
+use farmem_link::dpu::{DpuSocket, Listener, PairSize, ProcessEnd, Requests, make_pair};
 use farmem_link::{OpenError, OutsideWaker, WakeAt};
 use farmem_wire::soda::{Answer, Dest, Ended, Request, Span};
 use std::fs::File;
@@ -30,17 +30,17 @@ fn hello(rack: &TestRack, client: &Client, domain: u32, size: PairSize) -> Strin
     format!(r#"{{"hello":{{{who},"size":{size}}}}}"#)
 }
 
-fn talk(rack: &TestRack) -> Talk {
-    Talk::connect(&rack.config.dpu.as_ref().unwrap().socket).unwrap()
+fn talk(rack: &TestRack) -> DpuSocket {
+    DpuSocket::connect(&rack.config.dpu.as_ref().unwrap().socket).unwrap()
 }
 
-pub(super) fn hear(talk: &Talk) -> String {
+pub(super) fn hear(talk: &DpuSocket) -> String {
     let (bytes, _) = talk.hear().unwrap().expect("the DPU is there");
     String::from_utf8(bytes).unwrap()
 }
 
 /// Sends a request and returns the final reply, skipping `soon`.
-pub(super) fn ask(talk: &Talk, what: &str, file: Option<BorrowedFd<'_>>) -> String {
+pub(super) fn ask(talk: &DpuSocket, what: &str, file: Option<BorrowedFd<'_>>) -> String {
     talk.say(what.as_bytes(), file).unwrap();
     match hear(talk) {
         soon if soon.contains("soon") => hear(talk),
@@ -49,12 +49,12 @@ pub(super) fn ask(talk: &Talk, what: &str, file: Option<BorrowedFd<'_>>) -> Stri
 }
 
 /// Connects a process to the DPU.
-pub(super) fn guest(rack: &TestRack, client: &Client) -> Talk {
+pub(super) fn guest(rack: &TestRack, client: &Client) -> DpuSocket {
     guest_with_rings(rack, client).0
 }
 
 /// Connects a process and returns its rings. The process rings no doorbell: the DPU polls.
-fn guest_with_rings(rack: &TestRack, client: &Client) -> (Talk, ProcessEnd) {
+fn guest_with_rings(rack: &TestRack, client: &Client) -> (DpuSocket, ProcessEnd) {
     let talk = talk(rack);
     let file = make_pair(PAIR).unwrap();
     let said = ask(&talk, &hello(rack, client, client.domain(), PAIR), Some(file.as_fd()));
@@ -163,7 +163,7 @@ fn what_a_hostile_process_says_is_refused() {
     let kept = (0..vma.size / DPU_PAGE).take_while(|page| part(page * DPU_PAGE, 1).contains("done")).count();
     assert_eq!(kept, 64, "parts with advice of their own");
     // Some connect and stay silent, more than may wait; some disconnect in the middle of a message.
-    let silent: Vec<Talk> = (0..300).map(|_| talk(&rack)).collect();
+    let silent: Vec<DpuSocket> = (0..300).map(|_| talk(&rack)).collect();
     (0..100).for_each(|_| drop(talk(&rack)));
     assert!(is_served(&mut client, &vma));
     drop((silent, guest));

@@ -9,11 +9,11 @@ use super::rig::{DOMAIN, TestRack};
 use crate::map_program::{SECRET, await_it, options, record};
 use farmem::api::ErrorCode;
 use farmem::prefetch::parse::records::Request;
-use farmem::prefetch::tap::Known;
+use farmem::prefetch::tap::ParserKind;
 use farmem::prefetch::{AtDpu, Change, MIRROR_FRAMES, MirrorConfig, Prefetched, Taker};
 use farmem::{Client, Error};
 use farmem_link::OpenError;
-use farmem_link::dpu::{Talk, make_submissions};
+use farmem_link::dpu::{DpuSocket, make_submissions};
 use farmem_link::mirror::{FRAMES_MAX, Mirror};
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -111,11 +111,11 @@ fn what_clients_send_is_seen_without_the_program_s_doing() {
         let mut client = client(&rack, DOMAIN);
         let dpu = come(&mut client);
         let (tap, mut taker) = (dpu.tap(), dpu.taker());
-        let own = tap.connection_of(Known::HashMap).unwrap();
+        let own = tap.connection_of(ParserKind::HashMap).unwrap();
         let before = client.packets();
         // A connection from before the mirror: the start of a request is unknown.
         let mut early = TcpStream::connect(server).unwrap();
-        dpu.mirror(&packets(server), Known::HashMap).unwrap();
+        dpu.mirror(&packets(server), ParserKind::HashMap).unwrap();
         assert_eq!(mirroring(&rack), 1);
         early.write_all(&reads(0..3)).unwrap();
         let mut both = [(); 2].map(|()| TcpStream::connect(server).unwrap());
@@ -173,7 +173,7 @@ fn what_may_not_be_mirrored_is_refused() {
         MirrorConfig { interface: "lo\0".into(), ..good.clone() },
         MirrorConfig { interface: String::new(), ..good.clone() },
     ] {
-        let (code, said) = refusal(dpu.mirror(&wrong, Known::HashMap));
+        let (code, said) = refusal(dpu.mirror(&wrong, ParserKind::HashMap));
         assert_eq!(code, ErrorCode::NotOwner, "{said}");
         assert!(said.contains(&wrong.server.to_string()) && said.contains("mirror of [dpu]"), "{said}");
     }
@@ -182,7 +182,7 @@ fn what_may_not_be_mirrored_is_refused() {
         (MirrorConfig { frames: usize::MAX, ..good.clone() }, "frames"),
         (MirrorConfig { client: Some(other("[fd08::1]:1")), ..good.clone() }, "one family"),
     ] {
-        let (code, said) = refusal(dpu.mirror(&wrong, Known::HashMap));
+        let (code, said) = refusal(dpu.mirror(&wrong, ParserKind::HashMap));
         assert!(code == ErrorCode::BadRequest && said.contains(why), "{said}");
     }
     // So many attempts that they would exceed the machine's memory if they were charged.
@@ -190,23 +190,23 @@ fn what_may_not_be_mirrored_is_refused() {
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
     let kib: u64 = memory.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).unwrap();
     for _ in 0..=(kib << 10) / nowhere.bytes() {
-        let (_, said) = refusal(dpu.mirror(&nowhere, Known::HashMap));
+        let (_, said) = refusal(dpu.mirror(&nowhere, ParserKind::HashMap));
         assert!(said.contains("no-such-link") && said.contains("ip link"), "{said}");
     }
     if may_mirror(server) {
-        dpu.mirror(&good, Known::HashMap).unwrap();
-        dpu.mirror(&good, Known::HashMap).unwrap();
+        dpu.mirror(&good, ParserKind::HashMap).unwrap();
+        dpu.mirror(&good, ParserKind::HashMap).unwrap();
         let of_one = MirrorConfig { client: Some(other("127.0.0.1:1")), ..good };
-        let (code, said) = refusal(dpu.mirror(&of_one, Known::HashMap));
+        let (code, said) = refusal(dpu.mirror(&of_one, ParserKind::HashMap));
         assert!(code == ErrorCode::Conflict && said.contains("one mirror"), "{said}");
         assert_eq!(mirroring(&rack), 1);
     }
-    dpu.tap().connection_of(Known::HashMap).unwrap().received(&reads(0..10));
+    dpu.tap().connection_of(ParserKind::HashMap).unwrap().received(&reads(0..10));
     settled(&dpu, 10);
     takes(&mut dpu.taker(), 0..10);
     let plain = super::dpu::rack("shm", DPU);
     let mut client = self::client(&plain, DOMAIN);
-    let (code, _) = refusal(come(&mut client).mirror(&packets(server), Known::HashMap));
+    let (code, _) = refusal(come(&mut client).mirror(&packets(server), ParserKind::HashMap));
     assert_eq!(code, ErrorCode::NotOwner);
 }
 
@@ -218,9 +218,9 @@ fn a_dpu_without_the_privilege_says_so() {
     rack.begin("dpu without privileges");
     let mut client = client(&rack, DOMAIN);
     let dpu = come(&mut client);
-    let (_, said) = refusal(dpu.mirror(&packets(server), Known::HashMap));
+    let (_, said) = refusal(dpu.mirror(&packets(server), ParserKind::HashMap));
     assert!(said.contains("CAP_NET_RAW") && said.contains("by a tap"), "{said}");
-    dpu.tap().connection_of(Known::HashMap).unwrap().received(&reads(0..10));
+    dpu.tap().connection_of(ParserKind::HashMap).unwrap().received(&reads(0..10));
     settled(&dpu, 10);
     takes(&mut dpu.taker(), 0..10);
 }
@@ -236,7 +236,7 @@ fn a_dpu_that_is_started_again_mirrors_again() {
     let mut rack = rack_with("shm", &[format!("lo {server}")]);
     let mut client = client(&rack, DOMAIN);
     let mut dpu = come(&mut client);
-    dpu.mirror(&packets(server), Known::HashMap).unwrap();
+    dpu.mirror(&packets(server), ParserKind::HashMap).unwrap();
     for life in 0..2 {
         if life > 0 {
             rack.kill("dpu");
@@ -258,7 +258,7 @@ fn a_dpu_that_is_started_again_mirrors_again() {
     assert_eq!(code, ErrorCode::NotOwner);
     dpu.forget_mirror();
     let next = dpu.again(&client).unwrap();
-    next.tap().connection_of(Known::HashMap).unwrap().received(&reads(0..10));
+    next.tap().connection_of(ParserKind::HashMap).unwrap().received(&reads(0..10));
     settled(&next, 10);
     takes(&mut next.taker(), 0..10);
 }
@@ -297,7 +297,7 @@ fn ip(arguments: &str) -> Result<(), String> {
 }
 
 /// Returns the bytes that the DPU has promised to its processes, from its refusal of an excessive request.
-fn promised(asks: &Talk) -> u64 {
+fn promised(asks: &DpuSocket) -> u64 {
     let file = make_submissions(1 << 16).unwrap();
     let said = ask(asks, &format!(r#"{{"register":{{"rkey":2,"most":{}}}}}"#, u64::MAX), Some(file.as_fd()));
     let bytes = said.split("beside ").nth(1).and_then(|said| said.split(' ').next());
@@ -320,7 +320,7 @@ fn a_mirror_whose_interface_goes_costs_itself_only() {
     let of_pair = MirrorConfig { interface: pair.0.clone(), ..packets(server) };
     let other = guest(&rack, &client);
     let before = promised(&other);
-    dpu.mirror(&of_pair, Known::HashMap).unwrap();
+    dpu.mirror(&of_pair, ParserKind::HashMap).unwrap();
     let with_one = promised(&other);
     assert!(with_one > before + of_pair.bytes(), "{with_one} bytes, {before} before");
     drop(pair);
@@ -328,13 +328,13 @@ fn a_mirror_whose_interface_goes_costs_itself_only() {
     await_it("and its thread ends", || mirroring(&rack) == 0);
     await_it("what it was promised is given back", || promised(&other) == before);
     assert!(dpu.is_served());
-    dpu.tap().connection_of(Known::HashMap).unwrap().received(&reads(0..10));
+    dpu.tap().connection_of(ParserKind::HashMap).unwrap().received(&reads(0..10));
     settled(&dpu, 10);
     takes(&mut dpu.taker(), 0..10);
-    let (_, said) = refusal(dpu.mirror(&of_pair, Known::HashMap));
+    let (_, said) = refusal(dpu.mirror(&of_pair, ParserKind::HashMap));
     assert!(said.contains(&of_pair.interface), "{said}");
     assert_eq!(promised(&other), before, "one that cannot be is promised nothing");
-    dpu.mirror(&packets(server), Known::HashMap).unwrap();
+    dpu.mirror(&packets(server), ParserKind::HashMap).unwrap();
     assert_eq!(promised(&other), with_one);
     let mut connection = TcpStream::connect(server).unwrap();
     connection.write_all(&reads(10..20)).unwrap();

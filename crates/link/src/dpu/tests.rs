@@ -1,8 +1,8 @@
 //! Two ends of one memory, in one process: what arrives, and what a hostile end can do.
 
 use super::{
-    Answers, Broken, Listener, PairSize, ProcessEnd, Registered, Requests, SubmissionSender, Submissions,
-    Talk, make_pair, make_submissions,
+    Answers, Broken, DpuSocket, Listener, PairSize, ProcessEnd, Registered, Requests, SubmissionSender,
+    Submissions, make_pair, make_submissions,
 };
 use crate::shm::RING_BYTES_MIN;
 use crate::{Link, OpenError, OutsideWaker, ShmConfig, ShmLink, UdpConfig, UdpLink, Wait, WakeAt};
@@ -192,7 +192,7 @@ fn a_process_and_its_dpu_talk() {
     let path = dir.path().join("beside").join("dpu.sock");
     let listener = Listener::bind(&path).unwrap();
     assert!(listener.accept().unwrap().is_none(), "no process came");
-    let process = Talk::connect(&path).unwrap();
+    let process = DpuSocket::connect(&path).unwrap();
     let dpu = listener.accept().unwrap().expect("one came");
     assert!(process.other().is_err(), "this process is both ends, and does not end itself");
     assert!(matches!(Listener::bind(&path), Err(OpenError::InUse { .. })));
@@ -210,7 +210,7 @@ fn a_process_and_its_dpu_talk() {
     assert!(!dpu.is_open());
     assert!(dpu.hear().unwrap().is_none());
     drop(listener);
-    assert!(Talk::connect(&path).is_err() && !path.exists());
+    assert!(DpuSocket::connect(&path).is_err() && !path.exists());
     assert!(!path.parent().unwrap().exists(), "what it made goes with it");
     // One that was killed leaves its socket.
     crate::private_directory(path.parent().unwrap()).unwrap();

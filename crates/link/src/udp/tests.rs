@@ -56,7 +56,7 @@ fn drain(link: &mut UdpLink) -> Vec<(Port, Vec<u8>)> {
             got.extend(run.frames.iter().map(|frame| (run.port, frame.to_vec())));
         })
         .unwrap(),
-        Taken::Nothing
+        Received::Nothing
     ) {}
     got
 }

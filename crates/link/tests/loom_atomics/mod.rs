@@ -1,4 +1,4 @@
-//! Loom's atomics for rings and zones: `crate::words` moves several words at once, here each is one.
+//! Loom's atomics for rings and zones: `crate::word_copy` moves several words at once, here each is one.
 
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 

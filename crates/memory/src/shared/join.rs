@@ -9,9 +9,9 @@ use crate::window::cache_config;
 use farmem_api::ApiClient;
 use farmem_client::ClientOptions;
 use farmem_client::Error;
-use farmem_client::own::gid;
-use farmem_client::own::{WithLink, api_client, join_host, place, with_link};
-use farmem_client::own::{endpoint, host_settings, require_running};
+use farmem_client::host_parts::gid;
+use farmem_client::host_parts::{WithLink, api_client, join_host, place, with_link};
+use farmem_client::host_parts::{endpoint, host_settings, require_running};
 use farmem_client::{RackConfig, Waiting};
 use farmem_control::api::{
     CreateDomain, GIVEN_UP, HostJoined, JoinHost, Leave, NodeInfo, OpenSession, Renew,

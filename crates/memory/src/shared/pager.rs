@@ -11,7 +11,7 @@ use super::lease::say;
 use super::poisoned::Poisoned;
 use super::shared_pager::{PagerRequest, lock};
 use farmem_client::Error;
-use farmem_client::own::SILENCE_MAX;
+use farmem_client::host_parts::SILENCE_MAX;
 use farmem_host::agent::Outcome;
 use farmem_host::caching::{CacheDone, CacheNote, CacheRequest, CachingHost, Trigger};
 use farmem_host::paged::{Notice, PageRequest, Paged};

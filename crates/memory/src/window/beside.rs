@@ -13,9 +13,9 @@ use farmem_client::api::ErrorCode;
 use farmem_client::{Client, Completed, Error, Op, Ticket};
 use farmem_dpu::Stats;
 use farmem_dpu_server::Foresight;
-use farmem_dpu_server::words::Carried;
+use farmem_dpu_server::messages::Carried;
 use farmem_link::Clock;
-use farmem_link::dpu::{Other, Talk};
+use farmem_link::dpu::{DpuSocket, Other};
 use farmem_machine::Duration;
 use farmem_uffd::Window;
 use farmem_wire::message::{PAGE_LEN, Page};
@@ -40,7 +40,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Prefetching and caching that a window asks of the DPU beside its pages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Wishes {
+pub(super) struct DpuSettings {
     pub(super) fixed: Option<(u64, u64)>,
     pub(super) foresight: Foresight,
     /// The program's policy, for a DPU in this process.
@@ -72,19 +72,19 @@ fn in_window(window: &Window, at: u64) -> VirtAddr {
 
 /// A part that is on its way.
 #[derive(Debug)]
-struct Asked {
+struct PendingPart {
     span: Span,
     /// The bytes of a write; of a read a buffer, or none.
     buf: Vec<u8>,
     write: bool,
     /// The bytes are in the window's file, or come there.
     placed: bool,
-    with: With,
+    with: PartHolder,
 }
 
 /// The holder of a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum With {
+enum PartHolder {
     /// None: the part waits for room in the ring, or in registered memory.
     Queued,
     /// The DPU; a read comes to this place of registered memory.
@@ -101,14 +101,14 @@ pub(super) struct Beside<'a> {
     /// `None` from when it was given up.
     dpu: Option<Dpu>,
     /// The socket of a DPU that was given up, until this ends: one that lives on keeps from others what the window writes straight.
-    given_up: Option<Talk>,
+    given_up: Option<DpuSocket>,
     /// The host that is still to be fenced, by number and generation: until then nothing goes straight.
     to_fence: Option<(u16, u16)>,
     /// The process that is to end before.
     to_end: Option<Other>,
     parts: Parts,
     page_len: usize,
-    asked: BTreeMap<u64, Asked>,
+    asked: BTreeMap<u64, PendingPart>,
     /// Parts that the ring, or registered memory, has no room for yet.
     waiting: VecDeque<u64>,
     /// Places of registered memory that nothing comes to.
@@ -131,7 +131,7 @@ impl<'a> Beside<'a> {
     pub(super) fn open(
         client: &'a mut Client,
         laid: &Laid,
-        wishes: Wishes,
+        wishes: DpuSettings,
         window: &'a Window,
     ) -> Result<Self, Error> {
         let none =
@@ -219,7 +219,7 @@ impl<'a> Beside<'a> {
         let Self { parts, asked, waiting, page_len, .. } = self;
         parts.begin(op, |number, part, write, buf| {
             let span = span_of(part, *page_len);
-            asked.insert(number, Asked { span, buf, write, placed: false, with: With::Queued });
+            asked.insert(number, PendingPart { span, buf, write, placed: false, with: PartHolder::Queued });
             waiting.push_back(number);
         })
     }
@@ -229,7 +229,10 @@ impl<'a> Beside<'a> {
         let Self { parts, asked, waiting, page_len, .. } = self;
         parts.begin_placed(addr, len, write, |number, part| {
             let span = span_of(part, *page_len);
-            asked.insert(number, Asked { span, buf: Vec::new(), write, placed: true, with: With::Queued });
+            asked.insert(
+                number,
+                PendingPart { span, buf: Vec::new(), write, placed: true, with: PartHolder::Queued },
+            );
             waiting.push_back(number);
         })
     }
@@ -265,7 +268,7 @@ impl<'a> Beside<'a> {
             };
             match dpu.rings.push(&self.record) {
                 Ok(true) => {
-                    asked.with = With::Dpu(place);
+                    asked.with = PartHolder::Dpu(place);
                     if place.is_some() {
                         self.places.pop();
                     }
@@ -286,7 +289,7 @@ impl<'a> Beside<'a> {
             return self.end(number, Err(error), None);
         }
         let asked = self.asked.get_mut(&number).expect("it is under way");
-        if let With::Dpu(Some(place)) = std::mem::replace(&mut asked.with, With::Client) {
+        if let PartHolder::Dpu(Some(place)) = std::mem::replace(&mut asked.with, PartHolder::Client) {
             self.places.push(place);
         }
         let (addr, at) = place_of(&asked.span, self.parts.laid());
@@ -312,7 +315,7 @@ impl<'a> Beside<'a> {
     /// A part ended. `bytes` are those of a read that went well, unless they are in its buffer.
     fn end(&mut self, number: u64, result: Result<(), Error>, bytes: Option<Vec<u8>>) {
         let asked = self.asked.remove(&number).expect("it is under way");
-        if let With::Dpu(Some(place)) = asked.with {
+        if let PartHolder::Dpu(Some(place)) = asked.with {
             self.places.push(place);
         }
         let (ended, rest) = self.parts.ended(number, result, bytes.unwrap_or(asked.buf));
@@ -348,8 +351,8 @@ impl<'a> Beside<'a> {
 
     fn take(&mut self, answer: Answer<'_>) {
         use farmem_wire::soda::Ended as How;
-        let is_it = |asked: &Asked| asked.span == answer.span && asked.write == answer.write;
-        let has_it = |asked: &Asked| matches!(asked.with, With::Dpu(_));
+        let is_it = |asked: &PendingPart| asked.span == answer.span && asked.write == answer.write;
+        let has_it = |asked: &PendingPart| matches!(asked.with, PartHolder::Dpu(_));
         let found = self.asked.iter().find(|(_, asked)| has_it(asked) && is_it(asked));
         let Some((&number, asked)) = found else { return self.fence("answered what it was not asked") };
         match answer.ended {
@@ -370,7 +373,7 @@ impl<'a> Beside<'a> {
                 };
                 let asked = &self.asked[&number];
                 match (&self.dpu, asked.with) {
-                    (Some(dpu), With::Dpu(Some(place))) if answer.data.is_empty() => {
+                    (Some(dpu), PartHolder::Dpu(Some(place))) if answer.data.is_empty() => {
                         dpu.rings.take(place * self.page_len.next_multiple_of(8), &mut buf);
                     }
                     _ => buf.copy_from_slice(answer.data),
@@ -418,7 +421,7 @@ impl<'a> Beside<'a> {
     fn go_on(&mut self, (to_fence, to_end): (Option<(u16, u16)>, Option<Other>)) {
         (self.to_fence, self.to_end) = (to_fence, to_end);
         self.waiting.clear();
-        let open = self.asked.iter().filter(|(_, asked)| asked.with != With::Client);
+        let open = self.asked.iter().filter(|(_, asked)| asked.with != PartHolder::Client);
         let open: Vec<u64> = open.map(|(&number, _)| number).collect();
         open.into_iter().for_each(|number| self.go_straight(number));
     }
@@ -465,7 +468,7 @@ impl<'a> Beside<'a> {
         let at = self.direct.iter().position(|(ticket, _)| *ticket == completed.ticket);
         let Some(at) = at else { return self.ended.push_back(completed.into()) };
         let (_, number) = self.direct.swap_remove(at);
-        let Asked { write, placed, span, .. } = self.asked[&number];
+        let PendingPart { write, placed, span, .. } = self.asked[&number];
         if placed && !write && completed.result.is_ok() {
             let (_, at) = place_of(&span, self.parts.laid());
             self.window.put_placed(in_window(self.window, at), &completed.buf);

@@ -4,7 +4,7 @@ use super::buffer::{Laid, Object};
 use super::{AtLoss, FRAMES_MIN, FaultMode, Handler, Place};
 use farmem_client::Error;
 use farmem_dpu::{Config as DpuConfig, Policy, Stats as DpuStats};
-use farmem_dpu_server::words::Carried;
+use farmem_dpu_server::messages::Carried;
 use farmem_dpu_server::{Foresight, check_dpu};
 use farmem_link::OpenError;
 use farmem_link::limits::memory_of_machine;
@@ -34,7 +34,7 @@ pub struct WindowOptions {
     /// Which thread serves faults: one thread serves all, or each thread serves its own.
     pub faults: FaultMode,
     /// Which way READs and WRITEs go. By a DPU with pages of 64 KiB, [`Ahead::Group`] of 16 asks for whole ones.
-    pub way: Way,
+    pub way: AccessPath,
     /// The program only reads: a store to the window is a SIGBUS, and the window ends with [`Error::ReadOnly`]. Any number of such windows may be on an
     /// allocation that none writes.
     pub read_only: bool,
@@ -56,7 +56,7 @@ pub struct WindowOptions {
 
 /// Which way the READs and WRITEs of a window go.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Way {
+pub enum AccessPath {
     /// Straight to the memory nodes.
     #[default]
     Direct,
@@ -92,7 +92,7 @@ impl WindowOptions {
             handler: Handler::default(),
             system_calls: true,
             faults: FaultMode::Handler,
-            way: Way::Direct,
+            way: AccessPath::Direct,
             read_only: false,
             fixed: None,
             foresight: Foresight::default(),
@@ -171,7 +171,7 @@ pub(super) fn window_config(
     let pages = laid.chunk_len / PAGE_LEN as u64;
     let frames = frames_of(options.local_limit, FRAMES_MIN * pages)? as u64 / pages;
     let frames = frames.min(laid.chunks());
-    if let Way::Own(dpu) = options.way {
+    if let AccessPath::Own(dpu) = options.way {
         check_dpu(dpu)?;
     }
     let alone = &objects[0].vma;
@@ -219,7 +219,7 @@ fn check_fixed(laid: &Laid, options: &WindowOptions) -> Result<(), Error> {
     let Some((first, len)) = options.fixed else { return Ok(()) };
     let lie_in_it = len > 0 && first.checked_add(len).is_some_and(|end| end <= laid.len());
     let read_only = laid.extents().iter().all(|extent| extent.read_only);
-    if options.way != Way::Direct && read_only && lie_in_it {
+    if options.way != AccessPath::Direct && read_only && lie_in_it {
         return Ok(());
     }
     let value = format!("{len} bytes from {first} on");
@@ -231,12 +231,14 @@ fn check_fixed(laid: &Laid, options: &WindowOptions) -> Result<(), Error> {
 /// [`Error::Open`] for a policy that no DPU would ask.
 fn check_policy(options: &WindowOptions) -> Result<(), Error> {
     if options.policy.is_none()
-        || (matches!(options.way, Way::Own(_)) && options.foresight == Foresight::default())
+        || (matches!(options.way, AccessPath::Own(_)) && options.foresight == Foresight::default())
     {
         return Ok(());
     }
     let (value, remedy) = match options.way {
-        Way::Own(_) => (format!("the program's own beside {:?}", options.foresight), "leave one of them out"),
+        AccessPath::Own(_) => {
+            (format!("the program's own beside {:?}", options.foresight), "leave one of them out")
+        }
         _ => (
             format!("the program's own, {:?}", options.way),
             "a DPU in this process has it; one that is a process of its own has those of `Foresight`",

@@ -21,7 +21,7 @@ fn dpu() -> DpuConfig {
 }
 
 fn options(dpu: Option<DpuConfig>) -> WindowOptions {
-    let way = dpu.map_or(Way::Direct, Way::Own);
+    let way = dpu.map_or(AccessPath::Direct, AccessPath::Own);
     WindowOptions { place: Place::Anywhere, way, ..WindowOptions::new(FRAMES_MIN * PAGE) }
 }
 
@@ -125,7 +125,7 @@ fn what_ends_behind_a_lost_link_is_nobodys() {
         };
         let verbs = match config {
             Some(config) => Verbs::Through(Box::new(
-                Through::open(&mut client, &laid, config, Wishes::default()).unwrap(),
+                Through::open(&mut client, &laid, config, DpuSettings::default()).unwrap(),
             )),
             None => Verbs::Direct(&mut client),
         };

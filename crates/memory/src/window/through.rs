@@ -1,6 +1,6 @@
 //! The way of a window's READs and WRITEs by a DPU that is in the window's own process (SODA).
 
-use super::beside::Wishes;
+use super::beside::DpuSettings;
 use super::buffer::Laid;
 use super::options::PolicyMaker;
 use super::parts::Parts;
@@ -51,7 +51,7 @@ impl<'a> Through<'a> {
         client: &'a mut Client,
         laid: &Laid,
         config: Config,
-        wishes: Wishes,
+        wishes: DpuSettings,
     ) -> Result<Self, Error> {
         // Evictions need not be a secret: the window is alone. So the traffic of a program is the same each time.
         let memory = Memory::new(config, Rng::from_number(0));

@@ -482,7 +482,7 @@ pub(crate) struct Consumer {
 }
 
 /// A key to look for, and the test of its version.
-struct Wanted<'k, F> {
+struct KeyQuery<'k, F> {
     key: &'k [u8],
     hash: u64,
     good: F,
@@ -501,7 +501,7 @@ impl Consumer {
         good: impl FnMut(u64) -> bool,
         buf: &mut Vec<u8>,
     ) -> Option<usize> {
-        let mut wanted = Wanted { key, hash: hash_bytes(self.shape.secret, key), good };
+        let mut wanted = KeyQuery { key, hash: hash_bytes(self.shape.secret, key), good };
         let size = match self.finding {
             Finding::Index => self.by_index(zone, &mut wanted, buf),
             Finding::Scan => self.by_scan(zone, &mut wanted, buf),
@@ -519,7 +519,7 @@ impl Consumer {
     fn by_scan(
         &mut self,
         zone: &[AtomicU64],
-        wanted: &mut Wanted<'_, impl FnMut(u64) -> bool>,
+        wanted: &mut KeyQuery<'_, impl FnMut(u64) -> bool>,
         buf: &mut Vec<u8>,
     ) -> Option<usize> {
         // An own head: no consumer writes to the zone's (PD3 7.2).
@@ -534,7 +534,7 @@ impl Consumer {
     fn by_index(
         &mut self,
         zone: &[AtomicU64],
-        wanted: &mut Wanted<'_, impl FnMut(u64) -> bool>,
+        wanted: &mut KeyQuery<'_, impl FnMut(u64) -> bool>,
         buf: &mut Vec<u8>,
     ) -> Option<usize> {
         let head = zone[HEAD].load(Ordering::Acquire);
@@ -559,7 +559,7 @@ impl Consumer {
         &mut self,
         zone: &[AtomicU64],
         number: u64,
-        wanted: &mut Wanted<'_, impl FnMut(u64) -> bool>,
+        wanted: &mut KeyQuery<'_, impl FnMut(u64) -> bool>,
         buf: &mut Vec<u8>,
     ) -> Option<usize> {
         let desc = self.shape.desc(zone, number);

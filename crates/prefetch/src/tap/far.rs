@@ -6,7 +6,7 @@
 //! A parser that is not known to both processes is not carried.
 
 use super::super::ring::{Line, PIECE_HEAD, PIECE_MAX, Piece, lock};
-use super::{CONNECTIONS_MAX, Known};
+use super::{CONNECTIONS_MAX, ParserKind};
 use farmem_dpu::accesses::Position;
 use farmem_link::dpu::{Broken, Submissions};
 use std::sync::Mutex;
@@ -43,7 +43,7 @@ impl FarTap {
     }
 
     /// A connection's number; `None` when it is not seen.
-    pub(super) fn open(&self, parser: Known) -> Option<u64> {
+    pub(super) fn open(&self, parser: ParserKind) -> Option<u64> {
         let mut connections = lock(&self.connections);
         let mut record = Vec::new();
         self.tell_ended(&mut connections, &mut record);

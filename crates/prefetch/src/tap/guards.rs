@@ -109,7 +109,7 @@ impl Guards {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{By, Known, Reading, Watch, ring, tap};
+    use super::super::{By, ParserKind, Reading, Watch, ring, tap};
     use super::*;
     use farmem_dpu::parse::records::{Header, Request};
     use farmem_dpu::view::KeySecret;
@@ -134,10 +134,10 @@ mod tests {
     fn many_half_lines_are_bounded_together() {
         let mut reading = reading();
         let half = vec![b'k'; 1500];
-        reading.take(ring::Piece::Opens { connection: 0, parser: Known::Memcached });
+        reading.take(ring::Piece::Opens { connection: 0, parser: ParserKind::Memcached });
         reading.take(bytes(0, b"get one "));
         for connection in 1..CONNECTIONS_MAX as u64 {
-            reading.take(ring::Piece::Opens { connection, parser: Known::Memcached });
+            reading.take(ring::Piece::Opens { connection, parser: ParserKind::Memcached });
             reading.take(bytes(connection, &half));
             assert!(reading.guards.kept.sum() <= KEPT_MAX, "{} bytes", reading.guards.kept.sum());
         }
@@ -161,12 +161,12 @@ mod tests {
     fn each_parser_tells_what_it_keeps() {
         let header = Header { request: Request::Read, key_len: 1000, value_len: 0 };
         let of_page = Header { request: Request::Read, key_len: 8, value_len: 0 };
-        for parser in Known::ALL {
+        for parser in ParserKind::ALL {
             let half = match parser {
-                Known::Resp | Known::Memcached => vec![b'k'; 900],
-                Known::Http => [&b"GET /"[..], &[b'k'; 900]].concat(),
-                Known::HashMap => [&header.emit()[..], &[b'k'; 900]].concat(),
-                Known::Pages => [&of_page.emit()[..], &[7; 4]].concat(),
+                ParserKind::Resp | ParserKind::Memcached => vec![b'k'; 900],
+                ParserKind::Http => [&b"GET /"[..], &[b'k'; 900]].concat(),
+                ParserKind::HashMap => [&header.emit()[..], &[b'k'; 900]].concat(),
+                ParserKind::Pages => [&of_page.emit()[..], &[7; 4]].concat(),
             };
             let mut reading = reading();
             for end in 0..3 {

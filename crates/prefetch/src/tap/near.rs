@@ -192,7 +192,7 @@ impl NearTap {
 
 /// Notices that have come beside pieces.
 #[derive(Default)]
-pub(super) struct Came {
+pub(super) struct Arrivals {
     pub(super) opened: Vec<(u64, AnyParser)>,
     /// Bytes and connections that are not seen, since it was asked last.
     pub(super) unseen: (u64, u64),
@@ -200,7 +200,7 @@ pub(super) struct Came {
 
 /// Hand-overs that were taken, and how far they are parsed.
 #[derive(Debug, Default)]
-struct Taken {
+struct ParsedBatch {
     /// Bytes of all pieces, one after the other.
     bytes: Vec<u8>,
     pieces: Vec<Piece>,
@@ -210,7 +210,7 @@ struct Taken {
     blind_through: u64,
 }
 
-impl Taken {
+impl ParsedBatch {
     fn is_parsed(&self) -> bool {
         self.parsed.1 == self.pieces.len()
     }
@@ -221,7 +221,7 @@ impl Taken {
 pub(super) struct NearWatch {
     tap: Arc<NearTap>,
     /// Its lists are filled again when all was parsed.
-    taken: Taken,
+    taken: ParsedBatch,
     /// Bytes and pieces of this turn.
     turn: (usize, usize),
     /// Bytes and connections that are not seen, as was told.
@@ -230,12 +230,12 @@ pub(super) struct NearWatch {
 
 impl NearWatch {
     /// Begins a turn: takes all that waits, where what was taken before was parsed.
-    pub(super) fn take(&mut self) -> Came {
+    pub(super) fn take(&mut self) -> Arrivals {
         self.turn = (0, 0);
         if !self.taken.is_parsed() {
-            return Came::default();
+            return Arrivals::default();
         }
-        let Taken { mut bytes, mut pieces, .. } = std::mem::take(&mut self.taken);
+        let ParsedBatch { mut bytes, mut pieces, .. } = std::mem::take(&mut self.taken);
         bytes.clear();
         pieces.clear();
         let mut waiting = lock(&self.tap.waiting);
@@ -245,14 +245,14 @@ impl NearWatch {
         let blind_through = std::mem::take(&mut waiting.blind_through);
         let now = (waiting.lost_bytes, waiting.refused);
         drop(waiting);
-        self.taken = Taken { bytes, pieces, parsed: (0, 0), blind_through };
+        self.taken = ParsedBatch { bytes, pieces, parsed: (0, 0), blind_through };
         let before = std::mem::replace(&mut self.counted, now);
-        Came { opened, unseen: (now.0 - before.0, now.1 - before.1) }
+        Arrivals { opened, unseen: (now.0 - before.0, now.1 - before.1) }
     }
 
     /// The next piece of this turn, and its bytes.
     pub(super) fn next(&mut self) -> Option<(Piece, &[u8])> {
-        let Self { taken: Taken { bytes, pieces, parsed, .. }, turn, .. } = self;
+        let Self { taken: ParsedBatch { bytes, pieces, parsed, .. }, turn, .. } = self;
         let piece = *pieces.get(parsed.1)?;
         let has_room = turn.1 < TURN_PIECES && turn.0 + piece.len() <= TURN_BYTES;
         if turn.1 > 0 && !has_room {

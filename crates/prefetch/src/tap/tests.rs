@@ -94,7 +94,7 @@ fn countless_losses_blind_what_is_open() {
             connection.received(b"x");
         });
     }
-    let Way::Near(near) = &*tap.way else { unreachable!() };
+    let Channel::Near(near) = &*tap.way else { unreachable!() };
     assert!(near.pieces() <= 2 * PIECES_MAX, "bounded");
     drain(&mut watch);
     assert_eq!(watch.reading.guards.len(), 0);
@@ -165,9 +165,9 @@ fn a_mirror_is_beside_the_ring_of_a_program() {
             bell.fetch_add(1, Ordering::Relaxed);
         }),
     );
-    let mirrored = [(); 2].map(|()| mirror.connection(Known::Resp.parser()).unwrap());
-    assert!(mirror.connection(Known::Resp.parser()).is_none(), "it may have two");
-    push(ring::Piece::Opens { connection: 1, parser: Known::Memcached });
+    let mirrored = [(); 2].map(|()| mirror.connection(ParserKind::Resp.parser()).unwrap());
+    assert!(mirror.connection(ParserKind::Resp.parser()).is_none(), "it may have two");
+    push(ring::Piece::Opens { connection: 1, parser: ParserKind::Memcached });
     let bytes = |connection, bytes| ring::Piece::Bytes { connection, position: Position(9), lost: 3, bytes };
     push(ring::Piece::Bytes { connection: 1, position: Position(7), lost: 0, bytes: b"get of-program\r\n" });
     ring.raise_mark(100);
@@ -197,7 +197,7 @@ fn a_mirror_is_beside_the_ring_of_a_program() {
     assert_eq!(watch.reading.guards.len(), 0);
     // A sleeping end is woken once, by the first hand-over; one that has something to do does not sleep.
     assert_eq!(rung.load(Ordering::Relaxed), 0);
-    let connection = mirror.connection(Known::Resp.parser()).unwrap();
+    let connection = mirror.connection(ParserKind::Resp.parser()).unwrap();
     assert!(watch.may_sleep());
     connection.received(GET);
     connection.received(&GET[..2]);
@@ -231,7 +231,7 @@ fn a_turn_takes_a_part_of_what_waits() {
     let (_ring, mut of_far) = of_a_process();
     let beside = of_far.beside(1 << 20, 4, Box::new(|| {}));
     for (tap, mut watch) in [(near, of_near), (beside, of_far)] {
-        let connections = [(); 2].map(|()| tap.connection(Known::HashMap.parser()).unwrap());
+        let connections = [(); 2].map(|()| tap.connection(ParserKind::HashMap.parser()).unwrap());
         let mut many = 0;
         let hand_over = |many: &mut usize, count: usize, len: usize| {
             for _ in 0..count {
@@ -291,14 +291,14 @@ fn a_turn_takes_a_part_of_what_waits() {
 fn a_mirror_that_is_over_leaves_nothing() {
     let (ring, mut watch) = of_a_process();
     let mut opens = Vec::new();
-    ring::Piece::Opens { connection: 1, parser: Known::Resp }.emit(&mut opens);
+    ring::Piece::Opens { connection: 1, parser: ParserKind::Resp }.emit(&mut opens);
     assert!(ring.push_quietly(&opens).unwrap());
     for _ in 0..2 {
         let mirror = watch.beside(3 * TURN_BYTES, 2, Box::new(|| {}));
-        let Way::Near(near) = &*mirror.way else { unreachable!() };
+        let Channel::Near(near) = &*mirror.way else { unreachable!() };
         let memory = Arc::downgrade(near);
-        let both = [(); 2].map(|()| mirror.connection(Known::Resp.parser()).unwrap());
-        assert!(mirror.connection(Known::Resp.parser()).is_none());
+        let both = [(); 2].map(|()| mirror.connection(ParserKind::Resp.parser()).unwrap());
+        assert!(mirror.connection(ParserKind::Resp.parser()).is_none());
         both[0].received(GET);
         both[1].received(&GET[..7]);
         let before = watch.stats();

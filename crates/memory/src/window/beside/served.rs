@@ -1,14 +1,16 @@
 //! A DPU that has let the window in: how that comes about, and what is said to it over its socket (PROTOCOL 17.1 to 17.4).
 
 use super::super::buffer::Laid;
-use super::{PAGES, READING_MAX, Wishes, region_of};
+use super::{DpuSettings, PAGES, READING_MAX, region_of};
 use farmem_client::api::{ApiError, ErrorCode};
-use farmem_client::own::wrong_answer;
+use farmem_client::host_parts::wrong_answer;
 use farmem_client::{DpuSection, Error};
 use farmem_dpu::Stats;
-use farmem_dpu_server::words::{Ask, Carried, Foresight, Said, VERSION, answer, ask, hear};
-use farmem_link::dpu::pulse::{Pulse, silence_max};
-use farmem_link::dpu::{Other, PairSize, ProcessEnd, Talk, make_pair};
+use farmem_dpu_server::messages::{
+    Carried, ClientMessage, DpuMessage, Foresight, VERSION, answer, ask, hear,
+};
+use farmem_link::dpu::beat::{BeatMonitor, silence_max};
+use farmem_link::dpu::{DpuSocket, Other, PairSize, ProcessEnd, make_pair};
 use farmem_link::{Clock, OutsideWaker};
 use farmem_machine::Duration;
 use farmem_uffd::Window;
@@ -24,13 +26,13 @@ pub(super) const LAST: Duration = Duration::from_secs(5);
 /// The DPU as long as it serves.
 #[derive(Debug)]
 pub(super) struct Dpu {
-    pub(super) talk: Talk,
+    pub(super) talk: DpuSocket,
     pub(super) rings: ProcessEnd,
     pub(super) host: u16,
     pub(super) generation: u16,
     /// The process, when the window's pages are registered there: it brings them to where they are used.
     pub(super) process: Option<Other>,
-    pub(super) pulse: Pulse,
+    pub(super) pulse: BeatMonitor,
     /// Advice that was given, and that it has not answered yet.
     unanswered: usize,
     /// Set once the DPU said farewell; whether all is settled then.
@@ -51,7 +53,7 @@ impl Dpu {
         refused: &mut u64,
     ) {
         self.take_answered(refused);
-        let advice = Ask::Policy { region, policy, part: Some((offset, len)) };
+        let advice = ClientMessage::Policy { region, policy, part: Some((offset, len)) };
         let said = serde_json::to_vec(&advice).expect("it has a form in JSON");
         if self.unanswered < UNANSWERED_MAX && self.talk.say_now(&said).is_ok() {
             self.unanswered += 1;
@@ -67,14 +69,14 @@ impl Dpu {
 
     /// Hears what it answers to advice; false when there is no more to hear of it.
     fn hear_answer(&mut self, refused: &mut u64) -> bool {
-        match hear::<Said>(&self.talk) {
-            Ok(Some((Said::Farewell { settled }, _))) => {
+        match hear::<DpuMessage>(&self.talk) {
+            Ok(Some((DpuMessage::Farewell { settled }, _))) => {
                 self.farewell = Some(settled);
                 false
             }
             Ok(Some((said, _))) => {
                 self.unanswered -= 1;
-                *refused += u64::from(said != Said::Done {});
+                *refused += u64::from(said != DpuMessage::Done {});
                 true
             }
             Ok(None) | Err(_) => false,
@@ -87,7 +89,7 @@ impl Dpu {
         self.take_answered(refused);
         if self.farewell.is_none()
             && self.talk.is_speaking()
-            && let Ok(Some((Said::Farewell { settled }, _))) = hear(&self.talk)
+            && let Ok(Some((DpuMessage::Farewell { settled }, _))) = hear(&self.talk)
         {
             self.farewell = Some(settled);
         }
@@ -96,22 +98,22 @@ impl Dpu {
 
     /// Counts of the DPU for all its processes; `None` when it is gone. The DPU answers all advice first.
     pub(super) fn stats(&mut self, refused: &mut u64) -> Option<Stats> {
-        match self.ask_after(&Ask::Stats {}, refused)? {
-            Said::Stats(said) => Some(said.into()),
+        match self.ask_after(&ClientMessage::Stats {}, refused)? {
+            DpuMessage::Stats(said) => Some(said.into()),
             _ => None,
         }
     }
 
     /// Counts of the DPU for requests of this process; `None` as for [`Dpu::stats`].
     pub(super) fn carried(&mut self, refused: &mut u64) -> Option<Carried> {
-        match self.ask_after(&Ask::Carried {}, refused)? {
-            Said::Carried(carried) => Some(carried),
+        match self.ask_after(&ClientMessage::Carried {}, refused)? {
+            DpuMessage::Carried(carried) => Some(carried),
             _ => None,
         }
     }
 
     /// Asks it something, when all advice has been answered.
-    fn ask_after(&mut self, what: &Ask, refused: &mut u64) -> Option<Said> {
+    fn ask_after(&mut self, what: &ClientMessage, refused: &mut u64) -> Option<DpuMessage> {
         while self.unanswered > 0 {
             if !self.hear_answer(refused) {
                 return None;
@@ -142,15 +144,15 @@ impl Dpu {
         section: &DpuSection,
         (domain, (host, generation)): (u32, (u16, u16)),
         laid: &Laid,
-        wishes: Wishes,
+        wishes: DpuSettings,
         window: &Window,
         clock: &Clock,
     ) -> Result<(Self, usize), NoDpu> {
-        let talk = Talk::connect(&section.socket).map_err(Error::from)?;
+        let talk = DpuSocket::connect(&section.socket).map_err(Error::from)?;
         let size = size_for(section.page);
         let file = make_pair(size).map_err(Error::from)?;
         let (version, rack) = (VERSION.into(), section.mark()?);
-        let hello = Ask::Hello { version, rack, domain, host, generation, size };
+        let hello = ClientMessage::Hello { version, rack, domain, host, generation, size };
         talk.set_patience(silence_max(section.lease)).map_err(system)?;
         let mut said = match ask(&talk, &hello, Some(file.as_fd())) {
             Err(Error::System { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
@@ -159,10 +161,10 @@ impl Dpu {
             said => said?,
         };
         talk.set_patience(PATIENCE).map_err(system)?;
-        if said == (Said::Soon {}) {
+        if said == (DpuMessage::Soon {}) {
             said = answer(&talk)?;
         }
-        let Said::Welcome { host, generation, page_len, lease_ms, wake } = said else {
+        let DpuMessage::Welcome { host, generation, page_len, lease_ms, wake } = said else {
             return Err(wrong_answer("hello").into());
         };
         if page_len != section.page {
@@ -181,7 +183,7 @@ impl Dpu {
             }
             begun => begun?,
         };
-        let pulse = Pulse::new(Duration::from_millis(lease_ms), rings.beat(), clock.now());
+        let pulse = BeatMonitor::new(Duration::from_millis(lease_ms), rings.beat(), clock.now());
         let dpu = Self { talk, rings, host, generation, process, pulse, unanswered: 0, farewell: None };
         Ok((dpu, page_len as usize))
     }
@@ -207,35 +209,35 @@ fn system(source: io::Error) -> Error {
 
 /// Opens the allocations at a DPU that has let this process in.
 fn begin(
-    talk: &Talk,
+    talk: &DpuSocket,
     laid: &Laid,
-    wishes: Wishes,
+    wishes: DpuSettings,
     window: &Window,
     page_len: usize,
 ) -> Result<Option<Other>, Error> {
     for (object, extent) in laid.extents().iter().enumerate() {
         let (region, write) = (region_of(object), !extent.read_only);
-        ask(talk, &Ask::Open { region, base: extent.base.0, write }, None)?;
+        ask(talk, &ClientMessage::Open { region, base: extent.base.0, write }, None)?;
         if wishes.foresight != Foresight::default() {
-            ask(talk, &Ask::Policy { region, policy: wishes.foresight, part: None }, None)?;
+            ask(talk, &ClientMessage::Policy { region, policy: wishes.foresight, part: None }, None)?;
         }
     }
     let process = register(talk, window, page_len)?;
     for (object, offset, len) in wishes.fixed.into_iter().flat_map(|part| laid.of_objects(part)) {
-        ask(talk, &Ask::Fix { region: region_of(object), offset, len }, None)?;
+        ask(talk, &ClientMessage::Fix { region: region_of(object), offset, len }, None)?;
     }
     Ok(process)
 }
 
 /// Registers the pages of the window, so that none of them is copied here. A DPU that was fenced must not write there any more, and only its end is proof of that: one
 /// that this process could not end does not get them.
-fn register(talk: &Talk, window: &Window, page_len: usize) -> Result<Option<Other>, Error> {
+fn register(talk: &DpuSocket, window: &Window, page_len: usize) -> Result<Option<Other>, Error> {
     let Ok(process) = talk.other() else { return Ok(None) };
     // A page that goes may be there until another has come.
     let most = window.frames_max() * PAGE_LEN as u64 + (READING_MAX * page_len) as u64;
     let file =
         window.file().map_err(|source| Error::System { what: "no more descriptors".into(), source })?;
-    ask(talk, &Ask::Register { rkey: PAGES.0, most }, Some(file.as_fd()))?;
+    ask(talk, &ClientMessage::Register { rkey: PAGES.0, most }, Some(file.as_fd()))?;
     Ok(Some(process))
 }
 

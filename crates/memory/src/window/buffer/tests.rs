@@ -1,6 +1,6 @@
 //! Several objects in one buffer of chunks. Each test of a window skips where this process may not serve faults.
 
-use super::super::{Way, WindowStats, with_objects};
+use super::super::{AccessPath, WindowStats, with_objects};
 use super::*;
 use farmem_client::api::ErrorCode;
 use farmem_client::{Client, Rack};
@@ -44,7 +44,9 @@ fn loads_find_the_last_store_in_all_objects() {
     let table = TableConfig { slots: number(4), entry_pages: 4 };
     let dpu = DpuConfig { page_len: number(16 << 10), table, ..DpuConfig::new(Caching::Dynamic) };
     let chunks = [4 << 10, 16 << 10, 64 << 10];
-    for (chunk, way) in chunks.into_iter().flat_map(|chunk| [(chunk, Way::Direct), (chunk, Way::Own(dpu))]) {
+    for (chunk, way) in
+        chunks.into_iter().flat_map(|chunk| [(chunk, AccessPath::Direct), (chunk, AccessPath::Own(dpu))])
+    {
         let (_rack, mut client) = rack();
         let sizes = [PAGE, 1 << 20, 8 * PAGE, 256 << 10];
         let vmas = sizes.map(|size| client.allocate(size).unwrap());
@@ -75,11 +77,11 @@ fn loads_find_the_last_store_in_all_objects() {
         let Some((here_max, stats)) = ran(&mut client, &objects, options, program) else { return };
         assert!(here_max <= limit && stats.bytes_here_max <= limit, "{here_max} bytes of {limit}: {stats:?}");
         assert!(stats.evictions > 100 && stats.write_backs > 100, "{stats:?}");
-        assert!(stats.waited == 0 || way != Way::Direct, "{stats:?}");
+        assert!(stats.waited == 0 || way != AccessPath::Direct, "{stats:?}");
         let by_dpu = stats.dpu.map(|dpu| (dpu.asked, dpu.written, dpu.hits > 0));
         let moved = (stats.bytes_fetched, stats.bytes_written_back, true);
         assert!(by_dpu.is_none_or(|by_dpu| by_dpu == moved), "{stats:?}");
-        assert_eq!(by_dpu.is_some(), way != Way::Direct);
+        assert_eq!(by_dpu.is_some(), way != AccessPath::Direct);
         for (vma, model) in vmas.iter().zip(&models) {
             let mut bytes = vec![0; model.len()];
             client.read(vma.base, &mut bytes).unwrap();
@@ -232,7 +234,7 @@ fn a_dpu_keeps_parts_of_several_objects() {
         vma
     });
     let objects = vmas.each_ref().map(Object::new);
-    let way = Way::Own(DpuConfig { fixed_pages_max: 2, ..DpuConfig::new(Caching::Off) });
+    let way = AccessPath::Own(DpuConfig { fixed_pages_max: 2, ..DpuConfig::new(Caching::Off) });
     let fixed = Some(((1 << 20) - 1, 2));
     let options = WindowOptions { way, fixed, read_only: true, ..WindowOptions::buffer(1 << 20) };
     let program = |objects: Objects<'_>| {

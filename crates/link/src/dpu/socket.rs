@@ -58,7 +58,7 @@ impl Other {
 
 /// One end of the socket of a process and its DPU.
 #[derive(Debug)]
-pub struct Talk {
+pub struct DpuSocket {
     socket: OwnedFd,
 }
 
@@ -74,7 +74,7 @@ impl Listener {
         let directory = path.parent().unwrap_or_else(|| Path::new("."));
         let is_new = !directory.exists();
         private_directory(directory)?;
-        if Talk::connect(path).is_ok() {
+        if DpuSocket::connect(path).is_ok() {
             return Err(OpenError::InUse { address: path.display().to_string() });
         }
         match fs::remove_file(path) {
@@ -94,7 +94,7 @@ impl Listener {
     ///
     /// # Errors
     /// When the system has no more descriptors, or memory.
-    pub fn accept(&self) -> io::Result<Option<Talk>> {
+    pub fn accept(&self) -> io::Result<Option<DpuSocket>> {
         loop {
             let socket = match accept_with(&self.socket, SocketFlags::CLOEXEC) {
                 Ok(socket) => socket,
@@ -104,7 +104,7 @@ impl Listener {
                 Err(e) => return Err(e.into()),
             };
             if socket_peercred(&socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid()) {
-                return Ok(Some(Talk::of(socket)?));
+                return Ok(Some(DpuSocket::of(socket)?));
             }
         }
     }
@@ -127,13 +127,13 @@ impl Drop for Listener {
     }
 }
 
-impl AsFd for Talk {
+impl AsFd for DpuSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl Talk {
+impl DpuSocket {
     fn of(socket: OwnedFd) -> Result<Self, Errno> {
         for which in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, which, Some(PATIENCE))?;
@@ -191,10 +191,10 @@ impl Talk {
         self.send(message, file, SendFlags::NOSIGNAL)
     }
 
-    /// As [`Talk::say`], without waiting for room.
+    /// As [`DpuSocket::say`], without waiting for room.
     ///
     /// # Errors
-    /// As [`Talk::say`], and when the other end did not hear what was said before.
+    /// As [`DpuSocket::say`], and when the other end did not hear what was said before.
     pub fn say_now(&self, message: &[u8]) -> io::Result<()> {
         self.send(message, None, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
@@ -244,7 +244,7 @@ impl Talk {
         Ok(Some((bytes, file)))
     }
 
-    /// True when the other end has said something that was not heard yet, or is gone: [`Talk::hear`] does not wait then.
+    /// True when the other end has said something that was not heard yet, or is gone: [`DpuSocket::hear`] does not wait then.
     #[must_use]
     pub fn is_speaking(&self) -> bool {
         ready(&[self.as_fd()], Duration::ZERO).is_ok_and(|ready| ready[0])

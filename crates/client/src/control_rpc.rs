@@ -1,11 +1,11 @@
 //! Control-plane requests of a client whose thread must not wait for them: connections beside the first ones (PROTOCOL 11.16).
 //!
 //! ```text
-//!   client's thread: ask ──> questions ──> clerk's thread: one at a time, as long as it takes
+//!   client's thread: ask ──> questions ──> control thread: one at a time, as long as it takes
 //!                   told <── answers <────────┘
 //! ```
 //!
-//! Key type: [`Clerk`]. What it does not do: wake the client, which looks when it looks at its network; wait for anything at its end.
+//! Key type: [`ControlRpc`]. What it does not do: wake the client, which looks when it looks at its network; wait for anything at its end.
 
 use crate::Error;
 use farmem_api::ApiClient;
@@ -15,13 +15,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 /// The number of a question, and what came of it.
-pub(crate) type Told = (u64, Result<Response, Error>);
+pub(crate) type ControlReply = (u64, Result<Response, Error>);
 
 /// The client's ends: where questions go, and where answers come.
-type Ends = (Sender<(u64, Request)>, Receiver<Told>);
+type Ends = (Sender<(u64, Request)>, Receiver<ControlReply>);
 
 /// Asks on a thread of its own, which begins with the first question.
-pub(crate) struct Clerk {
+pub(crate) struct ControlRpc {
     /// The connection to the control plane, until the thread begins.
     api: Option<ApiClient>,
     running: Option<Ends>,
@@ -29,7 +29,7 @@ pub(crate) struct Clerk {
     asked: usize,
 }
 
-impl Clerk {
+impl ControlRpc {
     pub(crate) const fn new(api: ApiClient) -> Self {
         Self { api: Some(api), running: None, asked: 0 }
     }
@@ -50,7 +50,7 @@ impl Clerk {
     }
 
     /// The next answer that there is.
-    pub(crate) fn told(&mut self) -> Option<Told> {
+    pub(crate) fn told(&mut self) -> Option<ControlReply> {
         if self.asked == 0 {
             return None;
         }
@@ -68,7 +68,7 @@ fn no_thread(source: io::Error) -> Error {
 fn begin(mut api: ApiClient) -> io::Result<Ends> {
     let (questions, asked) = channel::<(u64, Request)>();
     let (answers, told) = channel();
-    thread::Builder::new().name("farmem clerk".into()).spawn(move || {
+    thread::Builder::new().name("farmem control_rpc".into()).spawn(move || {
         // Until the client is gone.
         for (number, request) in asked {
             if answers.send((number, api.call(request).map_err(Error::from))).is_err() {

@@ -1,8 +1,8 @@
 //! Requests of a DPU's door to the control plane, on a thread of their own, since the door waits for no other thread.
 
-use super::mail::{Came, Mail, Question};
+use super::mailbox::{Mailbox, Notice, Question};
+use super::messages::DpuMessage;
 use super::serve::told;
-use super::words::Said;
 use farmem_api::{ApiCallError, ApiClient};
 use farmem_client::api::{ActFor, ErrorCode, Locate, VmaInfo};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -13,7 +13,7 @@ use std::time::Duration;
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A request or a notice to the control plane.
-pub(super) enum Errand {
+pub(super) enum ControlRequest {
     /// Which allocation it is that a process opens; that this DPU acts for the process, where it writes.
     Open { question: Question, open: Open, begins: Option<ActFor> },
     /// The DPU acts for a process no more: nothing of that is under way.
@@ -32,28 +32,28 @@ pub(super) struct Open {
 ///
 /// # Errors
 /// When the system has no more threads.
-pub(super) fn begin(api: ApiClient, mail: Mail) -> std::io::Result<Sender<Errand>> {
-    let (errands, told) = channel();
-    thread::Builder::new().name("dpu clerk".into()).spawn(move || run(api, &told, &mail))?;
-    Ok(errands)
+pub(super) fn begin(api: ApiClient, mailbox: Mailbox) -> std::io::Result<Sender<ControlRequest>> {
+    let (control_requests, told) = channel();
+    thread::Builder::new().name("dpu control".into()).spawn(move || run(api, &told, &mailbox))?;
+    Ok(control_requests)
 }
 
-fn run(mut api: ApiClient, errands: &Receiver<Errand>, mail: &Mail) {
+fn run(mut api: ApiClient, control_requests: &Receiver<ControlRequest>, mailbox: &Mailbox) {
     // Notices that the control plane did not hear yet.
     let mut untold: Vec<ActFor> = Vec::new();
     loop {
-        let errand = match untold.is_empty() {
-            true => errands.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            false => errands.recv_timeout(AGAIN),
+        let control_request = match untold.is_empty() {
+            true => control_requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            false => control_requests.recv_timeout(AGAIN),
         };
-        match errand {
-            Ok(Errand::Open { question, open, begins }) => {
+        match control_request {
+            Ok(ControlRequest::Open { question, open, begins }) => {
                 // An act that begins again has not ended, as far as the control plane knows.
                 untold.retain(|ended| begins.as_ref().is_none_or(|begins| !is_same(ended, begins)));
                 let found = look_up(&mut api, open.base, begins);
-                mail.say(question, Came::Found { open, found });
+                mailbox.say(question, Notice::Found { open, found });
             }
-            Ok(Errand::Ended(ended)) => untold.push(ended),
+            Ok(ControlRequest::Ended(ended)) => untold.push(ended),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -78,7 +78,7 @@ fn is_heard(api: &mut ApiClient, ended: &ActFor) -> bool {
     }
 }
 
-fn look_up(api: &mut ApiClient, base: u64, begins: Option<ActFor>) -> Result<VmaInfo, Said> {
+fn look_up(api: &mut ApiClient, base: u64, begins: Option<ActFor>) -> Result<VmaInfo, DpuMessage> {
     if let Some(begins) = begins {
         api.call(begins).map_err(|error| told(error.into()))?;
     }

@@ -1,25 +1,25 @@
 //! Messages between a process and its DPU over their socket, one of JSON at a time (PROTOCOL 17.4): which process comes, which regions are open, what is cached
 //! statically, what was done. Requests of pages go through the rings ([`farmem_wire::soda`]).
 
-use crate::at_dpu::{PrefetchHow, PrefetchedSaid};
+use crate::at_dpu::{PrefetchHow, PrefetchedMessage};
 use farmem_client::api::{ApiError, ErrorCode};
 use farmem_client::{Client, DpuSection, Error};
 use farmem_dpu::{Evidence, Leap, Neighbours, Nothing, Policy, Stats};
 use farmem_link::WakeAt;
-use farmem_link::dpu::{PairSize, Talk};
+use farmem_link::dpu::{DpuSocket, PairSize};
 use farmem_machine::Duration;
 use farmem_paging::{Account, Advice};
 use farmem_prefetch::MirrorConfig;
 use farmem_prefetch::loading_zone::ZoneSize;
-use farmem_prefetch::tap::Known;
+use farmem_prefetch::tap::ParserKind;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// A request of a process. Each is answered by one [`Said`].
+/// A request of a process. Each is answered by one [`DpuMessage`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Ask {
+pub enum ClientMessage {
     /// The first: with the memory of the rings ([`PairSize`]) as a file beside it.
     Hello {
         /// Both ends are of one version of farmem.
@@ -109,7 +109,7 @@ pub enum Ask {
         /// Which packets.
         packets: MirrorConfig,
         /// The parser that reads them.
-        parser: Known,
+        parser: ParserKind,
     },
     /// Asks for counts of prefetching for the process.
     Prefetched {},
@@ -193,7 +193,7 @@ impl Foresight {
 /// An answer of the DPU.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Said {
+pub enum DpuMessage {
     /// The DPU serves; whether the process may come in is said when its client of the domain has joined the rack.
     Soon {},
     /// Come in.
@@ -222,9 +222,9 @@ pub enum Said {
         wake: WakeAt,
     },
     /// Counts of prefetching.
-    Prefetched(Box<PrefetchedSaid>),
+    Prefetched(Box<PrefetchedMessage>),
     /// Counts of the DPU.
-    Stats(StatsSaid),
+    Stats(StatsMessage),
     /// Counts for requests of the process.
     Carried(Carried),
     /// Not done.
@@ -234,7 +234,7 @@ pub enum Said {
 /// [`Stats`] as it is said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct StatsSaid {
+pub struct StatsMessage {
     reads: u64,
     hits: u64,
     late: u64,
@@ -250,7 +250,7 @@ pub struct StatsSaid {
     ahead_wasted: u64,
 }
 
-impl From<Stats> for StatsSaid {
+impl From<Stats> for StatsMessage {
     fn from(stats: Stats) -> Self {
         let Stats { reads, hits, late, fixed, writes, asked, on_demand, background, written, ahead } = stats;
         let Account { wanted, used, late: ahead_late, wasted, .. } = ahead;
@@ -273,10 +273,11 @@ impl From<Stats> for StatsSaid {
     }
 }
 
-impl From<StatsSaid> for Stats {
-    fn from(said: StatsSaid) -> Self {
+impl From<StatsMessage> for Stats {
+    fn from(said: StatsMessage) -> Self {
         let ahead = Account::of(said.ahead_wanted, said.ahead_used, said.ahead_late, said.ahead_wasted);
-        let StatsSaid { reads, hits, late, fixed, writes, asked, on_demand, background, written, .. } = said;
+        let StatsMessage { reads, hits, late, fixed, writes, asked, on_demand, background, written, .. } =
+            said;
         Self { reads, hits, late, fixed, writes, asked, on_demand, background, written, ahead }
     }
 }
@@ -285,15 +286,15 @@ impl From<StatsSaid> for Stats {
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A refusal.
-pub fn refusal(code: ErrorCode, message: impl Into<String>, remedy: impl Into<String>) -> Said {
-    Said::Refused(ApiError { code, message: message.into(), remedy: remedy.into() })
+pub fn refusal(code: ErrorCode, message: impl Into<String>, remedy: impl Into<String>) -> DpuMessage {
+    DpuMessage::Refused(ApiError { code, message: message.into(), remedy: remedy.into() })
 }
 
 /// Says something.
 ///
 /// # Errors
 /// When the other end does not listen.
-pub fn say<T: Serialize>(talk: &Talk, what: &T, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub fn say<T: Serialize>(talk: &DpuSocket, what: &T, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
     talk.say(&serde_json::to_vec(what)?, file)
 }
 
@@ -301,7 +302,7 @@ pub fn say<T: Serialize>(talk: &Talk, what: &T, file: Option<BorrowedFd<'_>>) ->
 ///
 /// # Errors
 /// When it says nothing in time, or nothing that makes sense.
-pub fn hear<T: for<'a> Deserialize<'a>>(talk: &Talk) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+pub fn hear<T: for<'a> Deserialize<'a>>(talk: &DpuSocket) -> io::Result<Option<(T, Option<OwnedFd>)>> {
     let Some((bytes, file)) = talk.hear()? else { return Ok(None) };
     Ok(Some((serde_json::from_slice(&bytes)?, file)))
 }
@@ -310,7 +311,11 @@ pub fn hear<T: for<'a> Deserialize<'a>>(talk: &Talk) -> io::Result<Option<(T, Op
 ///
 /// # Errors
 /// [`Error::Refused`] with what the DPU says, [`Error::System`] when it does not answer.
-pub fn ask(talk: &Talk, what: &Ask, file: Option<BorrowedFd<'_>>) -> Result<Said, Error> {
+pub fn ask(
+    talk: &DpuSocket,
+    what: &ClientMessage,
+    file: Option<BorrowedFd<'_>>,
+) -> Result<DpuMessage, Error> {
     say(talk, what, file).map_err(lost)?;
     answer(talk)
 }
@@ -322,7 +327,7 @@ fn lost(source: io::Error) -> Error {
 /// How long a DPU may take to let a program in, and to answer it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Comes to the DPU of this machine in the domain of `client`, with the memory of the rings, and waits until it is let in: how to talk to it, and what it said, [`Said::Welcome`] if it makes sense.
+/// Comes to the DPU of this machine in the domain of `client`, with the memory of the rings, and waits until it is let in: how to talk to it, and what it said, [`DpuMessage::Welcome`] if it makes sense.
 ///
 /// # Errors
 /// [`Error::Open`] when none serves; as [`ask`].
@@ -331,13 +336,14 @@ pub fn come_in(
     client: &Client,
     size: PairSize,
     pair: BorrowedFd<'_>,
-) -> Result<(Talk, Said), Error> {
-    let talk = Talk::connect(&section.socket)?;
+) -> Result<(DpuSocket, DpuMessage), Error> {
+    let talk = DpuSocket::connect(&section.socket)?;
     talk.set_patience(PATIENCE).map_err(lost)?;
     let (version, rack, domain) = (VERSION.into(), section.mark()?, client.domain());
     let (host, generation) = client.life();
-    let mut said = ask(&talk, &Ask::Hello { version, rack, domain, host, generation, size }, Some(pair))?;
-    if said == (Said::Soon {}) {
+    let mut said =
+        ask(&talk, &ClientMessage::Hello { version, rack, domain, host, generation, size }, Some(pair))?;
+    if said == (DpuMessage::Soon {}) {
         said = answer(&talk)?;
     }
     Ok((talk, said))
@@ -347,9 +353,9 @@ pub fn come_in(
 ///
 /// # Errors
 /// As [`ask`].
-pub fn answer(talk: &Talk) -> Result<Said, Error> {
+pub fn answer(talk: &DpuSocket) -> Result<DpuMessage, Error> {
     match hear(talk).map_err(lost)? {
-        Some((Said::Refused(error), _)) => Err(Error::Refused(error)),
+        Some((DpuMessage::Refused(error), _)) => Err(Error::Refused(error)),
         Some((said, _)) => Ok(said),
         // Its thread of the domain has ended: it has another when one comes again.
         None => Err(Error::Refused(ApiError {

@@ -11,13 +11,13 @@ pub fn silence_max(lease: Duration) -> Duration {
 
 /// The beat of a DPU when it was looked at last, and since when it has not changed.
 #[derive(Clone, Copy, Debug)]
-pub struct Pulse {
+pub struct BeatMonitor {
     beat: u64,
     since: Instant,
     silence_max: Duration,
 }
 
-impl Pulse {
+impl BeatMonitor {
     /// A DPU with this lease, whose beat is looked at first now.
     #[must_use]
     pub fn new(lease: Duration, beat: u64, now: Instant) -> Self {
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn a_dpu_that_hangs_is_found_within_the_lease() {
         let (lease, hangs) = (10_000, 5_000);
-        let mut pulse = Pulse::new(Duration::from_millis(lease), 0, at(0));
+        let mut pulse = BeatMonitor::new(Duration::from_millis(lease), 0, at(0));
         let over = (0..).step_by(20).find(|&now| pulse.is_over(now.min(hangs) / LOOK, true, at(now)));
         let found = over.unwrap() - hangs;
         assert!((lease * 3 / 4..=lease - 1_000).contains(&found), "after {found} ms");
@@ -59,7 +59,7 @@ mod tests {
     /// A DPU that beats, however seldom, is not silent. Nor is one with no request pending: the wait begins anew with the next request.
     #[test]
     fn a_dpu_that_beats_or_is_not_asked_serves() {
-        let mut pulse = Pulse::new(Duration::from_millis(800), 0, at(0));
+        let mut pulse = BeatMonitor::new(Duration::from_millis(800), 0, at(0));
         assert!((1..100).all(|beat| !pulse.is_over(beat, true, at(beat * 699))));
         let idle = 99 * 699 + 100_000;
         assert!(!pulse.is_over(99, false, at(idle)));

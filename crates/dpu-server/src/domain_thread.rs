@@ -2,13 +2,13 @@
 
 use super::carrier::Carrier;
 use super::complete::{Completed, Stage};
-use super::mail::Reply;
-use super::serve::Ground;
+use super::dpu_client::{DpuClient, RegionAt};
+use super::mailbox::Reply;
+use super::messages::Carried;
+use super::serve::DpuContext;
 use super::slow::Slow;
-use super::visitor::{RegionAt, Visitor};
-use super::words::Carried;
 use farmem_client::api::{ApiError, ErrorCode, Overview};
-use farmem_client::own::api_client;
+use farmem_client::host_parts::api_client;
 use farmem_client::serve::pin_to_cpu;
 use farmem_client::{Client, ClientOptions, Error, Rack};
 use farmem_dpu::Asker;
@@ -27,7 +27,7 @@ const REST: Duration = Duration::from_millis(10);
 /// An order of the door to the thread.
 pub(super) enum Order {
     /// A process came.
-    Come(Box<Visitor>),
+    Come(Box<DpuClient>),
     /// A process opened a region.
     Region { asker: Asker, region: u16, at: RegionAt, done: Reply },
     /// A process closes a region; `done` is told when nothing of that is under way.
@@ -45,7 +45,7 @@ pub(super) enum Order {
 }
 
 /// The thread, as the door knows it.
-pub(super) struct Lane {
+pub(super) struct DomainThread {
     pub(super) domain: u32,
     /// The host that it is, by number and generation.
     pub(super) life: (u16, u16),
@@ -70,7 +70,7 @@ impl Joining {
     ///
     /// # Errors
     /// [`Error::System`] when the system has no more threads.
-    pub(super) fn begin(ground: Ground, domain: u32) -> Result<Self, Error> {
+    pub(super) fn begin(ground: DpuContext, domain: u32) -> Result<Self, Error> {
         let (orders, told) = channel();
         let (joined, joining) = sync_channel(1);
         let thread = thread::Builder::new()
@@ -81,7 +81,7 @@ impl Joining {
     }
 
     /// The lane, or why there is none; itself while that is not known.
-    pub(super) fn done(self) -> Result<Result<Lane, Error>, Self> {
+    pub(super) fn done(self) -> Result<Result<DomainThread, Error>, Self> {
         let gone = || Error::Unreachable { what: "the rack, for a DPU's client".into() };
         let joined = match self.joined.try_recv() {
             Ok(joined) => joined,
@@ -89,7 +89,7 @@ impl Joining {
             Err(TryRecvError::Disconnected) => Err(gone()),
         };
         let Self { domain, orders, thread, .. } = self;
-        Ok(joined.map(|(life, waker, wake)| Lane {
+        Ok(joined.map(|(life, waker, wake)| DomainThread {
             domain,
             life,
             wake,
@@ -101,7 +101,7 @@ impl Joining {
     }
 }
 
-impl Lane {
+impl DomainThread {
     /// Tells it something; false when it has ended.
     pub(super) fn tell(&self, order: Order) -> bool {
         let told = self.orders.send(order).is_ok();
@@ -130,7 +130,7 @@ impl Lane {
 pub(super) type Member = ((u16, u16), Waker, WakeAt);
 type Joined = Result<Member, Error>;
 
-fn run(ground: &Ground, domain: u32, orders: &Receiver<Order>, joined: &SyncSender<Joined>) {
+fn run(ground: &DpuContext, domain: u32, orders: &Receiver<Order>, joined: &SyncSender<Joined>) {
     let mut client = match join(ground, domain) {
         Ok((client, told)) => {
             if joined.send(Ok(told)).is_err() {
@@ -151,7 +151,7 @@ fn run(ground: &Ground, domain: u32, orders: &Receiver<Order>, joined: &SyncSend
 ///
 /// # Errors
 /// The reason that it cannot join.
-pub(super) fn join(ground: &Ground, domain: u32) -> Result<(Client, Member), Error> {
+pub(super) fn join(ground: &DpuContext, domain: u32) -> Result<(Client, Member), Error> {
     let known = api_client(&ground.config)?.call(Overview {})?.domains;
     let Some((_, name)) = known.into_iter().find(|(number, _)| *number == domain) else {
         let message = format!("the rack has no domain {domain}");
@@ -170,7 +170,7 @@ pub(super) fn join(ground: &Ground, domain: u32) -> Result<(Client, Member), Err
 }
 
 /// Serves the domain's processes until the DPU is to stop, or its host has been fenced.
-fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Result<(), Error> {
+fn serve(ground: &DpuContext, client: &mut Client, orders: &Receiver<Order>) -> Result<(), Error> {
     let (waker, _) = client.wakers()?;
     // One thread receives; a link with a profile has each answer wait for its time.
     let more = ground.section.threads - 1;
@@ -198,17 +198,17 @@ fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Resu
         lane.see_off(ground);
         slow.down();
         // Requests to memory nodes leave here, and their answers come. The system's timers are coarser than the delays of the emulated link.
-        let holds = lane.visitors.iter().any(Visitor::holds);
+        let holds = lane.dpu_clients.iter().any(DpuClient::holds);
         let may_sleep = !holds
             && !lane.is_doubtful
             && !lane.is_fenced
-            && lane.visitors.iter().all(Visitor::may_sleep)
+            && lane.dpu_clients.iter().all(DpuClient::may_sleep)
             && lane.sleeps_without_stage();
         lane.carrier.client.rest(if may_sleep { REST } else { Duration::ZERO })?;
         if holds {
             thread::yield_now();
         }
-        lane.visitors.iter().for_each(Visitor::stays_awake);
+        lane.dpu_clients.iter().for_each(DpuClient::stays_awake);
     }
     Ok(())
 }
@@ -218,9 +218,9 @@ pub(super) struct Serving<'a> {
     pub(super) carrier: Carrier<'a>,
     /// Completes requests on threads of its own, where the DPU has more than one.
     stage: Option<Stage>,
-    pub(super) visitors: Vec<Visitor>,
+    pub(super) dpu_clients: Vec<DpuClient>,
     /// Processes that went, and of which something is under way.
-    leaving: Vec<Visitor>,
+    leaving: Vec<DpuClient>,
     batch: u32,
     /// Something happened that happens when the host is fenced.
     pub(super) is_doubtful: bool,
@@ -233,7 +233,7 @@ impl<'a> Serving<'a> {
         Self {
             carrier,
             stage,
-            visitors: Vec::new(),
+            dpu_clients: Vec::new(),
             leaving: Vec::new(),
             batch,
             is_doubtful: false,
@@ -252,37 +252,38 @@ impl<'a> Serving<'a> {
     fn take_orders(&mut self, orders: &Receiver<Order>) -> bool {
         loop {
             match orders.try_recv() {
-                Ok(Order::Come(visitor)) => self.visitors.push(*visitor),
+                Ok(Order::Come(dpu_client)) => self.dpu_clients.push(*dpu_client),
                 Ok(Order::Region { asker, region, at, done }) => {
-                    let known = self.visitor(asker).map(|visitor| visitor.regions.insert(region, at));
+                    let known =
+                        self.dpu_client(asker).map(|dpu_client| dpu_client.regions.insert(region, at));
                     done.say(known.is_some());
                 }
-                Ok(Order::Close { asker, region, done }) => match self.visitor(asker) {
-                    Some(visitor) => visitor.close(region, done),
+                Ok(Order::Close { asker, region, done }) => match self.dpu_client(asker) {
+                    Some(dpu_client) => dpu_client.close(region, done),
                     None => done.say(false),
                 },
                 Ok(Order::Register { asker, rkey, memory, done }) => {
-                    let known = self.visitor(asker);
-                    done.say(known.is_some_and(|visitor| visitor.register(rkey, memory)));
+                    let known = self.dpu_client(asker);
+                    done.say(known.is_some_and(|dpu_client| dpu_client.register(rkey, memory)));
                 }
                 Ok(Order::Threads { asker, submissions, done }) => {
-                    let known = self.visitor(asker);
-                    done.say(known.is_some_and(|visitor| visitor.hear_threads(*submissions)));
+                    let known = self.dpu_client(asker);
+                    done.say(known.is_some_and(|dpu_client| dpu_client.hear_threads(*submissions)));
                 }
                 Ok(Order::Carried { asker, done }) => {
                     done.say_carried(
-                        self.visitor(asker).map_or(Carried::NOTHING, |visitor| visitor.carried()),
+                        self.dpu_client(asker).map_or(Carried::NOTHING, |dpu_client| dpu_client.carried()),
                     );
                 }
                 Ok(Order::Fix { asker, object, pages, done }) => {
                     done.say(self.carrier.fix(asker, object, pages));
                 }
                 Ok(Order::Go(asker)) => {
-                    let at = self.visitors.iter().position(|visitor| visitor.asker() == asker);
-                    let visitor = at.map(|at| self.visitors.swap_remove(at));
+                    let at = self.dpu_clients.iter().position(|dpu_client| dpu_client.asker() == asker);
+                    let dpu_client = at.map(|at| self.dpu_clients.swap_remove(at));
                     // The process went without waiting for its requests.
-                    self.is_doubtful |= visitor.as_ref().is_some_and(|visitor| !visitor.is_idle());
-                    self.leaving.extend(visitor);
+                    self.is_doubtful |= dpu_client.as_ref().is_some_and(|dpu_client| !dpu_client.is_idle());
+                    self.leaving.extend(dpu_client);
                 }
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
@@ -290,14 +291,14 @@ impl<'a> Serving<'a> {
         }
     }
 
-    fn visitor(&mut self, asker: Asker) -> Option<&mut Visitor> {
-        self.visitors.iter_mut().find(|visitor| visitor.asker() == asker)
+    fn dpu_client(&mut self, asker: Asker) -> Option<&mut DpuClient> {
+        self.dpu_clients.iter_mut().find(|dpu_client| dpu_client.asker() == asker)
     }
 
     /// Takes what processes ask, and answers what has ended.
     pub(super) fn turn(&mut self) {
-        for visitor in &mut self.visitors {
-            visitor.take_requests(&mut self.carrier, self.batch);
+        for dpu_client in &mut self.dpu_clients {
+            dpu_client.take_requests(&mut self.carrier, self.batch);
         }
         self.carrier.look_into_inbox();
         while let Some(completed) = self.carrier.client.poll_ended() {
@@ -310,25 +311,26 @@ impl<'a> Serving<'a> {
                 self.is_fenced = true;
                 return;
             }
-            let Self { visitors, leaving, carrier, stage, .. } = self;
-            let mut all = visitors.iter_mut().chain(leaving);
-            match all.find(|visitor| visitor.waits_for(ended.ticket)) {
-                Some(visitor) => visitor.answer(carrier, ended, stage.as_mut()),
+            let Self { dpu_clients, leaving, carrier, stage, .. } = self;
+            let mut all = dpu_clients.iter_mut().chain(leaving);
+            match all.find(|dpu_client| dpu_client.waits_for(ended.ticket)) {
+                Some(dpu_client) => dpu_client.answer(carrier, ended, stage.as_mut()),
                 None => carrier.finish(ended, None, |_| {}),
             }
         }
-        self.visitors.iter().for_each(Visitor::publish);
+        self.dpu_clients.iter().for_each(DpuClient::publish);
     }
 
     /// Hears what the stage has completed; true when there was something.
     fn take_completed(&mut self) -> bool {
-        let Self { visitors, leaving, carrier, stage, .. } = self;
+        let Self { dpu_clients, leaving, carrier, stage, .. } = self;
         let mut took = false;
         while let Some(Completed { asker, bytes, buf }) = stage.as_ref().and_then(Stage::take) {
             took = true;
             carrier.client.recycle(buf);
-            let visitor = visitors.iter_mut().chain(&mut *leaving).find(|visitor| visitor.asker() == asker);
-            visitor.expect("it is here until all of it is completed").completed(bytes);
+            let dpu_client =
+                dpu_clients.iter_mut().chain(&mut *leaving).find(|dpu_client| dpu_client.asker() == asker);
+            dpu_client.expect("it is here until all of it is completed").completed(bytes);
         }
         took
     }
@@ -336,7 +338,7 @@ impl<'a> Serving<'a> {
     /// True when the thread may sleep, and the stage wakes it when a request waits for what that completes.
     fn sleeps_without_stage(&mut self) -> bool {
         let Some(stage) = &self.stage else { return true };
-        let awaited = !self.leaving.is_empty() || self.visitors.iter().any(Visitor::awaits_stage);
+        let awaited = !self.leaving.is_empty() || self.dpu_clients.iter().any(DpuClient::awaits_stage);
         stage.await_it(awaited);
         // Completed requests before the stage knew that.
         !awaited || !self.take_completed()
@@ -348,16 +350,16 @@ impl<'a> Serving<'a> {
     }
 
     /// Tells the door which processes are gone altogether.
-    fn see_off(&mut self, ground: &Ground) {
+    fn see_off(&mut self, ground: &DpuContext) {
         if self.leaving.is_empty() {
             return;
         }
         let mut left = ground.left.lock().unwrap_or_else(PoisonError::into_inner);
-        self.leaving.retain(|visitor| {
-            if visitor.is_idle() {
-                left.push((visitor.asker(), visitor.is_settled()));
+        self.leaving.retain(|dpu_client| {
+            if dpu_client.is_idle() {
+                left.push((dpu_client.asker(), dpu_client.is_settled()));
             }
-            !visitor.is_idle()
+            !dpu_client.is_idle()
         });
     }
 }
@@ -365,7 +367,7 @@ impl<'a> Serving<'a> {
 impl Drop for Serving<'_> {
     /// Processes that it does not serve any more are sent away, and lanes of other domains do not wait for what it had under way.
     fn drop(&mut self) {
-        self.visitors.iter().for_each(Visitor::send_away);
+        self.dpu_clients.iter().for_each(DpuClient::send_away);
         // None of its threads writes anything from here on.
         self.stage = None;
         self.carrier.leave();

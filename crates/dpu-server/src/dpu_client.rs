@@ -5,9 +5,9 @@ use super::carrier::{AskEnded, Carrier};
 use super::complete::{From, Job, Stage, lock};
 use super::intra::Intra;
 use super::landed::{Landed, Place};
-use super::mail::Reply;
-use super::threads::{Threads, Wanted};
-use super::words::Carried;
+use super::mailbox::Reply;
+use super::messages::Carried;
+use super::threads::{ThreadRequest, Threads};
 use farmem_client::{Landing, Stretch};
 use farmem_dpu::{Asker, PageId};
 use farmem_link::dpu::{Answers, Registered, Requests, Submissions};
@@ -54,7 +54,7 @@ pub(super) struct RegionAt {
 
 /// A process.
 #[derive(Debug)]
-pub(super) struct Visitor {
+pub(super) struct DpuClient {
     asker: Asker,
     requests: Requests,
     /// Threads that complete its requests share it.
@@ -98,7 +98,7 @@ struct Pending {
     taken: Carried,
 }
 
-impl Visitor {
+impl DpuClient {
     pub(super) fn new(
         asker: Asker,
         (requests, answers): (Requests, Answers),
@@ -278,12 +278,12 @@ impl Visitor {
                     self.send_away();
                     break;
                 }
-                Ok(Wanted::Nothing) => continue,
-                Ok(Wanted::Read { page, bytes, granted, asked }) => {
+                Ok(ThreadRequest::Nothing) => continue,
+                Ok(ThreadRequest::Read { page, bytes, granted, asked }) => {
                     let landing = Landed::new(Place::Shared(asked.data_at()), &self.answering, false);
                     (carrier.read_to(self.asker, page, bytes, granted, landing), asked)
                 }
-                Ok(Wanted::Write { page, offset, asked }) => {
+                Ok(ThreadRequest::Write { page, offset, asked }) => {
                     let mut buf = carrier.client.buffer(asked.size as usize);
                     threads.bring(record, &mut buf);
                     (carrier.write(self.asker, page, offset, buf), asked)
