@@ -202,6 +202,7 @@ impl User {
     fn rule_of_commands(&mut self, may: bool, subject: &str) -> Result<(), String> {
         let unknown = || "Unknown command or category name in ACL".to_owned();
         let sign = if may { '+' } else { '-' };
+        let before = (self.allowed, self.first_args.clone());
         if let Some(category) = subject.strip_prefix('@') {
             if category != "all" && !CATEGORIES.contains(&category) {
                 return Err(unknown());
@@ -211,12 +212,12 @@ impl User {
             if category == "all" {
                 self.rules.clear();
             }
-        } else if let Some((name, argument)) = subject.split_once('|') {
+        } else if let Some((name, argument)) = subject.rsplit_once('|') {
             let command = find(name.as_bytes()).ok_or_else(unknown)?;
             if argument.is_empty() {
                 return Err("Syntax error".into());
             }
-            if argument.contains('|') {
+            if command.is_subcommand() {
                 return Err("Allowing first-arg of a subcommand is not supported".into());
             }
             if command.has(CONTAINER) {
@@ -230,6 +231,10 @@ impl User {
             self.set_command(find(subject.as_bytes()).ok_or_else(unknown)?, may);
             // Earlier rules about subcommands and first arguments have no effect any more.
             self.rules.retain(|rule| rule[1..].split('|').next() != Some(subject));
+        }
+        // A rule that changes nothing is not kept.
+        if before == (self.allowed, self.first_args.clone()) && !subject.starts_with('@') {
+            return Ok(());
         }
         self.rules.retain(|rule| rule[1..] != *subject);
         self.rules.push(format!("{sign}{subject}"));
@@ -336,11 +341,8 @@ impl User {
         words.extend(self.flags().into_iter().map(str::to_owned));
         words.extend(self.hashes().into_iter().map(|hash| format!("#{hash}")));
         words.extend(Some(self.key_patterns()).filter(|text| !text.is_empty()));
-        words.push(if self.channels.is_empty() {
-            "resetchannels".to_owned()
-        } else {
-            self.channel_patterns()
-        });
+        words.extend((self.channels != ["*"]).then(|| "resetchannels".to_owned()));
+        words.extend(Some(self.channel_patterns()).filter(|text| !text.is_empty()));
         words.push(self.commands());
         words.join(" ")
     }

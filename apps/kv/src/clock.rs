@@ -5,29 +5,30 @@
 /// start.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    /// The system's time when the boot time was `from`.
-    wall: i64,
-    from: i64,
+    /// Nanoseconds from the boot of the machine to 1970, as the system's clock had it at the start.
+    offset: i64,
 }
 
 impl Clock {
     /// Returns a clock that begins at the system's time, or at `least` if that is later.
     pub(crate) fn new(least: i64) -> Self {
-        Self { wall: wall_clock().max(least), from: since_boot() }
+        let wall = nanos(rustix::time::ClockId::Realtime).max(least.saturating_mul(NANOS_PER_MILLI));
+        Self { offset: wall - nanos(rustix::time::ClockId::Boottime) }
     }
 
     pub(crate) fn now(&self) -> i64 {
-        self.wall + since_boot() - self.from
+        (nanos(rustix::time::ClockId::Boottime) + self.offset) / NANOS_PER_MILLI
     }
 }
 
-fn since_boot() -> i64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    now.tv_sec * 1000 + now.tv_nsec / 1_000_000
+const NANOS_PER_MILLI: i64 = 1_000_000;
+
+fn nanos(clock: rustix::time::ClockId) -> i64 {
+    let now = rustix::time::clock_gettime(clock);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
 /// Returns the system's time in milliseconds since 1970.
 pub(crate) fn wall_clock() -> i64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    now.tv_sec * 1000 + now.tv_nsec / 1_000_000
+    nanos(rustix::time::ClockId::Realtime) / NANOS_PER_MILLI
 }

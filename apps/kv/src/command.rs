@@ -161,7 +161,9 @@ fn admit(context: &mut Context<'_>, args: Args<'_>) -> Result<Option<&'static Co
     // A transaction is carried out as a whole or refused as a whole, so its requests are checked when they are queued, and
     // once more before the first one runs.
     let flags = if command.name == "exec" { context.session.queued_flags() } else { command.flags() };
-    check_room(context, flags, queues)?;
+    // As in Redis, a transaction takes no more requests at all while there is too much data.
+    let ends = matches!(command.name, "exec" | "discard" | "quit" | "reset");
+    check_room(context, flags, context.session.queues() && !ends)?;
     if !queues {
         return Ok(Some(command));
     }
@@ -171,7 +173,7 @@ fn admit(context: &mut Context<'_>, args: Args<'_>) -> Result<Option<&'static Co
 
 /// Refuses a request with these flags if there is no room for it or nothing may be changed; evicts keys first if there is more
 /// data than may be.
-pub(crate) fn check_room(context: &mut Context<'_>, flags: u32, queues: bool) -> Done {
+pub(crate) fn check_room(context: &mut Context<'_>, flags: u32, in_transaction: bool) -> Done {
     if let (Some(why), true) = (&context.world.no_writes, flags & spec::WRITE != 0) {
         return Err(Failure::said(why.clone()));
     }
@@ -180,7 +182,7 @@ pub(crate) fn check_room(context: &mut Context<'_>, flags: u32, queues: bool) ->
         context.store.check_room()?;
     }
     let evicted = evict(context);
-    if grows || queues { evicted } else { Ok(()) }
+    if grows || in_transaction { evicted } else { Ok(()) }
 }
 
 /// Refuses what the client may not do to a key, as a command of the table.

@@ -300,6 +300,15 @@ impl Store {
         self.space(db).ends.get(name).is_some_and(|end| end <= self.now)
     }
 
+    /// Removes a key that has expired. Clients that watch the key are not told, because it did not exist any more.
+    pub(crate) fn drop_expired(&mut self, db: u8, name: Name) {
+        if self.has_ended(db, name) {
+            self.before_change(db, name, None);
+            self.take_out(db, name);
+            self.stats.expired += 1;
+        }
+    }
+
     /// Sets an expiry time and nothing else. Returns whether there was one before.
     fn place_end(&mut self, db: u8, name: Name, end: Option<i64>) -> bool {
         // In a snapshot the last moment stands for no expiry.

@@ -66,6 +66,11 @@ impl Waiting {
         self.ends.len()
     }
 
+    /// The request with which a client waits.
+    pub(crate) fn request(&self, id: u64) -> Option<&[Vec<u8>]> {
+        self.clients.get(&id).map(|waiter| waiter.request.as_slice())
+    }
+
     /// Returns whether a client waits.
     pub(crate) fn waits(&self, id: u64) -> bool {
         self.clients.contains_key(&id)

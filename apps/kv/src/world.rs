@@ -302,6 +302,14 @@ impl World {
         }
     }
 
+    /// Removes those watched keys of two databases that have expired, because exchanging them changes nothing for a client that
+    /// watches one.
+    pub(crate) fn drop_expired_watched(&self, store: &mut Store, dbs: [u8; 2]) {
+        for &(_, name) in self.watchers.keys().filter(|(db, _)| dbs.contains(db)) {
+            dbs.into_iter().for_each(|db| store.drop_expired(db, name));
+        }
+    }
+
     /// Returns whether a key that the client watches has changed.
     pub(crate) fn was_changed(&self, session: &Session) -> bool {
         self.changed_for.contains(&session.id)

@@ -42,7 +42,7 @@ impl Acl {
                 Ok(None) => {}
                 Ok(Some(user)) if users.contains_key(&user.name) => {
                     wrong.push(format!(
-                        "{}:{}: the user '{}' is there already",
+                        "{}:{}: Duplicate user '{}' found. A user can only be defined once",
                         file.display(),
                         number + 1,
                         user.name

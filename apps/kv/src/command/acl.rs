@@ -6,7 +6,7 @@ use crate::acl::{Denied, Refusal, hex};
 use crate::failure::Failure;
 use farmem_resp::Writer;
 
-const NO_FILE: &str = "ERR This server is not configured to use an ACL file. Start it with --aclfile FILE to keep users over a restart.";
+const NO_FILE: &str = "ERR This Redis instance is not configured to use an ACL file. Start it with --aclfile FILE to keep users over a restart.";
 
 pub(super) fn acl(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let rest = &args[2..];
@@ -232,6 +232,9 @@ pub(super) fn permit(context: &mut Context<'_>, command: &'static super::Command
 pub(super) fn note(context: &mut Context<'_>, reason: &'static str, object: String, user: String) {
     let now = context.store.now();
     let session = &context.session;
+    let shown = context.world.clients.get(&session.id);
+    let client =
+        shown.map_or_else(String::new, |shown| super::client::client_line(context, session.id, shown));
     context.world.acl.note(Refusal {
         id: 0,
         count: 1,
@@ -239,10 +242,7 @@ pub(super) fn note(context: &mut Context<'_>, reason: &'static str, object: Stri
         context: if session.queues() { "multi" } else { "toplevel" },
         object,
         user,
-        client: format!(
-            "id={} addr={} name={} db={} user={}",
-            session.id, session.address, session.name, session.db, session.user
-        ),
+        client,
         first: now,
         last: now,
     });

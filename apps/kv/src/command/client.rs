@@ -3,7 +3,7 @@
 //! Key type: [`Activity`], the part of a connection's state that `CLIENT LIST` shows.
 
 use super::table::TABLE;
-use super::{Args, Command, Context, Done, count, integer, is, number_of};
+use super::{Args, Command, Context, Done, count, find, integer, is, number_of};
 use crate::failure::Failure;
 use crate::session::Replies;
 use crate::world::Shown;
@@ -172,7 +172,13 @@ pub(super) fn client(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
                 _ => return Err(Failure::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
             };
             let id = u64::try_from(integer(id)?).unwrap_or(0);
-            out.integer(i64::from(context.world.waiting.unblock(id, with_error)));
+            let command = context.world.waiting.request(id).and_then(|request| find(&request[0]));
+            let unblocked = context.world.waiting.unblock(id, with_error);
+            if let (Some(command), true) = (command, with_error) {
+                context.world.stats.errors += 1;
+                context.world.statistics.failed(command, "UNBLOCKED");
+            }
+            out.integer(i64::from(unblocked));
         }
         ("LIST", filter) => list(context, filter, out)?,
         ("KILL", filter) => kill(context, filter, out)?,

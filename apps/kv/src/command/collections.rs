@@ -1,7 +1,7 @@
 //! What hashes, sets and sorted sets have in common: a scan of elements, elements by chance.
 
 use super::keys::{cursor, scan_options, scanned};
-use super::{Args, Context, Done, glob};
+use super::{Args, Context, Done, glob, integer};
 use crate::failure::Failure;
 use farmem::Rng;
 use farmem_resp::Writer;
@@ -42,18 +42,22 @@ pub(super) fn scan_of<'a>(
     Ok(())
 }
 
-/// Numbers below `len` that chance names: `wanted` different ones at most, or exactly as many as its size when it is negative, the same ones perhaps several times.
-pub(super) fn random_indexes(
-    rng: &mut Rng,
-    len: usize,
-    wanted: i64,
-    in_pairs: bool,
-) -> Result<Vec<usize>, Failure> {
-    // As Redis: the reply would be longer than memory.
-    let most = if in_pairs { i64::MAX / 2 } else { i64::MAX };
-    if !(-most..=most).contains(&wanted) {
+/// Parses the count of `SRANDMEMBER`, `HRANDFIELD` and `ZRANDMEMBER`, with Redis's bounds.
+pub(super) fn random_count(arg: Option<&&[u8]>, in_pairs: bool) -> Result<Option<i64>, Failure> {
+    let Some(wanted) = arg.map(|arg| integer(arg)).transpose()? else { return Ok(None) };
+    if wanted == i64::MIN {
+        return Err(Failure::text(
+            "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+        ));
+    }
+    if in_pairs && wanted.unsigned_abs() > i64::MAX.unsigned_abs() / 2 {
         return Err(Failure::text("ERR value is out of range"));
     }
+    Ok(Some(wanted))
+}
+
+/// Numbers below `len` that chance names: `wanted` different ones at most, or exactly as many as its size when it is negative, the same ones perhaps several times.
+pub(super) fn random_indexes(rng: &mut Rng, len: usize, wanted: i64) -> Result<Vec<usize>, Failure> {
     if len == 0 {
         return Ok(Vec::new());
     }

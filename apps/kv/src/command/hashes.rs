@@ -1,6 +1,6 @@
 //! Hashes.
 
-use super::collections::{random_indexes, scan_of};
+use super::collections::{random_count, random_indexes, scan_of};
 use super::long_double::LongDouble;
 use super::{Args, Context, Done, count, integer, is};
 use crate::failure::Failure;
@@ -181,9 +181,9 @@ pub(super) fn hrandfield(context: &mut Context<'_>, args: Args<'_>, out: &mut Wr
         None => false,
         Some(_) => return Err(Failure::SYNTAX),
     };
-    let wanted = args.get(2).map(|arg| integer(arg)).transpose()?;
+    let wanted = random_count(args.get(2), with_values)?;
     let len = read(context, args[1])?.map_or(0, IndexMap::len);
-    let chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1), with_values)?;
+    let chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1))?;
     let hash = read(context, args[1])?;
     let pair = |at: usize| hash.and_then(|hash| hash.get_index(at)).expect("it is below the length");
     if wanted.is_none() {

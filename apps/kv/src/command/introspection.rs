@@ -75,7 +75,7 @@ fn keys_of<'a>(request: &[&'a [u8]]) -> Result<super::spec::Keys<'a>, Failure> {
 /// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`.
 fn list(filter: Args<'_>, out: &mut Writer<'_>) -> Done {
     let names: Vec<&str> = match *filter {
-        [] => commands().map(|command| command.name).collect(),
+        [] => all().map(|command| command.name).collect(),
         [by, kind, _] if is(by, "FILTERBY") && is(kind, "MODULE") => Vec::new(),
         [by, kind, category] if is(by, "FILTERBY") && is(kind, "ACLCAT") => {
             let category = String::from_utf8_lossy(category).to_ascii_lowercase();

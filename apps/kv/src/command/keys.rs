@@ -17,17 +17,21 @@ pub(super) fn del(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_
 
 pub(super) fn exists(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let db = context.db();
-    let mut found = 0;
-    for key in &args[1..] {
-        found += i64::from(context.store.kind(db, key).is_some());
-    }
-    out.integer(found);
+    let is_there = |key: &&&[u8]| context.store.without_use(db, key, |store| store.kind(db, key)).is_some();
+    out.integer(count(args[1..].iter().filter(is_there).count()));
+    Ok(())
+}
+
+pub(super) fn touch(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let db = context.db();
+    out.integer(count(args[1..].iter().filter(|key| context.store.kind(db, key).is_some()).count()));
     Ok(())
 }
 
 pub(super) fn kind(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let db = context.db();
-    out.simple(context.store.kind(db, args[1]).map_or("none", Kind::name));
+    let kind = context.store.without_use(db, args[1], |store| store.kind(db, args[1]));
+    out.simple(kind.map_or("none", Kind::name));
     Ok(())
 }
 
@@ -105,7 +109,7 @@ fn time_left(
     say: fn(i64, i64) -> i64,
 ) -> Done {
     let (db, now) = (context.db(), context.store.now());
-    out.integer(match context.store.end(db, args[1]) {
+    out.integer(match context.store.without_use(db, args[1], |store| store.end(db, args[1])) {
         None => -2,
         Some(None) => -1,
         Some(Some(end)) => say(end, now),
@@ -337,6 +341,7 @@ pub(super) fn swapdb(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     };
     let (one, other) =
         (db(args[1], "ERR invalid first DB index")?, db(args[2], "ERR invalid second DB index")?);
+    context.world.drop_expired_watched(context.store, [one, other]);
     context.world.swap(context.store, one, other)?;
     out.simple("OK");
     Ok(())

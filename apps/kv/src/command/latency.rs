@@ -4,6 +4,27 @@ use super::{Args, Context, Done, count, find, is};
 use crate::failure::Failure;
 use farmem_resp::Writer;
 
+/// What the slow moments are, and how to see them, for people.
+fn report(statistics: &super::Statistics) -> String {
+    if statistics.threshold == 0 {
+        return "Slow moments are not watched for. Set latency-monitor-threshold to the milliseconds of a slow one.\n".into();
+    }
+    if statistics.slow_moments.is_empty() {
+        return format!("No command took {} ms or more.\n", statistics.threshold);
+    }
+    let line = |(event, slow): (&&str, &super::statistics::Moments)| {
+        let sum: u64 = slow.moments.iter().map(|(_, millis)| millis).sum();
+        let len = slow.moments.len() as u64;
+        format!(
+            "{event}: {len} slow moments, {} ms on average, {} ms at most.\n",
+            sum / len.max(1),
+            slow.longest
+        )
+    };
+    let lines: String = statistics.slow_moments.iter().map(line).collect();
+    lines + "SLOWLOG GET shows the commands.\n"
+}
+
 pub(super) fn latency(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let statistics = &mut context.world.statistics;
@@ -17,6 +38,7 @@ pub(super) fn latency(context: &mut Context<'_>, args: Args<'_>, out: &mut Write
                 [at, number(millis), number(slow.longest)].into_iter().for_each(|number| out.integer(number));
             }
         }
+        [_, what] if is(what, "DOCTOR") => out.verbatim(*b"txt", report(statistics).as_bytes()),
         [_, what, event] if is(what, "HISTORY") => {
             let known = statistics.slow_moments.iter().find(|(name, _)| is(event, name));
             out.array(known.map_or(0, |(_, slow)| slow.moments.len()));

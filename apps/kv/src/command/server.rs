@@ -79,6 +79,13 @@ pub(crate) fn log_in_as(context: &mut Context<'_>, user: &[u8], password: &[u8])
 }
 
 pub(super) fn auth(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    // A request outside of a transaction waits until passwords of its address are looked at again; one within cannot.
+    let closed = context.world.guesses.closed_until(context.session.origin, crate::world::now());
+    if closed.is_some() && context.session.patience == Patience::None {
+        return Err(Failure::text(
+            "ERR too many wrong passwords came from this address; authenticate outside of the transaction, where AUTH waits",
+        ));
+    }
     match args {
         [_, _] if context.world.acl.default_user().is_open() => {
             return Err(Failure::text(

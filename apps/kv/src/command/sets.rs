@@ -1,6 +1,6 @@
 //! Sets.
 
-use super::collections::{check_result, random_indexes, scan_of};
+use super::collections::{check_result, random_count, random_indexes, scan_of};
 use super::{Args, Context, Done, count, integer, is};
 use crate::failure::Failure;
 use crate::store::{ELEMENT, Kind, Text, Value};
@@ -97,9 +97,9 @@ pub(super) fn srandmember(context: &mut Context<'_>, args: Args<'_>, out: &mut W
     if args.len() > 3 {
         return Err(Failure::SYNTAX);
     }
-    let wanted = args.get(2).map(|arg| integer(arg)).transpose()?;
+    let wanted = random_count(args.get(2), false)?;
     let len = read(context, args[1])?.map_or(0, IndexSet::len);
-    let chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1), false)?;
+    let chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1))?;
     let set = read(context, args[1])?;
     let member = |at: usize| set.and_then(|set| set.get_index(at)).expect("it is below the length");
     if wanted.is_none() {
@@ -124,7 +124,7 @@ pub(super) fn spop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
         _ => return Err(Failure::SYNTAX),
     };
     let len = read(context, args[1])?.map_or(0, IndexSet::len);
-    let mut chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1), false)?;
+    let mut chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1))?;
     // The log names those that chance has chosen: there must be room for their names before they go.
     if let Some(set) = read(context, args[1])? {
         let bytes: usize =

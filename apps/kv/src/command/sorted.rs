@@ -1,6 +1,6 @@
 //! Sorted sets: members and their scores.
 
-use super::collections::{check_result, random_indexes, scan_of};
+use super::collections::{check_result, random_count, random_indexes, scan_of};
 use super::{Args, Context, Done, count, float, integer, is};
 use crate::failure::Failure;
 use crate::store::{ELEMENT, Kind, Ranked, Value};
@@ -247,9 +247,9 @@ pub(super) fn zrandmember(context: &mut Context<'_>, args: Args<'_>, out: &mut W
         Some(word) if is(word, "WITHSCORES") && args.len() == 4 => true,
         Some(_) => return Err(Failure::SYNTAX),
     };
-    let wanted = args.get(2).map(|arg| integer(arg)).transpose()?;
+    let wanted = random_count(args.get(2), with_scores)?;
     let len = read(context, args[1])?.map_or(0, Ranked::len);
-    let chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1), with_scores)?;
+    let chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1))?;
     let sorted = read(context, args[1])?;
     let pair = |at: usize| sorted.and_then(|sorted| sorted.nth(at)).expect("it is below the length");
     if wanted.is_none() {

@@ -38,11 +38,14 @@ impl Calls {
         bounds.filter(|&(_, sum)| sum > 0).collect()
     }
 
-    /// The time in microseconds that a part of the calls, in thousandths, did not exceed.
-    pub(crate) fn percentile(&self, thousandths: u64) -> u64 {
+    /// The time in microseconds that a part of the calls, in hundredths, did not exceed.
+    pub(crate) fn percentile(&self, hundredths: f64) -> u64 {
         let histogram = self.histogram();
-        let all = histogram.last().map_or(0, |(_, sum)| *sum);
-        histogram.iter().find(|(_, sum)| sum * 1000 >= all * thousandths).map_or(0, |(bound, _)| *bound)
+        let all = histogram.last().map_or(0, |(_, sum)| *sum) as f64;
+        histogram
+            .iter()
+            .find(|(_, sum)| *sum as f64 * 100.0 >= all * hundredths)
+            .map_or(0, |(bound, _)| *bound)
     }
 }
 
@@ -63,6 +66,10 @@ pub(crate) struct Statistics {
     pub(crate) slow_moments: BTreeMap<&'static str, Moments>,
     /// The least time of a slow moment in milliseconds; 0 for none (`latency-monitor-threshold`).
     pub(crate) threshold: u64,
+    /// Whether `INFO latencystats` has the times of commands (`latency-tracking`).
+    pub(crate) tracks: bool,
+    /// The parts of calls, in hundredths, whose times `INFO latencystats` has (`latency-tracking-info-percentiles`).
+    pub(crate) percentiles: Vec<f64>,
 }
 
 impl Default for Statistics {
@@ -72,6 +79,8 @@ impl Default for Statistics {
             errors: BTreeMap::new(),
             slow_moments: BTreeMap::new(),
             threshold: 0,
+            tracks: true,
+            percentiles: vec![50.0, 99.0, 99.9],
         }
     }
 }
@@ -115,6 +124,12 @@ impl Statistics {
         self.commands[number_of(command)].rejected += 1;
     }
 
+    /// Counts the error reply of a command that had no reply when it was called.
+    pub(super) fn failed(&mut self, command: &'static Command, text: &str) {
+        self.commands[number_of(command)].failed += 1;
+        self.error(text);
+    }
+
     /// Counts an error reply.
     pub(super) fn error(&mut self, text: &str) {
         let kind = text.split(' ').next().unwrap_or(text);
@@ -156,6 +171,6 @@ mod tests {
         let histogram = calls.histogram();
         assert_eq!((histogram[0], histogram[1], histogram[2]), ((1, 1), (2, 1), (4, 2)));
         assert_eq!(histogram.last(), Some(&(128, 3)));
-        assert_eq!((calls.percentile(500), calls.percentile(999)), (4, 128));
+        assert_eq!((calls.percentile(50.0), calls.percentile(99.9)), (4, 128));
     }
 }

@@ -68,6 +68,17 @@ impl Store {
         Use { now: self.now, lfu }
     }
 
+    /// Asks something about a key without using the key: eviction takes it as soon as before.
+    pub(crate) fn without_use<R>(&mut self, db: u8, key: &[u8], ask: impl FnOnce(&mut Self) -> R) -> R {
+        let name = self.name(key);
+        let used = self.space(db).index.get(name).map(super::Entry::used);
+        let answer = ask(self);
+        if let (Some(used), Some(entry)) = (used, self.space_mut(db).index.get_mut(name)) {
+            entry.set_used(used);
+        }
+        answer
+    }
+
     /// The seconds since a key was used, and its frequency; asking is no use of it. `None` without such a key.
     pub(crate) fn last_use(&self, db: u8, key: &[u8]) -> Option<(u32, u32)> {
         let name = self.name(key);

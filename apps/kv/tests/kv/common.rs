@@ -164,6 +164,18 @@ impl Client {
         })
     }
 
+    /// Whether a reply begins to arrive within some time.
+    pub(crate) fn has_reply(&mut self, within: Duration) -> bool {
+        if self.at < self.have.len() {
+            return true;
+        }
+        self.stream.set_read_timeout(Some(within)).unwrap();
+        let mut first = [0];
+        let arrived = self.stream.peek(&mut first).is_ok();
+        self.stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        arrived
+    }
+
     fn line(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(end) = self.have[self.at..].windows(2).position(|pair| pair == b"\r\n") {

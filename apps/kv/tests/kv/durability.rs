@@ -1,6 +1,6 @@
 //! Acknowledged changes are there after the process is killed, at any moment.
 
-use crate::common::{Client, Process, Reply, request};
+use crate::common::{Client, Process, Reply, Service, request};
 use farmem::Rng;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -426,4 +426,27 @@ fn a_full_disk_refuses_writes() {
     assert_eq!(client.says("DBSIZE"), Reply::count(written.len() + 1));
     assert_eq!(client.says("GET more"), Reply::bulk("1"));
     process.kill();
+}
+
+/// A snapshot that a transaction asks for begins when the transaction has ended: it has all of its changes.
+#[test]
+fn a_transaction_schedules_a_snapshot() {
+    let dir = tempfile::tempdir().unwrap();
+    let service =
+        Service::start(&["--far", "64MiB", "--local", "64MiB", "--dir", dir.path().to_str().unwrap()]);
+    let mut client = service.client();
+    assert_eq!(client.says("BGSAVE x").text(), "ERR syntax error");
+    for line in ["MULTI", "SET a 1", "BGREWRITEAOF", "BGSAVE", "SET b 2"] {
+        client.says(line);
+    }
+    let Reply::Array(replies) = client.says("EXEC") else { panic!("a reply for each") };
+    let replies: Vec<String> = replies.iter().map(Reply::text).collect();
+    let scheduled = ["Background append only file rewriting scheduled", "Background saving scheduled"];
+    assert_eq!(replies, ["OK", scheduled[0], scheduled[1], "OK"]);
+    let saved = (0..2_000).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        client.says("INFO persistence").text().contains("rdb_changes_since_last_save:0\r")
+    });
+    assert!(saved, "the snapshot ends");
+    service.end();
 }

@@ -58,6 +58,26 @@ fn who_came_first_is_served_first() {
     service.end();
 }
 
+/// A client that waits for several keys gets the one that became ready first, whatever their order in its request.
+#[test]
+fn the_key_that_became_ready_first_is_served() {
+    let service = small();
+    let (mut client, mut pusher) = (service.client(), service.client());
+    for (line, found) in [
+        ("BLPOP t1 t2 0", bulks(&["t2", "b"])),
+        ("BLMPOP 0 2 t1 t2 LEFT COUNT 2", Reply::Array(vec![Reply::bulk("t2"), bulks(&["b"])])),
+    ] {
+        client.send(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+        until_waiting(&mut pusher, 1);
+        for line in ["MULTI", "RPUSH t2 b", "RPUSH t1 a", "EXEC"] {
+            pusher.says(line);
+        }
+        assert_eq!(client.reply(), Some(found), "{line}");
+        assert_eq!(pusher.says("LPOP t1"), Reply::bulk("a"));
+    }
+    service.end();
+}
+
 /// Each blocking command with something there, with nothing, in a transaction, and with a key of another
 /// kind.
 #[test]

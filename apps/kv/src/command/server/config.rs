@@ -88,6 +88,8 @@ const NAMES: &[&str] = &[
     "hash-max-ziplist-entries",
     "hash-max-ziplist-value",
     "latency-monitor-threshold",
+    "latency-tracking",
+    "latency-tracking-info-percentiles",
     "lfu-decay-time",
     "lfu-log-factor",
     "list-compress-depth",
@@ -151,6 +153,11 @@ fn value_of(context: &Context<'_>, name: &str) -> String {
         "timeout" => settings.timeout.to_string(),
         "tls-handshake-timeout" => settings.tls_handshake.to_string(),
         "latency-monitor-threshold" => context.world.statistics.threshold.to_string(),
+        "latency-tracking" => if context.world.statistics.tracks { "yes" } else { "no" }.into(),
+        "latency-tracking-info-percentiles" => {
+            let percentiles = context.world.statistics.percentiles.iter();
+            percentiles.map(f64::to_string).collect::<Vec<_>>().join(" ")
+        }
         "lfu-decay-time" => memory.lfu.decay_minutes.to_string(),
         "lfu-log-factor" => memory.lfu.log_factor.to_string(),
         "port" => context.world.port.to_string(),
@@ -251,6 +258,11 @@ fn set(context: &mut Context<'_>, name: &str, value: &[u8]) -> Done {
             .and_then(|number| usize::try_from(number).ok())
             .ok_or_else(|| wrong("argument couldn't be parsed into an integer"))
     };
+    let yes = || match text.as_str() {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err(wrong("argument must be 'yes' or 'no'")),
+    };
     let bytes = || size(&text).ok_or_else(|| wrong("argument must be a memory value"));
     match name {
         "maxmemory" => context.store.memory.data_max = bytes()?,
@@ -275,12 +287,14 @@ fn set(context: &mut Context<'_>, name: &str, value: &[u8]) -> Done {
             context.world.settings.word_len_max = len;
         }
         "maxclients" => context.world.settings.clients_max = number()?.max(1),
-        "read-ahead" => {
-            context.world.settings.read_ahead = match text.as_str() {
-                "yes" => true,
-                "no" => false,
-                _ => return Err(wrong("argument must be 'yes' or 'no'")),
-            };
+        "read-ahead" => context.world.settings.read_ahead = yes()?,
+        "latency-tracking" => context.world.statistics.tracks = yes()?,
+        "latency-tracking-info-percentiles" => {
+            let numbers: Option<Vec<f64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
+            let numbers =
+                numbers.filter(|numbers| numbers.iter().all(|number| (0.0..=100.0).contains(number)));
+            context.world.statistics.percentiles =
+                numbers.ok_or_else(|| wrong("latency-tracking-info-percentiles should contain only numbers in the range of [0.0,100.0]"))?;
         }
         "slowlog-log-slower-than" => {
             let micros = integer(value).map_err(|_| wrong("argument couldn't be parsed into an integer"))?;
@@ -296,6 +310,9 @@ fn set(context: &mut Context<'_>, name: &str, value: &[u8]) -> Done {
             let sync = Sync::ALL.iter().find(|(name, _)| *name == text);
             let (_, sync) = *sync
                 .ok_or_else(|| wrong("argument(s) must be one of the following: everysec, always, no"))?;
+            if sync == context.world.durable.sync {
+                return Ok(());
+            }
             if sync == Sync::EverySecond && !context.world.durable.syncs_each_second() {
                 return Err(wrong("everysec begins with the server: restart it with --appendfsync everysec"));
             }

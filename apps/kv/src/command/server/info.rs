@@ -331,13 +331,12 @@ fn error_stats(context: &Context<'_>, text: &mut String) {
 }
 
 fn latency_stats(context: &Context<'_>, text: &mut String) {
-    for (command, calls) in context.world.statistics.used().filter(|(_, calls)| calls.calls > 0) {
-        let micros = |thousandths| calls.percentile(thousandths) as f64;
-        line(
-            text,
-            &format!("latency_percentiles_usec_{}", command.name),
-            format_args!("p50={:.3},p99={:.3},p99.9={:.3}", micros(500), micros(990), micros(999)),
-        );
+    let statistics = &context.world.statistics;
+    let used = statistics.used().filter(|(_, calls)| statistics.tracks && calls.calls > 0);
+    for (command, calls) in used {
+        let one = |&percentile: &f64| format!("p{percentile}={:.3}", calls.percentile(percentile) as f64);
+        let all: Vec<String> = statistics.percentiles.iter().map(one).collect();
+        line(text, &format!("latency_percentiles_usec_{}", command.name), all.join(","));
     }
 }
 
