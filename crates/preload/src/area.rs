@@ -1,7 +1,7 @@
 //! The range of addresses that far memory has in this process: reserved once, handed to the pager, and again by a fork's child.
 
 use crate::maps::{system_madvise, system_mprotect};
-use crate::{apart, descriptors, fork, gate, heap, lock, mailbox, shared};
+use crate::{apart, descriptors, exec, fork, gate, heap, lock, mailbox, shared};
 use farmem_preload_abi::call::{
     CONTROL_PAGES, Call, ELSEWHERE, HELLO_WORDS, Hello, PATH_MAX, SPANS_MAX, VARIABLE, WELCOME_WORDS,
     WORD_LOCAL, device_request,
@@ -142,6 +142,7 @@ fn begin() -> bool {
     if ready {
         lock::begin();
         heap::begin();
+        exec::begin();
         fork::register();
         descriptors::look_at_inherited();
     }
@@ -200,23 +201,23 @@ fn find(environment: *const *const c_char) -> Option<&'static [u8]> {
 }
 
 /// Bytes that are written before others read them.
-struct Text<const MAX: usize> {
+pub(crate) struct Text<const MAX: usize> {
     bytes: [AtomicU8; MAX],
     len: AtomicUsize,
 }
 
 impl<const MAX: usize> Text<MAX> {
-    const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { bytes: [const { AtomicU8::new(0) }; MAX], len: AtomicUsize::new(0) }
     }
 
     /// A text that fits.
-    fn set(&self, text: &str) {
+    pub(crate) fn set(&self, text: &str) {
         self.bytes.iter().zip(text.bytes()).for_each(|(to, from)| to.store(from, Ordering::Relaxed));
         self.len.store(text.len().min(MAX), Ordering::Relaxed);
     }
 
-    fn get<'a>(&self, room: &'a mut [u8; MAX]) -> &'a [u8] {
+    pub(crate) fn get<'a>(&self, room: &'a mut [u8; MAX]) -> &'a [u8] {
         room.iter_mut().zip(&self.bytes).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
         &room[..self.len.load(Ordering::Relaxed)]
     }

@@ -1,5 +1,5 @@
-//! `malloc` and its family. Small blocks are dlmalloc's, in far memory; large ones are mappings of their own, which are kept for a while when
-//! they are freed (`kept`).
+//! The blocks of `malloc` and its family (`malloc`). Small blocks are dlmalloc's, in far memory; large ones are mappings of their own, which are
+//! kept for a while when they are freed (`kept`).
 //!
 //! Two kinds stay with libc's own `malloc`: what is allocated before there is far memory, and small blocks that libc allocates for
 //! itself. Those must: in a fork's child libc walks its list of open files before any handler runs, and the child's far memory is
@@ -17,13 +17,13 @@ use crate::area;
 use crate::kept::{Block, Kept};
 use crate::lock::{Busy, Lock};
 use crate::maps::{failed, map_heap, resize_heap, unmap};
+use crate::other;
 use dlmalloc::{Allocator, Dlmalloc};
 use farmem_wire::message::PAGE_LEN;
 use libc::size_t;
 use rustix::io::Errno;
-use std::arch::naked_asm;
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -107,51 +107,11 @@ unsafe extern "C" {
     fn __libc_free(block: *mut c_void);
 }
 
-/// `malloc(3)`
+/// Frees a block.
 ///
 /// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub(crate) unsafe extern "C" fn malloc(size: size_t) -> *mut c_void {
-    #[cfg(target_arch = "x86_64")]
-    naked_asm!("mov rsi, [rsp]", "jmp {}", sym malloc_from);
-    #[cfg(target_arch = "aarch64")]
-    naked_asm!("mov x1, x30", "b {}", sym malloc_from);
-}
-
-/// `calloc(3)`
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub(crate) unsafe extern "C" fn calloc(count: size_t, size: size_t) -> *mut c_void {
-    #[cfg(target_arch = "x86_64")]
-    naked_asm!("mov rdx, [rsp]", "jmp {}", sym calloc_from);
-    #[cfg(target_arch = "aarch64")]
-    naked_asm!("mov x2, x30", "b {}", sym calloc_from);
-}
-
-/// `realloc(3)`
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub(crate) unsafe extern "C" fn realloc(block: *mut c_void, size: size_t) -> *mut c_void {
-    #[cfg(target_arch = "x86_64")]
-    naked_asm!("mov rdx, [rsp]", "jmp {}", sym realloc_from);
-    #[cfg(target_arch = "aarch64")]
-    naked_asm!("mov x2, x30", "b {}", sym realloc_from);
-}
-
-/// `free(3)`
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn free(block: *mut c_void) {
+/// As `free(3)`.
+pub(crate) unsafe fn free(block: *mut c_void) {
     if !area::has(block.addr()) {
         // SAFETY: a block of libc's, or none.
         return unsafe { __libc_free(block) };
@@ -175,98 +135,9 @@ pub(crate) unsafe extern "C" fn free(block: *mut c_void) {
     }
 }
 
-/// `reallocarray(3)`
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn reallocarray(block: *mut c_void, count: size_t, size: size_t) -> *mut c_void {
-    match count.checked_mul(size) {
-        // SAFETY: the caller's promise.
-        Some(bytes) => unsafe { realloc_from(block, bytes, 0) },
-        None => failed(Errno::NOMEM, ptr::null_mut()),
-    }
-}
-
-/// `memalign(3)`
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn memalign(alignment: size_t, size: size_t) -> *mut c_void {
-    let Some(alignment) = alignment.checked_next_power_of_two() else {
-        return failed(Errno::INVAL, ptr::null_mut());
-    };
-    or_no_memory(aligned(alignment, size))
-}
-
-/// `aligned_alloc(3)`
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn aligned_alloc(alignment: size_t, size: size_t) -> *mut c_void {
-    // SAFETY: the caller's promise.
-    unsafe { memalign(alignment, size) }
-}
-
-/// `posix_memalign(3)`
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn posix_memalign(
-    block: *mut *mut c_void,
-    alignment: size_t,
-    size: size_t,
-) -> c_int {
-    if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<*mut c_void>()) {
-        return libc::EINVAL;
-    }
-    let found = aligned(alignment, size);
-    if found.is_null() {
-        return libc::ENOMEM;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { *block = found };
-    0
-}
-
-/// `valloc(3)`
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn valloc(size: size_t) -> *mut c_void {
-    or_no_memory(aligned(PAGE_LEN, size))
-}
-
-/// `pvalloc(3)`
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pvalloc(size: size_t) -> *mut c_void {
-    let whole = size.checked_next_multiple_of(PAGE_LEN).unwrap_or(usize::MAX);
-    or_no_memory(aligned(PAGE_LEN, whole))
-}
-
-/// `malloc_usable_size(3)`
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> size_t {
-    if block.is_null() {
-        return 0;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { usable(block) }
-}
-
 /// # Safety
 /// As `malloc`.
-unsafe extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
+pub(crate) unsafe fn malloc(size: usize, caller: usize) -> *mut c_void {
     if is_local(size, caller) {
         // SAFETY: the caller's promise.
         return unsafe { __libc_malloc(size) };
@@ -276,7 +147,7 @@ unsafe extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
 
 /// # Safety
 /// As `calloc`.
-unsafe extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *mut c_void {
+pub(crate) unsafe fn calloc(count: usize, size: usize, caller: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(size) else { return failed(Errno::NOMEM, ptr::null_mut()) };
     if is_local(bytes, caller) {
         // SAFETY: the caller's promise.
@@ -295,10 +166,10 @@ unsafe extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *m
 
 /// # Safety
 /// As `realloc`.
-unsafe extern "C" fn realloc_from(block: *mut c_void, size: usize, caller: usize) -> *mut c_void {
+pub(crate) unsafe fn realloc(block: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     if block.is_null() {
         // SAFETY: the caller's promise.
-        return unsafe { malloc_from(size, caller) };
+        return unsafe { malloc(size, caller) };
     }
     let ours = area::has(block.addr());
     if size == 0 {
@@ -367,7 +238,8 @@ fn allocate(size: usize) -> *mut c_void {
     block.map_or_else(|Busy| unsafe { __libc_malloc(size) }, <*mut u8>::cast)
 }
 
-fn aligned(alignment: usize, size: usize) -> *mut c_void {
+/// A block at a multiple of the alignment, a power of two; or null.
+pub(crate) fn aligned(alignment: usize, size: usize) -> *mut c_void {
     if !area::is_ready() {
         // SAFETY: a power of two.
         return unsafe { __libc_memalign(alignment, size) };
@@ -441,7 +313,7 @@ unsafe fn large(block: *mut c_void) -> Option<Large> {
 ///
 /// # Safety
 /// The block is in use.
-unsafe fn usable(block: *mut c_void) -> usize {
+pub(crate) unsafe fn usable(block: *mut c_void) -> usize {
     const WORD: usize = size_of::<usize>();
     /// Of libc's: the chunk is a mapping of its own.
     const LIBC_MAPPED: usize = 2;
@@ -518,13 +390,17 @@ unsafe fn free_later(block: *mut c_void) {
 /// At the beginning: libc's `malloc` asks for random numbers at its first block. Without far memory that is the program's first block. Here libc
 /// may want its first one much later, when a filter of the program's ends who makes that system call.
 pub(crate) fn begin() {
+    if other::is_there() {
+        return; // it may be asking for its memory at this moment, and hold a lock
+    }
     // SAFETY: any length will do.
     let block = unsafe { __libc_malloc(1) };
     // SAFETY: the block of a moment ago, or none.
     unsafe { __libc_free(block) };
 }
 
-fn or_no_memory(block: *mut c_void) -> *mut c_void {
+/// Leaves the error of a block that there is no memory for.
+pub(crate) fn or_no_memory(block: *mut c_void) -> *mut c_void {
     if block.is_null() { failed(Errno::NOMEM, block) } else { block }
 }
 
@@ -532,7 +408,7 @@ fn or_no_memory(block: *mut c_void) -> *mut c_void {
 static LIBC: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
 /// True when the address is in libc's code.
-fn is_libc(addr: usize) -> bool {
+pub(crate) fn is_libc(addr: usize) -> bool {
     if LIBC[1].load(Ordering::Acquire) == 0 {
         // SAFETY: the callback reads what it is given, and ends the walk.
         let _ = unsafe { libc::dl_iterate_phdr(Some(find_libc), ptr::null_mut()) };
@@ -541,9 +417,9 @@ fn is_libc(addr: usize) -> bool {
     addr.wrapping_sub(start) < len
 }
 
-/// Ends with 1 at the object that has `__libc_free`.
+/// Ends with 1 at the object that has a function which only libc defines. Other allocators define even `__libc_malloc` (mimalloc, tcmalloc).
 unsafe extern "C" fn find_libc(info: *mut libc::dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
-    let wanted = (__libc_free as unsafe extern "C" fn(*mut c_void)) as usize;
+    let wanted = (libc::gnu_get_libc_version as unsafe extern "C" fn() -> *const c_char) as usize;
     // SAFETY: the walk's own record.
     let info = unsafe { &*info };
     for n in 0..usize::from(info.dlpi_phnum) {

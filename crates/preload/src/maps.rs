@@ -346,6 +346,25 @@ pub(crate) fn map_heap(len: usize) -> Option<usize> {
     map(len, READ_WRITE, 0, false).ok()
 }
 
+/// Addresses of far memory that may not be touched yet, and for which nothing is promised; `None` when there are none.
+pub(crate) fn reserve(len: usize) -> Option<usize> {
+    map(len, libc::PROT_NONE, 0, true).ok()
+}
+
+/// Reserved far memory may be read and written from now on.
+pub(crate) fn allow(start: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: a range that its owner alone uses.
+    if unsafe { mprotect(address(start), len, READ_WRITE) } == 0 { Ok(()) } else { Err(Errno::NOMEM) }
+}
+
+/// Reserved far memory is not used any more, and its bytes are not needed.
+pub(crate) fn retract(start: usize, len: usize) {
+    // SAFETY: a range that its owner alone uses, and gives up.
+    let _ = unsafe { madvise(address(start), len, libc::MADV_DONTNEED) };
+    // SAFETY: as above.
+    let _ = unsafe { mprotect(address(start), len, libc::PROT_NONE) };
+}
+
 /// Gives far memory back.
 pub(crate) fn unmap(start: usize, len: usize) {
     // First no thread reaches it, then others may have the addresses.

@@ -26,6 +26,11 @@ impl Next {
         (!found.is_null()).then_some(found)
     }
 
+    /// Looks for it now, where a later look-up could come at a wrong moment.
+    pub(crate) fn prepare(&self) {
+        let _known_from_now_on = self.find();
+    }
+
     /// Where it is, of a function that every libc has.
     pub(crate) fn known(&self) -> *mut c_void {
         self.find().expect("libc has what this library stands before")

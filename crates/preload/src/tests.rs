@@ -1,6 +1,6 @@
 //! The library in this test's own process, uninvited: it passes on what it stands before, and takes nothing.
 
-use crate::{area, heap, maps};
+use crate::{area, malloc, maps};
 use farmem_wire::message::PAGE_LEN;
 use std::hint::black_box;
 use std::ptr;
@@ -37,19 +37,19 @@ fn blocks_of_libc_are_as_long_as_they_seem() {
     for size in [1, 24, 25, 100, 1000, 4096, 100_000, 1 << 20] {
         // The compiler knows these names, and believes that memory which is not used can be had.
         // SAFETY: any length will do.
-        let block = unsafe { heap::malloc(size) };
+        let block = unsafe { malloc::malloc(size) };
         // SAFETY: a block of a moment ago.
-        let usable = unsafe { heap::malloc_usable_size(block) };
+        let usable = unsafe { malloc::malloc_usable_size(block) };
         assert!(usable >= size && usable < size + 2 * PAGE_LEN, "{usable} for {size}");
         // SAFETY: as long as it says.
         unsafe { ptr::write_bytes(block.cast::<u8>(), 7, usable) };
         // SAFETY: a block in use.
-        let block = unsafe { heap::realloc(block, 3 * usable) };
+        let block = unsafe { malloc::realloc(block, 3 * usable) };
         // SAFETY: at least that long, and filled.
         let bytes = unsafe { std::slice::from_raw_parts(block.cast::<u8>(), usable) };
         assert!(bytes.iter().all(|&byte| byte == 7));
         // SAFETY: a block in use, for the last time.
-        unsafe { heap::free(block) };
+        unsafe { malloc::free(block) };
     }
 }
 
@@ -58,16 +58,16 @@ fn alignments_and_lengths_are_heeded() {
     for alignment in [16, 64, 4096, 1 << 20] {
         let mut block = ptr::null_mut();
         // SAFETY: room for a pointer.
-        assert_eq!(unsafe { heap::posix_memalign(&raw mut block, alignment, 100) }, 0);
+        assert_eq!(unsafe { malloc::posix_memalign(&raw mut block, alignment, 100) }, 0);
         assert_eq!(block.addr() % alignment, 0);
         // SAFETY: a block in use.
-        unsafe { heap::free(block) };
+        unsafe { malloc::free(block) };
     }
     let mut block = ptr::null_mut();
     // SAFETY: room for a pointer.
-    assert_eq!(unsafe { heap::posix_memalign(&raw mut block, 24, 100) }, libc::EINVAL);
+    assert_eq!(unsafe { malloc::posix_memalign(&raw mut block, 24, 100) }, libc::EINVAL);
     // SAFETY: any length will do.
-    assert!(black_box(unsafe { heap::calloc(usize::MAX, 2) }).is_null());
+    assert!(black_box(unsafe { malloc::calloc(usize::MAX, 2) }).is_null());
     // SAFETY: as above.
-    assert!(black_box(unsafe { heap::reallocarray(ptr::null_mut(), usize::MAX, 2) }).is_null());
+    assert!(black_box(unsafe { malloc::reallocarray(ptr::null_mut(), usize::MAX, 2) }).is_null());
 }

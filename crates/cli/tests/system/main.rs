@@ -38,6 +38,7 @@ mod rack;
 mod records;
 mod refusals;
 mod run;
+mod run_allocators;
 mod run_edges;
 mod run_fit;
 mod run_forks;
