@@ -13,6 +13,7 @@ mod errno;
 mod far;
 mod faults;
 mod fork;
+mod holders;
 mod left;
 mod past;
 mod pins;
@@ -338,7 +339,7 @@ impl Pager {
                 match event {
                     Event::Connections => self.receive(),
                     Event::Faults(key) => self.faulted(key),
-                    Event::Ended(key) => self.bury(key),
+                    Event::Ended(key) => self.holder_left(key),
                     Event::Other(SIGNALS) => signalled(),
                     Event::Other(PAST_LIBC) => self.asked(),
                     Event::Other(_) => {
@@ -363,12 +364,18 @@ impl Pager {
     fn receive(&mut self) {
         let Some(accepted) = self.acceptor.receive() else { return };
         // The same process with another program: what the one before had is given up, but for descriptors of objects.
-        if let Some((&key, _)) = self.processes.iter().find(|(_, process)| process.pid == accepted.pid) {
-            self.bury(key);
+        let before = self.processes.iter().find(|(_, process)| process.pid == accepted.pid);
+        let mut objects = BTreeSet::new();
+        if let Some((&key, process)) = before {
+            objects.clone_from(&process.objects);
+            self.holder_left(key);
         }
         self.look_for_the_gone();
         match self.settle(&accepted) {
-            Some(had) => self.welcome(had, accepted),
+            Some((spans, table, had)) => {
+                objects.extend(had);
+                self.welcome((spans, table, objects), accepted);
+            }
             None => accepted.refuse(errno::INVAL),
         }
     }
@@ -394,7 +401,7 @@ impl Pager {
         let watched = self.acceptor.watch(&accepted.remote, Watch::Faults(key)).is_ok()
             && self.acceptor.watch(&accepted.ended, Watch::Ended(key)).is_ok();
         if let Some(guard) = &self.guard
-            && guard.keep(key, &accepted.ended, &accepted.remote).is_err()
+            && guard.keep(key, &accepted.ended, &accepted.remote, accepted.remote.file()).is_err()
         {
             self.guard = None; // it was killed; the programs go on unguarded
         }
@@ -473,6 +480,7 @@ impl Pager {
         for (&key, process) in self.processes.iter().filter(|(_, process)| process.remote.is_spoiled()) {
             eprintln!("farmem: process {} has spoilt the file of its far memory, and is killed", process.pid);
             kill(&process.ended);
+            process.remote.holders().iter().for_each(|(_, ended)| kill(ended));
             self.gone.push(key);
         }
     }

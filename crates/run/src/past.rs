@@ -10,7 +10,7 @@ use super::{Pager, errno};
 use farmem_client::Error;
 use farmem_uffd::remote::call::ELSEWHERE;
 use farmem_uffd::remote::raw::{
-    Listener, Notification, RawCall, Seen, Touched, Watched, opens_direct, process_of, shares_memory,
+    Listener, Notification, RawCall, Seen, Touched, Watched, opens_direct, process_of,
 };
 use farmem_uffd::remote::{Advised, advised, advised_shared};
 use farmem_wire::message::PAGE_LEN;
@@ -94,21 +94,21 @@ impl Pager {
     fn answer(&mut self, listener: &Listener, asked: Notification) {
         let Some(call) = asked.call else { return listener.go_on(&asked) };
         let caller = process_of(asked.thread);
-        let process =
-            caller.and_then(|(process, own)| Some((self.with_memory_of(process, asked.thread)?, own)));
+        let process = self.with_memory_of(asked.thread);
         if !listener.still_waits(&asked) {
             return;
         }
+        let (_, own) = caller.unwrap_or((asked.thread, asked.thread));
         let verdict = match (call, process) {
             // Also by a process that has no far memory itself.
-            (RawCall::WriteTo { process }, _) => {
-                self.judge_write(process, caller.is_some_and(|(_, own)| own == asked.thread))
-            }
-            (_, Some((key, own))) => {
+            (RawCall::WriteTo { process }, _) => self.judge_write(process, own == asked.thread),
+            (_, Ok(Some(key))) => {
                 self.stats.past_libc += 1;
                 self.judge(key, (asked.thread, own), call)
             }
-            (_, None) => Verdict::GoOn,
+            (_, Ok(None)) => Verdict::GoOn,
+            // The process cannot be looked at, so whether it has far memory is not known.
+            (_, Err(_)) => Verdict::Refused(errno::PERM),
         };
         match verdict {
             Verdict::GoOn => listener.go_on(&asked),
@@ -121,16 +121,6 @@ impl Pager {
         while let Some(key) = self.gone.pop() {
             self.bury(key);
         }
-    }
-
-    /// The process whose far memory this one has: itself, or its parent until it becomes another program.
-    fn with_memory_of(&self, pid: u32, thread: u32) -> Option<u32> {
-        let mut all = self.processes.iter();
-        let itself = self.processes.iter().find(|(_, process)| process.pid == pid);
-        let (&key, process) =
-            itself.or_else(|| all.find(|(_, process)| shares_memory(process.pid, thread)))?;
-        // It may run another program, which has none.
-        (!process.remote.is_gone()).then_some(key)
     }
 
     /// The thread is named as the pager sees it, and as its process does, which is how it is named in faults.
@@ -161,10 +151,17 @@ impl Pager {
         }
     }
 
-    /// Whether a process may be written to without its pages being pinned. Of one in a namespace of its own it is not known which it is.
-    fn judge_write(&self, process: u64, counted_as_here: bool) -> Verdict {
-        let far = !counted_as_here || self.process_of(process).is_some();
-        if far { Verdict::Refused(errno::NOSYS) } else { Verdict::GoOn }
+    /// Whether a process may be written to without its pages being pinned. Of a caller in a pid namespace of its own it is not known which process
+    /// it names.
+    fn judge_write(&self, process: i32, counted_as_here: bool) -> Verdict {
+        // The system knows no process with a negative number.
+        let Ok(process) = u32::try_from(process) else { return Verdict::GoOn };
+        match self.with_memory_of(process) {
+            _ if !counted_as_here => Verdict::Refused(errno::NOSYS),
+            Ok(None) => Verdict::GoOn,
+            Ok(Some(_)) => Verdict::Refused(errno::NOSYS),
+            Err(_) => Verdict::Refused(errno::PERM),
+        }
     }
 
     /// The flags of `openat2` are in memory.
@@ -279,10 +276,10 @@ impl Pager {
 
     /// The system makes the call, and what came of it will be looked at. Refused where that cannot be.
     fn doubt(&mut self, key: u32, doubt: Doubt) -> Verdict {
-        let Some(process) = self.processes.get_mut(&key) else { return Verdict::GoOn };
-        if process.remote.seen(process.pid).is_err() {
+        if self.seen(key).is_none() {
             return Verdict::Refused(errno::PERM);
         }
+        let Some(process) = self.processes.get_mut(&key) else { return Verdict::GoOn };
         process.doubts.push(doubt.clone());
         // What is to be something else is watched before: that is not taken for the program's plain pages later.
         if !doubt.of_rights && !self.take_over_plain(key, doubt.pages) {
@@ -294,11 +291,12 @@ impl Pager {
     /// Looks at what the system made of pages in doubt, for a thread that is here now: so whatever calls it made before have ended. Others' calls may
     /// be under way still: as long as nothing has come of them, they stay in doubt.
     pub(super) fn look_again(&mut self, key: u32, thread: u32) {
-        let Some(process) = self.processes.get_mut(&key).filter(|process| !process.doubts.is_empty()) else {
+        if self.processes.get(&key).is_none_or(|process| process.doubts.is_empty()) {
             return;
-        };
+        }
         // One that has ended, or runs another program, is noticed otherwise.
-        let Ok(seen) = process.remote.seen(process.pid) else { return };
+        let Some(seen) = self.seen(key) else { return };
+        let Some(process) = self.processes.get_mut(&key) else { return };
         for doubt in std::mem::take(&mut process.doubts) {
             let still = self.take_over(key, &doubt, &seen);
             if still

@@ -95,12 +95,17 @@ impl Pager {
         (caller, pid): (u64, u64),
         (start, len): (u64, u64),
     ) -> Result<[u64; 2], u64> {
-        let own = u64::from(self.processes[&by].pid);
-        let of = match pid == caller {
-            true => by,
-            // It counts processes otherwise than they are counted here.
-            false if caller != own => return Err(errno::OPNOTSUPP),
-            false => self.process_of(pid).ok_or(errno::SRCH)?,
+        let of = if pid == caller {
+            by
+        } else if self.counts_as_here(by, caller) {
+            match u32::try_from(pid).map_or(Ok(None), |pid| self.with_memory_of(pid)) {
+                Ok(Some(of)) => of,
+                Ok(None) => return Err(errno::SRCH),
+                // The process cannot be looked at: its pages cannot be pinned either.
+                Err(_) => return Err(errno::PERM),
+            }
+        } else {
+            return Err(errno::OPNOTSUPP);
         };
         let end = start.checked_add(len).filter(|_| len > 0).ok_or(errno::INVAL)?;
         if let Some((shared, bytes)) = self.shared_span()
@@ -129,13 +134,14 @@ impl Pager {
         Ok([pin, until - start])
     }
 
-    /// The key of the process that has this number, or a thread with it.
-    pub(super) fn process_of(&self, number: u64) -> Option<u32> {
-        let find = |pid: u64| {
-            self.processes.iter().find(|(_, process)| u64::from(process.pid) == pid).map(|(&key, _)| key)
-        };
-        let of_thread = || Some(u64::from(raw::process_of(u32::try_from(number).ok()?)?.0));
-        find(number).or_else(|| find(of_thread()?))
+    /// Whether a caller in the address space `by`, which is `caller` in its own eyes, counts processes as they are counted here, and not in a
+    /// pid namespace of its own.
+    fn counts_as_here(&self, by: u32, caller: u64) -> bool {
+        u64::from(self.processes[&by].pid) == caller
+            || u32::try_from(caller).is_ok_and(|caller| {
+                raw::process_of(caller) == Some((caller, caller))
+                    && matches!(self.with_memory_of(caller), Ok(Some(key)) if key == by)
+            })
     }
 }
 

@@ -8,6 +8,7 @@
 //! (`process_madvise` refuses), so pages do not rest in place; and there is no doorbell, as one thread waits for many processes.
 
 mod acceptor;
+mod address_space;
 mod guard;
 mod plain;
 pub mod raw;
@@ -15,12 +16,14 @@ pub mod raw;
 mod tests;
 
 pub use acceptor::{Accepted, Acceptor, Event, Watch, is_readable, kill};
+pub use address_space::AddressSpace;
 pub use farmem_preload_abi::{Advised, advised, advised_shared, call, place};
 pub use guard::{Guard, guard};
 pub use plain::pages_come_singly;
 
 use super::state::mapping;
 use super::{BATCH, Fault, Message, Reach};
+use address_space::FileId;
 use call::{
     CALL_WORDS, CONTROL_PAGES, Call, MAILBOX_WORDS, MAILBOXES, TEXT_MAX, TEXTS, VALUES, WORD_CALL,
     WORD_LOCAL, WORD_NUMBER, WORD_STATUS,
@@ -55,6 +58,8 @@ pub enum Lost {
 pub struct Remote {
     uffd: Userfaultfd,
     file: OwnedFd,
+    /// The memfd, as lists of mappings name it.
+    id: FileId,
     base: usize,
     pages: u64,
     /// The file did not do what a memfd does.
@@ -124,7 +129,8 @@ impl Remote {
         let reach = if hello.full { Reach::Full } else { Reach::UserMode };
         let pages = hello.len / PAGE_LEN as u64;
         let spoiled = AtomicBool::new(false);
-        Some(Self { uffd: Userfaultfd::received(uffd, reach), file, base, pages, spoiled })
+        let id = FileId::of(&file).ok()?;
+        Some(Self { uffd: Userfaultfd::received(uffd, reach), file, id, base, pages, spoiled })
     }
 
     /// Pages, with those before far memory.

@@ -14,8 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -403,6 +405,21 @@ static void opens(void) {
     printf("user: %d\n", (int)geteuid());
 }
 
+/* What pins pages for a device, or for a read that ends later. */
+static void devices(void) {
+    static const struct {
+        const char *name;
+        unsigned long request;
+    } requests[] = {{"SG_IO", 0x2285}, {"NVMe", 0xc0484e43}, {"verbs", 0xc0181b01}, {"VFIO", 0x3b71}};
+    printf("AF_ALG: %ld\n", raw(SYS_socket, AF_ALG, SOCK_SEQPACKET, 0, 0, 0, 0));
+    printf("AF_XDP: %ld\n", raw(SYS_socket, AF_XDP, SOCK_RAW, 0, 0, 0, 0));
+    int fd = socket(AF_ALG, SOCK_SEQPACKET, 0);
+    printf("by libc: %d %d\n", fd, errno);
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
+        printf("%s: %ld\n", requests[i].name, raw(SYS_ioctl, -1, (long)requests[i].request, 0, 0, 0, 0));
+    printf("another request: %ld\n", raw(SYS_ioctl, -1, FIONREAD, 0, 0, 0, 0));
+}
+
 /* Named memory: what is refused leaves it as it was. */
 static void shared(void) {
     int fd = shm_open("/past-libc", O_CREAT | O_RDWR, 0600);
@@ -506,7 +523,7 @@ static const struct {
     {"dropped", dropped}, {"replaced", replaced}, {"unmapped", unmapped}, {"refused", not_replaced},
     {"protected", protected}, {"moved", moved}, {"ring", ring}, {"interrupted", interrupted}, {"filtered", filtered},
     {"opens", opens}, {"racing", racing}, {"shared", shared}, {"writes", writes_to},
-    {"headless", without_the_first},
+    {"headless", without_the_first}, {"devices", devices},
 };
 
 int main(int argc, char **argv) {

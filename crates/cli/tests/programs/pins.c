@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -66,6 +68,30 @@ static void *thread_writer(void *arg) {
     return arg;
 }
 
+/* Another process that has this one's memory: it writes to its parent, or it waits and is written to by its number. */
+static char stack[1 << 18] __attribute__((aligned(16)));
+static atomic_int over;
+
+static int sharer_writes(void *to) {
+    writer((pid_t)(intptr_t)to);
+    return 0;
+}
+
+static int sharer_waits(void *unused) {
+    (void)unused;
+    while (!atomic_load(&over)) sched_yield();
+    return 0;
+}
+
+static pid_t sharer(int (*does)(void *), pid_t to) {
+    return clone(does, stack + sizeof stack, CLONE_VM | SIGCHLD, (void *)(intptr_t)to);
+}
+
+static void *thread_writer_to(void *to) {
+    writer((pid_t)(intptr_t)to);
+    return to;
+}
+
 static int lost(void) {
     int n = 0;
     for (size_t page = 0; page < PAGES; page++) {
@@ -110,6 +136,11 @@ int main(int argc, char **argv) {
     pid_t child = 0;
     if (strcmp(how, "thread") == 0) {
         pthread_create(&thread, NULL, thread_writer, NULL);
+    } else if (strcmp(how, "sharer") == 0) {
+        child = sharer(sharer_writes, getpid());
+    } else if (strcmp(how, "to-sharer") == 0) {
+        child = sharer(sharer_waits, 0);
+        pthread_create(&thread, NULL, thread_writer_to, (void *)(intptr_t)child);
     } else {
         pid_t parent = getpid();
         child = fork();
@@ -129,8 +160,9 @@ int main(int argc, char **argv) {
         all += lost();
         if (atomic_load(&both->failed)) return 1;
     }
+    atomic_store(&over, 1);
     if (child) waitpid(child, NULL, 0);
-    else pthread_join(thread, NULL);
+    if (strcmp(how, "thread") == 0 || strcmp(how, "to-sharer") == 0) pthread_join(thread, NULL);
     printf("%d pages lost\n", all);
     edges(getpid());
     return 0;

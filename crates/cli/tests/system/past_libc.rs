@@ -116,6 +116,18 @@ fn writes_past_the_mappings_are_refused() {
     assert_eq!(ended.stdout, "itself: -38\nanother: -38\n0 wrong\n");
 }
 
+/// What pins pages for a device, or for a read that ends later, is refused to a process with far memory, and no other request is.
+#[test]
+fn what_pins_pages_is_refused() {
+    if !may_run("devices") {
+        return;
+    }
+    let dir = Dir::new("run-past-devices");
+    let ended = with_far(&[&program(&dir, "past_libc", &[]), "devices"]);
+    let expected = "AF_ALG: -97\nAF_XDP: -97\nby libc: -1 97\nSG_IO: -1\nNVMe: -1\nverbs: -1\nVFIO: -1\nanother request: -9\n";
+    assert_eq!(ended.stdout, expected);
+}
+
 /// A static program, one with an emptied environment and a setuid one have no far memory: they may do what they could without the run.
 #[test]
 fn processes_without_far_memory_are_let_go_on() {

@@ -1,7 +1,7 @@
 //! `farmem run`: memory that is written to while it moves, and memory that the system writes to past its mappings. No write is lost.
 
-use crate::process::{Dir, run_command};
-use crate::run::{MIB, assert_far, far, may_run, program, same, stats};
+use crate::process::{Dir, Running, eventually, farmem, run_command, runs, signal};
+use crate::run::{MIB, assert_far, far, may_run, number, program, same, stats};
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::Stdio;
@@ -22,8 +22,8 @@ fn memory_that_moves_while_threads_write() {
     }
 }
 
-/// A process of the run, or a thread of the same process, has the system write up to 128 pages at once into memory of which an eighth is here,
-/// every page that the system said it wrote is there.
+/// The system writes up to 128 pages at once into memory of which an eighth is here: for another process, for a thread of the same process, for a
+/// process with the same address space (`clone` with CLONE_VM), and to the number of such a process. Every page that the system said it wrote is there.
 #[test]
 fn the_system_writes_into_another_process() {
     if !may_run("pins") {
@@ -31,9 +31,56 @@ fn the_system_writes_into_another_process() {
     }
     let dir = Dir::new("run-pins");
     let binary = program(&dir, "pins", &[]);
-    for how in ["process", "thread"] {
+    for how in ["process", "thread", "sharer", "to-sharer"] {
         assert_far(&same(MIB / 2, &[&binary, how]));
     }
+}
+
+/// A child that has its parent's address space (`clone` with CLONE_VM) finds every byte of it when the parent has ended, and when it runs
+/// another program, with far memory of its own.
+#[test]
+fn an_address_space_outlives_its_first_process() {
+    if !may_run("shared address spaces") {
+        return;
+    }
+    let dir = Dir::new("run-sharer");
+    let binary = program(&dir, "sharer", &[]);
+    for (how, processes) in [("ends", 2), ("execs", 3)] {
+        let ended = run_command(far(MIB / 2, &[&binary, how]));
+        assert_eq!((ended.stdout.as_str(), ended.code), ("0 wrong\n", Some(0)), "{how}: {ended:?}");
+        let stats = stats(&ended, MIB / 2);
+        assert_far(&stats);
+        assert_eq!(number(&stats, "processes"), processes, "{how}: {stats}");
+    }
+}
+
+/// A process that has the address space of another ends with the pager, as that one does: it would read zeros.
+#[test]
+fn an_address_space_ends_with_its_pager() {
+    if !may_run("shared address spaces") {
+        return;
+    }
+    let dir = Dir::new("run-sharer-killed");
+    let binary = program(&dir, "sharer", &[]);
+    let mut running = Running::start(farmem(&["run", "--local", "512KiB", "--", &binary, "waits"]));
+    let child: u32 = running.line().trim().parse().expect("its number");
+    assert!(runs(child));
+    signal(running.pid(), "KILL");
+    running.ended();
+    eventually("the child ends", || !runs(child));
+}
+
+/// Writes through `/proc/self/mem` go to one page at a time, under the system's lock of the mappings: none is lost. At a page that is not here
+/// the system answers EIO.
+#[test]
+fn writes_through_proc_self_mem() {
+    if !may_run("/proc/self/mem") {
+        return;
+    }
+    let dir = Dir::new("run-proc-mem");
+    let ended = run_command(far(MIB / 2, &[&program(&dir, "proc_mem", &[])]));
+    assert_eq!((ended.stdout.as_str(), ended.code), ("0 lost\n", Some(0)), "{ended:?}");
+    assert_far(&stats(&ended, MIB / 2));
 }
 
 /// Files opened with O_DIRECT by other programs, inherited or received in a message: no device writes past the system's cache.

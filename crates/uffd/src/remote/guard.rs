@@ -7,6 +7,7 @@
 //! The pager may also stand still, stopped or frozen, while the programs run on. So it is the guard, too, that takes shared pages away when their lease
 //! has ended ([`Watcher`]).
 
+use super::address_space::{FileId, kill_holders};
 use crate::SharedMapping;
 use crate::lease::{DESCRIPTORS, Watcher, Woken};
 use farmem_link::OpenError;
@@ -39,15 +40,15 @@ impl Guard {
         Ok((Self { socket: ours }, theirs))
     }
 
-    /// From now on the process `number` is guarded, until it is let go.
+    /// From now on the process `number` is guarded, until it is let go, with all that have its address space: those that map `file`.
     ///
     /// # Errors
     /// When the guard is gone: then the program is not guarded.
-    pub fn keep(&self, number: u32, ended: impl AsFd, uffd: impl AsFd) -> Result<(), Errno> {
-        let descriptors = [ended.as_fd(), uffd.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    pub fn keep(&self, number: u32, ended: impl AsFd, uffd: impl AsFd, file: impl AsFd) -> Result<(), Errno> {
+        let descriptors = [ended.as_fd(), uffd.as_fd(), file.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)), "there is room for two");
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)), "there is room for three");
         self.say(number, &mut ancillary)
     }
 
@@ -94,17 +95,18 @@ pub fn guard(socket: impl AsFd) -> io::Result<usize> {
     let mut kept = BTreeMap::new();
     let guarded = guard_all(&socket, &mut kept);
     // One that has ended needs no signal, and takes none.
-    let killed =
-        kept.values().filter(|(ended, _uffd)| pidfd_send_signal(ended, Signal::KILL).is_ok()).count();
-    for (ended, _uffd) in kept.values() {
+    let mut killed =
+        kept.values().filter(|kept| pidfd_send_signal(&kept.ended, Signal::KILL).is_ok()).count();
+    for Kept { ended, file, .. } in kept.values() {
         let mut ends = [rustix::event::PollFd::new(ended, rustix::event::PollFlags::IN)];
-        // The userfaultfd is held until the process is no more.
+        // The userfaultfd is held until the process is no more, and no other one that has its address space.
         let _ = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ends, None));
+        killed += FileId::of(file).map_or(0, kill_holders);
     }
     guarded.map(|()| killed)
 }
 
-fn guard_all(socket: &impl AsFd, kept: &mut BTreeMap<u32, Pair>) -> io::Result<()> {
+fn guard_all(socket: &impl AsFd, kept: &mut BTreeMap<u32, Kept>) -> io::Result<()> {
     let mut watcher: Option<Watcher> = None;
     loop {
         if let Some(watching) = &mut watcher
@@ -116,18 +118,23 @@ fn guard_all(socket: &impl AsFd, kept: &mut BTreeMap<u32, Pair>) -> io::Result<(
         match <[OwnedFd; DESCRIPTORS]>::try_from(descriptors) {
             Ok(descriptors) if number == WATCH => watcher = Some(Watcher::received(descriptors)?),
             Ok(_) => {}
-            Err(descriptors) => {
-                let mut descriptors = descriptors.into_iter();
-                match descriptors.next().zip(descriptors.next()) {
-                    Some(pair) => drop(kept.insert(number, pair)),
-                    None => drop(kept.remove(&number)),
-                }
-            }
+            Err(descriptors) => match <[OwnedFd; 3]>::try_from(descriptors) {
+                Ok([ended, uffd, file]) => drop(kept.insert(number, Kept { ended, _uffd: uffd, file })),
+                Err(_) => drop(kept.remove(&number)),
+            },
         }
     }
 }
 
-type Pair = (OwnedFd, OwnedFd);
+/// A process that is guarded.
+struct Kept {
+    /// Its pidfd.
+    ended: OwnedFd,
+    /// Held open, so that a thread that touches a missing page waits.
+    _uffd: OwnedFd,
+    /// The memfd of its far memory, by which other processes with its address space are found.
+    file: OwnedFd,
+}
 
 /// The next message; `None` when there will be no more.
 fn hear(socket: &impl AsFd) -> Option<(u32, Vec<OwnedFd>)> {

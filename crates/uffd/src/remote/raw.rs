@@ -18,6 +18,8 @@
 //! | `mseal` | refused, ENOSYS |
 //! | `process_madvise` | refused, EINVAL, as before Linux 6.13, but for advice that takes no bytes |
 //! | `io_uring_setup` | refused, EPERM, as by `kernel.io_uring_disabled`: what a ring does, no filter sees |
+//! | `socket` with AF_ALG or AF_XDP | refused, EAFNOSUPPORT: a read pins its buffer (AF_ALG), a ring of frames is pinned for good (AF_XDP) |
+//! | `ioctl` SG_IO, NVMe commands; all of RDMA verbs, of VFIO and of iommufd | refused, EPERM: a device writes to the pages that it names |
 //! | `open`, `openat`, `open_by_handle_at` with O_DIRECT; `fcntl` that sets it | refused, EINVAL, as by file systems without it |
 //! | `openat2` | as `openat`; ENOSYS where its arguments lie in far memory |
 //! | all of these on shared memory | refused, EINVAL; advice is without effect |
@@ -36,7 +38,7 @@ mod seen;
 mod tests;
 
 pub use listener::{Listener, Notification, Started, spawn};
-pub use seen::{Seen, Touched, opens_direct, process_of, shares_memory};
+pub use seen::{Seen, Touched, opens_direct, process_of};
 
 use super::place;
 use std::ops::Range;
@@ -122,8 +124,8 @@ pub enum RawCall {
     },
     /// Memory of a process is written to, past its mappings.
     WriteTo {
-        /// Which, as the caller counts processes.
-        process: u64,
+        /// The process, or a thread of it, as the caller counts them.
+        process: i32,
     },
     /// `openat2`: what it is to do is in memory.
     OpenHow {
@@ -182,9 +184,9 @@ const REPLACES: Condition = Condition::Bits {
     value: libc::MAP_FIXED.cast_unsigned(),
 };
 #[cfg(target_arch = "x86_64")]
-const COUNT: usize = 17;
+const COUNT: usize = 19;
 #[cfg(target_arch = "aarch64")]
-const COUNT: usize = 16;
+const COUNT: usize = 18;
 
 /// The table. Frequent ones come first.
 static RULES: [Rule; COUNT] = [
@@ -203,7 +205,7 @@ static RULES: [Rule; COUNT] = [
     },
     Rule { number: libc::SYS_openat2, when: ALWAYS, means: open_how },
     Rule { number: libc::SYS_open_by_handle_at, when: &[&[bits(2, libc::O_DIRECT)]], means: no_direct },
-    Rule { number: libc::SYS_io_uring_setup, when: ALWAYS, means: no_ring },
+    Rule { number: libc::SYS_io_uring_setup, when: ALWAYS, means: not_permitted },
     Rule {
         number: libc::SYS_process_madvise,
         when: &[&[not(3, libc::MADV_COLD), not(3, libc::MADV_PAGEOUT), not(3, libc::MADV_WILLNEED)]],
@@ -214,19 +216,42 @@ static RULES: [Rule; COUNT] = [
     Rule { number: libc::SYS_remap_file_pages, when: &[&[AT_START]], means: never },
     Rule { number: libc::SYS_mseal, when: &[&[AT_START]], means: never_sealed },
     Rule { number: libc::SYS_shmat, when: &[&[bits(2, libc::SHM_REMAP)]], means: no_such },
+    Rule { number: libc::SYS_socket, when: PINNING_FAMILIES, means: no_family },
+    Rule { number: libc::SYS_ioctl, when: DEVICE_WRITES, means: not_permitted },
 ];
+const PINNING_FAMILIES: &[&[Condition]] = &[&[is(0, libc::AF_ALG)], &[is(0, libc::AF_XDP)]];
+/// Requests that have a device write to the pages of a buffer, or pin them: SG_IO, passthrough commands of NVMe (linux/nvme_ioctl.h), and all
+/// requests of RDMA verbs (type 0x1b) and of VFIO and iommufd (type `;`).
+const DEVICE_WRITES: &[&[Condition]] = &[
+    &[is(1, 0x2285)],
+    &[nvme(0x41)],
+    &[nvme(0x42)],
+    &[nvme(0x43)],
+    &[nvme(0x47)],
+    &[nvme(0x48)],
+    &[nvme(0x49)],
+    &[Condition::Bits { argument: 1, mask: 0xff00, value: 0x1b00 }],
+    &[Condition::Bits { argument: 1, mask: 0xff00, value: 0x3b00 }],
+];
+
+/// Type and number of an NVMe request, whatever its length.
+const fn nvme(number: u32) -> Condition {
+    Condition::Bits { argument: 1, mask: 0xffff, value: 0x4e00 | number }
+}
+
 const SETS_DIRECT: &[&[Condition]] = &[&[is(1, libc::F_SETFL), bits(2, libc::O_DIRECT)]];
 
 /// Rules of 32-bit calls, by their own numbers.
 #[cfg(target_arch = "x86_64")]
-static COMPAT: [Rule; 7] = [
+static COMPAT: [Rule; 8] = [
     Rule { number: 295, when: &[&[bits(2, libc::O_DIRECT)]], means: no_direct },
     Rule { number: 5, when: &[&[bits(1, libc::O_DIRECT)]], means: no_direct },
     Rule { number: 55, when: SETS_DIRECT, means: set_direct },
     Rule { number: 221, when: SETS_DIRECT, means: set_direct },
     Rule { number: 342, when: &[&[bits(2, libc::O_DIRECT)]], means: no_direct },
     Rule { number: 437, when: ALWAYS, means: open_how },
-    Rule { number: 425, when: ALWAYS, means: no_ring },
+    Rule { number: 425, when: ALWAYS, means: not_permitted },
+    Rule { number: 359, when: PINNING_FAMILIES, means: no_family },
 ];
 #[cfg(not(target_arch = "x86_64"))]
 static COMPAT: [Rule; 0] = [];
@@ -291,12 +316,16 @@ const fn no_such(_: &[u64; 6]) -> RawCall {
     RawCall::NotHere { errno: libc::EINVAL }
 }
 
-const fn no_ring(_: &[u64; 6]) -> RawCall {
+const fn not_permitted(_: &[u64; 6]) -> RawCall {
     RawCall::NotHere { errno: libc::EPERM }
 }
 
+const fn no_family(_: &[u64; 6]) -> RawCall {
+    RawCall::NotHere { errno: libc::EAFNOSUPPORT }
+}
+
 const fn write_to(&[process, ..]: &[u64; 6]) -> RawCall {
-    RawCall::WriteTo { process }
+    RawCall::WriteTo { process: int(process) }
 }
 
 const fn set_direct(&[descriptor, ..]: &[u64; 6]) -> RawCall {

@@ -151,7 +151,7 @@ fn silent_strangers_hold_nobody_up() {
     assert_eq!(events, [], "a process that hung up is forgotten");
 }
 
-/// Processes that do not see the socket's name come in by its path, which goes with the acceptor.
+/// A process comes in by the socket file, which goes with the acceptor.
 #[test]
 fn the_same_by_a_path() {
     let acceptor = Acceptor::open(0x1236).unwrap();
@@ -216,7 +216,7 @@ fn a_guard_ends_with_its_pager() {
     let (ours, theirs) = Guard::open().unwrap();
     let guard = std::thread::spawn(move || super::guard(theirs));
     let file = File::open("/dev/null").unwrap();
-    ours.keep(7, &file, &file).unwrap();
+    ours.keep(7, &file, &file, &file).unwrap();
     ours.let_go(7);
     drop(ours);
     assert_eq!(guard.join().unwrap().unwrap(), 0);
@@ -232,7 +232,8 @@ fn a_guard_counts_whom_it_kills() {
         rustix::process::Pid::from_child(&child),
         rustix::process::PidfdFlags::empty(),
     );
-    ours.keep(1, ended.unwrap(), File::open("/dev/null").unwrap()).unwrap();
+    let file = File::open("/dev/null").unwrap();
+    ours.keep(1, ended.unwrap(), &file, &file).unwrap();
     drop(ours);
     assert_eq!(guard.join().unwrap().unwrap(), 1);
     assert!(!child.wait().unwrap().success());
@@ -267,7 +268,7 @@ fn a_guard_takes_shared_pages_when_their_lease_ends() {
     assert_eq!(bytes, [7; PAGE_LEN], "and not lost");
     lease.stop();
     let file = File::open("/dev/null").unwrap();
-    ours.keep(7, &file, &file).unwrap();
+    ours.keep(7, &file, &file, &file).unwrap();
     ours.let_go(7);
     // The shared mapping has the pager's end too, to know when its guard is gone.
     drop((ours, shared_mapping));

@@ -1,9 +1,9 @@
 //! The system's view of a program's threads and mappings, which holds after a call past libc.
 
+use super::super::address_space::Mapped;
 use super::super::call::CONTROL_PAGES;
 use super::super::{Remote, place};
 use farmem_wire::message::PAGE_LEN;
-use rustix::fs::{fstat, major, minor};
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -45,15 +45,6 @@ pub fn process_of(thread: u32) -> Option<(u32, u32)> {
         line.split_ascii_whitespace().next_back()?.parse().ok()
     };
     Some((last("Tgid:")?, last("NSpid:").unwrap_or(thread)))
-}
-
-/// True when a process has the memory of a thread that is alive, as after `vfork`.
-#[must_use]
-pub fn shares_memory(process: u32, thread: u32) -> bool {
-    const KCMP_VM: libc::c_int = 1;
-    // SAFETY: plain numbers.
-    let result = unsafe { libc::syscall(libc::SYS_kcmp, process, thread, KCMP_VM, 0_u64, 0_u64) };
-    result == 0
 }
 
 /// True when what `openat2` is to do, at an address of a thread's that is alive, says O_DIRECT. That must not be in far memory: it would wait for the
@@ -101,16 +92,13 @@ impl Remote {
     /// # Errors
     /// When the process has ended, or does not let itself be looked at.
     pub fn seen(&self, process: u32) -> io::Result<Vec<Seen>> {
-        let stat = fstat(&self.file)?;
-        let file = (major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
-        let maps = maps_of(process)?;
-        Ok(maps.lines().filter_map(|line| self.seen_in(line, file)).collect())
+        Ok(maps_of(process)?.lines().filter_map(|line| self.seen_in(line)).collect())
     }
 
-    fn seen_in(&self, line: &str, file: (u32, u32, u64)) -> Option<Seen> {
-        let Mapped { addresses, rights, offset, file: its } = Mapped::of(line)?;
+    fn seen_in(&self, line: &str) -> Option<Seen> {
+        let Mapped { addresses, rights, offset, file } = Mapped::of(line)?;
         let first = addresses.start.checked_sub(self.base as u64)?;
-        if its != file || offset != first {
+        if file != self.id || offset != first {
             return None;
         }
         let bit = |letter, bit: i32| if rights.contains(letter) { u64::from(bit.unsigned_abs()) } else { 0 };
@@ -136,52 +124,10 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|bytes| String::from_utf8_lossy(bytes.as_bytes()).into_owned())
 }
 
-/// A line of the system's list of mappings.
-#[derive(PartialEq, Eq, Debug)]
-struct Mapped<'a> {
-    addresses: Range<u64>,
-    rights: &'a str,
-    offset: u64,
-    /// The device's two numbers, and the file's.
-    file: (u32, u32, u64),
-}
-
-impl<'a> Mapped<'a> {
-    fn of(line: &'a str) -> Option<Self> {
-        let mut words = line.split_ascii_whitespace();
-        let (addresses, rights, offset) = (words.next()?, words.next()?, words.next()?);
-        let (device, file) = (words.next()?, words.next()?);
-        let (start, end) = addresses.split_once('-')?;
-        let (major, minor) = device.split_once(':')?;
-        let number = |text| u64::from_str_radix(text, 16).ok();
-        let part = |text| u32::from_str_radix(text, 16).ok();
-        Some(Self {
-            addresses: number(start)?..number(end)?,
-            rights,
-            offset: number(offset)?,
-            file: (part(major)?, part(minor)?, file.parse().ok()?),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::ptr;
-
-    #[test]
-    fn a_line_of_the_list() {
-        let line = "400040009000-400040209000 rw-s 00009000 00:01 1234                       /memfd:farmem (deleted)";
-        let expected = Mapped {
-            addresses: 0x4000_4000_9000..0x4000_4020_9000,
-            rights: "rw-s",
-            offset: 0x9000,
-            file: (0, 1, 1234),
-        };
-        assert_eq!(Mapped::of(line), Some(expected));
-        assert_eq!(Mapped::of("nonsense"), None);
-        assert_eq!(Mapped::of(""), None);
-    }
 
     /// A name of 15 bytes may end within a character, and a file may be called anything: neither hides a process or its mappings.
     #[test]
@@ -211,9 +157,7 @@ mod tests {
         let first = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         assert_eq!(process_of(first), Some((id, first)));
         assert!(maps_of(id).is_ok_and(|maps| maps.lines().all(|line| Mapped::of(line).is_some())));
-        assert!(shares_memory(id, id));
         assert_eq!(process_of(u32::MAX), None);
-        assert!(!shares_memory(id, 1));
         let (from, mut into) = (*b"bytes", [0; 5]);
         read_memory(id, from.as_ptr().addr() as u64, &mut into).unwrap();
         assert_eq!(into, from);

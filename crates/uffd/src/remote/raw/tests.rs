@@ -136,6 +136,16 @@ fn each_rule_holds_and_lets_go() {
                     [3, near, 1, flags(libc::MADV_WILLNEED), 0, 0],
                 ],
             ),
+            libc::SYS_socket => {
+                (vec![[flags(libc::AF_ALG), 5, 0, 0, 0, 0]], vec![[flags(libc::AF_UNIX), 5, 0, 0, 0, 0]])
+            }
+            libc::SYS_ioctl => (
+                [0x2285, 0xc048_4e41, 0xc050_4e48, 0xc018_1b01, 0x3b71, 0x3b85]
+                    .map(|request| [3, request, near, 0, 0, 0])
+                    .into(),
+                // TCGETS, FIONREAD, UFFDIO_API, VIDIOC_QUERYCAP.
+                [0x5401, 0x541b, 0xc018_aa3f, 0x8068_5600].map(|request| [3, request, far, 0, 0, 0]).into(),
+            ),
             libc::SYS_shmat => (vec![[1, near, flags(libc::SHM_REMAP), 0, 0, 0]], vec![[1, far, 0, 0, 0, 0]]),
             _ => (vec![[far, 4096, 0, 0, 0, 0]], vec![[near, 4096, 0, 0, 0, 0]]),
         };
