@@ -12,13 +12,12 @@ use farmem::window::Ahead;
 use farmem::{Rack, RackConfig, ShareOptions, ShareStats, VirtAddr};
 use farmem_run::{
     AddressLimit, Guard, Pager, PagerOptions, PagerStats, Signals, Started, call, free_left, guard,
-    largest_resident_set, own_domain, spawn,
+    largest_resident_set, own_domain, remove_socket, spawn,
 };
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -181,7 +180,7 @@ pub(crate) fn run_guard(args: &args::Guard) -> Result<End, Failure> {
     let guarded = guard(io::stdin());
     if let Some(path) = &args.remove {
         // Gone already when the run ended by itself.
-        let _ = fs::remove_file(path);
+        remove_socket(path);
     }
     let killed = guarded.map_err(|error| {
         let message = format!(

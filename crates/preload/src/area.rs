@@ -49,7 +49,7 @@ static FULL: AtomicBool = AtomicBool::new(false);
 /// The run shares named memory with others.
 static SHARES: AtomicBool = AtomicBool::new(false);
 static TOKEN: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
-/// Where the pager is found in its network namespace, and elsewhere.
+/// Where the pager is found: its socket's abstract name, and its socket file.
 static NAME: Text<NAME_MAX> = Text::new();
 static PATH: Text<PATH_MAX> = Text::new();
 
@@ -355,20 +355,21 @@ fn register(uffd: &Userfaultfd, start: usize, len: usize) -> Result<(), Errno> {
 /// A way to the pager, and a userfaultfd.
 fn meet() -> Result<(OwnedFd, Userfaultfd), Errno> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    let by_name = SocketAddrUnix::new_abstract_name(NAME.get(&mut [0; NAME_MAX]))?;
-    if let Err(errno) = connect(&socket, &by_name) {
-        let (mut room, mut path) = ([0; PATH_MAX], [0; PATH_MAX + 1]);
-        let found = PATH.get(&mut room);
-        path[..found.len()].copy_from_slice(found);
-        let path = CStr::from_bytes_until_nul(&path).map_err(|_| errno)?;
-        if path.is_empty() {
-            return Err(errno);
-        }
-        connect(&socket, &SocketAddrUnix::new(path)?).map_err(|_| errno)?;
+    // By the file, and by the name where this process has given up the pager's user, or sees other files.
+    if connect_by_path(&socket).is_err() {
+        connect(&socket, &SocketAddrUnix::new_abstract_name(NAME.get(&mut [0; NAME_MAX]))?)?;
     }
     let reach = if FULL.load(Ordering::Relaxed) { Reach::Full } else { Reach::UserMode };
     let uffd = open(reach, &socket, token())?;
     Ok((socket, uffd))
+}
+
+fn connect_by_path(socket: &OwnedFd) -> Result<(), Errno> {
+    let (mut room, mut path) = ([0; PATH_MAX], [0; PATH_MAX + 1]);
+    let found = PATH.get(&mut room);
+    path[..found.len()].copy_from_slice(found);
+    let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::NOENT)?;
+    connect(socket, &SocketAddrUnix::new(path)?)
 }
 
 fn token() -> u128 {

@@ -41,7 +41,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 pub use farmem_uffd::remote::raw::{Listener, Started, Watched, spawn};
-pub use farmem_uffd::remote::{Guard, call, guard};
+pub use farmem_uffd::remote::{Guard, call, guard, remove as remove_socket};
 pub use left::{free_left, own_domain};
 
 pub use farmem_link::limits::{AddressLimit, largest_resident_set};

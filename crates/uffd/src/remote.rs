@@ -12,6 +12,7 @@ mod address_space;
 mod guard;
 mod plain;
 pub mod raw;
+mod socket_file;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,7 @@ pub use address_space::AddressSpace;
 pub use farmem_preload_abi::{Advised, advised, advised_shared, call, place};
 pub use guard::{Guard, guard};
 pub use plain::pages_come_singly;
+pub use socket_file::remove;
 
 use super::state::mapping;
 use super::{BATCH, Fault, Message, Reach};

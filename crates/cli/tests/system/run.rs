@@ -5,7 +5,7 @@ use crate::process::{Dir, Ended, Running, eventually, farmem, processes_with, ru
 use crate::rack::Description;
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -417,12 +417,14 @@ fn programs_end_with_their_pager() {
     assert!(ended.stderr.contains(&said), "{ended:?}");
 }
 
-/// Sockets that a pager has by a path.
-fn sockets_of(pager: u32) -> usize {
+/// Socket files of a pager, each in a directory of its own.
+pub(crate) fn sockets_of(pager: u32) -> usize {
     let prefix = format!("farmem-run-{pager}-");
-    let entries = fs::read_dir(std::env::temp_dir()).expect("the temporary directory is there").flatten();
-    let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
-    sockets.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count()
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let entries = own.into_iter().chain([std::env::temp_dir()]).filter_map(|base| fs::read_dir(base).ok());
+    let directories =
+        entries.flatten().flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
+    directories.filter(|entry| entry.path().join("pager").exists()).count()
 }
 
 /// The memory nodes answer nothing while a program writes its last pages: what was sent of them is counted all the same.

@@ -100,6 +100,35 @@ fn forks_in_another_network_namespace() {
     assert!(stats.is_none_or(|stats| number(&stats, "processes") == 2 + 4 * ROUNDS));
 }
 
+/// Another user opens hundreds of connections to the pager and says nothing. The children of a program keep their far memory.
+#[test]
+fn another_user_does_not_push_children_out() {
+    if !may_run("another user") {
+        return;
+    }
+    if !is_root() {
+        return eprintln!("skipped: another user: only root may start programs as one");
+    }
+    let flood = "import glob, os, socket, time\n\
+                 os.setgid(65534); os.setuid(65534)\n\
+                 end = time.time() + 60\n\
+                 while time.time() < end and os.getppid() != 1:\n\
+                 \x20   names = [l.split()[-1] for l in open('/proc/net/unix') if 'farmem-run-' in l]\n\
+                 \x20   sockets = []\n\
+                 \x20   for name in names * 300:\n\
+                 \x20       s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.setblocking(False)\n\
+                 \x20       try: s.connect('\\0' + name[1:] if name[0] == '@' else name)\n\
+                 \x20       except OSError: pass\n\
+                 \x20       sockets.append(s)\n";
+    let mut strangers = std::process::Command::new("python3").args(["-c", flood]).spawn().expect("it starts");
+    let script = "x=$(seq 100000); n=0; i=0; while [ $i -lt 300 ]; do (exit 0) || n=$((n+1)); i=$((i+1)); done; echo $n";
+    let ended = run_command(far(MIB, &["sh", "-c", script]));
+    strangers.kill().expect("it runs");
+    strangers.wait().expect("it ends");
+    assert_eq!((ended.stdout.as_str(), ended.code), ("0\n", Some(0)), "{ended:?}");
+    assert!(number(&stats(&ended, MIB), "forks") >= 300);
+}
+
 /// `_Fork` calls no handlers of a program's, and its children have their memory.
 #[test]
 fn forks_past_the_handlers() {

@@ -1,13 +1,14 @@
 //! Where a pager waits: for processes that come in, for their faults and their ends, and for what else it is told to watch.
 //!
-//! Key types: [`Acceptor`], [`Accepted`]. Processes come over a socket whose name is the system's alone (it vanishes with the pager), and
-//! say a token that only invited processes know. Those in other network namespaces, where it has no such name, find a second one by its
-//! path.
+//! Key types: [`Acceptor`], [`Accepted`]. A process connects to a socket file that no other user reaches ([`SocketFile`]), and sends a token
+//! that only invited processes know. A process that gave up the pager's user does not reach the file either: a second socket has an abstract
+//! name. Any user may connect to that one, so connections of one user make room for those of others.
 
 use super::super::SharedMapping;
 use super::super::looking::{LOOK_NS_MAX, Looking};
 use super::Remote;
-use super::call::{HELLO_WORDS, Hello, PATH_MAX, SPANS_MAX, WELCOME_WORDS, device_request};
+use super::call::{HELLO_WORDS, Hello, SPANS_MAX, WELCOME_WORDS, device_request};
+use super::socket_file::{PREFIX, SocketFile};
 use farmem_link::{Clock, OpenError};
 use farmem_preload_abi::userfaultfd::device;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -20,13 +21,12 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::cell::RefCell;
-use std::fs::{self, File, Permissions};
+use std::fs::File;
 use std::io;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// A source of events.
@@ -51,13 +51,13 @@ pub struct Acceptor {
     epoll: OwnedFd,
     listener: OwnedFd,
     name: String,
-    /// A second socket by a path; `None` where no file may be made.
-    by_path: Option<Door>,
+    /// The socket file; `None` where none may be made.
+    by_path: Option<SocketFile>,
     token: u128,
     /// For processes that may not open a userfaultfd themselves; `None` where this one may not open it.
     device: Option<File>,
     /// Connected, and not heard to the end of their greeting; the oldest first.
-    visitors: RefCell<Vec<OwnedFd>>,
+    visitors: RefCell<Vec<Visitor>>,
     looking: Looking,
     clock: Clock,
 }
@@ -76,18 +76,12 @@ pub struct Accepted {
     socket: OwnedFd,
 }
 
-/// A socket that is a file, which goes with it.
+/// A connected process that has not said all of its greeting.
 #[derive(Debug)]
-struct Door {
-    listener: OwnedFd,
-    path: PathBuf,
-}
-
-impl Drop for Door {
-    fn drop(&mut self) {
-        // One that is gone already is as good.
-        let _ = fs::remove_file(&self.path);
-    }
+struct Visitor {
+    socket: OwnedFd,
+    /// The user that connected, as the kernel knows it.
+    user: u32,
 }
 
 /// Processes that may wait to come in.
@@ -107,10 +101,10 @@ impl Acceptor {
     pub fn open(token: u128) -> Result<Self, OpenError> {
         let system = |e: Errno| OpenError::System { doing: "wait for processes".into(), source: e.into() };
         // Not the token: the names of sockets are no secret.
-        let name = format!("farmem-run-{}-{:08x}", std::process::id(), hidden(token));
+        let name = format!("{PREFIX}{}-{:08x}", std::process::id(), hidden(token));
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(system)?;
         let listener = listener(&address).map_err(system)?;
-        let by_path = door(std::env::temp_dir().join(&name));
+        let by_path = SocketFile::open(&name);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
         let acceptor = Self {
             epoll,
@@ -124,16 +118,16 @@ impl Acceptor {
             clock: Clock::start(),
         };
         acceptor.watch(&acceptor.listener, Watch::Connections).map_err(system)?;
-        if let Some(door) = &acceptor.by_path {
-            acceptor.watch(&door.listener, Watch::Connections).map_err(system)?;
+        if let Some(file) = &acceptor.by_path {
+            acceptor.watch(&file.listener, Watch::Connections).map_err(system)?;
         }
         Ok(acceptor)
     }
 
-    /// The socket for those in other network namespaces: a file, to be removed after a pager that was killed.
+    /// The socket file, to be removed after a pager that was killed ([`remove`](super::remove)).
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
-        self.by_path.as_ref().map(|door| door.path.as_path())
+        self.by_path.as_ref().map(|file| file.path.as_path())
     }
 
     /// The name of the socket and the token, by which a process comes in.
@@ -199,30 +193,29 @@ impl Acceptor {
     pub fn receive(&self) -> Option<Accepted> {
         let mut visitors = self.visitors.borrow_mut();
         // Connections beyond that are accepted at the next look, which follows at once.
-        for socket in std::iter::from_fn(|| self.connection()).take(2 * VISITORS_MAX) {
+        for visitor in std::iter::from_fn(|| self.connection()).take(2 * VISITORS_MAX) {
             if visitors.len() == VISITORS_MAX {
-                // A connection that has sent something is read below.
-                let silent = visitors.iter().position(|visitor| !is_readable(visitor));
-                drop(visitors.remove(silent.unwrap_or(0)));
+                let room = makes_room(&visitors);
+                drop(visitors.remove(room));
             }
-            visitors.push(socket);
+            visitors.push(visitor);
         }
         let mut at = 0;
         while at < visitors.len() {
-            if !is_readable(&visitors[at]) {
+            if !is_readable(&visitors[at].socket) {
                 at += 1;
                 continue;
             }
-            match hear(&visitors[at]) {
+            match hear(&visitors[at].socket) {
                 Some((words, _)) if words == device_request(self.token) => {
                     // Its next message is read at the next look: one that asks on and on holds no other up.
-                    match self.lend_device(&visitors[at]) {
+                    match self.lend_device(&visitors[at].socket) {
                         Ok(()) => at += 1,
                         Err(_) => drop(visitors.remove(at)),
                     }
                 }
                 said => {
-                    let socket = visitors.remove(at);
+                    let Visitor { socket, .. } = visitors.remove(at);
                     self.forget(&socket);
                     if let Some(accepted) = said.and_then(|said| self.accept(socket, said)) {
                         return Some(accepted);
@@ -234,13 +227,15 @@ impl Acceptor {
     }
 
     /// The next one that came.
-    fn connection(&self) -> Option<OwnedFd> {
-        let by_path = || accept_with(&self.by_path.as_ref()?.listener, CLOEXEC).ok();
-        let socket = accept_with(&self.listener, CLOEXEC).ok().or_else(by_path)?;
+    fn connection(&self) -> Option<Visitor> {
+        let by_name = || accept_with(&self.listener, CLOEXEC).ok();
+        let by_path = self.by_path.as_ref().and_then(|file| accept_with(&file.listener, CLOEXEC).ok());
+        let socket = by_path.or_else(by_name)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(GREETING_TIME_MAX)).ok()?;
         set_socket_timeout(&socket, Timeout::Send, Some(GREETING_TIME_MAX)).ok()?;
         self.watch(&socket, Watch::Connections).ok()?;
-        Some(socket)
+        let user = socket_peercred(&socket).ok()?.uid.as_raw();
+        Some(Visitor { socket, user })
     }
 
     fn lend_device(&self, socket: &OwnedFd) -> io::Result<()> {
@@ -272,22 +267,22 @@ pub fn kill(process: impl AsFd) {
     let _ended = pidfd_send_signal(process, Signal::KILL);
 }
 
-/// A listening socket whose accept does not wait: there is another beside it.
-fn listener(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
+/// The connection that makes room for another one: the oldest silent one of the user that has most of them, so that no user pushes others out.
+fn makes_room(visitors: &[Visitor]) -> usize {
+    let count = |user| visitors.iter().filter(|visitor| visitor.user == user).count();
+    let user = visitors.iter().map(|visitor| visitor.user).max_by_key(|&user| count(user));
+    let its = || visitors.iter().enumerate().filter(|(_, visitor)| Some(visitor.user) == user);
+    let silent = its().find(|(_, visitor)| !is_readable(&visitor.socket));
+    silent.or_else(|| its().next()).map_or(0, |(at, _)| at)
+}
+
+/// A socket on which `accept` does not wait, because there is another beside it.
+pub(super) fn listener(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
     let flags = CLOEXEC | SocketFlags::NONBLOCK;
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     bind(&listener, address)?;
     listen(&listener, BACKLOG)?;
     Ok(listener)
-}
-
-/// A socket that every user may connect to, as programs may have given up their rights; the token tells the invited ones. `None` for a path that no invitation can name.
-fn door(path: PathBuf) -> Option<Door> {
-    path.to_str().filter(|path| !path.contains(':') && path.len() < PATH_MAX)?;
-    let listener = listener(&SocketAddrUnix::new(&path).ok()?).ok()?;
-    let door = Door { listener, path };
-    fs::set_permissions(&door.path, Permissions::from_mode(0o666)).ok()?;
-    Some(door)
 }
 
 const CLOEXEC: SocketFlags = SocketFlags::CLOEXEC;
@@ -385,5 +380,33 @@ impl Watch {
             3 => Self::Other(low),
             other => unreachable!("{other} was not watched"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{send, socketpair};
+
+    /// Connections of one user push each other out, the oldest silent one first, and none of another user.
+    #[test]
+    fn no_user_pushes_others_out() {
+        let pair = || {
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, CLOEXEC, None).expect("a pair of sockets")
+        };
+        let (mut visitors, mut others) = (Vec::new(), Vec::new());
+        for user in [7, 7, 1000, 1000, 1000] {
+            let (socket, other) = pair();
+            visitors.push(Visitor { socket, user });
+            others.push(other);
+        }
+        send(&others[2], b"words", SendFlags::empty()).unwrap();
+        assert_eq!(makes_room(&visitors), 3);
+        for (other, n) in others.iter().zip(0..) {
+            let _ = send(other, &[n], SendFlags::empty());
+        }
+        assert_eq!(makes_room(&visitors), 2, "all have said something");
+        visitors.truncate(3);
+        assert_eq!(makes_room(&visitors), 0);
     }
 }
