@@ -18,10 +18,12 @@ fn main() -> Result<(), Error> {
         next = block.0;
     }
 
-    // READs would take a round trip per node. The traversal takes one in all: the switch forwards it between nodes.
+    // A node that meets a program for the first time asks for its code; later traversals take one request in all.
+    // READs would take a round trip per node: here the switch forwards the traversal between nodes.
     let program = Program::assemble(LIST_SUM).expect("the program is well-formed");
-    let scratch = vec![0; program.scratch_len()];
-    let reply = client.traverse(&program, VirtAddr(next), scratch, 1000)?;
+    let scratch = || vec![0; program.scratch_len()];
+    client.traverse(&program, VirtAddr(next), scratch(), 1000)?;
+    let reply = client.traverse(&program, VirtAddr(next), scratch(), 1000)?;
     let sum = u64::from_le_bytes(reply.scratch[..8].try_into().expect("the scratch pad begins with the sum"));
     assert_eq!((sum, reply.end.iterations, reply.end.requests), (123, 3, 1));
     print(&format!("sum of {} nodes in {} request: {sum}", reply.end.iterations, reply.end.requests));
