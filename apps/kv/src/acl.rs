@@ -1,4 +1,4 @@
-//! Users, what each may do, and how one is known (Redis's ACL, redis.io/docs/management/security/acl).
+//! Users, their rights and their passwords (Redis's ACL, redis.io/docs/management/security/acl).
 //!
 //! Key types: [`Acl`], all users; [`User`], one; rules in Redis's words change both ([`User::apply`]). A password is kept as its
 //! SHA-256 and compared in constant time. Unlike Redis, this server does not support selectors (parentheses): a rule with one is
@@ -12,16 +12,16 @@ use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Entries of the log of what was refused.
+/// The entries of the log of refusals at most.
 const LOG_MAX: usize = 128;
-/// Entries of the same client for the same thing within so many milliseconds are one.
+/// Equal refusals within so many milliseconds share an entry.
 const LOG_TOGETHER: i64 = 60_000;
-/// Words of 64 commands each in a set of commands.
+/// The words of a set of commands, each for 64 commands.
 const SET_WORDS: usize = 8;
 
 type Hash = [u8; 32];
 
-/// Commands, by their numbers in the table.
+/// A set of commands, by their numbers in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Commands([u64; SET_WORDS]);
 
@@ -59,11 +59,11 @@ pub(crate) struct User {
     rules: Vec<String>,
     keys: Vec<Pattern>,
     channels: Vec<String>,
-    /// It may do everything: nothing is looked up.
+    /// Whether the user may do everything, so that no rule needs a look.
     pub(crate) may_all: bool,
 }
 
-/// Why a user may not do something.
+/// The reason for which a request is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Denied<'a> {
     Command,
@@ -71,7 +71,7 @@ pub(crate) enum Denied<'a> {
 }
 
 impl User {
-    /// A user that may do nothing, as `ACL SETUSER` makes one.
+    /// Creates a user without any rights, as `ACL SETUSER` does.
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -87,7 +87,7 @@ impl User {
         }
     }
 
-    /// The user `default` of a server without settings: it may do everything, and has this password or none.
+    /// Creates the user `default` of a server without an ACL file: with all rights, and with this password or none.
     pub(crate) fn default_with(password: Option<&str>) -> Self {
         let mut user = Self::new("default");
         let password = password.map_or_else(|| "nopass".to_owned(), |password| format!(">{password}"));
@@ -100,7 +100,7 @@ impl User {
     /// Applies one rule.
     ///
     /// # Errors
-    /// What is wrong with it, as Redis says it.
+    /// The fault of the rule, in Redis's words.
     pub(crate) fn apply(&mut self, rule: &[u8]) -> Result<(), String> {
         let word = String::from_utf8_lossy(rule).to_ascii_lowercase();
         match (word.as_str(), rule) {
@@ -263,7 +263,7 @@ impl User {
         allowed.contains(&String::from_utf8_lossy(argument).to_ascii_lowercase())
     }
 
-    /// What stands in the way of a request of this user.
+    /// Returns the reason for which a request of this user is refused, if it is.
     pub(crate) fn denies<'a>(&self, command: &'static Command, request: &[&'a [u8]]) -> Option<Denied<'a>> {
         if self.may_all || command.is_for_all() {
             return None;
@@ -283,12 +283,12 @@ impl User {
         command.keys(request).into_iter().find(|key| !may_use(key)).map(|(key, _)| Denied::Key(key))
     }
 
-    /// True when it may read every key, whatever its name.
+    /// Returns whether the user may read every key.
     pub(crate) fn reads_all_keys(&self) -> bool {
         self.may_all || self.keys.iter().any(|pattern| pattern.reads && pattern.text == b"*")
     }
 
-    /// Whether this is one of the user's passwords. All are compared, so that nobody learns from the time which one was near.
+    /// Returns whether this is one of the user's passwords. All of them are compared, so that the time tells nothing.
     fn knows(&self, password: &[u8]) -> bool {
         let hash: Hash = Sha256::digest(password).into();
         let one_is =
@@ -296,12 +296,12 @@ impl User {
         self.is_on && (self.no_password || one_is.to_bool())
     }
 
-    /// True when nobody needs a password.
+    /// Returns whether clients become this user without a password.
     pub(crate) const fn is_open(&self) -> bool {
         self.is_on && self.no_password
     }
 
-    /// The flags, as `ACL GETUSER` says them.
+    /// The flags in the reply of `ACL GETUSER`.
     pub(crate) fn flags(&self) -> Vec<&'static str> {
         let mut flags = vec![if self.is_on { "on" } else { "off" }];
         flags.extend(self.no_password.then_some("nopass"));
@@ -335,7 +335,7 @@ impl User {
         self.channels.iter().map(|text| format!("&{text}")).collect::<Vec<_>>().join(" ")
     }
 
-    /// The user as a line of a file, and of `ACL LIST`.
+    /// The user's line in an ACL file and in the reply of `ACL LIST`.
     pub(crate) fn line(&self) -> String {
         let mut words = vec!["user".to_owned(), self.name.clone()];
         words.extend(self.flags().into_iter().map(str::to_owned));
@@ -364,7 +364,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Something that was refused.
+/// A refusal in the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     pub(crate) id: u64,
@@ -374,7 +374,7 @@ pub(crate) struct Refusal {
     pub(crate) object: String,
     pub(crate) user: String,
     pub(crate) client: String,
-    /// When it was refused first and last, in milliseconds since 1970.
+    /// The times of the first and the last refusal, in milliseconds since 1970.
     pub(crate) first: i64,
     pub(crate) last: i64,
 }
@@ -383,7 +383,7 @@ pub(crate) struct Refusal {
 #[derive(Debug)]
 pub(crate) struct Acl {
     users: BTreeMap<String, Arc<User>>,
-    /// Grows with each change: sessions look again who they are.
+    /// A number that grows with each change, so that sessions look up their user again.
     pub(crate) version: u64,
     file: Option<std::path::PathBuf>,
     pub(crate) log: VecDeque<Refusal>,
@@ -391,7 +391,7 @@ pub(crate) struct Acl {
 }
 
 impl Acl {
-    /// The user `default` alone.
+    /// Creates the ACL with the user `default` alone.
     pub(crate) fn new(password: Option<&str>) -> Self {
         let user = Arc::new(User::default_with(password));
         Self {
@@ -415,10 +415,10 @@ impl Acl {
         self.users.values().map(|user| &**user)
     }
 
-    /// Applies rules to a user, which is made when there is none; all of them, or none.
+    /// Applies rules to a user, all of them or none. Creates the user if there is none of this name.
     ///
     /// # Errors
-    /// The rule that is wrong, and why.
+    /// The wrong rule, and its fault.
     pub(crate) fn set(&mut self, name: &str, rules: &[&[u8]]) -> Result<(), (String, String)> {
         let mut user = self.users.get(name).map_or_else(|| User::new(name), |user| User::clone(user));
         for rule in rules {
@@ -429,7 +429,7 @@ impl Acl {
         Ok(())
     }
 
-    /// The password of the user `default`; without one nobody needs it.
+    /// Sets the only password of the user `default`; `None` lets clients in without one.
     pub(crate) fn set_password(&mut self, password: Option<&str>) {
         let rule = password.map_or_else(|| "nopass".to_owned(), |password| format!(">{password}"));
         self.set("default", &[b"resetpass", rule.as_bytes()]).expect("the rules are right");
@@ -440,12 +440,12 @@ impl Acl {
         self.users.remove(name).is_some()
     }
 
-    /// The user of this name, when that is its password.
+    /// Returns the user of this name if the password is right.
     pub(crate) fn known(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
         let name = std::str::from_utf8(name).ok();
         match name.and_then(|name| self.users.get(name)) {
             Some(user) => user.knows(password).then(|| Arc::clone(user)),
-            // As long as for one that there is.
+            // An unknown name takes as long as a known one.
             None => {
                 let _nobody_has_it = User::new("").knows(password);
                 None
@@ -453,7 +453,7 @@ impl Acl {
         }
     }
 
-    /// Notes what was refused; what is the same within a minute is one entry.
+    /// Adds a refusal to the log. Equal ones within a minute share an entry.
     pub(crate) fn note(&mut self, refusal: Refusal) {
         let same = |known: &&mut Refusal| {
             known.reason == refusal.reason
@@ -574,7 +574,7 @@ mod tests {
         }
     }
 
-    /// A line that a user is written as makes the same user again.
+    /// A user's line makes the same user again.
     #[test]
     fn a_line_makes_the_same_user() {
         let one = user("on >secret >other ~a* %R~b* &c* +@all -@dangerous +select|0 +config|get");

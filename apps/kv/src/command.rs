@@ -1,6 +1,7 @@
-//! Commands: which there are, what each may do, and how one is carried out.
+//! The execution of commands: admission, transactions, the append log.
 //!
-//! Key types: [`Command`], a row of the table; [`Context`], what a command works on. Names, arity and error texts are Redis's.
+//! Key types: [`Command`], a row of the table; [`Context`], the state that a command reads and changes. Names, arity and error
+//! texts are Redis's.
 
 mod acl;
 mod blocking;
@@ -41,17 +42,17 @@ use crate::store::{ELEMENT as ELEMENT_BYTES, Store};
 use crate::world::World;
 use farmem_resp::Writer;
 
-/// Words of a request, the command first.
+/// The words of a request; the first one names the command.
 pub(crate) type Args<'a> = &'a [&'a [u8]];
-/// What came of a command that did not write its reply.
+/// The outcome of a command. A command that fails has its reply written by the caller.
 pub(crate) type Done = Result<(), Failure>;
 
-/// What a command works on.
+/// The state that a command reads and changes.
 pub(crate) struct Context<'a> {
     pub(crate) store: &'a mut Store,
     pub(crate) session: &'a mut Session,
     pub(crate) world: &'a mut World,
-    /// The request that the append log has in the place of the one that came: of those that chance decides.
+    /// The request that the append log gets in place of the client's, if a random choice decides what the client's does.
     pub(crate) instead: Option<Vec<Vec<u8>>>,
 }
 
@@ -61,7 +62,7 @@ impl Context<'_> {
     }
 }
 
-/// Carries one request out, or queues it when it belongs to a transaction, and writes its reply.
+/// Executes one request, or queues it if a transaction is open, and writes the reply.
 pub(crate) fn carry_out(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) {
     let from = out.position();
     context.world.stats.commands += 1;
@@ -95,7 +96,7 @@ pub(crate) fn report(context: &mut Context<'_>, failure: &Failure, out: &mut Wri
     context.world.statistics.error(failure.reply());
 }
 
-/// A request that is refused before its command runs spoils the transaction that it belongs to.
+/// Marks the open transaction as failed, because one of its requests is refused before it runs.
 fn reject(context: &mut Context<'_>, args: Args<'_>, failure: Failure) -> Done {
     let command = find_of(args);
     if let Some(command) = command {
@@ -129,7 +130,7 @@ fn perform(
     done
 }
 
-/// Refuses a reply that its bound has cut: the client is told so, and what the command has changed.
+/// Replaces a reply that exceeds its bound by an error. What the command changed stays changed, and the error says so.
 fn whole(context: &Context<'_>, out: &Writer<'_>) -> Done {
     if !out.is_over() {
         return Ok(());
@@ -158,8 +159,8 @@ fn admit(context: &mut Context<'_>, args: Args<'_>) -> Result<Option<&'static Co
         return Err(Failure::text("NOAUTH Authentication required."));
     }
     acl::permit(context, command, args)?;
-    // A transaction is carried out as a whole or refused as a whole, so its requests are checked when they are queued, and
-    // once more before the first one runs.
+    // A transaction is executed as a whole or refused as a whole. So its requests are checked when they are queued, and once
+    // more before the first one runs.
     let flags = if command.name == "exec" { context.session.queued_flags() } else { command.flags() };
     // As in Redis, a transaction takes no more requests at all while there is too much data.
     let ends = matches!(command.name, "exec" | "discard" | "quit" | "reset");
@@ -185,17 +186,17 @@ pub(crate) fn check_room(context: &mut Context<'_>, flags: u32, in_transaction: 
     if grows || in_transaction { evicted } else { Ok(()) }
 }
 
-/// Refuses what the client may not do to a key, as a command of the table.
+/// Refuses a command on one key if the rules of the client's user forbid it.
 pub(crate) fn admits(context: &mut Context<'_>, command: &[u8], key: &[u8]) -> Done {
     acl::permit(context, find(command).expect("the table has it"), &[command, key])
 }
 
-/// Whether the client may do that to a key, for what is done beside its request: nothing is noted where it may not.
+/// Returns whether the rules of the client's user allow a command on one key. The ACL log gets no entry.
 pub(crate) fn may(context: &Context<'_>, command: &[u8], key: &[u8]) -> bool {
     context.session.rights.denies(find(command).expect("the table has it"), &[command, key]).is_none()
 }
 
-/// The command or subcommand that a request names.
+/// Finds the command or subcommand that a request names.
 ///
 /// # Errors
 /// No such command or subcommand, or a wrong number of words.
@@ -247,7 +248,8 @@ fn unknown(args: Args<'_>) -> Failure {
     ))
 }
 
-/// Notes the values that a request will ask for, so that they are read together with others; false when there are enough.
+/// Notes the values that a request will read, so that one round trip reads them together with others. Returns false when
+/// there are enough.
 pub(crate) fn want(store: &mut Store, db: u8, args: Args<'_>) -> bool {
     let Some(command) = find_of(args).filter(|command| command.takes(args.len())) else { return true };
     let mut keys = command.keys(args).into_iter().map(|(key, _)| key);
@@ -258,7 +260,8 @@ pub(crate) fn want(store: &mut Store, db: u8, args: Args<'_>) -> bool {
     keys.all(|key| store.want(db, key))
 }
 
-/// Carries out what a client waits with, once more: what its user may do can have changed since, and its reply has a bound like any other.
+/// Executes the request of a waiting client again. Its user's rules may have changed since, and its reply has a bound like any
+/// other.
 pub(crate) fn run_again(
     context: &mut Context<'_>,
     command: &'static Command,
@@ -270,14 +273,14 @@ pub(crate) fn run_again(
     whole(context, out)
 }
 
-/// Carries a command out that may be.
+/// Executes an admitted command, and appends what it changed to the log.
 pub(crate) fn run(
     context: &mut Context<'_>,
     command: &'static Command,
     args: Args<'_>,
     out: &mut Writer<'_>,
 ) -> Done {
-    // What an earlier command of a transaction left there is not this one's.
+    // An earlier command of the same transaction may have left a request there.
     context.instead = None;
     if command.has(spec::WRITE) {
         if let Some(why) = &context.world.no_writes {
@@ -285,7 +288,7 @@ pub(crate) fn run(
         }
         let bytes = args.iter().map(|arg| arg.len() + 4).sum();
         context.world.durable.reserve(bytes).map_err(Failure::said)?;
-        // The append log has copies until the end of the turn.
+        // The append log keeps copies until the end of the turn.
         context.store.give_way(if context.world.durable.has_log() { 3 * bytes } else { bytes });
         if command.has(spec::DENYOOM) {
             context.store.check_room()?;
@@ -293,7 +296,7 @@ pub(crate) fn run(
         context.store.incoming = incoming(command, args);
         let before = context.store.dirty;
         let done = (command.run)(context, args, out);
-        // A key that had ended goes also where the command then fails: the log is told, and it is the same there.
+        // A command that fails may have removed an expired key before. The log gets the request, and fails in the same way.
         if context.store.dirty != before {
             match context.instead.take() {
                 Some(instead) => {
@@ -309,12 +312,12 @@ pub(crate) fn run(
     (command.run)(context, args, out)
 }
 
-/// Bytes that a command may add to a collection, its elements with what they take beside.
+/// Returns the bytes that a command may add to a collection: its elements, and their bookkeeping.
 pub(crate) fn incoming(command: &Command, args: Args<'_>) -> usize {
     if !command.has(spec::DENYOOM) {
         return 0;
     }
-    // A sorted set has its members twice.
+    // A sorted set stores each member twice.
     let times = if command.name.starts_with('z') { 2 } else { 1 };
     args.iter().skip(2).map(|arg| times * arg.len() + ELEMENT_BYTES).sum()
 }
@@ -326,19 +329,19 @@ pub(crate) fn incoming(command: &Command, args: Args<'_>) -> usize {
 fn evict(context: &mut Context<'_>) -> Done {
     let Context { store, world, .. } = context;
     store.evict(&mut |db, key| {
-        // A frame has a head of its own for each; with what the command itself has there is room.
+        // Each key gets an entry of its own in the frame.
         world.durable.reserve(key.len() + 16).map_err(Failure::said)?;
         world.log_request(db, [&b"DEL"[..], key].into_iter());
         Ok(())
     })
 }
 
-/// A whole number.
+/// Parses a whole number.
 pub(crate) fn integer(arg: &[u8]) -> Result<i64, Failure> {
     farmem_resp::integer(arg).ok_or(Failure::NOT_INTEGER)
 }
 
-/// A number with a fraction, as Redis reads one: no spaces, no NaN.
+/// Parses a number with a fraction, as Redis does: without spaces, and not NaN.
 pub(crate) fn float(arg: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(arg).ok()?;
     let number: f64 = match text.to_ascii_lowercase().as_str() {
@@ -346,16 +349,16 @@ pub(crate) fn float(arg: &[u8]) -> Option<f64> {
         "-inf" | "-infinity" => return Some(f64::NEG_INFINITY),
         other => other.parse().ok()?,
     };
-    // A number that is too large is none.
+    // Redis refuses a number that is too large for a double.
     number.is_finite().then_some(number)
 }
 
-/// True when a word is this one, in whatever letters.
+/// Returns whether a word equals another, in upper or lower case.
 pub(crate) fn is(arg: &[u8], word: &str) -> bool {
     arg.eq_ignore_ascii_case(word.as_bytes())
 }
 
-/// A count as a reply's number.
+/// Converts a count to the number of a reply.
 pub(crate) fn count(n: usize) -> i64 {
     i64::try_from(n).expect("fewer than memory has")
 }

@@ -1,4 +1,4 @@
-//! The file that users are read from and written to: a line each, as `ACL LIST` shows it.
+//! The ACL file: a line for each user, in the form of `ACL LIST`.
 
 use super::{Acl, User};
 use std::collections::BTreeMap;
@@ -8,25 +8,25 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes of a file at most.
+/// The bytes of a file at most.
 const LEN_MAX: u64 = 16 << 20;
 
 impl Acl {
-    /// Users come from this file from now on.
+    /// Loads users from a file, and uses it for `ACL LOAD` and `ACL SAVE` from now on.
     ///
     /// # Errors
-    /// What is wrong with it, by lines.
+    /// The faults of the file, each with its line.
     pub(crate) fn use_file(&mut self, file: &Path) -> Result<(), String> {
         self.file = Some(file.to_owned());
         self.load()
     }
 
-    /// True when there is a file.
+    /// Returns whether the server has an ACL file.
     pub(crate) const fn has_file(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Reads all users anew; none changes when a line is wrong. Without a line about it the user `default` stays as it is.
+    /// Loads all users again, or none if a line is wrong. The user `default` stays as it is if the file has no line about it.
     pub(crate) fn load(&mut self) -> Result<(), String> {
         let Some(file) = &self.file else { return Err("no file of users was given".into()) };
         let said = |error: io::Error| format!("{}: {error}", file.display());
@@ -61,14 +61,14 @@ impl Acl {
         Ok(())
     }
 
-    /// Writes all users; the file has the old ones or the new ones, whatever happens meanwhile.
+    /// Writes all users. After a crash the file has the old ones or the new ones, never a part.
     pub(crate) fn save(&self) -> Result<(), String> {
         let Some(file) = &self.file else { return Err("no file of users was given".into()) };
         let said = |error: io::Error| format!("{}: {error}", file.display());
         let beside = file.with_extension(format!("new-{}", std::process::id()));
         let lines: String = self.users().map(|user| user.line() + "\n").collect();
         let write = || {
-            // Hashes of passwords are nobody else's.
+            // Only the owner may read hashes of passwords.
             let mut to =
                 OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&beside)?;
             to.write_all(lines.as_bytes())?;
@@ -85,7 +85,7 @@ impl Acl {
     }
 }
 
-/// The user of a line; `None` of an empty one.
+/// Parses a line; `None` if it is empty or a comment.
 fn user_of(line: &str) -> Result<Option<User>, String> {
     let mut words = line.split_ascii_whitespace();
     let Some(first) = words.next().filter(|first| !first.starts_with('#')) else { return Ok(None) };

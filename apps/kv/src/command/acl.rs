@@ -1,4 +1,4 @@
-//! `ACL`: users, and what each may do.
+//! `ACL`: the users and their rights.
 
 use super::spec::CATEGORIES;
 use super::{Args, Context, Done, all, count, find_of, integer, is, look_up};
@@ -80,7 +80,7 @@ fn set_user(context: &mut Context<'_>, name: &[u8], rules: &[&[u8]], out: &mut W
         std::str::from_utf8(name).ok().filter(|name| !name.is_empty() && name.chars().all(|c| c > ' '));
     let name = name.ok_or(Failure::text("ERR Usernames can't contain spaces or null characters"))?;
     context.world.acl.set(name, rules).map_err(|(rule, why)| {
-        // A password that is not taken does not stand in the reply.
+        // The reply must not have a refused password.
         let shown = if rule.starts_with(['>', '<']) { rule[..1].to_owned() + "..." } else { rule };
         Failure::said(format!("ERR Error in ACL SETUSER modifier '{shown}': {why}"))
     })?;
@@ -112,7 +112,7 @@ fn category_commands(category: &[u8], out: &mut Writer<'_>) -> Done {
     Ok(())
 }
 
-/// Four bits a digit, as many as were asked for.
+/// Writes a random password of so many bits in hexadecimal digits.
 fn generate(args: &[&[u8]], out: &mut Writer<'_>) -> Done {
     const BITS: i64 = 256;
     let bits = args.first().map_or(Ok(BITS), |arg| integer(arg))?;
@@ -205,7 +205,7 @@ fn say_refusal(entry: &Refusal, now: i64, out: &mut Writer<'_>) {
     }
 }
 
-/// Refuses a request that this client's user may not send, and notes that.
+/// Refuses a request that the rules of the client's user forbid, and logs the refusal.
 pub(super) fn permit(context: &mut Context<'_>, command: &'static super::Command, args: Args<'_>) -> Done {
     if !context.world.is_current(context.session) {
         return Err(Failure::text("NOAUTH Authentication required: this client's user is gone."));
@@ -228,7 +228,7 @@ pub(super) fn permit(context: &mut Context<'_>, command: &'static super::Command
     Err(Failure::said(text))
 }
 
-/// Notes that this client was refused something.
+/// Logs a refusal of this client.
 pub(super) fn note(context: &mut Context<'_>, reason: &'static str, object: String, user: String) {
     let now = context.store.now();
     let session = &context.session;

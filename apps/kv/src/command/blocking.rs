@@ -1,4 +1,4 @@
-//! Commands that wait for a key when there is none, and those of several keys that do not.
+//! Blocking commands, and `LMPOP` and `ZMPOP`, which share their code.
 
 use super::lists::{move_between, side, take_first};
 use super::sorted::take_lowest;
@@ -9,10 +9,10 @@ use crate::waiting::Wait;
 use farmem_resp::Writer;
 use std::time::Duration;
 
-/// Seconds that a client may wait at most, as Redis takes them.
+/// The longest timeout that Redis accepts, in seconds.
 const SECONDS_MAX: f64 = 9_223_372_036_854_775.0;
 
-/// How long a client waits; `None` for as long as it takes.
+/// Parses a timeout; `None` for none.
 fn timeout(arg: &[u8]) -> Result<Option<Duration>, Failure> {
     let seconds = float(arg).ok_or(Failure::text("ERR timeout is not a float or out of range"))?;
     if seconds < 0.0 {
@@ -24,7 +24,7 @@ fn timeout(arg: &[u8]) -> Result<Option<Duration>, Failure> {
     Ok((seconds > 0.0).then(|| Duration::from_secs_f64(seconds).max(Duration::from_millis(1))))
 }
 
-/// Nothing was there: the client waits, where it may.
+/// Lets the client wait for one of these keys, or replies that there is none if it may not wait.
 fn nothing(
     context: &mut Context<'_>,
     keys: &[&[u8]],
@@ -33,7 +33,7 @@ fn nothing(
     null: fn(&mut Writer<'_>),
 ) {
     match context.session.patience {
-        // A time that no clock reaches is none.
+        // A time that the clock cannot reach counts as no timeout.
         Patience::Waits => {
             context.session.waits = Some(Wait {
                 keys: keys.iter().map(|key| key.to_vec()).collect(),
@@ -54,7 +54,7 @@ fn ready_keys<'a>(context: &Context<'_>, keys: &'a [&'a [u8]]) -> Vec<&'a [u8]> 
     keys.iter().filter(is_ready).copied().collect()
 }
 
-/// A key of another kind is an error, but for a client that waits: it waits on.
+/// Treats a key of another kind as absent for a client that waits already.
 fn or_waits<T>(context: &Context<'_>, found: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
     match found {
         Err(Failure::WrongType) if context.session.patience == Patience::Served => Ok(None),
@@ -62,7 +62,7 @@ fn or_waits<T>(context: &Context<'_>, found: Result<Option<T>, Failure>) -> Resu
     }
 }
 
-/// What the log has in the place of a command that has found something.
+/// Sets the request that the append log gets in place of the blocking one.
 fn instead(context: &mut Context<'_>, words: &[&[u8]]) {
     context.instead = Some(words.iter().map(|word| word.to_vec()).collect());
 }
@@ -121,7 +121,7 @@ pub(super) fn brpoplpush(context: &mut Context<'_>, args: Args<'_>, out: &mut Wr
     move_or_wait(context, (args[1], args[2]), (false, true), timeout, out)
 }
 
-/// Keys by their number in front, which end, and how many elements.
+/// The arguments of `LMPOP`, `ZMPOP` and their blocking forms.
 struct Several<'a> {
     keys: &'a [&'a [u8]],
     front: bool,
@@ -201,7 +201,7 @@ fn pop_member(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, l
         let found = take_lowest(context, key, low, 1);
         if let Some(some) = or_waits(context, found)? {
             let (score, member) = &some[0];
-            // As long as what came, whatever the member: there is room for it in the log.
+            // The length does not depend on the member, so the log has reserved enough.
             instead(context, &[if low { b"ZPOPMIN" } else { b"ZPOPMAX" }, key]);
             out.array(3);
             out.bulk(key);

@@ -95,7 +95,7 @@ pub(super) fn client_name(arg: &[u8]) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(arg).into_owned())
 }
 
-/// The line of a client in `CLIENT LIST`, with the fields of Redis 7.0.
+/// Returns the line of a client in `CLIENT LIST`, with the fields of Redis 7.0.
 pub(super) fn client_line(context: &Context<'_>, id: u64, shown: &Shown) -> String {
     let (world, state) = (&context.world, &shown.activity);
     let number = |number: &AtomicUsize| number.load(Relaxed);
@@ -201,8 +201,8 @@ pub(super) fn client(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     Ok(())
 }
 
-/// Refuses a kind of clients that Redis does not have; whether clients of this kind can be here: there are no replicas
-/// and no subscribers.
+/// Returns whether clients of a type can be connected: there are no replicas and no subscribers. Refuses types that Redis does
+/// not have.
 fn is_type_here(name: &[u8]) -> Result<bool, Failure> {
     const OTHERS: [&str; 4] = ["master", "replica", "slave", "pubsub"];
     match () {

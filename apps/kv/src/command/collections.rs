@@ -1,4 +1,4 @@
-//! What hashes, sets and sorted sets have in common: a scan of elements, elements by chance.
+//! Code that hashes, sets and sorted sets share: scans and random elements.
 
 use super::keys::{cursor, scan_options, scanned};
 use super::{Args, Context, Done, glob, integer};
@@ -7,7 +7,7 @@ use farmem::Rng;
 use farmem_resp::Writer;
 use std::collections::BTreeSet;
 
-/// Refuses a result of so many bytes that is put together of several collections: it is here as a whole, beside them.
+/// Refuses a result of so many bytes that is computed from several collections. The whole result is in local memory, beside them.
 pub(super) fn check_result(context: &Context<'_>, bytes: usize) -> Done {
     const SHARE: usize = 4;
     let most = context.store.memory.local / SHARE;
@@ -19,8 +19,9 @@ pub(super) fn check_result(context: &Context<'_>, bytes: usize) -> Done {
     )))
 }
 
-/// `HSCAN`, `SSCAN`, `ZSCAN`: the cursor is how many elements are left to be told, from the last to the first. One that is removed lets the last take its place, which is in front of the
-/// cursor only when it was told already or is yet to come there; so no element that stays is left out.
+/// Executes `HSCAN`, `SSCAN` and `ZSCAN`. The scan goes from the last element to the first, and the cursor is the number of elements
+/// left. Removing an element moves the last one into its place. The moved element was returned already, or its new place is
+/// still to come, so the scan returns every element that stays.
 pub(super) fn scan_of<'a>(
     args: Args<'_>,
     out: &mut Writer<'_>,
@@ -56,7 +57,7 @@ pub(super) fn random_count(arg: Option<&&[u8]>, in_pairs: bool) -> Result<Option
     Ok(Some(wanted))
 }
 
-/// Numbers below `len` that chance names: `wanted` different ones at most, or exactly as many as its size when it is negative, the same ones perhaps several times.
+/// Returns random numbers below `len`: at most `wanted` different ones, or exactly `-wanted` ones with repetitions if it is negative.
 pub(super) fn random_indexes(rng: &mut Rng, len: usize, wanted: i64) -> Result<Vec<usize>, Failure> {
     if len == 0 {
         return Ok(Vec::new());
@@ -76,7 +77,7 @@ pub(super) fn random_indexes(rng: &mut Rng, len: usize, wanted: i64) -> Result<V
         return Ok((0..len).collect());
     }
     if size * 3 > len {
-        // Those that are left out are fewer.
+        // More than a third is wanted: shuffle all.
         let mut all: Vec<usize> = (0..len).collect();
         for at in 0..size {
             let other = at + any(rng) % (len - at);

@@ -18,7 +18,7 @@ fn read<'a>(context: &'a mut Context<'_>, key: &[u8]) -> Result<Option<&'a Hash>
     }))
 }
 
-/// Changes a hash; the closure says whether it did.
+/// Changes a hash. The closure returns whether it did.
 fn change<R>(
     context: &mut Context<'_>,
     key: &[u8],

@@ -1,4 +1,4 @@
-//! `COMMAND`, and the `HELP` of every command with subcommands: what the table says of commands.
+//! `COMMAND`, and the `HELP` subcommand of every container: the table, for clients.
 
 use super::spec::{CATEGORIES, Find};
 use super::table::{all, commands, find, find_of, subcommands};

@@ -1,4 +1,4 @@
-//! Keys, whatever their values are.
+//! Commands about keys of any kind.
 
 use super::{Args, Context, Done, count, glob, integer, is};
 use crate::failure::Failure;
@@ -35,7 +35,7 @@ pub(super) fn kind(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-/// `EXPIRE` and its kin: the unit of the number, and whether it counts from now.
+/// Executes `EXPIRE`, `PEXPIRE`, `EXPIREAT` and `PEXPIREAT`: the number has this unit in milliseconds, and counts from now or from 1970.
 fn expire_in(
     context: &mut Context<'_>,
     args: Args<'_>,
@@ -76,7 +76,7 @@ fn expire_in(
     };
     let may = match current {
         Some(current) => !new && (!later || end > current) && (!earlier || end < current),
-        // A key without an end counts as one that ends never.
+        // A key without a TTL counts as one with an infinite TTL.
         None => !old && !later,
     };
     if may {
@@ -140,7 +140,7 @@ pub(super) fn persist(context: &mut Context<'_>, args: Args<'_>, out: &mut Write
     Ok(())
 }
 
-/// What `SCAN` and its kin are told.
+/// The options of `SCAN`, `HSCAN`, `SSCAN` and `ZSCAN`.
 pub(super) struct ScanOptions<'a> {
     pub(super) pattern: Option<&'a [u8]>,
     pub(super) count: usize,
@@ -170,10 +170,10 @@ pub(super) fn scan_options<'a>(args: &[&'a [u8]], with_kind: bool) -> Result<Sca
     Ok(options)
 }
 
-/// Keys that one call reads at most: their records may be far.
+/// The keys that one call reads at most, because their records may be far.
 const SCANNED_MAX: usize = 10_000;
 
-/// The cursor and the elements of a scan.
+/// Writes the cursor and the elements of a scan.
 pub(super) fn scanned<T: AsRef<[u8]>>(next: u64, found: &[T], out: &mut Writer<'_>) {
     out.array(2);
     out.bulk(next.to_string().as_bytes());
@@ -259,7 +259,7 @@ pub(super) fn database_count() -> u8 {
     u8::try_from(SPACES).expect("few databases")
 }
 
-/// Moves or copies a value to another key; whether it was there.
+/// Copies a value to another key. Returns whether the value exists.
 fn copy_to(context: &mut Context<'_>, from: (u8, &[u8]), to: (u8, &[u8])) -> Result<bool, Failure> {
     let Some((kind, bytes, end)) = context.store.dump(from.0, from.1)? else { return Ok(false) };
     context.store.restore(to.0, to.1, kind, &bytes, end)?;
@@ -349,7 +349,7 @@ pub(super) fn swapdb(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
 
 pub(super) fn object(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let (what, key, db) = (args[1], args[2], context.db());
-    // To ask for these is no use of the key.
+    // OBJECT does not count as a use of the key.
     let Some((idle, frequency)) = context.store.last_use(db, key) else {
         out.null();
         return Ok(());
@@ -377,7 +377,7 @@ pub(super) fn object(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     Ok(())
 }
 
-/// The name that Redis 7.0 has for how such a value is kept.
+/// Returns the encoding that Redis 7.0 would use for the value.
 fn encoding(context: &mut Context<'_>, key: &[u8]) -> Result<&'static str, Failure> {
     let db = context.db();
     if context.store.kind(db, key) == Some(Kind::String) {

@@ -1,10 +1,10 @@
-//! `LATENCY`: times of commands, and moments that took long.
+//! `LATENCY`: the times of commands, and slow moments.
 
 use super::{Args, Context, Done, count, find, is};
 use crate::failure::Failure;
 use farmem_resp::Writer;
 
-/// What the slow moments are, and how to see them, for people.
+/// Writes a report about the slow moments for people.
 fn report(statistics: &super::Statistics) -> String {
     if statistics.threshold == 0 {
         return "Slow moments are not watched for. Set latency-monitor-threshold to the milliseconds of a slow one.\n".into();

@@ -4,10 +4,10 @@ use super::{Args, Context, Done, count, integer, is};
 use crate::failure::Failure;
 use farmem_resp::Writer;
 
-/// Places of the table at most: each has four bytes, and the table counts among nobody's buffers.
+/// The cells of the table at most. A cell has four bytes, and the table is outside of all bounds on buffers.
 const PLACES_MAX: usize = 4 << 20;
 
-/// What is asked of it.
+/// The options of `LCS`.
 #[derive(Default)]
 struct Options {
     len: bool,
@@ -16,7 +16,7 @@ struct Options {
     with_len: bool,
 }
 
-/// A stretch that both have: its last places, and its length.
+/// A common stretch: its end in both strings, and its length.
 struct Match {
     a_end: usize,
     b_end: usize,
@@ -91,7 +91,7 @@ pub(super) fn lcs(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_
     Ok(())
 }
 
-/// The subsequence, and the stretches that it is of, from the last to the first. Among several the one that Redis finds.
+/// Returns the subsequence and its stretches from the last to the first. Of several longest ones Redis's choice counts.
 fn common(a: &[u8], b: &[u8]) -> (Vec<u8>, Vec<Match>) {
     let width = b.len() + 1;
     let mut table = vec![0_u32; (a.len() + 1) * width];

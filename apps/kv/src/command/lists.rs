@@ -113,7 +113,7 @@ pub(super) fn side(arg: &[u8]) -> Result<bool, Failure> {
     }
 }
 
-/// Takes elements from one end of a list; `None` without such a key.
+/// Pops elements from one end of a list; `None` without such a key.
 pub(super) fn take_first(
     context: &mut Context<'_>,
     key: &[u8],
@@ -128,7 +128,7 @@ pub(super) fn llen(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-/// The element that a number names, from the end when it is negative.
+/// Returns the position that an index names. A negative index counts from the end.
 fn place(index: i64, len: usize) -> Option<usize> {
     let at = if index < 0 { index + count(len) } else { index };
     usize::try_from(at).ok().filter(|&at| at < len)
@@ -183,7 +183,7 @@ pub(super) fn ltrim(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
         let range = range_of(first, last, list.len());
         list.truncate(range.end);
         list.drain(..range.start.min(list.len()));
-        // Clients that watch the list are told also when it keeps all elements, as in Redis.
+        // As in Redis, this fails the EXEC of a client that watches the list also if all elements stay.
         ((), true)
     })?;
     out.simple("OK");
@@ -244,7 +244,7 @@ pub(super) fn move_between(
     out: &mut Writer<'_>,
 ) -> Done {
     let (from, to) = keys;
-    // The other list is looked at before anything changes.
+    // The kind of the other key is checked before anything changes.
     if read(context, from)?.is_none() {
         out.null();
         return Ok(());
@@ -252,7 +252,7 @@ pub(super) fn move_between(
     if read(context, to)?.is_none() {
         context.store.check_makes(to, 0)?;
     }
-    // The other one may not grow beyond its bound: what is moved is known before it moves.
+    // The bound of the other list is checked before the element moves.
     let end = read(context, from)?.and_then(|list| if from_left { list.front() } else { list.back() });
     let grows = end.map_or(0, |element| element.len()) + ELEMENT;
     if from != to {
@@ -262,7 +262,7 @@ pub(super) fn move_between(
     }
     let moved = change(context, from, false, |list| {
         let moved = if from_left { list.pop_front() } else { list.pop_back() };
-        // A list of one that goes to itself must not go in between.
+        // A list of one element must not become empty in between, or its key would go.
         if from == to
             && let Some(element) = &moved
         {
@@ -302,7 +302,7 @@ pub(super) fn lmove(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     move_between(context, (args[1], args[2]), from_left, to_left, out)
 }
 
-/// What `LPOS` is told.
+/// The options of `LPOS`.
 struct Search {
     rank: i64,
     wanted: Option<usize>,

@@ -1,16 +1,18 @@
-//! Numbers of x87's extended precision, which Redis adds fractions in (`INCRBYFLOAT`, `HINCRBYFLOAT`): 64 bits of significand on every machine.
+//! Numbers in x87's extended precision, in which Redis adds fractions (`INCRBYFLOAT`, `HINCRBYFLOAT`): 64 bits of significand
+//! on every machine.
 //!
-//! Key type: [`LongDouble`]. It is read as C's `strtold` reads it and shown as `%.17Lf` without zeros at the end, exactly; so replies are Redis's to the digit.
+//! Key type: [`LongDouble`]. Parsing equals C's `strtold`, and printing equals `%.17Lf` without zeros at the end, so replies are
+//! Redis's to the digit.
 
 use num_bigint::BigUint;
 use rustc_apfloat::ieee::X87DoubleExtended;
 use rustc_apfloat::{Float as _, Round, Status};
 
-/// Bytes of a number's text at most (`MAX_LONG_DOUBLE_CHARS`).
+/// The bytes of a number's text at most (`MAX_LONG_DOUBLE_CHARS`).
 const TEXT_LEN_MAX: usize = 5 * 1024;
-/// Digits behind the point.
+/// The digits behind the point.
 const DIGITS: u32 = 17;
-/// The exponent of the least significant bit, of an exponent field of 0.
+/// The exponent of the least significant bit when the exponent field is 0, negated.
 const EXPONENT_BIAS: i32 = 16_383 + 63;
 
 /// A number; it may be infinite, and is never NaN.
@@ -20,7 +22,7 @@ pub(super) struct LongDouble(X87DoubleExtended);
 impl LongDouble {
     pub(super) const ZERO: Self = Self(X87DoubleExtended::ZERO);
 
-    /// The number that a text is, all of it; `None` when it is none, or too large or too small for one.
+    /// Parses a whole text; `None` if the text is no number, or one that is too large or too small.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() < TEXT_LEN_MAX)?;
         let (sign, digits) = match text.as_bytes().first()? {
@@ -50,13 +52,13 @@ impl LongDouble {
         self.0.is_finite()
     }
 
-    /// The sum, where it is finite.
+    /// Returns the sum if it is finite.
     pub(super) fn plus(self, other: Self) -> Option<Self> {
         let sum = self.0.add_r(other.0, Round::NearestTiesToEven).value;
         sum.is_finite().then_some(Self(sum))
     }
 
-    /// Its text, without an exponent.
+    /// Prints the number without an exponent.
     pub(super) fn text(self) -> String {
         let bits = self.0.to_bits();
         let field = i32::try_from((bits >> 64) & 0x7fff).expect("15 bits");
@@ -66,7 +68,7 @@ impl LongDouble {
         let whole = if exponent >= 0 {
             scaled << exponent
         } else {
-            // To the nearest, and to the even one of two.
+            // Round to the nearest, ties to even.
             let places = exponent.unsigned_abs();
             let (floor, half) = (&scaled >> places, BigUint::from(1_u8) << (places - 1));
             let rest = &scaled - (&floor << places);
@@ -81,14 +83,14 @@ impl LongDouble {
     }
 }
 
-/// Digits with at most one point among them, one digit at least; as this crate's parser wants them.
+/// Normalizes digits with at most one point for the parser of `rustc_apfloat`; `None` without a digit.
 fn digits_of(text: &str, radix: u32) -> Option<&str> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let are_digits = whole.chars().chain(fraction.chars()).all(|digit| digit.is_digit(radix));
     (are_digits && whole.len() + fraction.len() > 0).then_some(text)
 }
 
-/// A decimal exponent. One beyond all numbers is as good as any other such.
+/// Parses a decimal exponent. An exponent beyond all numbers is cut to a large one.
 fn exponent_of(text: &str) -> Option<i64> {
     const FAR: i64 = 100_000;
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);

@@ -10,7 +10,7 @@ fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Writer<'_>) -> 
     let db = context.db();
     let old = context.store.string(db, key)?.map_or(Ok(0), integer)?;
     let new = old.checked_add(by).ok_or(Failure::OVERFLOW)?;
-    // Room for each number: the next one is written in place.
+    // The record has room for every number, so that the next one is written in place.
     const DIGITS: usize = 20;
     context.store.set_with_room(db, key, new.to_string().as_bytes(), DIGITS, Ends::Keep)?;
     out.integer(new);
@@ -35,7 +35,7 @@ pub(super) fn decrby(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     add(context, args[1], by, out)
 }
 
-/// The sum as a text without an exponent, as Redis keeps it.
+/// Adds to a text's number, and returns the sum as a text without an exponent.
 pub(super) fn sum(old: Option<&[u8]>, by: LongDouble, not_a_number: Failure) -> Result<String, Failure> {
     let old = old.map_or(Some(LongDouble::ZERO), LongDouble::parse).ok_or(not_a_number)?;
     let new = old.plus(by).ok_or(Failure::text("ERR increment would produce NaN or Infinity"))?;

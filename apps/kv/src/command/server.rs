@@ -1,4 +1,4 @@
-//! What is about the server and its clients, and not about data.
+//! Commands about the server and the connection.
 
 mod config;
 mod glob;
@@ -59,12 +59,12 @@ pub(super) fn time(_: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Do
     Ok(())
 }
 
-/// Whether a request has a password.
+/// Returns whether a request has a password.
 pub(crate) fn has_password(args: Args<'_>) -> bool {
     is(args[0], "AUTH") || (is(args[0], "HELLO") && args.iter().any(|arg| is(arg, "AUTH")))
 }
 
-/// A client says who it is.
+/// Authenticates a client as a user.
 pub(crate) fn log_in_as(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> Done {
     if let Some(known) = context.world.acl.known(user, password) {
         context.session.become_user(known, context.world.acl.version);
@@ -156,7 +156,7 @@ pub(super) fn hello(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     Ok(())
 }
 
-/// The version of Redis whose commands and texts these are: clients choose by it what they send.
+/// The version of Redis whose commands and texts the server has. Clients choose by it what they send.
 pub(super) const REDIS_VERSION: &str = "7.0.15";
 
 pub(super) fn debug(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
@@ -216,7 +216,7 @@ pub(super) fn memory(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     Ok(())
 }
 
-/// The parts of memory, under Redis's names as far as this server has them.
+/// Writes the parts of memory under Redis's names, as far as this server has them.
 fn memory_stats(context: &mut Context<'_>, out: &mut Writer<'_>) {
     context.world.note_peak(context.store);
     let (store, world) = (&*context.store, &*context.world);
@@ -270,12 +270,12 @@ pub(super) fn wait(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) ->
     Ok(())
 }
 
-/// Begins a snapshot; within a transaction, when that has ended.
+/// Begins a snapshot and returns true; within a transaction, schedules it for the end and returns false.
 fn begin_save(context: &mut Context<'_>) -> Result<bool, Failure> {
     if context.world.durable.saving.is_some() {
         return Err(Failure::text("ERR Background save already in progress"));
     }
-    // A snapshot has all of a transaction or nothing.
+    // A snapshot has all changes of a transaction or none.
     if context.session.patience == Patience::None && context.world.durable.dir().is_some() {
         context.world.durable.save_is_due = true;
         return Ok(false);

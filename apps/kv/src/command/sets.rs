@@ -125,13 +125,13 @@ pub(super) fn spop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     };
     let len = read(context, args[1])?.map_or(0, IndexSet::len);
     let mut chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1))?;
-    // The log names those that chance has chosen: there must be room for their names before they go.
+    // The log gets the chosen members, so room for them is reserved before they go.
     if let Some(set) = read(context, args[1])? {
         let bytes: usize =
             chosen.iter().filter_map(|&at| set.get_index(at)).map(|member| member.len() + 4).sum();
         context.world.durable.reserve(args[1].len() + 8 + bytes).map_err(Failure::said)?;
     }
-    // From the last on, so that those that are left keep their numbers.
+    // From the last one on, because removing a member renumbers those behind it.
     chosen.sort_unstable_by(|a, b| b.cmp(a));
     let popped = change(context, args[1], false, |set| {
         let popped: Vec<Text> = chosen.iter().filter_map(|&at| set.swap_remove_index(at)).collect();
@@ -162,7 +162,7 @@ enum Operation {
 }
 
 fn combined(context: &mut Context<'_>, keys: Args<'_>, operation: Operation) -> Result<Set, Failure> {
-    // Each key's kind counts, also where the result is known already.
+    // The kinds of all keys are checked, also if the result is known before.
     let (mut result, mut bytes): (Option<Set>, usize) = (None, 0);
     for key in keys {
         let next = read(context, key)?;

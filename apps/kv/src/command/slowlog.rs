@@ -1,4 +1,4 @@
-//! `SLOWLOG`: commands that took long.
+//! `SLOWLOG`: the slowest commands.
 
 use super::{Args, Context, Done, count, integer, is};
 use crate::failure::Failure;
@@ -6,11 +6,11 @@ use farmem_resp::Writer;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Words of an entry, and bytes of a word, at most.
+/// The words of an entry and the bytes of a word, at most.
 const WORDS_MAX: usize = 32;
 const WORD_LEN_MAX: usize = 128;
 
-/// A command that took long.
+/// A slow command.
 #[derive(Clone, Debug)]
 struct Entry {
     id: u64,
@@ -22,14 +22,14 @@ struct Entry {
     name: String,
 }
 
-/// Commands that took long, the last one first.
+/// The slow commands, the last one first.
 #[derive(Debug)]
 pub(crate) struct SlowLog {
     entries: VecDeque<Entry>,
     next_id: u64,
-    /// From how long on a command is noted (`slowlog-log-slower-than`); `None` for never.
+    /// The time from which on a command is slow (`slowlog-log-slower-than`); `None` turns the log off.
     pub(crate) from: Option<Duration>,
-    /// Entries that are kept (`slowlog-max-len`).
+    /// The entries that the log keeps (`slowlog-max-len`).
     pub(crate) most: usize,
 }
 
@@ -40,7 +40,7 @@ impl Default for SlowLog {
 }
 
 impl SlowLog {
-    /// Entries that may be kept in any case.
+    /// The largest number of entries that may be set.
     pub(crate) const MOST: usize = 10_000;
 
     fn note(&mut self, entry: Entry) {
@@ -50,7 +50,7 @@ impl SlowLog {
     }
 }
 
-/// Notes a command that took so long, where that is long. Passwords are not kept.
+/// Logs a command if it was slow. Passwords are left out.
 pub(crate) fn note(context: &mut Context<'_>, args: Args<'_>, took: Duration) {
     let slow = &context.world.slow;
     if slow.from.is_none_or(|from| took < from) || slow.most == 0 {

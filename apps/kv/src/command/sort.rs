@@ -1,6 +1,7 @@
-//! `SORT` and `SORT_RO`: elements of a list, a set or a sorted set in order of numbers or texts, their own or those of other keys.
+//! `SORT` and `SORT_RO`: the elements of a list, a set or a sorted set in the order of numbers or texts, their own or those of
+//! other keys.
 //!
-//! Texts are compared byte by byte, whatever the locale. What is looked up for elements (`BY`, `GET`) is read of far memory many at a time.
+//! Texts are compared byte by byte, whatever the locale. The values of `BY` and `GET` are read from far memory many at a time.
 
 use super::{Args, Context, Done, count, float, integer, is};
 use crate::failure::Failure;
@@ -9,13 +10,13 @@ use farmem_resp::Writer;
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 
-/// Elements whose keys are wanted at once.
+/// The elements whose values are read together.
 const TOGETHER: usize = 256;
 
-/// What a request asks for.
+/// The options of `SORT`.
 struct Options<'a> {
     by: Option<&'a [u8]>,
-    /// Elements stay in the order that they have: `BY` of a pattern that names no key.
+    /// Whether the elements keep their order, because the pattern of `BY` names no key.
     as_is: bool,
     gets: Vec<&'a [u8]>,
     limit: (i64, i64),
@@ -24,12 +25,12 @@ struct Options<'a> {
     store: Option<&'a [u8]>,
 }
 
-/// What an element is ordered by.
+/// The weight by which an element is ordered.
 enum Weight {
     Number(f64),
-    /// A text, or no such key.
+    /// The text of another key; `None` without such a key.
     Text(Option<Text>),
-    /// Itself.
+    /// The element itself.
     Own,
 }
 
@@ -41,7 +42,7 @@ pub(super) fn sort_ro(context: &mut Context<'_>, args: Args<'_>, out: &mut Write
     sort_with(context, args, out, false)
 }
 
-/// The key that `SORT` stores in, if it does: the last one that is named.
+/// Returns the key of the last `STORE`, if the request has one.
 pub(super) fn stores_in<'a>(request: &[&'a [u8]]) -> Option<&'a [u8]> {
     let (mut at, mut key) = (2, None);
     while let Some(word) = request.get(at) {
@@ -68,7 +69,7 @@ fn options<'a>(context: &Context<'_>, args: Args<'a>, may_store: bool) -> Result
         by_text: false,
         store: None,
     };
-    // Which keys a pattern names is known only when they are looked up.
+    // The keys that a pattern names are known only when they are looked up.
     let reads_all = context.session.rights.reads_all_keys();
     let denied = |what: &str| {
         Failure::said(format!("ERR {what} option of SORT denied due to insufficient ACL permissions"))
@@ -112,7 +113,7 @@ fn options<'a>(context: &Context<'_>, args: Args<'a>, may_store: bool) -> Result
     Ok(options)
 }
 
-/// A pattern with an element in the place of its first `*`: a key, and the field of its hash that is meant, if one is.
+/// Puts an element in place of a pattern's first `*`. Returns the key and, behind an arrow, the field of its hash.
 fn named<'a>(pattern: &'a [u8], element: &[u8]) -> Option<(Vec<u8>, Option<&'a [u8]>)> {
     let star = pattern.iter().position(|&byte| byte == b'*')?;
     let (front, behind) = (&pattern[..star], &pattern[star + 1..]);
@@ -121,7 +122,7 @@ fn named<'a>(pattern: &'a [u8], element: &[u8]) -> Option<(Vec<u8>, Option<&'a [
     Some(([front, element, end].concat(), field))
 }
 
-/// What a pattern says of an element: itself, a string, or a field of a hash.
+/// Returns the value of a pattern for an element: the element itself, a string, or a field of a hash.
 fn look_up(store: &mut Store, db: u8, pattern: &[u8], element: &[u8]) -> Result<Option<Text>, Failure> {
     if pattern == b"#" {
         return Ok(Some(element.into()));
@@ -137,7 +138,7 @@ fn look_up(store: &mut Store, db: u8, pattern: &[u8], element: &[u8]) -> Result<
     }
 }
 
-/// What patterns say of elements, handed to `take` one after the other: of each element, what each pattern says. Far values are read together.
+/// Passes the values of all patterns for each element to `take`, in order. Far values are read together.
 fn look_up_all(
     store: &mut Store,
     db: u8,
@@ -161,11 +162,11 @@ fn look_up_all(
     Ok(())
 }
 
-/// The elements of a key, in the order that it has.
+/// Returns the elements of a key in its own order.
 fn elements(context: &mut Context<'_>, key: &[u8]) -> Result<(Vec<Text>, bool), Failure> {
     let db = context.db();
     let bytes = context.store.collection(db, key, None)?.map_or(0, Value::bytes);
-    // They are here twice, each with what it is ordered by.
+    // Each element is in memory twice, with its weight.
     context.store.give_way(2 * bytes);
     Ok(match context.store.collection(db, key, None)? {
         None => (Vec::new(), false),
@@ -176,14 +177,14 @@ fn elements(context: &mut Context<'_>, key: &[u8]) -> Result<(Vec<Text>, bool), 
     })
 }
 
-/// A number as `strtod` reads a whole text: nothing is none, and counts as 0.
+/// Parses a whole text as `strtod` does. An empty text is 0.
 fn number(text: &[u8]) -> Result<f64, Failure> {
     let text = text.trim_ascii_start();
     let number = if text.is_empty() { Some(0.0) } else { float(text) };
     number.ok_or(Failure::text("ERR One or more scores can't be converted into double"))
 }
 
-/// Which elements are told, as Redis counts them.
+/// Returns the range of elements that `LIMIT` selects, with Redis's rules.
 fn range(len: usize, (from, count): (i64, i64)) -> std::ops::Range<usize> {
     let from = usize::try_from(from.max(0)).unwrap_or(usize::MAX).min(len);
     let count = usize::try_from(count).unwrap_or(len).min(len);
@@ -193,7 +194,7 @@ fn range(len: usize, (from, count): (i64, i64)) -> std::ops::Range<usize> {
 fn sort_with(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, may_store: bool) -> Done {
     let mut options = options(context, args, may_store)?;
     let (mut elements, is_set) = elements(context, args[1])?;
-    // A set has no order: what is stored is the same wherever it is carried out.
+    // A set has no order, so it is sorted to store the same list wherever the log is executed.
     if options.as_is && is_set && options.store.is_some() {
         (options.as_is, options.by, options.by_text) = (false, None, true);
     }
@@ -275,7 +276,7 @@ fn tell(context: &mut Context<'_>, gets: &[&[u8]], told: &[Text], out: &mut Writ
     })
 }
 
-/// What is told becomes a list in the place of whatever the key had; nothing in the place of it, when nothing is told.
+/// Stores the reply as a list in place of the key's value. An empty reply removes the key.
 fn store(context: &mut Context<'_>, key: &[u8], gets: &[&[u8]], told: &[Text], out: &mut Writer<'_>) -> Done {
     let (db, most) = (context.db(), context.store.memory.local);
     let mut list: VecDeque<Text> = VecDeque::new();
@@ -287,7 +288,7 @@ fn store(context: &mut Context<'_>, key: &[u8], gets: &[&[u8]], told: &[Text], o
             let text = text.unwrap_or_default();
             bytes += text.len() + ELEMENT;
             list.push_back(text);
-            // More than any collection may have: no need to look at the rest.
+            // The list exceeds the bound of a collection already.
             if bytes > most / 4 {
                 Err(Failure::text("OOM the list would take more than a quarter of --local"))
             } else {

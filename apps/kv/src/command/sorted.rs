@@ -27,7 +27,7 @@ pub(super) fn change<R>(
     })
 }
 
-/// What the options of `ZADD` say.
+/// The options of `ZADD`.
 #[derive(Clone, Copy, Default)]
 struct AddOptions {
     only_new: bool,
@@ -70,7 +70,7 @@ fn add_options(args: Args<'_>) -> Result<(AddOptions, usize), Failure> {
     Ok((options, at))
 }
 
-/// Members that are new, members whose score changed, and the score of the last one; `None` where nothing may be done.
+/// The numbers of new members and of changed scores, and the score of the last member; `None` if the options left it as it was.
 type Added = (i64, i64, Result<Option<f64>, Failure>);
 
 fn add(sorted: &mut Ranked, pairs: &[(f64, &[u8])], options: AddOptions) -> Added {
@@ -220,10 +220,10 @@ pub(super) fn take_some(sorted: &mut Ranked, highest: bool, wanted: usize) -> Ta
     some
 }
 
-/// Members that were taken out, with their scores.
+/// Removed members with their scores.
 type Taken = Vec<(f64, Vec<u8>)>;
 
-/// Takes members with the lowest scores, or the highest; `None` without such a key.
+/// Pops the members with the lowest or the highest scores; `None` without such a key.
 pub(super) fn take_lowest(
     context: &mut Context<'_>,
     key: &[u8],
@@ -264,7 +264,7 @@ pub(super) fn zrandmember(context: &mut Context<'_>, args: Args<'_>, out: &mut W
     Ok(())
 }
 
-/// Members of a sorted set, with their scores where these were asked for.
+/// Writes members of a sorted set, with their scores if the request wants them.
 pub(super) fn members(some: &[(f64, &[u8])], with_scores: bool, out: &mut Writer<'_>) {
     let nested = with_scores && out.protocol() == Protocol::Resp3;
     out.array(some.len() * if with_scores && !nested { 2 } else { 1 });
@@ -295,7 +295,7 @@ enum Operation {
     Difference,
 }
 
-/// What `ZUNION` and its kin are told.
+/// The arguments of `ZUNION`, `ZINTER`, `ZDIFF` and the commands that store them.
 struct Combine<'a> {
     keys: &'a [&'a [u8]],
     weights: Vec<f64>,
@@ -349,7 +349,7 @@ fn combine_options<'a>(
     Ok(combine)
 }
 
-/// The members of a set or sorted set; those of a set have the score 1.
+/// Returns the members of a set or a sorted set. The members of a set have the score 1.
 fn scored(context: &mut Context<'_>, key: &[u8]) -> Result<Ranked, Failure> {
     let db = context.db();
     let mut ranked = Ranked::default();
@@ -420,12 +420,12 @@ fn store(
     put(context, args[1], result)
 }
 
-/// Bytes that a sorted set takes here, nearly.
+/// Returns about the bytes that a sorted set takes in local memory.
 fn bytes_of(sorted: &Ranked) -> usize {
     sorted.iter().map(|(_, member)| 2 * (member.len() + 16) + ELEMENT).sum()
 }
 
-/// Puts a sorted set in the place of whatever the key had; an empty one is no key.
+/// Stores a sorted set in place of the key's value. An empty one removes the key.
 pub(super) fn put(context: &mut Context<'_>, key: &[u8], sorted: Ranked) -> Done {
     let db = context.db();
     if sorted.len() > 0 {

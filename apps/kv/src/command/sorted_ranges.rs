@@ -1,4 +1,4 @@
-//! Sorted sets: ranges by rank, by score and by text.
+//! Ranges of sorted sets by rank, by score and by text.
 
 use super::sorted::{change, members, put, read};
 use super::strings::range_of;
@@ -8,7 +8,7 @@ use crate::store::Ranked;
 use farmem_resp::Writer;
 use std::ops::Range;
 
-/// An end of a range of scores.
+/// A bound of a range of scores.
 #[derive(Clone, Copy)]
 struct ScoreEnd {
     score: f64,
@@ -24,14 +24,14 @@ fn score_end(arg: &[u8]) -> Result<ScoreEnd, Failure> {
     Ok(ScoreEnd { score, exclusive })
 }
 
-/// The ranks of the members with scores from one end to the other.
+/// Returns the ranks of the members between two scores.
 fn by_score(sorted: &Ranked, min: ScoreEnd, max: ScoreEnd) -> Range<usize> {
     let first = sorted.count_while(|(score, _)| score < min.score || (min.exclusive && score == min.score));
     let end = sorted.count_while(|(score, _)| score < max.score || (!max.exclusive && score == max.score));
     first..end.max(first)
 }
 
-/// An end of a range of texts.
+/// A bound of a range of texts.
 #[derive(Clone, Copy)]
 enum TextEnd<'a> {
     Least,
@@ -62,7 +62,7 @@ fn by_text(sorted: &Ranked, min: TextEnd<'_>, max: TextEnd<'_>) -> Range<usize> 
     first..below(max, !exclusive(max)).max(first)
 }
 
-/// How a range is given.
+/// The unit of a range's bounds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Rank,
@@ -70,7 +70,7 @@ enum By {
     Text,
 }
 
-/// What `ZRANGE` and its kin are told.
+/// The arguments of `ZRANGE` and of the older commands for ranges.
 struct Asked<'a> {
     by: By,
     backwards: bool,
@@ -79,7 +79,7 @@ struct Asked<'a> {
     ends: (&'a [u8], &'a [u8]),
 }
 
-/// Ranks in order of the reply; the first ones are left out and cut off as the limit says.
+/// Returns the ranks of a range, after `LIMIT`, in the order of the set.
 fn ranks(sorted: &Ranked, asked: &Asked<'_>) -> Result<Range<usize>, Failure> {
     let (min, max) =
         if asked.backwards && asked.by != By::Rank { (asked.ends.1, asked.ends.0) } else { asked.ends };
@@ -120,14 +120,14 @@ fn found<'a>(sorted: &'a Ranked, asked: &Asked<'_>) -> Result<Vec<(f64, &'a [u8]
 
 fn answer(context: &mut Context<'_>, key: &[u8], asked: &Asked<'_>, out: &mut Writer<'_>) -> Done {
     let none = Ranked::default();
-    // What is wrong with the ends is told also without such a key.
+    // Wrong bounds are an error also without such a key.
     ranks(&none, asked)?;
     let sorted = read(context, key)?.unwrap_or(&none);
     members(&found(sorted, asked)?, asked.with_scores, out);
     Ok(())
 }
 
-/// `LIMIT offset count`, and what else there may be behind the ends.
+/// Parses the options behind the bounds.
 fn options<'a>(
     args: Args<'_>,
     ends: (&'a [u8], &'a [u8]),

@@ -77,17 +77,17 @@ pub(crate) const OW_INSERT: Access = Access(4 | INSERT);
 pub(crate) const RM_DELETE: Access = Access(8 | DELETE);
 
 impl Access {
-    /// Whether the command returns, copies or compares the value.
+    /// Returns whether the command returns, copies or compares the value.
     pub(crate) const fn reads(self) -> bool {
         self.0 & ACCESS != 0
     }
 
-    /// Whether the command adds to the value, changes or deletes it.
+    /// Returns whether the command adds to the value, changes or deletes it.
     pub(crate) const fn writes(self) -> bool {
         self.0 & (UPDATE | INSERT | DELETE) != 0
     }
 
-    /// The bits' names in Redis's `COMMAND` reply.
+    /// Returns the bits' names in Redis's `COMMAND` reply.
     pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
         const NAMES: [&str; 8] = ["RO", "RW", "OW", "RM", "access", "update", "insert", "delete"];
         NAMES.into_iter().enumerate().filter(move |(bit, _)| self.0 & 1 << bit != 0).map(|(_, name)| name)
@@ -113,7 +113,7 @@ pub(crate) struct KeySpec {
 }
 
 impl KeySpec {
-    /// The positions of the keys; those beyond the end of the request are left out.
+    /// Returns the positions of the keys, without those beyond the end of the request.
     fn positions(&self, request: Args<'_>) -> impl Iterator<Item = usize> + use<> {
         let (at, len) = (usize::from(self.at), request.len());
         let (from, to, step) = match self.find {
@@ -181,12 +181,12 @@ impl Command {
         self.flags
     }
 
-    /// Whether the row is one of a subcommand.
+    /// Returns whether the row describes a subcommand.
     pub(crate) const fn is_subcommand(&self) -> bool {
         self.has(SUBCOMMAND)
     }
 
-    /// Whether any client may send the command, whatever its user's rules say.
+    /// Returns whether any client may send the command, whatever its user's rules say.
     pub(crate) const fn is_for_all(&self) -> bool {
         self.has(NO_AUTH)
     }
@@ -197,7 +197,7 @@ impl Command {
         if self.arity < 0 { words >= least } else { words == least }
     }
 
-    /// The keys of a request, in its order.
+    /// Returns the keys of a request, in its order.
     pub(crate) fn keys<'a>(&self, request: &[&'a [u8]]) -> Keys<'a> {
         let mut keys = Keys::new();
         for spec in self.specs.iter().flatten() {
@@ -216,13 +216,13 @@ impl Command {
         keys
     }
 
-    /// Whether only the words of a request say where all of its keys are.
+    /// Returns whether the positions of the keys depend on the words of the request.
     pub(crate) fn has_movable_keys(&self) -> bool {
         let counts = self.specs.iter().flatten().any(|spec| spec.find == Find::Counted);
         counts || matches!(self.name, "sort" | "sort_ro")
     }
 
-    /// The first key, the last one and the step between keys, as the `COMMAND` reply of early versions of Redis has them.
+    /// Returns the first key, the last one and the step between keys, as in the `COMMAND` reply of early versions of Redis.
     pub(crate) fn key_range(&self) -> (i8, i8, i8) {
         let mut range = (0, 0, 0);
         for spec in self.specs.iter().flatten() {
@@ -235,7 +235,7 @@ impl Command {
         range
     }
 
-    /// The names of the flags in the `COMMAND` reply.
+    /// Returns the names of the flags in the `COMMAND` reply.
     pub(crate) fn flag_names(&self) -> impl Iterator<Item = &'static str> {
         const NAMES: &[(u32, &str)] = &[
             (WRITE, "write"),

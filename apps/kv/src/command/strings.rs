@@ -18,7 +18,7 @@ fn bulk_or_null(value: Option<&[u8]>, out: &mut Writer<'_>) {
     }
 }
 
-/// What the options of `SET` say.
+/// The options of `SET`.
 #[derive(Default)]
 struct SetOptions {
     ends: Option<Ends>,
@@ -27,7 +27,7 @@ struct SetOptions {
     get: bool,
 }
 
-/// A time of `EX`, `PX`, `EXAT`, `PXAT` in milliseconds since 1970.
+/// Parses the time of `EX`, `PX`, `EXAT` or `PXAT`; in milliseconds since 1970.
 pub(super) fn end_at(context: &Context<'_>, unit: &[u8], arg: &[u8], command: &str) -> Result<i64, Failure> {
     let invalid = || Failure::said(format!("ERR invalid expire time in '{command}' command"));
     let number = integer(arg)?;
@@ -97,7 +97,7 @@ pub(super) fn set(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_
     Ok(())
 }
 
-/// Puts a string; one whose end has come already takes the key out.
+/// Sets a string. If its expiry time has passed already, the key is removed.
 fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], ends: Ends) -> Done {
     let db = context.db();
     match ends {
@@ -172,7 +172,7 @@ pub(super) fn mget(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     let db = context.db();
     out.array(args.len() - 1);
     for (at, &key) in args.iter().enumerate().skip(1) {
-        // With one that has to be waited for, as many of those behind it as are read at once.
+        // The values behind one that is far are read in the same round trip.
         if context.store.would_wait(db, key) {
             let _no_more_at_once = args[at..].iter().all(|key| context.store.want(db, key));
             context.store.fetch_wanted();
@@ -220,7 +220,7 @@ pub(super) fn strlen(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     Ok(())
 }
 
-/// A string may not grow beyond what a client may send.
+/// Refuses a string that is longer than `proto-max-bulk-len`.
 fn check_len(context: &Context<'_>, len: usize) -> Done {
     if len > context.world.settings.word_len_max {
         return Err(Failure::text("ERR string exceeds maximum allowed size (proto-max-bulk-len)"));
@@ -235,7 +235,7 @@ pub(super) fn append(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     let mut value = old.map_or_else(Vec::new, <[u8]>::to_vec);
     value.extend_from_slice(args[2]);
     check_len(context, value.len())?;
-    // Who appends once appends again, as a rule.
+    // A string that was appended to once grows again, as a rule.
     let room = if is_new { value.len() } else { 2 * value.len() };
     context.store.set_with_room(db, args[1], &value, room, Ends::Keep)?;
     out.integer(count(value.len()));
@@ -263,7 +263,7 @@ pub(super) fn setrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writ
     Ok(())
 }
 
-/// The elements from one number to another, each counted from the end when it is negative; none as an empty range.
+/// Returns the positions between two indexes. A negative index counts from the end.
 pub(super) fn range_of(first: i64, last: i64, len: usize) -> std::ops::Range<usize> {
     let len = count(len);
     let from_front = |at: i64| if at < 0 { (at + len).max(0) } else { at };
@@ -280,7 +280,7 @@ pub(super) fn getrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writ
     let (first, last) = (integer(args[2])?, integer(args[3])?);
     let value = context.store.string(db, args[1])?.unwrap_or(&[]);
     let (len, both) = (count(value.len()), first < 0 && last < 0 && first > last);
-    // Redis takes a last byte before the first of all for the first.
+    // Redis replaces an end before the first byte by the first byte.
     let last = if last < 0 { (last.saturating_add(len)).max(0) } else { last };
     let range = if both || value.is_empty() { 0..0 } else { range_of(first.max(-len), last, value.len()) };
     out.bulk(&value[range]);

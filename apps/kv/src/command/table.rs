@@ -354,17 +354,17 @@ pub(crate) static TABLE: &[Command] = &[
     row("module|list", 2, ADMIN | NOSCRIPT, NO_KEYS, server::module),
 ];
 
-/// The commands and subcommands that clients may send.
+/// Returns the commands and subcommands that clients may send.
 pub(crate) fn all() -> impl Iterator<Item = &'static Command> + Clone {
     TABLE.iter().filter(|command| !command.has(INTERNAL))
 }
 
-/// The commands that clients may send, without subcommands.
+/// Returns the commands that clients may send, without subcommands.
 pub(crate) fn commands() -> impl Iterator<Item = &'static Command> + Clone {
     all().filter(|command| !command.is_subcommand())
 }
 
-/// The subcommands of a command.
+/// Returns the subcommands of a command.
 pub(crate) fn subcommands(command: &'static Command) -> impl Iterator<Item = &'static Command> + Clone {
     let is_of = |row: &&Command| row.name.split_once('|').is_some_and(|(parent, _)| parent == command.name);
     all().filter(move |row| row.is_subcommand() && is_of(row))
@@ -415,12 +415,12 @@ fn slot(name: &[u8]) -> usize {
     (hash ^ hash >> 15) as usize % SLOTS
 }
 
-/// The number of a row of the table.
+/// Returns the number of a row of the table.
 pub(crate) fn number_of(command: &'static Command) -> usize {
     (std::ptr::from_ref(command).addr() - TABLE.as_ptr().addr()) / size_of::<Command>()
 }
 
-/// The row of this name, in upper or lower case; of a subcommand as `config|get`.
+/// Finds the row of a name in upper or lower case. The name of a subcommand is `config|get`.
 pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
     let mut at = slot(name);
     loop {
@@ -432,7 +432,7 @@ pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
     }
 }
 
-/// The row of a command's subcommand.
+/// Finds the row of a command's subcommand.
 pub(crate) fn find_subcommand(command: &Command, name: &[u8]) -> Option<&'static Command> {
     const LEN_MAX: usize = 32;
     if name.len() > LEN_MAX {
@@ -443,7 +443,7 @@ pub(crate) fn find_subcommand(command: &Command, name: &[u8]) -> Option<&'static
     find(&full)
 }
 
-/// The row of a request, whatever the number of its words.
+/// Finds the row of a request, whatever the number of its words.
 pub(crate) fn find_of(request: &[&[u8]]) -> Option<&'static Command> {
     let command = find(request.first()?).filter(|command| !command.is_subcommand())?;
     match request.get(1) {

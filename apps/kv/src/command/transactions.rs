@@ -1,4 +1,4 @@
-//! Transactions.
+//! `MULTI`, `EXEC`, `DISCARD`, `WATCH` and `UNWATCH`.
 
 use super::{Args, Context, Done, acl, look_up, perform, report, want};
 use crate::failure::Failure;
@@ -14,7 +14,7 @@ pub(super) fn multi(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>
     Ok(())
 }
 
-/// Drops the transaction of this client, and the keys that it watches.
+/// Drops the open transaction and the watched keys of the client.
 pub(super) fn abandon(context: &mut Context<'_>) {
     context.session.queue = None;
     context.world.unwatch(context.store, context.session);
@@ -35,7 +35,7 @@ pub(super) fn watch(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     }
     let db = context.db();
     for key in &args[1..] {
-        // A key that has ended goes now: that is no change later.
+        // A key that has expired is removed now, so that its removal is no change later.
         context.store.kind(db, key);
         context.world.tell_watchers(context.store);
         let name = context.store.name(key);
@@ -56,7 +56,7 @@ pub(super) fn exec(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>)
         return Err(Failure::text("ERR EXEC without MULTI"));
     };
     context.world.tell_watchers(context.store);
-    // A watched key may have ended meanwhile.
+    // A watched key may have expired since.
     let ended = context.session.watches.iter().any(|&(db, name)| context.store.has_ended(db, name));
     let changed = ended || context.world.was_changed(context.session);
     context.world.unwatch(context.store, context.session);
@@ -76,12 +76,12 @@ pub(super) fn exec(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>)
         {}
         context.store.fetch_wanted();
     }
-    // Nothing waits in a transaction; afterwards it is as before.
+    // A command in a transaction does not wait for keys.
     let patience = std::mem::replace(&mut context.session.patience, Patience::None);
     for request in &queue.requests {
         let args: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
         let from = out.position();
-        // Behind a reply that is too long the rest is carried out too: a transaction is whole, and its reply says that it cannot be told.
+        // If a reply exceeds its bound, the rest is executed too: a transaction is whole, and an error replaces its reply.
         if let Err(failure) = carry_out_queued(context, &args, out)
             && !out.is_over()
         {
@@ -93,7 +93,7 @@ pub(super) fn exec(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>)
     Ok(())
 }
 
-/// Carries out a request of a transaction. What its user may do can have changed since it was queued.
+/// Executes a queued request. The rules of the user may have changed since it was queued.
 fn carry_out_queued(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let command = look_up(args)?;
     acl::permit(context, command, args)?;

@@ -1,4 +1,4 @@
-//! `CONFIG`: what may be asked and changed while the server runs.
+//! `CONFIG`: the settings that clients read and change.
 
 use super::super::{Args, Context, Done, integer, is};
 use super::glob;
@@ -11,37 +11,37 @@ use farmem_resp::Writer;
 /// Settings of the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// Bytes of a word of a request, and of a string (`proto-max-bulk-len`).
+    /// The bytes of a word of a request, and of a string, at most (`proto-max-bulk-len`).
     pub(crate) word_len_max: usize,
-    /// Bytes of a request in all.
+    /// The bytes of a request at most.
     pub(crate) request_len_max: usize,
-    /// Bytes that may wait for a client that does not read; then it is cut off (`client-output-buffer-limit`).
+    /// The bytes of replies that may wait for a client; with more the connection is closed (`client-output-buffer-limit`).
     pub(crate) output_max: usize,
-    /// Bytes that may wait before the client's next request is carried out.
+    /// The bytes of replies that may wait before the client's next request is executed.
     pub(crate) output_pause: usize,
-    /// Bytes that may wait for so many seconds.
+    /// The bytes of replies that may wait for so many seconds.
     pub(crate) output_soft: (usize, u64),
-    /// Bytes of all buffers of connections.
+    /// The bytes of the buffers of all connections at most.
     pub(crate) buffers_max: usize,
-    /// Clients (`maxclients`).
+    /// The number of clients at most (`maxclients`).
     pub(crate) clients_max: usize,
     /// The password of the user `default` (`requirepass`).
     pub(crate) password: Option<String>,
-    /// The file that users come from (`aclfile`).
+    /// The ACL file (`aclfile`).
     pub(crate) acl_file: Option<std::path::PathBuf>,
-    /// Seconds and changes after which a snapshot is made (`save`).
+    /// The seconds and the changes after which a snapshot begins (`save`).
     pub(crate) save: Vec<(u64, u64)>,
-    /// Seconds after which a silent client is let go; 0 for never (`timeout`).
+    /// The seconds after which an idle connection is closed; 0 for never (`timeout`).
     pub(crate) timeout: u64,
-    /// Far values that clients have asked for are read together, before the first of their commands is carried out.
+    /// Whether far values of waiting requests are read together, before the first of these requests is executed.
     pub(crate) read_ahead: bool,
-    /// Seconds that a TLS handshake may take; 0 for ever (`tls-handshake-timeout`).
+    /// The seconds that a TLS handshake may take; 0 for no limit (`tls-handshake-timeout`).
     pub(crate) tls_handshake: u64,
     /// The values of [`ENCODING_LIMITS`].
     pub(crate) encoding_limits: [i64; ENCODING_LIMITS.len()],
 }
 
-/// Settings of Redis's compact encodings: name, older name, default. They only decide which name `OBJECT ENCODING` has for a value.
+/// Settings of Redis's compact encodings: name, older name, default. Their only effect is on the replies of `OBJECT ENCODING`.
 pub(crate) const ENCODING_LIMITS: [(&str, &str, i64); 7] = [
     ("hash-max-listpack-entries", "hash-max-ziplist-entries", 128),
     ("hash-max-listpack-value", "hash-max-ziplist-value", 64),
@@ -69,13 +69,13 @@ impl Settings {
         usize::try_from(limit).unwrap_or(0)
     }
 
-    /// Bytes of one reply at most: what may wait for a client, or all buffers where that has no bound.
+    /// The bytes of one reply at most: the bound of a client's replies, or of all buffers if there is none.
     pub(crate) const fn reply_len_max(&self) -> usize {
         if self.output_max == 0 { self.buffers_max } else { self.output_max }
     }
 }
 
-/// The names of all settings, in order.
+/// The names of all settings, sorted.
 const NAMES: &[&str] = &[
     "aclfile",
     "appendfsync",
@@ -138,7 +138,7 @@ fn value_of(context: &Context<'_>, name: &str) -> String {
         "maxmemory-samples" => memory.samples.to_string(),
         "proto-max-bulk-len" => settings.word_len_max.to_string(),
         "read-ahead" => if settings.read_ahead { "yes" } else { "no" }.into(),
-        // A password itself is known to nobody.
+        // The server knows the hash of the password alone.
         "requirepass" => if context.world.acl.default_user().is_open() { "" } else { "(set)" }.into(),
         "save" => settings
             .save
@@ -196,7 +196,7 @@ pub(crate) fn config(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     Ok(())
 }
 
-/// A size as Redis writes it: bytes, or with a unit.
+/// Parses a size in bytes, or with a unit of Redis's.
 fn size(text: &str) -> Option<usize> {
     let lower = text.to_ascii_lowercase();
     let units = [
@@ -231,7 +231,7 @@ fn set_all(context: &mut Context<'_>, pairs: Args<'_>) -> Done {
         names.push(name);
     }
     let before: Vec<String> = names.iter().map(|name| value_of(context, name)).collect();
-    // What a password was is not known, so a new one is set when all else is.
+    // An earlier password cannot be restored, so a new one is set when all else is.
     let (last, first): (Vec<usize>, Vec<usize>) =
         (0..names.len()).partition(|&number| names[number] == "requirepass");
     for (done, &number) in first.iter().chain(&last).enumerate() {

@@ -1,9 +1,10 @@
 //! Redis's patterns: `*`, `?`, `[a-z]`, `[^a]`, and an escaped character.
 
-/// Whether a text is what a pattern says. It takes time in the product of both lengths at most: one star is tried anew, never two.
+/// Returns whether a text matches a pattern. The time is at most proportional to the product of both lengths, because only the
+/// last star is tried again.
 pub(crate) fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut read) = (0, 0);
-    // Where the last star is, and how much of the text it has.
+    // The position of the last star, and the end of the text that it matches.
     let mut star: Option<(usize, usize)> = None;
     loop {
         let matched = match pattern.get(at) {
@@ -30,7 +31,7 @@ pub(crate) fn glob(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// The length of what stands for one character, when it is this one.
+/// Returns the length of the pattern's first element if it matches the byte.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [b'?', ..] => Some(1),
@@ -41,7 +42,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// The length of a class behind its bracket, when the byte is in it.
+/// Returns the length of a class behind its bracket if the byte is in it.
 fn class(pattern: &[u8], byte: u8) -> Option<usize> {
     let negated = pattern.first() == Some(&b'^');
     let (mut at, mut found) = (usize::from(negated), false);
@@ -51,7 +52,7 @@ fn class(pattern: &[u8], byte: u8) -> Option<usize> {
                 at += 1;
                 break;
             }
-            // A class without an end ends with the pattern.
+            // A class that is not closed ends with the pattern.
             [] => break,
             [b'\\', escaped, ..] => {
                 found |= escaped == byte;
@@ -96,7 +97,7 @@ mod tests {
         ] {
             assert_eq!(glob(pattern.as_bytes(), text.as_bytes()), is, "{pattern} {text}");
         }
-        // Many stars take no time to speak of.
+        // Many stars do not multiply the time.
         assert!(!glob(
             "a*".repeat(2_000).as_bytes(),
             "a".repeat(4_000).as_bytes().split_last().map_or(&[][..], |_| b"b")

@@ -46,17 +46,17 @@ pub(crate) fn info(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-/// A line of a section.
+/// Appends a line of a section.
 fn line(text: &mut String, name: &str, value: impl std::fmt::Display) {
     write!(text, "{name}:{value}\r\n").expect("a text takes what is written");
 }
 
-/// Lines that have the same value.
+/// Appends lines with the same value.
 fn lines(text: &mut String, names: &[&str], value: impl std::fmt::Display) {
     names.iter().for_each(|name| line(text, name, &value));
 }
 
-/// A size for people, as Redis writes it.
+/// Formats a size for people, as Redis does.
 fn human(bytes: usize) -> String {
     let units = ["B", "K", "M", "G", "T", "P"];
     let power = (usize::BITS - bytes.max(1).leading_zeros() - 1) as usize / 10;
@@ -67,7 +67,7 @@ fn human(bytes: usize) -> String {
     }
 }
 
-/// One number as a part of another, in hundredths; of nothing it is nothing.
+/// Returns one number as a part of another, in hundredths; 0 if the other is 0.
 fn percent(part: usize, whole: usize) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }
@@ -275,14 +275,14 @@ fn replication(context: &Context<'_>, text: &mut String) {
     );
 }
 
-/// The bytes of this machine's memory.
+/// Returns the bytes of this machine's memory.
 fn physical_memory() -> usize {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"));
     kib.and_then(|kib| kib.trim().parse::<usize>().ok()).unwrap_or(0) << 10
 }
 
-/// The times of `/proc/.../stat` in seconds: system and user, and the same of the children.
+/// Returns the CPU times of a `/proc/.../stat` file in seconds: system, user, and the same of the children.
 fn cpu_times(file: &str) -> [f64; 4] {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     // The name in front may have spaces; it ends with the last parenthesis.
