@@ -1,4 +1,5 @@
-//! `farmem webservice`, `tablestore`, `timeseries`, `nativekvs` and `graph`: the applications of `apps/`, and PULSE's three together for the demonstration.
+//! Commands of the applications in `apps/`: `farmem webservice`, `tablestore`, `timeseries`, `nativekvs` and
+//! `graph`. PULSE's three applications also run together for `farmem demo`.
 
 use crate::output::{self, Report as Printed};
 use crate::{End, Failure};
@@ -9,7 +10,7 @@ use farmem_timeseries as timeseries;
 use farmem_webservice as webservice;
 use farmem_workload::{Load, Outcome, Report, RunAt, STOPPED, stopped};
 
-/// The report of an application, as every command prints its own.
+/// Printed report of an application.
 impl Printed for Report {
     fn text(&self) -> String {
         Self::text(self)
@@ -34,7 +35,7 @@ impl From<farmem_workload::Failure> for Failure {
     }
 }
 
-/// Prints what an application says.
+/// Prints the result of an application and returns the end of the command.
 pub(crate) fn finish(
     result: Result<impl Printed + Outcome, farmem_workload::Failure>,
     json: bool,
@@ -54,16 +55,17 @@ pub(crate) fn finish(
     })
 }
 
-/// Operations under way at once.
+/// Number of operations in flight.
 const IN_FLIGHT: usize = 32;
-/// Users of the web service at most: 128 buckets of 95.
+/// Maximum number of users of the web service: 128 buckets of 95 users.
 const USERS_MAX: u64 = 12_160;
-/// Records of the table store at most.
+/// Maximum number of records of the table store.
 const RECORDS_MAX: u64 = 100_000;
-/// Points of the recording at most.
+/// Maximum number of points of the recording.
 const POINTS_MAX: u64 = 1_000_000;
 
-/// The three applications, one after the other, on the rack of `client`; as large as `size`, a number of words, up to their full sizes.
+/// Runs the three applications one after the other on the rack of `client`. The number of words, `size`,
+/// scales them up to their full sizes.
 pub(crate) fn all(client: &mut Client, transport: &'static str, size: u64) -> Result<Vec<Report>, Failure> {
     let load = |operations: u64| Load {
         operations: operations.max(100),

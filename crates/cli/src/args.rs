@@ -1,4 +1,4 @@
-//! The command line, as typed. Help texts are here, on the flags they explain.
+//! Command line arguments and their help texts. Each help text is the doc comment of its argument.
 
 mod index;
 mod manage;
@@ -25,111 +25,118 @@ pub(crate) use trace::{Trace, TraceInfo, TraceRecord, TraceReplay};
 #[derive(Debug, Parser)]
 #[command(name = "farmem", version = farmem::BUILD, about, arg_required_else_help = true)]
 pub(crate) struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// The commands.
+/// Command of `farmem`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start the roles of a rack as processes and print where they listen.
+    /// Start the roles of a rack as processes on this machine and print their addresses.
     Up(Up),
-    /// Look every word of a dictionary in far memory up, by READs and by traversals, and run the three applications.
+    /// Look up every word of a dictionary in far memory, by READs and by traversals, and run three
+    /// applications.
     Demo(Demo),
-    /// Run a program whose large mappings and heap live in far memory. It is not modified, and knows nothing of it.
+    /// Run an unmodified program whose large mappings and heap are in far memory.
     Run(Run),
-    /// A web service whose users and their objects are in far memory: chained hash table, 8 KiB objects, YCSB A, B or C.
+    /// Run a web service whose users and 8 KiB objects are in far memory: a chained hash table, with YCSB A,
+    /// B or C.
     Webservice(farmem_webservice::Args),
-    /// A table whose index and values are in far memory: B+tree, values of 240 bytes, YCSB E.
+    /// Run a table store whose index and values are in far memory: a B+tree with values of 240 bytes, with
+    /// YCSB E.
     Tablestore(farmem_tablestore::Args),
-    /// Run a key-value store whose one table is shared by workers on many hosts, by loads and stores.
+    /// Run a key-value store with one table that workers on many hosts share by loads and stores.
     Nativekvs(farmem_nativekvs::Args),
-    /// An ordered key-value store whose index switches hold: values of up to 64 KiB, YCSB A to F.
+    /// Run an ordered key-value store whose index is in switches: values of up to 64 KiB, with YCSB A to F.
     Orderedkv(farmem_orderedkv::Args),
-    /// Serve Redis clients, from data that may be larger than this machine's memory: a bounded part is here, the rest far (docs/kv.md).
+    /// Serve Redis and memcached clients. The data may exceed this machine's memory, because only a bounded
+    /// part is in local memory (docs/kv.md).
     Kv(Box<farmem_kv::Args>),
-    /// Windows of 1 s to 8 s over sensor data in far memory: sum, mean, min and max.
+    /// Query sensor data in far memory: sum, mean, minimum and maximum of windows of 1 s to 8 s.
     Timeseries(farmem_timeseries::Args),
-    /// Rank, search, connect and count in graphs whose arrays are in far memory; make and convert files of graphs.
+    /// Run graph applications on graphs in far memory, and generate and convert graph files.
     #[command(subcommand)]
     Graph(farmem_graph::Command),
-    /// Measure, beside the raw operation in the same run.
+    /// Measure farmem's operations, each with its raw operation in the same run.
     Bench {
-        /// What to measure.
+        /// Benchmark to run.
         #[command(subcommand)]
         bench: Bench,
     },
-    /// Print what another machine joins a rack with: address, token and the certificate of its authority, in one file (docs/operate.md).
+    /// Print the join file for another machine: the address, the token and the certificate of the rack's
+    /// authority (docs/operate.md).
     Join(Join),
-    /// Say which node has what of a running rack's memory, and move memory to another node while programs use it.
+    /// Show the memory of each node of a running rack, or move memory to another node while programs use it.
     Migrate(Migrate),
-    /// Say who has what of a running rack: hosts and domains, their memory, and the time that is left to each.
+    /// Show the hosts and domains of a running rack, their memory, and the remaining time of their leases.
     Status(Status),
-    /// Free what a domain has: allocations, and objects that no program has open.
+    /// Free the memory of a domain: allocations, and objects that no program has open.
     Free(Free),
-    /// Take a host out of a running rack, with its sessions and connections.
+    /// Remove a host from a running rack, with its sessions and connections.
     Leave(Leave),
-    /// Objects by file: a memory node loads files of its own into far memory, and saves them (docs/objects.md).
+    /// Manage objects with files: a memory node loads its own files into far memory and saves them
+    /// (docs/objects.md).
     #[command(subcommand)]
     Object(Object),
-    /// Compile an iterator, in C or C++, to a traversal program (docs/iterators.md).
+    /// Compile an iterator in C or C++ to a traversal program (docs/iterators.md).
     Compile(Compile),
-    /// The index of a B+tree that switches hold (Fat-B+Tree): what it costs, who keeps it, what it answers; ordered stores over it.
+    /// Manage a B+tree index in switches (Fat-B+Tree) and its ordered stores: plan, agent, statistics and
+    /// services.
     #[command(subcommand)]
     Index(Index),
-    /// Say what this machine can and cannot do, and the remedy for each.
+    /// Show the abilities of this machine, and the remedy for each missing one.
     Doctor(Doctor),
-    /// Play roles in a simulated world with faults, repeatable from a seed.
+    /// Simulate roles with faults, reproducible from a seed.
     Sim(Sim),
-    /// Record what a program does with its memory, for replays over simulated racks.
+    /// Record the memory accesses of a program, and replay them on simulated racks.
     #[command(subcommand)]
     Trace(Trace),
     /// Write man pages, one for each command, into a directory.
     Manual {
-        /// Directory for the pages; created if absent.
+        /// Directory for the pages; the command creates a missing directory.
         directory: PathBuf,
     },
     /// Print a script that completes farmem's commands and options in a shell.
     Completions {
-        /// The shell to complete in.
+        /// Shell to complete in.
         shell: clap_complete::Shell,
     },
-    /// Hold what must not close when `farmem run` dies (started by it).
+    /// Hold resources that must stay open when `farmem run` dies (started by `farmem run`).
     #[command(hide = true)]
     Guard(Guard),
-    /// Serve as one role of a rack, until SIGTERM: for racks of several machines (docs/operate.md).
+    /// Run one role of a rack until SIGTERM, for racks on several machines (docs/operate.md).
     Role(Role),
     /// Make system calls (started by `farmem bench mind`).
     #[command(hide = true, name = farmem_bench::mind::CALLS)]
     Calls,
-    /// Touch memory under a limit (started by `farmem bench mind`).
+    /// Access memory under a limit (started by `farmem bench mind`).
     #[command(hide = true, name = farmem_bench::mind::SQUEEZED)]
     ZramProbe {
-        /// Pages of the memory.
+        /// Number of pages.
         pages: usize,
-        /// Times that each is touched.
+        /// Number of accesses to each page.
         rounds: usize,
     },
-    /// Work with memory (started by `farmem bench run`).
+    /// Use memory (started by `farmem bench run`).
     #[command(hide = true, name = farmem_bench::run::WORK)]
     Work {
-        /// The kind of work.
+        /// Kind of work.
         name: String,
-        /// Bytes of memory.
+        /// Memory to use, in bytes.
         bytes: usize,
-        /// The CPU to run on.
+        /// CPU to run on [default: any].
         cpu: Option<usize>,
     },
-    /// Run an application on a graph under a limit (started by `farmem bench soda`).
+    /// Run a graph application under a memory limit (started by `farmem bench soda`).
     #[command(hide = true, name = farmem_bench::soda::ALONE)]
     SodaAlone(SodaAlone),
 }
 
-/// An example of a rack.toml; `farmem up --example` prints it.
+/// Example of a rack.toml. `farmem up --example` prints it.
 pub(crate) const EXAMPLE: &str = include_str!("example-rack.toml");
 
-/// `farmem up`
+/// Arguments of `farmem up`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "farmem up --example > rack.toml   writes a rack of four memory nodes on this machine.\n\
@@ -139,35 +146,36 @@ pub(crate) const EXAMPLE: &str = include_str!("example-rack.toml");
                         begins a new row. The others go on, what needs the one given up fails, and the exit code is 1."
 )]
 pub(crate) struct Up {
-    /// The rack's description.
+    /// Description of the rack.
     #[arg(required_unless_present = "example")]
     pub(crate) rack: Option<PathBuf>,
-    /// Print an example description and end.
+    /// Print an example of a rack description, then end.
     #[arg(long)]
     pub(crate) example: bool,
-    /// Print where the roles listen as one JSON object, and what becomes of them later as one each.
+    /// Print the addresses of the roles as one JSON object, and each later event of a role as another.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// `farmem demo`
+/// Arguments of `farmem demo`.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
     /// Print the table as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Words to load, one a line [default: Debian's wamerican-insane, or a generated list when it is absent].
+    /// File of words to load, one per line [default: Debian's wamerican-insane, or a generated list without
+    /// it].
     #[arg(long, value_name = "FILE")]
     pub(crate) words: Option<PathBuf>,
-    /// Load only the first N words.
+    /// Load only the first N words [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) limit: Option<u64>,
-    /// Use this running rack instead of starting one.
+    /// Use this running rack [default: start a rack for the demo].
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: Option<PathBuf>,
 }
 
-/// An address, as people write it.
+/// Parses an address in decimal or, with `0x`, in hexadecimal.
 fn address(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
@@ -176,234 +184,251 @@ fn address(text: &str) -> Result<u64, String> {
     parsed.map_err(|_| "write it as 0x100000000000, or in decimal".to_owned())
 }
 
-/// What the guard of a run is told.
+/// Arguments of the guard of a run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Guard {
-    /// The running rack on which nothing of the run is to be left.
+    /// Running rack from which the guard removes everything of the run.
     #[arg(long, value_name = "RACK.TOML", requires = "domain")]
     pub(crate) rack: Option<PathBuf>,
-    /// The run's domain.
+    /// Protection domain of the run.
     #[arg(long, value_name = "NAME", requires = "rack")]
     pub(crate) domain: Option<String>,
-    /// The run's socket, of which nothing is to be left either.
+    /// Socket of the run, which the guard removes.
     #[arg(long, value_name = "FILE")]
     pub(crate) remove: Option<PathBuf>,
 }
 
-/// `farmem run`
+/// Arguments of `farmem run`.
 #[derive(Debug, Args)]
 #[command(after_help = "farmem run --local 64MiB --stats -- python3 program.py\n\
                         Exit code and output are the program's own; statistics go to standard error.")]
 pub(crate) struct Run {
-    /// Bytes of far memory that may be here at once, of all the program's processes together; at least 256 KiB.
+    /// Maximum local memory for pages of far memory, in bytes, at least 256 KiB. All processes of the program
+    /// share it.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = bytes)]
     pub(crate) local: u64,
-    /// Use this running rack instead of starting one.
+    /// Use this running rack [default: start a rack for the run].
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: Option<PathBuf>,
-    /// Share named memory (`shm_open`) with all runs that share by this name, on whatever hosts of the rack; needs --rack.
+    /// Share named memory (`shm_open`) with all runs that have the same name, on any host of the rack; needs
+    /// --rack.
     #[arg(long, value_name = "NAME", requires = "rack")]
     pub(crate) share: Option<String>,
-    /// Bytes of the local limit that are for shared memory, and for nothing else; needs --share [default: half of it].
+    /// Part of --local that only shared memory may use, in bytes; needs --share [default: half of --local].
     #[arg(long, value_name = "SIZE", requires = "share", value_parser = bytes)]
     pub(crate) share_local: Option<u64>,
-    /// Far memory of the rack that is started when none is named; not with --rack. It is taken from this machine as it is used.
+    /// Far memory of the rack that the run starts, in bytes; not with --rack. The rack takes memory from this
+    /// machine only as the program uses it.
     #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = bytes, conflicts_with = "rack")]
     pub(crate) far: u64,
-    /// Anonymous mappings of fewer bytes stay local.
+    /// Minimum length of an anonymous mapping in far memory, in bytes. Shorter mappings stay in local memory.
     #[arg(long, value_name = "SIZE", default_value = "128KiB", value_parser = bytes)]
     pub(crate) threshold: u64,
-    /// Pages fetched at most for a stream of faults; 1 fetches each page alone.
+    /// Maximum number of pages that a stream of faults fetches at a time; 1 fetches each page alone.
     #[arg(long, value_name = "PAGES", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=64))]
     pub(crate) ahead: u64,
-    /// Serve faults of user code only, where the system allows no more: system calls on far memory fail with EFAULT. Few programs bear that;
-    /// Python cannot even start.
+    /// Serve only page faults of user code, where the system permits no others. System calls on far memory
+    /// then fail with EFAULT. Few programs work in this mode, and Python does not start.
     #[arg(long)]
     pub(crate) user_mode_only: bool,
-    /// No filter of system calls: those that pass libc by can lose bytes of far memory. An ordinary user's program can then start setuid programs.
+    /// Run without the filter of system calls. System calls that bypass libc can then lose bytes of far
+    /// memory. As an ordinary user, only an unfiltered program can start setuid programs.
     #[arg(long)]
     pub(crate) no_filter: bool,
-    /// When the program has ended, print what was fetched, evicted and written back to standard error.
+    /// Print the numbers of fetched, evicted and written-back pages to standard error when the program has
+    /// ended.
     #[arg(long)]
     pub(crate) stats: bool,
     /// Print the statistics as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
-    /// The program and its arguments.
+    /// Program to run, and its arguments.
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
-/// The benchmarks.
+/// Benchmark of `farmem bench`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// READ, WRITE, atomics and traversals over every transport, beside a raw exchange of the same size, mode and path.
+    /// Measure READ, WRITE, atomics and traversals over every transport, each with a raw exchange of the same
+    /// size, mode and path.
     Net(BenchNet),
-    /// Traversal offload beside a page cache, READs, native code at the memory node, and the limits of this machine.
+    /// Measure traversal offload, and compare it with a page cache, READs, native code at the memory node,
+    /// and the limits of this machine.
     Pulse(BenchDrawn),
-    /// Coherent far memory: faults, changes of a page's state, and how they scale.
+    /// Measure coherent far memory: page faults, changes of a page's state, and scaling.
     Mind(BenchLinked),
-    /// The in-network index of a B-link tree (Fat-B+Tree), beside READs and traversals from the root.
+    /// Measure the in-network index of a B-link tree (Fat-B+Tree), and compare it with READs and traversals
+    /// from the root.
     Fat(BenchDrawn),
-    /// Graphs in far memory by way of a DPU (SODA) and without, beside local memory, a disk and zram.
+    /// Measure graphs in far memory with a DPU (SODA) and without, and compare them with local memory, a disk
+    /// and zram.
     Soda(BenchDrawn),
-    /// `farmem kv`, all data here and a twentieth of it here, beside redis-server.
+    /// Measure `farmem kv`, with all data and with a twentieth of the data in local memory, and compare it
+    /// with redis-server.
     Kv(BenchKv),
-    /// Parts of preventive prefetching (PD3): the host view and the loading zone, beside general-purpose sets and rings.
+    /// Measure parts of preventive prefetching (PD3), the host view and the loading zone, and compare them
+    /// with general-purpose sets and rings.
     Pd3(BenchPd3),
-    /// Unmodified programs under `farmem run`, beside the same programs alone, on a swap file, and on zram.
+    /// Measure unmodified programs under `farmem run`, and compare them with the same programs alone, on a
+    /// swap file, and on zram.
     Run(BenchRows),
 }
 
-/// `farmem bench net`
+/// Arguments of `farmem bench net`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchNet {
     /// Print one JSON object instead of the table; progress and notes go to stderr.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Fewer repetitions: ends within 20 s.
+    /// Run fewer repetitions: ends within 20 s.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// What its racks' links are.
+    /// Links of the benchmark's racks.
     #[command(flatten)]
     pub(crate) links: BenchLinks,
 }
 
-/// `farmem bench pulse`, `fat` and `soda`
+/// Arguments of `farmem bench pulse`, `fat` and `soda`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchDrawn {
-    /// What is measured.
+    /// Rows to measure.
     #[command(flatten)]
     pub(crate) rows: BenchRows,
-    /// Draw figures into this directory, as SVG.
+    /// Draw figures as SVG files into this directory [default: draw none].
     #[arg(long, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,
-    /// What its racks' links are.
+    /// Links of the benchmark's racks.
     #[command(flatten)]
     pub(crate) links: BenchLinks,
 }
 
-/// `farmem soda-alone`
+/// Arguments of `farmem soda-alone`.
 #[derive(Debug, Args)]
 pub(crate) struct SodaAlone {
-    /// The graph.
+    /// File of the graph.
     pub(crate) file: PathBuf,
-    /// The application.
+    /// Graph application.
     pub(crate) app: String,
-    /// Where its memory is.
+    /// Kind of memory of the graph.
     pub(crate) system: String,
     /// Rounds of pagerank.
     pub(crate) rounds: u64,
-    /// Vertices to begin at, with commas between them.
+    /// Start vertices, separated by commas.
     pub(crate) sources: String,
 }
 
-/// `farmem bench mind`
+/// Arguments of `farmem bench mind`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchLinked {
-    /// What is measured.
+    /// Rows to measure.
     #[command(flatten)]
     pub(crate) rows: BenchRows,
-    /// What its racks' links are.
+    /// Links of the benchmark's racks.
     #[command(flatten)]
     pub(crate) links: BenchLinks,
 }
 
-/// `farmem bench pd3`
+/// Arguments of `farmem bench pd3`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchPd3 {
-    /// What is measured.
+    /// Rows to measure.
     #[command(flatten)]
     pub(crate) rows: BenchRows,
-    /// Keys in the host view; 100,000,000 unless `--quick` is given. All sets together need 64 bytes for each.
+    /// Number of keys in the host view [default: 100,000,000; fewer with --quick]. All sets together need 64
+    /// bytes per key.
     #[arg(long, value_name = "N")]
     pub(crate) keys: Option<usize>,
-    /// Draw the paper's figures into this directory, as SVG.
+    /// Draw the paper's figures as SVG files into this directory [default: draw none].
     #[arg(long, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,
 }
 
-/// `farmem bench kv`
+/// Arguments of `farmem bench kv`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchKv {
-    /// What is measured.
+    /// Rows to measure.
     #[command(flatten)]
     pub(crate) rows: BenchRows,
-    /// Draw figures into this directory, as SVG.
+    /// Draw figures as SVG files into this directory [default: draw none].
     #[arg(long, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,
 }
 
-/// `farmem bench run`, and what it shares with others
+/// Arguments of `farmem bench run`, which other benchmarks include.
 #[derive(Debug, Args)]
 pub(crate) struct BenchRows {
     /// Print one JSON object instead of the table; progress and notes go to stderr.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Less data or memory, and fewer systems and repetitions: ends within 20 s.
+    /// Use less data, fewer systems and fewer repetitions: ends within 20 s.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Measure only rows whose ids begin with PREFIX, such as pulse.e2e, mind.fault, fat.e2e, soda.run or run.over4; several with commas between them.
+    /// Measure only rows whose ids begin with PREFIX, such as pulse.e2e, mind.fault, fat.e2e, soda.run or
+    /// run.over4. Commas separate several prefixes [default: all rows].
     #[arg(long, value_name = "PREFIX")]
     pub(crate) only: Option<String>,
 }
 
 impl BenchRows {
-    /// What is to be measured.
+    /// Returns the selected rows and effort.
     pub(crate) fn plan(&self) -> farmem_bench::Plan {
         farmem_bench::Plan { quick: self.quick, only: self.only.clone().unwrap_or_default() }
     }
 }
 
-/// The links of a benchmark's racks
+/// Arguments for the links of a benchmark's racks.
 #[derive(Debug, Args)]
 pub(crate) struct BenchLinks {
-    /// The network that the racks' links stand for: none, a name as 100g-2us, or values as rate=25Gbit/s,delay=5us,burst=64KiB,loss=0.1%.
+    /// Network that the racks' links emulate: none, a name such as 100g-2us, or values such as
+    /// rate=25Gbit/s,delay=5us,burst=64KiB,loss=0.1%.
     #[arg(long, value_name = "PROFILE", default_value = "none")]
     pub(crate) link: LinkProfile,
 }
 
-/// `farmem compile`
+/// Arguments of `farmem compile`.
 #[derive(Debug, Args)]
 pub(crate) struct Compile {
-    /// A C or C++ source, or a BPF object that clang made of one.
+    /// C or C++ source file, or a BPF object file that clang compiled.
     pub(crate) file: PathBuf,
-    /// Which iterator, when the file has several.
+    /// Name of the iterator; required when the file has several.
     #[arg(long, value_name = "NAME")]
     pub(crate) iterator: Option<String>,
-    /// Look for headers in this folder, too. The system's headers of C are found without.
+    /// Search this folder for headers, too. The C headers of the system are always found.
     #[arg(short = 'I', long, value_name = "FOLDER")]
     pub(crate) include: Vec<PathBuf>,
-    /// Define a macro.
+    /// Define a macro; without a value, as 1.
     #[arg(short = 'D', long, value_name = "NAME[=VALUE]")]
     pub(crate) define: Vec<String>,
-    /// Account for its cost instead of printing the program.
+    /// Print the cost of the program instead of the program.
     #[arg(long)]
     pub(crate) explain: bool,
-    /// Write the program to this file: as text when its name ends in .pulse, else the bytes that travel.
+    /// Write the program to this file: as text when the name ends in .pulse, otherwise in the encoding of the
+    /// wire format [default: print it].
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Print program and account as one JSON object.
+    /// Print the program and its cost as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Offload when the logic takes at most this share of the load: a fraction as 3/4, or a decimal, at most 1.
+    /// Offload when the logic takes at most this share of the load time: a fraction such as 3/4, or a
+    /// decimal, at most 1.
     #[arg(long, value_name = "ETA", default_value = "3/4", value_parser = crate::compile::parse_eta)]
     pub(crate) eta: farmem_compiler::Eta,
-    /// The accelerator's time for an instruction, in picoseconds.
+    /// Time of the accelerator for an instruction, in picoseconds.
     #[arg(long, value_name = "PS", default_value_t = 4_000)]
     pub(crate) instruction_ps: u64,
-    /// Its time for a load of one line, in picoseconds.
+    /// Time of the accelerator for a load of one line, in picoseconds.
     #[arg(long, value_name = "PS", default_value_t = 132_000)]
     pub(crate) load_ps: u64,
-    /// Its time for each further line, in picoseconds.
+    /// Time of the accelerator for each further line of a load, in picoseconds.
     #[arg(long, value_name = "PS", default_value_t = 4_000)]
     pub(crate) line_ps: u64,
 }
 
-/// `farmem doctor`
+/// Arguments of `farmem doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// Look also at the roles of this rack, and at what its description costs.
+    /// Also check the roles of this rack, and the effects of its description.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: Option<PathBuf>,
     /// Print the findings as one JSON object.
@@ -411,48 +436,50 @@ pub(crate) struct Doctor {
     pub(crate) json: bool,
 }
 
-/// `farmem role`
+/// Arguments of `farmem role`.
 #[derive(Debug, Args)]
 pub(crate) struct Role {
-    /// Which role: control, switch, node with `--node`, index with `--index`, or dpu.
+    /// Role to run: control, switch, node with --node, index with --index, or dpu.
     #[arg(value_enum)]
     pub(crate) role: RoleName,
-    /// The memory node's name.
+    /// Name of the memory node.
     #[arg(long, required_if_eq("role", "node"))]
     pub(crate) node: Option<String>,
-    /// The name of the switch of the index.
+    /// Name of the index switch.
     #[arg(long, required_if_eq("role", "index"))]
     pub(crate) index: Option<String>,
-    /// The rack's description.
+    /// Description of the rack.
     #[arg(long)]
     pub(crate) rack: PathBuf,
-    /// End when standard input ends, as `farmem up` wants it of the roles that it starts; without it, at SIGTERM or Ctrl-C alone.
+    /// End when standard input ends, as `farmem up` requires of its roles. Otherwise, only SIGTERM or Ctrl-C
+    /// ends the role.
     #[arg(long)]
     pub(crate) until_input_ends: bool,
-    /// Write what happens to the role to standard error, from this level on [default: FARMEM_LOG, else info; for a role of `farmem up`, off].
+    /// Write log lines of this level and above to standard error [default: FARMEM_LOG, else info; for a role
+    /// of `farmem up`, off].
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub(crate) log: Option<LogLevel>,
-    /// What a memory node runs traversals with.
+    /// Engine of a memory node's traversals.
     #[command(flatten)]
     pub(crate) runs: NodeRuns,
 }
 
-/// What a memory node runs traversals with: farmem's engine, or something to compare it with.
+/// Arguments for a memory node's traversal engine: farmem's own engine, or native code for comparison.
 #[derive(Clone, Copy, Default, Debug, Args)]
 pub(crate) struct NodeRuns {
-    /// Native code in the place of known programs.
+    /// Replace known programs with native code.
     #[arg(long, requires = "workspaces")]
     pub(crate) native: bool,
-    /// Traversals whose hops are interleaved, with --native.
+    /// Number of traversals with interleaved hops, with --native.
     #[arg(long, value_name = "N", requires = "native")]
     pub(crate) workspaces: Option<usize>,
-    /// What each iteration takes longer than it needs, in nanoseconds, with --native.
+    /// Additional time of each iteration, in nanoseconds, with --native.
     #[arg(long, value_name = "NS", requires = "native", default_value_t = 0)]
     pub(crate) stretch_ns: u64,
 }
 
 impl NodeRuns {
-    /// As they are typed.
+    /// Returns the command line arguments for these values.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let Self { native, workspaces, stretch_ns } = *self;
         let mut arguments = Vec::new();
@@ -464,44 +491,46 @@ impl NodeRuns {
     }
 }
 
-/// The roles that run as processes of their own.
+/// Role that runs as a separate process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum RoleName {
-    /// The control plane.
+    /// Control plane.
     Control,
-    /// The switch.
+    /// Switch.
     Switch,
-    /// A memory node.
+    /// Memory node.
     Node,
-    /// A switch of the index.
+    /// Index switch.
     Index,
-    /// The DPU beside this host: the way of its processes' windows to far memory.
+    /// DPU of this host, through which the windows of its processes access far memory.
     Dpu,
 }
 
-/// `farmem sim`
+/// Arguments of `farmem sim`.
 #[derive(Debug, Args)]
 pub(crate) struct Sim {
-    /// What to play.
+    /// Kind of simulation.
     #[arg(value_enum)]
     pub(crate) run: SimRun,
-    /// Operations that the programs are to make, in all worlds together. The report counts those that ended and what a world does besides,
-    /// so it counts more: of `rack`, calls of the control plane and the reading of all memory at the end.
+    /// Number of operations that the programs make, in all simulations together. The report counts every
+    /// completed operation, so it counts more: with `rack`, also control plane calls and the final read of
+    /// all memory.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) operations: u64,
-    /// Worlds to play them in.
+    /// Number of simulations, each with its own seed.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(crate) seeds: u64,
-    /// The first seed; with `--seeds 1` exactly this world is played again.
+    /// First seed. With --seeds 1, the run repeats exactly this simulation.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// What goes wrong, of network and machines.
+    /// Plan of network and machine faults.
     #[arg(long, default_value = "storm", value_parser = PossibleValuesParser::new(Plan::names()))]
     pub(crate) plan: String,
-    /// Of `explore`: which racks: `gate`, `all`, or a number.
+    /// Racks of `explore`: gate, all, or a number.
     #[arg(long, default_value = "gate", value_name = "RACKS")]
     pub(crate) config: String,
-    /// Of `explore`: the smallest rack that shows what this guard of the protocol is for, without it.
+    /// With `explore`, remove this guard of the protocol, and run the smallest rack that shows its purpose
+    /// [default: remove none].
     #[arg(long, value_name = "GUARD", value_parser = PossibleValuesParser::new(farmem_sim::explore::Guard::ALL.map(|(_, name)| name)))]
     pub(crate) without: Option<String>,
     /// Print the report as one JSON object.
@@ -509,22 +538,22 @@ pub(crate) struct Sim {
     pub(crate) json: bool,
 }
 
-/// What the simulator plays.
+/// Kind of simulation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum SimRun {
     /// One reliable connection.
     Rc,
-    /// Datagram requests with retransmission and de-duplication.
+    /// Datagram requests with retransmission and deduplication.
     Ud,
-    /// A whole rack.
+    /// Whole rack.
     Rack,
     /// Hosts that share pages.
     Pages,
-    /// The page cache of one program beside a memory that fails.
+    /// Page cache of one program, with a memory that fails.
     Paging,
-    /// What a DPU prefetches for a host, with clients, a mirror and a memory node that fail.
+    /// Prefetches of a DPU for a host, with clients, and a mirror and a memory node that fail.
     Pd3,
-    /// Every state that the coherence protocol can reach in small racks; neither seeds nor plans.
+    /// Every reachable state of the coherence protocol in small racks; without seeds and plans.
     Explore,
 }
 
@@ -533,7 +562,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory as _;
 
-    /// Who reads a command's help follows no link to an item: what rustdoc alone makes one of stands in none.
+    /// Help texts contain no rustdoc links, because a reader of `--help` cannot follow them.
     #[test]
     fn no_help_has_links_to_items() {
         fn look(command: &mut clap::Command) -> usize {

@@ -1,4 +1,5 @@
-//! `farmem bench`: the list of benchmarks, and how they look while they run. The form of their results is farmem-bench's.
+//! `farmem bench`: the list of benchmarks, and their output while they run. The format of results is in
+//! farmem-bench.
 
 mod fat;
 mod kv;
@@ -25,7 +26,8 @@ use farmem::LinkProfile;
 use farmem_bench::{Machine, Outcome, Progress, Results, Row, link_late};
 use indicatif::ProgressBar;
 
-/// A benchmark's part of the screen: a table that grows row by row, or one JSON object at the end; and what is being measured, on stderr.
+/// Output of a benchmark: a table that grows row by row, or one JSON object at the end. The current
+/// measurement is shown on stderr.
 struct Screen {
     bench: &'static str,
     machine: Machine,
@@ -52,8 +54,8 @@ impl Screen {
         }
     }
 
-    /// Says what must be known to read the rows, or prints all as JSON; `wrong` answers are a violation. Who wanted `only` rows that there
-    /// are none of has mistyped them, or must do without `--quick`.
+    /// Prints the notes below the rows, or all rows as JSON. Wrong answers in `wrong` make the end a
+    /// violation. Without rows, the error names `only`, which is mistyped or excluded by `--quick`.
     fn end(mut self, only: &str, Outcome { rows, wrong }: Outcome) -> Result<End, Failure> {
         if rows.is_empty() {
             self.bar.finish_and_clear();
@@ -96,7 +98,7 @@ impl Screen {
         Ok(End::Fine)
     }
 
-    /// Writes a part of the table, beside the line on stderr when both are on one terminal.
+    /// Writes a part of the table, without disturbing the status line on stderr.
     fn write(&self, text: &str) {
         if !self.json {
             self.bar.suspend(|| output::write_out(text));
@@ -107,7 +109,8 @@ impl Screen {
 const HEADING: [&str; COLUMNS] = ["id", "value", "baseline", "ratio", "p99", "cpu", "n"];
 const RULE: [&str; COLUMNS] = ["---"; COLUMNS];
 const COLUMNS: usize = 7;
-/// Room for each column: rows are printed before the widest is known, and a wider cell pushes the others.
+/// Width of each column. Rows are printed before the widest one is known, and a wider cell shifts the
+/// following cells.
 const WIDTHS: [usize; COLUMNS] = [60, 16, 16, 8, 10, 9, 11];
 
 fn line<S: AsRef<str>>(cells: &[S; COLUMNS]) -> String {

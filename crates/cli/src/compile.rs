@@ -1,4 +1,4 @@
-//! `farmem compile`: an iterator in C or C++ to a traversal program, and what it costs.
+//! `farmem compile`: compiles an iterator in C or C++ to a traversal program, and reports its cost.
 
 use crate::args::Compile;
 use crate::output::{self, Report};
@@ -9,14 +9,14 @@ use serde::Serialize;
 use std::fs;
 use std::path::Path;
 
-/// A program and its account.
+/// Program and its cost.
 #[derive(Serialize)]
 struct Account {
     #[serde(flatten)]
     explanation: Explanation,
-    /// The text form.
+    /// Text form of the program.
     text: String,
-    /// The encoded form, in hex.
+    /// Encoded form of the program, in hexadecimal.
     code: String,
 }
 
@@ -51,7 +51,7 @@ impl Report for Account {
     }
 }
 
-/// Compiles; says why not, and ends with 1, when the iterator is refused.
+/// Compiles the iterator. A rejected iterator ends the command with 1 and the reason.
 pub(crate) fn run(args: &Compile) -> Result<End, Failure> {
     if let Some(output) = &args.output
         && let (Ok(from), Ok(to)) = (fs::canonicalize(&args.file), fs::canonicalize(output))
@@ -88,12 +88,12 @@ pub(crate) fn run(args: &Compile) -> Result<End, Failure> {
     Ok(End::Fine)
 }
 
-/// The compiled iterator, or what its author is told.
+/// Returns the compiled iterator, or the message for its author.
 fn translate(args: &Compile) -> Result<Result<Compiled, String>, Failure> {
     let object = if args.file.extension().is_some_and(|ending| ending == "o") {
         fs::read(&args.file).map_err(|why| unreadable(&args.file, &why))?
     } else {
-        // clang would say so too, at more length.
+        // clang reports the same problem, with a longer message.
         let about = fs::metadata(&args.file).map_err(|why| unreadable(&args.file, &why))?;
         if about.is_dir() {
             return Err(unreadable(&args.file, &std::io::ErrorKind::IsADirectory.into()));
@@ -122,7 +122,8 @@ fn translate(args: &Compile) -> Result<Result<Compiled, String>, Failure> {
     Ok(compiled.map_err(|error| error.to_string()))
 }
 
-/// What an author is told whose iterator reads more than its node has. Who means it has an array without a length at the node's end.
+/// Returns a warning for an iterator that reads more than its node's bytes. An intended longer read needs an
+/// array without a length at the node's end.
 fn reaches_behind(compiled: &Compiled) -> Option<String> {
     let (node, window) = (compiled.node_bytes?, compiled.program.window_len());
     let name = &compiled.name;
@@ -144,7 +145,7 @@ fn write(file: &Path, compiled: &Compiled) -> Result<(), Failure> {
     fs::write(file, bytes).map_err(|why| unreadable(file, &why))
 }
 
-/// A line, and its part of the longest path.
+/// Returns a line of the source, and its part of the longest path.
 fn dearest(line: &CostliestLine) -> String {
     format!("{}:{}: {}", line.file, line.line, output::count(line.instructions))
 }
@@ -153,7 +154,7 @@ fn picoseconds(ps: u64) -> String {
     format!("{}.{} ns", ps / 1000, ps % 1000 / 100)
 }
 
-/// `3/4`, `0.75` or `1`.
+/// Parses a share, such as `3/4`, `0.75` or `1`.
 pub(crate) fn parse_eta(text: &str) -> Result<Eta, String> {
     let fraction = match text.split_once('/') {
         Some((logic, memory)) => logic.trim().parse().ok().zip(memory.trim().parse().ok()),
@@ -163,7 +164,7 @@ pub(crate) fn parse_eta(text: &str) -> Result<Eta, String> {
     eta.ok_or_else(|| "a fraction as 3/4 or a decimal as 0.75, more than 0 and at most 1".to_owned())
 }
 
-/// A decimal as a fraction, exactly.
+/// Returns a decimal as an exact fraction.
 fn decimal(text: &str) -> Option<(u32, u32)> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let digits = part.len();
@@ -183,7 +184,7 @@ mod tests {
     fn eta_is_a_fraction_or_a_decimal() {
         for text in ["3/4", "0.75", "6/8"] {
             let eta = parse_eta(text).expect("an eta");
-            // 75 against 100 is just worth it, 76 is not.
+            // A ratio of 75 to 100 is just worth offloading, 76 to 100 is not.
             let cost = |logic| {
                 let on = Accelerator { instruction_ps: logic, load_ps: 100, line_ps: 0 };
                 farmem_compiler::Cost::new(1, 1, &on)

@@ -1,5 +1,5 @@
-//! `farmem demo`: a dictionary in far memory, every word looked up by READs and by traversals; then the three applications on the same
-//! rack. Every answer is checked.
+//! `farmem demo`: a dictionary in far memory, with every word looked up by READs and by traversals. Three
+//! applications then run on the same rack. The demo checks every answer.
 
 mod sweep;
 mod words;
@@ -19,15 +19,15 @@ use std::time::Instant;
 use sweep::{Method, Tally, sweep};
 use words::Words;
 
-/// Memory nodes of the rack that the demonstration starts.
+/// Number of memory nodes of the rack that the demo starts.
 const NODES: u8 = 4;
-/// Bytes of memory of each.
+/// Memory of each memory node, in bytes.
 const NODE_MEMORY: u64 = 256 << 20;
-/// Words in a bucket's chain, on average.
+/// Average number of words in the chain of a bucket.
 const CHAIN_LEN: u64 = 4;
-/// Look-ups under way at once when throughput is measured.
+/// Number of look-ups in flight in a throughput measurement.
 const DEPTH: usize = 32;
-/// Look-ups of a latency measurement: one at a time.
+/// Number of look-ups in a latency measurement, one at a time.
 const LATENCY_SAMPLES: usize = 20_000;
 
 #[derive(Serialize)]
@@ -56,7 +56,7 @@ struct Row {
     latency_p50_ns: u64,
     latency_p99_ns: u64,
     lookups_per_second: f64,
-    /// Throughput beside the READs of the same table.
+    /// Throughput relative to the READs on the same table.
     ratio: f64,
 }
 
@@ -148,7 +148,8 @@ fn on_rack(config: RackConfig, words: Words, start: Instant) -> Result<Shown, Fa
         let mut table = HashTable::create(&mut client, entries, entries / CHAIN_LEN, spread)?;
         buckets = table.buckets();
         let worked = on_table(&mut client, &mut table, &words, spread, &mut rows);
-        // Also when that failed: the rack may be another program's, which goes on using it.
+        // The demo destroys the table also after an error, because another program may continue to use the
+        // rack.
         let destroyed = table.destroy(&mut client);
         wrong += worked?;
         destroyed?;
@@ -169,7 +170,7 @@ fn on_rack(config: RackConfig, words: Words, start: Instant) -> Result<Shown, Fa
     })
 }
 
-/// Loads the table and looks up by both methods; answers how many answers were wrong.
+/// Loads the table and looks up all words by both methods. Returns the number of wrong answers.
 fn on_table(
     client: &mut Client,
     table: &mut HashTable,

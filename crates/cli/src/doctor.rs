@@ -1,4 +1,4 @@
-//! `farmem doctor`: what this machine can and cannot do, and the remedy for each.
+//! `farmem doctor`: the abilities of this machine, and the remedy for each missing one.
 
 use crate::args::Doctor;
 use crate::output::{self, Report};
@@ -33,7 +33,8 @@ impl Report for Findings {
     }
 }
 
-/// Degraded and missing abilities are facts about a machine, not failures of the command: it ends with 0.
+/// Runs the command. Degraded and missing abilities are facts about a machine, not failures of the command,
+/// which ends with 0.
 pub(crate) fn run(args: &Doctor) -> Result<End, Failure> {
     let mut findings: Vec<Line> = examine().into_iter().map(line).collect();
     if let Some(file) = &args.rack {
@@ -49,7 +50,7 @@ pub(crate) fn run(args: &Doctor) -> Result<End, Failure> {
     Ok(End::Fine)
 }
 
-/// What a rack goes without because cards are among its peers.
+/// Returns the features that a rack loses because network cards are among its peers.
 fn cards(rack: &RackConfig) -> Finding {
     let name = "cards of the rack".into();
     match rack.cards_cost() {
@@ -63,7 +64,7 @@ fn cards(rack: &RackConfig) -> Finding {
     }
 }
 
-/// Says that the API is served in clear, where it is.
+/// Returns a finding when the API is served without encryption.
 fn plain(rack: &RackConfig) -> Option<Finding> {
     rack.plain_cost().map(|(detail, remedy)| Finding {
         name: "API in clear".into(),

@@ -1,4 +1,4 @@
-//! `farmem sim explore`: every state of small racks, under everything that can happen to the coherence protocol in them.
+//! `farmem sim explore`: every state of small racks, with every possible event of the coherence protocol.
 
 use crate::args::Sim;
 use crate::output;

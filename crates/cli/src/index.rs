@@ -1,4 +1,4 @@
-//! `farmem index`: what an index in switches would be, and what it costs.
+//! `farmem index`: commands for an index in switches, and its cost.
 
 mod fabric;
 pub(crate) mod live;
@@ -19,24 +19,25 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
-/// Keys of a file at most.
+/// Maximum number of keys in a file.
 const KEYS_MAX: usize = 20_000_000;
-/// Bytes of a file of keys that are read: more than so many keys with their accesses are.
+/// Maximum length of a key file, in bytes: more than `KEYS_MAX` keys with their accesses need.
 const FILE_MAX: u64 = 1 << 30;
 
-/// An index and its account.
+/// Index and its cost.
 #[derive(Serialize)]
 struct Account {
     tree: Tree,
     root: Root,
     sets: Vec<Set>,
     sets_asked: usize,
-    /// READs of a look-up from the root of the tree on, and from where the index leads; its leaf included. None when nothing was looked up.
+    /// READs of a look-up from the root of the tree, including its leaf. `reads_with` counts from where the
+    /// index leads. `None` without look-ups.
     reads_without: Option<f64>,
     reads_with: Option<f64>,
     budget: Allowed,
     stages: Vec<Stage>,
-    /// What does not fit, and what to do.
+    /// Reasons why the index does not fit, with remedies.
     excess: Vec<String>,
     fits: bool,
 }
@@ -44,7 +45,7 @@ struct Account {
 #[derive(Serialize)]
 struct Tree {
     keys: usize,
-    /// Of inner nodes.
+    /// Number of levels of inner nodes.
     levels: u8,
     inner_nodes: usize,
     accesses: u64,
@@ -59,11 +60,11 @@ struct Root {
 #[derive(Serialize)]
 struct Set {
     nodes: usize,
-    /// Accesses of its nodes, of all look-ups.
+    /// Share of all accesses that concern nodes of this set.
     share: Option<f64>,
 }
 
-/// The budget: of each stage, but for the numbers of switches and stages.
+/// Budget of each stage, and the numbers of switches and stages.
 #[derive(Serialize)]
 struct Allowed {
     switches: usize,
@@ -76,7 +77,7 @@ struct Allowed {
 
 #[derive(Serialize)]
 struct Stage {
-    /// The switch and its stage, from 1; none where there is no room.
+    /// Switch of the part, from 1. Like the stage, `None` when no stage has room.
     switch: Option<usize>,
     stage: Option<usize>,
     part: String,
@@ -122,14 +123,14 @@ impl Report for Account {
 }
 
 impl Account {
-    /// A row for each stage.
+    /// Returns the table of all stages, with a row for each.
     fn table(stages: &[Stage], budget: &Allowed) -> String {
         let heading = ["stage", "part", "holds", "tables", "entries", "TCAM bits", "SRAM bits", "fits"];
         let rows: Vec<Vec<String>> = stages.iter().map(|stage| stage.row(budget)).collect();
         output::table(&heading, &rows)
     }
 
-    /// What became of sets that were asked for and are not there.
+    /// Describes the requested sets that the index lacks.
     fn left_out(&self) -> String {
         let (have, asked) = (self.sets.len(), self.sets_asked);
         let which = match asked - have {
@@ -163,7 +164,7 @@ impl Stage {
     }
 }
 
-/// Plans; ends with 1 when the index does not fit.
+/// Plans an index. The command ends with 1 when the index does not fit.
 pub(crate) fn plan(args: &IndexPlan) -> Result<End, Failure> {
     if let Some(pods) = args.pods {
         return fabric::plan(args, pods);
@@ -176,7 +177,7 @@ pub(crate) fn plan(args: &IndexPlan) -> Result<End, Failure> {
     Ok(if account.fits { End::Fine } else { End::Violation })
 }
 
-/// The tree that is asked about, as a bulk load makes it.
+/// Returns the tree of the plan, as a bulk load builds it.
 fn tree_of(args: &IndexPlan) -> Result<(TreeView, Tree), Failure> {
     let keys = match &args.keys_file {
         Some(file) => read_keys(file)?,
@@ -191,7 +192,7 @@ fn tree_of(args: &IndexPlan) -> Result<(TreeView, Tree), Failure> {
     Ok((tree, about))
 }
 
-/// The budget of a switch.
+/// Returns the budget of a switch.
 fn budget_of(args: &IndexPlan) -> Budget {
     let tofino = Budget::TOFINO;
     Budget {
@@ -202,7 +203,7 @@ fn budget_of(args: &IndexPlan) -> Budget {
     }
 }
 
-/// The same, as it is told.
+/// Returns the budget as the report shows it.
 fn allowed(args: &IndexPlan, switches: usize) -> Allowed {
     let budget = budget_of(args);
     Allowed {
@@ -215,7 +216,7 @@ fn allowed(args: &IndexPlan, switches: usize) -> Allowed {
     }
 }
 
-/// READs of a look-up without the index and with it; none when there are no look-ups.
+/// Returns the READs of a look-up without the index and with it. Returns `None` without look-ups.
 fn reads(
     tree: &TreeView,
     root: &[Range],
@@ -317,12 +318,12 @@ const fn remedy(excess: &Excess) -> &'static str {
     }
 }
 
-/// What a tree that was made here cannot have.
+/// Returns the failure for an inconsistent tree, which only a bug of this command can produce.
 fn internal(error: &dyn std::error::Error) -> Failure {
     Failure::environment(error.to_string(), "that is a bug of farmem: please report it with the command line")
 }
 
-/// The keys of so many records in order, each with its accesses among so many look-ups.
+/// Returns the keys of the records in order, each with its number of accesses among the drawn look-ups.
 fn drawn(args: &IndexPlan) -> Vec<(u64, u64)> {
     let key = |record: u64| if args.dense { record } else { ycsb::hash(record) };
     let mut keys: Vec<(u64, u64)> = (0..args.records).map(|record| (key(record), 0)).collect();
@@ -340,7 +341,7 @@ fn drawn(args: &IndexPlan) -> Vec<(u64, u64)> {
     merged(keys)
 }
 
-/// In order, each key once, with the accesses of all that are equal.
+/// Sorts the keys and merges equal ones by adding their accesses.
 fn merged(mut keys: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     keys.sort_unstable();
     keys.dedup_by(|again, kept| {
@@ -380,7 +381,7 @@ fn read_keys(file: &Path) -> Result<Vec<(u64, u64)>, Failure> {
     Ok(merged(keys))
 }
 
-/// A key and its accesses.
+/// Parses a key and its number of accesses.
 fn parse_line(line: &str) -> Option<(u64, u64)> {
     let mut words = line.split_whitespace();
     let number = |word: &str| match word.strip_prefix("0x") {

@@ -1,4 +1,4 @@
-//! `farmem join`: what another machine joins a rack with.
+//! `farmem join`: prints the join file for another machine.
 
 use crate::args::Join;
 use crate::{End, Failure, output};

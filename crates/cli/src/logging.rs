@@ -1,4 +1,4 @@
-//! Where what happens to a role goes: lines with time and level on standard error, from `--log LEVEL` or FARMEM_LOG on.
+//! Log lines of a role: with time and level, on standard error, at the level of `--log` or FARMEM_LOG.
 
 use crate::Failure;
 use clap::ValueEnum;
@@ -6,21 +6,21 @@ use std::env;
 use std::io;
 use tracing::level_filters::LevelFilter;
 
-/// The variable that says the level where `--log` does not.
+/// Environment variable with the level, used without `--log`.
 pub(crate) const VARIABLE: &str = "FARMEM_LOG";
 
-/// From which level on lines are written.
+/// Lowest level of the written lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum LogLevel {
-    /// None.
+    /// No lines.
     Off,
-    /// What ends a role, or keeps one from being of use.
+    /// Errors that end a role, or prevent it from working.
     Error,
     /// Refusals, and roles that do not answer.
     Warn,
-    /// Joins, leaves, leases that end.
+    /// Joins, leaves and expired leases.
     Info,
-    /// Also frames that were dropped and requests that were refused.
+    /// Also dropped frames and refused requests.
     Debug,
     /// Also every answer of the API.
     Trace,
@@ -39,10 +39,10 @@ impl LogLevel {
     }
 }
 
-/// Has the lines of this process written: from the level that was `given` on, else from that of FARMEM_LOG, else from `usual`.
+/// Starts the log of this process. The level is `given`, else FARMEM_LOG, else `usual`.
 ///
 /// # Errors
-/// When FARMEM_LOG is no level.
+/// Returns an error when FARMEM_LOG is not a level.
 pub(crate) fn begin(given: Option<LogLevel>, usual: LogLevel) -> Result<(), Failure> {
     let level = match given {
         Some(level) => level,

@@ -1,8 +1,10 @@
-//! The `farmem` command: a rack on this machine, a demonstration, benchmarks, simulations, a doctor.
+//! The `farmem` command: a rack on this machine, a demo, benchmarks, simulations and a doctor.
 //!
-//! Raw arguments become a checked plan (`args`), each command is a module, every table and its `--json` come from one struct
-//! (`output`). Exit codes: 0 fine, 1 found a violation, 2 usage or environment; of `sim` also 3 unsafe, 4 stuck,
-//! 5 a role crashed; of `run` the program's own.
+//! Module `args` parses the arguments, and each command has a module. Each table and its `--json` form come
+//! from one struct (`output`).
+//!
+//! Exit codes: 0 success, 1 violation found, 2 wrong usage or environment. `sim` also uses 3 for unsafe, 4
+//! for stuck and 5 for a crashed role. `run` ends with the code of the program.
 
 mod apps;
 mod args;
@@ -38,33 +40,33 @@ use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::{panic, thread};
 
-/// How a command ended, as an exit code.
+/// End of a command, which determines the exit code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// All well.
+    /// Success.
     Fine,
-    /// It ran, and found something wrong.
+    /// The command ran and found a violation.
     Violation,
-    /// A simulated world broke a promise.
+    /// A simulated world broke a safety property.
     Unsafe,
-    /// A simulated world did not get on although it could.
+    /// A simulated world made no progress although progress was possible.
     Stuck,
     /// A role crashed in a simulated world.
     Crash,
-    /// A program that was run has ended with this.
+    /// The program that the command ran ended with this code.
     Program(u8),
 }
 
-/// Why a command could not do its work.
+/// Reason why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// farmem refused or failed.
+    /// Error of farmem.
     Farmem(farmem::Error),
-    /// The environment did: what, and what to do.
+    /// Error of the environment.
     Environment {
-        /// What happened.
+        /// Problem.
         message: String,
-        /// What to do.
+        /// Remedy.
         remedy: String,
     },
 }
@@ -76,7 +78,7 @@ impl From<farmem::Error> for Failure {
 }
 
 impl Failure {
-    /// An environment that does not allow what was asked.
+    /// Returns a failure of an environment that does not permit the command.
     pub(crate) fn environment(message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::Environment { message: message.into(), remedy: remedy.into() }
     }
@@ -167,12 +169,13 @@ fn exit_code(result: Result<End, Failure>) -> ExitCode {
     }
 }
 
-/// What works on without another thread.
+/// Returns false for commands that work without another thread.
 const fn needs_threads(command: &Command) -> bool {
     !matches!(command, Command::Compile(_) | Command::Index(Index::Plan(_)) | Command::Doctor(_))
 }
 
-/// Where the standard library starts a thread and cannot it panics. That is no fault of ours, and not what the user is to read.
+/// Returns true for the panic of the standard library when it cannot start a thread. Such a panic is no bug,
+/// and the user gets a plain message instead.
 fn is_no_thread(payload: &(dyn Any + Send)) -> bool {
     let text =
         payload.downcast_ref::<String>().map(String::as_str).or_else(|| payload.downcast_ref().copied());
@@ -187,7 +190,7 @@ const NO_THREAD: &str = "the system starts no more threads for this user";
 const NO_THREAD_REMEDY: &str =
     "raise the limit of processes (`ulimit -u`, RLIMIT_NPROC, pids.max of the cgroup), or end some";
 
-/// Success, unless what was to be printed was not.
+/// Returns success, or the failure of a write to standard output.
 fn written() -> ExitCode {
     match output::not_written() {
         None => ExitCode::SUCCESS,
@@ -198,7 +201,7 @@ fn written() -> ExitCode {
     }
 }
 
-/// Help and version, and whatever else is no command.
+/// Prints help, the version or a usage error, and returns its exit code.
 fn not_a_command(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         let text = error.render();
@@ -209,7 +212,7 @@ fn not_a_command(error: &clap::Error) -> ExitCode {
         });
         return written();
     }
-    // Nothing can be done where standard error is gone.
+    // A failure to write to standard error cannot be reported.
     let _ = error.print();
     if let Some(hint) = behind_two_dashes(error, std::env::args()) {
         output::note(&hint);
@@ -217,7 +220,8 @@ fn not_a_command(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What is said to who forgets that `farmem run` wants the program behind `--`: its arguments would be ours otherwise.
+/// Returns a hint for a `farmem run` command line without `--` before the program. Without it, the program's
+/// arguments would be parsed as farmem's.
 fn behind_two_dashes(error: &clap::Error, args: impl Iterator<Item = String>) -> Option<String> {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
     let args: Vec<String> = args.collect();

@@ -1,4 +1,5 @@
-//! `farmem status`, `farmem free`, `farmem leave`: who has what in a running rack, and taking back what nobody uses.
+//! `farmem status`, `farmem free`, `farmem leave`: the hosts and domains of a running rack, and the release
+//! of unused memory.
 
 use crate::args::{Free, Leave, Status};
 use crate::output::{self, Report, count};
@@ -104,14 +105,14 @@ pub(crate) fn status(args: &Status) -> Result<End, Failure> {
     Ok(End::Fine)
 }
 
-/// What was freed, and what was not.
+/// Report of freed and kept memory.
 #[derive(Serialize)]
 struct Freed {
     domain: String,
     allocations: u64,
     bytes: u64,
     objects: Vec<String>,
-    /// Its processes, whose memory goes with them.
+    /// Number of processes in the domain. Their memory is freed with them.
     processes: u64,
 }
 
@@ -175,7 +176,7 @@ pub(crate) fn free(args: &Free) -> Result<End, Failure> {
     Ok(End::Fine)
 }
 
-/// Who was taken out.
+/// Report of a removed host.
 #[derive(Serialize)]
 struct Left {
     host: u16,
@@ -241,7 +242,7 @@ fn refuse_in_use(what: &str, name: &str, why: Option<String>, force: bool) -> Re
     }
 }
 
-/// Says what would be lost, and asks whether that is meant.
+/// Prints the effects of the command, and asks for a confirmation.
 fn confirm(lost: &str, yes: bool) -> Result<(), Failure> {
     if yes {
         return Ok(());

@@ -1,4 +1,5 @@
-//! `farmem migrate`: where the memory of a running rack is, and moving it to another node while programs use it.
+//! `farmem migrate`: the places of a running rack's memory, and the move of memory to another node while
+//! programs use it.
 
 use crate::args::Migrate;
 use crate::output::{self, Report};
@@ -52,7 +53,7 @@ struct Allocation {
     bytes: u64,
     domain: String,
     node: u16,
-    /// Parts of it that are on other nodes.
+    /// Parts of the allocation on other nodes.
     moved: Vec<Part>,
 }
 

@@ -1,4 +1,4 @@
-//! `farmem object`: objects by file of a running rack (docs/objects.md): made, listed, saved and closed.
+//! `farmem object`: loads, lists, saves and closes objects with files in a running rack (docs/objects.md).
 
 use crate::args::{Object, ObjectClose, ObjectOpen, ObjectSave, ObjectStatus};
 use crate::output::{self, Report};
@@ -17,7 +17,7 @@ pub(crate) fn run(command: &Object) -> Result<End, Failure> {
     }
 }
 
-/// Objects, for people and programs.
+/// Report of objects.
 #[derive(Serialize)]
 struct Objects {
     objects: Vec<Row>,
@@ -30,7 +30,7 @@ struct Row {
     bytes: u64,
     base: String,
     node: Option<String>,
-    /// Hosts that have it open.
+    /// Number of hosts that have the object open.
     hosts: usize,
     mode: OpenMode,
     file: Option<FileInfo>,
@@ -76,7 +76,7 @@ impl Report for Objects {
     }
 }
 
-/// What the bytes are, whether they are saved, and how far they are.
+/// Describes the state of the object's bytes and file, with the progress.
 fn state(file: &FileInfo) -> String {
     use farmem::api::FileStage::{Loading, Saving, Unsaved};
     match file.stage {
@@ -90,7 +90,7 @@ fn client(rack: &std::path::Path, domain: &str) -> Result<Client, Failure> {
     Ok(Rack::open(rack)?.client(domain)?)
 }
 
-/// The object of this name alone.
+/// Prints only the object of this name.
 fn print(config: &RackConfig, name: &str, domain: &str, json: bool) -> Result<(), Failure> {
     let mut objects = all(config)?;
     objects.retain(|row| row.name.as_deref() == Some(name) && row.domain == domain);
@@ -104,7 +104,7 @@ fn all(config: &RackConfig) -> Result<Vec<Row>, Failure> {
     Ok(objects.into_iter().map(|shown| Row::of(shown, &rack)).collect())
 }
 
-/// Waits until the node has done it, with a bar.
+/// Waits with a progress bar until the memory node has finished.
 fn wait(client: &mut Client, named: &OpenNamed, what: &'static str) -> Result<(), Failure> {
     let bar = bar(what, named.length());
     let done = client.wait_for_file(named, &mut |file| {
@@ -122,7 +122,7 @@ fn open(args: &ObjectOpen) -> Result<End, Failure> {
     let node = client.node_named(&args.node)?;
     let name = args.name.as_deref().unwrap_or_else(|| last_part(&args.file));
     let named = if args.accept {
-        // What was lost is open to read, if it is there.
+        // An object with lost changes can be opened only for reading.
         let named = client.open_named_as(name, OpenMode::Read)?;
         client.accept_file(&named)?;
         named

@@ -1,32 +1,32 @@
-//! Printing: a table for people and one JSON object for programs, from the same struct; notes beside them. A reader that closed
-//! its pipe is fine. The only place that writes to stdout.
+//! Output of commands. One struct produces a table, or one JSON object. Notes go to standard error. A reader
+//! that closed its pipe causes no error. Only this module writes to standard output.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use std::io::{self, Write as _};
 use std::sync::OnceLock;
 
-/// Something that is printed either way.
+/// Report with a text form and a JSON form.
 pub(crate) trait Report: Serialize {
-    /// The table and the lines around it.
+    /// Returns the table and the lines around it.
     fn text(&self) -> String;
 }
 
-/// Prints a report.
+/// Prints a report as text or as JSON.
 pub(crate) fn print<R: Report>(report: &R, json: bool) {
     if json { print_json(report) } else { write_out(&report.text()) }
 }
 
-/// Prints a report for programs.
+/// Prints a report as JSON.
 pub(crate) fn print_json<S: Serialize>(report: &S) {
     write_out(&(serde_json::to_string(report).expect("a report has only strings for keys") + "\n"));
 }
 
-/// Writes text to stdout.
+/// Writes text to standard output.
 pub(crate) fn write_out(text: &str) {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // The reader is gone; there is no one to tell.
+        // The reader closed the pipe, so that nothing can be reported.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             let _the_first = NOT_WRITTEN.set(error);
         }
@@ -34,21 +34,23 @@ pub(crate) fn write_out(text: &str) {
     }
 }
 
-/// Why something was not written to stdout. A report that nobody has is no success: the command ends with 2 for it.
+/// Returns the error of a failed write to standard output. The command then ends with 2, because the report
+/// is lost.
 pub(crate) fn not_written() -> Option<&'static io::Error> {
     NOT_WRITTEN.get()
 }
 
 static NOT_WRITTEN: OnceLock<io::Error> = OnceLock::new();
 
-/// Writes a line to stderr, where `eprintln!` would panic once its reader is gone.
+/// Writes a line to standard error. Unlike `eprintln!`, the function does not panic after the reader has
+/// closed the pipe.
 pub(crate) fn note(line: &str) {
     if writeln!(io::stderr().lock(), "{line}").is_err() {
-        // The reader is gone; there is no one to tell.
+        // The reader closed the pipe, so that nothing can be reported.
     }
 }
 
-/// A table with a heading; columns after the first are right-aligned.
+/// Returns a table with a heading. All columns after the first are right-aligned.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
@@ -63,7 +65,7 @@ pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     format!("{table}\n")
 }
 
-/// A time in the unit that reads best.
+/// Formats a time in the most readable unit.
 pub(crate) fn time(nanos: f64) -> String {
     match nanos {
         n if n < 1e3 => format!("{n:.0} ns"),
@@ -73,7 +75,7 @@ pub(crate) fn time(nanos: f64) -> String {
     }
 }
 
-/// A rate in the unit that reads best.
+/// Formats a rate in the most readable unit.
 pub(crate) fn rate(per_second: f64) -> String {
     match per_second {
         r if r < 1e3 => format!("{r:.1} /s"),
@@ -82,7 +84,7 @@ pub(crate) fn rate(per_second: f64) -> String {
     }
 }
 
-/// A count with thousands apart.
+/// Formats a count with separated thousands.
 pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

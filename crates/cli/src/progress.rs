@@ -1,8 +1,8 @@
-//! Progress of long work, on stderr: a bar on a terminal, nothing in a log.
+//! Progress of long commands on standard error: a bar on a terminal, nothing otherwise.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A line that says what is being done, and for how long the whole has been going on.
+/// Returns a line with the current work and the elapsed time.
 pub(crate) fn stages(what: &'static str) -> ProgressBar {
     let spinner = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
     let style = ProgressStyle::with_template("{spinner} {elapsed} {msg}").expect("the template is constant");
@@ -11,7 +11,7 @@ pub(crate) fn stages(what: &'static str) -> ProgressBar {
     spinner
 }
 
-/// A bar of `total` steps called `what`.
+/// Returns a bar of `total` steps with the label `what`.
 pub(crate) fn bar(what: &'static str, total: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
     let style = ProgressStyle::with_template("{msg:28} {wide_bar} {human_pos}/{human_len} {per_sec} {eta}")
@@ -21,7 +21,7 @@ pub(crate) fn bar(what: &'static str, total: u64) -> ProgressBar {
     bar
 }
 
-/// A count of what has no end in sight, called `what`.
+/// Returns a counter without a known total, with the label `what`.
 pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
     let style = ProgressStyle::with_template("{spinner} {msg} {human_pos} {per_sec}")

@@ -1,5 +1,5 @@
-//! A rack of one's own for a demonstration or a benchmark: free addresses, a state directory that goes when it is done or
-//! interrupted.
+//! Temporary rack of a demo or a benchmark: free addresses, and a state directory that is removed at the end
+//! or at an interrupt.
 
 use crate::sweep::sweep;
 use crate::{Failure, output};
@@ -11,38 +11,38 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, PoisonError};
 
-/// What a temporary rack is like.
+/// Properties of a temporary rack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    /// Memory nodes.
+    /// Number of memory nodes.
     pub(crate) nodes: u8,
-    /// Bytes of memory of each.
+    /// Memory of each memory node, in bytes.
     pub(crate) memory: u64,
-    /// How frames travel.
+    /// Transport of frames.
     pub(crate) transport: Transport,
-    /// How roles wait.
+    /// Waiting mode of the roles.
     pub(crate) waiting: Waiting,
-    /// Where they run.
+    /// Placement of the roles on CPUs.
     pub(crate) placement: Placement,
-    /// Found out where traversals run; a rack that runs none need not.
+    /// Prefetch mode. Only a rack that runs traversals needs to measure it.
     pub(crate) prefetch: Prefetch,
-    /// The network that its links stand for.
+    /// Network that the links emulate.
     pub(crate) link: LinkProfile,
 }
 
-/// A temporary directory with a `rack.toml` in it.
+/// Temporary directory with a `rack.toml`.
 pub(crate) struct RackFile {
     directory: PathBuf,
     config: RackConfig,
 }
 
 impl RackFile {
-    /// Finds free addresses and writes the file. What killed commands of this kind have left is removed first.
+    /// Finds free addresses and writes the file. Removes the remains of killed commands of this kind first.
     pub(crate) fn new(what: &str, shape: Shape) -> Result<Self, Failure> {
         Self::with(what, shape, "")
     }
 
-    /// As [`RackFile::new`], with more lines at the end.
+    /// Like [`RackFile::new`], with the lines of `more` at the end of the file.
     pub(crate) fn with(what: &str, shape: Shape, more: &str) -> Result<Self, Failure> {
         sweep(what);
         let subnet = free_subnet()?;
@@ -58,7 +58,7 @@ impl RackFile {
         Ok(rack)
     }
 
-    /// The checked description.
+    /// Returns the checked description of the rack.
     pub(crate) const fn config(&self) -> &RackConfig {
         &self.config
     }
@@ -80,17 +80,18 @@ fn remove(directory: &Path) {
     }
 }
 
-/// Directories that an interrupted command would leave behind.
+/// Temporary directories to remove at an interrupt.
 static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn temporary() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
     TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The exit code of a command that was interrupted, as shells have it.
+/// Exit code of an interrupted command, as in shells.
 const INTERRUPTED: i32 = 130;
 
-/// From now on Ctrl-C removes these directories. The roles need no word: they end with the pipes to this process.
+/// Registers the directories for removal at Ctrl-C. The roles need no signal, because they end when the pipes
+/// to this process close.
 fn go_when_interrupted(directories: [PathBuf; 2]) {
     static HANDLER: Once = Once::new();
     temporary().extend(directories);
@@ -109,12 +110,13 @@ fn go_when_interrupted(directories: [PathBuf; 2]) {
     });
 }
 
-/// A new directory for this user alone: no other user can put a rack's state there, or read its token.
+/// Creates a new directory for this user only. Other users cannot put a rack's state there, or read its
+/// token.
 fn own_directory(what: &str) -> Result<(String, PathBuf), Failure> {
     let id = std::process::id();
     let mut number = 0;
     loop {
-        // An earlier process of this number may have been killed and left its directory.
+        // A killed process with the same id may have left its directory.
         let name = if number == 0 { format!("{what}-{id}") } else { format!("{what}-{id}-{number}") };
         let directory = std::env::temp_dir().join(format!("farmem-{name}"));
         match DirBuilder::new().mode(0o700).create(&directory) {
@@ -128,7 +130,7 @@ fn own_directory(what: &str) -> Result<(String, PathBuf), Failure> {
     }
 }
 
-/// Directories of one name that may have been left behind.
+/// Maximum number of leftover directories of one name.
 const LEFT_BEHIND_MAX: u32 = 100;
 
 fn describe(name: &str, shape: Shape, [_, b, c, _]: [u8; 4]) -> String {
@@ -162,7 +164,7 @@ fn describe(name: &str, shape: Shape, [_, b, c, _]: [u8; 4]) -> String {
     text
 }
 
-/// A loopback subnet 127.b.c.0/24 in which the first role's address is free.
+/// Finds a loopback subnet 127.b.c.0/24 in which the address of the first role is free.
 fn free_subnet() -> Result<[u8; 4], Failure> {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     for attempt in 0..=u8::MAX {

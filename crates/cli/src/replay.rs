@@ -1,4 +1,4 @@
-//! `farmem trace replay`: recorded programs on simulated racks with the latencies of MIND's paper.
+//! `farmem trace replay`: traces on simulated racks with the latencies of MIND's paper.
 
 use crate::args::TraceReplay;
 use crate::{End, Failure, output, progress, trace};
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-/// All replays.
+/// Report of all replays.
 #[derive(Serialize)]
 struct Replays {
     replays: Vec<Replayed>,
@@ -22,12 +22,12 @@ struct Replayed {
     hosts: u16,
     threads_per_host: u16,
     local_pages: usize,
-    /// Slots of the directory; none where it has as many as there are pages.
+    /// Number of slots of the directory. `None` when the directory has a slot for each page.
     slots: Option<usize>,
     visits: u64,
     accesses: u64,
     runtime_s: f64,
-    /// Beside the first replay of this file.
+    /// Performance relative to the first replay of this file.
     performance: f64,
     accesses_per_s: f64,
     faults: u64,
@@ -41,7 +41,7 @@ struct Replayed {
     merges: u64,
     bytes: u64,
     slots_used_max: usize,
-    /// At the end of each epoch: seconds, slots in use.
+    /// Time in seconds and slots in use, at the end of each epoch.
     slots_used: Vec<(f64, usize)>,
 }
 

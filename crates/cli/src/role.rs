@@ -1,8 +1,9 @@
-//! `farmem role`: one role of a rack, until SIGTERM or Ctrl-C.
+//! `farmem role`: runs one role of a rack until SIGTERM or Ctrl-C.
 //!
-//! A role says [`READY`] on its standard output once it serves, and to systemd where that started it as a unit of `Type=notify`. The
-//! supervisor starts its roles with `--until-input-ends` and holds the other end of their standard input, so no role outlives it, however it
-//! ends.
+//! A role prints [`READY`] to standard output once it serves. The role also notifies systemd when a unit of
+//! `Type=notify` started it. The supervisor starts its roles with `--until-input-ends` and keeps the other
+//! end of their standard input. Therefore no role outlives the supervisor, even when the supervisor is
+//! killed.
 
 use crate::args::{Role, RoleName};
 use crate::logging::{self, LogLevel};
@@ -14,7 +15,7 @@ use sd_notify::NotifyState;
 use std::io::{self, Read as _};
 use std::time::Duration;
 
-/// The line that tells the supervisor.
+/// Line that tells the supervisor that the role serves.
 pub(crate) const READY: &str = "ready\n";
 
 pub(crate) fn run(args: &Role) -> Result<End, Failure> {
@@ -60,13 +61,14 @@ pub(crate) fn run(args: &Role) -> Result<End, Failure> {
     Ok(End::Fine)
 }
 
-/// At SIGTERM and SIGINT the role completes its work in progress and ends with 0. SIGHUP is ignored: the memory of a node would be lost.
+/// Stops the role at SIGTERM or SIGINT. The role finishes its current work and ends with 0. The role ignores
+/// SIGHUP, because its end would lose the memory of a node.
 fn stop_at_signal(stop: Stop) -> Result<(), Failure> {
     farmem_workload::on_terminate(move || stop.set())
         .map_err(|e| Failure::environment(format!("cannot catch SIGTERM: {e}"), ""))
 }
 
-/// Tells the service manager that started this role, if one did (`NOTIFY_SOCKET`).
+/// Notifies the service manager that started this role, if `NOTIFY_SOCKET` names one.
 fn tell_systemd(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         output::note(&format!("farmem: cannot tell the service manager: {error}; is NOTIFY_SOCKET right?"));

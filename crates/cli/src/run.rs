@@ -1,7 +1,9 @@
-//! `farmem run`: an unmodified program whose large mappings and heap live in far memory. Exit code and output are the program's own.
+//! `farmem run`: runs an unmodified program whose large mappings and heap are in far memory. The exit code
+//! and the output are the program's own.
 //!
-//! This process is the pager (docs/run.md): it starts the program with the preload library in its environment, serves the page faults of
-//! all its processes from here, and ends when the last of them has.
+//! This process is the pager (docs/run.md). The pager starts the program with the preload library in its
+//! environment and serves the page faults of all its processes. The pager ends when the last of these
+//! processes has ended.
 
 mod program;
 
@@ -25,13 +27,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Memory nodes of the rack that is started when none is named.
+/// Number of memory nodes of the rack that the run starts.
 const NODES: u16 = 2;
-/// The preload library's file, and the variable that says where it is when it is not beside the command.
+/// File name of the preload library. `LIBRARY_VARIABLE` holds its path when the library is not beside the
+/// command.
 const LIBRARY: &str = "libfarmem_preload.so";
 const LIBRARY_VARIABLE: &str = "FARMEM_PRELOAD";
 
-/// What is printed when the program has ended.
+/// Statistics that are printed when the program has ended.
 #[derive(Serialize)]
 struct Stats {
     seconds: f64,
@@ -47,28 +50,30 @@ struct Stats {
     faults_far: u64,
     faults_near: u64,
     first_writes: u64,
-    /// Pages that the system served alone, and those of them that were taken over from it.
+    /// Number of pages that the system served alone. `taken_over` counts those pages that the pager took over
+    /// later.
     plain: u64,
     taken_over: u64,
     fetches: u64,
     ahead: FetchedAhead,
     bytes_fetched: u64,
     refaults: u64,
-    /// Of a program that thrashed: what would have kept most of what came again.
+    /// Local memory that would have kept most refetched pages, for a program that thrashed.
     local_wanted: Option<u64>,
     evictions: u64,
     write_backs: u64,
     bytes_written_back: u64,
     lost: u64,
-    /// Bytes of private anonymous mappings that stayed local, and the largest resident set of a process.
+    /// Bytes of private anonymous mappings that stayed local. `resident_bytes` is the largest resident set of
+    /// a process.
     stayed_local: u64,
     resident_bytes: u64,
-    /// Named memory that is shared with other hosts.
+    /// Statistics of memory that is shared with other hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared: Option<Shared>,
 }
 
-/// What was fetched before a thread waited for it, and what became of it.
+/// Counts of prefetched pages and of their use.
 #[derive(Serialize)]
 struct FetchedAhead {
     wanted: u64,
@@ -94,7 +99,7 @@ impl FetchedAhead {
     }
 }
 
-/// Of the shared pages.
+/// Statistics of the shared pages.
 #[derive(Serialize)]
 struct Shared {
     local_limit: u64,
@@ -173,13 +178,13 @@ impl Report for Stats {
     }
 }
 
-/// `farmem guard`: started by `farmem run`, holds what must not close when that dies, and frees what it then could not. Its standard input is the
-/// connection.
+/// Runs `farmem guard`, which `farmem run` starts. The guard holds resources that must stay open when the run
+/// dies, and frees the run's remains. Its standard input is the connection to the run.
 pub(crate) fn run_guard(args: &args::Guard) -> Result<End, Failure> {
     let pager = getppid();
     let guarded = guard(io::stdin());
     if let Some(path) = &args.remove {
-        // Gone already when the run ended by itself.
+        // The socket is already gone after a regular end of the run.
         remove_socket(path);
     }
     let killed = guarded.map_err(|error| {
@@ -201,13 +206,13 @@ pub(crate) fn run_guard(args: &args::Guard) -> Result<End, Failure> {
 }
 
 pub(crate) fn run(args: &Run) -> Result<End, Failure> {
-    // Before any thread is started: what is sent to this process is for the program.
+    // Opened before any other thread starts, because every signal to this process is meant for the program.
     let signals = Signals::open().map_err(farmem::Error::from)?;
     let (name, arguments) = args.command.split_first().expect("the parser wants a command");
     let file = program::find(name)?;
     let runtime = program::check(&file)?;
     let library = loadable(library()?)?;
-    // Exact for both together: neither takes from the other.
+    // The split is exact: neither part takes memory from the other.
     let for_sharing = for_sharing(args);
     let Some(private) = args.local.checked_sub(for_sharing) else {
         let message = format!("--share-local {for_sharing} is more than --local {}", args.local);
@@ -216,7 +221,7 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
             "it is a part of the local limit: give less, or more of that",
         ));
     };
-    // It is meant for the program, whose memory is kept here.
+    // The limit is meant for the program, but this process holds the program's memory.
     let limit = AddressLimit::lift();
     let far = far_within(args, limit.as_ref())?;
     let options = PagerOptions {
@@ -234,7 +239,7 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
         Some(file) => Rack::running(RackConfig::load(file)?),
         None => own_rack(far)?,
     };
-    // All that is in it is this run's: its guard frees what may be left.
+    // Everything in the domain belongs to this run, and the guard frees the remains.
     let domain = own_domain()?;
     let client = rack.client(&domain)?;
     let mut pager = Pager::open(client, options).map_err(explain)?;
@@ -244,9 +249,9 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
         pager.share(&rack, name, options)?;
     }
     let here = sched_getaffinity(None).ok();
-    // The program runs where this process was allowed to, not where the rack wants its clients.
+    // The program runs on the CPUs of this process, not on the CPUs that the rack assigns to clients.
     let back = everywhere.as_ref().map(|cpus| sched_setaffinity(None, cpus));
-    // So does the guard, which must be in time where the rack's clients are many.
+    // The guard also uses these CPUs, because it must react in time when the rack has many clients.
     pager.guarded_by(start_guard(args.rack.as_deref(), &domain, pager.path())?)?;
     let start = Instant::now();
     let mut command = Command::new(&file);
@@ -259,11 +264,11 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let mut started = start_program(command, &mut pager, !args.no_filter)
         .map_err(|e| Failure::environment(format!("cannot start {}: {e}", file.display()), ""))?;
     let there = here.as_ref().map(|cpus| sched_setaffinity(None, cpus));
-    // Refused only when the machine lost those CPUs meanwhile; wherever both run then serves too.
+    // The call fails only when the machine has lost these CPUs. The current CPUs then serve as well.
     let _ = (back, there);
     let served = serve(&mut pager, &started.child, &signals);
     if served.is_err() {
-        // Whoever of it waits for a page waits in vain.
+        // The page faults of the remaining processes would never be served.
         drop(started.child.kill());
     }
     let status =
@@ -279,7 +284,8 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     Ok(End::Program(code(status)))
 }
 
-/// Under a filter of the system calls that pass libc by, where that is wanted and allowed; otherwise it says what is not covered.
+/// Starts the program, with a filter of system calls that bypass libc where wanted and permitted. Otherwise
+/// prints the uncovered cases.
 fn start_program(command: Command, pager: &mut Pager, filtered: bool) -> io::Result<Started> {
     let watched = filtered.then(|| pager.watched());
     let mut started = spawn(command, watched.as_ref())?;
@@ -308,7 +314,7 @@ fn start_program(command: Command, pager: &mut Pager, filtered: bool) -> io::Res
     Ok(started)
 }
 
-/// The system's number of the error that says that there can be one listener only.
+/// Error number of the system for a second listener.
 const EBUSY: i32 = 16;
 
 fn serve(pager: &mut Pager, child: &Child, signals: &Signals) -> Result<(), Failure> {
@@ -317,11 +323,11 @@ fn serve(pager: &mut Pager, child: &Child, signals: &Signals) -> Result<(), Fail
         .map_err(|e| Failure::environment(format!("the program cannot be watched: {e}"), ""))?;
     let mut pass_on = || {
         while let Some(came) = signals.next() {
-            // What a terminal sends has reached the program as well.
+            // Signals of a terminal have reached the program directly.
             if came.by_process
                 && let Some(signal) = Signal::from_named_raw(came.signal)
             {
-                // One that has ended minds no signal.
+                // A signal to an ended process has no effect.
                 let _ = kill_process(pid, signal);
             }
         }
@@ -333,7 +339,8 @@ fn serve(pager: &mut Pager, child: &Child, signals: &Signals) -> Result<(), Fail
     })
 }
 
-/// The program wanted bytes that were its own, and are lost: that happens in one way only, with their memory node.
+/// Returns the failure of a program that accessed lost bytes of its own. Only the loss of their memory node
+/// causes it.
 fn lost(base: VirtAddr, pager: &Pager) -> Failure {
     let name = pager.name_of_node_at(base).map_or_else(String::new, |name| format!(" {name}"));
     let pages = pager.stats().lost;
@@ -344,7 +351,7 @@ fn lost(base: VirtAddr, pager: &Pager) -> Failure {
     Failure::environment(message, "start the program again: what it had in far memory there is gone")
 }
 
-/// A program that a SIGBUS ended and that had touched shared pages which are lost did not end by itself.
+/// Returns an error when a SIGBUS ended the program after accesses to lost shared pages.
 fn ended_by_loss(status: ExitStatus, pages: u64) -> Result<(), Failure> {
     if pages == 0 || status.signal() != Some(Signal::BUS.as_raw()) {
         return Ok(());
@@ -358,7 +365,7 @@ fn ended_by_loss(status: ExitStatus, pages: u64) -> Result<(), Failure> {
     ))
 }
 
-/// As shells have it.
+/// Returns the exit code of the program, as shells do.
 fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
@@ -394,13 +401,14 @@ fn report(args: &Run, (stats, shared): (&PagerStats, Option<ShareStats>), took: 
         resident_bytes: largest_resident_set(),
         shared: shared.map(|shared| of_shared(for_sharing(args), &shared)),
     };
-    // Standard output is the program's.
+    // Standard output belongs to the program.
     let text =
         if args.json { serde_json::to_string(&stats).expect("numbers and names") } else { stats.text() };
     output::note(text.trim_end());
 }
 
-/// Bytes that `--local` is to be, of private and shared memory together, where a program thrashed; in whole MiB.
+/// Returns the value of `--local` that would have prevented thrashing, in whole MiB. The value covers private
+/// and shared memory together.
 fn local_wanted(args: &Run, stats: &PagerStats) -> Option<u64> {
     let private = stats.local_wanted?;
     let both = match (&args.share, args.share_local) {
@@ -411,7 +419,7 @@ fn local_wanted(args: &Run, stats: &PagerStats) -> Option<u64> {
     Some(both.next_multiple_of(1 << 20))
 }
 
-/// One line at the end, however often it thrashed.
+/// Prints one line about thrashing at the end, regardless of its frequency.
 fn tell_of_thrashing(args: &Run, stats: &PagerStats) {
     let Some(wanted) = local_wanted(args, stats) else { return };
     let again = output::count(stats.refaults);
@@ -421,7 +429,7 @@ fn tell_of_thrashing(args: &Run, stats: &PagerStats) {
     ));
 }
 
-/// The part of the local limit that is for shared memory.
+/// Returns the part of the local limit that is reserved for shared memory.
 fn for_sharing(args: &Run) -> u64 {
     if args.share.is_some() { args.share_local.unwrap_or(args.local / 2) } else { 0 }
 }
@@ -446,7 +454,8 @@ fn of_shared(local_limit: u64, stats: &ShareStats) -> Shared {
     }
 }
 
-/// Far memory as was asked for, or as much of it as the addresses allow that this process may have.
+/// Returns the requested far memory, or the largest amount that the address space limit of this process
+/// permits.
 fn far_within(args: &Run, limit: Option<&AddressLimit>) -> Result<u64, Failure> {
     let Some(left) = limit.and_then(AddressLimit::left).filter(|_| args.rack.is_none()) else {
         return Ok(args.far);
@@ -471,17 +480,19 @@ fn far_within(args: &Run, limit: Option<&AddressLimit>) -> Result<u64, Failure> 
     Ok(room)
 }
 
-/// What this process maps beside far memory and what is here of it: threads' stacks, the roles' tables.
+/// Address space that this process maps beside far memory and local pages: stacks of threads and tables of
+/// roles.
 const ADDRESSES_BESIDE: u64 = 256 << 20;
-/// Less far memory than this is not worth a start.
+/// Minimum far memory that is worth a start.
 const FAR_MIN: u64 = 16 << 20;
 
-/// A rack for this run alone, in this process and on the pager's thread: a page comes without another process being woken.
+/// Returns a rack for this run alone, in this process and on the pager's thread. A page arrives without
+/// waking another process.
 fn own_rack(far: u64) -> Result<Rack, Failure> {
     if far == 0 {
         return Err(Failure::environment("--far 0 is no memory", "give as much as the program is to use"));
     }
-    // Beside what the program is promised: the slots that its pager keeps for pages on their way.
+    // The rack also has the slots that the pager keeps for pages in transit.
     let memory = far.div_ceil(u64::from(NODES)).next_multiple_of(2 << 20) + (2 << 20);
     Ok(Rack::embedded_with(NODES, memory)?)
 }
@@ -498,13 +509,14 @@ fn start_guard(rack: Option<&Path>, domain: &str, left: Option<&Path>) -> Result
     if let Some(left) = left {
         command.arg("--remove").arg(left);
     }
-    // Its own process group: what a terminal sends does not reach it.
+    // The own process group protects the guard from signals of a terminal.
     let spawned = command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).process_group(0).spawn();
     spawned.map_err(|e| Failure::environment(format!("cannot start a guard: {e}"), ""))?;
     Ok(ours)
 }
 
-/// The preload library: named by the variable, or beside this command, or where cargo or a package puts it.
+/// Returns the path of the preload library: from the variable, beside this command, or at the places of cargo
+/// and packages.
 fn library() -> Result<PathBuf, Failure> {
     if let Some(named) = std::env::var_os(LIBRARY_VARIABLE) {
         let path = PathBuf::from(named);
@@ -519,7 +531,7 @@ fn library() -> Result<PathBuf, Failure> {
     }
     let itself = std::env::current_exe().unwrap_or_default();
     let beside = itself.parent().unwrap_or_else(|| Path::new("."));
-    // Cargo's own copy first: the one beside the command may be of an earlier build.
+    // Cargo's copy comes first, because the copy beside the command may come from an earlier build.
     let places = ["deps", "", "../lib/farmem"].map(|place| beside.join(place).join(LIBRARY));
     places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
         Failure::environment(
@@ -529,7 +541,8 @@ fn library() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Refuses a path that the dynamic linker would take for several, and run the program without far memory.
+/// Returns an error for a path that the dynamic linker would split and that would leave the program without
+/// far memory.
 fn loadable(library: PathBuf) -> Result<PathBuf, Failure> {
     if library.as_os_str().as_bytes().iter().any(|&byte| byte == b':' || byte.is_ascii_whitespace()) {
         let message =
@@ -540,7 +553,8 @@ fn loadable(library: PathBuf) -> Result<PathBuf, Failure> {
     Ok(library)
 }
 
-/// Ours, and behind it what the user wants preloaded; before it what has to be the first, and would end the program otherwise.
+/// Returns the value of `LD_PRELOAD`. A runtime that must be first comes first, then the preload library,
+/// then the user's libraries.
 fn preload(library: &Path, runtime: Option<&OsStr>) -> OsString {
     let mut value = runtime.map_or_else(OsString::new, OsStr::to_owned);
     if !value.is_empty() {
@@ -554,7 +568,7 @@ fn preload(library: &Path, runtime: Option<&OsStr>) -> OsString {
     value
 }
 
-/// Adds what else could be done to what the error says.
+/// Adds a further remedy to that of the error.
 fn explain(error: farmem::Error) -> Failure {
     let remedy = error.remedy();
     if error.to_string().contains("userfaultfd") {

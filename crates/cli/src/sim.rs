@@ -1,6 +1,6 @@
-//! `farmem sim`: a campaign in simulated worlds, repeatable from its seed.
+//! `farmem sim`: a campaign of simulated worlds, reproducible from its seed.
 //!
-//! Exit codes beside the usual ones tell how a world ended badly: 3 unsafe, 4 stuck, 5 a role crashed.
+//! Additional exit codes show how a world failed: 3 unsafe, 4 stuck, 5 a role crashed.
 
 use crate::args::{Sim, SimRun};
 use crate::{End, Failure, explore, output, progress};
@@ -14,9 +14,9 @@ struct Played {
     run: &'static str,
     plan: &'static str,
     verdict: &'static str,
-    /// What `--operations` said.
+    /// Value of `--operations`.
     asked_for: u64,
-    /// Those that ended ([`counted`]).
+    /// Number of completed operations ([`counted`]).
     operations: u64,
     seeds: u64,
     first_seed: u64,
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Sim) -> Result<End, Failure> {
         SimRun::Explore => return explore::run(args),
     };
     let plan = Plan::named(&args.plan).expect("the parser takes names of plans only");
-    // Only the worlds of racks have memory nodes of several speeds, and hosts with keys.
+    // Only worlds of racks have memory nodes of several speeds, and hosts with keys.
     let other = plan.without_roles().filter(|_| !matches!(args.run, SimRun::Rack));
     if let Some(other) = other {
         let (plan, other) = (plan.name, other.name);
@@ -149,7 +149,7 @@ fn played(report: Report, seconds: f64) -> Played {
     }
 }
 
-/// What is counted as an operation that ended: in a rack more than what was asked for.
+/// Describes which completed operations are counted. A rack counts more than the requested ones.
 fn counted(run: &str) -> &'static str {
     match run {
         "rack" => "  ended, with calls of the control plane and the reading of all memory at the end",

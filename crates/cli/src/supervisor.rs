@@ -1,9 +1,12 @@
-//! The processes of a rack: started in order, watched, started again when they die, stopped together.
+//! Supervisor of the processes of a rack: starts them in order, watches, restarts and stops them.
 //!
-//! [`Supervisor::start`] starts a rack whose first dead role is its end: a demonstration or a run of its own has lost what it is about.
-//! [`Supervisor::tend`] is for a rack that others use: a role that dies is started again, after [`WAIT_MIN`] at first and twice the wait before
-//! from then on; one that dies [`DEATHS_MAX`] times in a row, each time before it has served for [`STEADY`], is given up, and the others go on
-//! (as systemd's `StartLimitBurst` has it).
+//! [`Supervisor::start`] starts a rack that ends with its first dead role: a demo or a run cannot continue
+//! without the role's state.
+//!
+//! [`Supervisor::tend`] serves a rack that other programs use, and restarts dead roles. The first restart
+//! waits [`WAIT_MIN`], each further one twice as long. A role that dies [`DEATHS_MAX`] times in a row, each
+//! time before it has served for [`STEADY`], is given up. The other roles continue (like systemd's
+//! `StartLimitBurst`).
 
 mod process;
 
@@ -15,46 +18,49 @@ use std::time::{Duration, Instant};
 
 pub(crate) use process::Death;
 
-/// Time a role may take until it serves.
+/// Maximum time of a role until it serves.
 const READY_TIME_MAX: Duration = Duration::from_secs(20);
-/// Time between two looks.
+/// Time between two checks of the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Time a role may take to end by itself.
+/// Maximum time of a role to end by itself.
 const END_TIME_MAX: Duration = Duration::from_secs(3);
-/// Time between a role's death and its first new start: longer than a datagram lives on one machine (PROTOCOL 9.2, 9.21).
+/// Time between a role's death and its first restart: longer than a datagram lives on one machine (PROTOCOL
+/// 9.2, 9.21).
 pub(crate) const WAIT_MIN: Duration = Duration::from_millis(200);
-/// A role that has served for so long is well: its earlier deaths do not count any more.
+/// Time of service after which a role is healthy, and its earlier deaths no longer count.
 pub(crate) const STEADY: Duration = Duration::from_secs(10);
-/// Deaths in a row, each before it was well, after which a role is not started again.
+/// Number of deaths in a row, each before [`STEADY`], after which a role is given up.
 pub(crate) const DEATHS_MAX: u32 = 5;
 
-/// A running rack. Dropping it stops every process.
+/// Running rack. Dropping it stops every process.
 pub(crate) struct Supervisor {
     config: RackConfig,
     processes: Vec<Process>,
 }
 
-/// What became of a role.
+/// Event of a role.
 pub(crate) enum Happened {
-    /// It ended; it is started again after this wait, or given up.
+    /// The role ended. The supervisor restarts it after the wait in `again`, or gives it up.
     Died { role: usize, death: Death, again: Option<Duration> },
-    /// It serves again.
+    /// The role serves again.
     Serves { role: usize },
 }
 
 impl Supervisor {
-    /// Starts control plane, switch, memory nodes, switches of the index and the DPU, and waits until all serve.
+    /// Starts the control plane, the switch, the memory nodes, the index switches and the DPU, and waits
+    /// until all serve.
     pub(crate) fn start(config: RackConfig) -> Result<Self, Failure> {
         Self::start_with(config, &[])
     }
 
-    /// As [`Supervisor::start`], with more arguments for the memory nodes.
+    /// Like [`Supervisor::start`], with further arguments for the memory nodes.
     pub(crate) fn start_with(config: RackConfig, of_nodes: &[String]) -> Result<Self, Failure> {
         let never = || false;
         Ok(Self::begin_all(config, of_nodes, &never)?.expect("no one asks it to stop"))
     }
 
-    /// As [`Supervisor::start`]; none when `is_asked` to stop before all serve. What was started is stopped then.
+    /// Like [`Supervisor::start`]. Returns `None` when `is_asked` requests a stop before all roles serve;
+    /// started roles are then stopped.
     pub(crate) fn start_unless(
         config: RackConfig,
         is_asked: &dyn Fn() -> bool,
@@ -69,7 +75,8 @@ impl Supervisor {
     ) -> Result<Option<Self>, Failure> {
         serve::make_state(&config)?;
         let mut roles = vec![("control", None), ("switch", None)];
-        // One after the other, so that they are numbered as they are listed.
+        // The memory nodes start one after the other, so that their numbers follow the order of the
+        // description.
         roles.extend(config.nodes.iter().map(|node| ("node", Some(node.name.clone()))));
         roles.extend(config.index.iter().map(|switch| ("index", Some(switch.name.clone()))));
         roles.extend(config.dpu.iter().map(|_| ("dpu", None)));
@@ -83,17 +90,17 @@ impl Supervisor {
         Ok(Some(rack))
     }
 
-    /// The rack's description.
+    /// Returns the rack's description.
     pub(crate) const fn config(&self) -> &RackConfig {
         &self.config
     }
 
-    /// Role names and process ids; 0 for one that does not run.
+    /// Returns the names and process ids of the roles. The id of a role without a process is 0.
     pub(crate) fn processes(&self) -> impl Iterator<Item = (&str, u32)> {
         self.processes.iter().map(|p| (p.what(), p.pid()))
     }
 
-    /// The role with this place in [`Supervisor::processes`].
+    /// Returns the role at this index of [`Supervisor::processes`].
     pub(crate) fn role(&self, role: usize) -> Role<'_> {
         let process = &self.processes[role];
         match (process.role(), process.name()) {
@@ -105,27 +112,28 @@ impl Supervisor {
         }
     }
 
-    /// True when the control plane answers, as far as is known.
+    /// Returns true when the control plane serves, as far as the supervisor knows.
     pub(crate) fn has_control(&self) -> bool {
         self.processes.first().is_some_and(Process::serves)
     }
 
-    /// True when no role runs, and none will.
+    /// Returns true when every role is given up.
     pub(crate) fn is_over(&self) -> bool {
         self.processes.iter().all(|process| matches!(process.phase(), Phase::GivenUp))
     }
 
-    /// True when a role was given up.
+    /// Returns true when a role was given up.
     pub(crate) fn has_given_up(&self) -> bool {
         self.processes.iter().any(|process| matches!(process.phase(), Phase::GivenUp))
     }
 
-    /// Looks at every role once: starts again those that died, unless they die again and again. Never waits.
+    /// Checks every role once and restarts dead ones, unless they died too often. The method never waits.
     pub(crate) fn tend(&mut self) -> Vec<Happened> {
         let now = Instant::now();
         let mut happened = Vec::new();
         for role in 0..self.processes.len() {
-            // Without a control plane no other role can join: it is waited for, unless it was given up.
+            // No other role can join without a control plane. The restart waits for it, unless the control
+            // plane was given up.
             let may_start =
                 role == 0 || self.has_control() || matches!(self.processes[0].phase(), Phase::GivenUp);
             let process = &mut self.processes[role];
@@ -140,7 +148,7 @@ impl Supervisor {
         happened
     }
 
-    /// Starts a role again that was killed, and waits until it serves.
+    /// Restarts a killed role and waits until it serves.
     pub(crate) fn begin_again(&mut self, what: &str) -> Result<(), Failure> {
         let deadline = Instant::now() + READY_TIME_MAX;
         while Instant::now() < deadline {
@@ -160,8 +168,9 @@ impl Supervisor {
         Err(Failure::environment(message, "is the machine overloaded? see `farmem doctor`"))
     }
 
-    /// Starts a role and waits until it serves; false when `is_asked` to stop before. Nothing else counts than what it says itself: an API that answers may be another rack's, and a
-    /// control plane that was started again lists roles which have not joined yet.
+    /// Starts a role and waits until it serves. Returns false when `is_asked` requests a stop before. Only
+    /// the role's own line counts. An API that answers may belong to another rack. A restarted control plane
+    /// lists roles that have not joined yet.
     fn begin(
         &mut self,
         role: &'static str,
@@ -196,16 +205,16 @@ impl Supervisor {
     }
 }
 
-/// Which role it is.
+/// Kind and name of a role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role<'a> {
     Control,
     Switch,
-    /// The memory node of this name.
+    /// Memory node of this name.
     Node(&'a str),
-    /// The switch of the index of this name.
+    /// Index switch of this name.
     Index(&'a str),
-    /// The DPU of this machine.
+    /// DPU of this machine.
     Dpu,
 }
 
@@ -219,7 +228,7 @@ impl Drop for Supervisor {
             }
             process.kill();
         }
-        // Another rack's roles or a client may be using them: then they stay.
+        // Another rack's roles or a client may be using the rings. The rings then stay.
         if let Err(error) = serve::remove_rings(&self.config) {
             output::note(&format!("farmem: the rings stay: {error}"));
         }

@@ -1,7 +1,9 @@
-//! What commands leave that were killed: the rings and the directory of a rack of their own. The next command of the same kind removes them.
+//! Removal of the remains of killed commands: the rings and the directory of their own rack. The next command
+//! of the same kind removes them.
 //!
-//! A directory is removed only if everything says that no process uses it: its name has the form that [`crate::rack_file`] gives, with a process that
-//! is no more; it is a directory, and this user's; and no endpoint in it is held. Whatever is left after that, `farmem doctor` names.
+//! A directory is removed only if several facts prove that no process uses it. The name has the form of
+//! [`crate::rack_file`], with the id of a process that no longer exists. The path is a directory of this
+//! user, and no endpoint in it is held. `farmem doctor` reports the directories that stay.
 
 use farmem::serve::remove_unused_rings;
 use rustix::io::Errno;
@@ -10,10 +12,10 @@ use std::fs::{self, read_dir};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// Where racks put their rings.
+/// Directory of the racks' rings.
 const RINGS: &str = "/dev/shm";
 
-/// Removes what killed commands of the kind `what` left on this machine.
+/// Removes the remains of killed commands of the kind `what` on this machine.
 pub(crate) fn sweep(what: &str) {
     let (rings, directories) = (Path::new(RINGS), std::env::temp_dir());
     let names = [rings, &directories].map(read_dir).into_iter().flatten().flatten().flatten();
@@ -26,13 +28,14 @@ pub(crate) fn sweep(what: &str) {
             false => !rings.exists(),
         };
         if unused && is_own_directory(&directory) {
-            // One that stays is not in the way of the next.
+            // A remaining directory does not disturb the next command.
             drop(fs::remove_dir_all(directory));
         }
     }
 }
 
-/// The process that a rack of the kind `what` is named after: `farmem-run-123`, or `farmem-run-123-1` where 123 had left one already.
+/// Returns the process in the name of a rack of the kind `what`: `farmem-run-123`, or `farmem-run-123-1` for
+/// a second directory of process 123.
 fn maker(name: &str, what: &str) -> Option<Pid> {
     let rest = name.strip_prefix("farmem-")?.strip_prefix(what)?.strip_prefix('-')?;
     let (process, again) = rest.split_once('-').unwrap_or((rest, "0"));
@@ -41,7 +44,7 @@ fn maker(name: &str, what: &str) -> Option<Pid> {
     Pid::from_raw(number)
 }
 
-/// True when there is no such process. One of another user is one.
+/// Returns true when the process does not exist. A process of another user exists.
 fn is_gone(process: Pid) -> bool {
     test_kill_process(process) == Err(Errno::SRCH)
 }
@@ -54,7 +57,7 @@ fn is_own_directory(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// Names of other kinds, and of racks that people named, are none of ours.
+    /// Names of other kinds, and names that users gave to racks, do not match.
     #[test]
     fn only_names_of_the_same_kind_have_a_maker() {
         let of = |name: &str| maker(name, "run").map(Pid::as_raw_pid);

@@ -1,4 +1,4 @@
-//! `farmem trace`: what a program does with its memory, recorded under valgrind, for replays over simulated racks.
+//! `farmem trace`: memory accesses of a program, recorded under valgrind for replays on simulated racks.
 
 use crate::args::{Trace, TraceInfo, TraceRecord};
 use crate::{End, Failure, output, progress, replay};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
 
-/// What is in a trace.
+/// Report of a trace's contents.
 #[derive(Serialize)]
 struct Contents {
     file: PathBuf,
@@ -26,7 +26,7 @@ struct Contents {
     instructions: u64,
     threads: usize,
     pages: usize,
-    /// Pages that more than one thread turned to.
+    /// Number of pages that more than one thread accessed.
     shared_pages: usize,
 }
 
@@ -60,7 +60,8 @@ pub(crate) fn run(args: &Trace) -> Result<End, Failure> {
     }
 }
 
-/// Runs the program under valgrind. Its output is its own; when it fails, the trace of what it did is kept and the exit code is 1.
+/// Runs the program under valgrind. The output is the program's own. When the program fails, the trace is
+/// kept and the exit code is 1.
 fn record(args: &TraceRecord) -> Result<End, Failure> {
     let directory = tempfile::tempdir().map_err(|error| at(Path::new("a temporary folder"), &error))?;
     let pipe = directory.path().join("accesses");
@@ -85,23 +86,24 @@ fn record(args: &TraceRecord) -> Result<End, Failure> {
     Ok(End::Fine)
 }
 
-/// Reads what valgrind prints until it ends.
+/// Records the output of valgrind until it ends.
 fn write_down(args: &TraceRecord, file: File, pipe: &Path, mut child: Child) -> Result<ExitStatus, Failure> {
     let pid = Pid::from_child(&child);
     thread::scope(|scope| {
         let over = scope.spawn(move || {
             let status = child.wait();
-            // The thread that waits for valgrind to open the pipe must not wait for ever when it never did.
+            // The other thread waits for valgrind to open the pipe. This open ends the wait when valgrind
+            // never did.
             let opened = OpenOptions::new().write(true).open(pipe);
             drop(opened);
             status
         });
-        // Held until the other side is done: an end without a reader would block it.
+        // The pipe stays open until the other side is done, because an end without a reader would block it.
         let lines = File::open(pipe).map_err(|error| at(pipe, &error));
         lines.and_then(|lines| {
             let copied = copy(args, file, &lines);
             if copied.is_err() {
-                // It may have ended by itself, which is as good.
+                // The process may already have ended.
                 let _ = kill_process(pid, Signal::KILL);
             }
             let status = over.join().expect("the thread only waits");

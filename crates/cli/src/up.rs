@@ -1,4 +1,5 @@
-//! `farmem up`: a rack as processes on this machine, until Ctrl-C. A role that dies is started again, and what that means is said aloud.
+//! `farmem up`: a rack as processes on this machine, until Ctrl-C. The command restarts dead roles and
+//! reports the consequences.
 
 use crate::args::{EXAMPLE, Up};
 use crate::output::{self, Report};
@@ -12,10 +13,10 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Time between two looks at the processes.
+/// Time between two checks of the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Longest wait for the control plane to say what a memory node had.
+/// Maximum wait for the control plane's answer about a memory node.
 const ASK_TIME_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Serialize)]
@@ -23,7 +24,7 @@ struct Listening {
     rack: String,
     transport: &'static str,
     link: String,
-    /// Where it is served: the Unix socket first.
+    /// Addresses of the API, with the Unix socket first.
     api: Vec<String>,
     token_file: String,
     roles: Vec<Role>,
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &Up) -> Result<End, Failure> {
     };
     let (ask_to_stop, stop) = channel();
     farmem_workload::on_interrupt(move || {
-        // A second Ctrl-C while stopping finds no listener, which is fine.
+        // A second Ctrl-C during the stop finds no listener, which is fine.
         let _already_stopped = ask_to_stop.send(());
     })
     .map_err(|e| Failure::environment(format!("cannot catch Ctrl-C: {e}"), ""))?;
@@ -93,7 +94,8 @@ pub(crate) fn run(args: &Up) -> Result<End, Failure> {
     }
 }
 
-/// Reads the description on another thread: a FIFO may have no writer for long. None when the command is asked to stop first.
+/// Reads the description in another thread, because a FIFO may have no writer for a long time. Returns `None`
+/// when the command is stopped first.
 fn load(file: &Path, stop: &Receiver<()>) -> Option<Result<RackConfig, farmem::Error>> {
     let (say, said) = channel();
     let file = file.to_owned();
@@ -110,28 +112,28 @@ fn load(file: &Path, stop: &Receiver<()>) -> Option<Result<RackConfig, farmem::E
     }
 }
 
-/// What became of a role: a line for people on standard error, an object for programs behind [`Listening`].
+/// Event of a role: a line on standard error, and with `--json` an object after [`Listening`].
 #[derive(Serialize)]
 struct RoleEvent {
     event: &'static str,
     role: String,
-    /// How it ended.
+    /// How the process ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     how: Option<String>,
-    /// Until it is started again.
+    /// Time until the restart, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     again_in_ms: Option<u64>,
-    /// The process that serves now.
+    /// Process that serves now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<u32>,
-    /// What a memory node had that died, if the control plane could be asked.
+    /// Memory of a memory node that died, if the control plane answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost: Option<Lost>,
-    /// The line for people.
+    /// Line of text about the event.
     text: String,
 }
 
-/// Memory that went with its node.
+/// Memory that was lost with its node.
 #[derive(Clone, Copy, Serialize)]
 struct Lost {
     allocations: usize,
@@ -160,7 +162,8 @@ fn died(rack: &Supervisor, role: usize, death: &Death, again: Option<Duration>) 
     }
 }
 
-/// What a role's death means for programs: while it is started again, or for good when it was given up (PROTOCOL 9.7, 9.9, 9.12, 9.21).
+/// Returns the consequence of a role's death for programs: during a restart, or for good when the role was
+/// given up (PROTOCOL 9.7, 9.9, 9.12, 9.21).
 fn means(role: Which<'_>, lost: Option<Lost>, again: bool) -> String {
     match (role, again) {
         (Which::Control, true) => {
@@ -201,7 +204,7 @@ fn means(role: Which<'_>, lost: Option<Lost>, again: bool) -> String {
     }
 }
 
-/// The way out of a role that was given up, and its price.
+/// Remedy after a role was given up, and its cost.
 const RESTART: &str = "until the rack is started again (end `farmem up` and start it anew: all memory of its nodes is lost by that)";
 
 fn serves(rack: &Supervisor, role: usize) -> RoleEvent {
@@ -215,14 +218,16 @@ fn name_of(rack: &Supervisor, role: usize) -> String {
     rack.processes().nth(role).map_or_else(String::new, |(name, _)| name.to_owned())
 }
 
-/// What the control plane says that a node has: still as it was, since the node has not joined again. None when it does not say.
+/// Returns the memory of a node, as the control plane knows it. The data is still current, because the node
+/// has not joined again. Returns `None` without an answer.
 fn lost_with(rack: &Supervisor, name: &str) -> Option<Lost> {
     if !rack.has_control() {
         return None;
     }
     let (say, said) = channel();
     let config = rack.config().clone();
-    // In a thread of its own: a control plane that does not answer must not keep the other roles from being watched.
+    // The call runs in a separate thread, because a control plane that does not answer must not stop the
+    // watch over the other roles.
     std::thread::spawn(move || drop(say.send(serve::overview(&config))));
     let Ok(Ok(RackOverview { nodes, vmas, moved, .. })) = said.recv_timeout(ASK_TIME_MAX) else {
         return None;

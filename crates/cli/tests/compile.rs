@@ -1,4 +1,4 @@
-//! `farmem compile` as an author uses it: a file in, a program, its account or a refusal out; and what came out, run over a rack.
+//! Tests of `farmem compile`: programs, cost reports and rejections, and the compiled programs on a rack.
 
 #[path = "../../compiler/tests/searches/mod.rs"]
 mod searches;
@@ -16,7 +16,7 @@ fn iterators() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/iterators")
 }
 
-/// Where a test has the command write to; each file is one test's.
+/// Returns the path of an output file. Each file belongs to one test.
 fn output(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
@@ -30,7 +30,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// The text on standard output, the text in a file, the bytes in a file and the hex in the JSON are one program.
+/// The text on standard output, the text file, the binary file and the hexadecimal JSON field hold the same
+/// program.
 #[test]
 fn all_forms_are_one_program() {
     let (pulse, bytes) = (output("find.pulse"), output("find.bin"));
@@ -51,7 +52,8 @@ fn all_forms_are_one_program() {
     assert_eq!((&account["stores"], &account["searches"]), (&Value::Null, &0.into()));
 }
 
-/// The account says window, path, times, verdict, stores and searches; with other times the verdict is another.
+/// The report states window, path, times, verdict, stores and searches. Other accelerator times produce
+/// another verdict.
 #[test]
 fn the_account_has_what_an_author_asks() {
     let told = text(&compile(&["list_add.o", "--explain"]).stdout);
@@ -82,7 +84,8 @@ fn the_account_has_what_an_author_asks() {
     );
 }
 
-/// A refusal is not an accident: exit code 1, and file, line and what to do on standard error. A missing file is: exit code 2.
+/// A rejected iterator ends with 1, and standard error names the file, the line and the remedy. A missing
+/// file ends with 2.
 #[test]
 fn refusals_name_the_line() {
     for (file, said) in [
@@ -114,7 +117,8 @@ fn refusals_name_the_line() {
     );
 }
 
-/// What is read behind the node may be meant, and may be an index too large: the author is told, and gets the program.
+/// A read past the node's end may be intended, or an index may be too large. The command warns, and prints
+/// the program.
 #[test]
 fn what_reaches_behind_the_node_is_told() {
     let told = compile(&["tail_sum.o", "--explain"]);
@@ -126,7 +130,7 @@ fn what_reaches_behind_the_node_is_told() {
     assert_eq!(text(&compile(&["list_add.o"]).stderr), "");
 }
 
-/// The program is not written over what it was made from.
+/// The output cannot overwrite the source file.
 #[test]
 fn a_source_is_not_written_over() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -140,7 +144,7 @@ fn a_source_is_not_written_over() {
     assert_eq!(std::fs::read(&object).expect("it is still there"), before);
 }
 
-/// The list of list_add.c, with what the file holds as its code.
+/// Arguments of list_add.c, with the content of a file as code.
 struct Add {
     head: VirtAddr,
     code: Vec<u8>,
@@ -163,7 +167,7 @@ impl FarIterator for Add {
     }
 }
 
-/// From C to far memory: compiled by the command, executed by a client, over a list on two memory nodes.
+/// A list over two memory nodes, traversed by a program that the command compiled from C.
 #[test]
 fn what_was_compiled_runs_over_a_rack() {
     let file = output("add.bin");
@@ -194,7 +198,7 @@ fn what_was_compiled_runs_over_a_rack() {
     }
 }
 
-/// A node of signed_search.c, searched for one key.
+/// Arguments of signed_search.c for one node and one key.
 struct Search<'a> {
     node: VirtAddr,
     code: &'a [u8],
@@ -218,8 +222,8 @@ impl FarIterator for Search<'_> {
     }
 }
 
-/// RANK and MATCH of signed and unsigned numbers in the machine code of a memory node: as C compares them, and as the interpreter and C on
-/// this machine find them (crates/compiler/tests/searches.rs; PROTOCOL 10.22).
+/// RANK and MATCH of signed and unsigned numbers in the machine code of a memory node return the results of C
+/// and of the interpreter (crates/compiler/tests/searches.rs; PROTOCOL 10.22).
 #[test]
 fn a_memory_node_searches_signed_arrays_as_c_compares() {
     let programs = TYPES.map(|of| {
@@ -245,8 +249,8 @@ fn a_memory_node_searches_signed_arrays_as_c_compares() {
     }
 }
 
-/// An author has headers of his own, macros, and those of the C library, in whatever order: farmem/iterator.h forbids names only from the
-/// first iterator on.
+/// An author's own headers, macros and C library headers work in any order. farmem/iterator.h forbids names
+/// only after the first iterator.
 #[test]
 fn headers_and_macros_of_the_author_are_taken() {
     if farmem_compiler::clang::Clang::find().is_err() {

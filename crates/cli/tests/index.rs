@@ -1,4 +1,4 @@
-//! `farmem index plan` as someone uses it who asks whether an index fits: account, exit code, refusals with a remedy.
+//! Tests of `farmem index plan`: report, exit code, and rejections with a remedy.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -13,21 +13,21 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// The account of a plan, and its exit code.
+/// Returns the report of a plan, and its exit code.
 fn account(args: &[&str]) -> (Value, Option<i32>) {
     let ended = plan(&[args, &["--json"]].concat());
     assert_eq!(text(&ended.stderr), "");
     (serde_json::from_slice(&ended.stdout).expect("JSON"), ended.status.code())
 }
 
-/// Where a test writes keys; each file is one test's.
+/// Writes a key file. Each file belongs to one test.
 fn file(name: &str, content: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::write(&path, content).expect("written");
     path
 }
 
-/// A fat root and a set in twelve stages: the sums of the account are those of the tree.
+/// A fat root and a set fit twelve stages. The sums of the report equal those of the tree.
 #[test]
 fn an_index_that_fits() {
     let (account, code) =
@@ -44,13 +44,13 @@ fn an_index_that_fits() {
         .collect();
     assert_eq!(places, (1..=12).map(|stage| (1, stage)).collect::<Vec<_>>());
     assert_eq!(stages[4]["entries"], account["root"]["ranges"]);
-    // Four inner levels and the leaf, and the index answers some of them.
+    // The tree has four inner levels and the leaf. The index answers some of them.
     assert_eq!(account["reads_without"], 5.0);
     let with = account["reads_with"].as_f64().unwrap();
     assert!((1.0..3.0).contains(&with), "{with}");
 }
 
-/// All of a small tree is in the fat root and the set: what is left of a look-up is its leaf.
+/// The fat root and the set hold a small tree entirely, so that only the leaf remains of a look-up.
 #[test]
 fn an_index_of_all_nodes_leaves_the_leaf() {
     for keys in ["zipfian", "uniform"] {
@@ -61,7 +61,7 @@ fn an_index_of_all_nodes_leaves_the_leaf() {
     }
 }
 
-/// What does not fit is named with a remedy, ends with 1, and fits once the remedy is taken.
+/// An index that does not fit ends with 1 and a remedy. With the remedy, the index fits.
 #[test]
 fn an_index_that_does_not_fit() {
     let small = ["--records", "200000", "--operations", "10000", "--sets", "2", "--ranges", "20"];
@@ -84,7 +84,7 @@ fn an_index_that_does_not_fit() {
     );
 }
 
-/// Default results leave an entry out of each range table.
+/// Default results omit an entry of each range table.
 #[test]
 fn default_results_take_fewer_entries() {
     let entries = |more: &[&str]| -> Vec<u64> {
@@ -98,7 +98,8 @@ fn default_results_take_fewer_entries() {
     assert!(all[1] > less[1], "{all:?} {less:?}");
 }
 
-/// Keys from a file: in any order, written in either way, accesses added up, the largest key there is.
+/// A key file may be in any order and in both number formats. Accesses of equal keys add up, and the largest
+/// key works.
 #[test]
 fn keys_from_a_file() {
     let lines = format!("0x10 3\n\n{}\n5\n 16 4 \n0 0\n", u64::MAX);
@@ -112,7 +113,7 @@ fn keys_from_a_file() {
     assert_eq!((&account["root"]["ranges"], &account["sets"]), (&4.into(), &serde_json::json!([])));
 }
 
-/// Sets for which there are no nodes are not there, and the account says so.
+/// Requested sets without nodes are omitted, and the report says so.
 #[test]
 fn sets_without_nodes_are_left_out() {
     let args =
@@ -124,7 +125,7 @@ fn sets_without_nodes_are_left_out() {
     assert_eq!(account(&args).0["sets"].as_array().map(Vec::len), Some(2));
 }
 
-/// No key, one key: a leaf, to which one range leads.
+/// Trees without keys and with one key have a leaf, to which one range leads.
 #[test]
 fn the_smallest_trees() {
     for records in ["0", "1"] {
@@ -171,7 +172,8 @@ fn what_is_no_plan_is_refused() {
     }
 }
 
-/// A FatTree of k = 4 (Fat-B+Tree IV-A): each tier's fullest switch is accounted for, and its parts together save what one switch has no room for.
+/// A FatTree of k = 4 (Fat-B+Tree IV-A): the report covers the fullest switch of each tier. All parts
+/// together save visits that one switch has no room for.
 #[test]
 fn an_index_in_a_fat_tree() {
     let tree = ["--records", "1000000", "--operations", "10000", "--ranges", "600", "--nodes", "500"];
@@ -191,7 +193,7 @@ fn an_index_in_a_fat_tree() {
         tiers.iter().map(|(tier, switches, _)| (*tier, *switches)).collect::<Vec<_>>(),
         [("core", 1), ("aggregation", 4), ("edge", 8)]
     );
-    // A fat root, and two sets at most.
+    // A fat root, and at most two sets.
     assert!(tiers[0].2 == 6 && tiers[1].2 == 12 && tiers[2].2 <= 12, "{tiers:?}");
     let most = |tier: usize| account["tiers"][tier]["nodes_most"].as_u64().unwrap();
     assert!(most(0) == 0 && (1..=1_000).contains(&most(1)) && (1..=1_000).contains(&most(2)), "{account}");

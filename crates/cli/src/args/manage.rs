@@ -1,63 +1,64 @@
-//! What `farmem status`, `farmem free` and `farmem leave` can be told.
+//! Arguments of `farmem status`, `farmem free` and `farmem leave`.
 
 use clap::Args;
 use std::path::PathBuf;
 
-/// `farmem status`
+/// Arguments of `farmem status`.
 #[derive(Debug, Args)]
 #[command(after_help = "farmem status --rack rack.toml\n\
                         farmem status --rack rack.toml --json")]
 pub(crate) struct Status {
-    /// The running rack.
+    /// Description of the running rack.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: PathBuf,
-    /// Print one JSON object.
+    /// Print the status as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// `farmem free`
+/// Arguments of `farmem free`.
 #[derive(Debug, Args)]
 #[command(after_help = "farmem free --rack rack.toml shop                    all that the domain shop has\n\
                         farmem free --rack rack.toml shop --allocation 17    one allocation of it, as `farmem status` numbers them\n\
                         Without --yes it says what would be lost and asks.")]
 pub(crate) struct Free {
-    /// The running rack.
+    /// Description of the running rack.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: PathBuf,
-    /// The domain, by name or number.
+    /// Domain to free, by name or number.
     pub(crate) domain: String,
-    /// The allocation [default: all of the domain, and the names of its objects].
+    /// Allocation to free, by number [default: all of the domain, and the names of its objects].
     #[arg(long, value_name = "ID")]
     pub(crate) allocation: Option<u64>,
-    /// Also while hosts use the domain, or others were granted its memory: they are refused it from then on.
+    /// Free memory that hosts use or that other domains were granted. Their next accesses fail.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Do not ask.
+    /// Free without asking.
     #[arg(long)]
     pub(crate) yes: bool,
-    /// Print one JSON object.
+    /// Print the result as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// `farmem leave`
+/// Arguments of `farmem leave`.
 #[derive(Debug, Args)]
 #[command(after_help = "farmem leave --rack rack.toml host-10.71.1.3\n\
                         Without --yes it says what would be lost and asks.")]
 pub(crate) struct Leave {
-    /// The running rack.
+    /// Description of the running rack.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: PathBuf,
-    /// The host, by name or number.
+    /// Host to remove, by name or number.
     pub(crate) host: String,
-    /// Also while it uses domains: its programs reach no far memory any more, and what they had not written back is lost.
+    /// Remove a host that uses domains. Its programs lose access to far memory, and changes that are not
+    /// written back are lost.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Do not ask.
+    /// Remove without asking.
     #[arg(long)]
     pub(crate) yes: bool,
-    /// Print one JSON object.
+    /// Print the result as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
 }

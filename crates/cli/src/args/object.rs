@@ -1,99 +1,101 @@
-//! What `farmem object` can be told.
+//! Arguments of `farmem object`.
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
-/// The domain whose objects are meant when none is named: that of `farmem graph`.
+/// Default domain of the commands: the domain of `farmem graph`.
 const DOMAIN: &str = "graph";
 
-/// `farmem object`
+/// Commands of `farmem object`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Object {
-    /// Have a memory node load a file of its own into far memory, as an object, and wait until it has.
+    /// Load a file of a memory node into far memory as an object, and wait for the end of the load.
     Open(ObjectOpen),
-    /// List named objects: what their bytes are, and whether they are saved. Exit code 1: one could not be loaded or saved, or was lost.
+    /// List named objects with the state of their bytes and files; exit code 1 when an object failed to load
+    /// or save, or was lost.
     Status(ObjectStatus),
-    /// Have the memory node write an object's bytes to its file, whole or not at all, and wait until it has.
+    /// Save an object's bytes to its file on the memory node, and wait for the end. The file changes
+    /// completely or not at all.
     Save(ObjectSave),
-    /// Take an object's name away: it is freed when no program has it open any more. The file stays.
+    /// Remove an object's name. The object is freed when no program has it open. The file stays.
     Close(ObjectClose),
 }
 
-/// `farmem object open`
+/// Arguments of `farmem object open`.
 #[derive(Debug, Args)]
 #[command(after_help = "farmem object open --rack rack.toml --node node1 graphs/own.fmg\n\
                         farmem graph pagerank --rack rack.toml --object own.fmg\n\
                         The node's directory of files is that of `files` in its part of rack.toml.")]
 pub(crate) struct ObjectOpen {
-    /// The running rack.
+    /// Description of the running rack.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: PathBuf,
-    /// The memory node, by its name in rack.toml.
+    /// Name of the memory node in rack.toml.
     #[arg(long, value_name = "NODE")]
     pub(crate) node: String,
-    /// The file: a path from the node's directory of files on.
+    /// File to load, as a path in the node's directory of files.
     pub(crate) file: String,
-    /// The object's name [default: the last part of the file's].
+    /// Name of the object [default: the last part of the file's path].
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// The domain that it is of.
+    /// Protection domain of the object.
     #[arg(long, value_name = "DOMAIN", default_value = DOMAIN)]
     pub(crate) domain: String,
-    /// Take the file's bytes for what was written to the object and was lost with its node before it was saved.
+    /// Accept the file's bytes in place of unsaved changes that were lost with the node.
     #[arg(long)]
     pub(crate) accept: bool,
-    /// Print one JSON object.
+    /// Print the result as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// `farmem object status`
+/// Arguments of `farmem object status`.
 #[derive(Debug, Args)]
 pub(crate) struct ObjectStatus {
-    /// The running rack.
+    /// Description of the running rack.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: PathBuf,
-    /// The object [default: all].
+    /// Name of the object [default: all].
     pub(crate) name: Option<String>,
-    /// The domain [default: all].
+    /// Protection domain of the objects [default: all].
     #[arg(long, value_name = "DOMAIN")]
     pub(crate) domain: Option<String>,
-    /// Print one JSON object.
+    /// Print the objects as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// `farmem object save`
+/// Arguments of `farmem object save`.
 #[derive(Debug, Args)]
 pub(crate) struct ObjectSave {
-    /// The running rack.
+    /// Description of the running rack.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: PathBuf,
-    /// The object.
+    /// Name of the object.
     pub(crate) name: String,
-    /// The domain that it is of.
+    /// Protection domain of the object.
     #[arg(long, value_name = "DOMAIN", default_value = DOMAIN)]
     pub(crate) domain: String,
-    /// Print one JSON object.
+    /// Print the result as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// `farmem object close`
+/// Arguments of `farmem object close`.
 #[derive(Debug, Args)]
 pub(crate) struct ObjectClose {
-    /// The running rack.
+    /// Description of the running rack.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: PathBuf,
-    /// The object.
+    /// Name of the object.
     pub(crate) name: String,
-    /// The domain that it is of.
+    /// Protection domain of the object.
     #[arg(long, value_name = "DOMAIN", default_value = DOMAIN)]
     pub(crate) domain: String,
-    /// Also when what was written to it is not saved.
+    /// Close an object with unsaved changes, which are lost.
     #[arg(long)]
     pub(crate) discard: bool,
-    /// Print one JSON object.
+    /// Print the result as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,4 +1,4 @@
-//! `farmem bench fat`: its racks are those of `farmem bench pulse`.
+//! `farmem bench fat`, with the racks of `farmem bench pulse`.
 
 use super::Screen;
 use super::pulse::{OwnRacks, look_at_plots};

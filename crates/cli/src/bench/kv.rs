@@ -1,4 +1,4 @@
-//! `farmem bench kv`: this command's server beside redis-server.
+//! `farmem bench kv`: the server of this command, compared with redis-server.
 
 use super::Screen;
 use super::pulse::{OwnRacks, look_at_plots};

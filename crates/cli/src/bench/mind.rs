@@ -1,4 +1,4 @@
-//! `farmem bench mind`: its roles are threads of this process, over rings and over UDP.
+//! `farmem bench mind`, with its roles as threads of this process, over rings and over UDP.
 
 use super::Screen;
 use crate::args::BenchLinked;
@@ -7,7 +7,7 @@ use crate::{End, Failure};
 use farmem::{LinkProfile, Placement, RackConfig, Transport, Waiting, serve};
 use farmem_bench::mind::{Racks, run as measure};
 
-/// Bytes of memory of each memory node: addresses; what is not used costs nothing.
+/// Memory of each memory node, in bytes of address space. Unused memory costs nothing.
 const NODE_MEMORY: u64 = 1 << 30;
 
 pub(crate) fn run(args: &BenchLinked) -> Result<End, Failure> {
@@ -18,13 +18,13 @@ pub(crate) fn run(args: &BenchLinked) -> Result<End, Failure> {
     screen.end(&plan.only, outcome)
 }
 
-/// `farmem squeezed`: the process of the benchmark that is under a limit.
+/// Runs `farmem squeezed`, the benchmark process under a memory limit.
 pub(crate) fn squeezed(pages: usize, rounds: usize) -> Result<End, Failure> {
     let ended = farmem_bench::mind::squeezed(pages, rounds);
     ended.map(|()| End::Fine).map_err(|e| Failure::environment(format!("under a limit: {e}"), ""))
 }
 
-/// `farmem calls`: a process of the benchmark, which makes system calls.
+/// Runs `farmem calls`, the benchmark process that makes system calls.
 pub(crate) fn calls() -> Result<End, Failure> {
     let ended = farmem_bench::mind::calls();
     ended.map(|()| End::Fine).map_err(|e| Failure::environment(format!("system calls: {e}"), ""))

@@ -1,7 +1,8 @@
-//! `farmem bench net`: verbs and traversals over every transport, each beside the raw exchange of the same sizes, waiting mode and path.
+//! `farmem bench net`: verbs and traversals over every transport, each compared with a raw exchange of the
+//! same sizes, waiting mode and path.
 //!
-//! Roles run as threads of this process, so that the raw exchange's servers can stand in exactly their places. Only the roles on
-//! the path under test are alive while it is measured. Rounds of both are interleaved.
+//! Roles run as threads of this process, so that the servers of the raw exchange can replace them exactly.
+//! During a measurement, only the roles on the measured path run. Rounds of both kinds alternate.
 
 mod embedded;
 mod operations;
@@ -15,16 +16,16 @@ use crate::{End, Failure};
 use farmem::{LinkProfile, Transport, Waiting};
 use farmem_bench::{Outcome, Progress, Row};
 
-/// How much is measured.
+/// Amount of measurements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
-    /// Rounds of baseline and operation in turn.
+    /// Number of rounds of the baseline and the operation, in turn.
     rounds: u32,
-    /// Operations of one round.
+    /// Number of operations per round.
     per_round: u32,
 }
 
-/// The waiting modes, with what their ids end in.
+/// Waiting modes, with the suffixes of their ids.
 const MODES: [(Waiting, &str); 2] = [(Waiting::Block, ""), (Waiting::Spin, ".spin")];
 
 pub(crate) fn run(args: &BenchNet) -> Result<End, Failure> {
@@ -33,7 +34,7 @@ pub(crate) fn run(args: &BenchNet) -> Result<End, Failure> {
     } else {
         Budget { rounds: 25, per_round: 1000 }
     };
-    // Before anything is bound to one CPU: a bound thread counts one.
+    // Count the CPUs before any thread is bound: a bound thread counts one CPU.
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let screen = Screen::begin("net", args.json, args.links.link);
     let mut outcome = Outcome::default();

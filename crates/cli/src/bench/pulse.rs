@@ -1,4 +1,4 @@
-//! `farmem bench pulse`: its racks are processes of this command, over UDP.
+//! `farmem bench pulse`, with racks as processes of this command, over UDP.
 
 use super::Screen;
 use crate::args::{BenchDrawn, NodeRuns};
@@ -19,7 +19,8 @@ pub(crate) fn run(args: &BenchDrawn) -> Result<End, Failure> {
     screen.end(&plan.only, outcome)
 }
 
-/// Figures are drawn behind all measurements: that they can be is looked at first.
+/// Checks that figures can be written to the directory. Figures are drawn after all measurements, so the
+/// check comes first.
 pub(super) fn look_at_plots(plots: Option<&Path>) -> Result<(), Failure> {
     let Some(directory) = plots else { return Ok(()) };
     let drawable = std::fs::create_dir_all(directory).and_then(|()| tempfile::tempfile_in(directory));
@@ -29,7 +30,8 @@ pub(super) fn look_at_plots(plots: Option<&Path>) -> Result<(), Failure> {
     })
 }
 
-/// Starts racks as `farmem up` does, all roles on one CPU, with links of this kind and profile.
+/// Starter of racks like `farmem up`, with all roles on one CPU, and with links of this transport and
+/// profile.
 pub(super) struct OwnRacks {
     pub(super) transport: Transport,
     pub(super) link: LinkProfile,
@@ -41,7 +43,7 @@ impl OwnRacks {
     }
 }
 
-/// A rack of this command's. The processes end before their directory goes.
+/// Rack of this command. The processes end before their directory is removed.
 pub(super) struct OwnRack {
     rack: Rack,
     processes: Supervisor,

@@ -1,4 +1,4 @@
-//! `farmem bench soda`: its racks are those of `farmem bench pulse`.
+//! `farmem bench soda`, with the racks of `farmem bench pulse`.
 
 use super::Screen;
 use super::pulse::{OwnRacks, look_at_plots};
@@ -16,7 +16,7 @@ pub(crate) fn run(args: &BenchDrawn) -> Result<End, Failure> {
     screen.end(&plan.only, outcome)
 }
 
-/// `farmem soda-alone`: the process of the benchmark that is under a limit.
+/// Runs `farmem soda-alone`, the benchmark process under a memory limit.
 pub(crate) fn alone(args: &SodaAlone) -> Result<End, Failure> {
     let SodaAlone { file, app, system, rounds, sources } = args;
     let ended = farmem_bench::soda::alone(file, app, system, *rounds, sources);

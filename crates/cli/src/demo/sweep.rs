@@ -1,4 +1,4 @@
-//! Looking words up, many at a time, by either method, with every answer checked.
+//! Concurrent look-ups of words by either method, with a check of every answer.
 
 use super::words::Words;
 use crate::Failure;
@@ -8,10 +8,10 @@ use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// How a word is looked up.
+/// Method of a look-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Method {
-    /// One-sided READs, pointer by pointer.
+    /// One-sided READs, one per pointer.
     Reads,
     /// One traversal.
     Traversals,
@@ -26,18 +26,18 @@ impl Method {
     }
 }
 
-/// What a sweep did.
+/// Counts of a sweep.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Tally {
     pub(crate) lookups: u64,
-    /// Requests sent by this host: each costs it one round trip.
+    /// Number of requests of this host. Each costs the host one round trip.
     pub(crate) requests: u64,
-    /// Chain nodes visited, wherever that happened.
+    /// Number of visited chain nodes, counted at the host or at the memory node.
     pub(crate) visited: u64,
     pub(crate) wrong: u64,
 }
 
-/// A look-up under way.
+/// Look-up in flight.
 struct Flight {
     word: usize,
     begin: Instant,
@@ -93,7 +93,8 @@ pub(crate) fn sweep(
     Ok(tally)
 }
 
-/// What a completion means for its look-up: found or missing, or `None` when the next pointer is being followed.
+/// Returns the result of a completed look-up: found or missing. Returns `None` while the look-up follows the
+/// next pointer.
 fn settle(
     client: &mut Client,
     words: &Words,

@@ -1,23 +1,23 @@
-//! The words of the demonstration and the values they are stored with.
+//! Words of the demo and their values.
 
 use crate::{Failure, output};
 use farmem::hash_table::{Key, VALUE_LEN, Value};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Where Debian's wamerican-insane puts its list.
+/// Path of the word list in Debian's wamerican-insane.
 const DICTIONARY: &str = "/usr/share/dict/american-english-insane";
-/// Words of the generated list: as many as the dictionary has.
+/// Number of words in the generated list, close to the number in the dictionary.
 const GENERATED: u64 = 663_000;
 
-/// A word's key, and the value it must be found with.
+/// Key of a word, and the expected value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) key: Key,
     pub(crate) value: Value,
 }
 
-/// The words, each once.
+/// Distinct words.
 #[derive(Debug)]
 pub(crate) struct Words {
     source: String,
@@ -25,7 +25,7 @@ pub(crate) struct Words {
 }
 
 impl Words {
-    /// Reads `file`, or the dictionary, or generates a list and says so.
+    /// Reads `file` or the dictionary. Without either, prints a note and generates a list.
     pub(crate) fn read(file: Option<&Path>, limit: Option<u64>) -> Result<Self, Failure> {
         let limit = limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let path = file.unwrap_or_else(|| Path::new(DICTIONARY));
@@ -62,12 +62,12 @@ impl Words {
         self.entries.len()
     }
 
-    /// Keys and values, to load.
+    /// Returns the keys and values to load.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (Key, Value)> + '_ {
         self.entries.iter().map(|e| (e.key, e.value))
     }
 
-    /// Every `stride`-th word by number.
+    /// Returns the numbers of every `stride`-th word.
     pub(crate) fn every(&self, stride: usize) -> impl Iterator<Item = usize> + use<> {
         (0..self.entries.len()).step_by(stride.max(1))
     }
@@ -77,7 +77,7 @@ impl Words {
     }
 }
 
-/// The value of a word: its line number, its length, and as much of it as fits.
+/// Returns the value of a word: its line number, its length, and as many of its bytes as fit.
 fn entry(word: &[u8], line: u64) -> Entry {
     let mut value = [0; VALUE_LEN];
     value[..8].copy_from_slice(&line.to_le_bytes());
@@ -86,7 +86,8 @@ fn entry(word: &[u8], line: u64) -> Entry {
     Entry { key: Key::of(word), value }
 }
 
-/// Pronounceable words, the same each time: the digits of a counter as syllables.
+/// Returns a generated list of pronounceable words, always the same: each word spells the digits of a counter
+/// as syllables.
 fn generated() -> Vec<u8> {
     const SYLLABLES: [&str; 16] =
         ["ba", "ce", "di", "fo", "gu", "ha", "je", "ki", "lo", "mu", "na", "pe", "ri", "so", "tu", "va"];
@@ -109,7 +110,7 @@ fn generated() -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The generated list has as many words as the dictionary, all different, and the same ones each time.
+    /// The generated list is always the same and has as many distinct words as the dictionary.
     #[test]
     fn generated_words_are_words() {
         let text = generated();
@@ -119,7 +120,7 @@ mod tests {
         assert!(words.iter().all(|word| word.len() % 2 == 0 && word.iter().all(u8::is_ascii_lowercase)));
     }
 
-    /// A value says which line, and as much of the word as fits behind that.
+    /// A value contains the line number, and as much of the word as fits after it.
     #[test]
     fn a_value_knows_its_word() {
         let long = [b'x'; 100];

@@ -1,4 +1,5 @@
-//! `farmem index plan --pods`: what an index costs the switches of a FatTree, tier by tier (Fat-B+Tree IV-A).
+//! `farmem index plan --pods`: the cost of an index for the switches of a FatTree, tier by tier (Fat-B+Tree
+//! IV-A).
 
 use super::{
     Account, Allowed, Stage, Tree, allowed, budget_of, count, internal, reads, remedy, stage, tree_of,
@@ -12,19 +13,20 @@ use farmem_index::{
 };
 use serde::Serialize;
 
-/// Servers that are numbered: as many as a rack has memory nodes.
+/// Maximum number of servers: the maximum number of memory nodes in a rack.
 const SERVERS_MAX: usize = 1_024;
 
-/// What each tier holds, and its account.
+/// Contents and cost of each tier.
 #[derive(Serialize)]
 struct FabricAccount {
     tree: Tree,
     servers: usize,
     tiers: Vec<Tier>,
-    /// READs of a look-up from the root of the tree on, and from where the switches lead; its leaf included. None when nothing was looked up.
+    /// READs of a look-up from the root of the tree, including its leaf. `reads_with` counts from where the
+    /// switches lead. `None` without look-ups.
     reads_without: Option<f64>,
     reads_with: Option<f64>,
-    /// Of each switch.
+    /// Budget of each switch.
     budget: Allowed,
     excess: Vec<String>,
     fits: bool,
@@ -34,11 +36,11 @@ struct FabricAccount {
 struct Tier {
     tier: &'static str,
     switches: usize,
-    /// Nodes in all its switches, and of the one with most.
+    /// Number of nodes in all switches of the tier. `nodes_most` counts the fullest switch.
     nodes: usize,
     ranges: usize,
     nodes_most: usize,
-    /// Of the switch with most.
+    /// Stages of the fullest switch.
     stages: Vec<Stage>,
     fits: bool,
 }
@@ -69,7 +71,8 @@ impl Report for FabricAccount {
     }
 }
 
-/// The FatTree that is asked for: a core, `pods` aggregation switches of `edges` edge switches, each with as many servers.
+/// Returns the requested FatTree: a core, and `pods` aggregation switches with `edges` edge switches each.
+/// Each edge switch has `servers` servers.
 fn fat_tree(pods: u16, edges: u16, servers: u16) -> FabricSwitch {
     let edge = |n: u16| FabricSwitch {
         index: 1 + pods + n,
@@ -85,17 +88,18 @@ fn fat_tree(pods: u16, edges: u16, servers: u16) -> FabricSwitch {
     over(1, (1..=pods).map(pod).collect())
 }
 
-/// Which server has a node of a tree of so many leaves: the leaves are divided evenly, in order, and an inner node is where its first leaf is.
+/// Returns the server that holds a node of a tree with `leaves` leaves. The leaves are divided evenly, in
+/// order. An inner node is with its first leaf.
 fn server_of(tree: &TreeView, leaves: usize, servers: usize, mut addr: VirtAddr) -> Option<NodeId> {
     while let Some(&first) = tree.node(addr).and_then(|node| node.children.first()) {
         addr = first;
     }
-    // A bulk load numbers leaves from 1 on, nodes of 256 bytes.
+    // A bulk load numbers the leaves from 1, in nodes of 256 bytes.
     let leaf = usize::try_from(addr.0 / 256).ok()?.checked_sub(1)?;
     u16::try_from(1 + leaf * servers / leaves).ok().map(NodeId)
 }
 
-/// Plans; ends with 1 when some switch's part does not fit.
+/// Plans an index. The command ends with 1 when the part of any switch does not fit.
 pub(super) fn plan(args: &IndexPlan, pods: u16) -> Result<End, Failure> {
     let servers = usize::from(pods) * usize::from(args.edges) * usize::from(args.servers);
     if servers > SERVERS_MAX {
@@ -132,7 +136,7 @@ pub(super) fn plan(args: &IndexPlan, pods: u16) -> Result<End, Failure> {
     Ok(if account.fits { End::Fine } else { End::Violation })
 }
 
-/// A tier, by its switch with most, and what is too much there.
+/// Returns a tier with its fullest switch, and the parts that do not fit.
 fn tier_of(
     args: &IndexPlan,
     tier: &'static str,

@@ -12,40 +12,41 @@ use farmem_workload::to_f64;
 use serde::Serialize;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
-/// An epoch of a published tree.
+/// Report of an epoch of a published tree.
 #[derive(Serialize)]
 struct Epoch {
-    /// Of the image that the switch has; of a FatTree, the core.
+    /// Epoch of the switch's image. In a FatTree, the epoch of the core's image.
     epoch: u64,
-    /// The agent has published in this epoch.
+    /// True when the agent published in this epoch.
     published: bool,
-    /// Look-ups and scans that the tables led.
+    /// Number of look-ups and scans that the tables led.
     queries: u64,
     layers: Vec<Layer>,
-    /// Switches that have a part of the tree.
+    /// Number of switches that hold a part of the tree.
     switches: usize,
-    /// Of the image of all trees of the rack; where several switches have one, of the longest.
+    /// Length of the image of all trees in the rack. With several switches, the length of the longest image.
     image_bytes: Used,
-    /// Visits of inner nodes of a look-up: without an index, of these what the tables save, and what a selection for just these look-ups would.
+    /// Visits of inner nodes per look-up: without an index. `saved` is the number that the tables save,
+    /// `best` the number that the best selection for exactly these look-ups saves.
     visits: f64,
     saved: f64,
     best: f64,
-    /// The part of what could be saved that is not.
+    /// Share of the possible savings that the tables miss.
     drift: f64,
 }
 
-/// A fat root, or a set.
+/// Fat root, or a node set.
 #[derive(Serialize)]
 struct Layer {
     layer: String,
-    /// Look-ups that it took a step further.
+    /// Number of look-ups that the layer led one step further.
     hits: u64,
-    /// Of all. None when there were no look-ups.
+    /// Share of all look-ups. `None` without look-ups.
     share: Option<f64>,
     entries: Used,
 }
 
-/// How much of something is in use.
+/// Used part of a resource, and its total.
 #[derive(Clone, Copy, Serialize)]
 struct Used {
     used: usize,
@@ -106,7 +107,7 @@ impl Report for Epoch {
     }
 }
 
-/// Publishes a tree and follows it, until Ctrl-C.
+/// Publishes a tree and updates the published nodes until Ctrl-C.
 pub(crate) fn agent(args: &IndexLive) -> Result<End, Failure> {
     let stop = on_interrupt()?;
     let mut client = Rack::open(&args.rack)?.client(&args.domain)?;
@@ -119,20 +120,20 @@ pub(crate) fn agent(args: &IndexLive) -> Result<End, Failure> {
     };
     report(&mut agent, &mut client)?;
     let ended = follow(args, &stop, || report(&mut agent, &mut client));
-    // A client that leaves takes it back, too; but the user who ends an agent wants to know that it is done.
+    // A leaving client also withdraws the tree. The explicit call reports errors to the user of the agent.
     let withdrawn = agent.withdraw(&mut client);
     ended?;
     withdrawn?;
     Ok(End::Fine)
 }
 
-/// Shows what a published tree answers, until Ctrl-C.
+/// Shows the statistics of a published tree until Ctrl-C.
 pub(crate) fn top(args: &IndexLive) -> Result<End, Failure> {
     let stop = on_interrupt()?;
     let mut client = Rack::open(&args.rack)?.client(&args.domain)?;
     let target = target(&mut client, args)?;
     let mut watch = IndexWatch::at(open(&mut client, args)?, extent(args, target), target)?;
-    // What was counted before is of another time.
+    // Earlier counts belong to another epoch.
     watch.look(&mut client)?;
     follow(args, &stop, || {
         let stepped = watch.look(&mut client)?;
@@ -142,7 +143,7 @@ pub(crate) fn top(args: &IndexLive) -> Result<End, Failure> {
     Ok(End::Fine)
 }
 
-/// Does it after every epoch, or once. What passes by itself is said and tried again.
+/// Calls `once` after every epoch, or one time. A temporary error is printed, and the next epoch tries again.
 fn follow(
     args: &IndexLive,
     stop: &Receiver<()>,
@@ -163,7 +164,7 @@ fn follow(
     }
 }
 
-/// Roles that start again, and others that publish or write meanwhile, are no reason to end.
+/// Returns true for temporary errors: roles that restart, and other programs that publish or write.
 fn passes(error: &Error) -> bool {
     match error {
         Error::Contended { .. } | Error::Unreachable { .. } | Error::Interrupted | Error::Api { .. } => true,
@@ -177,14 +178,14 @@ fn passes(error: &Error) -> bool {
 fn on_interrupt() -> Result<Receiver<()>, Failure> {
     let (ask_to_stop, stop) = channel();
     farmem_workload::on_interrupt(move || {
-        // A second Ctrl-C while stopping finds no listener, which is fine.
+        // A second Ctrl-C during the stop finds no listener, which is fine.
         let _already_stopped = ask_to_stop.send(());
     })
     .map_err(|e| Failure::environment(format!("cannot catch Ctrl-C: {e}"), ""))?;
     Ok(stop)
 }
 
-/// Which switches lead look-ups here.
+/// Returns the switches that lead look-ups in this rack.
 fn target(client: &mut Client, args: &IndexLive) -> Result<Target, Error> {
     Ok(match args.at {
         Some(Switches::RackSwitch) => Target::RackSwitch,
@@ -202,7 +203,7 @@ fn extent(args: &IndexLive, target: Target) -> Extent {
     Extent { ranges: args.ranges, sets: args.sets.unwrap_or(usual.sets), nodes: args.nodes }
 }
 
-/// Bytes of the longest image that has a part of the tree.
+/// Returns the length of the longest image with a part of the tree, in bytes.
 fn image(client: &mut Client, stepped: &Stepped) -> Result<u32, Error> {
     let mut longest = 0;
     for &switch in &stepped.switches {

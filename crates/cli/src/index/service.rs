@@ -1,4 +1,5 @@
-//! `farmem index serve`, `farmem index load` and `farmem index drop`: an ordered store of a rack, behind a port, from a file, and its end.
+//! `farmem index serve`, `farmem index load` and `farmem index drop`: the service of an ordered store, the
+//! load of a file, and the removal of a store.
 
 use crate::args::{IndexDrop, IndexLoad, IndexServe};
 use crate::output::{self, Report};
@@ -21,7 +22,7 @@ const fn access(take_over: bool) -> Access {
     if take_over { Access::TakeOver } else { Access::Write }
 }
 
-/// What a service says when it listens.
+/// Report of a server that listens.
 #[derive(Serialize)]
 struct Listening {
     address: SocketAddr,
@@ -59,12 +60,12 @@ pub(crate) fn serve(args: &IndexServe) -> Result<End, Failure> {
     let keys = store.kind().name();
     output::print(&Listening { address, store: args.store.clone(), keys, first_tree }, args.json);
     let served = server.serve(&mut store, &mut client, &mut |said| output::note(&format!("farmem: {said}")));
-    // Who was taken out of the rack holds nothing any more, and would wait for memory nodes that do not hear it.
+    // A fenced writer holds no lock. Closing would only wait for memory nodes that ignore this host.
     let commands = match served {
         Err(error @ StoreError::Fenced) => return Err(failed(error)),
         served => served.map_err(failed),
     };
-    // The lock is to be free for the next one.
+    // The close releases the lock for the next writer.
     let closed = store.close(&mut client);
     let commands = commands?;
     closed?;
@@ -117,7 +118,7 @@ impl Report for Loaded {
     }
 }
 
-/// Loads a file.
+/// Loads a file into a store.
 pub(crate) fn load_file(args: &IndexLoad) -> Result<End, Failure> {
     let format = args.format.or_else(|| Format::of(&args.file)).ok_or_else(|| {
         let message = format!("{}: neither .csv nor .parquet", args.file.display());

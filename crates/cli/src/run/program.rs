@@ -1,4 +1,5 @@
-//! What is said before a program is started that cannot have far memory: the preload library would not be loaded, silently.
+//! Checks before the start of a program that cannot have far memory, because the system would silently not
+//! load the preload library.
 
 use crate::Failure;
 use object::Endianness;
@@ -10,13 +11,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Scripts whose interpreter is a script again, as the kernel follows them.
+/// Maximum depth of scripts whose interpreter is a script, as in the kernel.
 const SCRIPTS_MAX: u32 = 4;
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 const EXECUTABLE: u32 = 0o111;
 
-/// The file that a shell would run for this name.
+/// Returns the file that a shell would run for this name.
 pub(super) fn find(name: &OsStr) -> Result<PathBuf, Failure> {
     if name.as_bytes().contains(&b'/') {
         return Ok(PathBuf::from(name));
@@ -33,7 +34,8 @@ pub(super) fn find(name: &OsStr) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Refuses a program that would run without far memory. Answers the library that the program wants to be the first of all, if it wants one.
+/// Returns an error for a program that would run without far memory. Otherwise returns the library that the
+/// program requires to be loaded first, if any.
 pub(super) fn check(file: &Path) -> Result<Option<OsString>, Failure> {
     let mut file = file.to_owned();
     for _ in 0..SCRIPTS_MAX {
@@ -52,7 +54,7 @@ pub(super) fn check(file: &Path) -> Result<Option<OsString>, Failure> {
     Err(Failure::environment(format!("{}: too many scripts run each other", file.display()), ""))
 }
 
-/// Of a script's first line.
+/// Returns the interpreter in the first line of a script.
 fn interpreter(rest: &[u8]) -> Option<PathBuf> {
     let line = rest.split(|&byte| byte == b'\n').next()?.trim_ascii();
     let name = line.split(|byte| byte.is_ascii_whitespace()).next().filter(|name| !name.is_empty())?;
@@ -98,7 +100,8 @@ fn check_binary(file: &Path, meta: &Metadata, bytes: &[u8]) -> Result<Option<OsS
     Ok(first_of_all(endian, headers, bytes))
 }
 
-/// The runtime of AddressSanitizer that a program is linked with: it ends a program that another library was loaded into before it.
+/// Returns the AddressSanitizer runtime that a program is linked with. The runtime ends the program when
+/// another library is loaded first.
 fn first_of_all(
     endian: Endianness,
     headers: &[ProgramHeader64<Endianness>],
@@ -106,7 +109,7 @@ fn first_of_all(
 ) -> Option<OsString> {
     let entries = headers.iter().find_map(|header| header.dynamic(endian, bytes).ok().flatten())?;
     let strings = entries.iter().find(|entry| entry.d_tag(endian) == DT_STRTAB)?.d_val(endian);
-    // Of the address where they will be, the place in the file.
+    // Converts an address in memory to a place in the file.
     let place = headers.iter().find_map(|header| {
         let into = strings.checked_sub(header.p_vaddr(endian))?;
         header.p_offset(endian).checked_add(into).filter(|_| into < header.p_filesz(endian))
@@ -141,7 +144,7 @@ mod tests {
         assert!(find(OsStr::new("no such program")).is_err());
     }
 
-    /// This test is dynamically linked, and so is the shell; a text is no program.
+    /// This test and the shell are dynamically linked. A text file is no program.
     #[test]
     fn what_can_be_served_is_told_from_what_cannot() {
         assert!(matches!(check(&std::env::current_exe().unwrap()), Ok(None)));

@@ -1,4 +1,4 @@
-//! One role's process, and the next one after it died.
+//! Process of one role, and its successors after deaths.
 
 use super::{DEATHS_MAX, READY_TIME_MAX, STEADY, WAIT_MIN};
 use crate::role::READY;
@@ -12,14 +12,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
-/// How a role ended.
+/// End of a role's process.
 #[derive(Debug)]
 pub(crate) enum Death {
-    /// With this status.
+    /// The process ended with this status.
     Ended(ExitStatus),
-    /// It did not serve in time, and was killed.
+    /// The process did not serve in time, and was killed.
     Late,
-    /// It could not be started, or cannot be watched.
+    /// The process could not be started, or cannot be watched.
     Unstarted(String),
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Death {
     }
 }
 
-/// The name of a signal, as in `kill -l`; the number of one without.
+/// Returns the name of a signal, as in `kill -l`, or its number.
 fn signal_name(signal: i32) -> String {
     let Some(named) = rustix::process::Signal::from_named_raw(signal) else {
         return format!("signal {signal}");
@@ -46,33 +46,33 @@ fn signal_name(signal: i32) -> String {
     if text == "SIGABORT" { "SIGABRT".into() } else { text }
 }
 
-/// How far a role is.
+/// Phase of a role.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Phase {
-    /// It was started, and has this long to serve.
+    /// The process was started and must serve until this time.
     Starting { until: Instant },
-    /// It serves, since then.
+    /// The process has served since this time.
     Serving { since: Instant },
-    /// It died, and is started again then.
+    /// The process died, and a new one starts at this time.
     Waiting { until: Instant },
-    /// It died again and again.
+    /// The role died too often.
     GivenUp,
 }
 
-/// A role, through all its processes.
+/// Role, with its current process.
 pub(super) struct Process {
     what: String,
     role: &'static str,
-    /// The name of a memory node, or of a switch of the index.
+    /// Name of the memory node or the index switch.
     name: Option<String>,
     further: Vec<String>,
     child: Option<Child>,
-    /// Says once that the child serves.
+    /// Channel that receives one message when the child serves.
     ready: Option<Receiver<()>>,
-    /// Why there is no child.
+    /// Reason why the role has no child.
     unstarted: Option<String>,
     phase: Phase,
-    /// Deaths in a row before it was well.
+    /// Number of deaths in a row before the role was healthy.
     deaths: u32,
 }
 
@@ -115,10 +115,10 @@ impl Process {
         matches!(self.phase, Phase::Serving { .. })
     }
 
-    /// Starts its process.
+    /// Starts the process of the role.
     ///
     /// # Errors
-    /// Why it cannot be started.
+    /// Returns the reason why the process cannot be started.
     pub(super) fn start(&mut self, config: &RackConfig) -> Result<(), String> {
         let itself =
             std::env::current_exe().map_err(|e| format!("cannot find the farmem command itself: {e}"))?;
@@ -130,7 +130,7 @@ impl Process {
             let mut line = String::new();
             let read = stdout.map(|out| BufReader::new(out).read_line(&mut line));
             if matches!(read, Some(Ok(_))) && line == READY {
-                // The supervisor may have given up meanwhile.
+                // The supervisor may have given up on the role.
                 let _given_up = say.send(());
             }
         });
@@ -146,11 +146,12 @@ impl Process {
             command.arg(format!("--{}", self.role)).arg(name);
         }
         command.args(&self.further);
-        // Its own process group: Ctrl-C reaches the supervisor alone, which then closes the pipes.
+        // In its own process group, the role does not get Ctrl-C. The supervisor gets it and closes the
+        // pipes.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn()
     }
 
-    /// Starts the next process of a role that died; one that cannot be started has died again.
+    /// Starts the next process of a dead role. A failed start counts as a further death.
     pub(super) fn start_again(&mut self, config: &RackConfig) {
         if let Err(why) = self.start(config) {
             (self.child, self.ready, self.unstarted) = (None, None, Some(why));
@@ -158,7 +159,7 @@ impl Process {
         }
     }
 
-    /// How its process ended, if it has.
+    /// Returns how the process ended, if it has.
     pub(super) fn death(&mut self) -> Option<Death> {
         match self.child.as_mut()?.try_wait() {
             Ok(Some(status)) => Some(Death::Ended(status)),
@@ -167,12 +168,12 @@ impl Process {
         }
     }
 
-    /// True when it should serve by now.
+    /// Returns true when the time to serve is over.
     pub(super) fn is_late(&self, now: Instant) -> bool {
         matches!(self.phase, Phase::Starting { until } if until <= now)
     }
 
-    /// How it died, and how long it is waited until it is started again, if it is. True once for each death.
+    /// Returns how the role died, and the wait until the restart, if any. Each death is returned once.
     pub(super) fn has_died(&mut self, now: Instant) -> Option<(Death, Option<Duration>)> {
         if matches!(self.phase, Phase::Waiting { .. } | Phase::GivenUp) {
             return None;
@@ -193,7 +194,8 @@ impl Process {
         Some((death, again))
     }
 
-    /// True once, when it has said that it serves; waits for so long that it does.
+    /// Returns true once, when the role has reported that it serves. The method waits up to `wait` for the
+    /// report.
     pub(super) fn has_begun_to_serve(&mut self, wait: Duration) -> bool {
         let Some(ready) = self.ready.as_ref().filter(|_| matches!(self.phase, Phase::Starting { .. })) else {
             return false;
@@ -208,7 +210,7 @@ impl Process {
         said.is_ok()
     }
 
-    /// True when its wait is over.
+    /// Returns true when the wait is over.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         matches!(self.phase, Phase::Waiting { until } if until <= now)
     }
@@ -217,17 +219,17 @@ impl Process {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Closes its standard input: the role reads the end of it, and ends.
+    /// Closes the role's standard input. The role notices the end of input and ends.
     pub(super) fn ask_to_end(&mut self) {
         if let Some(child) = &mut self.child {
             drop(child.stdin.take());
         }
     }
 
-    /// Ends it, if it has not ended.
+    /// Kills the process, if it has not ended.
     pub(super) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // One that has ended does not mind.
+            // A kill of an ended process has no effect.
             drop(child.kill());
             drop(child.wait());
         }
@@ -235,7 +237,7 @@ impl Process {
     }
 }
 
-/// The wait after so many deaths in a row; none when that is enough.
+/// Returns the wait after this number of deaths in a row. Returns `None` when the role is given up.
 fn wait_after(deaths: u32) -> Option<Duration> {
     if deaths >= DEATHS_MAX {
         return None;
@@ -247,7 +249,7 @@ fn wait_after(deaths: u32) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    /// The waits that PROTOCOL 9.21 names; the fifth death is the last.
+    /// The waits are those of PROTOCOL 9.21. The fifth death is the last.
     #[test]
     fn waits_double_and_end() {
         let waits: Vec<Option<u128>> =

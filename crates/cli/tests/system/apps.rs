@@ -1,4 +1,5 @@
-//! The applications as commands, over a rack of processes: right answers, exact counts, nothing left behind.
+//! Tests of the applications as commands, on a rack of processes: correct answers, exact counts, and no
+//! remains.
 
 use crate::process::{Dir, Running, eventually, farmem, run, signal};
 use crate::rack::Description;
@@ -8,7 +9,8 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
 }
 
-/// Runs an application twice on one rack, and answers its second report, when every memory node knows its programs.
+/// Runs an application twice on one rack and returns the second report, when every memory node knows the
+/// programs.
 fn on_a_rack(test: &str, arguments: &[&str]) -> Value {
     let description = Description::new(test, "udp");
     let mut up = description.up();
@@ -26,7 +28,8 @@ fn on_a_rack(test: &str, arguments: &[&str]) -> Value {
     report
 }
 
-/// The programs are known by hash, but each client learns once that a memory node knows one: so many requests more at most.
+/// Maximum number of additional requests, because each client must learn once that a memory node knows a
+/// program.
 const FIRST_REQUESTS: u64 = 8;
 
 #[test]
@@ -43,7 +46,7 @@ fn the_web_service_takes_two_round_trips() {
     }
 }
 
-/// The same table, wherever traversals run; at the host each node is a round trip.
+/// The table is the same wherever traversals run. At the host, each node costs a round trip.
 #[test]
 fn the_table_store_scans_beside_inserts() {
     let arguments = ["tablestore", "--records", "2000", "--operations", "300", "--policy"];
@@ -64,7 +67,7 @@ fn the_table_store_scans_beside_inserts() {
         assert_eq!(of(&at_host, name, "offloaded"), 0);
         assert!(of(&at_host, name, "round_trips") > of(&offloaded, name, "round_trips"));
     }
-    // Up to eight requests along the leaves, one more round trip for the last values.
+    // A scan takes up to eight requests along the leaves, and one more round trip for the last values.
     let scans = of(&offloaded, "scan", "operations");
     assert!(of(&offloaded, "scan", "round_trips") <= 9 * scans + FIRST_REQUESTS);
 }
@@ -85,7 +88,7 @@ fn a_window_is_one_round_trip() {
     assert!((500..=500 + FIRST_REQUESTS).contains(&trips), "{report}");
 }
 
-/// Without a rack each makes one in its own process; people read a table.
+/// Without a rack, each application starts one in its own process, and prints a table.
 #[test]
 fn the_tables_are_for_people() {
     for (arguments, words) in [
@@ -117,14 +120,14 @@ fn what_cannot_be_is_refused() {
     }
 }
 
-/// Ctrl-C in the middle, while it loads or while it measures: its memory is freed, and what was measured is told.
+/// Ctrl-C during the load or the measurement frees the memory and prints the measurements so far.
 #[test]
 fn an_interrupted_application_leaves_nothing() {
     let description = Description::new("apps-interrupted", "udp");
     let mut up = description.up();
     let file = description.file();
     for application in ["webservice", "tablestore", "timeseries"] {
-        // As many operations as fit nobody's patience; the table store has a place for each.
+        // The number of operations exceeds every time limit. The table store has memory for each operation.
         let arguments = [application, "--records", "2000", "--operations", "20000", "--in-flight", "1"];
         let arguments = [&arguments[..], &["--policy", "host", "--rack", &file]].concat();
         let mut running = Running::start(farmem(&arguments));
@@ -143,7 +146,8 @@ fn an_interrupted_application_leaves_nothing() {
     assert_eq!(up.stop().code, Some(0));
 }
 
-/// As many operations under way as can be told, of which a scan at the host has a hundred more: a client takes fewer, and the rest wait.
+/// The maximum of --in-flight works. A scan at the host has a hundred more operations, so the client takes
+/// fewer, and the rest wait.
 #[test]
 fn as_many_under_way_as_can_be_told() {
     let description = Description::new("apps-many", "udp");

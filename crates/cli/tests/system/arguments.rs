@@ -1,10 +1,10 @@
-//! The command line itself: help that names every flag, and the refusal of what it does not know.
+//! Tests of the command line: help that names every flag, and rejection of unknown arguments.
 
 use crate::process::{Dir, Running, farmem, is_root, run};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-/// (command, words its help must have)
+/// Commands, with the words that their help must contain.
 const COMMANDS: &[(&[&str], &[&str])] = &[
     (&[], &["up", "demo", "bench", "doctor", "sim", "--version"]),
     (&["up"], &["[RACK]", "--example", "--json", "Ctrl-C"]),
@@ -30,7 +30,8 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     (&["run"], &["at least 256 KiB", "needs --rack", "needs --share", "not with --rack"]),
 ];
 
-/// `farmem run ls`: without `--` the program's arguments would be farmem's. It says what to write instead.
+/// `farmem run ls` lacks the `--`, so that farmem would parse the program's arguments. The error shows the
+/// right command line.
 #[test]
 fn who_forgets_the_two_dashes_is_told() {
     for (args, tip) in [
@@ -46,7 +47,7 @@ fn who_forgets_the_two_dashes_is_told() {
     }
 }
 
-/// A report that could not be written is no success: the command says so and ends with 2. A reader that has gone is fine.
+/// A report that cannot be written ends with 2 and an error. A reader that closed the pipe causes no error.
 #[test]
 fn a_full_standard_output_is_said() {
     let object = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/iterators/list_find.o");
@@ -72,7 +73,7 @@ fn a_full_standard_output_is_said() {
     }
 }
 
-/// Where the system starts no more threads for a user, a command says so, in a line, and ends with 2.
+/// When the system starts no more threads for a user, the command prints one line and ends with 2.
 #[test]
 fn no_more_threads_is_said() {
     if !is_root() {
@@ -105,7 +106,8 @@ fn no_more_threads_is_said() {
     assert!(limited(&["index", "plan"]).status.success(), "it needs none");
 }
 
-/// The same a few threads later: whichever is the one that the system does not start, the command ends, well or with that line; it neither panics nor waits.
+/// With a slightly larger limit, a later thread fails. In each case the command succeeds or prints that line,
+/// without a panic or a hang.
 #[test]
 fn whichever_thread_does_not_start_is_said() {
     if !is_root() {
@@ -127,7 +129,7 @@ fn whichever_thread_does_not_start_is_said() {
         &["webservice", "--records", "95", "--operations", "10"],
     ];
     let limits = 1..=8_usize;
-    // A user for each, since the system counts what a user has.
+    // Each command has its own user, because the system counts threads per user.
     let limited = |number: usize, limit: usize, args: &[&str]| {
         let mut command = std::process::Command::new("setpriv");
         let (user, limit) = ((4750 + number).to_string(), format!("--nproc={limit}:{limit}"));

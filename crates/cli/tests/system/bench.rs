@@ -1,4 +1,5 @@
-//! `farmem bench`: the form of what it prints, and that whatever it measures gives right answers. Nothing here looks at a time.
+//! Tests of `farmem bench`: the form of the output, and correct answers of all measured operations. The tests
+//! check no times.
 
 use crate::process::{Running, eventually, farmem, processes_with, run, run_command};
 use procfs_core::FromRead as _;
@@ -8,10 +9,10 @@ use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-/// The fields of a row, and which of them are numbers or null.
+/// Fields of a row. Some of them are numbers or null.
 const FIELDS: [&str; 9] = ["id", "value", "unit", "baseline", "ratio", "p50", "p99", "cpu", "n"];
 
-/// Asserts the form of `farmem bench NAME --json`, and answers the ids.
+/// Checks the form of `farmem bench NAME --json`, and returns the row ids.
 fn ids(report: &Value, bench: &str) -> Vec<String> {
     assert_eq!(report["bench"], bench);
     assert!(report["link"].is_string(), "{}", report["link"]);
@@ -40,8 +41,8 @@ fn ids(report: &Value, bench: &str) -> Vec<String> {
     ids
 }
 
-/// Look-ups through a page cache, by READs, by native code and by traversals, on racks of processes: every answer is checked while it is
-/// measured, a wrong one ends the command with 1.
+/// Look-ups through a page cache, by READs, by native code and by traversals, on racks of processes. The
+/// benchmark checks every answer, and a wrong one ends it with 1.
 #[test]
 fn pulse_compares_systems_on_racks_of_processes() {
     let ids = ids(
@@ -58,8 +59,8 @@ fn pulse_compares_systems_on_racks_of_processes() {
     assert!(ids.iter().all(|id| id.starts_with("pulse.systems.lookups.")), "nothing else was asked for");
 }
 
-/// Look-ups by the switch's index, by traversals from the root and by READs on one rack of processes: every value is checked while it is measured. With the
-/// index a look-up is one round trip.
+/// Look-ups by the switch's index, by traversals from the root and by READs on one rack of processes. The
+/// benchmark checks every value. With the index, a look-up is one round trip.
 #[test]
 fn fat_compares_ways_to_a_key() {
     let report = run(&["bench", "fat", "--quick", "--json"]).json();
@@ -94,8 +95,9 @@ fn fat_compares_ways_to_a_key() {
     }
 }
 
-/// Applications on graphs, in every system that this machine allows: every answer is held against local memory's, and a wrong one ends the command with 1. What cannot be here says
-/// so. A DPU that forwards moves what the window alone moves.
+/// Graph applications in every system that this machine supports. The benchmark compares every answer with
+/// that of local memory, and a wrong one ends it with 1. An unsupported system prints a reason. A forwarding
+/// DPU moves the same bytes as the window alone.
 #[test]
 fn soda_compares_systems_on_graphs() {
     let report = run(&["bench", "soda", "--quick", "--json", "--only", "soda.run.r35.bfs"]).json();
@@ -108,7 +110,8 @@ fn soda_compares_systems_on_graphs() {
         let skipped = row["why"].as_str().is_some_and(|why| why.starts_with("skipped: "));
         assert!(row["value"].is_f64() || skipped, "{row}");
     }
-    // Times and CPU times of one graph in one run: it is placed once, as the node has room for one.
+    // Times and CPU times of one graph come from one run. The graph is placed once, because the node has room
+    // for one.
     let both = "soda.run.r221.bfs.,soda.host_cpu.r221.bfs.";
     let found = ids(&run(&["bench", "soda", "--quick", "--json", "--only", both]).json(), "soda");
     assert!(found.iter().any(|id| id.starts_with("soda.host_cpu.r221.bfs")), "{found:?}");
@@ -143,7 +146,8 @@ fn soda_compares_systems_on_graphs() {
     alone.refuses(&["no application is called \"sort\""]);
 }
 
-/// The hash map's program beside a driver in a thread of the bench and beside the one in the rack's DPU, which is a process: every answer of both is checked, and a wrong one ends the command with 1.
+/// The hash map's program with a driver in a thread of the benchmark, and with the driver in the rack's DPU
+/// process. The benchmark checks every answer of both, and a wrong one ends it with 1.
 #[test]
 fn pd3_prefetches_by_a_process_of_its_own() {
     let only = "pd3.path.hash.process.,pd3.e2e.hash.uniform.process.";
@@ -156,7 +160,8 @@ fn pd3_prefetches_by_a_process_of_its_own() {
     assert!(rows.iter().all(|row| row["value"].is_f64()), "{rows:?}");
 }
 
-/// Racks of processes whose links stand for a network: the profile is printed with the figures, its CPU time is there, and every answer is right.
+/// Racks of processes whose links emulate a network. The output contains the profile and its CPU time, and
+/// every answer is right.
 #[test]
 fn figures_say_what_the_links_stand_for() {
     let only = ["bench", "pulse", "--quick", "--only", "pulse.batch."];
@@ -172,7 +177,7 @@ fn figures_say_what_the_links_stand_for() {
     assert!(shown.stdout.contains("later than the link's profile wants, on average"), "{shown:?}");
 }
 
-/// What is no profile is refused before anything is measured, by name.
+/// An invalid profile is rejected by name before any measurement.
 #[test]
 fn a_link_that_cannot_be_is_refused() {
     for (link, words) in [
@@ -188,7 +193,7 @@ fn a_link_that_cannot_be_is_refused() {
     }
 }
 
-/// A name that no row has is a mistake, and a place where nothing can be drawn is one that is known before anything is measured.
+/// An unknown row name and an unwritable plot directory are rejected before any measurement.
 #[test]
 fn what_measures_nothing_is_refused() {
     for bench in ["pulse", "mind", "fat"] {
@@ -201,7 +206,7 @@ fn what_measures_nothing_is_refused() {
     refused.refuses(&["cannot draw into", "--plots"]);
 }
 
-/// All of it, quickly: each part has its rows, those that the documentation names.
+/// The quick run of all parts has the rows that the documentation names.
 #[test]
 fn pulse_measures_all_of_its_parts() {
     let ids = ids(&run(&["bench", "pulse", "--quick", "--json"]).json(), "pulse");
@@ -231,7 +236,8 @@ fn pulse_measures_all_of_its_parts() {
     }
 }
 
-/// A far page by where program and pager run: each place has its rows, or says why not, and every word that was read is right.
+/// A far page at each place of program and pager. Each place has its rows or a reason, and every read word is
+/// right.
 #[test]
 fn run_measures_a_far_page_in_each_place() {
     let ids = ids(&run(&["bench", "run", "--quick", "--json", "--only", "run.fault"]).json(), "run");
@@ -245,7 +251,7 @@ fn run_measures_a_far_page_in_each_place() {
     }
 }
 
-/// What needs no rack: counts and the model, with figures drawn.
+/// Parts without a rack: counts and the model, with figures.
 #[test]
 fn pulse_draws_what_it_counts() {
     let directory = std::env::temp_dir().join(format!("farmem-plots-{}", std::process::id()));
@@ -259,7 +265,7 @@ fn pulse_draws_what_it_counts() {
     fs::remove_dir_all(&directory).expect("it is ours");
 }
 
-/// The table says the same to people.
+/// The table shows the same rows as the JSON object.
 #[test]
 fn the_model_is_a_table_for_people() {
     let ended = run(&["bench", "pulse", "--quick", "--only", "pulse.sim.coupled.m1"]);
@@ -270,7 +276,7 @@ fn the_model_is_a_table_for_people() {
     assert_eq!(ended.stdout.matches("pulse.sim.coupled.").count(), 8);
 }
 
-/// A row is there as soon as it is measured: of a run that takes minutes, the first can be read long before the last.
+/// Rows are printed one by one, long before a long run ends.
 #[test]
 fn rows_come_one_by_one() {
     let mut running = Running::start(farmem(&["bench", "mind", "--only", "mind.scaling.random."]));
@@ -284,8 +290,9 @@ fn rows_come_one_by_one() {
     assert_eq!(ended.code, None, "it had not come to its end: {ended:?}");
 }
 
-/// The key-value server beside redis-server and memcached: every reply is checked while it is measured, with all data here and with most of it far, which the far READs of each row say. Where one of the others
-/// is absent, its first row says so.
+/// The key-value server, redis-server and memcached. The benchmark checks every reply, once with all data in
+/// local memory and once with most of it in far memory. The far READs of each row show the difference. A
+/// missing server prints a reason in its first row.
 #[test]
 fn kv_compares_servers() {
     let report = run(&["bench", "kv", "--quick", "--json"]).json();
@@ -305,7 +312,7 @@ fn kv_compares_servers() {
             for (kind, ahead) in kinds.iter().flat_map(|kind| [(kind, 1), (kind, 16)]) {
                 let (value, said) = why(&format!("{name}.{kind}.p{ahead}.{place}"));
                 assert!(value > Some(0.0) && said.contains("% of the data"), "{said}");
-                // What is set needs no value of before.
+                // A set operation reads no earlier value.
                 let reads = !said.contains(" 0.00 far READs an operation");
                 assert!(
                     *kind != "get" || reads == (place == "far"),
@@ -321,7 +328,8 @@ fn kv_compares_servers() {
     assert!(ids(&only, "kv").iter().all(|id| id == "kv.set.p16.far"), "nothing else was asked for");
 }
 
-/// Coherence, quickly: each kind of row is there, measured or with what it lacks here, and every kind is in the documentation.
+/// The quick run of all coherence rows. Each kind of row is measured or has a reason, and the documentation
+/// names each kind.
 #[test]
 fn mind_measures_all_of_its_parts() {
     let ids = ids(&run(&["bench", "mind", "--quick", "--json"]).json(), "mind");
@@ -351,7 +359,8 @@ fn mind_measures_all_of_its_parts() {
     }
 }
 
-/// What comes back from zram was put out by a limit where this machine allows one, else on request: the row says which, or what it lacks here.
+/// A page that is read back from zram was swapped out by a memory limit where this machine permits one,
+/// otherwise on request. The row states the way or the missing feature.
 #[test]
 fn a_swap_in_says_how_its_page_was_out() {
     let report = run(&["bench", "mind", "--quick", "--json", "--only", "mind.fault.zram"]).json();
@@ -367,8 +376,8 @@ fn a_swap_in_says_how_its_page_was_out() {
     assert!(row["n"].as_u64() >= Some(2048), "half of the pages were out: {row}");
 }
 
-/// The process under the limit takes no memory before it is told to, and says the times of those touches that found their page out: of memory
-/// under no limit none.
+/// The process under the limit takes no memory before it is told to. It reports the times of those accesses
+/// that found their page swapped out. Without a limit there are none.
 #[test]
 fn who_is_under_the_limit_waits_until_told() {
     let squeezed = |said: &str| {
@@ -386,7 +395,8 @@ fn who_is_under_the_limit_waits_until_told() {
     assert!(!run(&["--help"]).stdout.contains("squeezed"), "it is for nobody else");
 }
 
-/// What a benchmark has made of this machine's swap and cgroups: its keepers name it, who wait to undo it.
+/// Swap devices and cgroups that a benchmark created. The names come from the keeper processes, which wait to
+/// remove them.
 fn made_by(pid: u32) -> Vec<PathBuf> {
     let is_child = |other: &u32| {
         Stat::from_file(format!("/proc/{other}/stat")).is_ok_and(|stat| u32::try_from(stat.ppid) == Ok(pid))
@@ -400,7 +410,7 @@ fn made_by(pid: u32) -> Vec<PathBuf> {
     processes_with("while read -r _").into_iter().filter(is_child).map(named).collect()
 }
 
-/// Killed in the midst of it, a benchmark leaves neither a cgroup nor a device that is swapped to.
+/// A benchmark that is killed leaves no cgroup and no swap device.
 #[test]
 fn a_killed_benchmark_leaves_no_swap() {
     let mut running = Running::start(farmem(&["bench", "mind", "--only", "mind.fault.zram"]));
@@ -418,7 +428,7 @@ fn a_killed_benchmark_leaves_no_swap() {
     eventually("both are gone", || !made.iter().any(|path| path.exists()));
 }
 
-/// Only what was asked for is measured: what allocations cost the switch needs no page fault.
+/// Only requested rows are measured. The counts of the switch's entries need no page fault.
 #[test]
 fn mind_counts_entries_alone() {
     let ids = ids(

@@ -1,5 +1,6 @@
-//! A RoCE card as a host of a rack that runs: its numbers over the API, its packets from a port and with identifications of its own (PROTOCOL
-//! 14.1, 14.6, 14.8, 14.9). The card is two sockets here; `make interop` has Soft-RoCE.
+//! Tests of a RoCE card as a host of a running rack: its numbers over the API, and packets with its own ports
+//! and identifications (PROTOCOL 14.1, 14.6, 14.8, 14.9). Two sockets emulate the card. `make interop` uses
+//! Soft-RoCE.
 
 use crate::frames::{Stranger, atomic, frame, reth};
 use crate::process::run;
@@ -12,21 +13,22 @@ fn number(value: &Value) -> u32 {
     u32::try_from(value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))).expect("32 bits")
 }
 
-/// A request that must succeed.
+/// Sends a request that must succeed, and returns the answer.
 fn asked(rack: &Description, name: &str, body: &Value) -> Value {
     let (status, answer) = rack.ask("POST", &format!("/v1/{name}"), &body.to_string());
     assert_eq!(status, 200, "{name} {body}: {answer}");
     answer
 }
 
-/// Opcode, destination queue pair, PSN, and what follows the BTH, of a packet that came.
+/// Returns the opcode, the destination queue pair, the PSN and the bytes after the BTH of a received packet.
 fn taken_apart(packet: &[u8]) -> (u8, u32, u32, &[u8]) {
     let word = |at: usize| u32::from_be_bytes(packet[at..at + 4].try_into().expect("four bytes")) & 0xff_ffff;
     (packet[0], word(4), word(8), &packet[12..packet.len() - 4])
 }
 
-/// WRITE, READ and FETCH_ADD of a card with queue pairs 17 and 18, over the wrap of its PSNs. It sends from a port of its own, counts
-/// identifications, and is answered at port 4791. Without `unknown_ip_id` such packets are not heard, and the same with identification 0 is.
+/// WRITE, READ and FETCH_ADD of a card with queue pairs 17 and 18, across the wrap of its PSNs. The card
+/// sends from its own port, counts identifications, and receives answers at port 4791. Without
+/// `unknown_ip_id`, such packets are dropped, and packets with identification 0 are accepted.
 #[test]
 fn a_card_is_a_host() {
     let cases = [("[cards]\nunknown_ip_id = true", true), ("[cards]", false)];
@@ -62,7 +64,7 @@ fn a_card_is_a_host() {
         for (request, ip_id) in requests.iter().zip([4711_u16, 64, 0xffff, 9999]) {
             out.send_identified(node, request, ip_id);
             if !solves {
-                // It was not executed: with the next one it is, once.
+                // The request was not executed. With the next request, it is executed once.
                 out.send_sealed(node, request);
             }
             answers.push(at.receive());
@@ -79,7 +81,7 @@ fn a_card_is_a_host() {
     }
 }
 
-/// What a rack with cards goes without is a finding; one without cards goes without nothing (PROTOCOL 14.10).
+/// A rack with cards has a finding about missing features. A rack without cards has none (PROTOCOL 14.10).
 #[test]
 fn the_doctor_says_what_cards_cost() {
     for (head, state, says) in [

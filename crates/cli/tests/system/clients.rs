@@ -1,4 +1,4 @@
-//! Programs on a rack of processes: the same calls as in one process, over either transport.
+//! Tests of programs on a rack of processes: the same calls as in one process, over both transports.
 
 use crate::process::run;
 use crate::rack::Description;
@@ -7,7 +7,7 @@ use farmem::{Client, Error, NodeId, Op, Program, VirtAddr, api};
 use std::collections::BTreeSet;
 use std::thread;
 
-/// Runs a test on a rack of its own over each transport.
+/// Runs a test on its own rack over each transport.
 macro_rules! over_either_transport {
     ($($(#[$about:meta])* $name:ident($description:ident: $nodes:literal nodes) $body:block)*) => {
         mod over_udp { $(#[test] fn $name() { super::$name("udp"); })* }
@@ -22,7 +22,8 @@ macro_rules! over_either_transport {
     };
 }
 
-/// A rack whose links stand for a network says so, and everything works on it as on any other: both ends hold frames back, and none is lost.
+/// A rack whose links emulate a network says so. Everything works on it as on other racks: both ends delay
+/// frames, and none is lost.
 #[test]
 fn a_rack_on_a_paced_link() {
     for transport in ["udp", "shm"] {
@@ -51,7 +52,8 @@ fn a_rack_on_a_paced_link() {
 }
 
 over_either_transport! {
-    /// What is written is read, on every node, across packets, at odd offsets; atomics answer what was there.
+    /// Written bytes are read back, on every node, across packets and at odd offsets. Atomics return the
+    /// earlier value.
     verbs(description: 3 nodes) {
         let mut client = description.client("verbs");
         assert_eq!(client.nodes().len(), 3);
@@ -84,14 +86,14 @@ over_either_transport! {
         assert!(sent > 0 && received > 0);
     }
 
-    /// Nothing on the way within one machine splits a page: one datagram asks for it and one brings it; one carries it there and one
-    /// says that it came.
+    /// On one machine, a page is one datagram. One datagram requests it and one carries it. A write is one
+    /// datagram and one acknowledgement.
     pages_are_one_datagram(description: 1 nodes) {
         let mut client = description.client("pages");
         let vma = client.allocate(1 << 16).unwrap();
         let mut page = [7; 4096];
         let mut fewest = |work: &mut dyn FnMut(&mut Client)| {
-            // The fewest of many: a machine that pauses may have packets sent again.
+            // The minimum of many runs, because a machine that pauses may cause retransmissions.
             let packets = (0..20).map(|_| {
                 let before = client.packets();
                 work(&mut client);
@@ -105,8 +107,9 @@ over_either_transport! {
         assert_eq!(page, [7; 4096]);
     }
 
-    /// Traversals that are submitted without waiting in between share datagrams, one to each node and one back, and each ends as it does
-    /// alone: also one that goes on at another node, one at a null pointer and one at memory that is nobody's.
+    /// Traversals that are submitted together share datagrams, one to each node and one back. Each ends as it
+    /// does alone. The test includes one that continues at another node, one at a null pointer and one at an
+    /// unallocated address.
     traversals_share_datagrams(description: 2 nodes) {
         let mut client = description.client("batches");
         let vmas = [1, 2].map(|node| client.allocate_on(4096, NodeId(node)).unwrap().base);
@@ -114,7 +117,7 @@ over_either_transport! {
             ".window 16\n.scratch 8\n ld8 r2, window[0]\n ld8 r3, scratch[0]\n add r3, r2\n st8 scratch[0], r3\n\
              ld8 r4, window[8]\n jeq r4, 0, end\n next r4\n end: ret",
         ).unwrap();
-        // 0 to 7 on each node, of which the last goes on at the first of the other.
+        // 0 to 7 on each node. The last element continues at the first one of the other node.
         for (mine, other) in [(0, 1), (1, 0)] {
             for n in 0..8 {
                 let next = if n == 7 && mine == 0 { vmas[other].0 } else { 0 };
@@ -140,7 +143,7 @@ over_either_transport! {
             (after.0 - before.0, after.1 - before.1)
         };
         run(&mut client);
-        // The fewest of many: a machine that pauses may have packets sent again.
+        // The minimum of many runs, because a machine that pauses may cause retransmissions.
         assert_eq!((0..20).map(|_| run(&mut client)).min(), Some((2, 3)), "the one that went on is answered from there");
 
         let nobodys = VirtAddr(vmas[0].0 + (8 << 20));
@@ -152,7 +155,7 @@ over_either_transport! {
         assert_eq!(ends, [true, false, false, true]);
     }
 
-    /// Each wrong access says what was wrong, and the client goes on working.
+    /// Each wrong access returns an error with the reason, and the client continues to work.
     refusals(description: 2 nodes) {
         let mut client = description.client("owner");
         let vma = client.allocate(4096).unwrap();
@@ -175,14 +178,14 @@ over_either_transport! {
         assert!(matches!(client.read(vma.base, &mut bytes), Err(Error::NotMapped { .. })), "freed");
     }
 
-    /// Two programs in two domains: nothing is shared until it is granted, then each sees what the other writes, and atomics of both
-    /// count once each.
+    /// Two programs in two domains share nothing until a grant. Then each reads the other's writes, and
+    /// atomics of both count once each.
     grants(description: 2 nodes) {
         let mut owner = description.client("owner");
         let vma = owner.allocate(8192).unwrap();
         owner.write(vma.base, b"from the owner").unwrap();
         let guest = |work: &(dyn Fn(&mut Client) + Sync)| {
-            // A program of its own, as far as the rack can tell: its own thread, address and connections.
+            // A separate program for the rack, with its own thread, address and connections.
             thread::scope(|scope| scope.spawn(|| work(&mut description.client("guest"))).join().unwrap());
         };
         guest(&|guest| {
@@ -218,7 +221,7 @@ over_either_transport! {
         guest(&|guest| assert!(guest.read(vma.base, &mut [0; 14]).is_err(), "taken back"));
     }
 
-    /// A list over three nodes is summed by one request, and a broken pointer comes back with its address.
+    /// One request sums a list over three nodes. A broken pointer is returned with its address.
     a_traversal_crosses_nodes(description: 3 nodes) {
         let mut client = description.client("list");
         let program = Program::assemble(include_str!("../../../../testdata/programs/list_sum.pulse")).unwrap();
@@ -245,7 +248,7 @@ over_either_transport! {
         assert_eq!(addr, VirtAddr(0xdead_0000));
     }
 
-    /// A table loaded, added to and looked up by both methods, with many operations under way at once.
+    /// A table is loaded, extended and read by both methods, with many operations in flight.
     a_hash_table(description: 3 nodes) {
         let mut client = description.client("table");
         let mut table = HashTable::create(&mut client, 1000, 64, Spread::Scattered).unwrap();
@@ -281,7 +284,7 @@ over_either_transport! {
         table.destroy(&mut client).unwrap();
     }
 
-    /// As many operations as anybody hands over: each ends once, and what was written last is there.
+    /// The maximum number of submitted operations: each ends once, and the last write remains.
     operations_overlap(description: 2 nodes) {
         let mut client = description.client("overlap");
         let vma = client.allocate(1 << 16).unwrap();
@@ -304,7 +307,8 @@ over_either_transport! {
     }
 }
 
-/// A list of one address serves one client at a time; the second is told which list is full, and gets in when the first has gone.
+/// A list of one address serves one client at a time. The second client learns which list is full, and
+/// connects after the first has left.
 #[test]
 fn clients_wait_for_an_address() {
     let description = Description::new("addresses", "udp").with_hosts(1);
@@ -321,7 +325,7 @@ fn clients_wait_for_an_address() {
     second.write(vma.base, b"in").unwrap();
 }
 
-/// When the rack goes, what is under way ends with an error that says so, and so does everything after.
+/// When the rack stops, open operations end with an error about it, and so do all later ones.
 #[test]
 fn a_rack_that_goes_is_noticed() {
     for transport in ["udp", "shm"] {

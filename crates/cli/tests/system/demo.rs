@@ -1,4 +1,4 @@
-//! `farmem demo`: a rack of processes over UDP, with exact counts.
+//! Tests of `farmem demo`: a rack of processes over UDP, with exact counts.
 
 use crate::process::{Dir, Running, eventually, farmem, processes_with, run, run_command, signal};
 use crate::rack::Description;
@@ -14,7 +14,8 @@ fn word(number: usize) -> String {
     format!("word{number}")
 }
 
-/// The chain nodes that all look-ups visit together, by a table of the same words in a rack in this process.
+/// Returns the number of chain nodes that all look-ups visit together, from a table of the same words in an
+/// embedded rack.
 fn nodes_visited(spread: Spread) -> u64 {
     let mut client = Rack::embedded_with(4, 16 << 20).unwrap().client("model").unwrap();
     let (entries, key) = (WORDS as u64, |n| Key::of(word(n).as_bytes()));
@@ -41,9 +42,9 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
 }
 
-/// Every word is found by either method, wherever its chain lies. A READ is one request, one node and two packets. A traversal is one round
-/// trip however many nodes it visits, and shares its packets with at most as many as a batch holds. Packets may only be more, when
-/// something was sent again.
+/// Both methods find every word, wherever its chain lies. A READ is one request, one node and two packets. A
+/// traversal is one round trip for any number of nodes, and shares its packets with at most a full batch.
+/// Only retransmissions increase the packet counts.
 #[test]
 fn the_counts_are_exact() {
     let dir = Dir::new("demo");
@@ -81,7 +82,7 @@ fn the_counts_are_exact() {
     }
 }
 
-/// The three applications follow, on the same rack, and every answer of theirs was checked.
+/// The three applications follow on the same rack, and the demo checks all their answers.
 #[test]
 fn the_applications_are_shown() {
     let shown = run(&["demo", "--json", "--limit", "300"]).json();
@@ -94,7 +95,7 @@ fn the_applications_are_shown() {
     }
 }
 
-/// Without a dictionary the words are generated, and it says so.
+/// Without a dictionary, the words are generated, and a note says so.
 #[test]
 fn the_words_have_a_source() {
     let ended = run(&["demo", "--json", "--limit", "200"]);
@@ -109,7 +110,7 @@ fn the_words_have_a_source() {
     assert_eq!((&shown["words"], &shown["wrong_answers"]), (&200.into(), &0.into()));
 }
 
-/// People get a table with the verdict below it.
+/// The text output is a table with the verdict below it.
 #[test]
 fn the_table_is_for_people() {
     let ended = run(&["demo", "--limit", "50"]);
@@ -149,7 +150,7 @@ fn words_that_cannot_be_had_are_refused() {
     .refuses(&["cannot make /no/such/directory/", "TMPDIR"]);
 }
 
-/// On a rack that runs already the demonstration works the same, and takes its tables with it.
+/// On a running rack, the demo works the same and removes its tables.
 fn on_a_running_rack(transport: &'static str) {
     let description = Description::new("demo-rack", transport).with_nodes(3);
     let mut up = description.up();
@@ -175,7 +176,7 @@ fn on_a_running_rack_over_shared_memory() {
     on_a_running_rack("shm");
 }
 
-/// A rack too small for the table refuses it, and keeps nothing of the half that fitted.
+/// A rack that is too small for the table refuses it, and keeps no part of it.
 #[test]
 fn a_rack_too_small_keeps_nothing() {
     let description = Description::new("demo-small", "udp");
@@ -191,7 +192,7 @@ fn a_rack_too_small_keeps_nothing() {
     assert_eq!(up.stop().code, Some(0));
 }
 
-/// Ctrl-C in the middle: no process, no file stays.
+/// Ctrl-C during the demo leaves no process and no file.
 #[test]
 fn an_interrupted_demonstration_leaves_nothing() {
     let dir = Dir::new("interrupted");
@@ -206,7 +207,8 @@ fn an_interrupted_demonstration_leaves_nothing() {
     assert_eq!(dir.names(), [""; 0]);
 }
 
-/// What a killed demonstration has left is removed by the next one. What is not certainly left is not touched: of a process that runs, of another form.
+/// The next demo removes the remains of a killed one. Anything else stays: directories of a running process,
+/// and names of another form.
 #[test]
 fn what_a_killed_demonstration_left_is_removed() {
     let mut running = Running::start(farmem(&["demo"]));
@@ -218,7 +220,7 @@ fn what_a_killed_demonstration_left_is_removed() {
     let others = others.map(|name| PathBuf::from("/dev/shm").join(name));
     others.iter().for_each(|path| fs::create_dir(path).unwrap());
     running.kill();
-    // Its roles end by themselves, a moment later.
+    // The roles end by themselves a moment later.
     eventually("it is removed", || {
         run(&["demo", "--limit", "10"]);
         !left.exists()
@@ -227,7 +229,7 @@ fn what_a_killed_demonstration_left_is_removed() {
     others.iter().for_each(|path| fs::remove_dir(path).unwrap());
 }
 
-/// Where CPU 0 belongs to somebody else, a rack stays on the CPU it may use.
+/// When another process owns CPU 0, the rack stays on its permitted CPU.
 #[test]
 fn a_cpu_set_without_cpu_0_is_respected() {
     let cpus = std::thread::available_parallelism().unwrap().get();

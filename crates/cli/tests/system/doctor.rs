@@ -1,4 +1,4 @@
-//! `farmem doctor`: every finding says how it stands; what does not stand well says what to do.
+//! Tests of `farmem doctor`: every finding has a state, and every bad state has a remedy.
 
 use crate::faults::died_and_serves;
 use crate::process::run;
@@ -53,7 +53,7 @@ fn everything_is_looked_at_once() {
     }
 }
 
-/// A rack that runs is seen, by its addresses and by its rings.
+/// A running rack is reported, by its addresses and by its rings.
 #[test]
 fn a_running_rack_is_seen() {
     let udp = Description::new("seen", "udp");
@@ -71,7 +71,8 @@ fn a_running_rack_is_seen() {
     assert_eq!(up.stop().code, Some(0));
 }
 
-/// The roles of a rack by name, index switches among them: none runs, all run, and none runs any more. Over UDP and over rings.
+/// The roles of a rack, including index switches, are listed by name while none runs, while all run, and
+/// after the end. The test covers UDP and rings.
 #[test]
 fn the_roles_of_a_rack_are_listed() {
     for transport in ["udp", "shm"] {
@@ -120,7 +121,7 @@ fn the_roles_of_a_rack_are_listed() {
     }
 }
 
-/// A rack of which one role alone runs: the others are missed.
+/// A rack with only one running role: the others are reported as missing.
 #[test]
 fn a_role_that_does_not_run_is_named() {
     let rack = Description::new("doctor-part", "udp").with_fat_tree(2);
@@ -134,7 +135,7 @@ fn a_role_that_does_not_run_is_named() {
     }
 }
 
-/// What a killed rack left is named, with the command that removes it.
+/// Remains of a killed rack are reported, with the command that removes them.
 #[test]
 fn what_was_left_behind_is_named() {
     let rings = PathBuf::from(format!("/dev/shm/farmem-left-by-test-{}", process::id()));
@@ -145,8 +146,8 @@ fn what_was_left_behind_is_named() {
     assert!(text(&left["remedy"]).contains(&format!("rm -r {}", rings.display())), "{left}");
 }
 
-/// What a rack is looked at for: the way to each role, the control plane's answer to this token, and bytes of each node. A larger `pmtu` than a link
-/// takes, and another token, are said by name.
+/// The checks of a rack: the path to each role, the control plane's answer to the token, and bytes of each
+/// node. A `pmtu` above a link's MTU and a wrong token are reported by name.
 #[test]
 fn a_rack_is_tried() {
     let rack = Description::new("doctor-tried", "udp");
@@ -180,7 +181,7 @@ fn a_rack_is_tried() {
         serde_json::json!([]),
         "what was allocated is free"
     );
-    // More memory than this machine has, and another amount than the node of the rack that runs was started with.
+    // More memory than this machine has, and another amount than the running rack's node started with.
     let other = rack.text().replacen("16 MiB", "100000 TiB", 1);
     let all = look(&rack.dir().file("other.toml", &other));
     let (state, detail, remedy) = of(&all, "memory for the nodes");
@@ -194,7 +195,7 @@ fn a_rack_is_tried() {
     assert!(detail.contains("gives 16 MiB, and 104857600000 MiB in rack.toml"), "{detail}");
     assert!(remedy.contains("started from another description"), "{remedy}");
     assert_eq!(of(&all, "memory of node2").0, "ok");
-    // The same rack by another token.
+    // A description of this rack with another token.
     let token = rack.dir().path().join("state/token");
     let right = fs::read_to_string(&token).expect("the token");
     fs::write(&token, "0".repeat(right.trim().len())).expect("written");
@@ -207,8 +208,9 @@ fn a_rack_is_tried() {
     assert!(state == "degraded" && detail.contains("no control plane answers"), "{state}: {detail}");
 }
 
-/// A host joins that is of another build: `farmem doctor --rack` says who, and of which; members of this one are well, also where the control plane was started again
-/// meanwhile. A name that no build has is refused (PROTOCOL 8.71).
+/// A host with another build joins. `farmem doctor --rack` names the host and its build. Members with this
+/// build are healthy, also after a restart of the control plane. A name that no build has is refused
+/// (PROTOCOL 8.71).
 #[test]
 fn members_of_another_build_are_named() {
     let rack = Description::new("doctor-builds", "udp");
@@ -243,7 +245,8 @@ fn members_of_another_build_are_named() {
     assert_eq!(up.stop().code, Some(0));
 }
 
-/// What a DPU may mirror is looked at by its name: an interface that is not there is missing, whoever runs this. A description that says nothing of it has no such finding.
+/// The interface that a DPU may mirror is checked by name. A missing interface is reported for every user. A
+/// description without one has no such finding.
 #[test]
 fn what_cannot_be_mirrored_is_said() {
     let with = |dpu: &'static str| {
@@ -266,7 +269,7 @@ fn what_cannot_be_mirrored_is_said() {
     assert!(state == "ok" || state == "missing" && detail.contains("CAP_NET_RAW"), "{found:?}");
 }
 
-/// A link whose MTU is smaller than the rack's packets: which one, by how much, and what to write.
+/// A link with an MTU below the rack's packets is reported with its name, the difference and the right value.
 #[test]
 fn a_pmtu_above_the_links_mtu_is_said() {
     let inside = |script: &str| {

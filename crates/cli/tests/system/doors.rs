@@ -1,4 +1,5 @@
-//! The doors of the API from outside: a join file, a thief on the port, HTTP in clear, and users that are strangers to each other.
+//! Tests of the API's access control from outside: a join file, an impostor on the port, unencrypted HTTP,
+//! and users without rights to each other.
 
 use crate::process::{Running, eventually, farmem, run, run_command, signal};
 use crate::rack::{Description, HTTP_PORT};
@@ -11,7 +12,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 
-/// A description of the same rack as a machine has it that comes by a join file; and that file, of which nobody else can read anything.
+/// Returns a description of the same rack for a machine that joins with a join file, and the path of this
+/// file. No other user can read the file.
 fn elsewhere(description: &Description, join: &str) -> (String, String) {
     let path = description.dir().file("join", join);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
@@ -24,8 +26,9 @@ fn finding(file: &str, name: &str) -> Option<Value> {
     report["findings"].as_array().unwrap().iter().find(|finding| finding["name"] == name).cloned()
 }
 
-/// With what `farmem join` prints a machine comes in over TLS. Once the control plane is down and a thief has its port, the machine says so, and the
-/// thief is told nothing; so it is with a join file of another rack. A file that others can read, or that was damaged, is named before anybody is asked.
+/// A machine joins over TLS with the output of `farmem join`. When an impostor takes the port of a stopped
+/// control plane, the machine reports it, and sends the impostor nothing. The same holds for a join file of
+/// another rack. A join file that is damaged, or readable for others, is rejected before any connection.
 #[test]
 fn a_machine_joins_by_its_file() {
     let description = Description::new("join", "udp");
@@ -80,8 +83,9 @@ fn a_machine_joins_by_its_file() {
     );
 }
 
-/// A rack whose operator has an authority of his own: three files in PEM, named under `[control]`. Another machine joins with what `farmem join` prints, which has that authority, and
-/// works over TLS; farmem makes none. A key that is not the certificate's is said with both files before anybody is served.
+/// A rack with the operator's own certificate authority: three PEM files, named under `[control]`. Another
+/// machine joins over TLS with the output of `farmem join`, which contains this authority. farmem creates no
+/// authority. A key that does not match the certificate is rejected with both file names before the start.
 #[test]
 fn the_operator_s_own_authority_serves() {
     let description = Description::new("own-ca", "udp");
@@ -118,7 +122,7 @@ fn the_operator_s_own_authority_serves() {
     assert_eq!(up.stop().code, Some(0));
 }
 
-/// Connections to the API's port for other machines: each by the port that it comes from.
+/// Returns the connections of other machines to the API's port, by source port.
 fn connected(description: &Description) -> Vec<String> {
     const ESTABLISHED: &str = "01";
     let [a, b, c, d] = description.address(1).octets();
@@ -129,8 +133,8 @@ fn connected(description: &Description) -> Vec<String> {
     ours.map(|row| row[2].to_owned()).collect()
 }
 
-/// A host that shares memory from another machine does nothing but renew its lease, three times a lease. It does so over a connection each time, and holds none in between: the control plane has
-/// only so many of them.
+/// An idle host that shares memory from another machine only renews its lease, three times per lease. Each
+/// renewal has its own connection, because the control plane accepts only a limited number of them.
 #[test]
 fn a_host_that_shares_and_idles_holds_no_connection() {
     if !may_run("a host that shares and idles") {
@@ -156,7 +160,8 @@ fn a_host_that_shares_and_idles_holds_no_connection() {
     assert_eq!(up.stop().code, Some(0));
 }
 
-/// HTTP in clear is served where somebody asks for it on loopback, and it is said at the start and by the doctor; on another address it is refused.
+/// The API is unencrypted only by configuration on loopback, and the start and the doctor report it. On
+/// another address, the configuration is rejected.
 #[test]
 fn the_api_in_clear_is_said() {
     let description = Description::new("clear", "udp");
@@ -185,8 +190,8 @@ fn the_api_in_clear_is_said() {
     ]);
 }
 
-/// Two users with the rack's token and a key file each. What the first has made, its host and its domain, the second can neither use nor end; the
-/// operator can. A program of the first user opens its domain again by name.
+/// Two users have the rack's token and a key file each. The second user can neither use nor remove the first
+/// one's host and domain. The operator can. A program of the first user opens the domain again by name.
 #[test]
 fn another_user_of_the_rack_is_a_stranger() {
     let description = Description::new("strangers", "udp");
@@ -235,7 +240,7 @@ fn another_user_of_the_rack_is_a_stranger() {
     second.read(vma.base, &mut bytes).unwrap();
     assert_eq!(&bytes, b"secret", "nothing has changed");
 
-    // A whole program of the other user: the demonstration has a domain of its own name, which the first user made.
+    // A program of the other user. The demo uses a domain by its own name, which the first user created.
     let file = description.file();
     let demo = |keys: &str| {
         let mut demo = farmem(&["demo", "--limit", "50", "--rack", &file]);
@@ -256,7 +261,8 @@ fn another_user_of_the_rack_is_a_stranger() {
     assert_eq!(up.stop().code, Some(0));
 }
 
-/// A role that is killed joins again with the key that it has kept, and one that has lost it is refused, told why, and let in with the operator's token.
+/// A killed role joins again with the key that it stored. A role without its key is refused with a reason,
+/// and joins with the operator's token.
 #[test]
 fn a_role_joins_again_with_its_key() {
     let description = Description::new("rejoin", "udp");

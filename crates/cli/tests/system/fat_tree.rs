@@ -1,4 +1,5 @@
-//! A FatTree of processes: a core, two pods of an aggregation switch and two edges, a memory node at each edge (Fat-B+Tree IV-A; PROTOCOL 16).
+//! Tests of a FatTree of processes: a core, two pods of an aggregation switch and two edge switches, and a
+//! memory node at each edge switch (Fat-B+Tree IV-A; PROTOCOL 16).
 
 use crate::process::{Running, eventually, farmem, run, signal};
 use crate::rack::{Description, Up};
@@ -6,14 +7,14 @@ use farmem::blink_tree::{Extent, KeyedServers, Separators, publish_fabric, withd
 use farmem::{BLinkTree, Client, Layout, Policy};
 use serde_json::Value;
 
-/// Keys of the tree; 7 to a leaf, four levels of inner nodes.
+/// Number of keys of the tree: 7 per leaf, with four levels of inner nodes.
 const KEYS: u32 = 7 * 2_401;
-/// Visits of a look-up that begins at the root: four inner nodes and the leaf.
+/// Visits of a look-up from the root: four inner nodes and the leaf.
 const FROM_THE_ROOT: u64 = 5;
-/// Into how many sub-ranges a range of all keys is cut.
+/// Number of sub-ranges of the range of all keys.
 const SUB_RANGES: usize = 64;
 
-/// Visits of one look-up, which is right.
+/// Returns the visits of one look-up, after a check of its result.
 fn visits(client: &mut Client, tree: &BLinkTree, key: u64) -> u64 {
     let before = client.tally().iterations;
     assert_eq!(tree.get(client, 2 * key).unwrap(), Some(key));
@@ -32,7 +33,7 @@ fn index_of(overview: &Value) -> Vec<(String, String, Vec<u64>, bool)> {
 fn restarted(up: &mut Up<'_>, role: &str) {
     let pid = up.roles().into_iter().find(|(name, _)| name == role).expect("it runs").1;
     signal(pid, "KILL");
-    // Died, and serves again.
+    // The role dies and serves again.
     let events: Vec<Value> =
         (0..2).map(|_| serde_json::from_str(&up.supervisor().line()).expect("an event")).collect();
     assert_eq!((&events[0]["event"], &events[1]["event"]), (&"died".into(), &"serves".into()), "{events:?}");
@@ -53,14 +54,15 @@ fn look_ups_go_through_a_fat_tree(transport: &'static str) {
     tree.load(&mut client, (0..KEYS).map(|n| (2 * u64::from(n), u64::from(n))), 7).unwrap();
     tree.set_policy(Policy::Offload);
     let keys = || (0..u64::from(KEYS)).step_by(97);
-    // Memory nodes learn the program.
+    // The memory nodes learn the program.
     keys().for_each(|key| _ = visits(&mut client, &tree, key));
     assert!(
         keys().all(|key| visits(&mut client, &tree, key) == FROM_THE_ROOT),
         "four inner nodes and the leaf"
     );
 
-    // The fat root has the nodes above the borders of servers and the upper two levels, pods and edges one each: what is left is the leaf.
+    // The fat root has the nodes above the borders of servers and the upper two levels. Pods and edges have
+    // one level each, so that only the leaf remains.
     let overview = client.overview().unwrap();
     let extent = Extent { ranges: 67, sets: 1, nodes: 600 };
     let parts = tree.fabric_sections(&mut client, &overview, extent).unwrap();
@@ -77,12 +79,12 @@ fn look_ups_go_through_a_fat_tree(transport: &'static str) {
     };
     assert!(epochs(&description.overview()).iter().all(|epoch| *epoch > 0), "each has its part");
 
-    // Insertions go on beside that, and are found.
+    // Concurrent insertions continue, and their keys are found.
     for key in 0..500 {
         assert_eq!(tree.insert(&mut client, 40 * key + 1, key).unwrap(), None);
         assert_eq!(tree.get(&mut client, 40 * key + 1).unwrap(), Some(key));
     }
-    // Any of them dies: look-ups are right meanwhile, and short again when it has its part again.
+    // After the death of any switch, look-ups are right, and short again once the switch has its part again.
     for role in ["index core", "index pod2", "index edge1"] {
         restarted(&mut up, role);
         assert!(keys().all(|key| visits(&mut client, &tree, key) < 9), "{role}");
@@ -107,8 +109,9 @@ fn look_ups_go_through_a_fat_tree_over_shared_memory() {
     look_ups_go_through_a_fat_tree("shm");
 }
 
-/// k = 4 in full, the paper's: thirteen switches and eight memory nodes, each a process. An agent keeps the index in all of them; look-ups alone, look-ups that share datagrams and keyed READs are led, also
-/// while a switch starts again.
+/// The paper's FatTree of k = 4: thirteen switches and eight memory nodes, each a process. An agent keeps the
+/// index in all switches. The index leads single look-ups, batched look-ups and keyed READs, also while a
+/// switch restarts.
 #[test]
 fn thirteen_switches_lead_look_ups_of_every_kind() {
     let description = Description::new("fat-tree-4", "udp").with_fat_tree(4);
@@ -123,7 +126,7 @@ fn thirteen_switches_lead_look_ups_of_every_kind() {
     keys().for_each(|key| _ = visits(&mut client, &tree, key));
     assert!(keys().all(|key| visits(&mut client, &tree, key) == FROM_THE_ROOT));
 
-    // The same sub-ranges from the root on: what they visit without an index is what those with one are held against.
+    // For comparison, look-ups of these sub-ranges from the root give the visits without an index.
     let overview = client.overview().unwrap();
     let extent = Extent { ranges: 67, sets: 1, nodes: 600 };
     let core = tree.fabric_sections(&mut client, &overview, extent).unwrap().pop().expect("the core's").1;
@@ -162,7 +165,7 @@ fn thirteen_switches_lead_look_ups_of_every_kind() {
     let names: Vec<&str> = layers.iter().filter_map(|layer| layer["layer"].as_str()).collect();
     assert_eq!(names, ["fat root", "aggregation set 1", "edge set 1"]);
 
-    // Keyed READs: one READ of the leaf, by the core, a pod and an edge.
+    // A keyed READ is one READ of the leaf, through the core, a pod and an edge switch.
     let servers = KeyedServers::open(&mut client, &tree, &core).unwrap();
     let keyed = |client: &mut Client, tree: &BLinkTree| {
         let before = client.packets().0;
@@ -172,7 +175,7 @@ fn thirteen_switches_lead_look_ups_of_every_kind() {
         client.packets().0 - before
     };
     eventually("keyed READs bring the leaf", || keyed(&mut client, &tree) <= keys().count() as u64 * 12 / 10);
-    // Sub-ranges of all servers at once share datagrams, and each begins further down: one visit less for each of them at the least.
+    // Sub-ranges of all servers share datagrams, and each starts at least one level further down.
     let led = scanned(&mut client, &tree);
     assert!(
         led + SUB_RANGES as u64 <= from_the_root,

@@ -1,4 +1,5 @@
-//! `farmem up` when something breaks: one fault costs what it must, and not the rack (PROTOCOL 8.48, 9.21).
+//! Tests of faults under `farmem up`: one fault has its documented cost, and the rack survives (PROTOCOL
+//! 8.48, 9.21).
 
 use crate::process::{eventually, signal};
 use crate::rack::{Description, Up, text};
@@ -10,27 +11,27 @@ use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Kills a role as a broken machine would, and answers its process.
+/// Kills a role with SIGKILL, and returns its process id.
 pub(crate) fn kill(up: &Up<'_>, role: &str) -> u32 {
     let (_, pid) = up.roles().into_iter().find(|(name, _)| name == role).expect("it is a role");
     signal(pid, "KILL");
     pid
 }
 
-/// The next line of `farmem up --json`; empty when it ended.
+/// Returns the next line of `farmem up --json`. The line is empty after the end.
 fn event(up: &mut Up<'_>) -> Value {
     let line = up.supervisor().line();
     assert!(!line.is_empty(), "farmem up ended: {:?}", up.supervisor().ended());
     serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"))
 }
 
-/// The role died by SIGKILL and serves again as another process; answers what was said of its death.
+/// Kills a role and waits until it serves again as another process. Returns the report of the death.
 pub(crate) fn died_and_serves(up: &mut Up<'_>, role: &str) -> Value {
     let pid = kill(up, role);
     serves_again(up, role, pid)
 }
 
-/// The role, which was killed, serves again as another process; answers what was said of its death.
+/// Waits until a killed role serves again as another process. Returns the report of the death.
 pub(crate) fn serves_again(up: &mut Up<'_>, role: &str, pid: u32) -> Value {
     let died = event(up);
     assert_eq!((&died["event"], text(&died["role"]).as_str()), (&json!("died"), role), "{died}");
@@ -44,7 +45,7 @@ pub(crate) fn serves_again(up: &mut Up<'_>, role: &str, pid: u32) -> Value {
     died
 }
 
-/// Writes and reads back, through whatever way the client finds.
+/// Writes and reads back over any path that the client finds.
 fn works(client: &mut Client, node: u16) {
     let vma = client.allocate_on(4096, NodeId(node)).unwrap();
     client.write(vma.base, b"works").unwrap();
@@ -54,7 +55,8 @@ fn works(client: &mut Client, node: u16) {
     client.free(vma.base).unwrap();
 }
 
-/// The control plane dies: what is written stays there and is read on, its process is another one, what it knew it knows, and changes are made.
+/// After the death of the control plane, written data can be read, another process serves, its state is
+/// complete, and changes work.
 #[test]
 fn a_control_plane_that_dies_is_started_again() {
     for transport in ["udp", "shm"] {
@@ -83,7 +85,7 @@ fn a_control_plane_that_dies_is_started_again() {
     }
 }
 
-/// The switch dies: READs go on, and traversals and changes do when it is back.
+/// During the death of the switch, READs continue. Traversals and changes continue after its restart.
 #[test]
 fn a_switch_that_dies_is_started_again() {
     for transport in ["udp", "shm"] {
@@ -103,7 +105,8 @@ fn a_switch_that_dies_is_started_again() {
     }
 }
 
-/// A memory node dies: it is said how much is lost with it, what is on the other one is read on, and the node serves again.
+/// The death of a memory node reports the amount of lost memory. Memory on the other node stays readable, and
+/// the node serves again.
 #[test]
 fn a_memory_node_that_dies_is_started_again() {
     for transport in ["udp", "shm"] {
@@ -127,8 +130,8 @@ fn a_memory_node_that_dies_is_started_again() {
     }
 }
 
-/// A memory node stands still. A program that begins then works with the other node; only what needs the node fails, with an error that names it,
-/// until the node goes on.
+/// A memory node is stopped. A program that starts meanwhile works with the other node. Only operations on
+/// the stopped node fail, with an error that names it, until the node continues.
 #[test]
 fn a_node_that_stands_still_keeps_no_program_out() {
     for transport in ["udp", "shm"] {
@@ -151,8 +154,8 @@ fn a_node_that_stands_still_keeps_no_program_out() {
     }
 }
 
-/// A node whose address another program takes while it is dead cannot start again: it is given up, loudly, after so many attempts. The others go
-/// on, and the rack ends with 1.
+/// A memory node whose address another program takes cannot restart, and is given up with a report. The other
+/// roles continue, and the rack ends with 1.
 #[test]
 fn a_role_that_cannot_start_again_is_given_up() {
     let description = Description::new("given-up", "udp");
@@ -189,7 +192,7 @@ fn a_role_that_cannot_start_again_is_given_up() {
     assert!(ended.stderr.contains("another instance is running on"), "the reason stands there: {ended:?}");
 }
 
-/// A role that dies over and over after it has served is not started for ever.
+/// A role that dies repeatedly after its start is given up.
 #[test]
 fn a_role_that_dies_again_and_again_is_given_up() {
     let description = Description::new("again", "udp");
@@ -207,7 +210,8 @@ fn a_role_that_dies_again_and_again_is_given_up() {
     assert_eq!(up.stop().code, Some(1));
 }
 
-/// A file system of its own, of a fixed size, for a rack's state. `None`, and said so, where nobody may mount one.
+/// Small file system of a fixed size for a rack's state. `None`, with a note, when the user may not mount
+/// one.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -222,7 +226,7 @@ impl SmallDisk {
         None
     }
 
-    /// Leaves no byte free.
+    /// Fills the file system completely.
     fn fill(&self) {
         let mut file = fs::File::create(self.0.join("ballast")).expect("a file takes no space");
         let (block, byte) = (vec![1; 64 << 10], [1; 512]);
@@ -230,7 +234,7 @@ impl SmallDisk {
         while file.write_all(&byte).is_ok() {}
     }
 
-    /// Frees so many bytes, or a page less.
+    /// Frees this number of bytes, or up to a page less.
     fn free(&self, bytes: u64) {
         let file = fs::File::options().write(true).open(self.0.join("ballast")).expect("it is there");
         let len = file.metadata().expect("it is ours").len();
@@ -240,14 +244,14 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a rack of a test that failed may still have it open.
+        // A lazy unmount, because the rack of a failed test may still use the file system.
         drop(Command::new("umount").arg("-l").arg(&self.0).status());
     }
 }
 
-/// The disk of the control plane's log is full: changes are refused with `storage`, the file and what to do; what is allocated is read and
-/// written on, overviews are answered, and the rack is whole. With room again changes are made by the same process. What was answered, and
-/// nothing else, is there after a restart.
+/// The file system of the control plane's log is full. Changes are refused with `storage`, the file and a
+/// remedy. Allocated memory stays readable and writable, overviews work, and all roles serve. With free space
+/// again, the same process accepts changes. After a restart, exactly the acknowledged changes are there.
 #[test]
 fn a_full_disk_costs_changes_and_nothing_else() {
     let description = Description::new("full", "udp");
@@ -260,7 +264,7 @@ fn a_full_disk_costs_changes_and_nothing_else() {
     let mut made = Vec::new();
     let create =
         |name: &str| description.ask("POST", "/v1/create_domain", &json!({ "name": name }).to_string());
-    // The file has some room of its own.
+    // The file has some space of its own.
     let refused = loop {
         let name = format!("d{}", made.len());
         match create(&name) {
@@ -286,13 +290,13 @@ fn a_full_disk_costs_changes_and_nothing_else() {
     assert_eq!(names(&description.overview()), made);
     assert!(up.is_whole());
 
-    // A control plane that is started on the full disk serves too.
+    // A control plane that starts on the full file system serves too.
     died_and_serves(&mut up, "control");
     assert_eq!(names(&description.overview()), made);
     let refused = create("still-full");
     assert_eq!((refused.0, &refused.1["code"]), (500, &json!("storage")), "{refused:?}");
 
-    // The room that the refusal asks for is enough, for more than one line.
+    // The space in the remedy is enough for more than one line.
     let remedy = text(&refused.1["remedy"]);
     let asked = remedy.split(' ').find_map(|word| word.parse().ok()).expect("a number of bytes");
     assert!(asked < 1 << 20, "{remedy}");

@@ -1,5 +1,5 @@
-//! What keeps a rack's packets from getting through, and what is said of it: a firewall on UDP port 4791, and a `pmtu` above the MTU of a link. Each rack has a network of
-//! its own, in which its roles run and its clients.
+//! Tests of racks whose packets are blocked, and of the reports: a firewall on UDP port 4791, and a `pmtu`
+//! above the MTU of a link. Each rack has its own network namespace, with its roles and clients.
 
 use crate::process::{Ended, Running, is_root, run_command, signal};
 use crate::rack::{Description, text};
@@ -8,10 +8,10 @@ use serde_json::Value;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-/// Where Debian has it, which is in no ordinary user's PATH.
+/// Debian's path of nft, which is not in the PATH of an ordinary user.
 const NFT: &str = "/usr/sbin/nft";
 
-/// A network with a rack in it.
+/// Network namespace with a rack in it.
 struct Walled {
     namespaces: Namespaces,
     description: Description,
@@ -19,10 +19,10 @@ struct Walled {
 }
 
 impl Walled {
-    /// `None`, and said so, where there is no nft or no network namespace.
+    /// Returns `None`, with a note, without nft or network namespaces.
     fn new(test: &'static str, more: &'static str) -> Option<Self> {
         if !is_root() || Command::new(NFT).arg("--version").output().is_err() {
-            // Past the test harness, which keeps what a passing test prints to itself.
+            // Written directly to standard error, because the test harness hides the output of passing tests.
             writeln!(std::io::stderr(), "skipped: {test}: only root may, with {NFT} (scripts/setup)")
                 .expect("standard error is open");
             return None;
@@ -37,7 +37,7 @@ impl Walled {
         Some(walled)
     }
 
-    /// A command in the rack's network.
+    /// Returns a command in the rack's network namespace.
     fn inside(&self, words: &[&str]) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespaces.full("wall")]).args(words).stdin(Stdio::null());
@@ -48,7 +48,7 @@ impl Walled {
         self.inside(&[&[env!("CARGO_BIN_EXE_farmem")], words].concat())
     }
 
-    /// A firewall does this with what clients send to UDP port 4791 of an address.
+    /// Adds a firewall rule for packets of clients to UDP port 4791 of an address.
     fn wall(&self, to: &str, verdict: &str) {
         let first = self.description.address(100);
         let rules = format!(
@@ -65,7 +65,7 @@ impl Walled {
         run_command(self.farmem(&words)).json()["findings"].as_array().expect("a list").clone()
     }
 
-    /// A program that reads, writes and traverses.
+    /// Runs a program that reads, writes and traverses.
     fn program(&self) -> Ended {
         let file = self.description.file();
         let words = ["webservice", "--records", "95", "--operations", "100", "--json", "--rack", &file];
@@ -79,15 +79,16 @@ impl Walled {
     }
 }
 
-/// A finding's state, and what it says and advises together.
+/// Returns the state of a finding, and its message with the remedy.
 fn of(findings: &[Value], name: &str) -> (String, String) {
     let found: Vec<_> = findings.iter().filter(|f| f["name"] == name).collect();
     assert_eq!(found.len(), 1, "{name} in {findings:?}");
     (text(&found[0]["state"]), format!("{} {}", text(&found[0]["detail"]), text(&found[0]["remedy"])))
 }
 
-/// A firewall drops, or rejects, what clients send to a memory node. `farmem doctor --rack` and a program name the node, its address and the port, and say what to look
-/// for: the firewall among it. The other node is well.
+/// A firewall drops or rejects the packets of clients to a memory node. `farmem doctor --rack` and a program
+/// name the node, its address and the port, and suggest checks, including the firewall. The other node is
+/// healthy.
 #[test]
 fn a_firewall_before_a_node_is_told() {
     for verdict in ["drop", "reject"] {
@@ -110,7 +111,8 @@ fn a_firewall_before_a_node_is_told() {
     }
 }
 
-/// The same before the switch: traversals go by it, and so does one READ of the doctor's. The memory nodes are well.
+/// A firewall in front of the switch, which carries traversals and one READ of the doctor. The memory nodes
+/// are healthy.
 #[test]
 fn a_firewall_before_the_switch_is_told() {
     const NAME: &str = "bytes by way of the switch";
@@ -130,8 +132,9 @@ fn a_firewall_before_the_switch_is_told() {
     walled.stop();
 }
 
-/// The MTU of the link falls below the rack's packets while it runs. `farmem doctor --rack` says of each role which address that is, and by how much; a program's READs, which
-/// fit, go on, and what does not fit names the node, its address, the port and `pmtu`.
+/// The MTU of the link falls below the rack's packets. `farmem doctor --rack` names the address of each role
+/// and the difference. READs of a program that fit continue. An oversized packet leads to an error with the
+/// node, its address, the port and `pmtu`.
 #[test]
 fn a_link_that_is_too_narrow_is_told() {
     let Some(walled) = Walled::new("wall-mtu", "pmtu = 4096") else { return };

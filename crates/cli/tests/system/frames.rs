@@ -1,8 +1,9 @@
-//! RoCEv2 and farmem's messages written by hand from docs/protocol.md, sections 2 and 3: what a stranger with a socket can send.
+//! RoCEv2 frames and farmem messages, built by hand from docs/protocol.md, sections 2 and 3: the frames that
+//! any process with a socket can send.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
-/// xorshift64: the same nonsense each time.
+/// xorshift64 generator, which produces the same sequence each time.
 pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
@@ -13,7 +14,7 @@ impl Chance {
         self.0
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.next() % bound as u64).expect("it is below a usize")
     }
@@ -31,7 +32,7 @@ impl Chance {
     }
 }
 
-/// A frame: BTH, what follows it, pad (PROTOCOL 2.2, 2.6).
+/// Returns a frame: BTH, the following bytes, and the pad (PROTOCOL 2.2, 2.6).
 pub(crate) fn frame(opcode: u8, qpn: u32, psn: u32, rest: &[u8], payload: &[u8]) -> Vec<u8> {
     let pad = (4 - payload.len() % 4) % 4;
     let mut frame = vec![opcode, 0x40 | pad.to_le_bytes()[0] << 4, 0xff, 0xff];
@@ -43,18 +44,18 @@ pub(crate) fn frame(opcode: u8, qpn: u32, psn: u32, rest: &[u8], payload: &[u8])
     frame
 }
 
-/// RETH (PROTOCOL 2.4).
+/// Returns an RETH (PROTOCOL 2.4).
 pub(crate) fn reth(addr: u64, rkey: u32, len: u32) -> Vec<u8> {
     [&addr.to_be_bytes()[..], &rkey.to_be_bytes(), &len.to_be_bytes()].concat()
 }
 
-/// AtomicETH (PROTOCOL 2.4).
+/// Returns an AtomicETH (PROTOCOL 2.4).
 pub(crate) fn atomic(addr: u64, rkey: u32, swap_or_add: u64, compare: u64) -> Vec<u8> {
     [&addr.to_be_bytes()[..], &rkey.to_be_bytes(), &swap_or_add.to_be_bytes(), &compare.to_be_bytes()]
         .concat()
 }
 
-/// A datagram with a message (PROTOCOL 2.4, 3.2): the header names any domain and origin it likes.
+/// Returns a datagram with a message (PROTOCOL 2.4, 3.2). The header may name any domain and origin.
 pub(crate) fn message(
     to: (u32, u32),
     kind: u8,
@@ -74,7 +75,7 @@ pub(crate) fn message(
     frame(0x64, qpn, 0, &[&qkey.to_be_bytes()[..], &[0, 0, 0, 77]].concat(), &payload)
 }
 
-/// A socket at an address of the rack's network, whoever else may be there on another port.
+/// Socket at an address of the rack's network. Other sockets may use the same address with another port.
 pub(crate) struct Stranger {
     socket: UdpSocket,
     from: SocketAddr,
@@ -87,24 +88,25 @@ impl Stranger {
         Self { socket, from }
     }
 
-    /// Sends these bytes as they are.
+    /// Sends these bytes unchanged.
     pub(crate) fn send(&self, to: Ipv4Addr, bytes: &[u8]) {
-        // A full socket buffer loses it, as any network may.
+        // A full socket buffer drops the packet, as networks may.
         drop(self.socket.send_to(bytes, (to, farmem::UDP_PORT)));
     }
 
-    /// Sends a frame with its ICRC, so that it passes the edge.
+    /// Sends a frame with its ICRC, so that the receiver accepts it.
     pub(crate) fn send_sealed(&self, to: Ipv4Addr, frame: &[u8]) {
         self.send_identified(to, frame, 0);
     }
 
-    /// Sends a frame with the ICRC that it has in a packet with this IPv4 identification, which a socket at the other end does not see.
+    /// Sends a frame with the ICRC of a packet with this IPv4 identification. The receiving socket cannot see
+    /// the identification.
     pub(crate) fn send_identified(&self, to: Ipv4Addr, frame: &[u8], ip_id: u16) {
         let icrc = self.icrc(to, frame, ip_id);
         self.send(to, &[frame, &icrc.to_le_bytes()].concat());
     }
 
-    /// The next datagram that comes here.
+    /// Returns the next received datagram.
     pub(crate) fn receive(&self) -> Vec<u8> {
         let mut bytes = vec![0; 8192];
         self.socket.set_read_timeout(Some(std::time::Duration::from_secs(30))).expect("it is a socket");
@@ -113,7 +115,7 @@ impl Stranger {
         bytes
     }
 
-    /// PROTOCOL 2.7: what may change on the way counts as ones.
+    /// Returns the ICRC (PROTOCOL 2.7), in which fields that the network may change count as ones.
     fn icrc(&self, to: Ipv4Addr, frame: &[u8], ip_id: u16) -> u32 {
         let SocketAddr::V4(from) = self.from else { panic!("tests use IPv4") };
         let udp_len = u16::try_from(8 + frame.len() + 4).expect("it fits a packet");

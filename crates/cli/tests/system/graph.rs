@@ -1,4 +1,5 @@
-//! Graphs over a rack of processes: the answers of local memory, nothing left behind, and what was found survives Ctrl-C.
+//! Tests of graph commands on a rack of processes: the same answers as in local memory, no remains, and
+//! results that survive Ctrl-C.
 
 use crate::incarnation::Roles;
 use crate::process::{Dir, Running, eventually, farmem, run, signal};
@@ -7,7 +8,7 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 
-/// A graph of 2,048 vertices in the folder of `description`.
+/// Generates a graph of 2,048 vertices in the directory of `description`.
 fn generated(description: &Description, flags: &[&str]) -> String {
     let path = description.dir().path().join("g.fmg").display().to_string();
     let arguments = ["graph", "generate", "kronecker", &path, "--scale", "11", "--ratio", "35", "--json"];
@@ -38,7 +39,8 @@ fn every_algorithm_runs_over_a_rack_and_leaves_nothing() {
     assert_eq!(up.stop().code, Some(0));
 }
 
-/// The memory nodes are killed while an algorithm runs: the command ends with 2, and says why and which node it was.
+/// The memory nodes are killed while an algorithm runs. The command ends with 2 and names the reason and the
+/// node.
 #[test]
 fn a_node_that_dies_is_named() {
     let mut roles = Roles::of(Description::new("graph-dies", "udp"));
@@ -54,7 +56,7 @@ fn a_node_that_dies_is_named() {
     ended.refuses(&["memory node node"]);
 }
 
-/// `--output /dev/stdout > file`: the lines are in that file, and behind them what is printed; it is the same file.
+/// With `--output /dev/stdout > file`, the results and the report are in the same file, in this order.
 #[test]
 fn an_output_that_is_standard_output_goes_on_there() {
     let dir = Dir::new("graph-stdout");
@@ -72,7 +74,7 @@ fn an_output_that_is_standard_output_goes_on_there() {
     assert!(lines.next().is_some(), "the report is behind them: {found}");
 }
 
-/// Ctrl-C while an answer is compared: the answer stands, nothing is said against it, and what could be resumed still can be.
+/// Ctrl-C during the comparison keeps the answer, reports no difference, and keeps the checkpoint.
 #[test]
 fn an_interrupted_check_is_no_difference() {
     let description = Description::new("graph-check", "udp");
@@ -104,8 +106,8 @@ fn with<'a>(arguments: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
     [arguments, more].concat()
 }
 
-/// Ctrl-C in the middle of many rounds: the memory is freed, the checkpoint stays, an answer of before too, and the next run goes on to the same bits as one that nothing
-/// interrupted.
+/// Ctrl-C during a long run frees the memory and keeps the checkpoint and earlier answers. The next run
+/// resumes, and its result is bit-identical to an uninterrupted run.
 #[test]
 fn an_interrupted_run_is_resumed() {
     let description = Description::new("graph-resumed", "udp");

@@ -1,7 +1,9 @@
-//! A rack among strangers: nonsense, lies and well-formed malice at every socket, while an honest program works.
+//! Tests of a rack under attack: random bytes, false fields and well-formed malicious packets at every
+//! socket, while a correct program works.
 //!
-//! The malice has the right ICRC, comes from the addresses of other roles, and holds keys that the control plane gave to a
-//! program of another domain. None of it may cost a role its life, or the honest program a byte.
+//! The malicious packets have the right ICRC and the addresses of other roles. They contain keys that the
+//! control plane gave to a program of another domain. No packet may end a role, or change a byte of the
+//! correct program.
 
 use crate::frames::{Chance, Stranger, atomic, frame, message, reth};
 use crate::process::eventually;
@@ -12,17 +14,18 @@ use std::io::Write as _;
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
 
-/// Rounds of an honest program's work, each with [`DATAGRAMS`] hostile datagrams beside it: enough to fill no socket buffer.
+/// Rounds of a correct program's work, each with [`DATAGRAMS`] malicious datagrams, few enough to fill no
+/// socket buffer.
 const ROUNDS: u64 = 300;
 const DATAGRAMS: usize = 150;
-/// Memory nodes of the rack.
+/// Number of memory nodes of the rack.
 const NODES: usize = 3;
 
-/// The honest program, and what it knows must be in its memory.
+/// Correct program, and the expected content of its memory.
 struct Honest {
     client: Client,
     program: Program,
-    /// A list over all nodes.
+    /// List over all nodes.
     list: Vec<VirtAddr>,
     bases: Vec<VirtAddr>,
     model: Vec<Vec<u8>>,
@@ -51,7 +54,7 @@ impl Honest {
         Self { client, program, list, bases, model, counter: 0 }
     }
 
-    /// Some of everything a program does.
+    /// Performs one operation of each kind.
     fn work(&mut self, chance: &mut Chance) {
         let n = chance.below(self.bases.len());
         let (start, len) = (64 + chance.below(LEN - 64 - 3000), 1 + chance.below(3000));
@@ -73,7 +76,7 @@ impl Honest {
         );
     }
 
-    /// All of its memory is what it wrote.
+    /// Checks that the program's memory contains exactly its own writes.
     fn check(&mut self) {
         self.model[0][..8].copy_from_slice(&self.counter.to_le_bytes());
         for (base, model) in self.bases.iter().zip(&self.model) {
@@ -84,7 +87,7 @@ impl Honest {
     }
 }
 
-/// A connection of the stranger to a memory node.
+/// Connection of the attacker to a memory node.
 struct Reach {
     at: Ipv4Addr,
     own_qpn: u32,
@@ -93,7 +96,7 @@ struct Reach {
     rkey: u32,
 }
 
-/// What a program of another domain knows: the control plane told it, as it tells everyone who has the token.
+/// Keys of a program in another domain. The control plane gives such keys to every program with the token.
 struct Keys {
     host: u16,
     domain: u32,
@@ -102,7 +105,7 @@ struct Keys {
     victim_domain: u32,
     switch: (u32, u32),
     switch_at: Ipv4Addr,
-    /// Per node.
+    /// Connections to the nodes, by node.
     nodes: Vec<Reach>,
     program: Vec<u8>,
     program_hash: [u8; 16],
@@ -131,7 +134,7 @@ impl Keys {
         }
     }
 
-    /// Connections as new: one that met malice is of no use any more.
+    /// Creates new connections. A connection that carried malicious packets is unusable.
     fn connect(&mut self, description: &Description, nodes: usize) {
         let Self { host, domain, .. } = *self;
         for old in self.nodes.drain(..) {
@@ -146,7 +149,7 @@ impl Keys {
         }));
     }
 
-    /// A request over the stranger's own connection, at addresses that are not its own, with lengths that are nobody's.
+    /// Returns a request over the attacker's own connection, with foreign addresses and invalid lengths.
     fn verb(&self, chance: &mut Chance, node: usize) -> Vec<u8> {
         let Reach { qpn, first_psn, rkey, .. } = self.nodes[node];
         let addr =
@@ -169,7 +172,7 @@ impl Keys {
         }
     }
 
-    /// A message over the stranger's own session that claims the victim's domain and origin.
+    /// Returns a message over the attacker's own session that claims the victim's domain and origin.
     fn message(&self, chance: &mut Chance, to: (u32, u32)) -> Vec<u8> {
         let addr = *chance.pick(&[self.own, self.victim, self.victim, 0, u64::MAX, self.victim + 8190]);
         let len = *chance.pick(&[0_u32, 8, 64, 4000, u32::MAX]);
@@ -212,7 +215,7 @@ impl Keys {
     }
 }
 
-/// What one stranger throws: nonsense, sealed nonsense, malice.
+/// Sends one malicious datagram: random bytes, random bytes with an ICRC, or a well-formed packet.
 fn throw(chance: &mut Chance, strangers: &[Stranger], targets: &[Ipv4Addr], keys: &Keys) {
     let (stranger, at) = (chance.pick(strangers), *chance.pick(targets));
     let len = chance.below(1500);
@@ -225,7 +228,7 @@ fn throw(chance: &mut Chance, strangers: &[Stranger], targets: &[Ipv4Addr], keys
             stranger.send_sealed(at, &frame(opcode, qpn, psn, &rest, &[]));
         }
         3 | 4 => {
-            // The stranger's own keys, from its own address: these reach the role.
+            // With the attacker's own keys and address, these packets reach the role.
             let node = chance.below(keys.nodes.len());
             strangers[0].send_sealed(keys.nodes[node].at, &keys.verb(chance, node));
         }
@@ -234,13 +237,13 @@ fn throw(chance: &mut Chance, strangers: &[Stranger], targets: &[Ipv4Addr], keys
             let to = *chance.pick(&known);
             let message = keys.message(chance, to);
             let from = if chance.below(2) == 0 { &strangers[0] } else { stranger };
-            // With the session's keys it goes where they mean something.
+            // With the session's keys, the message goes to the switch, where they are valid.
             from.send_sealed(if to == keys.switch { keys.switch_at } else { at }, &message);
         }
     }
 }
 
-/// Asks the control plane; it must say yes.
+/// Sends a request to the control plane, which must succeed.
 fn ask(description: &Description, name: &str, body: &Value) -> Value {
     let (status, answer) = description.ask("POST", &format!("/v1/{name}"), &body.to_string());
     assert_eq!(status, 200, "{name}: {answer}");
@@ -264,12 +267,13 @@ fn datagrams_of_strangers_harm_nobody() {
     let mut keys = Keys::obtain(&description, own, &honest);
     let roles = [1, 2, 11, 12, 13].map(|last| description.address(last));
     let targets = [&roles[..], &[description.address(100)]].concat();
-    // One at its own address, and one behind each address that a role or the client has: the kernel sends it from there.
+    // One attacker has its own address. The others share the address of a role or the client, so that the
+    // kernel sends from it.
     let strangers: Vec<Stranger> = std::iter::once(Stranger::new(own, farmem::UDP_PORT))
         .chain(targets.iter().map(|&address| Stranger::new(address, 0)))
         .collect();
 
-    // What a stranger seals is believed: its own memory answers. Without this the rest would prove nothing.
+    // The attacker can read its own memory, which proves that its packets are accepted.
     keys.connect(&description, NODES);
     let Reach { at, qpn, first_psn, rkey, .. } = keys.nodes[0];
     strangers[0].send_sealed(at, &frame(0x0c, qpn, first_psn, &reth(keys.own, rkey, 8), &[]));
@@ -300,7 +304,7 @@ fn datagrams_of_strangers_harm_nobody() {
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "no role had a reason to speak");
 }
 
-/// All roles are alive, and a program that comes now is served by each.
+/// Checks that all roles run, and that each serves a new program.
 fn assert_whole(description: &Description, up: &mut Up<'_>) {
     assert!(up.is_whole());
     let mut client = description.client("later");
@@ -314,7 +318,7 @@ fn assert_whole(description: &Description, up: &mut Up<'_>) {
     }
 }
 
-/// Nonsense at the HTTP port, connections that say nothing and never end, and requests that are almost right.
+/// Random bytes at the HTTP port, silent connections that never end, and almost valid requests.
 #[test]
 fn nonsense_over_http_harms_nobody() {
     let description = Description::new("http-nonsense", "udp");
@@ -340,7 +344,7 @@ fn nonsense_over_http_harms_nobody() {
     for round in 0..40 {
         let len = 1 + chance.below(2000);
         let nonsense = chance.bytes(len);
-        // What it answers to bytes that are no HTTP is its own business, as long as it goes on.
+        // The answer to bytes that are no HTTP is unspecified, as long as the server continues.
         description.http(&[&nonsense, &b"\r\n\r\n"[..]].concat());
         for (name, body) in [
             ("allocate", nonsense.clone()),

@@ -1,5 +1,6 @@
-//! A memory node that is killed and started again while clients and programs use its memory: what it held is told to be lost, and never read as
-//! zeros (PROTOCOL 9.19). The roles are started by hand, as a supervisor of one's own does.
+//! Tests of a memory node that is killed and restarted while clients and programs use its memory. The lost
+//! bytes are reported as lost and never read as zeros (PROTOCOL 9.19). The tests start the roles directly,
+//! like an operator's own supervisor.
 
 use crate::process::{Dir, Ended, Running, farmem, run_command, signal};
 use crate::rack::Description;
@@ -9,7 +10,7 @@ use std::process::Stdio;
 
 const MIB: u64 = 1 << 20;
 
-/// The roles of a rack with two memory nodes.
+/// Roles of a rack with two memory nodes.
 pub(crate) struct Roles {
     pub(crate) description: Description,
     nodes: Vec<Running>,
@@ -27,7 +28,7 @@ impl Roles {
         Self { description, nodes, _others: others }
     }
 
-    /// `kill -9` of a memory node, and the same node again.
+    /// Kills a memory node with SIGKILL and starts it again.
     pub(crate) fn restart_node(&mut self, number: usize) {
         self.kill_node(number);
         self.start_node(number);
@@ -41,7 +42,7 @@ impl Roles {
         self.nodes[number - 1] = node(&self.description, number);
     }
 
-    /// `farmem run` on this rack, with 1 MiB here.
+    /// Runs `farmem run` on this rack, with 1 MiB of local memory.
     fn run(&self, command: &[&str]) -> Running {
         let file = self.description.file();
         let mut args = vec!["run", "--rack", &file, "--local", "1MiB", "--"];
@@ -53,7 +54,7 @@ impl Roles {
 fn role(description: &Description, which: &[&str]) -> Running {
     let file = description.file();
     let mut command = farmem(&[&["role", "--until-input-ends", "--rack", &file], which].concat());
-    // It ends with this pipe.
+    // The role ends when this pipe closes.
     command.stdin(Stdio::piped());
     let mut running = Running::start(command);
     assert_eq!(running.line(), "ready\n", "{which:?}");
@@ -64,7 +65,8 @@ fn node(description: &Description, number: usize) -> Running {
     role(description, &["node", "--node", &format!("node{number}")])
 }
 
-/// What was told: the operation was refused because its bytes are lost. A connection that the node no longer has is found by its silence.
+/// Returns the lost range of a refused read. The first operation may time out instead, because the node no
+/// longer has its connection.
 fn lost(client: &mut Client, addr: VirtAddr, len: usize) -> (VirtAddr, u64) {
     match client.read(addr, &mut vec![0xa5; len]) {
         Err(Error::MemoryLost { base, len }) => (base, len),
@@ -72,7 +74,7 @@ fn lost(client: &mut Client, addr: VirtAddr, len: usize) -> (VirtAddr, u64) {
     }
 }
 
-/// A client reads, writes and counts on a node that was killed: it is told which addresses are lost, until it accepts that.
+/// A client reads, writes and adds on a killed node. It learns the lost addresses until it accepts the loss.
 #[test]
 fn a_node_that_is_killed_and_started_again_reads_as_lost() {
     let mut roles = Roles::start("incarnation-client");
@@ -95,7 +97,8 @@ fn a_node_that_is_killed_and_started_again_reads_as_lost() {
     assert_eq!(lost(&mut client, one.base, 8192), (VirtAddr(one.base.0 + 4096), 4096));
 }
 
-/// It ended with 2 and the reason: which node, which addresses, what became of them; it printed nothing that it made of zeros.
+/// Checks that the program ended with 2 and a reason: the node, the addresses and their fate. The program
+/// printed nothing derived from zeros.
 fn told(ended: &Ended) {
     assert_eq!((ended.stdout.as_str(), ended.code), ("", Some(2)), "{ended:?}");
     for word in ["are lost", "started again", "memory node node", "0x", "The program wanted "] {
@@ -104,7 +107,7 @@ fn told(ended: &Ended) {
     assert!(!ended.stderr.contains("a host stopped"), "its memory is its own: {ended:?}");
 }
 
-/// A program checks its pages after both nodes were killed and started again.
+/// A program checks its pages after both nodes were killed and restarted.
 #[test]
 fn a_program_whose_pages_are_lost_reads_no_zeros() {
     if !may_run("a node that is started again") {
@@ -120,7 +123,7 @@ fn a_program_whose_pages_are_lost_reads_no_zeros() {
     told(&running.ended());
 }
 
-/// So does Python, which has its own heap there too.
+/// Python, whose heap is in far memory too, is reported the same way.
 #[test]
 fn python_whose_pages_are_lost_is_told_why() {
     if !may_run("a node that is started again, under Python") {
@@ -143,7 +146,8 @@ fn python_whose_pages_are_lost_is_told_why() {
     told(&running.ended());
 }
 
-/// Programs share memory; the nodes that have it are killed and started again, with no host to write it back: whoever touches it gets a SIGBUS.
+/// Programs share memory whose nodes are killed and restarted, with no host to write it back. Each access to
+/// it is a SIGBUS.
 #[test]
 fn shared_pages_are_lost_with_their_node() {
     if !may_run("shared memory whose node is started again") {

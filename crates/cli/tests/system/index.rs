@@ -1,4 +1,5 @@
-//! `farmem index agent` and `farmem index top` on a rack of processes, beside programs that look up and insert.
+//! Tests of `farmem index agent` and `farmem index top` on a rack of processes, with programs that look up
+//! and insert.
 
 use crate::process::{Running, eventually, farmem, run, signal};
 use crate::rack::Description;
@@ -7,7 +8,7 @@ use serde_json::Value;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-/// Keys of the tree; 7 to a leaf, four levels of inner nodes.
+/// Number of keys of the tree: 7 per leaf, with four levels of inner nodes.
 const KEYS: u32 = 7 * 2_401;
 
 fn open(client: &mut Client, address: farmem::VirtAddr) -> BLinkTree {
@@ -16,14 +17,14 @@ fn open(client: &mut Client, address: farmem::VirtAddr) -> BLinkTree {
     tree
 }
 
-/// Visits of one look-up.
+/// Returns the visits of one look-up.
 fn visits(client: &mut Client, tree: &BLinkTree, key: u64) -> u64 {
     let before = client.tally().iterations;
     assert_eq!(tree.get(client, 2 * key).unwrap(), Some(key));
     client.tally().iterations - before
 }
 
-/// The next report of an agent.
+/// Returns the next report of an agent.
 fn report(agent: &mut Running) -> Value {
     let line = agent.line();
     if line.is_empty() {
@@ -62,7 +63,8 @@ fn an_agent_keeps_the_index(transport: &'static str) {
     assert_eq!((&first["published"], &first["layers"][0]["entries"]["most"]), (&true.into(), &60.into()));
     eventually("look-ups begin further down", || visits(&mut client, &tree, 1_000) < 5);
 
-    // Look-ups of a few keys, and insertions elsewhere, while images load: each is answered right, by one request.
+    // Look-ups of a few keys and insertions of others, while images load. Each look-up is one request with
+    // the right answer.
     let (stop, looked_up) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut answered = 0;
     let top = thread::scope(|scope| {
@@ -87,7 +89,7 @@ fn an_agent_keeps_the_index(transport: &'static str) {
                 key += 1;
             }
         });
-        // What is said is looked at outside: a panic in here would leave the threads running.
+        // The reports are checked after the scope, because a panic inside would leave the threads running.
         let mut reports = Vec::new();
         while !(reader.is_finished() || writer.is_finished()) && reports.len() < 20 {
             let line = agent.line();
@@ -118,9 +120,9 @@ fn an_agent_keeps_the_index(transport: &'static str) {
     signal(agent.pid(), "INT");
     let ended = agent.ended();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    // Beside a writer a tree may be read in vain; then the next epoch reads it.
+    // Reading a tree during writes may fail. The next epoch then reads it.
     assert!(ended.stderr.lines().all(|line| line.contains("tried again in 50 ms")), "{}", ended.stderr);
-    // The insertions may have made it a level higher.
+    // The insertions may have added a level to the tree.
     let from_the_root = visits(&mut client, &tree, 1_000);
     assert!(from_the_root >= 5, "withdrawn: {from_the_root} visits from the root on");
     drop(client);
@@ -138,7 +140,8 @@ fn an_agent_keeps_the_index_over_shared_memory() {
     an_agent_keeps_the_index("shm");
 }
 
-/// The requests of a round of sub-ranges leave together (PROTOCOL 3.13, 11.13): pads end with their last byte that is not zero, so ten of them are one datagram.
+/// The requests of a round of sub-ranges leave together (PROTOCOL 3.13, 11.13). Pads end at their last
+/// nonzero byte, so ten of them fit one datagram.
 #[test]
 fn sub_ranges_share_datagrams() {
     let description = Description::new("ranges", "shm").with_nodes(1);
@@ -160,7 +163,7 @@ fn sub_ranges_share_datagrams() {
     assert_eq!(up.stop().stderr, "");
 }
 
-/// One epoch prints what was published, and a report for people; what is no tree is refused.
+/// One epoch prints the published nodes and a text report. An address without a tree is rejected.
 #[test]
 fn one_epoch_for_people() {
     let description = Description::new("once", "shm");

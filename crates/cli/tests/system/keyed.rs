@@ -1,4 +1,5 @@
-//! Keyed READs on racks of processes, over UDP and over shared memory: the switch's process leads them, dies, and is loaded again.
+//! Tests of keyed READs on racks of processes, over UDP and over shared memory. The switch's process leads
+//! them, dies, and loads the image again.
 
 use crate::faults::died_and_serves;
 use crate::process::eventually;
@@ -8,7 +9,7 @@ use farmem::{BLinkTree, Client, FarMemory as _, Layout, NodeId, Through, VirtAdd
 
 const KEYS: u32 = 7 * 343;
 
-/// Packets that the look-up of a key sends, when it finds what it has to.
+/// Returns the number of packets that the look-up of a key sends, after a check of its result.
 fn reads(client: &mut Client, tree: &BLinkTree, over: Through, key: u64) -> u64 {
     let before = client.packets().0;
     assert_eq!(tree.get_through(client, over, 2 * key).unwrap(), Some(key), "key {key}");
@@ -30,7 +31,7 @@ fn on_a_rack(transport: &'static str) {
     for key in (0..KEYS).step_by(29) {
         assert_eq!(reads(&mut client, &tree, over, key.into()), 1, "one READ, of the leaf");
     }
-    // Ordinary verbs of the same connection.
+    // Ordinary verbs on the same connection.
     let vma = client.allocate_on(1 << 17, node).unwrap();
     let data: Vec<u8> = (0..100_001_u32).map(|n| (n % 251) as u8).collect();
     let mut memory = client.through(over);
@@ -41,18 +42,18 @@ fn on_a_rack(transport: &'static str) {
     let word = VirtAddr(vma.base.0 + (1 << 17) - 8);
     assert_eq!((memory.fetch_add(word, 5).unwrap(), memory.fetch_add(word, 5).unwrap()), (0, 5));
 
-    // The switch dies and is started again: the connection stands at both ends, and what was published comes back.
+    // The switch dies and restarts. Both ends keep the connection, and the published image returns.
     died_and_serves(&mut up, "switch");
     assert!((1..=64).contains(&reads(&mut client, &tree, over, 1_001)), "the answer is the same");
     eventually("the index is loaded again", || reads(&mut client, &tree, over, 1_002) == 1);
-    // A memory node that dies has lost the tree, and says so.
+    // A restarted memory node has lost the tree, and reports it.
     died_and_serves(&mut up, &format!("node {name}"));
     let broken = tree.get_through(&mut client, over, 8).unwrap_err();
     assert!(
         broken.to_string().contains("that key 0x8 was to be read from"),
         "the connection is gone: {broken}"
     );
-    // The next one sets it up anew.
+    // The next look-up sets up a new connection.
     let lost = tree.get_through(&mut client, over, 8).unwrap_err();
     assert!(lost.to_string().contains("lost"), "{lost}");
     assert_eq!(up.stop().code, Some(0));

@@ -1,4 +1,4 @@
-//! `farmem kv` as a process beside a rack of processes.
+//! Tests of `farmem kv` as a process, with a rack of processes.
 
 use crate::process::{Dir, Running, eventually, farmem, signal};
 use crate::rack::Description;
@@ -7,10 +7,11 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 
-/// Bytes of local memory that the server is given.
+/// Local memory of the server, in bytes.
 const LOCAL: usize = 64 << 20;
 
-/// A server that is killed leaves its far memory behind, and the next one of its directory takes it: however often it starts, the rack has room, and the data are there.
+/// A killed server leaves its far memory, and the next server of its directory takes it over. After any
+/// number of starts, the rack has room and the data are complete.
 #[test]
 fn a_restart_takes_the_far_memory_of_the_one_before() {
     let description = Description::new("kv-restart", "udp").with_nodes(4);
@@ -50,7 +51,7 @@ fn a_restart_takes_the_far_memory_of_the_one_before() {
     up.stop();
 }
 
-/// What the process had resident at most, and has of its own now; bytes.
+/// Returns the largest and the current resident memory of the process, in bytes.
 fn resident(pid: u32) -> [usize; 2] {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     ["VmHWM:", "RssAnon:"].map(|name| {
@@ -59,8 +60,9 @@ fn resident(pid: u32) -> [usize; 2] {
     })
 }
 
-/// The server's limit is for all that it has resident, at every moment: index, tail, read cache, collections in use, what clients send and are sent, the append log. It takes several times as many
-/// bytes, as strings and as hashes; the most that it ever had is at most 2 % over its limit, and what it says of itself is what the system says.
+/// The server's limit covers all resident memory at every moment: index, tail, read cache, used collections,
+/// buffers of clients and the append log. The server receives several times as many bytes, as strings and as
+/// hashes. Its peak is at most 2 % over the limit, and its own count equals the system's.
 #[test]
 fn resident_memory_stays_within_the_limit() {
     const KEYS: usize = 150_000;
@@ -101,10 +103,11 @@ fn resident_memory_stays_within_the_limit() {
     ends("strings", &mut client);
 
     client.pipelined(20_000, "$1000", |number| vec!["GET".into(), format!("key:{}", number * 7919 % KEYS)]);
-    // READs are under way while commands are carried out: few are waited for.
+    // READs are in flight while commands execute, so that few commands wait.
     let far = client.info("farmem");
     assert!(far["far_waited"] < far["far_reads"] / 2 && far["ahead_used"] > 10_000, "{far:?}");
-    // Of several clients: READs for some are asked for in the turn before theirs, while commands of others are still to be carried out.
+    // With several clients, the server issues READs for some clients one turn ahead, while commands of others
+    // still wait for execution.
     let asks = |first: usize| {
         let key = |number: usize| format!("key:{}", (first + number * 7919) % KEYS);
         connect().unwrap().pipelined(5_000, "$1000", |number| vec!["GET".into(), key(number)]);
@@ -145,7 +148,7 @@ impl Client {
         line.trim_end().to_owned()
     }
 
-    /// Sends many requests, some ahead of their replies; each reply begins with `expected`.
+    /// Sends many requests, some before earlier replies have arrived. Each reply must begin with `expected`.
     fn pipelined(&mut self, count: usize, expected: &str, request: impl Fn(usize) -> Vec<String>) {
         const TOGETHER: usize = 50;
         for first in (0..count).step_by(TOGETHER) {
@@ -167,7 +170,7 @@ impl Client {
         self.0.read_exact(&mut vec![0; len + 2]).unwrap();
     }
 
-    /// The numbers of a section of `INFO`.
+    /// Returns the numbers of a section of `INFO`.
     fn info(&mut self, section: &str) -> BTreeMap<String, usize> {
         self.sends(&["INFO", section]);
         let len: usize = self.line()[1..].parse().unwrap();

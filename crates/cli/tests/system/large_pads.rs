@@ -1,15 +1,16 @@
-//! Programs and scratch pads beside what a datagram carries (PROTOCOL 11.4), on racks of processes over UDP whose path MTU is 1024 or 4096.
+//! Tests of programs and scratch pads near the length limit of a datagram (PROTOCOL 11.4), on racks of
+//! processes over UDP with a path MTU of 1024 or 4096.
 
 use crate::rack::Description;
 use farmem::btree::{BTree, Bring, RECORD_ROOM};
 use farmem::{Client, Error, Layout, NodeId, Policy, Profile, Program, Site, TraversalStop, VirtAddr};
 
-/// Bytes of a datagram that are neither state nor code.
+/// Bytes of a datagram that hold neither state nor code.
 const HEADS: usize = 64;
 const LIMIT: u32 = 100;
 const AUTO: Policy = Policy::Auto(Profile::CORE);
 
-/// Two memory nodes, and a client of theirs.
+/// Runs `work` with a client of two memory nodes.
 fn on_a_rack(test: &str, pmtu: &'static str, work: impl FnOnce(&mut Client)) {
     let description = Description::new(test, "udp").with(pmtu);
     let mut up = description.up();
@@ -18,7 +19,7 @@ fn on_a_rack(test: &str, pmtu: &'static str, work: impl FnOnce(&mut Client)) {
     assert_eq!(up.stop().stderr, "", "and had nothing to say");
 }
 
-/// Sums a list into the last word of a scratch pad of `pad` bytes, by a code of `code` bytes.
+/// Returns a program of `code` bytes that sums a list into the last word of a scratch pad of `pad` bytes.
 fn sum(pad: usize, code: usize) -> Program {
     let at = pad - 8;
     let text = |idle: usize| {
@@ -34,7 +35,7 @@ fn sum(pad: usize, code: usize) -> Program {
     program
 }
 
-/// 1, 20 and 300, on the first memory node, the second, and the first again.
+/// Allocates a list of 1, 20 and 300: on the first memory node, the second, and the first again.
 fn list(client: &mut Client) -> VirtAddr {
     let [a, b] = [1, 2].map(|node| client.allocate_on(4096, NodeId(node)).unwrap().base.0);
     let nodes = [(a, 1_u64, b), (b, 20, a + 16), (a + 16, 300, 0)];
@@ -44,7 +45,8 @@ fn list(client: &mut Client) -> VirtAddr {
     VirtAddr(a)
 }
 
-/// Where the program ran, how many requests that took, and that the sum came back behind bytes as they were.
+/// Runs the program and returns its site and the number of requests. The sum must come back after unchanged
+/// bytes.
 fn run(client: &mut Client, program: &Program, start: VirtAddr, policy: &Policy) -> (Site, u32) {
     let mut scratch = vec![0xa5; program.scratch_len()];
     let at = scratch.len() - 8;
@@ -59,8 +61,9 @@ fn run(client: &mut Client, program: &Program, start: VirtAddr, policy: &Policy)
     (done.site, done.end.requests)
 }
 
-/// The longest pad is 64 bytes less than the path MTU. A longer one is refused before anything is sent, with both lengths and what to do; who
-/// leaves the choice to the library gets it run at the host, by a READ for each element.
+/// The longest pad is 64 bytes shorter than the path MTU. A longer pad is rejected before any packet is sent,
+/// with both lengths and a remedy. Under the automatic policy, the library runs such a program at the host,
+/// with a READ for each element.
 #[test]
 fn a_pad_that_no_datagram_carries_is_refused_at_the_host() {
     for (pmtu, bytes) in [("pmtu = 1024", 1024), ("pmtu = 2048", 2048)] {
@@ -99,9 +102,10 @@ fn a_pad_that_no_datagram_carries_is_refused_at_the_host() {
     });
 }
 
-/// Code that does not fit beside the state goes ahead, to each memory node that lacks it: the name, the code and the state make three
-/// requests for the first one, code and state two for the second. Beside a state that leaves room, the code travels with it: two in all. Code
-/// that no datagram carries is refused.
+/// Code that does not fit beside the state is sent first, to each memory node that lacks it. The first node
+/// takes three requests: the name, the code and the state. The second takes two: the code and the state. With
+/// a smaller state, code and state share a request, which makes two requests in total. Code that exceeds a
+/// datagram is rejected.
 #[test]
 fn code_that_does_not_fit_beside_the_state_goes_ahead() {
     on_a_rack("ahead", "pmtu = 1024", |client| {
@@ -121,7 +125,7 @@ fn code_that_does_not_fit_beside_the_state_goes_ahead() {
     });
 }
 
-/// A scan makes its pads as long as the rack carries them, so it brings the same records on each.
+/// A scan uses pads as long as the rack permits, and returns the same records on each rack.
 #[test]
 fn scans_bring_the_same_records_whatever_the_path_mtu() {
     const KEYS: u64 = 300;

@@ -1,4 +1,4 @@
-//! `farmem up`: a rack from its first line to its last, and what outlives it.
+//! Tests of `farmem up`: a rack from its first line to its last, and its remains.
 
 use crate::process::{Dir, Running, eventually, farmem, processes_with, run, signal};
 use crate::rack::{Description, HTTP_PORT, text};
@@ -9,7 +9,7 @@ use std::process::Command;
 
 const TRANSPORTS: [&str; 2] = ["udp", "shm"];
 
-/// It says where everything is, answers its API as documented, and Ctrl-C ends it with nothing left.
+/// The rack prints all addresses, answers its API as documented, and ends at Ctrl-C without remains.
 #[test]
 fn a_rack_from_start_to_end() {
     for transport in TRANSPORTS {
@@ -45,7 +45,7 @@ fn a_rack_from_start_to_end() {
     }
 }
 
-/// Without `--json` the same is a table, and SIGTERM ends it as Ctrl-C does.
+/// Without `--json`, the output is a table. SIGTERM ends the rack like Ctrl-C.
 #[test]
 fn people_get_a_table() {
     let description = Description::new("table", "udp");
@@ -68,8 +68,8 @@ fn people_get_a_table() {
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
 }
 
-/// Ctrl-C ends the command also before the rack is up: while the description is a FIFO into which nothing is written, and while more nodes are started
-/// than a test waits for. Nothing that was started stays.
+/// Ctrl-C ends the command also before the rack serves: while the description is an empty FIFO, and while
+/// many nodes start. No started process remains.
 #[test]
 fn ctrl_c_ends_a_start() {
     let dir = Dir::new("fifo");
@@ -88,14 +88,15 @@ fn ctrl_c_ends_a_start() {
     eventually("no role is left", || processes_with(&many.file()).is_empty());
 }
 
-/// True when the process has a handler of SIGINT, which is signal 2.
+/// Returns true when the process has a handler of SIGINT, which is signal 2.
 fn catches_interrupts(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
     u64::from_str_radix(mask, 16).unwrap() & 2 == 2
 }
 
-/// What `curl` would see: health for all, everything else for those with the token, and each refusal with code, message and remedy.
+/// The API over HTTP: health without a token, everything else with the token, and each refusal with a code, a
+/// message and a remedy.
 #[test]
 fn the_http_api() {
     let description = Description::new("http", "udp");
@@ -143,7 +144,8 @@ fn the_http_api() {
     assert_eq!(up.stop().code, Some(0));
 }
 
-/// A supervisor that is killed can end nothing any more; its roles notice, and the next rack takes the same addresses and rings.
+/// A killed supervisor cannot stop its roles, which notice the death by themselves. The next rack takes the
+/// same addresses and rings.
 #[test]
 fn no_role_outlives_its_supervisor() {
     for transport in TRANSPORTS {
@@ -161,7 +163,8 @@ fn no_role_outlives_its_supervisor() {
     }
 }
 
-/// The same rack a second time, and one that shares only one thing with it: each is told which, and the first goes on working.
+/// A second start of the same rack, and racks that share one resource with it, fail with the name of this
+/// resource. The first rack continues.
 #[test]
 fn a_second_instance_is_refused() {
     for transport in TRANSPORTS {
@@ -217,7 +220,8 @@ fn a_second_instance_is_refused() {
     }
 }
 
-/// Other programs on a role's address or the API's port: the rack does not start, says which, and takes what it started with it.
+/// When another program holds the address of a role or the API's port, the rack does not start, names the
+/// address, and stops its started roles.
 #[test]
 fn a_taken_address_is_named() {
     for last in [1, 2, 11] {
@@ -243,8 +247,8 @@ fn a_taken_address_is_named() {
     }
 }
 
-/// Stopped and started again, a rack knows its domains and allocations; their contents are gone, as the documentation of a node's
-/// join says, and work goes on where the rules are the same as before.
+/// A restarted rack knows its domains and allocations. The contents are gone, as the documentation of a
+/// node's join states, and work with the same access rights continues.
 #[test]
 fn control_state_survives() {
     for transport in TRANSPORTS {
@@ -285,7 +289,7 @@ fn control_state_survives() {
     }
 }
 
-/// A damaged log is not guessed at.
+/// A damaged log is reported and not repaired by guesses.
 #[test]
 fn a_damaged_log_is_named() {
     let description = Description::new("damaged", "udp");
@@ -299,7 +303,7 @@ fn a_damaged_log_is_named() {
     ]);
 }
 
-/// The example is a rack that starts as it is, but for its addresses, which may be in use here.
+/// The example describes a rack that starts, with other addresses only because these may be in use.
 #[test]
 fn the_example_is_a_rack() {
     let example = run(&["up", "--example"]);

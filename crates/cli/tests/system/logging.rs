@@ -1,4 +1,4 @@
-//! What a role writes of what happens to it (`--log`, FARMEM_LOG).
+//! Tests of the log lines of a role (`--log`, FARMEM_LOG).
 
 use crate::process::{Running, eventually, farmem, signal};
 use crate::rack::{Description, text};
@@ -25,8 +25,9 @@ fn ended(running: &mut Running) -> Vec<String> {
     ended.stderr.lines().map(str::to_owned).collect()
 }
 
-/// A control plane, a switch and a memory node are started; a host joins, is refused something, and leaves. Each of these is a line of the role that it
-/// happened to, with its level, in that order; a name with a line break in it makes no line of its own. A role whose level is `off` says nothing.
+/// A control plane, a switch and a memory node start. A host joins, a request is refused, and the host
+/// leaves. Each event is a line of its role, with its level, in this order. A name with a line break adds no
+/// line. A role with the level `off` writes nothing.
 #[test]
 fn a_role_says_who_joins_is_refused_and_leaves() {
     let description = Description::new("logging", "udp").with_nodes(1);
@@ -67,7 +68,8 @@ fn a_role_says_who_joins_is_refused_and_leaves() {
     assert_eq!(ended(&mut node), Vec::<String>::new(), "FARMEM_LOG says off");
 }
 
-/// A host that is not heard of and the domain that it alone used are a line each when they go, at the level `info`: at `warn` there is none of them.
+/// The expiry of a silent host and of its only domain is a line each at the level `info`. At `warn`, there
+/// are none.
 #[test]
 fn lapses_are_said() {
     let racks = ["info", "warn"].map(|level| {
@@ -109,7 +111,7 @@ fn lapses_are_said() {
     assert!(!warned.iter().any(|line| line.contains("taken out") || line.contains("is gone")), "{warned:#?}");
 }
 
-/// A level that is none is refused with those that there are, by the option and by the variable.
+/// An invalid level of the option or the variable is rejected with the list of levels.
 #[test]
 fn a_level_that_is_none_is_refused() {
     let description = Description::new("logging-level", "udp");

@@ -1,6 +1,7 @@
-//! The command as people run it: real processes, real sockets, real signals, real files.
+//! Tests of the command as users run it: with real processes, sockets, signals and files.
 //!
-//! Every test has a directory and loopback addresses of its own, so they run beside each other and beside a rack of yours.
+//! Every test has its own directory and loopback addresses, so tests can run in parallel and beside other
+//! racks.
 
 mod apps;
 mod arguments;

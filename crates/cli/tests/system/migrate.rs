@@ -1,4 +1,4 @@
-//! `farmem migrate` on a rack of processes, while programs use what moves.
+//! Tests of `farmem migrate` on a rack of processes, while programs use the moving memory.
 
 use crate::process::run;
 use crate::rack::Description;
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 
 const PAGE: u64 = 4096;
-/// Pages that are used.
+/// Number of used pages.
 const PAGES: u64 = 16;
-/// Times that all of them go to the other node and come back.
+/// Number of moves of all pages to the other node and back.
 const ROUNDS: u32 = 6;
 
-/// Adds to the first word of each node of a chain of {value, next}, and counts the nodes.
+/// Program that adds to the first word of each node of a chain of {value, next}, and counts the nodes.
 const LIST_ADD: &str = include_str!("../../../../testdata/programs/list_add.pulse");
 
 fn at(base: VirtAddr, offset: u64) -> VirtAddr {
@@ -25,10 +25,10 @@ fn word(client: &mut Client, addr: VirtAddr) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// What the programs and their test tell each other.
+/// State that the programs and their test share.
 #[derive(Default)]
 struct Talk {
-    /// Programs that have done something.
+    /// Number of programs that have started their work.
     begun: AtomicU32,
     stop: AtomicBool,
 }
@@ -42,7 +42,7 @@ impl Talk {
     }
 }
 
-/// Tells the programs to stop, also when the test fails while they run.
+/// Guard that stops the programs, also after a failure of the test.
 struct Stopping<'a>(&'a Talk);
 
 impl Drop for Stopping<'_> {
@@ -51,7 +51,8 @@ impl Drop for Stopping<'_> {
     }
 }
 
-/// Adds to counters on all pages, many at once, and reads what nobody changes, until told to stop; answers how often it added.
+/// Adds to counters on all pages, with many operations in flight, and reads constant bytes, until `talk` says
+/// stop. Returns the number of additions.
 fn add(description: &Description, base: VirtAddr, talk: &Talk) -> u64 {
     let mut client = description.client("d");
     let mut rounds = 0;
@@ -70,7 +71,7 @@ fn add(description: &Description, base: VirtAddr, talk: &Talk) -> u64 {
     rounds
 }
 
-/// Walks over all pages again and again until told to stop; answers how often.
+/// Traverses all pages until `talk` says stop. Returns the number of traversals.
 fn walk(description: &Description, base: VirtAddr, talk: &Talk) -> u64 {
     let mut client = description.client("d");
     let program = Program::assemble(LIST_ADD).unwrap();
@@ -84,8 +85,9 @@ fn walk(description: &Description, base: VirtAddr, talk: &Talk) -> u64 {
     walks
 }
 
-/// Counters and a chain in the same pages, used by two programs by verbs and one by traversals that store, while all pages go back and
-/// forth between two nodes: every addition is made once, and every walk counts every node once.
+/// Counters and a chain share pages, which move back and forth between two nodes. Two programs use them by
+/// verbs, one by traversals that store. Every addition counts once, and every traversal counts every node
+/// once.
 fn programs_go_on(transport: &'static str) {
     let description = Description::new("migrate", transport);
     let mut up = description.up();
@@ -109,7 +111,8 @@ fn programs_go_on(transport: &'static str) {
         }
         for round in 0..ROUNDS {
             for to in ["2", "1"] {
-                // A part of it first, every other time, so that walks and reads cross from node to node and back.
+                // Every second round moves a part first, so that traversals and reads cross between the
+                // nodes.
                 let len = (PAGES / 4 * PAGE).to_string();
                 if round % 2 == 1 {
                     let args = ["migrate", "--rack", &file, "--base", &first, "--len", &len, "--node", to];
@@ -142,7 +145,7 @@ fn programs_go_on_over_shared_memory() {
     programs_go_on("shm");
 }
 
-/// Where memory is, before and after; and what is no place for it.
+/// The command shows the places of memory before and after, and rejects invalid targets.
 #[test]
 fn it_says_where_memory_is() {
     let description = Description::new("where", "shm");

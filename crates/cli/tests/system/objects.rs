@@ -1,5 +1,5 @@
-//! Objects by file on a rack of processes, by the command and by programs: a node that is killed and started again has the file's bytes again, or says that what was
-//! written is lost; never anything else (PROTOCOL 20.9, 20.14, 20.17).
+//! Tests of objects with files on a rack of processes, by the command and by programs. A killed and restarted
+//! node has the file's bytes again, or reports that written changes are lost (PROTOCOL 20.9, 20.14, 20.17).
 
 use crate::incarnation::Roles;
 use crate::process::{Ended, eventually, run};
@@ -11,7 +11,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-/// Not whole pages, not whole parts.
+/// Length of an object: neither whole pages nor whole parts.
 const LEN: usize = (3 << 20) + 4097;
 
 fn bytes(seed: u8) -> Vec<u8> {
@@ -30,7 +30,7 @@ impl Bench {
         Self { roles, rack }
     }
 
-    /// A path in the directory of the first node.
+    /// Returns a path in the file directory of the first node.
     fn path(&self, file: &str) -> PathBuf {
         self.roles.description.dir().path().join("node1").join(file)
     }
@@ -47,7 +47,7 @@ impl Bench {
         self.object(&["open", "--node", "node1", file, "--json"])
     }
 
-    /// What `farmem object status` says of one object, and its exit code.
+    /// Returns the `farmem object status` of one object, and the exit code.
     fn status(&self, name: &str) -> (Value, Option<i32>) {
         let ended = self.object(&["status", name, "--json"]);
         let json: Value = serde_json::from_str(&ended.stdout).unwrap_or_else(|e| panic!("{e}: {ended:?}"));
@@ -64,7 +64,8 @@ impl Bench {
     }
 }
 
-/// All bytes of an object, unless they are lost; never some. A node that starts again has none of its connections: the first READ may find no answer.
+/// Returns all bytes of an object, or `None` when they are lost. A restarted node has no connections, so the
+/// first READ may time out.
 fn read(client: &mut Client, named: &OpenNamed) -> Option<Vec<u8>> {
     let mut all = vec![0; LEN];
     for (at, part) in (0..).step_by(1 << 16).zip(all.chunks_mut(1 << 16)) {
@@ -77,7 +78,7 @@ fn read(client: &mut Client, named: &OpenNamed) -> Option<Vec<u8>> {
     Some(all)
 }
 
-/// Reads until the bytes are there: until then each read says that they are lost.
+/// Reads until the bytes are available. Until then, each read must report them as lost.
 fn read_when_there(client: &mut Client, named: &OpenNamed) -> Vec<u8> {
     let mut all = None;
     eventually("the node has loaded the object again", || {
@@ -87,7 +88,8 @@ fn read_when_there(client: &mut Client, named: &OpenNamed) -> Vec<u8> {
     all.unwrap()
 }
 
-/// The command has a node load a file; a client reads it; the node is killed and started again, and has it again, without anybody doing anything.
+/// A memory node loads a file at the command's request, and a client reads it. After its restart, the node
+/// loads the file again without any command.
 #[test]
 fn a_node_that_is_killed_loads_its_files_again() {
     for transport in ["udp", "shm"] {
@@ -110,9 +112,10 @@ fn a_node_that_is_killed_loads_its_files_again() {
             assert!(read_when_there(&mut client, &named) == bytes(1));
         }
         assert_eq!(bench.status("own").1, Some(0));
-        // Twice the same is the same.
+        // A second open has no effect.
         assert_eq!(bench.open("graphs/own").json()["objects"][0]["file"]["stage"], "loaded");
-        // The file changed while the node was away: that is no reload of what programs have read.
+        // The file changed while the node was down, so that the node does not load it in place of the bytes
+        // that programs have read.
         bench.roles.kill_node(1);
         bench.put("graphs/own", &bytes(2));
         bench.roles.start_node(1);
@@ -128,7 +131,7 @@ fn a_node_that_is_killed_loads_its_files_again() {
     }
 }
 
-/// What is written and saved is there again; what is written and not saved is lost, until its owner takes the file's bytes.
+/// Saved changes return after a restart. Unsaved changes are lost, until the owner accepts the file's bytes.
 #[test]
 fn what_is_saved_comes_back_and_what_is_not_is_lost() {
     let mut bench = Bench::new("objects-saved", "udp");
@@ -150,7 +153,7 @@ fn what_is_saved_comes_back_and_what_is_not_is_lost() {
     bench.roles.restart_node(1);
     assert!(read_when_there(&mut client, &named) == new);
 
-    // Written again, one word, closed, and not saved.
+    // Another change of one word is closed without a save.
     client.write_file(&mut named).unwrap();
     client.write(named.vma().base, &[3; 8]).unwrap();
     named.close().unwrap();
@@ -168,7 +171,7 @@ fn what_is_saved_comes_back_and_what_is_not_is_lost() {
     let mut named = client.open_named_as("own", OpenMode::Read).unwrap();
     assert!(read(&mut client, &named).unwrap() == new);
 
-    // By the command: saved while no program has it open.
+    // The command saves while no program has the object open.
     client.write_file(&mut named).unwrap();
     client.write(named.vma().base, &[4; 8]).unwrap();
     named.close().unwrap();
@@ -180,7 +183,8 @@ fn what_is_saved_comes_back_and_what_is_not_is_lost() {
     assert!(bench.path("own").exists(), "the file stays");
 }
 
-/// PROTOCOL 20.1, 20.2: names that lead elsewhere and what is no file are refused, with the reason; a name of none is not waited for.
+/// Paths outside the directory and paths that are no files are rejected with the reason (PROTOCOL 20.1,
+/// 20.2). A missing name causes no wait.
 #[test]
 fn what_is_no_file_is_refused() {
     let bench = Bench::new("objects-refused", "udp");
@@ -207,14 +211,14 @@ fn what_is_no_file_is_refused() {
     bench.object(&["open", "--node", "node9", "own"]).refuses(&["node9"]);
     assert_eq!(bench.object(&["status", "--json"]).json()["objects"].as_array().unwrap().len(), 0);
     bench.object(&["status", "own"]).refuses(&["own"]);
-    // A rack whose nodes have no files says that.
+    // A rack without file directories reports that.
     let without = Roles::of(Description::new("objects-without", "udp"));
     let rack = without.description.file();
     run(&["object", "open", "--rack", &rack, "--node", "node1", "own"])
         .refuses(&["no directory of files", "rack.toml"]);
 }
 
-/// A disk that is full costs the save, not the old file, and nothing of what was written.
+/// A full file system fails the save, and keeps the old file and all changes.
 #[test]
 fn a_save_that_fails_leaves_the_file() {
     let bench = Bench::new("objects-denied", "udp");
@@ -238,8 +242,8 @@ fn a_save_that_fails_leaves_the_file() {
     assert_eq!(fs::read(bench.path("sub/own")).unwrap()[..8], [3; 8]);
 }
 
-/// A graph that its node has loaded: an algorithm finds the same as on the file, before and after the node was killed; a file that is cut short or malformed is refused with
-/// the byte.
+/// An algorithm on a graph that its node has loaded returns the same result as on the file, before and after
+/// the node's restart. A truncated or malformed file is rejected with the position of the fault.
 #[test]
 fn a_graph_runs_where_its_node_has_loaded_it() {
     let mut bench = Bench::new("objects-graph", "udp");
@@ -271,7 +275,7 @@ fn a_graph_runs_where_its_node_has_loaded_it() {
     let whole = fs::read(bench.path("own.fmg")).unwrap();
     bench.put("short.fmg", &whole[..whole.len() - 5]);
     let mut broken = whole.clone();
-    // An edge to a vertex that is not there.
+    // An edge to a missing vertex.
     let targets = 40 + 2049 * 8;
     broken[targets + 400..targets + 404].copy_from_slice(&u32::MAX.to_le_bytes());
     bench.put("broken.fmg", &broken);

@@ -1,4 +1,5 @@
-//! `farmem role` as an operator has it: by hand, as a unit of systemd, and on three machines as docs/operate.md has them.
+//! Tests of `farmem role` in operation: started directly, as a systemd unit, and on three machines as in
+//! docs/operate.md.
 
 use crate::pages::{Block, blocks};
 use crate::process::{Dir, Running, farmem, is_root, signal};
@@ -12,7 +13,8 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A role without a standard input serves until SIGTERM, says to the service manager when it serves and when it stops, and ends with 0.
+/// A role without standard input serves until SIGTERM, notifies the service manager of its start and stop,
+/// and ends with 0.
 #[test]
 fn a_role_alone_serves_until_sigterm() {
     let (description, dir) = (Description::new("alone", "udp"), Dir::new("notify"));
@@ -34,7 +36,8 @@ fn a_role_alone_serves_until_sigterm() {
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
 }
 
-/// A log rotation or a terminal that closes sends SIGHUP to every role, and one that serves others ends by none: what a program wrote is still there.
+/// A log rotation or a closing terminal sends SIGHUP to every role. Every role survives it, and a program's
+/// written bytes are still there.
 #[test]
 fn roles_ignore_sighup() {
     let description = Description::new("hangup", "udp");
@@ -55,7 +58,7 @@ fn roles_ignore_sighup() {
     assert_eq!(up.stop().code, Some(0));
 }
 
-/// `nohup farmem up` outlives its terminal: SIGHUP was ignored when the command started, and stays so.
+/// `nohup farmem up` outlives its terminal: SIGHUP was ignored when the command started, and stays ignored.
 #[test]
 fn nohup_keeps_a_rack() {
     let description = Description::new("nohup", "udp");
@@ -69,14 +72,15 @@ fn nohup_keeps_a_rack() {
     assert_eq!(rack.ended().code, Some(0));
 }
 
-/// True when the process ignores SIGHUP, which is signal 1, so the lowest bit of the mask.
+/// Returns true when the process ignores SIGHUP. The signal has number 1, and the lowest bit of the mask.
 fn ignores_hangup(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
     u64::from_str_radix(mask, 16).unwrap() & 1 == 1
 }
 
-/// Every block of docs/operate.md, in its order: files are written, commands run on the machine that they name, and each has to end with 0.
+/// Every code block of docs/operate.md, in order: files are written, and commands run on the named machine
+/// and must end with 0.
 #[test]
 fn the_page_for_operators() {
     if !is_root() {
@@ -94,7 +98,7 @@ fn the_page_for_operators() {
         machines.bring_join();
         machines.bring_operator(&block.text);
     }
-    // The copy is whole and was gone back to, with another secret; and the roles that the page has started serve.
+    // The backup was complete and was restored, with another secret. The roles that the page starts serve.
     let kept = |file: &str| {
         let [now, copy] =
             ["state", "state.copy"].map(|at| machines.path("one", &format!("/srv/farmem/{at}/{file}")));
@@ -110,11 +114,12 @@ fn the_page_for_operators() {
 }
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
-/// Lines without which a role is not told to serve, or is given up, and the section that each stands in.
+/// Required lines of the units, with their sections. Without them, a role is not told to serve, or is given
+/// up.
 const WANTED: [(&str, &str); 3] =
     [("[Unit]", "StartLimitIntervalSec=0"), ("[Service]", "Type=notify"), ("[Service]", "Restart=always")];
 
-/// The units of the page have what they are to have, and systemd has nothing to say against them, where there is one.
+/// The units of the page have the required lines, and systemd, where present, accepts them.
 #[test]
 fn the_units_are_as_systemd_wants_them() {
     let units: Vec<Block> = blocks(include_str!("../../../../docs/operate.md"))
@@ -128,7 +133,7 @@ fn the_units_are_as_systemd_wants_them() {
             let its = unit.text.split("\n\n").find(|part| part.starts_with(section)).expect("the section");
             assert!(its.lines().any(|is| is == line), "{line} in {section} of {}", unit.info);
         }
-        // An instance, with a command that is there.
+        // A unit instance, with an existing command.
         let text = unit.text.replace("/usr/local/bin/farmem", env!("CARGO_BIN_EXE_farmem"));
         let name = unit.info.rsplit('/').next().expect("a path").replace('@', "@one");
         let file = dir.file(&name, &text);
@@ -143,8 +148,9 @@ fn the_units_are_as_systemd_wants_them() {
     }
 }
 
-/// What systemd does of what the page asks of it: template units, started, stopped, started again, as far as they say so. One of `Type=notify` has started when it has said READY=1 at
-/// the socket of NOTIFY_SOCKET, any other one at once; with `Restart=always` a failure is tried again, five times at most unless `StartLimitIntervalSec=0`.
+/// Replacement of systemctl with the features that the page needs: template units, start, stop and restart. A
+/// unit of `Type=notify` has started with READY=1 at the socket of NOTIFY_SOCKET, any other unit at once.
+/// With `Restart=always`, a failure is retried, at most five times unless `StartLimitIntervalSec=0`.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 set -eu
 verb=$1; shift
@@ -189,7 +195,7 @@ for unit; do
 done
 "#;
 
-/// Whom a role tells that it serves: a socket, and a file beside it once READY=1 was said there.
+/// Receiver of a role's notifications: a socket, and a file that exists once READY=1 has arrived.
 const LISTEN: &str = r#"python3 -c '
 import socket, sys
 manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -199,9 +205,9 @@ open(sys.argv[2], "w").close()
 ' "$socket" "$dir/told" > /dev/null 2>&1 &
                 listener=$!"#;
 
-/// Three machines on one Ethernet: each with a network, processes, a /srv and a /usr/local/bin of its own.
+/// Three machines on one Ethernet, each with its own network, processes, /srv and /usr/local/bin.
 struct Machines {
-    /// They run until their standard input ends.
+    /// Init processes of the machines, which run until their standard input ends.
     _running: Vec<Running>,
     inits: Vec<String>,
     dir: Dir,
@@ -236,12 +242,12 @@ impl Machines {
             fs::set_permissions(bin.join("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
             running.push(start(&namespaces.full(machine), &srv, &bin));
         }
-        // The first process in a machine says its number as the others see it.
+        // The first process in a machine prints its id as the other machines see it.
         let inits = running.iter_mut().map(|machine| machine.line().trim().to_owned()).collect();
         Some(Self { _running: running, inits, dir, _namespaces: namespaces })
     }
 
-    /// Where a machine has this path, for us.
+    /// Returns the path outside the machine of a path inside.
     fn path(&self, machine: &str, path: &str) -> PathBuf {
         let inside = match path.rsplit_once('/') {
             Some(("/etc/systemd/system", unit)) => format!("srv/units/{unit}"),
@@ -256,7 +262,7 @@ impl Machines {
         }
     }
 
-    /// As the page asks for it, once there is one.
+    /// Copies the join file to the other machines as the page requires, once it exists.
     fn bring_join(&self) {
         let printed = self.path("one", "/srv/farmem/join");
         let join = |machine| self.path(machine, "/srv/farmem/state/join");
@@ -268,7 +274,7 @@ impl Machines {
         }
     }
 
-    /// As the page asks for it, once the copy is in the directory's place.
+    /// Copies the operator's secret as the page requires, once the restored directory is in place.
     fn bring_operator(&self, commands: &str) {
         if commands.contains("rm /srv/farmem/state/secret") {
             let operator = |machine| self.path(machine, "/srv/farmem/state/operator");
@@ -297,19 +303,20 @@ impl Machines {
         command
     }
 
-    /// How many roles run on a machine.
+    /// Returns the number of roles that run on a machine.
     fn serving(&self, machine: &str) -> usize {
         let output = self.enter(machine, "ps -e -o args= | grep -c '^[^ ]*farmem role'").output().unwrap();
         String::from_utf8_lossy(&output.stdout).trim().parse().unwrap_or_default()
     }
 }
 
-/// A machine's first process, which ends with its standard input, and every other of the machine with it.
+/// Starts the first process of a machine. It ends with its standard input, and all other processes of the
+/// machine end with it.
 fn start(namespace: &str, srv: &Path, bin: &Path) -> Running {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace]);
     command.args(["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-euc"]);
-    // Its own number, as whoever mounted /proc before sees it.
+    // Its process id in the outer namespace, before /proc is mounted again.
     let script = "read number rest < /proc/self/stat; mount --make-rprivate /; mount --bind \"$1\" /srv; \
                   mount --bind \"$2\" /usr/local/bin; mount -t proc proc /proc; echo $number; read end || :";
     command.args([script, "machine"]).args([srv, bin]).stdin(Stdio::piped());

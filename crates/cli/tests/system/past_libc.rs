@@ -1,5 +1,5 @@
-//! `farmem run` and system calls that pass libc by: each does to far memory what it does to any, or is refused and does nothing. Processes that
-//! have no far memory may do all they could without the run.
+//! Tests of `farmem run` and system calls that bypass libc. Each call has its usual effect on far memory, or
+//! is refused without effect. Processes without far memory keep all their rights.
 
 use crate::process::{Dir, Ended, farmem, run_command};
 use crate::rack::Description;
@@ -9,10 +9,11 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::process::Command;
 
 const MIB: u64 = 1 << 20;
-/// What `opens` prints in a process that has far memory, and is root.
+/// Output of `opens` in a process with far memory that runs as root.
 const NOT_OPENED: &str = "openat: 0\nfcntl: -22\na ring: 0\nopenat2: 0\nby 32 bits: 0\nuser: 0\n";
 
-/// Runs one case of `tests/programs/past_libc.c` alone and with far memory: it finds the same. It asked past libc.
+/// Runs one case of `tests/programs/past_libc.c` alone and with far memory, with the same result. The case
+/// must make calls that bypass libc.
 fn finds_the_same(case: &str) {
     if !may_run(case) {
         return;
@@ -29,67 +30,69 @@ fn with_far(command: &[&str]) -> Ended {
     ended
 }
 
-/// `madvise(MADV_DONTNEED)` and `process_madvise`: what they say is gone is zeros, and what they refuse is there.
+/// `madvise(MADV_DONTNEED)` and `process_madvise`: discarded pages are zeros, and refused calls keep the
+/// bytes.
 #[test]
 fn advice_past_libc() {
     finds_the_same("dropped");
 }
 
-/// `mmap(MAP_FIXED)` over far memory, then `munmap` by libc: no new mapping has its bytes.
+/// `mmap(MAP_FIXED)` over far memory, then `munmap` by libc: no new mapping contains old bytes.
 #[test]
 fn a_mapping_past_libc() {
     finds_the_same("replaced");
 }
 
-/// `munmap`: a touch is a SIGSEGV, here and in a child, and no new mapping has its bytes.
+/// `munmap`: an access is a SIGSEGV, also in a child, and no new mapping contains old bytes.
 #[test]
 fn an_unmapping_past_libc() {
     finds_the_same("unmapped");
 }
 
-/// A mapping that the system refuses leaves the bytes that were there.
+/// A mapping that the system refuses keeps the earlier bytes.
 #[test]
 fn a_mapping_past_libc_that_is_refused() {
     finds_the_same("refused");
 }
 
-/// `mprotect` and `pkey_mprotect`: a child may do what its parent may.
+/// `mprotect` and `pkey_mprotect`: a child has the same access rights as its parent.
 #[test]
 fn rights_past_libc() {
     finds_the_same("protected");
 }
 
-/// `mremap` and `remap_file_pages`: bytes are where the result says.
+/// `mremap` and `remap_file_pages`: the bytes are at the returned address.
 #[test]
 fn moves_past_libc() {
     finds_the_same("moved");
 }
 
-/// Threads that take no signal, handlers that interrupt `malloc`, and a child of `vfork`.
+/// Threads with blocked signals, handlers that interrupt `malloc`, and a child of `vfork`.
 #[test]
 fn calls_past_libc_wherever_a_thread_is() {
     finds_the_same("interrupted");
 }
 
-/// A program with a filter and a handler for SIGSYS of its own gets its own traps, and its calls are watched all the same.
+/// A program with its own filter and SIGSYS handler receives its own traps, and its calls are still filtered.
 #[test]
 fn a_program_with_a_filter_of_its_own() {
     finds_the_same("filtered");
 }
 
-/// Threads that call past libc without end while their process forks.
+/// Threads that constantly bypass libc while their process forks.
 #[test]
 fn calls_past_libc_beside_forks() {
     finds_the_same("racing");
 }
 
-/// A process whose first thread has ended is known by its others.
+/// A process whose first thread has ended is identified by its other threads.
 #[test]
 fn calls_past_libc_without_the_first_thread() {
     finds_the_same("headless");
 }
 
-/// Files past the system's cache, by every call that opens them: what a device writes while pages go is never lost, as there is no such file.
+/// Files that bypass the system's page cache, by every call that opens them. No write of a device is lost,
+/// because no such file opens.
 #[test]
 fn no_page_is_lost_to_a_device() {
     if !may_run("direct") {
@@ -97,15 +100,15 @@ fn no_page_is_lost_to_a_device() {
     }
     let dir = Dir::new("run-past-direct");
     let binary = program(&dir, "past_libc", &[]);
-    // Not in memory: file systems there open nothing past the cache.
+    // Not in /tmp: memory file systems do not open files past the page cache.
     let file = concat!(env!("CARGO_TARGET_TMPDIR"), "/past-libc-direct");
     assert!(number(&same(MIB, &[&binary, "direct", file]), "calls_past_libc") > 0);
     assert_eq!(with_far(&[&binary, "ring"]).stdout, "a ring: not wrong\n");
     assert_eq!(with_far(&[&binary, "opens"]).stdout, NOT_OPENED);
 }
 
-/// `process_vm_writev` past libc, by the process itself and by one without far memory: the pages would go while the system writes to them, so it is
-/// refused, and all is as it was.
+/// `process_vm_writev` past libc, by the process itself and by one without far memory, is refused without
+/// effect, because pages could be evicted during the system's writes.
 #[test]
 fn writes_past_the_mappings_are_refused() {
     if !may_run("writes") {
@@ -116,7 +119,8 @@ fn writes_past_the_mappings_are_refused() {
     assert_eq!(ended.stdout, "itself: -38\nanother: -38\n0 wrong\n");
 }
 
-/// What pins pages for a device, or for a read that ends later, is refused to a process with far memory, and no other request is.
+/// Calls that pin pages for a device, or for a read that ends later, are refused for a process with far
+/// memory. Other calls are not refused.
 #[test]
 fn what_pins_pages_is_refused() {
     if !may_run("devices") {
@@ -128,7 +132,8 @@ fn what_pins_pages_is_refused() {
     assert_eq!(ended.stdout, expected);
 }
 
-/// A static program, one with an emptied environment and a setuid one have no far memory: they may do what they could without the run.
+/// A static program, a program with an empty environment, and a setuid program have no far memory, and keep
+/// all their rights.
 #[test]
 fn processes_without_far_memory_are_let_go_on() {
     if !may_run("without far memory") {
@@ -146,14 +151,15 @@ fn processes_without_far_memory_are_let_go_on() {
     let dropped = run_command(shell(&format!("{fixed} dropped"))).stdout;
     assert_eq!(with_far(&["sh", "-c", &format!("{fixed} dropped")]).stdout, dropped);
 
-    // Of a user who is nobody. To change the owner takes setuid away, so that comes first.
+    // Owned by an unprivileged user. A change of the owner removes setuid, so it comes first.
     chown(&fixed, Some(65534), None).unwrap();
     fs::set_permissions(&fixed, Permissions::from_mode(0o4755)).unwrap();
     let ended = with_far(&["sh", "-c", &format!("{fixed} opens")]);
     assert_eq!(ended.stdout, alone.replace("user: 0", "user: 65534"), "{ended:?}");
 }
 
-/// A run within a run: the system asks one listener only, and it is said what is not covered. So it is with `--no-filter`.
+/// A run inside a run: the system permits only one listener, and the output names the uncovered cases.
+/// `--no-filter` prints the same.
 #[test]
 fn a_run_without_a_filter_says_so() {
     if !may_run("no filter") {
@@ -170,7 +176,7 @@ fn a_run_without_a_filter_says_so() {
     assert!(!with_far(&["true"]).stderr.contains("filter"));
 }
 
-/// Calls past libc on named memory are refused, or without effect.
+/// Calls past libc on named memory are refused or have no effect.
 #[test]
 fn shared_memory_past_libc() {
     if !may_run("shared memory past libc") {

@@ -1,4 +1,4 @@
-//! A program that is prefetched for by the DPU of a rack that `farmem up` started (PD3; PROTOCOL 19.15 to 19.18).
+//! Tests of prefetches by the DPU of a rack that `farmem up` started (PD3; PROTOCOL 19.15 to 19.18).
 
 use crate::faults::{kill, serves_again};
 use crate::map_program::{MapProgram, SECRET, map_of, options, settle};
@@ -7,17 +7,18 @@ use crate::rack::{Description, Up, text};
 use farmem::FlatMap;
 use farmem::prefetch::{AtDpu, Change};
 
-/// The rack's DPU; its socket is beside the description.
+/// DPU of the rack, with its socket beside the description.
 const DPU: &str = "[dpu]\nsocket = \"dpu/socket\"\n";
 
-/// The process of a role.
+/// Returns the process id of a role.
 fn process(up: &Up<'_>, role: &str) -> u32 {
     let (_, pid) = up.roles().into_iter().find(|(name, _)| name == role).expect("it is a role");
     pid
 }
 
-/// Two programs of two domains, each with a map of its own, ask for items that the other one has, too. What each needs comes out of its zone, as the DPU's process counts it; no answer is wrong, and the process
-/// does that by a thread for each.
+/// Two programs in two domains, each with its own map, request the same keys. Each finds its items in its own
+/// zone, as the counts of the DPU process show. No answer is wrong, and the process has one thread per
+/// program.
 #[test]
 fn items_come_from_the_process_of_the_rack() {
     for transport in ["udp", "shm"] {
@@ -45,7 +46,7 @@ fn items_come_from_the_process_of_the_rack() {
             assert_eq!((all.account.used, all.seen.pieces), (program.taken, 150), "{all:?}");
             assert_eq!((all.seen.lost_bytes, program.tap.unseen(), program.beside.unheard()), (0, (0, 0), 0));
             let MapProgram { taken, asked, .. } = program;
-            // Half of the keys are nowhere, and what is nowhere it asks for itself.
+            // Half of the keys do not exist, and the program reads these itself.
             assert!(
                 taken > 500 && taken * 2 > asked,
                 "{taken} items came from the zone, {asked} it asked for"
@@ -57,8 +58,9 @@ fn items_come_from_the_process_of_the_rack() {
     }
 }
 
-/// The DPU is killed while items lie in the zone: the program takes nothing more and reads by itself, with right answers, while there is none and beside the one that `farmem up` starts. It goes to that one when it
-/// likes, its changes go on, and items come again.
+/// The DPU is killed while items lie in the zone. The program takes no further items and reads by itself,
+/// with right answers. After `farmem up` has restarted the DPU, the program connects when it chooses, its
+/// changes continue, and items arrive again.
 #[test]
 fn a_dpu_that_dies_and_is_started_again_costs_speed_only() {
     for transport in ["udp", "shm"] {
@@ -106,7 +108,7 @@ fn a_dpu_that_dies_and_is_started_again_costs_speed_only() {
     }
 }
 
-/// Threads of a process that prefetch for programs.
+/// Returns the number of threads that prefetch for programs.
 fn threads(process: u32) -> usize {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
     let names = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());

@@ -1,4 +1,4 @@
-//! Running the command: what it said, how it ended, what it left.
+//! Processes of the command under test: their output, their end and their remains.
 
 pub(crate) use farmem_testkit::signal;
 use procfs_core::FromRead as _;
@@ -13,17 +13,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-/// Longest wait for something that must come. Far longer than it takes: a test fails by it only when nothing comes at all.
+/// Maximum wait for an expected event. The time is far longer than needed, so that only a missing event fails
+/// a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The command under test.
+/// Returns the command under test.
 pub(crate) fn farmem(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farmem"));
     command.args(args).stdin(Stdio::null());
     command
 }
 
-/// How a command ended.
+/// Result of a command.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -43,14 +44,15 @@ pub(crate) fn run_command(mut command: Command) -> Ended {
 }
 
 impl Ended {
-    /// It ended well, with nothing but one JSON object on its standard output.
+    /// Checks that the command succeeded and printed only one JSON object, and returns the object.
     pub(crate) fn json(&self) -> Value {
         assert_eq!(self.code, Some(0), "{self:?}");
         assert_eq!(self.stdout.lines().count(), 1, "one line: {self:?}");
         serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 
-    /// It ended with 2 and nothing on its standard output; its message has all of `words`, and a line behind it says what to do.
+    /// Checks that the command ended with 2 without standard output. The message must contain all of `words`,
+    /// and a line with a remedy must follow.
     pub(crate) fn refuses(&self, words: &[&str]) {
         assert_eq!(self.code, Some(2), "{self:?}");
         assert_eq!(self.stdout, "", "{self:?}");
@@ -61,7 +63,7 @@ impl Ended {
     }
 }
 
-/// A command that runs beside the test. It is killed when the test is done with it.
+/// Command that runs concurrently with the test. It is killed when the value is dropped.
 pub(crate) struct Running {
     child: Child,
     stdout: BufReader<std::process::ChildStdout>,
@@ -86,13 +88,13 @@ impl Running {
         self.child.id()
     }
 
-    /// Gives it a line on its standard input, which is a pipe.
+    /// Writes a line to the standard input, which is a pipe.
     pub(crate) fn say(&mut self, line: &str) {
         let pipe = self.child.stdin.as_mut().expect("it is piped");
         writeln!(pipe, "{line}").expect("it listens");
     }
 
-    /// The next line of its standard output; empty when it has closed it.
+    /// Returns the next line of the standard output. The line is empty after the end of the output.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("the pipe works");
@@ -103,18 +105,19 @@ impl Running {
         self.child.try_wait().expect("it is our child").is_none()
     }
 
-    /// All of its standard error, once it and what it started have ended; empty when somebody has taken it already.
+    /// Returns the standard error, after the command and its children have ended. A second call returns an
+    /// empty text.
     pub(crate) fn said(&mut self) -> String {
         self.stderr.take().map(|reader| reader.join().unwrap_or_default()).unwrap_or_default()
     }
 
-    /// Ends it, if it has not ended.
+    /// Kills the command, if it has not ended.
     pub(crate) fn kill(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the command.
     pub(crate) fn ended(&mut self) -> Ended {
         let mut status: Option<ExitStatus> = None;
         eventually("the command ends", || {
@@ -134,7 +137,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
@@ -143,12 +146,12 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// True while the process runs: one that has ended and that nobody has waited for does not.
+/// Returns true while the process runs. An ended process that was not waited for does not count.
 pub(crate) fn runs(pid: u32) -> bool {
     Stat::from_file(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.state != 'Z')
 }
 
-/// Running processes with `text` in their command line.
+/// Returns the running processes with `text` in their command line.
 pub(crate) fn processes_with(text: &str) -> Vec<u32> {
     let processes = fs::read_dir("/proc").expect("there is a /proc").flatten();
     let numbers = processes.filter_map(|p| p.file_name().to_str()?.parse().ok());
@@ -159,7 +162,7 @@ pub(crate) fn processes_with(text: &str) -> Vec<u32> {
     numbers.filter(has).collect()
 }
 
-/// A directory that goes with the test.
+/// Directory that is removed at the end of the test.
 pub(crate) struct Dir(PathBuf);
 
 impl Dir {
@@ -175,14 +178,14 @@ impl Dir {
         &self.0
     }
 
-    /// A file in it with this text; answers its path as text.
+    /// Writes a file with this text in the directory, and returns its path.
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
         let path = self.0.join(name);
         fs::write(&path, text).expect("the temporary directory is writable");
         path.to_str().expect("it is ASCII").to_owned()
     }
 
-    /// The names of what is in it.
+    /// Returns the names of the entries in the directory.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).expect("it is there").flatten();
         entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
@@ -191,12 +194,13 @@ impl Dir {
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        // A test that failed may have left processes that still write into it.
+        // A failed test may have left processes that still write into the directory.
         drop(fs::remove_dir_all(&self.0));
     }
 }
 
-/// The command as a user without rights: as it is for such a user, as nobody for root. `None`, and said so, when nobody cannot run it.
+/// Returns the command as an unprivileged user: the current user, or the user with the id [`NOBODY`] for
+/// root. Returns `None`, with a note, when this user cannot run the command.
 pub(crate) fn without_rights(mut command: Command, what: &str) -> Option<Command> {
     if !is_root() {
         return Some(command);
@@ -210,14 +214,14 @@ pub(crate) fn without_rights(mut command: Command, what: &str) -> Option<Command
     runs.then_some(command)
 }
 
-/// Gives a file or directory to the user whom [`without_rights`] runs commands as.
+/// Gives a file or directory to the user of [`without_rights`].
 pub(crate) fn give_away(path: &Path) {
     if is_root() {
         std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("root may");
     }
 }
 
-/// A user with no rights at all.
+/// User id without any rights.
 const NOBODY: u32 = 65534;
 
 pub(crate) fn is_root() -> bool {

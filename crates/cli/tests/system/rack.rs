@@ -1,4 +1,4 @@
-//! A rack that `farmem up` runs for a test.
+//! Rack that `farmem up` runs for a test.
 
 use crate::process::{Dir, Ended, Running, eventually, farmem, runs, signal};
 use farmem::{Client, Rack};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{fs, process};
 
-/// A description of a rack: its own directory, name and loopback subnet.
+/// Description of a rack, with its own directory, name and loopback subnet.
 pub(crate) struct Description {
     dir: Dir,
     subnet: [u8; 2],
@@ -21,14 +21,14 @@ pub(crate) struct Description {
     hosts: u32,
     more: &'static str,
     lease: &'static str,
-    /// Memory nodes have directories of files.
+    /// True when the memory nodes have file directories.
     files: bool,
-    /// Index switches: name, tier, and names below.
+    /// Index switches: the name, the tier, and the names of the switches below.
     index: Vec<[String; 3]>,
 }
 
 impl Description {
-    /// Two memory nodes of 16 MiB and ten addresses for clients.
+    /// Returns a rack of two memory nodes of 16 MiB, with ten client addresses.
     pub(crate) fn new(test: &str, transport: &'static str) -> Self {
         let (subnet, claim) = free_subnet();
         let [b, c] = subnet;
@@ -56,17 +56,17 @@ impl Description {
         Self { hosts, ..self }
     }
 
-    /// Lines for the head of the file.
+    /// Adds lines to the head of the file.
     pub(crate) fn with(self, more: &'static str) -> Self {
         Self { more, ..self }
     }
 
-    /// A line for the control plane's part of the file.
+    /// Adds a line to the control plane's section of the file.
     pub(crate) fn with_lease(self, lease: &'static str) -> Self {
         Self { lease, ..self }
     }
 
-    /// Each memory node has a directory of files, called as it is, beside the description.
+    /// Gives each memory node a file directory with the node's name, beside the description.
     pub(crate) fn with_files(self) -> Self {
         for n in 1..=self.nodes {
             fs::create_dir(self.dir.path().join(format!("node{n}"))).expect("a new directory");
@@ -74,7 +74,7 @@ impl Description {
         Self { files: true, ..self }
     }
 
-    /// A FatTree of so many pods of two edge switches, each with a memory node.
+    /// Adds a FatTree of `pods` pods with two edge switches each, and a memory node at each edge switch.
     pub(crate) fn with_fat_tree(self, pods: u8) -> Self {
         let switch = |name: String, tier: &str, below: String| [name, tier.to_owned(), below];
         let pod = |n: u8| {
@@ -88,7 +88,7 @@ impl Description {
         Self { nodes: edges, index, ..self }
     }
 
-    /// The address that ends with `last`.
+    /// Returns the address that ends with `last`.
     pub(crate) fn address(&self, last: u8) -> Ipv4Addr {
         let [b, c] = self.subnet;
         Ipv4Addr::new(127, b, c, last)
@@ -119,7 +119,7 @@ impl Description {
         text
     }
 
-    /// The path of the file, which is written once: roles may be reading it.
+    /// Returns the path of the file. The file is written once, because roles may be reading it.
     pub(crate) fn file(&self) -> String {
         let path = self.dir.path().join("rack.toml");
         if path.exists() { path.display().to_string() } else { self.dir.file("rack.toml", &self.text()) }
@@ -133,7 +133,7 @@ impl Description {
         PathBuf::from(format!("/dev/shm/farmem-{}", self.name))
     }
 
-    /// Starts it and waits until it is up.
+    /// Starts the rack and waits until it serves.
     pub(crate) fn up(&self) -> Up<'_> {
         let file = self.file();
         let mut supervisor = Running::start(farmem(&["up", &file, "--json"]));
@@ -161,16 +161,16 @@ impl Description {
         fs::read_to_string(self.dir.path().join("state/operator")).expect("the rack has an operator")
     }
 
-    /// A connection to the API.
+    /// Opens a connection to the API.
     pub(crate) fn api(&self) -> UnixStream {
         UnixStream::connect(self.dir.path().join("state/api.sock")).expect("the API listens")
     }
 
-    /// Sends bytes to the HTTP API and answers all that comes back. A connection that ends without an answer fails the test, with what the system
-    /// says of it: a server that closes a connection and one that dies look different.
+    /// Sends bytes to the HTTP API and returns the whole answer. A connection that ends without an answer
+    /// fails the test with the system's error, which distinguishes a closed connection from a dead server.
     pub(crate) fn http(&self, request: &[u8]) -> String {
         let mut stream = self.api();
-        // The server may refuse before it has read everything.
+        // The server may refuse before it has read the whole request.
         let sent = stream.write_all(request);
         let mut answer = Vec::new();
         let read = stream.read_to_end(&mut answer);
@@ -178,7 +178,7 @@ impl Description {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// A request with the operator's token; answers status and body.
+    /// Sends a request with the operator's token, and returns the status and the body.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
         let (token, len) = (self.operator(), body.len());
         let answer = self.http(
@@ -200,10 +200,10 @@ impl Description {
     }
 }
 
-/// Where the API listens on the control plane's address, for TLS.
+/// Port of the API on the control plane's address, for TLS.
 pub(crate) const HTTP_PORT: u16 = 7471;
 
-/// A rack that runs. Ended by Ctrl-C in [`Up::stop`], or killed with the test.
+/// Running rack, which [`Up::stop`] ends with Ctrl-C. A dropped rack is killed.
 pub(crate) struct Up<'a> {
     description: &'a Description,
     supervisor: Running,
@@ -211,12 +211,12 @@ pub(crate) struct Up<'a> {
 }
 
 impl Up<'_> {
-    /// What it said when it was up.
+    /// Returns the report of the started rack.
     pub(crate) fn listening(&self) -> &Value {
         &self.listening
     }
 
-    /// Names and processes of the roles.
+    /// Returns the names and process ids of the roles.
     pub(crate) fn roles(&self) -> Vec<(String, u32)> {
         let roles = self.listening["roles"].as_array().expect("a list");
         let role = |r: &Value| {
@@ -225,7 +225,7 @@ impl Up<'_> {
         roles.iter().map(role).collect()
     }
 
-    /// The role runs as another process now.
+    /// Records the new process of a role.
     pub(crate) fn replace(&mut self, role: &str, pid: u32) {
         let roles = self.listening["roles"].as_array_mut().expect("a list");
         roles.iter_mut().filter(|known| known["role"] == role).for_each(|known| known["pid"] = pid.into());
@@ -235,12 +235,12 @@ impl Up<'_> {
         &mut self.supervisor
     }
 
-    /// Every process of it runs.
+    /// Returns true when every process of the rack runs.
     pub(crate) fn is_whole(&mut self) -> bool {
         self.supervisor.is_alive() && self.roles().iter().all(|&(_, pid)| runs(pid))
     }
 
-    /// Ctrl-C, as a terminal sends it; waits for the end and that nothing is left.
+    /// Sends Ctrl-C like a terminal, and waits until the rack has ended without remains.
     pub(crate) fn stop(mut self) -> Ended {
         signal(self.supervisor.pid(), "INT");
         let ended = self.supervisor.ended();
@@ -248,12 +248,12 @@ impl Up<'_> {
         ended
     }
 
-    /// No process of it is left, its addresses are free, its rings are removed.
+    /// Checks that no process remains, that the addresses are free, and that the rings are removed.
     pub(crate) fn assert_gone(&self) {
         for (role, pid) in self.roles() {
             assert!(!runs(pid), "{role} outlived its supervisor");
         }
-        // A DPU has a path in the place of an address.
+        // A DPU has a path instead of an address.
         let roles = self.listening["roles"].as_array().expect("a list");
         for role in roles.iter().filter(|role| role["role"] != "dpu") {
             let address: Ipv4Addr = text(&role["address"]).parse().expect("an address");
@@ -262,14 +262,15 @@ impl Up<'_> {
         assert!(!self.description.rings().exists(), "its rings are still there");
     }
 
-    /// Waits until no role runs any more, without anybody to end them.
+    /// Waits until every role has ended by itself.
     pub(crate) fn await_roles_gone(&self) {
         eventually("the roles end", || self.roles().iter().all(|&(_, pid)| !runs(pid)));
     }
 }
 
 impl Drop for Up<'_> {
-    /// After a test that failed, too, nothing stays; and it shows what the rack said: a role that died says why there.
+    /// Stops all processes also after a failed test, and prints the rack's output, which shows why a role
+    /// died.
     fn drop(&mut self) {
         self.supervisor.kill();
         if std::thread::panicking() {
@@ -286,7 +287,8 @@ pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned()
 }
 
-/// A loopback subnet 127.b.c.0/24 that no other test has, away from those of `farmem demo`. It is ours while the socket lives.
+/// Returns a loopback subnet 127.b.c.0/24 that no other test and no `farmem demo` uses. The socket reserves
+/// the subnet.
 fn free_subnet() -> ([u8; 2], UdpSocket) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     for _ in 0..64 * 256 {

@@ -1,5 +1,5 @@
-//! Far records beside writers on racks of processes: packets of one READ are read by a memory node at different moments, and what a reader takes for
-//! whole is whole all the same.
+//! Tests of far records with concurrent writers on racks of processes. A memory node reads the packets of one
+//! READ at different moments. A record that a reader accepts is nevertheless complete.
 
 use crate::rack::Description;
 use farmem::heap::{Heap, HeapOptions};
@@ -8,7 +8,7 @@ use farmem::{Client, NodeId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Writes of each writer.
+/// Number of writes of each writer.
 const WRITES: u32 = 150;
 const KEYS: u32 = 8;
 
@@ -22,8 +22,9 @@ fn torn_reads_are_noticed_over_shared_memory() {
     torn_reads_are_noticed("shm");
 }
 
-/// One program overwrites a record of 64 KiB, and replaces values of a table, all of one number each; two read both meanwhile, and replace a value of their own. Each content is
-/// of one number, none comes before one that was seen, and the last one is found.
+/// One program overwrites a record of 64 KiB and the values of a table, each with copies of one number. Two
+/// other programs read both, and replace their own value. Each content has one number, no older number
+/// follows a newer one, and the last number is found.
 fn torn_reads_are_noticed(transport: &'static str) {
     let description = Description::new("records", transport);
     let mut up = description.up();
@@ -50,7 +51,7 @@ fn torn_reads_are_noticed(transport: &'static str) {
                     seen[key as usize] = number;
                 }
             }
-            // It writes, too, in the same buckets.
+            // The reader also writes in the same buckets.
             let before = table.insert(&mut client, &mut heap, &own, &content(reads + 1, 700)).unwrap();
             assert_eq!(before, (reads > 0).then(|| content(reads, 700)));
             reads += 1;
@@ -97,12 +98,13 @@ fn content(number: u32, len: usize) -> Vec<u8> {
     number.to_le_bytes().into_iter().cycle().take(len).collect()
 }
 
-/// Some in their nodes, some that come along, some that take a READ of their own.
+/// Returns the length of a value: some values lie in their nodes, some arrive with the node, some take their
+/// own READ.
 fn value_len(key: u32, number: u32) -> usize {
     4 + (key * 1009 + number * 37) as usize % [100, 3000, 20_000][key as usize % 3]
 }
 
-/// The number that a content is made of: of one, and not an older one than was seen before.
+/// Returns the number of a content. The content must consist of one number, not older than `seen`.
 fn number_of(bytes: &[u8], seen: u32) -> u32 {
     let number = u32::from_le_bytes(bytes[..4].try_into().unwrap());
     assert!(bytes == content(number, bytes.len()), "half of one write, half of another");

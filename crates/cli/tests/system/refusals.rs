@@ -1,4 +1,4 @@
-//! What cannot be done is refused with 2, a message that names what was wrong, and what to do.
+//! Tests of rejected commands: the exit code 2, a message that names the fault, and a remedy.
 
 use crate::process::{Dir, Running, farmem, give_away, run, run_command, without_rights};
 use crate::rack::Description;
@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
-/// The rules have their table in `crates/client/tests/client/config.rs`; here is what a person sees of it.
+/// The rules have a table in `crates/farmem/tests/config.rs`. This test covers their output.
 #[test]
 fn a_wrong_description_is_named_with_its_line() {
     let description = Description::new("wrong", "udp");
@@ -46,7 +46,7 @@ fn a_description_that_cannot_be_read_is_named() {
     }
 }
 
-/// A rack that is described and does not run.
+/// A described rack that does not run.
 #[test]
 fn a_rack_that_does_not_run_is_named() {
     for transport in ["udp", "shm"] {
@@ -81,7 +81,7 @@ fn an_unknown_node_is_named_with_those_there_are() {
     assert!(without.stderr.contains("--node"), "{without:?}");
 }
 
-/// A wrong token is not another rack's business.
+/// A wrong token is reported as such, not as another rack.
 #[test]
 fn a_wrong_token_is_refused() {
     let description = Description::new("token", "udp");
@@ -94,7 +94,7 @@ fn a_wrong_token_is_refused() {
     assert_eq!(up.stop().code, Some(0));
 }
 
-/// What a machine does not have: an address, a CPU, a writable directory, so much memory.
+/// Missing resources of the machine: an address, a CPU, a writable directory, enough memory.
 #[test]
 fn what_this_machine_lacks_is_named() {
     let description = Description::new("lacks", "udp");
@@ -120,7 +120,7 @@ fn what_this_machine_lacks_is_named() {
     run(&["up", &far_cpu.file()]).refuses(&["rack.toml", "cpu = 1000", "placement = \"free\""]);
 }
 
-/// What a user without rights may not do: write into a state directory, listen on a port below 1024.
+/// Missing rights of an unprivileged user: a write into the state directory, and a port below 1024.
 #[test]
 fn what_a_user_may_not_is_named() {
     let description = Description::new("readonly", "udp");
@@ -148,7 +148,7 @@ fn what_a_user_may_not_is_named() {
     }
 }
 
-/// A user without rights may ask for less than root (SO_RCVBUFFORCE is refused), and has a rack all the same.
+/// An unprivileged user has smaller limits than root (SO_RCVBUFFORCE is refused), and can still run a rack.
 #[test]
 fn a_user_without_rights_has_a_rack() {
     let description = Description::new("user", "udp");
@@ -167,7 +167,7 @@ fn a_user_without_rights_has_a_rack() {
     assert_eq!(up.ended().code, Some(0));
 }
 
-/// Who does not read what the command says harms only himself: no panic, no other exit code.
+/// A closed output pipe causes no panic and no other exit code.
 #[test]
 fn a_closed_pipe_is_fine() {
     let closed = || {
@@ -195,7 +195,7 @@ fn a_closed_pipe_is_fine() {
     assert_eq!(demo.code(), Some(0));
 }
 
-/// A rack whose reader has gone serves on, until it is told to stop.
+/// A rack whose output reader is gone continues until it is stopped.
 #[test]
 fn a_rack_nobody_listens_to_serves_on() {
     let description = Description::new("deaf", "udp");
@@ -211,7 +211,8 @@ fn a_rack_nobody_listens_to_serves_on() {
     assert_eq!(rack.wait().unwrap().code(), Some(0));
 }
 
-/// Not part of the message: `Running` reads pipes to their end, so a role that kept one open would hang the test.
+/// Kept out of the message: `Running` reads pipes to their end, so that a role with an open pipe would block
+/// the test.
 #[test]
 fn roles_keep_no_pipe_of_their_supervisor_open() {
     let description = Description::new("pipes", "udp");

@@ -1,5 +1,5 @@
-//! `farmem run`: real programs that know nothing of far memory print what they print without it, and end as they do without it,
-//! with a small part of their memory here.
+//! Tests of `farmem run`: unmodified programs print the same and end the same as without it, with a small
+//! part of their memory in local memory.
 
 use crate::process::{Dir, Ended, Running, eventually, farmem, processes_with, run_command, runs, signal};
 use crate::rack::Description;
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Runs a program alone, and then with `local` bytes of far memory here; all that can be seen of it is the same.
+/// Runs a program alone and then with `local` bytes of local memory. All visible results must be equal.
 pub(crate) fn same(local: u64, command: &[&str]) -> Value {
     same_with(local, command, |_| {})
 }
@@ -36,7 +36,7 @@ pub(crate) fn far(local: u64, command: &[&str]) -> Command {
     farmem(&args)
 }
 
-/// The last line of its standard error. The local limit held.
+/// Returns the statistics from the last line of the standard error, and checks the local limit.
 pub(crate) fn stats(ended: &Ended, local: u64) -> Value {
     let line = ended.stderr.lines().last().unwrap_or_else(|| panic!("statistics: {ended:?}"));
     let stats: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {ended:?}"));
@@ -49,12 +49,12 @@ pub(crate) fn number(stats: &Value, what: &str) -> u64 {
     stats[what].as_u64().unwrap_or_else(|| panic!("{what} in {stats}"))
 }
 
-/// More was used than may be here at once.
+/// Checks that the program used more memory than the local limit.
 pub(crate) fn assert_far(stats: &Value) {
     assert!(number(stats, "evictions") > 0 && number(stats, "bytes_fetched") > 0, "{stats}");
 }
 
-/// False, and said so, when the system does not let this user serve the faults of system calls.
+/// Returns false, with a note, when this user may not serve the page faults of system calls.
 pub(crate) fn may_run(test: &str) -> bool {
     static WHY: OnceLock<Option<String>> = OnceLock::new();
     let why = WHY.get_or_init(|| {
@@ -67,7 +67,7 @@ pub(crate) fn may_run(test: &str) -> bool {
     why.is_none()
 }
 
-/// False, and said so, when a program that the test runs is not installed.
+/// Returns false, with a note, when a program that the test runs is not installed.
 fn has(test: &str, program: &str) -> bool {
     let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
     let there = there.is_ok_and(|output| output.status.success());
@@ -79,7 +79,7 @@ fn has(test: &str, program: &str) -> bool {
 
 pub(crate) const PYTHON: &str = "/usr/bin/python3";
 
-/// False, and said so, when Python has no NumPy.
+/// Returns false, with a note, when Python has no NumPy.
 pub(crate) fn has_numpy(test: &str) -> bool {
     let there = Command::new(PYTHON).args(["-c", "import numpy"]).output().is_ok_and(|o| o.status.success());
     if !there {
@@ -107,7 +107,8 @@ fn a_program_with_threads() {
     assert_far(&same(6 * MIB, &[&program(&dir, "threads", &[])]));
 }
 
-/// Children, their children, and a thread beside that writes: each sees what was there when it was forked.
+/// Children, their children, and a thread that writes meanwhile. Each process sees the memory at the time of
+/// its fork.
 #[test]
 fn a_program_that_forks() {
     if !may_run("forks") {
@@ -120,7 +121,7 @@ fn a_program_that_forks() {
     assert_eq!(number(&stats, "processes"), 1 + number(&stats, "forks"));
 }
 
-/// Children that end while bytes of theirs still wait to be written to a place that nobody has any more.
+/// Children that end while their bytes still wait for a write-back to a removed place.
 #[test]
 fn a_shell_and_its_children() {
     if !may_run("a shell") {
@@ -147,7 +148,7 @@ fn a_program_that_maps_and_unmaps_at_random() {
     assert_far(&same(MIB, &[&program(&dir, "mappings", &[])]));
 }
 
-/// Ranges that are not mapped, advice that is refused, files in the middle of memory, and children that inherit it.
+/// Unmapped ranges, refused advice, file mappings between far memory, and children that inherit all of it.
 #[test]
 fn a_program_at_the_edges_of_its_memory() {
     if !may_run("edges") {
@@ -157,7 +158,8 @@ fn a_program_at_the_edges_of_its_memory() {
     assert_far(&same(MIB, &[&program(&dir, "edges", &[])]));
 }
 
-/// A thread whose stack is far starts programs as any other. A child that it forks has no stack, and is not left to end without a word.
+/// A thread whose stack is in far memory starts programs as usual. A child that the thread forks has no
+/// stack, and reports this at its end.
 #[test]
 fn a_program_whose_stack_is_far() {
     if !may_run("stack") {
@@ -169,7 +171,7 @@ fn a_program_whose_stack_is_far() {
     assert!(ended.stderr.contains("whose stack is in far memory"), "{ended:?}");
 }
 
-/// Handlers on a stack in far memory, SIGSEGV where it belongs, and an end by a signal.
+/// Signal handlers on a stack in far memory, SIGSEGV in the right place, and an end by a signal.
 #[test]
 fn a_program_with_signals() {
     if !may_run("signals") {
@@ -202,7 +204,7 @@ fn numpy() {
     assert!(number(&stats, "far_bytes") >= 4 * MIB, "{stats}");
 }
 
-/// A large block that is freed is used again: what is allocated and freed 500 times is not mapped and faulted 500 times.
+/// Freed large blocks are reused: 500 allocations and frees do not cause 500 mappings and faults.
 #[test]
 fn large_blocks_are_used_again() {
     if !may_run("large blocks") {
@@ -210,11 +212,11 @@ fn large_blocks_are_used_again() {
     }
     let dir = Dir::new("run-blocks");
     let stats = same(32 * MIB, &[&program(&dir, "blocks", &[])]);
-    // 1500 blocks are allocated and freed; each would be a call to map it and one to unmap it.
+    // 1500 blocks are allocated and freed. Without reuse, each needs a call to map it and one to unmap it.
     assert!(number(&stats, "calls") < 1000, "{stats}");
 }
 
-/// What the system says that a process's memory files take, by their name: what of far memory is here, as nobody of ours counted it.
+/// Returns the memory of a process's memory files with this name, as the system counts it.
 pub(crate) fn bytes_taken(pid: u32, name: &str) -> u64 {
     let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return 0 };
     let name = PathBuf::from(format!("/memfd:{name} (deleted)"));
@@ -223,7 +225,7 @@ pub(crate) fn bytes_taken(pid: u32, name: &str) -> u64 {
     links.filter_map(|link| fs::metadata(link).ok()).map(|file| file.blocks() * 512).sum()
 }
 
-/// The most that was taken while it ran.
+/// Returns the maximum of this memory while the process runs.
 pub(crate) fn most_taken(running: &mut Running, name: &str) -> u64 {
     let (pid, mut most) = (running.pid(), 0);
     while running.is_alive() {
@@ -232,7 +234,7 @@ pub(crate) fn most_taken(running: &mut Running, name: &str) -> u64 {
     most
 }
 
-/// While a program runs, the files that its far memory is in take what the limit allows them by the system's own count, within 2 %.
+/// While a program runs, its far-memory files take no more than the limit by the system's count, within 2 %.
 #[test]
 fn the_limit_holds_by_the_system_s_count() {
     if !may_run("the system's count") {
@@ -245,13 +247,15 @@ fn the_limit_holds_by_the_system_s_count() {
     let ended = running.ended();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_far(&stats(&ended, local));
-    // An eighth of the limit is the pool, in the pager's own memory and always there; a file has 36 KiB of mailboxes and doorbells.
+    // The pool, an eighth of the limit, is permanently in the pager's own memory. A file has 36 KiB of
+    // mailboxes and doorbells.
     let (pool, mailboxes) = (local / 8, 36 << 10);
     assert!(most + pool <= (local + mailboxes) * 102 / 100, "{most}");
     assert!(most >= local / 2, "{most}: it was looked at while there was something");
 }
 
-/// Where the system serves no more than faults of user code, a program runs all the same; a system call on memory that is not here fails, and says so.
+/// Where the system serves only page faults of user code, programs still run. A system call on a page that is
+/// not in local memory fails, and the output says so.
 #[test]
 fn faults_of_user_code_only() {
     if !may_run("user mode") {
@@ -283,7 +287,8 @@ fn faults_of_user_code_only() {
     assert_eq!(ended.stdout, "untouched: read\ntouched: read\n0 7\n");
 }
 
-/// Memory that is gone through downwards is fetched in runs, as it is upwards: of 2048 pages nearly all are far each time.
+/// A downward pass over memory is fetched in runs, like an upward pass. Nearly all of the 2048 pages are far
+/// in each pass.
 #[test]
 fn streams_go_either_way() {
     if !may_run("streams") {
@@ -294,8 +299,8 @@ fn streams_go_either_way() {
     let fetches = |way: &str| number(&same(MIB, &[&binary, way]), "fetches");
     let (none, up, down) = (fetches("none"), fetches("up"), fetches("down"));
     assert!(none < 100, "{none}");
-    // Four times through, 16 pages at a time as far as they lie together. Upwards each run is two fetches: the one page that a thread waits for, and the others
-    // while it works.
+    // Four passes, with runs of up to 16 adjacent pages. Upward, each run has two fetches: the page that a
+    // thread waits for, and the other pages while the thread works.
     for (way, fetches, most) in [("up", up, 2 * 4 * 128), ("down", down, 4 * 192)] {
         assert!((4 * 112..most).contains(&(fetches - none)), "{way}: {fetches} with {none}");
     }
@@ -329,7 +334,7 @@ fn sort_of_a_file() {
     assert_far(&same(2 * MIB, &["sort", "-S", "16M", &file]));
 }
 
-/// A server that saves in the background while it is written to: the dump is whole.
+/// A server saves in the background while it receives writes. The dump is complete.
 #[test]
 fn redis_with_a_background_save() {
     if !may_run("redis") || !has("redis", "redis-server") || !has("redis", "redis-benchmark") {
@@ -355,7 +360,7 @@ fn redis_with_a_background_save() {
     assert!(number(&stats, "forks") > 0, "{stats}");
 }
 
-/// A program becomes another, and that a third: each has far memory, none has the memory of the one before.
+/// A program executes another, which executes a third. Each has its own far memory.
 #[test]
 fn programs_that_run_each_other() {
     if !may_run("exec") {
@@ -381,7 +386,7 @@ fn the_exit_code_is_the_program_s() {
     assert_eq!(killed.code, Some(128 + 9));
 }
 
-/// What a terminal or an init sends to the command is for the program.
+/// Signals of a terminal or an init process reach the program.
 #[test]
 fn signals_are_passed_on() {
     if !may_run("signals passed on") {
@@ -395,7 +400,8 @@ fn signals_are_passed_on() {
     assert_eq!((ended.stdout.as_str(), ended.code), ("told\n", Some(5)), "{ended:?}");
 }
 
-/// A touch of a page that nobody serves would read zeros. So nothing is left to touch one: also not a grandchild of another session.
+/// An access to an unserved page would read zeros. Therefore all processes of the program end with the pager,
+/// also a grandchild in another session.
 #[test]
 fn programs_end_with_their_pager() {
     if !may_run("a pager that is killed") {
@@ -417,7 +423,7 @@ fn programs_end_with_their_pager() {
     assert!(ended.stderr.contains(&said), "{ended:?}");
 }
 
-/// Socket files of a pager, each in a directory of its own.
+/// Returns the number of the pager's socket files, each in its own directory.
 pub(crate) fn sockets_of(pager: u32) -> usize {
     let prefix = format!("farmem-run-{pager}-");
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -427,7 +433,7 @@ pub(crate) fn sockets_of(pager: u32) -> usize {
     directories.filter(|entry| entry.path().join("pager").exists()).count()
 }
 
-/// The memory nodes answer nothing while a program writes its last pages: what was sent of them is counted all the same.
+/// The memory nodes do not answer while a program writes its last pages. The sent bytes are still counted.
 #[test]
 fn bytes_are_counted_when_they_are_sent() {
     if !may_run("bytes that nobody waits for") {
@@ -447,12 +453,13 @@ fn bytes_are_counted_when_they_are_sent() {
     let ended = running.ended();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let stats = stats(&ended, MIB);
-    // No page came back, so each that went did so once.
+    // No page was fetched again, so that each evicted page was evicted once.
     assert_eq!((number(&stats, "fetches"), number(&stats, "faults_near")), (0, 0), "{stats}");
     assert_eq!(number(&stats, "bytes_written_back"), 4096 * number(&stats, "evictions"), "{stats}");
 }
 
-/// The rack stands still under a program: it gets a SIGBUS rather than wrong bytes, and the command says why.
+/// All roles of the rack are stopped under a program. The program gets a SIGBUS instead of wrong bytes, and
+/// the command prints the reason.
 #[test]
 fn a_rack_that_is_gone_is_no_zeros() {
     if !may_run("a rack that is gone") {
@@ -473,7 +480,8 @@ fn a_rack_that_is_gone_is_no_zeros() {
     assert!(ended.stderr.contains("answer"), "{ended:?}");
 }
 
-/// The switch stands still, and the program wants more than was allocated until then: the reason that is told is the switch, not a lack of room.
+/// The switch is stopped, and the program needs more memory than is allocated. The reported reason is the
+/// switch, not a full rack.
 #[test]
 fn a_switch_that_is_gone_is_no_full_rack() {
     if !may_run("a switch that is gone") {
@@ -497,7 +505,7 @@ fn a_switch_that_is_gone_is_no_full_rack() {
     assert!(ended.stderr.contains("switch"), "{ended:?}");
 }
 
-/// As [`far`], on a rack that runs.
+/// Like [`far`], on a running rack.
 fn far_on(rack: &Description, command: &[&str]) -> Command {
     let (local, file) = (MIB.to_string(), rack.file());
     let mut args = vec!["run", "--json", "--local", &local, "--rack", &file, "--"];
@@ -505,7 +513,7 @@ fn far_on(rack: &Description, command: &[&str]) -> Command {
     farmem(&args)
 }
 
-/// Roles of a rack that stand still as long as this lives.
+/// Roles of a rack that are stopped until the value is dropped.
 struct Stopped(Vec<u32>);
 
 impl Stopped {
@@ -528,7 +536,7 @@ fn is_role(pid: u32, word: &str) -> bool {
     String::from_utf8_lossy(&line).split('\0').any(|argument| argument == word)
 }
 
-/// Nothing is started that would run without far memory, or not at all.
+/// A program that would run without far memory, or not at all, is not started.
 #[test]
 fn programs_that_cannot_be_served_are_refused() {
     let dir = Dir::new("run-refused");
@@ -551,7 +559,7 @@ fn programs_that_cannot_be_served_are_refused() {
     run_command(split).refuses(&["a library", "spaces and colons", "FARMEM_PRELOAD"]);
 }
 
-/// On a rack of one's own choice; what the run allocated there is free afterwards.
+/// On a given rack, the allocations of the run are freed afterwards.
 #[test]
 fn on_a_rack_that_runs() {
     if !may_run("a rack that runs") {
@@ -569,7 +577,7 @@ fn on_a_rack_that_runs() {
     let (_, overview) = description.ask("GET", "/v1/overview", "");
     assert_eq!(overview["vmas"], serde_json::json!([]), "nothing is allocated: {overview}");
 
-    // A run that is killed leaves nothing either.
+    // A killed run leaves nothing either.
     let script = "y=$(seq 1000000); echo up; while :; do sleep 0.01; done";
     let mut running =
         Running::start(farmem(&["run", "--local", &local, "--rack", &file, "--", "sh", "-c", script]));

@@ -1,12 +1,12 @@
-//! `farmem run` at its edges: programs that go by addresses, ask what is mapped, are checked by AddressSanitizer, have a limit of addresses, or
-//! want more memory than there is. Each case is a row of the table in docs/run.md.
+//! Tests of `farmem run` in special cases: programs with fixed addresses, `mincore`, AddressSanitizer, an
+//! address space limit, or more memory than exists. Each case is a row of the table in docs/run.md.
 
 use crate::process::{Dir, Ended, farmem, is_root, run_command};
 use crate::rack::Description;
 use crate::run::{MIB, PYTHON, assert_far, far, may_run, number, program, same, stats};
 use std::process::Command;
 
-/// Runs one case of `tests/programs/addresses.c` alone and with far memory: it finds the same.
+/// Runs one case of `tests/programs/addresses.c` alone and with far memory, with the same result.
 fn addresses(case: &str) -> Option<serde_json::Value> {
     if !may_run(case) {
         return None;
@@ -15,14 +15,16 @@ fn addresses(case: &str) -> Option<serde_json::Value> {
     Some(same(MIB, &[&program(&dir, "addresses", &[]), case]))
 }
 
-/// A program that wants memory at addresses of its choice, and gives back what is elsewhere, has it at the second attempt: ZGC made 103,093.
+/// A program that insists on its own addresses and unmaps all others succeeds at the second attempt. ZGC
+/// needed 103,093 attempts.
 #[test]
 fn hints_of_a_program_that_insists_are_heard() {
     let Some(stats) = addresses("hints") else { return };
     assert!(number(&stats, "stayed_local") >= 65 * MIB, "{stats}");
 }
 
-/// A hint that stands for an alignment gives far memory that is as aligned: the program does not insist.
+/// A hint that only serves the alignment gives far memory with the same alignment. The program does not
+/// insist.
 #[test]
 fn hints_give_their_alignment() {
     let Some(stats) = addresses("aligned") else { return };
@@ -47,7 +49,8 @@ fn java_with_zgc() {
     assert!(number(&stats, "calls") < 10_000, "{stats}");
 }
 
-/// LuaJIT looks for memory that its pointers can name. With each of its mappings far if it might be, it looks 30 times for each.
+/// LuaJIT searches for memory that its pointers can address. If all its mappings could be far, it would
+/// search 30 times for each.
 #[test]
 fn luajit_with_a_small_threshold() {
     let script = "local t = {} for i = 1, 200000 do t[i] = {i, tostring(i)} end local s = 0 for i = 1, #t do s = s + t[i][1] + #t[i][2] end print(s)";
@@ -76,7 +79,7 @@ fn luajit_with_a_small_threshold() {
     assert!(number(&stats, "calls") < 20_000, "{stats}");
 }
 
-/// What is unmapped is unmapped to `mincore` as well; and it was far memory that was asked about.
+/// Unmapped memory is unmapped for `mincore` too. The test asks about far memory.
 #[test]
 fn mincore_knows_what_is_mapped() {
     let Some(stats) = addresses("resident") else { return };
@@ -84,7 +87,7 @@ fn mincore_knows_what_is_mapped() {
     assert_eq!(number(&stats, "stayed_local"), 0, "{stats}");
 }
 
-/// The table of `--stats` has what stayed local and the largest resident set, as its JSON has them.
+/// The table of `--stats` contains the local memory and the largest resident set, like the JSON.
 #[test]
 fn what_stays_local_is_in_the_table() {
     if !may_run("the table of statistics") {
@@ -106,7 +109,7 @@ fn what_stays_local_is_in_the_table() {
     assert!(row("largest resident set, bytes") >= MIB / 4, "{}", ended.stderr);
 }
 
-/// Memory is refused when it is asked for, and all that was given can be used: no SIGBUS comes of it later.
+/// The program is refused memory when it asks for it. All granted memory can be used, without a later SIGBUS.
 #[test]
 fn out_of_far_memory_is_said_when_memory_is_asked_for() {
     if !may_run("out of far memory") {
@@ -127,8 +130,9 @@ fn out_of_far_memory_is_said_when_memory_is_asked_for() {
     assert_eq!(ended.stderr.matches("out of far memory").count(), 1, "{}", ended.stderr);
 }
 
-/// A program wants twice the memory of a rack that others use as well. It is refused more once the rack has said that it is full, or is ended for want of room with the reason; what it was
-/// given before is as it wrote it. Afterwards nothing is left of it there.
+/// A program wants twice the memory of a rack that others use too. Once the rack is full, the program is
+/// refused more memory, or ends for lack of space with the reason. Its earlier memory stays intact. The rack
+/// keeps nothing of the program afterwards.
 #[test]
 fn a_rack_that_is_full_is_told_of() {
     if !may_run("a full rack") {
@@ -165,7 +169,7 @@ fn a_rack_that_is_full_is_told_of() {
     assert_eq!(up.stop().code, Some(0));
 }
 
-/// What does not fit the addresses that are reserved stays local, and is said to: at once, and in the statistics.
+/// Memory beyond the reserved addresses stays local. The output reports this at once and in the statistics.
 #[test]
 fn what_is_beyond_the_reserved_addresses_is_said() {
     if !may_run("addresses that are used up") {
@@ -180,7 +184,7 @@ fn what_is_beyond_the_reserved_addresses_is_said() {
     assert!(number(&stats, "resident_bytes") >= MIB / 4, "{stats}");
 }
 
-/// A program that is linked with AddressSanitizer's runtime starts, with its mappings far, and is told of what it does wrong.
+/// A program with AddressSanitizer's runtime starts with far mappings, and the runtime reports its faults.
 #[test]
 fn programs_under_address_sanitizer() {
     if !may_run("AddressSanitizer") {
@@ -198,7 +202,7 @@ fn programs_under_address_sanitizer() {
     assert!(ended.code != Some(0) && ended.stderr.contains("heap-buffer-overflow"), "{ended:?}");
 }
 
-/// A limit of addresses is the program's: it has it, and the rack that keeps its memory does not.
+/// An address space limit applies to the program, and not to the rack that holds its memory.
 #[test]
 fn a_limit_of_addresses_is_the_program_s() {
     if !may_run("a limit of addresses") {

@@ -1,11 +1,12 @@
-//! `farmem run` where a program fits, where it no longer does, and where the local limit is so low that it thrashes.
+//! Tests of `farmem run` with a program that fits the local limit, one that does not fit, and one that
+//! thrashes.
 
 use crate::process::{Dir, run_command};
 use crate::run::{MIB, far, may_run, number, program, same, stats};
 use std::cell::Cell;
 
-/// A program that goes round over four times what may be here is told so in one line, with a limit at which it fetches less than a quarter; a program that
-/// fits is told nothing.
+/// A program that cycles through four times the local limit gets one line with a limit at which it fetches
+/// less than a quarter. A program that fits gets none.
 #[test]
 fn a_program_that_thrashes_is_told_what_would_serve() {
     if !may_run("thrashing") {
@@ -22,7 +23,7 @@ fn a_program_that_thrashes_is_told_what_would_serve() {
     };
     let (told, before) = run(4 * MIB);
     let wanted = number(&before, "local_wanted");
-    // 16 MiB beside the pool, an eighth of the limit.
+    // 16 MiB besides the pool, an eighth of the limit.
     assert!((17 * MIB..=22 * MIB).contains(&wanted), "{before}");
     assert!(number(&before, "refaults") > 7 * 4096 * 3 / 4, "{before}");
     assert_eq!(told.len(), 1, "{told:?}");
@@ -34,8 +35,9 @@ fn a_program_that_thrashes_is_told_what_would_serve() {
     assert!(number(&after, "bytes_fetched") * 4 <= number(&before, "bytes_fetched"), "{before} {after}");
 }
 
-/// A block of 4096 pages that fits: touched here and there it is left to the system after a few faults; from one end to the other it comes in runs. Nothing
-/// is far. With fewer frames than it needs the same program finds the same.
+/// A block of 4096 pages that fits. After a few scattered faults, the system serves the block alone; a
+/// sequential pass arrives in runs. No page is far. With fewer frames than needed, the program has the same
+/// result.
 #[test]
 fn memory_that_fits_costs_few_faults() {
     if !may_run("memory that fits") {
@@ -54,7 +56,7 @@ fn memory_that_fits_costs_few_faults() {
         for count in ["faults_far", "faults_near", "taken_over", "fetches", "evictions", "far_bytes"] {
             assert_eq!(number(&fits, count), 0, "{count} of {fits}");
         }
-        // What is left to the system is counted whole, so no less than was there.
+        // Memory that the system serves alone is counted as a whole block.
         assert!(number(&fits, "largest_local_bytes") >= 16 * MIB, "{fits}");
         number(&fits, "plain")
     };
@@ -64,7 +66,8 @@ fn memory_that_fits_costs_few_faults() {
     assert!(number(&over, "evictions") > 0 && number(&over, "bytes_fetched") > 0, "{over}");
 }
 
-/// Threads touch memory that fits while more comes that does not: no byte is lost where it is left to the system or taken over, at whatever limit that is.
+/// Threads access memory that fits, while further memory exceeds the limit. No byte is lost when the system
+/// serves memory alone or the pager takes it over, at any limit.
 #[test]
 fn memory_is_taken_over_under_threads() {
     if !may_run("taking over") {
@@ -81,7 +84,8 @@ fn memory_is_taken_over_under_threads() {
     assert_eq!(number(&stats, "evictions"), 0, "{stats}");
 }
 
-/// What programs do to their memory does the same to memory that fits: forks, moves, protection, mapping over, calls past libc.
+/// Memory operations of programs have the same results on memory that fits: forks, moves, protection,
+/// mappings over it, and calls past libc.
 #[test]
 fn programs_that_fit_find_the_same() {
     if !may_run("programs that fit") {

@@ -1,5 +1,5 @@
-//! `farmem run`: forks of programs that gave up root or left themselves little else, and forks in signal handlers. The programs bound their
-//! waits: a child that hangs is a failure, not a wait.
+//! Tests of `farmem run` with forks of programs that gave up root or other resources, and with forks in
+//! signal handlers. The programs limit their waits, so that a child that hangs is a failure.
 
 use crate::process::{Dir, farmem, is_root, run_command};
 use crate::rack::Description;
@@ -7,8 +7,8 @@ use crate::run::{MIB, assert_far, far, may_run, number, program, same, stats};
 use serde_json::Value;
 use std::path::Path;
 
-/// A daemon drops root and forks. Its children have its memory and allocate, though they may not open a userfaultfd: they have it by the
-/// pager's device. So has a program that is started when root was dropped.
+/// A daemon drops root and forks. Its children have its memory and allocate, although they may not open a
+/// userfaultfd: they use the pager's device. A program that starts after the drop has far memory too.
 #[test]
 fn a_daemon_that_drops_root_and_forks() {
     if !may_run("a daemon") {
@@ -27,8 +27,9 @@ fn a_daemon_that_drops_root_and_forks() {
     }
 }
 
-/// A handler that interrupts malloc and free forks. The child allocates in the handler, or goes on with what was interrupted; so does the parent.
-/// (Without far memory glibc ends this program: its heap is not made for that.)
+/// A handler that interrupts malloc and free forks. The child allocates in the handler, or continues the
+/// interrupted call, and so does the parent. (Without far memory, glibc ends this program, because its heap
+/// does not support this.)
 #[test]
 fn a_handler_that_interrupts_malloc_and_forks() {
     if !may_run("handlers") {
@@ -43,8 +44,8 @@ fn a_handler_that_interrupts_malloc_and_forks() {
     }
 }
 
-/// A filter of the program's own refuses what a child needs for its far memory, and what the child would end itself by: it ends all the same, and
-/// says why.
+/// The program's own filter refuses calls that a child needs for its far memory and for its own end. The
+/// child still ends, with the reason.
 #[test]
 fn a_child_without_far_memory_ends_under_any_filter() {
     if !may_run("a filter against forks") {
@@ -58,21 +59,22 @@ fn a_child_without_far_memory_ends_under_any_filter() {
     stats(&ended, MIB);
 }
 
-/// The program forks and prints under a filter that ends it when it asks for random numbers, which it does not do without far memory.
+/// The program forks and prints under a filter that ends it at a call for random numbers. Without far memory,
+/// it makes no such call.
 #[test]
 fn forks_under_a_filter_without_random_numbers() {
     finds_the_same("strict", 2 * ROUNDS);
 }
 
-/// There are fewer and fewer numbers left for descriptors, and then none, not even for a moment: the children have their memory, and what was open is
-/// open in them.
+/// Fewer and fewer descriptor numbers are free, and finally none. The children have their memory and all open
+/// files.
 #[test]
 fn forks_without_a_descriptor_left() {
     finds_the_same("full", 5 * 2 * ROUNDS);
     finds_the_same("full-with-a-pipe", 5 * 2 * ROUNDS + 3);
 }
 
-/// As above where a child needs one more: the file of the memory that it shares.
+/// Like the test above, with a child that needs one more descriptor for the file of its shared memory.
 #[test]
 fn forks_without_a_descriptor_left_and_with_shared_memory() {
     if !may_run("no descriptor for shared memory") {
@@ -90,7 +92,8 @@ fn forks_without_a_descriptor_left_and_with_shared_memory() {
     up.stop();
 }
 
-/// The program goes to another network namespace and forks, and becomes another program there, which has far memory and forks.
+/// The program enters another network namespace and forks. There it executes another program, which has far
+/// memory and forks.
 #[test]
 fn forks_in_another_network_namespace() {
     if !is_root() {
@@ -100,7 +103,8 @@ fn forks_in_another_network_namespace() {
     assert!(stats.is_none_or(|stats| number(&stats, "processes") == 2 + 4 * ROUNDS));
 }
 
-/// Another user opens hundreds of connections to the pager and says nothing. The children of a program keep their far memory.
+/// Another user opens hundreds of silent connections to the pager. The children of a program keep their far
+/// memory.
 #[test]
 fn another_user_does_not_push_children_out() {
     if !may_run("another user") {
@@ -129,13 +133,14 @@ fn another_user_does_not_push_children_out() {
     assert!(number(&stats(&ended, MIB), "forks") >= 300);
 }
 
-/// `_Fork` calls no handlers of a program's, and its children have their memory.
+/// `_Fork` calls no fork handlers, and its children have their memory.
 #[test]
 fn forks_past_the_handlers() {
     finds_the_same("plain", 2 * ROUNDS);
 }
 
-/// What `madvise(MADV_DONTFORK)` keeps from children is a SIGSEGV there until MADV_DOFORK; by libc, and past it.
+/// An access of a child to memory with `madvise(MADV_DONTFORK)` is a SIGSEGV until MADV_DOFORK, through libc
+/// and past it.
 #[test]
 fn memory_that_children_do_not_have() {
     for case in ["kept", "kept-past-libc"] {
@@ -143,10 +148,11 @@ fn memory_that_children_do_not_have() {
     }
 }
 
-/// Of `tests/programs/tight.c`: children that fork once each.
+/// Number of children in `tests/programs/tight.c`, which fork once each.
 const ROUNDS: u64 = 10;
 
-/// Runs one case of `tests/programs/tight.c` alone and with far memory: it finds the same. So many forks had far memory.
+/// Runs one case of `tests/programs/tight.c` alone and with far memory, with the same result. The run must
+/// report this number of forks.
 fn finds_the_same(case: &str, forks: u64) -> Option<Value> {
     if !may_run(case) {
         return None;

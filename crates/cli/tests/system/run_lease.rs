@@ -1,6 +1,8 @@
-//! `farmem run --share` while the pager alone stands still: the programs run on, their host's lease ends, and others write (PROTOCOL 12.35, 12.49).
+//! Tests of `farmem run --share` with a stopped pager: the programs continue, their host's lease ends, and
+//! other hosts write (PROTOCOL 12.35, 12.49).
 //!
-//! What is asserted are values: a program says by a way past far memory what it has stored, and nobody may load anything older from then on.
+//! The tests compare values. A program reports each stored value past far memory, and from then on no program
+//! may load an older value.
 
 use crate::process::{Dir, Running, eventually, farmem, run_command, signal};
 use crate::rack::Description;
@@ -8,7 +10,7 @@ use crate::run::{may_run, number, program};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 
-/// A rack with a short lease, and the program of `tests/programs/lease.c`.
+/// Rack with a short lease, and the program of `tests/programs/lease.c`.
 struct Rig {
     description: Description,
     dir: Dir,
@@ -16,7 +18,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// `None`, and said so, when this user may not serve faults.
+    /// Returns `None`, with a note, when this user may not serve page faults.
     fn new(test: &str) -> Option<Self> {
         if !may_run(test) {
             return None;
@@ -47,14 +49,15 @@ impl Rig {
         self.description.ask("GET", "/v1/overview", "").1["directory"].clone()
     }
 
-    /// Waits until the rack has counted so many leases that ended by themselves.
+    /// Waits until the rack has counted this number of expired leases.
     fn await_lapses(&self, count: u64) {
         eventually("a lease ends", || number(&self.directory(), "lapses") >= count);
     }
 }
 
-/// The pager of a reader is stopped; another host's writer is let go on when the reader's lease has surely ended. From then on the reader loads no
-/// value that is older than what the writer says it has stored: it waits. When the pager goes on, so does the reader, under another lease.
+/// The pager of a reader is stopped. A writer on another host continues once the reader's lease has ended.
+/// From then on, the reader loads no value older than the writer's reports, and waits. After its pager
+/// continues, the reader continues under another lease.
 #[test]
 fn a_reader_whose_pager_stands_still_loads_nothing_old() {
     let Some(rig) = Rig::new("lease-reader") else { return };
@@ -72,14 +75,15 @@ fn a_reader_whose_pager_stands_still_loads_nothing_old() {
     let line = ended.stderr.lines().rfind(|line| line.starts_with('{')).expect("statistics");
     let stats: Value = serde_json::from_str(line).expect("JSON");
     assert_eq!(number(&stats["shared"], "lease_lapses"), 1, "{stats}");
-    // The maker and the writer gave theirs up; the reader's second one was given up too.
+    // The creator and the writer released their leases, and the reader released its second one.
     eventually("all have left", || number(&rig.directory(), "leaves") == 3);
     assert_eq!(number(&rig.directory(), "lapses"), 1);
     up.stop();
 }
 
-/// The pager of a program that has written a page is stopped until its lease has ended. The program goes on with that page or is told that it is
-/// lost, with the reason; it never finds there what was there before.
+/// The pager of a program that has written a page is stopped until its lease has ended. The program continues
+/// with that page, or learns with the reason that it is lost. The program never reads the page's earlier
+/// content.
 #[test]
 fn a_written_page_is_kept_or_told_to_be_lost() {
     let Some(rig) = Rig::new("lease-holder") else { return };

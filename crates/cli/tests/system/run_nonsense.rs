@@ -1,11 +1,12 @@
-//! What a program may say to the pager of its `farmem run`, which believes none of it (docs/security.md). Each case is one of
-//! `tests/programs/nonsense.c`, which talks to the pager past the preload library; beside it in the same run is a program that does as it should.
+//! Tests of invalid messages from a program to the pager of its `farmem run`, which trusts no message
+//! (docs/security.md). Each case of `tests/programs/nonsense.c` talks to the pager past the preload library,
+//! while a correct program runs in the same run.
 
 use crate::process::{Dir, Ended, run_command};
 use crate::run::{MIB, far, may_run, program, stats};
 use std::process::{Command, Stdio};
 
-/// Runs a case, and behind it, with the same pager, a program that sorts more than there is local memory.
+/// Runs a case. A program that sorts more than the local memory follows with the same pager.
 fn nonsense(case: &str) -> Option<Ended> {
     if !may_run(case) {
         return None;
@@ -14,7 +15,7 @@ fn nonsense(case: &str) -> Option<Ended> {
     let binary = program(&dir, "nonsense", &[]);
     let script = format!("{binary} {case}; echo $?; seq 40000 | sort -n -r -S 4M | tail -n 1");
     let run = far(MIB, &["sh", "-c", &script]);
-    // A pager that waits for its program would be waited for here.
+    // The timeout ends a pager that waits for its program.
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", "120"]).arg(run.get_program()).args(run.get_args()).stdin(Stdio::null());
     let ended = run_command(command);
@@ -25,7 +26,8 @@ fn nonsense(case: &str) -> Option<Ended> {
     Some(ended)
 }
 
-/// Thousands of calls of numbers at the edges of what there is: sums that wrap around, pages of the mailboxes, places of no process.
+/// Thousands of calls with extreme numbers: sums that wrap around, mailbox pages, and addresses outside every
+/// process.
 #[test]
 fn calls_that_make_no_sense_harm_the_caller_alone() {
     for seed in 1..=8 {
@@ -34,22 +36,23 @@ fn calls_that_make_no_sense_harm_the_caller_alone() {
     }
 }
 
-/// The number of a call is the program's to choose: behind the last one comes the first.
+/// A program may choose the numbers of its calls. The first number follows the last.
 #[test]
 fn calls_are_numbered_by_the_program() {
     let Some(ended) = nonsense("number") else { return };
     assert!(ended.stdout.starts_with("0\n"), "{ended:?}");
 }
 
-/// Greetings with files of no length or of 2^62 bytes, at addresses where they cannot be, for forks that nobody made, with a pipe in the place of a
-/// userfaultfd.
+/// Greetings with files of zero or 2^62 bytes, at invalid addresses, for forks that did not happen, and with
+/// a pipe in place of a userfaultfd.
 #[test]
 fn greetings_that_cannot_be_are_refused() {
     let Some(ended) = nonsense("greet") else { return };
     assert!(ended.stdout.starts_with("0\n"), "{ended:?}");
 }
 
-/// A program seals the file of its memory, so that no page can be taken from it any more. It is ended, with the reason; the limit holds.
+/// A program seals the file of its memory, so that no page can be evicted. The pager ends it with a reason,
+/// and the limit holds.
 #[test]
 fn who_seals_its_memory_is_ended() {
     let Some(ended) = nonsense("seal") else { return };
@@ -57,7 +60,8 @@ fn who_seals_its_memory_is_ended() {
     assert!(ended.stderr.contains("has spoilt the file of its far memory"), "{ended:?}");
 }
 
-/// A program takes the flag away by which its pager does not wait in a read of the userfaultfd that both have, again and again. Others are served while and after.
+/// A program repeatedly removes the flag that makes the pager's reads of the common userfaultfd nonblocking.
+/// The pager still serves other programs.
 #[test]
 fn who_has_its_pager_wait_is_not_waited_for() {
     let Some(ended) = nonsense("wait") else { return };

@@ -1,4 +1,5 @@
-//! `farmem run`: memory that is written to while it moves, and memory that the system writes to past its mappings. No write is lost.
+//! Tests of `farmem run` with memory that moves during writes, and with memory that the system writes past
+//! its mappings. No write is lost.
 
 use crate::process::{Dir, Running, eventually, farmem, run_command, runs, signal};
 use crate::run::{MIB, assert_far, far, may_run, number, program, same, stats};
@@ -6,7 +7,8 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::Stdio;
 
-/// Threads add to words of memory that another moves, within far memory and out of it: no increment is lost.
+/// Threads add to words of memory that another thread moves, within far memory and out of it. No increment is
+/// lost.
 #[test]
 fn memory_that_moves_while_threads_write() {
     if !may_run("moves") {
@@ -22,8 +24,8 @@ fn memory_that_moves_while_threads_write() {
     }
 }
 
-/// The system writes up to 128 pages at once into memory of which an eighth is here: for another process, for a thread of the same process, for a
-/// process with the same address space (`clone` with CLONE_VM), and to the number of such a process. Every page that the system said it wrote is there.
+/// Another process of the run, or a thread of the same process, has the system write up to 128 pages at once.
+/// An eighth of this memory is local. Every page that the system reported as written contains the bytes.
 #[test]
 fn the_system_writes_into_another_process() {
     if !may_run("pins") {
@@ -36,8 +38,8 @@ fn the_system_writes_into_another_process() {
     }
 }
 
-/// A child that has its parent's address space (`clone` with CLONE_VM) finds every byte of it when the parent has ended, and when it runs
-/// another program, with far memory of its own.
+/// A child with its parent's address space (`clone` with CLONE_VM) keeps every byte after the parent's end,
+/// also when it executes another program with its own far memory.
 #[test]
 fn an_address_space_outlives_its_first_process() {
     if !may_run("shared address spaces") {
@@ -54,7 +56,8 @@ fn an_address_space_outlives_its_first_process() {
     }
 }
 
-/// A process that has the address space of another ends with the pager, as that one does: it would read zeros.
+/// A process with the address space of another process ends with the pager, like that process. Otherwise it
+/// would read zeros.
 #[test]
 fn an_address_space_ends_with_its_pager() {
     if !may_run("shared address spaces") {
@@ -83,7 +86,8 @@ fn writes_through_proc_self_mem() {
     assert_far(&stats(&ended, MIB / 2));
 }
 
-/// Files opened with O_DIRECT by other programs, inherited or received in a message: no device writes past the system's cache.
+/// Files that other programs opened with O_DIRECT, inherited or received in a message. No device writes past
+/// the system's page cache.
 #[test]
 fn files_that_come_with_o_direct() {
     if !may_run("O_DIRECT") {
@@ -108,7 +112,7 @@ fn files_that_come_with_o_direct() {
     stats(&ended, MIB);
 }
 
-/// Of Linux on this machine.
+/// Value of Linux on this architecture.
 #[cfg(target_arch = "x86_64")]
 const O_DIRECT: i32 = 0o40000;
 #[cfg(not(target_arch = "x86_64"))]

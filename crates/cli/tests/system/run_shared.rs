@@ -1,7 +1,8 @@
-//! `farmem run --share`: programs that know nothing of it share named memory with programs on other hosts of a rack, by plain loads and stores.
+//! Tests of `farmem run --share`: unmodified programs share named memory with programs on other hosts of a
+//! rack, by loads and stores.
 //!
-//! Each command takes an address of the rack of its own, so to the rack they are hosts: what they share goes through its switch and memory
-//! nodes, page by page, though this machine is one.
+//! Each command has its own address of the rack, and is a host for it. The shared pages travel through the
+//! switch and the memory nodes, although all run on one machine.
 
 use crate::process::{Dir, Ended, Running, farmem, processes_with, run_command, signal};
 use crate::rack::Description;
@@ -13,7 +14,7 @@ use std::process::{Command, Stdio};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// A rack, and the program of `tests/programs/shared.c`.
+/// Rack, and the program of `tests/programs/shared.c`.
 struct Rig {
     description: Description,
     dir: Dir,
@@ -21,7 +22,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// `None`, and said so, when this user may not serve faults.
+    /// Returns `None`, with a note, when this user may not serve page faults.
     fn new(test: &str) -> Option<Self> {
         if !may_run(test) {
             return None;
@@ -32,7 +33,7 @@ impl Rig {
         Some(Self { description, dir, program })
     }
 
-    /// A command that shares as `table`, with so much memory for that.
+    /// Returns a command that shares as `table`, with `local` bytes of local memory.
     fn command(&self, local: u64, command: &[&str]) -> Command {
         let file = self.description.file();
         let (all, local) = ((local + 24 * MIB).to_string(), local.to_string());
@@ -47,7 +48,7 @@ impl Rig {
         run_command(self.command(MIB, &self.line(args)))
     }
 
-    /// Starts the program, up to its first line.
+    /// Starts the program, and waits for its first line.
     fn start(&self, args: &[&str], line: &str) -> Running {
         self.start_with(MIB, &self.line(args), line)
     }
@@ -65,7 +66,7 @@ impl Rig {
         [&[self.program.as_str()], args].concat()
     }
 
-    /// Allocations of the rack.
+    /// Returns the allocations of the rack.
     fn vmas(&self) -> Value {
         self.description.ask("GET", "/v1/overview", "").1["vmas"].clone()
     }
@@ -75,7 +76,7 @@ impl Rig {
     }
 }
 
-/// What the program wrote, when it ended well; and what was done to shared pages.
+/// Returns the output of a successful program, and the statistics of shared pages.
 fn good(ended: &Ended) -> (&str, Value) {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     (&ended.stdout, shared(ended))
@@ -90,7 +91,8 @@ fn shared(ended: &Ended) -> Value {
     shared
 }
 
-/// Two hosts at once, and the children of a third, add to the same words: by atomics, and under a lock made of one.
+/// Two hosts, and the children of a third, add concurrently to the same words: with atomics, and under a lock
+/// of atomics.
 #[test]
 fn atomics_and_locks_hold_between_hosts() {
     let Some(rig) = Rig::new("shared-atomics") else { return };
@@ -108,7 +110,7 @@ fn atomics_and_locks_hold_between_hosts() {
     let (said, stats) = good(&ended);
     let times = 2 * 300 + 4 * 100;
     assert_eq!(said, format!("{} {times}\n", 64 * times));
-    // It had read all pages, and lost the others of a region with the first that was written.
+    // The host had read all pages. With the first written page of a region, the host lost the other pages.
     let (gone, falsely) = (number(&stats, "invalidations"), number(&stats, "false_invalidations"));
     assert!(0 < falsely && falsely < gone, "{stats}");
     let line = rig.line(&["unlink", "/counters"]);
@@ -120,7 +122,8 @@ fn atomics_and_locks_hold_between_hosts() {
     up.stop();
 }
 
-/// What cannot be done fails as the system's calls do, or says why not; nothing becomes memory of this host by mistake.
+/// Impossible operations fail like the system's calls, or print a reason. No object becomes local memory by
+/// mistake.
 #[test]
 fn what_cannot_be_shared_is_an_error() {
     let Some(rig) = Rig::new("shared-errors") else { return };
@@ -150,7 +153,8 @@ fn what_cannot_be_shared_is_an_error() {
     assert_eq!(none.code, Some(2), "there is nobody to share with on a rack of one's own: {none:?}");
 }
 
-/// A name is gone at once, the memory when its last user is: here one that maps it, then one that got it by fork and exec.
+/// A removed name is gone at once, and its memory with its last user: first a user that maps it, then one
+/// that received it by fork and exec.
 #[test]
 fn unlinked_memory_lasts_as_long_as_its_users() {
     let Some(rig) = Rig::new("shared-unlink") else { return };
@@ -166,7 +170,7 @@ fn unlinked_memory_lasts_as_long_as_its_users() {
     touching.say("");
     good(&touching.ended());
     rig.nothing_is_left();
-    // An unlinked object of which a descriptor is handed on through an exec.
+    // The descriptor of a removed object is passed on through an exec.
     let ended = rig.run(&["pass", "/passed"]);
     let (said, _) = good(&ended);
     assert_eq!(said, "passed: 77\n");
@@ -174,7 +178,8 @@ fn unlinked_memory_lasts_as_long_as_its_users() {
     up.stop();
 }
 
-/// An object of 2 MiB through 256 KiB on either host: what is here never exceeds that, by the pager's count and by the system's.
+/// An object of 2 MiB with 256 KiB of local memory on either host. The local memory stays within this limit,
+/// by the pager's count and by the system's.
 #[test]
 fn the_limit_holds_for_shared_memory() {
     let Some(rig) = Rig::new("shared-limit") else { return };
@@ -195,7 +200,8 @@ fn the_limit_holds_for_shared_memory() {
     up.stop();
 }
 
-/// Python's own module: an array is made on one host, found on another, changed there, and seen here.
+/// With Python's own module, one host creates an array, and another finds and changes it. The first host sees
+/// the change.
 #[test]
 fn python_shares_arrays() {
     let Some(rig) = Rig::new("shared-python") else { return };
@@ -230,8 +236,8 @@ fn python_shares_arrays() {
     up.stop();
 }
 
-/// A host dies with pages that it alone had written. Who touches one gets a SIGBUS, and not the bytes from before; the command says so and ends
-/// with 2, as after every loss.
+/// A host dies with pages that only it had written. An access to one is a SIGBUS, and never the earlier
+/// bytes. The command prints the reason and ends with 2, as after every loss.
 #[test]
 fn pages_that_died_are_not_read() {
     let Some(rig) = Rig::new("shared-died") else { return };
@@ -243,12 +249,13 @@ fn pages_that_died_are_not_read() {
     assert_eq!((ended.stdout.as_str(), ended.code), ("", Some(2)), "{ended:?}");
     assert!(ended.stderr.contains("shared pages are lost"), "{ended:?}");
     assert!(number(&shared(&ended), "lost") > 0, "{ended:?}");
-    // Those that it did not write since are there.
+    // The pages without later writes are there.
     made.kill();
     up.stop();
 }
 
-/// The rack dies under programs that share, and whoever would start it again: a SIGBUS, the reason, and exit code 2.
+/// The rack dies under programs that share, without a supervisor to restart it. Accesses are a SIGBUS with
+/// the reason, and the exit code is 2.
 #[test]
 fn a_dead_rack_is_no_old_bytes() {
     let Some(rig) = Rig::new("shared-rack-gone") else { return };
@@ -268,8 +275,8 @@ fn a_dead_rack_is_no_old_bytes() {
     drop(up);
 }
 
-/// The switch alone stands still, and the control plane goes on giving leases: a thread that wants a page gets a SIGBUS after 20 s in which nothing
-/// was heard, and the reason; it does not wait without end.
+/// Only the switch is stopped, and the control plane still grants leases. A thread that needs a page gets a
+/// SIGBUS with the reason after 20 s of silence, instead of an endless wait.
 #[test]
 fn a_dead_switch_ends_the_wait() {
     let Some(rig) = Rig::new("shared-switch-gone") else { return };
@@ -296,7 +303,7 @@ fn is_role(pid: u32) -> bool {
     String::from_utf8_lossy(&line).contains("\0role\0")
 }
 
-/// Without `--share` named memory is this host's, as ever.
+/// Without `--share`, named memory is local to the host, as usual.
 #[test]
 fn without_it_names_are_local() {
     if !may_run("local names") {

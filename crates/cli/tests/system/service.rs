@@ -1,4 +1,4 @@
-//! `farmem index load`, `farmem index serve` and `farmem orderedkv` on a rack of processes.
+//! Tests of `farmem index load`, `farmem index serve` and `farmem orderedkv` on a rack of processes.
 
 use crate::process::{Dir, Running, eventually, farmem, run, signal};
 use crate::rack::Description;
@@ -8,7 +8,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// All that a service says to these requests.
+/// Returns the replies of a service to these requests.
 fn says(address: &str, requests: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(requests.as_bytes()).unwrap();
@@ -18,7 +18,8 @@ fn says(address: &str, requests: &str) -> String {
     said
 }
 
-/// A file is loaded, served, and the switch's index follows the look-ups; what was loaded is there for the next command.
+/// A file is loaded and served, and the switch's index follows the look-ups. The next command finds the
+/// loaded data.
 #[test]
 fn a_loaded_file_is_served() {
     let description = Description::new("service", "udp").with_nodes(2);
@@ -46,7 +47,8 @@ fn a_loaded_file_is_served() {
     );
     assert!(says(&address, "SET x 1\r\n").contains("\"x\" is no key of this store"));
 
-    // The store's name leads the agent to its first tree. Its look-ups bring values along, and begin further down.
+    // The store's name leads the agent to its first tree. The look-ups bring values along and start further
+    // down.
     let visits = || -> u64 {
         let info = says(&address, "INFO\r\n");
         let line = info.lines().find_map(|line| line.strip_prefix("far_visits:")).unwrap();
@@ -80,7 +82,7 @@ fn a_loaded_file_is_served() {
     assert_eq!(up.stop().stderr, "");
 }
 
-/// Sends a SET of each key until one is not acknowledged; how many were.
+/// Sends a SET of each key until one is not acknowledged. Returns the number of acknowledged keys.
 fn acknowledged(address: &str, name: &str, most: u32, told: &mut dyn FnMut(u32)) -> u32 {
     let mut stream = TcpStream::connect(address).unwrap();
     for n in 0..most {
@@ -97,8 +99,9 @@ fn acknowledged(address: &str, name: &str, most: u32, told: &mut dyn FnMut(u32))
     most
 }
 
-/// A service takes a store of texts over from one that still runs and is written to. The one before is kept out before the other writes: it ends by itself and says why,
-/// and no key that either acknowledged is lost.
+/// A service takes over a text store whose earlier service still runs and receives writes. The earlier
+/// service is fenced before the new one writes, and ends with a reason. No key that either service
+/// acknowledged is lost.
 #[test]
 fn a_take_over_loses_no_acknowledged_key() {
     let description = Description::new("take-over", "udp").with_nodes(2);
@@ -142,8 +145,9 @@ fn a_take_over_loses_no_acknowledged_key() {
     assert_eq!(up.stop().stderr, "");
 }
 
-/// A store that other commands made is dropped by its name, with all that it had; not without `--yes`, and not while a program has it open. When the node with its root dies
-/// a service goes on and answers errors; then the store is dropped too, and made anew.
+/// A store that other commands created is dropped by its name, with all its contents. The command fails
+/// without `--yes`, and while a program has the store open. When the node with the root dies, the service
+/// continues and answers with errors. The store can then be dropped and created again.
 #[test]
 fn a_store_is_dropped() {
     let description = Description::new("drop", "udp").with_nodes(1);
@@ -210,7 +214,7 @@ fn a_store_is_dropped() {
     up.stop();
 }
 
-/// The workloads as a command, over a rack: every answer right, nothing left behind.
+/// The YCSB workloads as a command on a rack: every answer is right, and nothing remains.
 #[test]
 fn ycsb_over_a_rack() {
     let description = Description::new("orderedkv", "shm").with_nodes(2);

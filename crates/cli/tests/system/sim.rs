@@ -1,4 +1,4 @@
-//! `farmem sim`: repeatable from its seed, and refused when there is nothing to play.
+//! Tests of `farmem sim`: reproducible from its seed, and rejected when there is nothing to simulate.
 
 use crate::process::run;
 use serde_json::Value;
@@ -29,7 +29,7 @@ fn the_same_seed_is_the_same_world() {
     }
 }
 
-/// A plan about roles that a world does not have is another plan there, and the command says so.
+/// A plan about roles that a world lacks is another plan there, and the command says so.
 #[test]
 fn a_plan_that_is_another_one_is_told() {
     for what in ["rc", "ud", "pages", "paging", "pd3"] {
@@ -63,7 +63,8 @@ fn what_cannot_be_played_is_refused() {
     }
 }
 
-/// The smallest rack of the gate, in full; and what is found when a guard is missing, with its own exit code.
+/// The smallest rack of the gate, explored in full. With a guard removed, the explorer finds a violation and
+/// ends with its own exit code.
 #[test]
 fn the_explorer_says_what_it_walked_and_what_it_found() {
     let report = run(&["sim", "explore", "--config", "19", "--json"]).json();
@@ -83,7 +84,8 @@ fn the_explorer_says_what_it_walked_and_what_it_found() {
     }
 }
 
-/// Reading everything at the end, and calls, come on top of what was asked for: both counts are told, and what the second one is of.
+/// A rack counts calls and the final read of all memory in addition to the requested operations. The report
+/// has both counts, and explains the second.
 #[test]
 fn a_rack_counts_more_than_was_asked_for() {
     let report = play("rack", "1", "calm");

@@ -1,7 +1,9 @@
-//! Mixed work on one rack, round after round, a role killed in each: nothing of it stays, and no byte is wrong without a word.
+//! Mixed work on one rack, round after round, with one killed role per round. Nothing of the work remains,
+//! and every wrong byte is reported as lost.
 //!
-//! After each round all that was used is to be gone: hosts, domains, processes, memory, children of commands, sockets, files; and no process of the rack may have grown. The gate
-//! plays three rounds. `scripts/soak` plays as many as fit the minutes that it is given, tells how it goes, and writes what it counted.
+//! After each round, everything used must be gone: hosts, domains, processes, memory, children of commands,
+//! sockets and files. No process of the rack may have grown. CI runs three rounds. `scripts/soak` runs as
+//! many rounds as fit the given minutes, prints its progress, and writes the counts to a file.
 
 use crate::faults::died_and_serves;
 use crate::process::{Dir, Ended, Running, eventually, farmem, processes_with, run_command};
@@ -16,23 +18,28 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, process};
 
-/// Bytes of each block that a client keeps across the death of a role.
+/// Length of each block that a client keeps across the death of a role, in bytes.
 const BLOCK: usize = 16 * PAGE_LEN;
-/// How much larger a process may be than it was when it was warm: one that has memory of others, or clients of the test, and one that has only tables.
+/// Maximum growth of a process since it was warm, in bytes, for processes with others' memory and for the
+/// test process. `TABLES_GROWTH_MAX` is for processes that only have tables.
 const GROWTH_MAX: u64 = 32 << 20;
 const TABLES_GROWTH_MAX: u64 = 4 << 20;
-/// How many descriptors and threads more it may have: a connection of the API that was just closed, a compiler that has just begun.
+/// Maximum number of additional descriptors and threads: for an API connection that has just closed, or a
+/// compiler that has just started.
 const MORE_MAX: u64 = 2;
-/// Bytes that the control plane's state may have: its log is kept short, and a user's keys have a bound.
+/// Maximum length of the control plane's state, in bytes. The log is compacted, and the number of a user's
+/// keys is limited.
 const STATE_MAX: u64 = 16 << 20;
-/// For so many rounds the same two roles take turns at dying, so that the others live long enough for what they do not give back to show.
+/// Number of rounds in which the same two roles take turns at dying. The other roles live long enough to show
+/// their leaks.
 const BLOCK_ROUNDS: u64 = 24;
-/// From so many rounds on each of the four has lived for a block of them.
+/// Number of rounds after which each of the four roles has lived for one block of rounds.
 const ROUNDS_ENOUGH: u64 = 4 + 2 * BLOCK_ROUNDS;
-/// Bytes of the named memory that two programs share.
+/// Length of the named memory that two programs share, in bytes.
 const SHARED: usize = 64 << 10;
 
-/// It has 4 MiB that nobody can guess, and says what their hash is; looks at all of them again and again until there is a file, and says the hash then.
+/// Program that fills 4 MiB with random bytes and prints their hash. The program reads all bytes repeatedly
+/// until a file exists, and prints the hash again.
 const HOLDER: &str = "\
 import hashlib, os, sys
 memory = bytearray(4 << 20)
@@ -46,7 +53,7 @@ while now == made and not os.path.exists(sys.argv[1]):
 print(hashlib.sha256(memory).hexdigest() if now == made else now)
 ";
 
-/// It makes named memory, and looks at what another program has changed there.
+/// Program that creates named memory, and checks the changes of another program.
 const WRITER: &str = "\
 import sys
 from multiprocessing import resource_tracker, shared_memory
@@ -59,7 +66,7 @@ print(memory.buf[0], memory.buf[65535])
 memory.close()
 memory.unlink()
 ";
-/// It reads all of that memory, and changes its first byte and its last.
+/// Program that reads the whole shared memory, and changes its first and last byte.
 const READER: &str = "\
 import sys
 from multiprocessing import resource_tracker, shared_memory
@@ -71,7 +78,7 @@ memory.buf[65535] = 201
 memory.close()
 ";
 
-/// What is counted.
+/// Counts of the soak.
 #[derive(Default)]
 struct Counts(BTreeMap<&'static str, u64>);
 
@@ -81,7 +88,7 @@ impl Counts {
     }
 }
 
-/// What a process has.
+/// Resources of a process.
 #[derive(Clone, Copy)]
 struct Size {
     resident: u64,
@@ -101,23 +108,23 @@ impl Size {
     }
 }
 
-/// A process that is watched: for how many rounds, what it had when it was warm, and what it has.
+/// Watched process: the number of rounds, its resources when it was warm, and its resources now.
 struct Watched {
     rounds: u64,
     warm: Size,
     now: Size,
 }
 
-/// How much is asserted of what processes have.
+/// Extent of the checks on processes.
 #[derive(Clone, Copy)]
 struct Form {
-    /// Rounds after which a process has what it needs, and is to grow no more.
+    /// Number of rounds after which a process is warm, and must not grow any more.
     warm: u64,
-    /// This process is watched as well: no other test runs in it.
+    /// True when the test process is watched too, because no other test runs in it.
     clients: bool,
 }
 
-/// A rack and what is done on it.
+/// Rack, and the work on it.
 struct Soak<'a> {
     description: &'a Description,
     up: Up<'a>,
@@ -128,7 +135,7 @@ struct Soak<'a> {
     rng: Rng,
     counts: Counts,
     watched: BTreeMap<(String, u32), Watched>,
-    /// The longest that each role was watched, in rounds.
+    /// Longest watch of each role, in rounds.
     longest: BTreeMap<String, u64>,
 }
 
@@ -145,7 +152,7 @@ impl Soak<'_> {
         self.counts.count("rounds");
     }
 
-    /// A command whose sockets and files lie in this test's own directory.
+    /// Returns a command whose sockets and files lie in this test's own directory.
     fn farmem(&self, words: &[&str]) -> Command {
         let mut command = farmem(words);
         command.env("TMPDIR", self.dir.path());
@@ -156,7 +163,8 @@ impl Soak<'_> {
         run_command(self.farmem(words))
     }
 
-    /// Traversals, scans of an index, windows of a series, a graph: each holds its answers against its own.
+    /// Runs traversals, index scans, time series windows and a graph. Each application checks its own
+    /// answers.
     fn applications(&mut self) {
         let graph = self.dir.path().join("soak.fmg").display().to_string();
         if !fs::exists(&graph).unwrap() {
@@ -176,7 +184,7 @@ impl Soak<'_> {
         }
     }
 
-    /// Programs on far memory, alone and on shared memory.
+    /// Runs programs on far memory, alone and on shared memory.
     fn programs(&mut self) {
         if !self.runs {
             return;
@@ -199,7 +207,7 @@ impl Soak<'_> {
         }
     }
 
-    /// Two programs on two hosts have the same named memory: each finds what the other one has written.
+    /// Runs two programs on two hosts with the same named memory. Each finds the other's writes.
     fn programs_that_share(&mut self, round: u64) {
         if !self.runs {
             return;
@@ -208,7 +216,7 @@ impl Soak<'_> {
         let share = |script: &str| {
             let words =
                 ["run", "--rack", &self.file, "--local", "2MiB", "--share", "soak", "--", PYTHON, "-c"];
-            // The last word is for whoever looks for processes of this test.
+            // The last word identifies the processes of this test.
             let mut command = self.farmem(&[&words[..], &[script, &name, &self.dir_text()]].concat());
             command.stdin(Stdio::piped());
             command
@@ -224,7 +232,7 @@ impl Soak<'_> {
         self.counts.count("programs that share");
     }
 
-    /// A server of Redis's protocol that keeps nothing on the disk: what it had in far memory goes with it.
+    /// Runs a Redis server without a disk. Its far memory is freed with it.
     fn a_server_that_is_killed(&mut self) {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let words = ["kv", "--rack", &self.file, "--port", &port.to_string(), "--local", "67108864"];
@@ -251,7 +259,7 @@ impl Soak<'_> {
         self.counts.count("servers killed");
     }
 
-    /// It joins by hand, takes memory that does not stay, and is gone.
+    /// Adds a host that joins through the API, allocates temporary memory, and falls silent.
     fn a_host_that_is_never_heard_of_again(&mut self, round: u64) {
         let ask = |name: &str, body: Value| {
             let (status, answer) = self.description.ask("POST", &format!("/v1/{name}"), &body.to_string());
@@ -271,7 +279,8 @@ impl Soak<'_> {
         self.dir.path().display().to_string()
     }
 
-    /// A program on far memory that is at work while a role dies, and the hash of what it has. `None` where programs may not run.
+    /// Starts a program on far memory that runs while a role dies. Returns it with the hash of its bytes, or
+    /// `None` where programs may not run.
     fn holder(&self) -> Option<(Running, String)> {
         if !self.runs {
             return None;
@@ -285,7 +294,8 @@ impl Soak<'_> {
         Some((holder, made))
     }
 
-    /// What it had is there to the byte, or it was ended with a word of what it lost with its node. Never did it find anything else.
+    /// Checks that the program's bytes are complete, or that the program ended with a report of the loss with
+    /// its node. Other bytes must never appear.
     fn holder_ends(&mut self, (mut holder, made): (Running, String), (round, role): (u64, &str)) {
         self.dir.file("until", "");
         let ended = holder.ended();
@@ -305,7 +315,7 @@ impl Soak<'_> {
         self.counts.count("programs at work that were told their loss");
     }
 
-    /// Bytes at a node: those that are surely used, and all.
+    /// Returns the bytes of a node: the certainly used ones, and all.
     fn bytes_at(&self, node: u64) -> (u64, u64) {
         let (overview, usage) = (self.description.overview(), self.usage());
         let used = |vma: &&Value| {
@@ -331,8 +341,9 @@ impl Soak<'_> {
         (least, allocated["allocated"].as_u64().expect("a number"))
     }
 
-    /// A client has blocks on both nodes, and one moves between them; a program is at work; a role dies. What is read afterwards is what was written, or it is said to be
-    /// lost; and how much is lost with a node is said as well.
+    /// Kills a role while a client has blocks on both nodes, one block moves, and a program runs. Later reads
+    /// must return the written bytes, or an error about their loss. The report of a lost node must state the
+    /// amount.
     fn a_role_that_dies(&mut self, round: u64) {
         let options = ClientOptions { durable: round % 2 == 1, ..ClientOptions::default() };
         let mut client = self.description.rack().client_with(&format!("blocks-{round}"), options).unwrap();
@@ -387,7 +398,8 @@ impl Soak<'_> {
         usage
     }
 
-    /// Nothing is left of anything: hosts, domains, processes, memory; commands and what they started; sockets; and the state is not longer than it may be.
+    /// Checks that nothing remains: no hosts, domains, processes, memory, commands, children or sockets. The
+    /// state must not exceed its limit.
     fn nothing_is_left(&mut self) {
         eventually("everything went with its user", || {
             let usage = self.usage();
@@ -417,7 +429,8 @@ impl Soak<'_> {
         assert!(bytes <= STATE_MAX, "the control plane's state has {bytes} bytes");
     }
 
-    /// Each process of the rack, and this one, which has its clients: what it has now, beside what it had when it was warm.
+    /// Compares the resources of each process of the rack, and of the test process, with those when it was
+    /// warm.
     fn nobody_has_grown(&mut self) {
         let mut all = self.up.roles();
         all.push(("supervisor".into(), self.up.supervisor().pid()));
@@ -454,7 +467,7 @@ impl Soak<'_> {
         }
     }
 
-    /// What was counted, as an object.
+    /// Returns the counts as an object.
     fn report(&self, ended: bool) -> Value {
         let size = |((role, _), watched): (&(String, u32), &Watched)| {
             let Watched { rounds, warm, now } = watched;
@@ -476,7 +489,8 @@ impl Soak<'_> {
     }
 }
 
-/// Who dies in a round: each of the four first, then two of them in turn for many rounds, and then the other two.
+/// Returns the role that dies in a round: each of the four first, then two of them in turn for many rounds,
+/// then the other two.
 fn victim(round: u64) -> &'static str {
     const FIRST: [&str; 4] = ["switch", "node node1", "control", "node node2"];
     const TURNS: [[&str; 2]; 2] = [["node node1", "node node2"], ["switch", "control"]];
@@ -494,7 +508,7 @@ fn write_block(client: &mut Client, node: u16, rng: &mut Rng) -> (VirtAddr, Vec<
     (base, bytes)
 }
 
-/// Rounds of mixed work, as long as `goes_on` says so with what was counted so far; answers all that was.
+/// Runs rounds of mixed work while `goes_on` returns true for the counts so far. Returns all counts.
 fn soak(test: &str, leases: &'static str, form: Form, mut goes_on: impl FnMut(u64, &Value) -> bool) -> Value {
     let description = Description::new(test, "udp").with_lease(leases);
     let (up, file) = (description.up(), description.file());
@@ -514,8 +528,9 @@ fn soak(test: &str, leases: &'static str, form: Form, mut goes_on: impl FnMut(u6
     report
 }
 
-/// Three rounds: runs, sharing, traversals, an index, a graph, a server that is killed, a host that is gone, a migration; the switch dies in the first, a node in the second, the
-/// control plane in the last. Each of the others is looked at again when it is warm.
+/// Three rounds of runs, sharing, traversals, an index, a graph, a killed server, a silent host and a
+/// migration. The switch dies in the first round, a node in the second, and the control plane in the third.
+/// Each surviving role is checked again once it is warm.
 #[test]
 fn mixed_work_leaves_nothing() {
     let form = Form { warm: 1, clients: false };
@@ -533,8 +548,9 @@ fn mixed_work_leaves_nothing() {
     }
 }
 
-/// As many rounds as fit the minutes of FARMEM_SOAK_MINUTES. How it goes is told before each round, and is in the file of FARMEM_SOAK_REPORT from then on. Leases are longer than in
-/// the gate: what is tried is wear, also on a machine that is busy for seconds.
+/// As many rounds as fit the minutes of FARMEM_SOAK_MINUTES. The progress is printed before each round, and
+/// written to the file of FARMEM_SOAK_REPORT. Leases are longer than in CI, because the test is about wear,
+/// also on a machine that is busy for seconds.
 #[test]
 #[ignore = "it takes as long as it is told; run by scripts/soak"]
 fn mixed_work_for_as_long_as_one_likes() {
@@ -558,7 +574,7 @@ fn mixed_work_for_as_long_as_one_likes() {
     assert_eq!(number("roles killed"), rounds, "{report}");
     let programs = ["programs", "programs that share"].map(number);
     assert!(!programs.contains(&0) || report["programs_skipped"] == true, "{report}");
-    // Each role lived long enough for what it did not give back to show, or it is said which did not.
+    // Each role lived long enough to show its leaks, or the report names those that did not.
     let watched = |role: &&str| report["longest_watched_rounds"][role].as_u64().unwrap_or_default();
     let short: Vec<&str> = ["switch", "control", "node node1", "node node2"]
         .into_iter()

@@ -1,4 +1,4 @@
-//! `farmem trace`: a real program under valgrind. Skipped, and said so, where there is no valgrind.
+//! Tests of `farmem trace` with a program under valgrind. Skipped, with a note, without valgrind.
 
 use crate::process::run;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Who has what, and what goes by itself: `farmem status`, `farmem free`, `farmem leave`, and clients that die (PROTOCOL 8.60 to 8.63).
+//! Tests of resources and their release: `farmem status`, `farmem free`, `farmem leave`, and clients that die
+//! (PROTOCOL 8.60 to 8.63).
 
 use crate::process::{Running, eventually, farmem, run, signal};
 use crate::rack::Description;
@@ -7,7 +8,7 @@ use farmem::{ClientOptions, Error, VirtAddr};
 use serde_json::{Value, json};
 use std::process::Stdio;
 
-/// A host that joins by hand and has a session and 64 KiB, and is not heard of again.
+/// Adds a host that joins through the API, has a session and 64 KiB, and falls silent.
 fn stranger(description: &Description, name: &str) {
     let ask = |request: &str, body: Value| {
         let (status, answer) = description.ask("POST", &format!("/v1/{request}"), &body.to_string());
@@ -24,8 +25,9 @@ fn names(rows: &Value) -> Vec<&str> {
     rows.as_array().expect("rows").iter().map(|row| row["name"].as_str().expect("a name")).collect()
 }
 
-/// One program does nothing for many leases, its library says that it is there; hosts that nobody speaks for are taken out, one after the other, with their domains and
-/// their memory. The program's memory is as it was. When it ends, what it allocated to stay stays, and nothing else.
+/// An idle program keeps its lease for a long time, because its library renews it. Silent hosts are removed
+/// one after the other, with their domains and their memory. The program's memory is unchanged. At its end,
+/// only its durable allocations stay.
 #[test]
 fn who_is_not_heard_of_goes_and_who_waits_stays() {
     let leases = "lease_ms = 200\nhost_lease_ms = 1000";
@@ -63,7 +65,8 @@ fn who_is_not_heard_of_goes_and_who_waits_stays() {
     up.stop();
 }
 
-/// What is in use is refused by name; what is not asks first; what was taken from a program is an error to it and never other bytes.
+/// Used resources are refused by name, and unused ones need a confirmation. A program that loses memory to
+/// the command gets an error, and never other bytes.
 #[test]
 fn what_is_in_use_is_not_taken_without_force() {
     let description = Description::new("wear-free", "udp");
@@ -102,8 +105,9 @@ fn what_is_in_use_is_not_taken_without_force() {
     up.stop();
 }
 
-/// The pager of a run stands still for longer than its host's lease, as a machine that is suspended does, and the rack takes the host out with what it had. When it goes on,
-/// the program gets a SIGBUS at what was far, and the command says what happened and how long a host may stand still: it does not wait, and nothing else is read there.
+/// The pager of a run stands still for longer than its host's lease, like a suspended machine, and the rack
+/// removes the host with its memory. When the pager continues, an access of the program to far memory is a
+/// SIGBUS. The command prints the reason and the permitted pause, does not wait, and reads no other bytes.
 #[test]
 fn who_stood_still_for_too_long_is_told() {
     if !may_run("wear-still") {

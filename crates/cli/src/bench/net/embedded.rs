@@ -1,4 +1,5 @@
-//! A rack in one process: no link, so the baseline of a READ or WRITE is a copy of the same bytes in memory.
+//! Measurement of a rack in one process. Without a link, the baseline of a READ or WRITE is a copy of the
+//! same bytes in memory.
 
 use super::Budget;
 use super::operations::{ALL, Fixture, Operation};
@@ -9,7 +10,7 @@ use farmem_bench::Samples;
 use std::convert::Infallible;
 use std::hint::black_box;
 
-/// Operations timed together: one is too short for the clock.
+/// Number of operations timed together, because one operation is too short for the clock.
 const BATCH: u32 = 100;
 
 pub(super) fn measure(effort: Budget) -> Result<Vec<Row>, Failure> {

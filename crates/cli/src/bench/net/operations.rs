@@ -1,9 +1,9 @@
-//! The operations under test, and the bytes they put on the wire.
+//! Measured operations, and their bytes on the wire.
 
 use farmem::hash_table::{HashTable, Key, Spread, VALUE_LEN};
 use farmem::{Client, Error, NodeId, Vma};
 
-/// One operation.
+/// Measured operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Operation {
     Read64,
@@ -15,7 +15,7 @@ pub(super) enum Operation {
     Traverse1,
 }
 
-/// All of them, in the order of the table.
+/// All operations, in the order of the table.
 pub(super) const ALL: [Operation; 7] = [
     Operation::Read64,
     Operation::Read4k,
@@ -26,17 +26,17 @@ pub(super) const ALL: [Operation; 7] = [
     Operation::Traverse1,
 ];
 
-/// BTH and ICRC: on every packet.
+/// Length of BTH and ICRC, which every packet has.
 const BARE: usize = 12 + 4;
-/// RETH.
+/// Length of a RETH.
 const RETH: usize = 16;
-/// AETH.
+/// Length of an AETH.
 const AETH: usize = 4;
-/// A traversal of the hash table: DETH, message header, traversal, scratch pad.
+/// Length of a traversal of the hash table: DETH, message header, traversal and scratch pad.
 const TRAVERSAL: usize = 8 + 24 + 40 + 56;
 
 impl Operation {
-    /// Its part of the id.
+    /// Returns the operation's part of the row id.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Read64 => "read64",
@@ -49,7 +49,8 @@ impl Operation {
         }
     }
 
-    /// Bytes of UDP payload of its request and of its answer (docs/protocol.md, sections 2 and 3).
+    /// Returns the lengths of the request's and the answer's UDP payload, in bytes (docs/protocol.md,
+    /// sections 2 and 3).
     pub(super) const fn sizes(self) -> (usize, usize) {
         match self {
             Self::Read64 => (BARE + RETH, BARE + AETH + 64),
@@ -61,13 +62,14 @@ impl Operation {
         }
     }
 
-    /// True when it goes host, switch, node, host; otherwise host, node, host.
+    /// Returns true for the path host, switch, node, host. The other path is host, node, host.
     pub(super) const fn is_triangle(self) -> bool {
         matches!(self, Self::Traverse1)
     }
 }
 
-/// Far memory to work on: a buffer, and a hash table with one entry, found in one iteration on one node.
+/// Far memory of the measurement: a buffer, and a hash table with one entry, which a traversal finds in one
+/// iteration on one node.
 pub(super) struct Fixture {
     vma: Vma,
     table: HashTable,
@@ -76,7 +78,7 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    /// Lays it out, and warms every path once.
+    /// Allocates the buffer and the table, and uses every path once.
     pub(super) fn new(client: &mut Client) -> Result<Self, Error> {
         let node = client.nodes().first().map_or(1, |n| n.node);
         let vma = client.allocate_on(1 << 20, NodeId(node))?;
@@ -90,7 +92,7 @@ impl Fixture {
         Ok(bed)
     }
 
-    /// Carries an operation out once, and checks what can be checked without cost.
+    /// Performs an operation once, and checks everything that is free of cost.
     pub(super) fn once(&mut self, client: &mut Client, operation: Operation) -> Result<(), Error> {
         let base = self.vma.base;
         match operation {
@@ -108,7 +110,7 @@ impl Fixture {
         }
     }
 
-    /// The buffer.
+    /// Returns the buffer.
     pub(super) const fn vma(&self) -> Vma {
         self.vma
     }

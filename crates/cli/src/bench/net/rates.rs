@@ -1,4 +1,5 @@
-//! Rates: pages per second with many under way, beside raw datagrams of a page's size in bursts.
+//! Measurement of rates: pages per second with many pages in flight, compared with bursts of raw datagrams of
+//! a page's size.
 
 use super::Budget;
 use super::remote::{Ends, RawConfig, address};
@@ -9,13 +10,13 @@ use farmem_bench::{CpuMeter, CpuTime, Row, rate_row, to_f64};
 use std::thread::scope;
 use std::time::Instant;
 
-/// Pages under way at once: what an RC connection allows for READs.
+/// Number of pages in flight: the limit of an RC connection for READs.
 const DEPTH: usize = 16;
-/// Bytes of a page.
+/// Length of a page, in bytes.
 const PAGE: usize = farmem::PAGE_LEN;
-/// A page's datagram: BTH, AETH, page, ICRC.
+/// Length of a page's datagram: BTH, AETH, page and ICRC.
 const DATAGRAM: usize = 12 + 4 + PAGE + 4;
-/// Pages of one round for each operation of a round trip's round.
+/// Number of pages per round, for each operation in the round of a round-trip measurement.
 const PAGES_PER_OPERATION: u32 = 10;
 
 #[derive(Clone, Copy)]
@@ -24,8 +25,9 @@ enum Direction {
     Write,
 }
 
-/// READ and WRITE rates; over UDP beside the raw rate. A raw datagram goes through the kernel alone, though many go in one call, while a
-/// link sends and receives runs of them as one: that is why its rate may be the higher one.
+/// Measures READ and WRITE rates, over UDP also the raw rate. Each raw datagram passes the kernel alone,
+/// although one call sends many. A link sends and receives runs of datagrams as one, so its rate may be
+/// higher.
 pub(super) fn measure(
     raw: &RawConfig<'_>,
     client: &mut Client,
@@ -95,7 +97,7 @@ fn pages_per_second(
         client.recycle(completed.buf);
         under_way -= 1;
         ended += 1;
-        // Those that have ended already are taken before more are sent, so that requests leave in batches.
+        // Completed operations are collected before the next submissions, so that requests leave in batches.
         while let Some(completed) = client.poll_ended() {
             completed.result?;
             client.recycle(completed.buf);

@@ -1,4 +1,5 @@
-//! Round trips over a link, beside raw exchanges of the same sizes over the same kind of link.
+//! Measurement of round trips over a link, compared with raw exchanges of the same sizes over the same kind
+//! of link.
 
 use super::operations::{ALL, Fixture, Operation};
 use super::roles::Roles;
@@ -12,14 +13,14 @@ use farmem_bench::{CpuMeter, Row, Samples};
 use std::net::{IpAddr, SocketAddr};
 use std::thread::{Scope, scope};
 
-/// The CPU of the client, and of everything else when all block.
+/// CPU of the client, and of every other thread when all threads block.
 const HOME_CPU: usize = 0;
-/// The CPU of the other party when both spin.
+/// CPU of the other party when both spin.
 const AWAY_CPU: usize = 1;
-/// Memory of the one node.
+/// Memory of the only node, in bytes.
 const NODE_MEMORY: u64 = 64 << 20;
 
-/// The id of a round trip.
+/// Returns the row id of a round trip.
 pub(super) fn id(transport: Transport, operation: Operation, suffix: &str) -> String {
     format!("net.{}.{}.rtt{suffix}", transport.name(), operation.name())
 }
@@ -33,7 +34,7 @@ pub(super) fn measure(
 ) -> Result<Vec<Row>, Failure> {
     let node_cpu = if waiting == Waiting::Spin { AWAY_CPU } else { HOME_CPU };
     pin(HOME_CPU)?;
-    // Roles are placed here, thread by thread, and not by the rack's description.
+    // This function places the threads of the roles itself, regardless of the rack's description.
     let shape = Shape {
         nodes: 1,
         memory: NODE_MEMORY,
@@ -78,7 +79,7 @@ pub(super) fn measure(
     Ok(rows)
 }
 
-/// Where the raw exchange happens.
+/// Configuration of the raw exchange.
 #[derive(Clone, Copy)]
 pub(super) struct RawConfig<'a> {
     pub(super) config: &'a RackConfig,
@@ -100,7 +101,7 @@ impl RawConfig<'_> {
         let (samples, baseline) = match (self.transport, operation.is_triangle()) {
             (Transport::Udp, triangle) => self.beside_datagrams(operation, triangle, effort, &mut work)?,
             (Transport::Shm, false) => self.beside_rings(operation, effort, &mut work)?,
-            // A triangle over rings has no raw form here: its baseline would be two exchanges glued together.
+            // A triangle over rings has no raw form: its baseline would consist of two exchanges.
             (Transport::Shm, true) => return alone(id, effort, &mut work),
         };
         Ok(samples.row(id, Some(&baseline)))
@@ -145,7 +146,7 @@ impl RawConfig<'_> {
         let stop = Stop::new();
         let result = scope(|threads| {
             let _ends = Ends(&stop);
-            // Frames over rings carry no ICRC here: 4 bytes less each way.
+            // Frames over rings carry no ICRC, which saves 4 bytes in each direction.
             self.serve(threads, move |stop| node.serve(answer, stop), &stop);
             interleave(effort, work, &mut || pinger.exchange(request))
         });
@@ -160,7 +161,7 @@ impl RawConfig<'_> {
         Ok(RawSocket::open(ip, self.link_waiting()).map_err(farmem::Error::from)?)
     }
 
-    /// Starts a raw server where the node is.
+    /// Starts a raw server in the node's place.
     pub(super) fn serve<'scope>(
         &self,
         threads: &'scope Scope<'scope, '_>,
@@ -183,7 +184,8 @@ impl RawConfig<'_> {
     }
 }
 
-/// Sets the flag when a measurement ends, also when it fails: a scope waits for its threads.
+/// Guard that stops the raw server at the end of a measurement, also after an error. Otherwise the thread
+/// scope would wait for the server forever.
 pub(super) struct Ends<'a>(pub(super) &'a Stop);
 
 impl Drop for Ends<'_> {
@@ -201,7 +203,7 @@ pub(super) fn address(socket: &RawSocket) -> Result<SocketAddr, Failure> {
     socket.address().map_err(|e| Failure::environment(format!("a raw socket has no address: {e}"), ""))
 }
 
-/// Rounds of both in turn. A raw exchange that was lost is not counted, and tried again.
+/// Alternates rounds of both kinds. A lost raw exchange is repeated and not counted.
 fn interleave(
     effort: Budget,
     work: &mut dyn FnMut() -> Result<(), Failure>,
@@ -230,7 +232,8 @@ fn alone(id: &str, effort: Budget, work: &mut dyn FnMut() -> Result<(), Failure>
     Ok(samples.row(id, None))
 }
 
-/// Operations one after the other, with the CPU time of this process, whose threads all parties are.
+/// Performs operations one after the other, and measures the CPU time of this process, which contains all
+/// parties.
 fn round(
     samples: &mut Samples,
     operations: u32,

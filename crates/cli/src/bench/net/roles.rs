@@ -1,4 +1,5 @@
-//! Roles as threads: started like the processes of `farmem up`, stopped one by one so that only those under test are alive.
+//! Roles as threads. The roles start like the processes of `farmem up`, and stop one by one, so that only the
+//! measured roles run.
 
 use crate::Failure;
 use farmem::RackConfig;
@@ -7,7 +8,7 @@ use farmem::serve::{self, Stop};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-/// Time the roles may take to join.
+/// Maximum time for the roles to join.
 const JOIN_TIME_MAX: Duration = Duration::from_secs(20);
 
 struct Role {
@@ -41,7 +42,7 @@ impl Role {
     }
 }
 
-/// The threads of a rack with one memory node.
+/// Threads of a rack with one memory node.
 pub(super) struct Roles {
     control: Role,
     switch: Role,
@@ -49,7 +50,8 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    /// Starts them, all but the node on `cpu`, the node on `node_cpu`, and waits until all have joined.
+    /// Starts the roles and waits until all have joined. The node runs on `node_cpu`, all other roles on
+    /// `cpu`.
     pub(super) fn start(config: &RackConfig, cpu: usize, node_cpu: usize) -> Result<Self, Failure> {
         let own = || config.clone();
         let control = Role::start(cpu, {
@@ -70,12 +72,12 @@ impl Roles {
         Ok(roles)
     }
 
-    /// Ends the control plane: all tables are in place.
+    /// Stops the control plane, after all tables are set up.
     pub(super) fn end_control(&mut self) -> Result<(), Failure> {
         self.control.end()
     }
 
-    /// Ends the switch: no triangle will be measured any more.
+    /// Stops the switch, when no triangle remains to be measured.
     pub(super) fn end_switch(&mut self) -> Result<(), Failure> {
         self.switch.end()
     }
@@ -107,7 +109,7 @@ impl Roles {
     }
 }
 
-/// A role that has not started.
+/// Returns a role that has not started.
 fn idle() -> Role {
     Role { stop: Stop::new(), thread: None }
 }
