@@ -2,7 +2,7 @@
 
 use crate::api::VmaInfo;
 use crate::migrate::MIGRATE_LEN_MAX;
-use crate::record::{PieceRow, Role, VmaRow, What};
+use crate::record::{ChangeKind, PieceRow, Role, VmaRow};
 use crate::state::State;
 use crate::updates::Reach;
 use alloc::collections::BTreeMap;
@@ -109,7 +109,7 @@ impl State {
         let going = self.changes.values().filter(|change| change.failed.is_none());
         going
             .flat_map(|change| match &change.what {
-                What::Allocate { pieces, .. } => pieces.as_slice(),
+                ChangeKind::Allocate { pieces, .. } => pieces.as_slice(),
                 _ => &[],
             })
             .copied()

@@ -10,8 +10,8 @@
 mod answers;
 mod base64_bytes;
 mod calls;
+mod defaults;
 mod usage;
-mod usual;
 
 pub use answers::*;
 pub use base64_bytes::Base64;

@@ -5,7 +5,7 @@
 //! manual joins, are not listed.
 
 use crate::api::BuildUse;
-use crate::record::{Line, What};
+use crate::record::{ChangeKind, Line};
 use crate::{Actions, Control};
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -24,12 +24,12 @@ pub fn is_build(text: &str) -> bool {
 }
 
 /// Returns the port of the member that a change joins.
-pub(crate) const fn joining(what: &What) -> Option<Port> {
+pub(crate) const fn joining(what: &ChangeKind) -> Option<Port> {
     match what {
-        What::JoinSwitch { .. } => Some(Port::SWITCH),
-        What::JoinNode { node, .. } => Some(Port::node(*node)),
-        What::JoinHost { host, .. } => Some(Port::host(*host)),
-        What::JoinIndex { index, .. } => Some(Port::index(*index)),
+        ChangeKind::JoinSwitch { .. } => Some(Port::SWITCH),
+        ChangeKind::JoinNode { node, .. } => Some(Port::node(*node)),
+        ChangeKind::JoinHost { host, .. } => Some(Port::host(*host)),
+        ChangeKind::JoinIndex { index, .. } => Some(Port::index(*index)),
         _ => None,
     }
 }

@@ -6,9 +6,9 @@
 use crate::Control;
 use crate::allocate::{PAGE, VA_END};
 use crate::api::{ApiError, CardMemory, ErrorCode};
+use crate::card_numbers::card_qpn;
 use crate::errors::{LISTED, bad, error};
-use crate::own_numbers::card_qpn;
-use crate::record::{Key, NodeRow, Role, What};
+use crate::record::{ChangeKind, Key, NodeRow, Role};
 use crate::state::State;
 use crate::tables::{Step, step};
 use alloc::collections::BTreeSet;
@@ -38,14 +38,14 @@ impl State {
     /// Returns the updates for `role` about a change of a card. The switch gets none, so that it refuses
     /// operations on the card; the card's agent gets the ranges to zero. Returns `None` if the change
     /// involves no card.
-    pub(crate) fn tell_of_card(&self, what: &What, role: Role) -> Option<Vec<Step>> {
+    pub(crate) fn tell_of_card(&self, what: &ChangeKind, role: Role) -> Option<Vec<Step>> {
         match what {
-            What::JoinNode { card: Some(_), .. } => Some(Vec::new()),
-            What::Allocate { base, size, node, .. } if self.is_card(*node) => Some(match role {
+            ChangeKind::JoinNode { card: Some(_), .. } => Some(Vec::new()),
+            ChangeKind::Allocate { base, size, node, .. } if self.is_card(*node) => Some(match role {
                 Role::Switch | Role::Index(_) => Vec::new(),
                 Role::Node(_) => Vec::from([step(Update::Clear { base: VirtAddr(*base), len: *size }, [])]),
             }),
-            What::Free { base } => {
+            ChangeKind::Free { base } => {
                 self.vmas.get(base).filter(|vma| self.is_card(vma.node)).map(|_| Vec::new())
             }
             _ => None,
@@ -94,7 +94,7 @@ impl Control {
         }
         let connected = self.state.connections.values().filter(|row| row.node == node);
         let coming = self.state.changes.values().filter_map(|change| match &change.what {
-            What::Connect(row) | What::Disconnect(row) if row.node == node => Some(row),
+            ChangeKind::Connect(row) | ChangeKind::Disconnect(row) if row.node == node => Some(row),
             _ => None,
         });
         let taken: BTreeSet<u32> = connected.chain(coming).map(|row| row.peer_qpn).collect();

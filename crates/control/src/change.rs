@@ -11,8 +11,8 @@ mod kinds;
 
 use crate::grants;
 use crate::record::{
-    Cache, Change, FileTurn, HostRow, LoggedUpdate, NodeRow, Refusal, Remap, Role, Span, SwitchRow, VmaRow,
-    What, Why,
+    Cache, Change, ChangeKind, FileTurn, HostRow, LoggedUpdate, NodeRow, Refusal, Remap, Role,
+    RollbackReason, Span, SwitchRow, VmaRow,
 };
 use crate::state::{Effect, LogError, State};
 use crate::tables::{connection_gone, session_gone};
@@ -27,7 +27,12 @@ use farmem_wire::{Gid, HostId};
 pub const MISSED_MAX: u32 = 4096;
 
 impl State {
-    pub(crate) fn begin(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) -> Result<(), LogError> {
+    pub(crate) fn begin(
+        &mut self,
+        id: u64,
+        what: &ChangeKind,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), LogError> {
         if id < self.next_change {
             return Err(LogError("a change with a number used before"));
         }
@@ -36,8 +41,13 @@ impl State {
         let (waits, undo) = (Vec::new(), Vec::new());
         self.changes.insert(id, Change { what: what.clone(), waits, undo, drains: None, failed: None });
         match what {
-            What::JoinSwitch { gid, home } => {
-                self.reset(Role::Switch, Why::Joined { role: Role::Switch }, What::is_protection, effects);
+            ChangeKind::JoinSwitch { gid, home } => {
+                self.reset(
+                    Role::Switch,
+                    RollbackReason::Joined { role: Role::Switch },
+                    ChangeKind::is_protection,
+                    effects,
+                );
                 if self.switch.is_some() {
                     self.forget(Port::SWITCH, effects);
                 }
@@ -48,48 +58,48 @@ impl State {
                 effects.push(Effect::Peer(PeerChange { port: Port::SWITCH, gid: Some(Gid(*gid)) }));
                 self.fill(Role::Switch, effects);
             }
-            What::JoinNode { .. } => self.begin_join_node(id, what, effects),
-            What::JoinHost { .. } => self.begin_join_host(id, what, effects)?,
-            What::JoinIndex { index, row } => self.begin_join_index(id, *index, row, effects),
-            What::LeaveIndex { index } => self.begin_leave_index(*index, effects)?,
-            What::LeaveHost { host } => self.begin_leave_host(*host, effects)?,
-            What::LeaveNode { node, .. } => {
+            ChangeKind::JoinNode { .. } => self.begin_join_node(id, what, effects),
+            ChangeKind::JoinHost { .. } => self.begin_join_host(id, what, effects)?,
+            ChangeKind::JoinIndex { index, row } => self.begin_join_index(id, *index, row, effects),
+            ChangeKind::LeaveIndex { index } => self.begin_leave_index(*index, effects)?,
+            ChangeKind::LeaveHost { host } => self.begin_leave_host(*host, effects)?,
+            ChangeKind::LeaveNode { node, .. } => {
                 let port = Port::node(*node);
-                self.reset(Role::Node(*node), Why::Left { port: port.0 }, |_| false, effects);
+                self.reset(Role::Node(*node), RollbackReason::Left { port: port.0 }, |_| false, effects);
                 self.end_connections_to(*node, effects);
                 self.nodes.remove(node).ok_or(LogError("an unknown node leaves"))?;
                 effects.push(Effect::Peer(PeerChange { port, gid: None }));
             }
-            What::Disconnect(row) => {
+            ChangeKind::Disconnect(row) => {
                 self.connections.remove(&row.key()).ok_or(LogError("an unknown connection ends"))?;
             }
-            What::Allocate { base, size, node, domain, durable, .. } => {
+            ChangeKind::Allocate { base, size, node, domain, durable, .. } => {
                 let row = VmaRow { durable: *durable, ..VmaRow::new(id, *size, *node, *domain) };
                 if self.vmas.insert(*base, row).is_some() {
                     return Err(LogError("a vma over another"));
                 }
             }
-            What::Remap(remap) => self.begin_remap(id, remap)?,
-            What::TurnFile { object, turn, .. } => self.begin_turn(*object, *turn),
-            What::Fence { host, given_up } => {
+            ChangeKind::Remap(remap) => self.begin_remap(id, remap)?,
+            ChangeKind::TurnFile { object, turn, .. } => self.begin_turn(*object, *turn),
+            ChangeKind::Fence { host, given_up } => {
                 let row = self.hosts.get_mut(host).ok_or(LogError("an unknown host is fenced"))?;
                 (row.cache, row.given_up) = (Cache::Fenced, *given_up);
             }
-            What::OpenSession(_)
-            | What::Connect(_)
-            | What::Free { .. }
-            | What::Grant { .. }
-            | What::OpenDirectory { .. }
-            | What::Live { .. }
-            | What::Migrate(_)
-            | What::AcceptLost { .. } => {}
+            ChangeKind::OpenSession(_)
+            | ChangeKind::Connect(_)
+            | ChangeKind::Free { .. }
+            | ChangeKind::Grant { .. }
+            | ChangeKind::OpenDirectory { .. }
+            | ChangeKind::Live { .. }
+            | ChangeKind::Migrate(_)
+            | ChangeKind::AcceptLost { .. } => {}
         }
         self.tell_all(id, what, effects);
         Ok(())
     }
 
     /// Queues the updates of a change, or of its next step, for all involved roles.
-    pub(crate) fn tell_all(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) {
+    pub(crate) fn tell_all(&mut self, id: u64, what: &ChangeKind, effects: &mut Vec<Effect>) {
         for role in self.concerned(what) {
             let steps = self.tell(what, role);
             if role == Role::Switch && what.is_protection() {
@@ -115,8 +125,8 @@ impl State {
         Ok(())
     }
 
-    fn begin_join_node(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) {
-        let What::JoinNode { node, name, gid, home, base, size_log2, capacity, card, .. } = what else {
+    fn begin_join_node(&mut self, id: u64, what: &ChangeKind, effects: &mut Vec<Effect>) {
+        let ChangeKind::JoinNode { node, name, gid, home, base, size_log2, capacity, card, .. } = what else {
             return;
         };
         let role = Role::Node(*node);
@@ -124,7 +134,7 @@ impl State {
         for read in self.lose_files_of(*node) {
             self.enqueue(Role::Switch, None, LoggedUpdate(read), None, effects);
         }
-        self.reset(role, Why::Joined { role }, What::is_protection, effects);
+        self.reset(role, RollbackReason::Joined { role }, ChangeKind::is_protection, effects);
         // The node's memory and its halves of the connections are gone; the hosts' halves will notice
         // (PROTOCOL 8.6).
         self.end_connections_to(*node, effects);
@@ -151,7 +161,7 @@ impl State {
     /// Fills the queue of a role that joins: all its tables, then the protection changes in progress.
     pub(crate) fn fill(&mut self, role: Role, effects: &mut Vec<Effect>) {
         self.queues.insert(role, Queue::held(self.tables(role)));
-        for id in self.applying(What::is_protection) {
+        for id in self.applying(ChangeKind::is_protection) {
             let Some(what) = self.changes.get(&id).map(|change| change.what.clone()) else { continue };
             if !self.concerned(&what).contains(&role) {
                 continue;
@@ -173,8 +183,13 @@ impl State {
         Ok(())
     }
 
-    fn begin_join_host(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) -> Result<(), LogError> {
-        let What::JoinHost { host, name, gid, home, replaces } = what else { return Ok(()) };
+    fn begin_join_host(
+        &mut self,
+        id: u64,
+        what: &ChangeKind,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), LogError> {
+        let ChangeKind::JoinHost { host, name, gid, home, replaces } = what else { return Ok(()) };
         if let Some(other) = *replaces {
             self.begin_leave_host(other, effects)?;
             self.forget(Port::host(other), effects);
@@ -246,15 +261,15 @@ impl State {
     /// Ends everything that belongs to the host's present incarnation.
     fn cut_off(&mut self, host: u16, effects: &mut Vec<Effect>) {
         self.end_objects(host);
-        let its = |what: &What| match what {
-            What::OpenSession(row) => row.host == host,
-            What::Connect(row) => row.host == host,
-            What::Live { host: its, .. } => *its == host,
-            What::TurnFile { turn: FileTurn::Write { host: its }, .. } => *its == host,
+        let its = |what: &ChangeKind| match what {
+            ChangeKind::OpenSession(row) => row.host == host,
+            ChangeKind::Connect(row) => row.host == host,
+            ChangeKind::Live { host: its, .. } => *its == host,
+            ChangeKind::TurnFile { turn: FileTurn::Write { host: its }, .. } => *its == host,
             _ => false,
         };
         for id in self.applying(its) {
-            self.fail(id, Why::Left { port: Port::host(host).0 }, effects);
+            self.fail(id, RollbackReason::Left { port: Port::host(host).0 }, effects);
         }
         let sessions: Vec<Update> =
             self.sessions.values().filter(|row| row.host == host).map(session_gone).collect();
@@ -282,7 +297,7 @@ impl State {
         let queue = queue.ok_or(LogError("an answer to no batch"))?;
         let answer = queue.answer(refusal.map(|refusal| usize::from(refusal.index)));
         let answer = answer.ok_or(LogError("an answer to no update"))?;
-        self.take_back(role, &answer.applied);
+        self.roll_back(role, &answer.applied);
         for entry in answer.applied {
             self.unwait(role, &entry);
             let applying = entry.change.filter(|_| !entry.withdrawn).and_then(|id| self.changes.get_mut(&id));
@@ -299,7 +314,7 @@ impl State {
 
     /// Rolls back updates that were applied after their change failed, before any later update (PROTOCOL
     /// 8.16): the addresses or the vma may belong to another change by now.
-    fn take_back(&mut self, role: Role, applied: &[Entry]) {
+    fn roll_back(&mut self, role: Role, applied: &[Entry]) {
         let mut back = Vec::new();
         for entry in applied.iter().rev().filter(|entry| entry.withdrawn) {
             for &told in entry.undo.iter().flatten() {
@@ -325,7 +340,7 @@ impl State {
             Some((_, change)) if change.what.is_membership() && role != Role::Switch => {
                 self.lose(role, effects)
             }
-            Some((id, _)) => self.fail(id, Why::Refused { role, status }, effects),
+            Some((id, _)) => self.fail(id, RollbackReason::Refused { role, status }, effects),
             None => self.lose(role, effects),
         }
     }
@@ -340,7 +355,7 @@ impl State {
             let Some(change) = self.changes.get_mut(&id) else { continue };
             change.waits.retain(|(on, _)| *on != role);
             if change.failed.is_none() && !change.what.tolerates(role) {
-                self.fail(id, Why::Silent { role }, effects);
+                self.fail(id, RollbackReason::Silent { role }, effects);
             }
         }
         Ok(())
@@ -348,15 +363,15 @@ impl State {
 
     /// Handles a restart of the control plane: the callers are gone, so it rolls back all revocable changes.
     pub(crate) fn abandon(&mut self, effects: &mut Vec<Effect>) {
-        for id in self.applying(What::is_revocable) {
-            self.fail(id, Why::Restarted, effects);
+        for id in self.applying(ChangeKind::is_revocable) {
+            self.fail(id, RollbackReason::Restarted, effects);
         }
     }
 
     /// Drops a role that refused a required update, or missed too much: it gets no more updates until it
     /// rejoins.
     fn lose(&mut self, role: Role, effects: &mut Vec<Effect>) {
-        self.reset(role, Why::Gone { role }, |what| what.tolerates(role), effects);
+        self.reset(role, RollbackReason::Gone { role }, |what| what.tolerates(role), effects);
         effects.push(Effect::Gone(role));
     }
 
@@ -364,8 +379,8 @@ impl State {
     pub(crate) fn reset(
         &mut self,
         role: Role,
-        why: Why,
-        spared: impl Fn(&What) -> bool,
+        why: RollbackReason,
+        spared: impl Fn(&ChangeKind) -> bool,
         effects: &mut Vec<Effect>,
     ) {
         self.queues.remove(&role);
@@ -385,7 +400,7 @@ impl State {
     }
 
     /// Begins the rollback of a change.
-    pub(crate) fn fail(&mut self, id: u64, why: Why, effects: &mut Vec<Effect>) {
+    pub(crate) fn fail(&mut self, id: u64, why: RollbackReason, effects: &mut Vec<Effect>) {
         let Some(change) = self.changes.get_mut(&id).filter(|change| change.failed.is_none()) else { return };
         change.failed = Some(why);
         let undo = core::mem::take(&mut change.undo);
@@ -401,14 +416,14 @@ impl State {
             }
         }
         match what {
-            What::JoinSwitch { .. } => {
+            ChangeKind::JoinSwitch { .. } => {
                 self.switch = None;
-                self.reset(Role::Switch, Why::Joined { role: Role::Switch }, |_| false, effects);
+                self.reset(Role::Switch, RollbackReason::Joined { role: Role::Switch }, |_| false, effects);
                 effects.push(Effect::Peer(PeerChange { port: Port::SWITCH, gid: None }));
             }
-            What::JoinNode { node, again, .. } => {
+            ChangeKind::JoinNode { node, again, .. } => {
                 let role = Role::Node(node);
-                self.reset(role, Why::Joined { role }, |what| what.tolerates(role), effects);
+                self.reset(role, RollbackReason::Joined { role }, |what| what.tolerates(role), effects);
                 if again {
                     self.nodes.entry(node).and_modify(|row| row.joining = None);
                 } else {
@@ -416,49 +431,49 @@ impl State {
                     effects.push(Effect::Peer(PeerChange { port: Port::node(node), gid: None }));
                 }
             }
-            What::JoinIndex { index, .. } => self.end_join_index(id, index, effects),
-            What::JoinHost { host, .. } => {
+            ChangeKind::JoinIndex { index, .. } => self.end_join_index(id, index, effects),
+            ChangeKind::JoinHost { host, .. } => {
                 self.hosts.entry(host).and_modify(|row| (row.present, row.joining) = (false, None));
                 effects.push(Effect::Peer(PeerChange { port: Port::host(host), gid: None }));
             }
-            What::Allocate { base, .. } => {
+            ChangeKind::Allocate { base, .. } => {
                 self.vmas.remove(&base);
             }
-            What::TurnFile { object, turn, .. } => self.end_turn(object, turn),
-            What::Remap(remap) => remap.reserved().for_each(|(base, _)| {
+            ChangeKind::TurnFile { object, turn, .. } => self.end_turn(object, turn),
+            ChangeKind::Remap(remap) => remap.reserved().for_each(|(base, _)| {
                 self.vmas.remove(&base);
             }),
             _ => {}
         }
     }
 
-    fn commit(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) {
+    fn commit(&mut self, id: u64, what: &ChangeKind, effects: &mut Vec<Effect>) {
         match what {
-            What::JoinSwitch { .. } => {
+            ChangeKind::JoinSwitch { .. } => {
                 if let Some(row) = &mut self.switch {
                     row.joining = None;
                 }
                 self.switch_joined = true;
                 self.queues.entry(Role::Switch).and_modify(Queue::release);
             }
-            What::JoinNode { node, .. } => {
+            ChangeKind::JoinNode { node, .. } => {
                 self.nodes.entry(*node).and_modify(|row| row.joining = None);
                 self.queues.entry(Role::Node(*node)).and_modify(Queue::release);
             }
-            What::JoinIndex { index, .. } => {
+            ChangeKind::JoinIndex { index, .. } => {
                 self.index.entry(*index).and_modify(|row| row.joining = None);
                 self.queues.entry(Role::Index(*index)).and_modify(Queue::release);
             }
-            What::JoinHost { host, .. } => {
+            ChangeKind::JoinHost { host, .. } => {
                 self.hosts.entry(*host).and_modify(|row| row.joining = None);
             }
-            What::OpenSession(row) => {
+            ChangeKind::OpenSession(row) => {
                 self.sessions.insert(row.key.qpn, row.clone());
             }
-            What::Connect(row) => {
+            ChangeKind::Connect(row) => {
                 self.connections.insert(row.key(), row.clone());
             }
-            What::Allocate { base, object, file, pieces, .. } => {
+            ChangeKind::Allocate { base, object, file, pieces, .. } => {
                 self.vmas.entry(*base).and_modify(|vma| vma.pending = None);
                 self.pieces.extend(pieces.iter().copied());
                 self.place_object(*object, *base);
@@ -466,7 +481,7 @@ impl State {
                     self.place_file(id, object, (*base, length), file.clone());
                 }
             }
-            What::Free { base } => {
+            ChangeKind::Free { base } => {
                 self.drop_pieces(*base, effects);
                 if let Some(vma) = self.vmas.remove(base) {
                     self.forget_lost(*base, vma.size);
@@ -474,9 +489,9 @@ impl State {
                 self.objects.retain(|_, row| row.base != Some(*base));
                 self.files.retain(|_, row| row.base != *base);
             }
-            What::Remap(remap) => self.commit_remap(remap, effects),
-            What::TurnFile { object, turn, .. } => self.commit_turn(id, *object, *turn),
-            What::Grant { vma, base, len, to, perm } => {
+            ChangeKind::Remap(remap) => self.commit_remap(remap, effects),
+            ChangeKind::TurnFile { object, turn, .. } => self.commit_turn(id, *object, *turn),
+            ChangeKind::Grant { vma, base, len, to, perm } => {
                 let span = Span { base: *base, len: *len, perm: *perm };
                 let spans = grants::overlay(self.grants_of(*vma, *to), span);
                 if let Some(vma) = self.vmas.get_mut(vma) {
@@ -487,18 +502,18 @@ impl State {
                     }
                 }
             }
-            What::OpenDirectory { .. } => self.directory = true,
-            What::Live { host, .. } => {
+            ChangeKind::OpenDirectory { .. } => self.directory = true,
+            ChangeKind::Live { host, .. } => {
                 let since = self.epoch;
                 self.hosts.entry(*host).and_modify(|row| row.cache = Cache::Live { since });
             }
-            What::LeaveNode { .. }
-            | What::LeaveHost { .. }
-            | What::LeaveIndex { .. }
-            | What::Disconnect(_)
-            | What::Fence { .. }
-            | What::Migrate(_) => {}
-            What::AcceptLost { base, len, .. } => self.forget_lost(*base, *len),
+            ChangeKind::LeaveNode { .. }
+            | ChangeKind::LeaveHost { .. }
+            | ChangeKind::LeaveIndex { .. }
+            | ChangeKind::Disconnect(_)
+            | ChangeKind::Fence { .. }
+            | ChangeKind::Migrate(_) => {}
+            ChangeKind::AcceptLost { base, len, .. } => self.forget_lost(*base, *len),
         }
     }
 
@@ -568,7 +583,7 @@ impl State {
     }
 
     /// Returns the changes of this kind that have not failed.
-    fn applying(&self, kind: impl Fn(&What) -> bool) -> Vec<u64> {
+    fn applying(&self, kind: impl Fn(&ChangeKind) -> bool) -> Vec<u64> {
         let hit = self.changes.iter().filter(|(_, change)| change.failed.is_none() && kind(&change.what));
         hit.map(|(&id, _)| id).collect()
     }

@@ -7,7 +7,7 @@ use crate::api::{
     SaveObject,
 };
 use crate::invariants::NODE_END;
-use crate::record::{VmaRow, What};
+use crate::record::{ChangeKind, VmaRow};
 use crate::state::State;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -169,28 +169,30 @@ impl State {
 }
 
 /// Returns the resource that a change in flight claims.
-pub(crate) fn claim(what: &What) -> Option<Claim> {
+pub(crate) fn claim(what: &ChangeKind) -> Option<Claim> {
     match what {
-        What::JoinSwitch { .. } => Some(Claim::Member(Port::SWITCH.0)),
-        What::JoinNode { node, .. } | What::LeaveNode { node, .. } => {
+        ChangeKind::JoinSwitch { .. } => Some(Claim::Member(Port::SWITCH.0)),
+        ChangeKind::JoinNode { node, .. } | ChangeKind::LeaveNode { node, .. } => {
             Some(Claim::Member(Port::node(*node).0))
         }
-        What::JoinIndex { index, .. } | What::LeaveIndex { index } => {
+        ChangeKind::JoinIndex { index, .. } | ChangeKind::LeaveIndex { index } => {
             Some(Claim::Member(Port::index(*index).0))
         }
-        What::JoinHost { host, .. } | What::LeaveHost { host } => Some(Claim::Member(Port::host(*host).0)),
-        What::OpenSession(row) => Some(Claim::Session(row.host, row.domain)),
-        What::OpenDirectory { .. } => Some(Claim::Directory),
-        What::Live { host, .. } | What::Fence { host, .. } => Some(Claim::Cache(*host)),
-        What::Allocate { object: Some((object, _)), .. } | What::TurnFile { object, .. } => {
+        ChangeKind::JoinHost { host, .. } | ChangeKind::LeaveHost { host } => {
+            Some(Claim::Member(Port::host(*host).0))
+        }
+        ChangeKind::OpenSession(row) => Some(Claim::Session(row.host, row.domain)),
+        ChangeKind::OpenDirectory { .. } => Some(Claim::Directory),
+        ChangeKind::Live { host, .. } | ChangeKind::Fence { host, .. } => Some(Claim::Cache(*host)),
+        ChangeKind::Allocate { object: Some((object, _)), .. } | ChangeKind::TurnFile { object, .. } => {
             Some(Claim::Object(*object))
         }
-        What::Allocate { base, .. }
-        | What::Free { base }
-        | What::Grant { vma: base, .. }
-        | What::AcceptLost { vma: base, .. } => Some(Claim::Vma(*base)),
-        What::Migrate(migration) => Some(Claim::Vma(migration.vma)),
-        What::Remap(remap) => Some(Claim::Space(remap.domain)),
-        What::Connect(_) | What::Disconnect(_) => None,
+        ChangeKind::Allocate { base, .. }
+        | ChangeKind::Free { base }
+        | ChangeKind::Grant { vma: base, .. }
+        | ChangeKind::AcceptLost { vma: base, .. } => Some(Claim::Vma(*base)),
+        ChangeKind::Migrate(migration) => Some(Claim::Vma(migration.vma)),
+        ChangeKind::Remap(remap) => Some(Claim::Space(remap.domain)),
+        ChangeKind::Connect(_) | ChangeKind::Disconnect(_) => None,
     }
 }

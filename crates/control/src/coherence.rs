@@ -15,17 +15,17 @@ mod draining;
 mod epochs;
 mod moves;
 mod pending;
-mod recovers;
+mod recovery_limits;
 mod stalls;
 
 pub use pending::RESETS_MAX;
-pub use recovers::RECOVERS;
+pub use recovery_limits::RECOVERS;
 
 use crate::api::{AcceptLost, ApiError, DirectoryInfo, ErrorCode, GIVEN_UP, LeaseInfo, Recover, Renew};
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error};
 use crate::log::Stalled;
-use crate::record::{Cache, Line, Role, Span, What};
+use crate::record::{Cache, ChangeKind, Line, Role, Span};
 use crate::requests::{Decided, Decision};
 use crate::splitting::Splitting;
 pub(crate) use crate::tables::newest;
@@ -42,7 +42,7 @@ use farmem_wire::HostId;
 use farmem_wire::message::{CACHING_HOSTS_MAX, Page, Seq, Update};
 use moves::Moving;
 use pending::{Running, page_at};
-use recovers::Recovers;
+use recovery_limits::Recovers;
 use stalls::Stalls;
 
 /// Divisor: a lease has surely ended even if the host's clock is slow by one part in this many.
@@ -196,7 +196,7 @@ impl Control {
             Cache::Empty if flushed == GIVEN_UP => Ok(Decision::Reply(none)),
             Cache::Empty => {
                 self.switch_joined()?;
-                Ok(Decision::Begin(What::Live { host, generation }))
+                Ok(Decision::Begin(ChangeKind::Live { host, generation }))
             }
             Cache::Orphaned | Cache::Fenced => Ok(Decision::Reply(none)),
         }
@@ -209,13 +209,10 @@ impl Control {
         let epoch = Seq(flushed).epoch();
         if epoch > present || newest(epoch).0 != flushed {
             let message = format!(
-                "host {host} says that it obeyed order {flushed}, and none of that number was given; the newest is {}",
+                "host {host} reports order {flushed} as carried out, but the newest order is {}",
                 newest(present).0
             );
-            return Err(bad(
-                message,
-                "say the number that the answer to an earlier `renew` had as `flush`, or 0",
-            ));
+            return Err(bad(message, "give the `flush` number of an earlier `renew` answer, or 0"));
         }
         let given = self.coherence.ordered.get(&host).copied().unwrap_or(0);
         Ok(if flushed <= given { flushed } else { 0 })
@@ -284,7 +281,7 @@ impl Control {
         if self.state.lost.len() >= most && self.state.is_amid_lost(base, len) {
             return Err(bound("ranges of lost addresses", most));
         }
-        Ok(Decision::Begin(What::AcceptLost { vma, base, len }))
+        Ok(Decision::Begin(ChangeKind::AcceptLost { vma, base, len }))
     }
 
     /// Handles the passing of time, and the consequences of the last event.
@@ -296,8 +293,8 @@ impl Control {
         self.count_fences();
         self.send_rounds(out);
         self.retransmit(out);
-        self.see_to_moves(out);
-        self.see_to_draining(out);
+        self.update_moves(out);
+        self.update_draining(out);
     }
 
     /// Resets the state for a restarted switch, which knows no earlier order.
@@ -369,7 +366,7 @@ impl Control {
             .collect();
         for host in ended {
             let given_up = self.coherence.given_up.get(&host).copied();
-            if self.begin(What::Fence { host, given_up: given_up.unwrap_or(0) }, out).is_err() {
+            if self.begin(ChangeKind::Fence { host, given_up: given_up.unwrap_or(0) }, out).is_err() {
                 return; // its lease has ended still
             }
             self.coherence.ends.remove(&host);
@@ -401,12 +398,12 @@ impl Control {
         let held = self.state.hosts.iter().any(|(host, row)| holds((host, row.cache)));
         if !held {
             // On failure the directory stays closed, and the next event retries.
-            let _stalled = self.begin(What::OpenDirectory { epoch }, out);
+            let _stalled = self.begin(ChangeKind::OpenDirectory { epoch }, out);
         }
     }
 
     /// Begins a change that no caller requested.
-    pub(crate) fn begin(&mut self, what: What, out: &mut Actions) -> Result<(), Stalled> {
+    pub(crate) fn begin(&mut self, what: ChangeKind, out: &mut Actions) -> Result<(), Stalled> {
         let change = self.state.next_change;
         self.keep(Line::Began { change, what }, out)
     }

@@ -1,7 +1,7 @@
 //! API errors: the wrong values, and the remedy.
 
 use crate::api::{ApiError, ErrorCode};
-use crate::record::{Role, Why, status};
+use crate::record::{Role, RollbackReason, status};
 use crate::state::State;
 use alloc::format;
 use alloc::string::String;
@@ -49,14 +49,18 @@ impl State {
     }
 
     /// Returns the error for a request whose change was rolled back.
-    pub(crate) fn explain(&self, why: Why) -> ApiError {
+    pub(crate) fn explain(&self, why: RollbackReason) -> ApiError {
         match why {
-            Why::Refused { role, status: bits } => self.refused_by(role, status(bits)),
-            Why::Silent { role } => self.unavailable(role, "does not answer; the change was taken back"),
-            Why::Gone { role } => self.unavailable(role, "refused what it has to know and must join again"),
-            Why::Joined { role } => self.unavailable(role, "kept starting again while the change was made"),
-            Why::Left { port } => {
-                let who = match (Port(port).as_host(), Port(port).as_node()) {
+            RollbackReason::Refused { role, status: bits } => self.refused_by(role, status(bits)),
+            RollbackReason::Silent { role } => {
+                self.unavailable(role, "does not answer; the change was rolled back")
+            }
+            RollbackReason::Gone { role } => {
+                self.unavailable(role, "refused a required update and must rejoin")
+            }
+            RollbackReason::Joined { role } => self.unavailable(role, "kept restarting during the change"),
+            RollbackReason::Left { port } => {
+                let member = match (Port(port).as_host(), Port(port).as_node()) {
                     (Some(host), _) => format!("host {host}"),
                     (_, Some(node)) => format!("node {node}"),
                     _ => match Port(port).as_index() {
@@ -66,22 +70,16 @@ impl State {
                 };
                 let remedy = "look for its present number with GET /v1/overview (`farmem up` prints the API's address and its token's file), \
                               then ask again";
-                error(
-                    ErrorCode::NotFound,
-                    format!("{who} left or started again while the change was made"),
-                    remedy,
-                )
+                error(ErrorCode::NotFound, format!("{member} left or restarted during the change"), remedy)
             }
-            Why::Held => error(
+            RollbackReason::Held => error(
                 ErrorCode::Unavailable,
                 "hosts did not give up the pages in time; nothing was moved",
                 "a host that is gone holds them until its lease has ended: ask again after that (GET /v1/overview lists the hosts)",
             ),
-            Why::Restarted => error(
-                ErrorCode::Unavailable,
-                "the control plane started again while the change was made",
-                "ask again",
-            ),
+            RollbackReason::Restarted => {
+                error(ErrorCode::Unavailable, "the control plane restarted during the change", "ask again")
+            }
         }
     }
 
@@ -105,13 +103,13 @@ impl State {
         let title = self.title(role);
         let remedy = match role {
             Role::Switch => {
-                "check that the switch runs and is reachable; started again, it joins and gets its tables"
+                "check that the switch runs and is reachable; after a restart it joins and gets its tables"
             }
             Role::Index(_) => {
-                "check that the index switch runs and is reachable; started again, it joins and gets its tables"
+                "check that the index switch runs and is reachable; after a restart it joins and gets its tables"
             }
             Role::Node(_) => {
-                "check that the node runs and is reachable; started again, it joins with empty memory"
+                "check that the node runs and is reachable; after a restart it joins with empty memory"
             }
         };
         error(ErrorCode::Unavailable, format!("{title} {because}"), remedy)

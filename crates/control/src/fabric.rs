@@ -10,7 +10,7 @@ use crate::api::{ErrorCode, IndexInfo, JoinIndex, Tier};
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error};
 use crate::members::{MemberKind, name_allowed};
-use crate::record::{IndexRow, Role, What, Why, gid_text};
+use crate::record::{ChangeKind, IndexRow, Role, RollbackReason, gid_text};
 use crate::requests::{Decided, Decision};
 use crate::state::{Effect, LogError, State};
 use crate::tables::peer;
@@ -46,7 +46,7 @@ impl Control {
         for other in below {
             name_allowed("switch or node below", other)?;
             if other == name || !names.insert(other) {
-                let message = format!("{other} is twice in what is below {name}, or itself");
+                let message = format!("{name} names {other} below it twice, or is {other} itself");
                 return Err(bad(message, "name each once"));
             }
         }
@@ -54,7 +54,7 @@ impl Control {
         let known = rows().find(|(_, row)| row.name == *name).map(|(&index, _)| index);
         let mut others = rows().filter(|(index, _)| Some(**index) != known);
         if let Some((_, row)) = others.find(|(_, row)| row.below.iter().any(|taken| names.contains(taken))) {
-            let message = format!("what is below {name} is below {} already, in part", row.name);
+            let message = format!("a member below {name} is already below {}", row.name);
             let remedy = "have each name below one switch: look at the `below` of both in rack.toml";
             return Err(error(ErrorCode::Conflict, message, remedy));
         }
@@ -68,7 +68,7 @@ impl Control {
         let gid = self.free_gid(gid, Port::index(index))?;
         let (name, below, home) = (name.clone(), below.clone(), self.draw_key());
         let row = IndexRow { name, gid, home, generation: 0, tier: *tier, below, since: 0, joining: None };
-        Ok(Decision::Begin(What::JoinIndex { index, row }))
+        Ok(Decision::Begin(ChangeKind::JoinIndex { index, row }))
     }
 
     pub(crate) fn index_infos(&self) -> Vec<IndexInfo> {
@@ -78,7 +78,7 @@ impl Control {
             gid: gid_text(row.gid),
             tier: row.tier,
             below: row.below.clone(),
-            servers: self.state.ways_below(row).keys().copied().collect(),
+            servers: self.state.routes_below(row).keys().copied().collect(),
             answers: self.state.leads(index),
             epoch: self.index_soft.get(&index).map_or(0, |(soft, _)| soft.standing_epoch()),
         };
@@ -86,7 +86,7 @@ impl Control {
     }
 
     /// Returns the routes section for a switch; `None` if it has no routes.
-    pub(crate) fn ways_of(&self, role: Role) -> Option<Vec<u8>> {
+    pub(crate) fn routes_of(&self, role: Role) -> Option<Vec<u8>> {
         let section = match role {
             Role::Index(index) => {
                 let row = self.state.index.get(&index)?;
@@ -114,14 +114,14 @@ impl State {
 
     /// Returns the memory nodes that a switch leads to, each with the port of its next hop. Members below
     /// have a lower tier, so the recursion ends.
-    fn ways_below(&self, row: &IndexRow) -> BTreeMap<u16, Port> {
+    fn routes_below(&self, row: &IndexRow) -> BTreeMap<u16, Port> {
         let mut ways = BTreeMap::new();
         for name in &row.below {
             let node = self.farmem_nodes().find(|(_, node)| node.name == *name && node.joining.is_none());
             ways.extend(node.map(|(&node, _)| (node, Port::node(node))));
             let lower = self.index.iter().find(|(_, lower)| lower.name == *name && lower.tier > row.tier);
             if let Some((&index, lower)) = lower.filter(|(index, _)| self.leads(**index)) {
-                ways.extend(self.ways_below(lower).into_keys().map(|node| (node, Port::index(index))));
+                ways.extend(self.routes_below(lower).into_keys().map(|node| (node, Port::index(index))));
             }
         }
         ways
@@ -133,7 +133,7 @@ impl State {
             let (base, size_log2) = (VirtAddr(row.base), row.size_log2);
             Some(ServerRoute { base, size_log2, server: NodeId(node), port: port.0 })
         };
-        let mut servers: Vec<ServerRoute> = self.ways_below(row).into_iter().filter_map(way).collect();
+        let mut servers: Vec<ServerRoute> = self.routes_below(row).into_iter().filter_map(way).collect();
         servers.sort_unstable_by_key(|way| way.base);
         servers
     }
@@ -178,7 +178,7 @@ impl State {
         effects: &mut Vec<Effect>,
     ) {
         let role = Role::Index(index);
-        self.reset(role, Why::Joined { role }, |_| false, effects);
+        self.reset(role, RollbackReason::Joined { role }, |_| false, effects);
         if self.index.contains_key(&index) {
             self.forget(Port::index(index), effects);
         }
@@ -208,7 +208,7 @@ impl State {
             Some(row) if row.since != id => {
                 row.joining = None;
                 let role = Role::Index(index);
-                self.reset(role, Why::Joined { role }, |_| false, effects);
+                self.reset(role, RollbackReason::Joined { role }, |_| false, effects);
             }
             _ => self.end_index(index, effects),
         }
@@ -217,7 +217,7 @@ impl State {
     /// Removes an index switch that left or failed to join.
     pub(crate) fn end_index(&mut self, index: u16, effects: &mut Vec<Effect>) {
         let (role, port) = (Role::Index(index), Port::index(index));
-        self.reset(role, Why::Left { port: port.0 }, |_| false, effects);
+        self.reset(role, RollbackReason::Left { port: port.0 }, |_| false, effects);
         self.index.remove(&index);
         effects.push(Effect::Peer(PeerChange { port, gid: None }));
     }

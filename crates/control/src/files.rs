@@ -11,14 +11,14 @@
 //! The log has the state of an object ([`FileRow`]), but not the progress of its node: the control plane asks the node until it reports
 //! the end of the task. The number of a task is that of the change that led to it, so it is unique.
 
-mod turns;
+mod stages;
 
 use crate::api::{
     Allocate, ApiError, ErrorCode, FileInfo, FileLooked, FileStage, ListObjects, LoadObject, LookFile,
     ObjectListed, ObjectsListed, OpenMode, SaveObject,
 };
 use crate::errors::{bad, error, not_found};
-use crate::record::{FaultRow, FileEnd, FileRow, FileTurn, Line, ObjectRow, Role, What};
+use crate::record::{ChangeKind, FaultRow, FileEnd, FileRow, FileTurn, Line, ObjectRow, Role};
 use crate::replies::reply;
 use crate::requests::{Decided, Decision};
 use crate::updates::Reach;
@@ -37,14 +37,14 @@ use farmem_wire::{RequestId, VirtAddr};
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     /// Requests that wait for a node to look at a file, by ticket.
-    looks: BTreeMap<u64, Look>,
+    looks: BTreeMap<u64, FileInspection>,
     /// Tasks of nodes, by object.
-    tasks: BTreeMap<u64, Asked>,
+    tasks: BTreeMap<u64, TaskQuestion>,
 }
 
 /// A request that waits for a node to look at a file.
 #[derive(Debug)]
-struct Look {
+struct FileInspection {
     node: u16,
     file: String,
     /// The question, once it was sent.
@@ -55,7 +55,7 @@ struct Look {
 
 /// A requested load or save.
 #[derive(Debug)]
-struct Asked {
+struct TaskQuestion {
     task: u64,
     /// The node's incarnation.
     life: u16,
@@ -89,7 +89,7 @@ impl Control {
     }
 
     pub(crate) fn look_wait(&mut self, ticket: u64, node: u16, file: String) {
-        let look = Look { node, file, token: None, asked: 0, due: self.now };
+        let look = FileInspection { node, file, token: None, asked: 0, due: self.now };
         self.files.looks.insert(ticket, look);
     }
 
@@ -109,7 +109,7 @@ impl Control {
                 durable: true,
                 ..Allocate::new(row.domain, length)
             })? {
-                Decision::Begin(What::Allocate { pieces, .. }) if !pieces.is_empty() => {
+                Decision::Begin(ChangeKind::Allocate { pieces, .. }) if !pieces.is_empty() => {
                     let message = format!(
                         "node {node} has no {length} bytes free in one piece with their own addresses, as an object by file needs"
                     );
@@ -119,9 +119,11 @@ impl Control {
                         "migrate back what left that node, or free it",
                     ))
                 }
-                Decision::Begin(What::Allocate { base, size, node, domain, durable, pieces, .. }) => {
+                Decision::Begin(ChangeKind::Allocate {
+                    base, size, node, domain, durable, pieces, ..
+                }) => {
                     let (object, file) = (Some((object, length)), Some(file.clone()));
-                    Ok(Decision::Begin(What::Allocate {
+                    Ok(Decision::Begin(ChangeKind::Allocate {
                         base,
                         size,
                         node,
@@ -151,10 +153,10 @@ impl Control {
             FileStage::Lost if accept => {}
             FileStage::Lost => {
                 let message = format!(
-                    "what was written to object {object} and not saved was lost when {} started again",
+                    "unsaved bytes of object {object} were lost when {} restarted",
                     self.state.title(Role::Node(node))
                 );
-                let remedy = "to take the bytes of the file for it, ask with `accept`";
+                let remedy = "to accept the bytes of the file in their place, ask with `accept`";
                 return Err(error(ErrorCode::Conflict, message, remedy));
             }
             _ => return Ok(Decision::Reply(self.list_row(object, row))),
@@ -162,7 +164,7 @@ impl Control {
         self.alone(object, row, host)?;
         self.node_answers(node)?;
         self.switch_answers()?;
-        Ok(Decision::Begin(What::TurnFile { object, base, turn: FileTurn::Load }))
+        Ok(Decision::Begin(ChangeKind::TurnFile { object, base, turn: FileTurn::Load }))
     }
 
     /// Saves the bytes of an object to its file.
@@ -183,7 +185,7 @@ impl Control {
         self.node_answers(file.node)?;
         self.switch_answers()?;
         let (base, turn) = (file.base, FileTurn::Save);
-        Ok(Decision::Begin(What::TurnFile { object, base, turn }))
+        Ok(Decision::Begin(ChangeKind::TurnFile { object, base, turn }))
     }
 
     /// Returns the objects, and the progress of nodes on them.
@@ -294,7 +296,7 @@ impl Control {
 // Time and messages of nodes.
 impl Control {
     /// Sends the pending questions about files to nodes, again if needed.
-    pub(crate) fn see_to_files(&mut self, out: &mut Actions) {
+    pub(crate) fn update_files(&mut self, out: &mut Actions) {
         self.ask_for_looks(out);
         self.ask_for_tasks(out);
     }
@@ -334,7 +336,7 @@ impl Control {
         self.files.tasks.retain(|object, _| open.iter().any(|(its, _)| its == object));
         for (object, row) in open {
             let life = self.state.generation(Role::Node(row.node));
-            let fresh = Asked { task: row.task, life, asked: 0, due: self.now, done: 0 };
+            let fresh = TaskQuestion { task: row.task, life, asked: 0, due: self.now, done: 0 };
             let known = self.files.tasks.get(&object).map(|asked| (asked.task, asked.life));
             if known != Some((row.task, life)) {
                 // A joined node is asked behind its tables, which list the lost ranges.
@@ -391,9 +393,9 @@ impl Control {
     }
 
     fn looked(&mut self, token: RequestId, state: FileState, out: &mut Actions) -> bool {
-        let its = |(_, look): &(&u64, &Look)| look.token == Some(token);
+        let its = |(_, look): &(&u64, &FileInspection)| look.token == Some(token);
         let Some((&ticket, _)) = self.files.looks.iter().find(its) else { return false };
-        let Some(Look { node, file, .. }) = self.files.looks.remove(&ticket) else { return false };
+        let Some(FileInspection { node, file, .. }) = self.files.looks.remove(&ticket) else { return false };
         let title = self.state.title(Role::Node(node));
         let result = match state {
             FileState::Done { length, .. } => Ok(FileLooked { length }.into()),
@@ -480,7 +482,7 @@ fn explain(node: &str, row: &FileRow, FaultRow { cause, errno, at }: FaultRow) -
         ),
         Some(FileCause::Short) => conflict(
             format!("{file} ends at byte {at}, before its length of {}", row.length),
-            "see who writes it, then load it again",
+            "find the program that writes it, then load it again",
         ),
         Some(FileCause::Changed) => conflict(
             format!("{file} changed since it was looked at, or while it was read"),

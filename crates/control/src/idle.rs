@@ -12,7 +12,7 @@
 
 use crate::api::{Free, ProcessExit, Request};
 use crate::log::{STALL_RETRY, Stalled};
-use crate::record::{Line, What};
+use crate::record::{ChangeKind, Line};
 use crate::requests::Decision;
 use crate::state::State;
 use crate::{Actions, Control, Note};
@@ -36,7 +36,7 @@ const TRIES: u64 = 32;
 pub(crate) struct Idle {
     since: BTreeMap<u32, Instant>,
     /// The time of each last attempt: a refused one is not repeated with each answer.
-    begun: BTreeMap<Begun, Instant>,
+    begun: BTreeMap<Reclaiming, Instant>,
     due: Option<Instant>,
     /// True if the state is unchanged since users were counted.
     counted: bool,
@@ -44,7 +44,7 @@ pub(crate) struct Idle {
 
 /// A resource that is reclaimed from a domain.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Begun {
+enum Reclaiming {
     Process(u32),
     /// An allocation, by its number.
     Vma(u64),
@@ -52,7 +52,7 @@ enum Begun {
 
 /// The resources of a domain without users.
 #[derive(Debug, Default)]
-struct Left {
+struct Resources {
     /// True if it has durable memory, memory of named objects or of a card, or memory granted by other
     /// domains.
     stays: bool,
@@ -63,7 +63,7 @@ struct Left {
     locks: Vec<u64>,
 }
 
-impl Left {
+impl Resources {
     const fn is_nothing(&self) -> bool {
         self.processes.is_empty() && self.vmas.is_empty() && !self.stays
     }
@@ -105,7 +105,7 @@ impl Idle {
 
 impl Control {
     /// Reclaims the resources of domains that were idle for the length of a host's lease.
-    pub(crate) fn see_to_domains(&mut self, out: &mut Actions) {
+    pub(crate) fn reclaim_domains(&mut self, out: &mut Actions) {
         let Some(stay) = self.config.host_lease else { return };
         let is_due = self.idle.due.is_some_and(|due| due <= self.now);
         if mem::replace(&mut self.idle.counted, true) && !is_due {
@@ -122,7 +122,7 @@ impl Control {
             // Callers that were about to use them called in vain meanwhile.
             idle.since.values_mut().for_each(|since| *since = *now);
         }
-        let goes = |(_, left): &(&u32, &Left)| left.goes();
+        let goes = |(_, left): &(&u32, &Resources)| left.goes();
         let over = |domain: &u32| self.idle.has_been(*domain, stay, self.now);
         let (due, later): (Vec<u32>, Vec<u32>) =
             left.iter().filter(goes).map(|(&domain, _)| domain).partition(over);
@@ -132,7 +132,7 @@ impl Control {
         let look = self.now + part(part(stay, LATE), 2);
         self.idle.due = next.map(|&since| (since + stay).min(look)).into_iter().chain(again).min();
         for domain in due {
-            if self.take_back(domain, &left[&domain], out).is_err() {
+            if self.roll_back(domain, &left[&domain], out).is_err() {
                 self.idle.due = Some(self.now + STALL_RETRY);
                 return;
             }
@@ -141,7 +141,7 @@ impl Control {
 
     /// Reclaims the resources of an idle domain, as far as that can begin now. Each end of a change triggers
     /// another check.
-    fn take_back(&mut self, domain: u32, left: &Left, out: &mut Actions) -> Result<(), Stalled> {
+    fn roll_back(&mut self, domain: u32, left: &Resources, out: &mut Actions) -> Result<(), Stalled> {
         if left.is_nothing() {
             for &object in &left.locks {
                 self.keep(Line::Object { object, row: None }, out)?;
@@ -151,29 +151,29 @@ impl Control {
             out.note(Note::DomainGone(domain));
             return Ok(());
         }
-        let is_new = |&&process: &&u32| !self.idle.begun.contains_key(&Begun::Process(process));
+        let is_new = |&&process: &&u32| !self.idle.begun.contains_key(&Reclaiming::Process(process));
         if let Some(&process) = left.processes.iter().find(is_new)
             && self.nothing_in_the_way(&ProcessExit { process }.into())
             && let Ok(Decision::Begin(what)) = self.process_exit(process)
         {
             self.begin(what, out)?;
-            self.idle.begun.insert(Begun::Process(process), self.now);
+            self.idle.begun.insert(Reclaiming::Process(process), self.now);
         }
         for &base in &left.vmas {
-            let under_way = self.in_flight(|what| matches!(what, What::Free { .. }));
+            let under_way = self.in_flight(|what| matches!(what, ChangeKind::Free { .. }));
             if under_way >= FREED_AT_ONCE {
                 break;
             }
             let Some(id) = self.state.vmas.get(&base).map(|vma| vma.id) else { continue };
             let call = Free { domain, base, id };
-            if self.idle.begun.contains_key(&Begun::Vma(id))
+            if self.idle.begun.contains_key(&Reclaiming::Vma(id))
                 || !self.nothing_in_the_way(&Request::from(call.clone()))
             {
                 continue;
             }
             if let Ok(Decision::Begin(what)) = self.free(call.domain, call.base, call.id) {
                 self.begin(what, out)?;
-                self.idle.begun.insert(Begun::Vma(id), self.now);
+                self.idle.begun.insert(Reclaiming::Vma(id), self.now);
                 out.note(Note::Reclaimed);
             }
         }
@@ -199,14 +199,14 @@ impl State {
     }
 
     /// Returns the domains without users, and their resources.
-    fn left_behind(&self) -> BTreeMap<u32, Left> {
+    fn left_behind(&self) -> BTreeMap<u32, Resources> {
         let mut used: BTreeSet<u32> = self.sessions.values().map(|row| row.domain).collect();
         used.extend(self.connections.values().map(|row| row.domain));
         let open = self.objects.values().filter(|row| !row.hosts.is_empty());
         used.extend(open.map(|row| row.domain));
         used.extend(self.changes.values().filter_map(|change| about(&change.what)));
         let idle = self.domains.keys().filter(|domain| !used.contains(domain));
-        let mut left: BTreeMap<u32, Left> = idle.map(|&domain| (domain, Left::default())).collect();
+        let mut left: BTreeMap<u32, Resources> = idle.map(|&domain| (domain, Resources::default())).collect();
         let of_objects: BTreeSet<u64> = self.objects.values().filter_map(|row| row.base).collect();
         for (&base, vma) in &self.vmas {
             for (to, _) in &vma.grants {
@@ -235,27 +235,27 @@ impl State {
 }
 
 /// Returns the domain that a change brings a user or memory to.
-fn about(what: &What) -> Option<u32> {
+fn about(what: &ChangeKind) -> Option<u32> {
     match what {
-        What::OpenSession(row) => Some(row.domain),
-        What::Connect(row) | What::Disconnect(row) => Some(row.domain),
-        What::Allocate { domain, .. } => Some(*domain),
-        What::Grant { to, .. } => Some(*to),
-        What::Remap(remap) => remap.starts.map(|_| remap.domain),
-        What::JoinNode { card, .. } => card.as_ref().map(|card| card.domain),
-        What::JoinSwitch { .. }
-        | What::JoinHost { .. }
-        | What::JoinIndex { .. }
-        | What::LeaveIndex { .. }
-        | What::LeaveNode { .. }
-        | What::LeaveHost { .. }
-        | What::Free { .. }
-        | What::OpenDirectory { .. }
-        | What::Live { .. }
-        | What::Fence { .. }
-        | What::AcceptLost { .. }
-        | What::Migrate(_)
-        | What::TurnFile { .. } => None,
+        ChangeKind::OpenSession(row) => Some(row.domain),
+        ChangeKind::Connect(row) | ChangeKind::Disconnect(row) => Some(row.domain),
+        ChangeKind::Allocate { domain, .. } => Some(*domain),
+        ChangeKind::Grant { to, .. } => Some(*to),
+        ChangeKind::Remap(remap) => remap.starts.map(|_| remap.domain),
+        ChangeKind::JoinNode { card, .. } => card.as_ref().map(|card| card.domain),
+        ChangeKind::JoinSwitch { .. }
+        | ChangeKind::JoinHost { .. }
+        | ChangeKind::JoinIndex { .. }
+        | ChangeKind::LeaveIndex { .. }
+        | ChangeKind::LeaveNode { .. }
+        | ChangeKind::LeaveHost { .. }
+        | ChangeKind::Free { .. }
+        | ChangeKind::OpenDirectory { .. }
+        | ChangeKind::Live { .. }
+        | ChangeKind::Fence { .. }
+        | ChangeKind::AcceptLost { .. }
+        | ChangeKind::Migrate(_)
+        | ChangeKind::TurnFile { .. } => None,
     }
 }
 

@@ -5,7 +5,7 @@ use crate::allocate::{PAGE, VA_END};
 use crate::claims::claim;
 use crate::fabric::INDEX_MAX;
 use crate::grants;
-use crate::record::{Cache, HostRow, MigrationStep, PieceRow, Remap, Role, VmaRow, What};
+use crate::record::{Cache, ChangeKind, HostRow, MigrationStep, PieceRow, Remap, Role, VmaRow};
 use crate::state::{LogError, State};
 use crate::syscalls::Edit;
 use alloc::collections::BTreeSet;
@@ -37,16 +37,16 @@ impl State {
     }
 
     /// Checks that a change in a log refers to existing things and respects their limits.
-    pub(crate) fn fits(&self, what: &What) -> Result<(), LogError> {
+    pub(crate) fn fits(&self, what: &ChangeKind) -> Result<(), LogError> {
         let holds = match what {
-            What::JoinSwitch { .. } | What::OpenDirectory { .. } => true,
-            What::Live { host, .. } | What::Fence { host, .. } => {
+            ChangeKind::JoinSwitch { .. } | ChangeKind::OpenDirectory { .. } => true,
+            ChangeKind::Live { host, .. } | ChangeKind::Fence { host, .. } => {
                 *host < CACHING_HOSTS_MAX && self.hosts.contains_key(host)
             }
-            What::AcceptLost { vma, base, len } => self.vmas.get(vma).is_some_and(|row| {
+            ChangeKind::AcceptLost { vma, base, len } => self.vmas.get(vma).is_some_and(|row| {
                 *len > 0 && base >= vma && base.checked_add(*len).is_some_and(|end| end <= vma + row.size)
             }),
-            What::JoinHost { host, replaces, .. } => {
+            ChangeKind::JoinHost { host, replaces, .. } => {
                 let there =
                     |other: &u16| other != host && self.hosts.get(other).is_some_and(|row| row.present);
                 replaces.as_ref().is_none_or(there)
@@ -54,22 +54,24 @@ impl State {
                         row.generation < u16::MAX || !row.present && row.cache == Cache::Empty
                     })
             }
-            What::JoinNode { node, again, .. } => *node < NODE_END && self.nodes.contains_key(node) == *again,
-            What::LeaveNode { node, base, size_log2 } => {
+            ChangeKind::JoinNode { node, again, .. } => {
+                *node < NODE_END && self.nodes.contains_key(node) == *again
+            }
+            ChangeKind::LeaveNode { node, base, size_log2 } => {
                 self.nodes.get(node).is_some_and(|row| (row.base, row.size_log2) == (*base, *size_log2))
             }
-            What::JoinIndex { index, row } => {
+            ChangeKind::JoinIndex { index, row } => {
                 *index > 0 && *index <= INDEX_MAX && row.name.len() <= NAME_LEN_MAX
             }
-            What::LeaveIndex { index } => self.index.contains_key(index),
-            What::LeaveHost { host } => self.hosts.contains_key(host),
-            What::OpenSession(row) => {
+            ChangeKind::LeaveIndex { index } => self.index.contains_key(index),
+            ChangeKind::LeaveHost { host } => self.hosts.contains_key(host),
+            ChangeKind::OpenSession(row) => {
                 self.hosts.contains_key(&row.host) && self.domains.contains_key(&row.domain)
             }
-            What::Connect(row) | What::Disconnect(row) => {
+            ChangeKind::Connect(row) | ChangeKind::Disconnect(row) => {
                 self.hosts.contains_key(&row.host) && self.nodes.contains_key(&row.node)
             }
-            What::Allocate { base, size, node, pieces, .. } => {
+            ChangeKind::Allocate { base, size, node, pieces, .. } => {
                 let inside = |(at, piece): &(u64, PieceRow)| {
                     *at >= *base
                         && at.checked_add(piece.size).is_some_and(|end| end <= base.saturating_add(*size))
@@ -77,13 +79,13 @@ impl State {
                 };
                 self.vma_fits(*base, *size, *node) && pieces.iter().all(inside)
             }
-            What::Free { base } => self.vmas.contains_key(base),
-            What::TurnFile { object, base, .. } => self.can_turn(*object, *base),
-            What::Migrate(migration) => {
+            ChangeKind::Free { base } => self.vmas.contains_key(base),
+            ChangeKind::TurnFile { object, base, .. } => self.can_turn(*object, *base),
+            ChangeKind::Migrate(migration) => {
                 migration.step == MigrationStep::Draining && self.migration_fits(migration)
             }
-            What::Remap(remap) => self.remap_fits(remap),
-            What::Grant { vma, base, len, .. } => self.vmas.get(vma).is_some_and(|row| {
+            ChangeKind::Remap(remap) => self.remap_fits(remap),
+            ChangeKind::Grant { vma, base, len, .. } => self.vmas.get(vma).is_some_and(|row| {
                 *len > 0 && base >= vma && base.checked_add(*len).is_some_and(|end| end <= vma + row.size)
             }),
         };
@@ -91,38 +93,38 @@ impl State {
     }
 
     /// Returns true if the things that a begun change refers to still exist.
-    fn can_go_on(&self, what: &What) -> bool {
+    fn can_go_on(&self, what: &ChangeKind) -> bool {
         let domain = |domain: &u32| self.domains.contains_key(domain);
         let vma = |base: &u64| self.vmas.get(base).filter(|row| row.pending.is_none());
         match what {
-            What::OpenSession(row) => self.has_joined(row.host) && domain(&row.domain),
-            What::Connect(row) => {
+            ChangeKind::OpenSession(row) => self.has_joined(row.host) && domain(&row.domain),
+            ChangeKind::Connect(row) => {
                 self.has_joined(row.host) && self.node_joined(row.node) && domain(&row.domain)
             }
-            What::Disconnect(row) => row.node < NODE_END,
-            What::Free { base } => vma(base).is_some(),
-            What::TurnFile { object, base, .. } => self.can_turn(*object, *base),
-            What::Grant { vma: first, base, len, to, .. } => vma(first).is_some_and(|row| {
+            ChangeKind::Disconnect(row) => row.node < NODE_END,
+            ChangeKind::Free { base } => vma(base).is_some(),
+            ChangeKind::TurnFile { object, base, .. } => self.can_turn(*object, *base),
+            ChangeKind::Grant { vma: first, base, len, to, .. } => vma(first).is_some_and(|row| {
                 let end = base.checked_add(*len).filter(|_| *len > 0 && base >= first);
                 end.is_some_and(|end| end <= first + row.size) && domain(to) && *to != row.domain
             }),
-            What::Allocate { base, node, pieces, .. } => {
+            ChangeKind::Allocate { base, node, pieces, .. } => {
                 self.vmas.get(base).is_some_and(|row| row.node == *node)
                     && pieces.iter().all(|(_, piece)| self.nodes.contains_key(&piece.node))
             }
-            What::Remap(remap) => self.remap_goes_on(remap),
-            What::JoinSwitch { .. } => self.switch.is_some(),
-            What::JoinNode { node, .. } => self.nodes.contains_key(node),
-            What::JoinIndex { index, .. } => self.index.contains_key(index),
-            What::JoinHost { host, .. } => self.hosts.get(host).is_some_and(|row| row.present),
-            What::AcceptLost { vma: first, .. } => vma(first).is_some(),
-            What::Migrate(migration) => self.migration_fits(migration),
-            What::Live { host, .. } => self.has_joined(*host),
-            What::LeaveNode { .. }
-            | What::LeaveIndex { .. }
-            | What::LeaveHost { .. }
-            | What::OpenDirectory { .. }
-            | What::Fence { .. } => true,
+            ChangeKind::Remap(remap) => self.remap_goes_on(remap),
+            ChangeKind::JoinSwitch { .. } => self.switch.is_some(),
+            ChangeKind::JoinNode { node, .. } => self.nodes.contains_key(node),
+            ChangeKind::JoinIndex { index, .. } => self.index.contains_key(index),
+            ChangeKind::JoinHost { host, .. } => self.hosts.get(host).is_some_and(|row| row.present),
+            ChangeKind::AcceptLost { vma: first, .. } => vma(first).is_some(),
+            ChangeKind::Migrate(migration) => self.migration_fits(migration),
+            ChangeKind::Live { host, .. } => self.has_joined(*host),
+            ChangeKind::LeaveNode { .. }
+            | ChangeKind::LeaveIndex { .. }
+            | ChangeKind::LeaveHost { .. }
+            | ChangeKind::OpenDirectory { .. }
+            | ChangeKind::Fence { .. } => true,
         }
     }
 
@@ -232,8 +234,8 @@ impl State {
             if let Some(id) = vma.pending {
                 let change = self.changes.get(&id).map(|change| &change.what);
                 let its = match change {
-                    Some(What::Allocate { base: its, .. }) => *its == base,
-                    Some(What::Remap(remap)) => remap.reserved().any(|(its, _)| its == base),
+                    Some(ChangeKind::Allocate { base: its, .. }) => *its == base,
+                    Some(ChangeKind::Remap(remap)) => remap.reserved().any(|(its, _)| its == base),
                     _ => false,
                 };
                 must(its, "a pending vma has its change")?;
@@ -338,7 +340,7 @@ impl State {
             self.nodes.values().map(|row| row.joining).chain(self.hosts.values().map(|row| row.joining));
         let joins = joins.chain(self.index.values().map(|row| row.joining));
         let joins = joins.chain(self.switch.iter().map(|row| row.joining)).flatten();
-        must(joins.into_iter().all(|id| self.changes.contains_key(&id)), "who joins has its change")?;
+        must(joins.into_iter().all(|id| self.changes.contains_key(&id)), "a joining member has its change")?;
         must(self.queues.keys().all(|&role| role != Role::Node(0)), "no role is node 0")
     }
 }

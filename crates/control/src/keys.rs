@@ -185,7 +185,7 @@ struct Owner {
 /// The owner whose key a request needs, as the request names it. An owner that does not exist has no key:
 /// then the request is refused for that reason, or creates the owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whose<'a> {
+pub enum RequiredKey<'a> {
     /// By number.
     Numbered(Kind, u32),
     /// By name, if it exists.
@@ -202,25 +202,26 @@ pub enum Whose<'a> {
 
 /// Returns the owners whose keys a request needs, all of them. If there are none, the rack's token suffices.
 #[must_use]
-pub fn wanted(request: &Request) -> Vec<Whose<'_>> {
-    let host = |host: u16| Whose::Numbered(Kind::Host, host.into());
-    let domain = |domain: u32| Whose::Numbered(Kind::Domain, domain);
+pub fn wanted(request: &Request) -> Vec<RequiredKey<'_>> {
+    let host = |host: u16| RequiredKey::Numbered(Kind::Host, host.into());
+    let domain = |domain: u32| RequiredKey::Numbered(Kind::Domain, domain);
     let one = |whose| Vec::from([whose]);
     match request {
-        Request::JoinSwitch(_) => one(Whose::Numbered(Kind::Switch, 0)),
+        Request::JoinSwitch(_) => one(RequiredKey::Numbered(Kind::Switch, 0)),
         Request::JoinNode(JoinNode { name, card, .. }) => {
-            let named = [Whose::Named(Kind::Node, name)];
+            let named = [RequiredKey::Named(Kind::Node, name)];
             named.into_iter().chain(card.as_ref().map(|card| domain(card.domain))).collect()
         }
-        Request::JoinIndex(JoinIndex { name, .. }) => one(Whose::Named(Kind::Index, name)),
-        Request::JoinHost(JoinHost { name, .. }) => one(Whose::Named(Kind::Host, name)),
-        Request::Leave(call) => {
-            Kind::of(call.port).map(|(kind, number)| Whose::Numbered(kind, number)).into_iter().collect()
-        }
+        Request::JoinIndex(JoinIndex { name, .. }) => one(RequiredKey::Named(Kind::Index, name)),
+        Request::JoinHost(JoinHost { name, .. }) => one(RequiredKey::Named(Kind::Host, name)),
+        Request::Leave(call) => Kind::of(call.port)
+            .map(|(kind, number)| RequiredKey::Numbered(kind, number))
+            .into_iter()
+            .collect(),
         // A false report of the end harms only its sender.
         Request::ActFor(ActFor { host: actor, begins: false, .. }) => one(host(*actor)),
         Request::ActFor(ActFor { host: actor, of_host, .. }) => Vec::from([host(*actor), host(*of_host)]),
-        Request::CreateDomain(CreateDomain { name }) => one(Whose::Named(Kind::Domain, name)),
+        Request::CreateDomain(CreateDomain { name }) => one(RequiredKey::Named(Kind::Domain, name)),
         Request::OpenSession(OpenSession { host: of, domain: to })
         | Request::Connect(Connect { host: of, domain: to, .. })
         | Request::OpenObject(OpenObject { host: of, domain: to, .. })
@@ -244,15 +245,17 @@ pub fn wanted(request: &Request) -> Vec<Whose<'_>> {
         | Request::Mmap(Mmap { process, .. })
         | Request::Munmap(Munmap { process, .. })
         | Request::Mprotect(Mprotect { process, .. })
-        | Request::Brk(Brk { process, .. }) => one(Whose::Process(*process)),
+        | Request::Brk(Brk { process, .. }) => one(RequiredKey::Process(*process)),
         Request::HoldObject(HoldObject { host: of, object, .. })
         | Request::ResizeObject(ResizeObject { host: of, object, .. })
         | Request::LoadObject(LoadObject { host: of, object, .. })
         | Request::SaveObject(SaveObject { host: of, object }) => {
-            Vec::from([host(*of), Whose::Object(*object)])
+            Vec::from([host(*of), RequiredKey::Object(*object)])
         }
-        Request::ListObjects(call) => one(call.domain.map_or(Whose::Operator, domain)),
-        Request::Migrate(Migrate { domain: of, base, .. }) => one(of.map_or(Whose::Address(*base), domain)),
+        Request::ListObjects(call) => one(call.domain.map_or(RequiredKey::Operator, domain)),
+        Request::Migrate(Migrate { domain: of, base, .. }) => {
+            one(of.map_or(RequiredKey::Address(*base), domain))
+        }
         // The rack's layout, and the length of a file that a node offers to all.
         Request::Overview(_)
         | Request::Usage(_)
@@ -295,7 +298,7 @@ impl Control {
     /// Returns the key for the answer to a join or creation.
     pub(crate) fn key(&self, kind: Kind, number: u32) -> Option<Key> {
         let secret = self.config.secret.as_ref()?;
-        match self.owner(Whose::Numbered(kind, number)) {
+        match self.owner(RequiredKey::Numbered(kind, number)) {
             Found::Owner(owner) => Some(secret.key(owner)),
             Found::Nobody | Found::Operator => None,
         }
@@ -306,31 +309,31 @@ impl Control {
         Some(self.config.secret.as_ref()?.key(Owner { kind: Kind::Domain, number: domain, since: 0 }))
     }
 
-    fn owner(&self, whose: Whose<'_>) -> Found {
+    fn owner(&self, whose: RequiredKey<'_>) -> Found {
         let state = &self.state;
         let domain = |domain: u32| {
             let there = state.domains.contains_key(&domain);
             there.then_some(Owner { kind: Kind::Domain, number: domain, since: 0 })
         };
         let found = match whose {
-            Whose::Operator => return Found::Operator,
-            Whose::Numbered(Kind::Domain, number) => domain(number),
-            Whose::Numbered(kind, number) => {
+            RequiredKey::Operator => return Found::Operator,
+            RequiredKey::Numbered(Kind::Domain, number) => domain(number),
+            RequiredKey::Numbered(kind, number) => {
                 self.since(kind, number).map(|since| Owner { kind, number, since })
             }
-            Whose::Named(Kind::Domain, name) => {
+            RequiredKey::Named(Kind::Domain, name) => {
                 state.domains.iter().find(|(_, known)| *known == name).and_then(|(&number, _)| domain(number))
             }
-            Whose::Named(kind, name) => {
+            RequiredKey::Named(kind, name) => {
                 let mut members = state.members().filter(|member| member.name == Some(name));
                 let member =
                     members.find_map(|member| Kind::of(member.port.0).filter(|found| found.0 == kind));
                 let found = member.and_then(|(_, number)| Some((number, self.since(kind, number)?)));
                 found.map(|(number, since)| Owner { kind, number, since })
             }
-            Whose::Process(process) => state.processes.get(&process).and_then(|&of| domain(of)),
-            Whose::Object(object) => state.objects.get(&object).and_then(|row| domain(row.domain)),
-            Whose::Address(addr) => state.vma_at(addr).and_then(|(_, vma)| domain(vma.domain)),
+            RequiredKey::Process(process) => state.processes.get(&process).and_then(|&of| domain(of)),
+            RequiredKey::Object(object) => state.objects.get(&object).and_then(|row| domain(row.domain)),
+            RequiredKey::Address(addr) => state.vma_at(addr).and_then(|(_, vma)| domain(vma.domain)),
         };
         found.map_or(Found::Nobody, Found::Owner)
     }
@@ -356,22 +359,22 @@ enum Found {
     Operator,
 }
 
-fn not_shown(request: &Request, whose: Whose<'_>) -> ApiError {
+fn not_shown(request: &Request, whose: RequiredKey<'_>) -> ApiError {
     let what = match whose {
-        Whose::Numbered(Kind::Switch, _) => String::from("the switch"),
-        Whose::Numbered(kind, number) => format!("{} {number}", kind.text()),
-        Whose::Named(kind, name) => format!("{} {name}", kind.text()),
-        Whose::Process(process) => format!("the domain of process {process}"),
-        Whose::Object(object) => format!("the domain of object {object}"),
-        Whose::Address(addr) => format!("the domain of the allocation at {addr:#x}"),
-        Whose::Operator => {
+        RequiredKey::Numbered(Kind::Switch, _) => String::from("the switch"),
+        RequiredKey::Numbered(kind, number) => format!("{} {number}", kind.text()),
+        RequiredKey::Named(kind, name) => format!("{} {name}", kind.text()),
+        RequiredKey::Process(process) => format!("the domain of process {process}"),
+        RequiredKey::Object(object) => format!("the domain of object {object}"),
+        RequiredKey::Address(addr) => format!("the domain of the allocation at {addr:#x}"),
+        RequiredKey::Operator => {
             let message = format!("{} without a domain is for the operator", request.name());
             let remedy = "name a domain whose key you hold, or ask with the token in the file `operator` of the control plane's state directory";
             return error(ErrorCode::NotOwner, message, remedy);
         }
     };
-    let message = format!("{} wants the key of {what}, which was not shown", request.name());
-    let remedy = "ask as who was told it: its user's key file has it; take another name for what is to be new; or ask with the token in the file \
+    let message = format!("{} requires the key of {what}, which was not shown", request.name());
+    let remedy = "ask with the key file of the user to whom the key was issued; use another name for a new member; or ask with the token in the file \
                   `operator` of the control plane's state directory";
     error(ErrorCode::NotOwner, message, remedy)
 }

@@ -11,10 +11,11 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod acts;
+mod acting_hosts;
 mod allocate;
 pub mod api;
 mod builds;
+mod card_numbers;
 mod cards;
 mod change;
 mod claims;
@@ -28,12 +29,11 @@ mod invariants;
 pub mod keys;
 mod link;
 mod log;
-mod lost;
+mod lost_memory;
 mod members;
 mod migrate;
 mod names;
 mod note;
-mod own_numbers;
 mod pieces;
 mod presence;
 mod processes;
@@ -49,7 +49,7 @@ mod tables;
 mod updates;
 mod usage;
 
-pub use acts::ACTS_MAX;
+pub use acting_hosts::ACTS_MAX;
 pub use allocate::{PAGE, VA_END};
 pub use builds::{BUILD_LEN_MAX, is_build};
 pub use change::MISSED_MAX;
@@ -79,7 +79,7 @@ use keys::{Secret, Shown};
 use link::RetryTimer;
 use log::{LogState, Stalled};
 use presence::Presence;
-use record::{Line, What, Why};
+use record::{ChangeKind, Line, RollbackReason};
 use replies::reply;
 use requests::Decision;
 use soft::{Counting, Soft};
@@ -296,7 +296,7 @@ pub struct Control {
     /// Soft state of the index switches.
     index_soft: BTreeMap<u16, (Soft, Counting)>,
     /// True if the routes of switches may have changed.
-    ways_due: bool,
+    routes_due: bool,
     /// True if the state has changed since images were last checked.
     state_changed: bool,
     /// The incarnation of each switch at the start of this control plane: the image of such a switch stays active until the next publication (PROTOCOL 16.4).
@@ -338,7 +338,7 @@ impl Control {
             idle: Idle::default(),
             presence: Presence::default(),
             index_soft: BTreeMap::new(),
-            ways_due: false,
+            routes_due: false,
             state_changed: true,
             restored: BTreeMap::new(),
             now: Instant::ZERO,
@@ -457,7 +457,7 @@ impl Control {
                     self.on_target(role, |control| control.soft_wait(pending.ask.ticket, want, out));
                 }
                 Ok(Decision::Look { node, file }) => self.look_wait(pending.ask.ticket, node, file),
-                Ok(Decision::Begin(what)) => self.begin_asked(pending, what, out),
+                Ok(Decision::Begin(what)) => self.begin_request(pending, what, out),
                 Err(error) => reply(pending.ask.ticket, Err(error), out),
             }
         }
@@ -478,7 +478,7 @@ impl Control {
         self.state_changed = true;
         self.idle.changed();
         self.presence.changed();
-        self.ways_due |= effects.iter().any(is_of_members) || matches!(record.0, Line::Silent { .. });
+        self.routes_due |= effects.iter().any(is_of_members) || matches!(record.0, Line::Silent { .. });
         if !self.has_log() {
             out.local(Out::Persist(record));
         }
@@ -494,9 +494,9 @@ impl Control {
                     match result {
                         Ok(()) => reply(pending.ask.ticket, Ok(self.success(&what)), out),
                         // An owner that accepts a loss does not know of the loss by this join.
-                        Err(Why::Joined { .. })
+                        Err(RollbackReason::Joined { .. })
                             if pending.restarts < RESTARTS_MAX
-                                && !matches!(what, What::AcceptLost { .. }) =>
+                                && !matches!(what, ChangeKind::AcceptLost { .. }) =>
                         {
                             out.note(Note::BegunAnew);
                             let restarts = pending.restarts + 1;
@@ -538,13 +538,13 @@ impl Machine for Control {
             self.free_objects(out);
         }
         self.coherence(out);
-        self.see_to_files(out);
-        self.see_to_hosts(out);
-        self.see_to_domains(out);
+        self.update_files(out);
+        self.remove_expired_hosts(out);
+        self.reclaim_domains(out);
         // Other requests may have waited for what it ended.
         self.admit(out);
         self.refuse_stalled(out);
-        self.see_to_images(out);
+        self.update_images(out);
         if self.waiting.len() > waiting {
             out.note(Note::Waits);
         }
@@ -587,7 +587,7 @@ impl Machine for Control {
         assert!(open <= self.config.bounds.pending_max);
         assert!(
             self.retry_timers.keys().all(|role| self.state.queues.contains_key(role)),
-            "who is paced has a queue"
+            "a paced role has a queue"
         );
         if self.started {
             let outstanding =

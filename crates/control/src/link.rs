@@ -55,7 +55,7 @@ impl Control {
                     return out.note(Note::Dropped(DropReason::NotKept));
                 }
                 if silent {
-                    self.ways_due = true;
+                    self.routes_due = true;
                     out.note(Note::Back(role));
                 }
                 if let Some(refusal) = refusal {

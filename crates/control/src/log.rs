@@ -135,9 +135,9 @@ impl Control {
         for (change, pending) in mem::take(&mut self.asked) {
             let taken_back = self.state.changes.get(&change).is_none_or(|change| change.what.is_revocable());
             let becomes = if taken_back {
-                "the change is taken back"
+                "the change is rolled back"
             } else {
-                "the change was begun, and is completed when that is over, if its roles take it then"
+                "the change has begun, and is completed once lines are kept again, if its roles accept it then"
             };
             reply(pending.ask.ticket, Err(self.stall_error(becomes)), out);
         }

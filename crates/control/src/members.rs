@@ -2,10 +2,10 @@
 
 use crate::allocate::{PAGE, VA_END, first_fit};
 use crate::api::{ApiError, ErrorCode, JoinHost, JoinNode, JoinSwitch, Leave};
+use crate::card_numbers::card_endpoint;
 use crate::claims::Claim;
 use crate::errors::{LISTED, bad, bound, error, not_found};
-use crate::own_numbers::own_endpoint;
-use crate::record::{Cache, HostRow, NodeRow, What};
+use crate::record::{Cache, ChangeKind, HostRow, NodeRow};
 use crate::requests::{Decided, Decision};
 use crate::{Control, NAME_LEN_MAX};
 use alloc::format;
@@ -20,14 +20,14 @@ use farmem_wire::message::CACHING_HOSTS_MAX;
 impl Control {
     pub(crate) fn join_switch(&mut self, gid: &str) -> Decided<JoinSwitch> {
         let gid = self.free_gid(gid, Port::SWITCH)?;
-        Ok(Decision::Begin(What::JoinSwitch { gid, home: self.draw_key() }))
+        Ok(Decision::Begin(ChangeKind::JoinSwitch { gid, home: self.draw_key() }))
     }
 
     pub(crate) fn join_node(&mut self, call: &JoinNode) -> Decided<JoinNode> {
         let JoinNode { name, gid, capacity, qpn, qkey, card } = call;
         let capacity = *capacity;
         self.name_free(MemberKind::Node, name)?;
-        let own = own_endpoint(*qpn, *qkey)?;
+        let own = card_endpoint(*qpn, *qkey)?;
         if capacity == 0 || !capacity.is_multiple_of(PAGE) {
             return Err(bad(
                 format!("capacity is {capacity} bytes"),
@@ -53,18 +53,28 @@ impl Control {
         let gid = self.free_gid(gid, Port::node(node))?;
         let home = own.unwrap_or_else(|| self.draw_key());
         let (name, card) = (name.clone(), card.clone());
-        Ok(Decision::Begin(What::JoinNode { node, name, gid, home, base, size_log2, capacity, again, card }))
+        Ok(Decision::Begin(ChangeKind::JoinNode {
+            node,
+            name,
+            gid,
+            home,
+            base,
+            size_log2,
+            capacity,
+            again,
+            card,
+        }))
     }
 
     pub(crate) fn join_host(&mut self, call: &JoinHost) -> Decided<JoinHost> {
         let JoinHost { name, gid, qpn, qkey, caches } = call;
         self.name_free(MemberKind::Host, name)?;
-        let own = own_endpoint(*qpn, *qkey)?;
+        let own = card_endpoint(*qpn, *qkey)?;
         let numbers = self.host_numbers(*caches);
         let (host, replaces) = self.host_of_name(name, &numbers)?;
         let gid = self.free_gid(gid, Port::host(replaces.unwrap_or(host)))?;
         let home = own.unwrap_or_else(|| self.draw_key());
-        Ok(Decision::Begin(What::JoinHost { host, name: name.clone(), gid, home, replaces }))
+        Ok(Decision::Begin(ChangeKind::JoinHost { host, name: name.clone(), gid, home, replaces }))
     }
 
     pub(crate) fn leave(&self, port: u32, generation: Option<u16>) -> Decided<Leave> {
@@ -74,7 +84,7 @@ impl Control {
         }
         let unknown = || {
             not_found(
-                format!("nobody has port {port}"),
+                format!("no member has port {port}"),
                 "GET /v1/overview lists the hosts and nodes there are",
             )
         };
@@ -83,22 +93,21 @@ impl Control {
             if let Some(meant) = generation.filter(|&meant| meant != row.generation) {
                 let message =
                     format!("host {host} ({}) is in generation {}, not {meant}", row.name, row.generation);
-                let remedy =
-                    "nothing of the generation that was meant counts any more: it left or joined again";
+                let remedy = "that generation has left or rejoined, so it needs no removal";
                 return Err(not_found(message, remedy));
             }
-            return Ok(Decision::Begin(What::LeaveHost { host }));
+            return Ok(Decision::Begin(ChangeKind::LeaveHost { host }));
         }
         if generation.is_some() {
-            let message = format!("a generation for port {port}, which is no host's");
+            let message = format!("port {port} is not a host's, so it has no generation");
             return Err(bad(
                 message,
-                "leave `generation` out: nodes and index switches have no two lives at once",
+                "leave `generation` out: nodes and index switches have one incarnation at a time",
             ));
         }
         if let Some(index) = Port(port).as_index() {
             let row = self.state.index.get(&index);
-            return row.map(|_| Decision::Begin(What::LeaveIndex { index })).ok_or_else(unknown);
+            return row.map(|_| Decision::Begin(ChangeKind::LeaveIndex { index })).ok_or_else(unknown);
         }
         let node = Port(port).as_node().ok_or_else(unknown)?;
         let row = self.state.nodes.get(&node).ok_or_else(unknown)?;
@@ -116,7 +125,7 @@ impl Control {
             let message = format!("node {node} ({}) has {vmas} vmas allocated", row.name);
             return Err(error(ErrorCode::Conflict, message, format!("free them first; {LISTED}")));
         }
-        Ok(Decision::Begin(What::LeaveNode { node, base: row.base, size_log2: row.size_log2 }))
+        Ok(Decision::Begin(ChangeKind::LeaveNode { node, base: row.base, size_log2: row.size_log2 }))
     }
 
     /// Parses an address and checks that no member but `port` has it.
@@ -224,7 +233,8 @@ impl Control {
     /// may be in flight then.
     fn has_generations(&self, host: u16, row: &HostRow) -> bool {
         let rested = || self.has_rested(host) && row.cache == Cache::Empty;
-        row.generation < u16::MAX || rested() && self.in_flight(|what| matches!(what, What::Migrate(_))) == 0
+        row.generation < u16::MAX
+            || rested() && self.in_flight(|what| matches!(what, ChangeKind::Migrate(_))) == 0
     }
 
     /// Returns a number and a range for a new node (PROTOCOL 8.4).

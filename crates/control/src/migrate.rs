@@ -16,7 +16,9 @@ use crate::allocate::PAGE;
 use crate::api::{ApiError, ErrorCode, Locate, LocatedVma, Migrate, PermName};
 use crate::errors::{LISTED, bad, bound, error, not_found};
 use crate::pieces::{log2, translate};
-use crate::record::{Change, LoggedUpdate, Migration, MigrationStep, PieceRow, Role, What, Why};
+use crate::record::{
+    Change, ChangeKind, LoggedUpdate, Migration, MigrationStep, PieceRow, Role, RollbackReason,
+};
 use crate::requests::{Decided, Decision};
 use crate::state::{Effect, LogError, State};
 use crate::tables::{Step, protect, step, whole};
@@ -37,7 +39,7 @@ impl Migration {
     }
 }
 
-impl What {
+impl ChangeKind {
     /// Returns true if the change will complete in any case.
     pub(crate) fn is_decided(&self) -> bool {
         self.migration().is_some_and(Migration::is_decided)
@@ -96,7 +98,7 @@ impl Control {
         };
         let (number, size, step) = (self.state.next_change, len, MigrationStep::Draining);
         let migration = Migration { number, vma, base, size, from, from_place, to: node, place, step };
-        Ok(Decision::Begin(What::Migrate(migration)))
+        Ok(Decision::Begin(ChangeKind::Migrate(migration)))
     }
 
     /// Refuses `more` pieces that the table of pieces has no room for.
@@ -228,7 +230,7 @@ impl State {
         if change.drains.take().is_some() {
             return Ok(());
         }
-        let What::Migrate(migration) = &mut change.what else { return Err(error) };
+        let ChangeKind::Migrate(migration) = &mut change.what else { return Err(error) };
         migration.step = match migration.step {
             MigrationStep::Draining => MigrationStep::Pushing,
             MigrationStep::Pushing => MigrationStep::Turning,
@@ -243,12 +245,17 @@ impl State {
                 self.pieces.insert(base, PieceRow { size, node: to, place });
             }
         }
-        self.tell_all(id, &What::Migrate(migration), effects);
+        self.tell_all(id, &ChangeKind::Migrate(migration), effects);
         Ok(())
     }
 
     /// Gives up a change that made no progress for too long.
-    pub(crate) fn give_up(&mut self, id: u64, why: Why, effects: &mut Vec<Effect>) -> Result<(), LogError> {
+    pub(crate) fn give_up(
+        &mut self,
+        id: u64,
+        why: RollbackReason,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), LogError> {
         let held = self.changes.get(&id).is_some_and(|change| change.is_held() && !change.what.is_decided());
         if !held {
             return Err(LogError("what is given up is a migration that is not decided"));

@@ -13,7 +13,7 @@ use crate::api::{
 };
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error, not_found};
-use crate::record::{Line, ObjectRow, What};
+use crate::record::{ChangeKind, Line, ObjectRow};
 use crate::requests::{Decided, Decision};
 use crate::state::State;
 use crate::{Actions, Control};
@@ -76,9 +76,11 @@ impl Control {
         }
         let Some(size) = row.base.and_then(|base| self.state.vmas.get(&base)).map(|vma| vma.size) else {
             return match self.allocate(&Allocate { durable: true, ..Allocate::new(row.domain, length) })? {
-                Decision::Begin(What::Allocate { base, size, node, domain, durable, pieces, .. }) => {
+                Decision::Begin(ChangeKind::Allocate {
+                    base, size, node, domain, durable, pieces, ..
+                }) => {
                     let (object, file) = (Some((object, length)), None);
-                    Ok(Decision::Begin(What::Allocate {
+                    Ok(Decision::Begin(ChangeKind::Allocate {
                         base,
                         size,
                         node,
@@ -138,7 +140,7 @@ impl Control {
     pub(crate) fn object(&self, object: u64) -> ObjectInfo {
         match self.state.objects.get(&object) {
             Some(row) => self.described(object, row),
-            None => unreachable!("it is there: who has it open was just asked"),
+            None => unreachable!("the object is there: the host that has it open was just checked"),
         }
     }
 
@@ -157,7 +159,7 @@ impl Control {
                 None => self.keep(Line::Object { object, row: None }, out),
                 Some(base) if self.switch_answers().is_ok() => {
                     let change = self.state.next_change;
-                    self.keep(Line::Began { change, what: What::Free { base } }, out)
+                    self.keep(Line::Began { change, what: ChangeKind::Free { base } }, out)
                 }
                 Some(_) => Ok(()), // later: the holder of a lease asks again and again
             };
@@ -231,7 +233,7 @@ impl State {
                 return Some(fault);
             }
             if !row.hosts.iter().all(|host| self.hosts.get(host).is_some_and(|host| host.present)) {
-                return Some("who has an object open is there");
+                return Some("a host that has an object open is present");
             }
         }
         let (all_names, all_bases) = (names.len(), bases.len());

@@ -7,7 +7,7 @@
 
 use crate::allocate::{PAGE, first_fit};
 use crate::api::MovedInfo;
-use crate::record::{LoggedUpdate, Migration, PieceRow, Role, What, node_id};
+use crate::record::{ChangeKind, LoggedUpdate, Migration, PieceRow, Role, node_id};
 use crate::state::{Effect, State};
 use alloc::vec::Vec;
 use farmem_wire::VirtAddr;
@@ -228,7 +228,7 @@ impl State {
     }
 }
 
-impl What {
+impl ChangeKind {
     /// Returns the migration, if it is one.
     pub(crate) const fn migration(&self) -> Option<&Migration> {
         match self {

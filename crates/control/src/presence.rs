@@ -9,7 +9,7 @@ use crate::claims::Claim;
 use crate::coherence::lease_end;
 use crate::errors::error;
 use crate::log::STALL_RETRY;
-use crate::record::{HostRow, What};
+use crate::record::{ChangeKind, HostRow};
 use crate::requests::{Decided, Decision};
 use crate::state::State;
 use crate::{Actions, Control, Note};
@@ -92,7 +92,7 @@ impl Control {
     }
 
     /// Removes the hosts whose leases have ended.
-    pub(crate) fn see_to_hosts(&mut self, out: &mut Actions) {
+    pub(crate) fn remove_expired_hosts(&mut self, out: &mut Actions) {
         let Some(lease) = self.config.host_lease else { return };
         let late = Duration::from_nanos(lease.as_nanos() / LATE);
         let stood_still = self.presence.due.is_some_and(|due| self.now.since(due) > late);
@@ -112,7 +112,7 @@ impl Control {
         };
         let over: Vec<u16> = self.presence.ends.iter().filter_map(over).collect();
         for host in over {
-            if self.begin(What::LeaveHost { host }, out).is_err() {
+            if self.begin(ChangeKind::LeaveHost { host }, out).is_err() {
                 self.presence.due = Some(self.now + STALL_RETRY);
                 return;
             }

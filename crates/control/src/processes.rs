@@ -5,7 +5,7 @@ use crate::Control;
 use crate::allocate::first_fit;
 use crate::api::{ApiError, ErrorCode, Mmap, PermName, ProcessExit, ProcessStart, Returned};
 use crate::errors::{bound, error, not_found};
-use crate::record::{LoggedUpdate, Remap, Role, Span, VmaRow, What};
+use crate::record::{ChangeKind, LoggedUpdate, Remap, Role, Span, VmaRow};
 use crate::requests::{Decided, Decision};
 use crate::state::{Effect, State};
 use crate::syscalls::{Allocator, Call, Edit, Errno, Plan, Prot, Space};
@@ -20,13 +20,13 @@ impl Control {
     pub(crate) fn process_start(&self, domain: u32, heap: u64) -> Decided<ProcessStart> {
         self.domain_known(domain)?;
         let most = self.config.bounds.processes_max;
-        if self.state.processes.len() + self.in_flight(|what| matches!(what, What::Remap(_))) >= most {
+        if self.state.processes.len() + self.in_flight(|what| matches!(what, ChangeKind::Remap(_))) >= most {
             return Err(bound("processes", most));
         }
         let process = self.state.next_process;
         let plan = match self.state.spaces.get(&domain) {
-            Some(_) => Space::begin(0, &self.ground()),
-            None => Space::begin(heap, &self.ground()),
+            Some(_) => Space::begin(0, &self.allocator()),
+            None => Space::begin(heap, &self.allocator()),
         };
         if plan.more() > self.room_of(domain) {
             return Err(self.over_its_limit(domain, plan.more()));
@@ -42,14 +42,14 @@ impl Control {
         let domain = self.domain_of(process)?;
         let last = self.state.processes.values().filter(|&&of| of == domain).count() == 1;
         let space = self.state.spaces.get(&domain).filter(|_| last);
-        let plan = space.map_or_else(|| Space::begin(0, &self.ground()), Space::end);
+        let plan = space.map_or_else(|| Space::begin(0, &self.allocator()), Space::end);
         self.remap(domain, None, Some(process), plan)
     }
 
     pub(crate) fn memory_call(&self, process: u32, call: &Call) -> Decided<Mmap> {
         let domain = self.domain_of(process)?;
         let Some(space) = self.state.spaces.get(&domain) else { unreachable!("a process has its space") };
-        let mut plan = space.call(call, &self.ground());
+        let mut plan = space.call(call, &self.allocator());
         if plan.more() > self.room_of(domain) {
             plan = Plan::nothing(Err(Errno::NoMemory));
         }
@@ -72,7 +72,7 @@ impl Control {
         plan: Plan,
     ) -> Result<Decision<A>, ApiError> {
         let value = plan.value();
-        let what = What::Remap(Remap { domain, edits: plan.edits, value, starts, ends });
+        let what = ChangeKind::Remap(Remap { domain, edits: plan.edits, value, starts, ends });
         for role in self.state.concerned(&what) {
             match role {
                 Role::Switch => self.switch_answers()?,
@@ -90,7 +90,7 @@ impl Control {
         })
     }
 
-    fn ground(&self) -> Answering<'_> {
+    fn allocator(&self) -> Answering<'_> {
         Answering(&self.state)
     }
 }

@@ -47,7 +47,7 @@ pub(crate) enum Line {
     /// Row and event: the build that the member at a port named in its last join, or none if it named none.
     Build { port: u32, build: Option<String> },
     /// Event: a change begins, and its updates join the queues.
-    Began { change: u64, what: What },
+    Began { change: u64, what: ChangeKind },
     /// Event: a role answered the batch at the head of its queue.
     Answered { role: Role, seq: u64, refusal: Option<Refusal> },
     /// Event: a role did not answer for so long that no change waits for it any more.
@@ -68,13 +68,13 @@ pub(crate) enum Line {
     /// Event: a migration enters its next step.
     Advanced { change: u64 },
     /// Event: a change is rolled back.
-    GivenUp { change: u64, why: Why },
+    GivenUp { change: u64, why: RollbackReason },
     /// Row: a part of a vma that is not where its addresses are.
     Piece { base: u64, row: PieceRow },
     /// Row: addresses whose bytes were lost with an earlier incarnation of their node.
     Lost { base: u64, len: u64 },
     /// Event: a host begins or stops to carry out WRITEs of another host's incarnation (PROTOCOL 8.59).
-    Acts { host: u16, of: Life, begins: bool },
+    Acts { host: u16, of: Incarnation, begins: bool },
     /// Event: nothing of the host's earlier incarnation is left anywhere, so the host may hold a lease again.
     Forgotten { host: u16 },
     /// Row: the address space of a domain, and its processes.
@@ -185,7 +185,7 @@ impl Key {
 
 /// A decided change, with every number and key that it assigns.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum What {
+pub(crate) enum ChangeKind {
     JoinSwitch {
         gid: [u8; 16],
         home: Key,
@@ -354,12 +354,12 @@ pub(crate) struct HostRow {
     pub(crate) joining: Option<u64>,
     /// The incarnations of other hosts whose WRITEs this host carries out, ascending (PROTOCOL 8.59).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) acts_for: Vec<Life>,
+    pub(crate) acts_for: Vec<Incarnation>,
 }
 
 /// A host in one of its generations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub(crate) struct Life {
+pub(crate) struct Incarnation {
     pub(crate) host: u16,
     pub(crate) generation: u16,
 }
@@ -489,7 +489,7 @@ impl ConnectionRow {
 /// A change in flight.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Change {
-    pub(crate) what: What,
+    pub(crate) what: ChangeKind,
     /// How many answers the change waits for, by role. There are no zeros.
     pub(crate) waits: Vec<(Role, u32)>,
     /// Updates that roll back those already applied, in the order in which they were applied.
@@ -499,12 +499,12 @@ pub(crate) struct Change {
     #[serde(default, rename = "vacates")]
     pub(crate) drains: Option<(u64, u64)>,
     /// Set when the change is being rolled back.
-    pub(crate) failed: Option<Why>,
+    pub(crate) failed: Option<RollbackReason>,
 }
 
 /// Why a change was rolled back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Why {
+pub(crate) enum RollbackReason {
     /// The role refused an update with this status.
     Refused { role: Role, status: u8 },
     /// The role does not answer.

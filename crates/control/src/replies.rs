@@ -6,7 +6,7 @@ use crate::api::{
     NodeJoined, Place, ProcessInfo, RackOverview, Response, Returned, SessionInfo, SwitchJoined, VmaInfo,
 };
 use crate::keys::Kind;
-use crate::record::{FileTurn, HostRow, Key, NodeRow, Role, SessionRow, What, gid_text};
+use crate::record::{ChangeKind, FileTurn, HostRow, Key, NodeRow, Role, SessionRow, gid_text};
 use crate::updates::Reach;
 use crate::{Actions, Control, Out};
 use alloc::vec::Vec;
@@ -36,27 +36,27 @@ const CARD_LIMITS: ConnectionLimits = ConnectionLimits { read_len_max: DMA_LEN_M
 
 impl Control {
     /// Returns the answer to a change that was just committed.
-    pub(crate) fn success(&self, what: &What) -> Response {
+    pub(crate) fn success(&self, what: &ChangeKind) -> Response {
         match what {
-            What::JoinSwitch { gid, home } => {
+            ChangeKind::JoinSwitch { gid, home } => {
                 let home = endpoint(Port::SWITCH, *gid, *home);
-                SwitchJoined { home, control: self.own_endpoint(), key: self.key(Kind::Switch, 0) }.into()
+                SwitchJoined { home, control: self.card_endpoint(), key: self.key(Kind::Switch, 0) }.into()
             }
-            What::JoinIndex { index, row } => {
+            ChangeKind::JoinIndex { index, row } => {
                 let home = endpoint(Port::index(*index), row.gid, row.home);
-                let (control, key) = (self.own_endpoint(), self.key(Kind::Index, (*index).into()));
+                let (control, key) = (self.card_endpoint(), self.key(Kind::Index, (*index).into()));
                 IndexJoined { index: *index, home, control, key }.into()
             }
-            What::JoinNode { node, gid, home, base, capacity, .. } => NodeJoined {
+            ChangeKind::JoinNode { node, gid, home, base, capacity, .. } => NodeJoined {
                 node: *node,
                 home: endpoint(Port::node(*node), *gid, *home),
-                control: self.own_endpoint(),
+                control: self.card_endpoint(),
                 base: *base,
                 capacity: *capacity,
                 key: self.key(Kind::Node, (*node).into()),
             }
             .into(),
-            What::JoinHost { host, gid, home, .. } => HostJoined {
+            ChangeKind::JoinHost { host, gid, home, .. } => HostJoined {
                 host: *host,
                 generation: self.state.hosts.get(host).map_or(0, |row| row.generation),
                 home: endpoint(Port::host(*host), *gid, *home),
@@ -65,8 +65,8 @@ impl Control {
                 key: self.key(Kind::Host, (*host).into()),
             }
             .into(),
-            What::OpenSession(row) => self.session(row).into(),
-            What::Connect(row) => match self.state.nodes.get(&row.node) {
+            ChangeKind::OpenSession(row) => self.session(row).into(),
+            ChangeKind::Connect(row) => match self.state.nodes.get(&row.node) {
                 Some(node) => ConnectionInfo {
                     node: self.node_info(row.node, node),
                     qpn: row.qpn,
@@ -80,13 +80,13 @@ impl Control {
                 .into(),
                 None => unreachable!("a connection's node is there: its leaving ends the connection"),
             },
-            What::Allocate { object: Some((object, _)), file: Some(_), .. } => {
+            ChangeKind::Allocate { object: Some((object, _)), file: Some(_), .. } => {
                 self.list_object(*object).into()
             }
-            What::Allocate { object: Some((object, _)), .. } => self.object(*object).into(),
-            What::TurnFile { object, turn: FileTurn::Write { .. }, .. } => self.object(*object).into(),
-            What::TurnFile { object, .. } => self.list_object(*object).into(),
-            What::Allocate { base, pieces, .. } => match self.state.vmas.get(base) {
+            ChangeKind::Allocate { object: Some((object, _)), .. } => self.object(*object).into(),
+            ChangeKind::TurnFile { object, turn: FileTurn::Write { .. }, .. } => self.object(*object).into(),
+            ChangeKind::TurnFile { object, .. } => self.list_object(*object).into(),
+            ChangeKind::Allocate { base, pieces, .. } => match self.state.vmas.get(base) {
                 Some(vma) => {
                     let first = pieces.first().filter(|(at, _)| at == base);
                     let node = first.map_or(vma.node, |(_, piece)| piece.node);
@@ -94,7 +94,7 @@ impl Control {
                 }
                 None => unreachable!("what was just allocated is there"),
             },
-            What::Remap(remap) => match remap.starts {
+            ChangeKind::Remap(remap) => match remap.starts {
                 Some(process) => {
                     let heap = self.state.spaces.get(&remap.domain).and_then(|space| space.heap_start());
                     ProcessInfo { process, heap: heap.unwrap_or(0) }.into()
@@ -102,17 +102,17 @@ impl Control {
                 None if remap.ends.is_some() => Response::Done {},
                 None => Returned { value: remap.value }.into(),
             },
-            What::LeaveNode { .. }
-            | What::LeaveIndex { .. }
-            | What::LeaveHost { .. }
-            | What::Disconnect(_)
-            | What::Free { .. }
-            | What::OpenDirectory { .. }
-            | What::Fence { .. }
-            | What::AcceptLost { .. }
-            | What::Migrate(_)
-            | What::Grant { .. } => Response::Done {},
-            What::Live { host, .. } => self.lease(*host).into(),
+            ChangeKind::LeaveNode { .. }
+            | ChangeKind::LeaveIndex { .. }
+            | ChangeKind::LeaveHost { .. }
+            | ChangeKind::Disconnect(_)
+            | ChangeKind::Free { .. }
+            | ChangeKind::OpenDirectory { .. }
+            | ChangeKind::Fence { .. }
+            | ChangeKind::AcceptLost { .. }
+            | ChangeKind::Migrate(_)
+            | ChangeKind::Grant { .. } => Response::Done {},
+            ChangeKind::Live { host, .. } => self.lease(*host).into(),
         }
     }
 
@@ -177,7 +177,7 @@ impl Control {
         }
     }
 
-    fn own_endpoint(&self) -> Endpoint {
+    fn card_endpoint(&self) -> Endpoint {
         let home = self.state.home.unwrap_or(Key { qpn: 0, qkey: 0 });
         endpoint(Port::CONTROL, self.config.gid.0, home)
     }

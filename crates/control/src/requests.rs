@@ -5,12 +5,12 @@ use crate::api::{
     self, Allocate, ApiError, Connect, CreateDomain, Disconnect, DomainInfo, ErrorCode, Free, Grant, Mmap,
     Mprotect, Munmap, OpenSession, PermName, Request, Response,
 };
+use crate::card_numbers::check_psn;
 use crate::errors::{LISTED, bad, bound, error, not_found};
 use crate::grants;
 use crate::members::name_allowed;
-use crate::own_numbers::own_psn;
-use crate::record::{ConnectionRow, Key, Line, Role, SessionRow, Span, ThroughRow, VmaRow, What};
-use crate::soft::Want;
+use crate::record::{ChangeKind, ConnectionRow, Key, Line, Role, SessionRow, Span, ThroughRow, VmaRow};
+use crate::soft::SoftRequest;
 use crate::syscalls::Call;
 use crate::updates::Reach;
 use crate::{Actions, Control, Pending, builds, reply};
@@ -27,9 +27,9 @@ pub(crate) enum Decision<A> {
     /// Keep this line, then answer.
     Keep(Line, A),
     /// Begin this change. The answer comes with its end.
-    Begin(What),
+    Begin(ChangeKind),
     /// Answer when this switch has reported on its image.
-    Soft(Role, Want),
+    Soft(Role, SoftRequest),
     /// Answer when this node has looked at this file.
     Look { node: u16, file: String },
 }
@@ -114,7 +114,7 @@ impl Control {
     }
 
     /// Begins the change that a request asks for. The request is answered when the change ends.
-    pub(crate) fn begin_asked(&mut self, pending: Pending, what: What, out: &mut Actions) {
+    pub(crate) fn begin_request(&mut self, pending: Pending, what: ChangeKind, out: &mut Actions) {
         let change = self.state.next_change;
         let (ticket, build, port) =
             (pending.ask.ticket, pending.ask.shown.build.clone(), builds::joining(&what));
@@ -152,10 +152,12 @@ impl Control {
             return Ok(Decision::Reply(self.session(row)));
         }
         let most = self.config.bounds.sessions_max;
-        if self.state.sessions.len() + self.in_flight(|what| matches!(what, What::OpenSession(_))) >= most {
+        if self.state.sessions.len() + self.in_flight(|what| matches!(what, ChangeKind::OpenSession(_)))
+            >= most
+        {
             return Err(bound("sessions", most));
         }
-        Ok(Decision::Begin(What::OpenSession(SessionRow { key: self.draw_key(), host, domain })))
+        Ok(Decision::Begin(ChangeKind::OpenSession(SessionRow { key: self.draw_key(), host, domain })))
     }
 
     fn connect(&mut self, call: &Connect) -> Decided<Connect> {
@@ -164,11 +166,13 @@ impl Control {
         self.domain_known(domain)?;
         self.node_answers(node)?;
         let most = self.config.bounds.connections_max;
-        if self.state.connections.len() + self.in_flight(|what| matches!(what, What::Connect(_))) >= most {
+        if self.state.connections.len() + self.in_flight(|what| matches!(what, ChangeKind::Connect(_)))
+            >= most
+        {
             return Err(bound("connections", most));
         }
-        qpn.map_or(Ok(()), |qpn| self.own_qpn(host, qpn))?;
-        first_psn.map_or(Ok(()), own_psn)?;
+        qpn.map_or(Ok(()), |qpn| self.check_card_qpn(host, qpn))?;
+        first_psn.map_or(Ok(()), check_psn)?;
         let through = self.through_switch(through, root)?;
         let card = self.card_takes(node, domain)?;
         if through.is_some() && card.is_some() {
@@ -196,7 +200,7 @@ impl Control {
             pmtu: self.config.pmtu as u16,
             through,
         };
-        Ok(Decision::Begin(What::Connect(row)))
+        Ok(Decision::Begin(ChangeKind::Connect(row)))
     }
 
     /// Returns the root of the tree of a connection through the switch, 0 for none (PROTOCOL 15.12).
@@ -227,7 +231,7 @@ impl Control {
             let message = format!("host {host} has no connection with queue pair {qpn}");
             not_found(message, "connections end when the host or the node starts again: connect anew")
         };
-        Ok(Decision::Begin(What::Disconnect(row.ok_or_else(unknown)?.clone())))
+        Ok(Decision::Begin(ChangeKind::Disconnect(row.ok_or_else(unknown)?.clone())))
     }
 
     pub(crate) fn allocate(&self, &Allocate { domain, size, node, durable }: &Allocate) -> Decided<Allocate> {
@@ -271,7 +275,7 @@ impl Control {
             Some((size, Placement { base, node, pieces })) => {
                 self.room_for_pieces(pieces.len())?;
                 let (object, file) = (None, None);
-                Ok(Decision::Begin(What::Allocate {
+                Ok(Decision::Begin(ChangeKind::Allocate {
                     base,
                     size,
                     node,
@@ -334,7 +338,7 @@ impl Control {
             ));
         }
         self.switch_answers()?;
-        Ok(Decision::Begin(What::Free { base }))
+        Ok(Decision::Begin(ChangeKind::Free { base }))
     }
 
     fn grant(&self, &Grant { domain, base, len, to, perm }: &Grant) -> Decided<Grant> {
@@ -361,7 +365,7 @@ impl Control {
         let all =
             self.state.vmas.values().flat_map(|vma| &vma.grants).map(|(_, spans)| spans.len()).sum::<usize>();
         // A grant inside a span of another class makes two more spans.
-        let coming = 2 * self.in_flight(|what| matches!(what, What::Grant { .. }));
+        let coming = 2 * self.in_flight(|what| matches!(what, ChangeKind::Grant { .. }));
         let most = self.config.bounds.grants_max;
         if perm != PermName::None && all + coming + new.len() > most + old.len() {
             return Err(bound("grants", most));
@@ -372,10 +376,10 @@ impl Control {
         }
         self.node_answers(vma.node)?;
         self.switch_answers()?;
-        Ok(Decision::Begin(What::Grant { vma: first, base, len, to, perm }))
+        Ok(Decision::Begin(ChangeKind::Grant { vma: first, base, len, to, perm }))
     }
 
-    pub(crate) fn in_flight(&self, kind: impl Fn(&What) -> bool) -> usize {
+    pub(crate) fn in_flight(&self, kind: impl Fn(&ChangeKind) -> bool) -> usize {
         self.state.changes.values().filter(|change| kind(&change.what)).count()
     }
 

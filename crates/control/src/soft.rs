@@ -63,9 +63,9 @@ pub(crate) struct Soft {
     /// How often the sections have changed.
     revision: u64,
     /// The newest image whose load has begun.
-    wanted: Option<Wanted>,
+    wanted: Option<TargetImage>,
     /// The image that was active before another was wanted, kept until that one is active.
-    stood: Option<Wanted>,
+    stood: Option<TargetImage>,
     /// The active image in the present incarnation of the switch, as far as it is known.
     stands: Option<(u64, Sections)>,
     /// Callers that wait for their sections to become active.
@@ -98,7 +98,7 @@ pub(crate) struct Soft {
 
 /// An image that is to become active.
 #[derive(Debug)]
-struct Wanted {
+struct TargetImage {
     image: Image,
     /// The sections from which the image was built.
     sections: Sections,
@@ -134,7 +134,7 @@ struct Progress {
     named: u32,
 }
 
-impl Wanted {
+impl TargetImage {
     const fn new(image: Image, sections: Sections, revision: u64) -> Self {
         Self { image, sections, revision, has_stood: false, epoch: 0, stage: Stage::Asking, damaged: 0 }
     }
@@ -202,7 +202,7 @@ impl Soft {
 
     /// Returns true if the switch has not done everything that is wanted.
     fn is_open(&self) -> bool {
-        let stands = |wanted: &Wanted| wanted.stage == Stage::Standing;
+        let stands = |wanted: &TargetImage| wanted.stage == Stage::Standing;
         !self.shows.is_empty() || !self.wanted.as_ref().is_none_or(stands)
     }
 
@@ -213,21 +213,21 @@ impl Soft {
 
     /// Returns true if a question is due that was not asked.
     fn is_to_ask(&self) -> bool {
-        let asks = |wanted: &Wanted| wanted.stage == Stage::Asking;
+        let asks = |wanted: &TargetImage| wanted.stage == Stage::Asking;
         self.question.is_none() && (!self.shows.is_empty() || self.wanted.as_ref().is_some_and(asks))
     }
 
     /// Asserts that everything is within its bounds.
     pub(crate) fn check(&self) {
-        assert!(self.callers.is_empty() || self.wanted.is_some(), "who waits, waits for an image");
+        assert!(self.callers.is_empty() || self.wanted.is_some(), "a waiting caller waits for an image");
         assert!(
             self.later.is_empty() || self.question.is_some(),
-            "who asked later waits for the question before"
+            "a later request waits for the open question"
         );
         let Some(wanted) = &self.wanted else { return };
         assert!(
             wanted.stage != Stage::Standing || self.callers.is_empty(),
-            "when it stands its callers are told"
+            "an active image has no waiting callers"
         );
         if let Stage::Loading(Progress { next, sent, .. }) = wanted.stage {
             assert!(next <= sent && sent <= wanted.image.len(), "what is sent is of the image");
@@ -238,7 +238,7 @@ impl Soft {
 
 /// The event that a request about soft state waits for.
 #[derive(Debug)]
-pub(crate) enum Want {
+pub(crate) enum SoftRequest {
     /// The published sections change, and the new image becomes active.
     Stands(Edit),
     /// The switch shows what it has.
@@ -250,7 +250,7 @@ pub(crate) enum Want {
 // Requests.
 impl Control {
     pub(crate) fn soft_show(&self, switch: Option<u16>) -> Decided<SoftShow> {
-        Ok(Decision::Soft(self.soft_target(switch)?, Want::Shown))
+        Ok(Decision::Soft(self.soft_target(switch)?, SoftRequest::Shown))
     }
 
     /// Returns the switch of a request if it can be asked. None means the rack's switch.
@@ -260,7 +260,7 @@ impl Control {
         };
         let role = Role::Index(index);
         if !self.state.index.contains_key(&index) {
-            let message = format!("there is no switch {index} of the index");
+            let message = format!("there is no index switch {index}");
             return Err(not_found(message, "GET /v1/overview lists those there are"));
         }
         match self.state.reach(role) {
@@ -271,14 +271,14 @@ impl Control {
     }
 
     /// Queues a request until the switch has reported on its image.
-    pub(crate) fn soft_wait(&mut self, ticket: u64, want: Want, out: &mut Actions) {
+    pub(crate) fn soft_wait(&mut self, ticket: u64, want: SoftRequest, out: &mut Actions) {
         let soft = &mut self.soft;
         match want {
             // The open question may have been answered before this was asked.
-            Want::Shown if soft.question.is_some() => soft.later.push(ticket),
-            Want::Shown => soft.shows.push(ticket),
-            Want::Stands(edit) => self.edit_sections(ticket, edit, out),
-            Want::Counts(key) => self.count_wait(ticket, key),
+            SoftRequest::Shown if soft.question.is_some() => soft.later.push(ticket),
+            SoftRequest::Shown => soft.shows.push(ticket),
+            SoftRequest::Stands(edit) => self.edit_sections(ticket, edit, out),
+            SoftRequest::Counts(key) => self.count_wait(ticket, key),
         }
     }
 }
@@ -286,7 +286,7 @@ impl Control {
 // Timers.
 impl Control {
     /// Updates the image of the switch at hand after time has passed or the switch rejoined.
-    pub(super) fn see_to_soft(&mut self, out: &mut Actions) {
+    pub(super) fn update_soft(&mut self, out: &mut Actions) {
         let target = self.soft.target;
         self.withdraw_orphans(out);
         if self.soft.wanted.is_none() && self.soft.waiting() == 0 {
@@ -300,7 +300,7 @@ impl Control {
             // never.
             (self.soft.due, self.soft.burst.waits) = (None, false);
             if self.state.reach(target).is_none() {
-                let gone = self.state.unavailable(target, "must join again; the image is loaded when it has");
+                let gone = self.state.unavailable(target, "must rejoin; the image is loaded when it has");
                 self.give_up_waiting(&gone, out);
             }
             return;
@@ -308,7 +308,7 @@ impl Control {
         if life != self.soft.life {
             // Everything that the switch had is lost.
             (self.soft.life, self.soft.room, self.soft.stands) = (life, None, None);
-            self.ways_due = true;
+            self.routes_due = true;
             self.soft.forget_questions();
             if let Some(wanted) = &mut self.soft.wanted {
                 wanted.stage = Stage::Asking;
@@ -340,7 +340,7 @@ impl Control {
         self.soft.idle = self.soft.idle.saturating_add(1);
         out.note(Note::Retransmitted(self.soft.target));
         if self.soft.idle > self.config.retries_max && self.soft.waiting() > 0 {
-            let because = "does not answer; an image that was asked for is loaded when it does";
+            let because = "does not answer; the requested image is loaded when it does";
             let silent = self.state.unavailable(self.soft.target, because);
             self.give_up_waiting(&silent, out);
         }
@@ -368,7 +368,7 @@ impl Control {
     fn tell_switch(&mut self, body: SoftBody<'_>, out: &mut Actions) -> RequestId {
         let token = self.soft_token();
         let message = SoftMessage { token, body };
-        if let Some((peer, from)) = self.way_to_switch() {
+        if let Some((peer, from)) = self.route_to_switch() {
             ud::send_bytes(out, peer, from, self.psn, message.len(), |bytes| message.emit(bytes));
             self.psn = self.psn.plus(1);
         }
@@ -386,7 +386,7 @@ impl Control {
         RequestId::new(HostId(0), self.state.generation(self.soft.target), question)
     }
 
-    fn way_to_switch(&self) -> Option<(Peer, farmem_wire::Qpn)> {
+    fn route_to_switch(&self) -> Option<(Peer, farmem_wire::Qpn)> {
         let (switch, own) = (self.state.home_of(self.soft.target)?, self.state.home?);
         Some((Peer { port: self.soft.target.port(), endpoint: switch.endpoint() }, own.endpoint().qpn))
     }
@@ -520,7 +520,7 @@ impl Control {
         self.soft.due = Some(self.now + self.wait(self.soft.idle));
     }
 
-    fn send_of(&mut self, mut wanted: Wanted, out: &mut Actions) -> Wanted {
+    fn send_of(&mut self, mut wanted: TargetImage, out: &mut Actions) -> TargetImage {
         let Stage::Loading(mut progress) = wanted.stage else { return wanted };
         let (epoch, len) = (wanted.epoch, wanted.image.len());
         if progress.next == len {
@@ -559,7 +559,7 @@ impl Control {
             }
             (Stage::Flipping, Verdict::Stands) if to_flip => self.stands(out),
             (Stage::Flipping, Verdict::Fault(fault)) if to_flip => {
-                let message = format!("the switch takes the image for none: {fault}");
+                let message = format!("the switch does not accept the image: {fault}");
                 let remedy = match fault.rule {
                     ImageRule::Content => {
                         "publish what BLinkTree::section answers, once for each tree (PROTOCOL 13.13)"

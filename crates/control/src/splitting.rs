@@ -108,7 +108,7 @@ pub enum Admission {
 
 /// State of a region.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct RegionState {
     size: u64,
     /// False invalidations in the last epoch.
     count: u64,
@@ -134,7 +134,7 @@ impl Threshold {
 #[derive(Clone, Debug)]
 pub struct Splitting {
     /// Regions by first address. They do not overlap.
-    regions: BTreeMap<u64, Known>,
+    regions: BTreeMap<u64, RegionState>,
     slots: usize,
     initial: u64,
     /// c of equation 1, in parts of [`C_ONE`].
@@ -318,7 +318,7 @@ impl Splitting {
     }
 
     fn put(&mut self, region: Region, count: u64, held_until: u64) {
-        self.regions.insert(region.base, Known { size: region.size, count, held_until });
+        self.regions.insert(region.base, RegionState { size: region.size, count, held_until });
     }
 
     fn overlaps_any(&self, region: Region) -> bool {
@@ -333,7 +333,7 @@ impl Splitting {
     }
 
     fn quietest(&self) -> Option<Region> {
-        let of = |(&base, known): (&u64, &Known)| (known.count, Region { base, size: known.size });
+        let of = |(&base, known): (&u64, &RegionState)| (known.count, Region { base, size: known.size });
         self.regions.iter().map(of).min().map(|(_, region)| region)
     }
 

@@ -4,8 +4,8 @@
 //! the outside are listed as [`Effect`]s, which a restart ignores.
 
 use crate::record::{
-    Cache, Change, ConnectionRow, FileRow, HostRow, IndexRow, Key, Line, NodeRow, ObjectRow, PieceRow,
-    Record, Role, SessionRow, Span, SwitchRow, VmaRow, What, Why,
+    Cache, Change, ChangeKind, ConnectionRow, FileRow, HostRow, IndexRow, Key, Line, NodeRow, ObjectRow,
+    PieceRow, Record, Role, RollbackReason, SessionRow, Span, SwitchRow, VmaRow,
 };
 use crate::syscalls::Space;
 use crate::updates::{Queue, Reach};
@@ -70,7 +70,7 @@ pub(crate) enum Effect {
     /// A port has an address, or has none any more.
     Peer(PeerChange),
     /// A change ended.
-    Ended { change: u64, what: What, result: Result<(), Why> },
+    Ended { change: u64, what: ChangeKind, result: Result<(), RollbackReason> },
     /// A role must rejoin before it is told anything.
     Gone(Role),
 }
@@ -303,8 +303,8 @@ impl State {
             || self.sessions.contains_key(&qpn)
             || self.connections.values().any(connection)
             || self.changes.values().any(|change| match &change.what {
-                What::OpenSession(row) => row.key.qpn == qpn,
-                What::Connect(row) | What::Disconnect(row) => connection(row),
+                ChangeKind::OpenSession(row) => row.key.qpn == qpn,
+                ChangeKind::Connect(row) | ChangeKind::Disconnect(row) => connection(row),
                 _ => false,
             })
     }

@@ -5,8 +5,8 @@ use crate::api::PermName;
 use crate::grants;
 use crate::pieces;
 use crate::record::{
-    Cache, ConnectionRow, HostRow, Key, LoggedUpdate, Migration, NodeRow, PieceRow, Role, SessionRow, Span,
-    ThroughRow, VmaRow, What, node_id, perm,
+    Cache, ChangeKind, ConnectionRow, HostRow, Key, LoggedUpdate, Migration, NodeRow, PieceRow, Role,
+    SessionRow, Span, ThroughRow, VmaRow, node_id, perm,
 };
 use crate::state::State;
 use crate::syscalls::Edit;
@@ -21,38 +21,39 @@ pub(crate) type Step = (Update, Option<Vec<LoggedUpdate>>);
 
 impl State {
     /// Returns the roles that a change concerns, told or not.
-    pub(crate) fn concerned(&self, what: &What) -> Vec<Role> {
+    pub(crate) fn concerned(&self, what: &ChangeKind) -> Vec<Role> {
         let of_vma = |base: &u64| self.nodes_of_vma(*base).into_iter().map(Role::Node);
         match what {
-            What::JoinSwitch { .. } => {
+            ChangeKind::JoinSwitch { .. } => {
                 let nodes = self.farmem_nodes().map(|(&node, _)| Role::Node(node));
                 nodes.chain(self.index_roles()).collect()
             }
-            What::JoinNode { .. } | What::LeaveNode { .. } => {
+            ChangeKind::JoinNode { .. } | ChangeKind::LeaveNode { .. } => {
                 core::iter::once(Role::Switch).chain(self.index_roles()).collect()
             }
-            What::JoinIndex { index, .. } | What::LeaveIndex { index } => {
+            ChangeKind::JoinIndex { index, .. } | ChangeKind::LeaveIndex { index } => {
                 let others = self.index_roles().filter(|&role| role != Role::Index(*index));
                 let nodes = self.farmem_nodes().map(|(&node, _)| Role::Node(node));
                 core::iter::once(Role::Switch).chain(nodes).chain(others).collect()
             }
-            What::OpenSession(_) | What::OpenDirectory { .. } | What::Live { .. } | What::Fence { .. } => {
-                Vec::from([Role::Switch])
-            }
-            What::JoinHost { .. } | What::LeaveHost { .. } => core::iter::once(Role::Switch)
+            ChangeKind::OpenSession(_)
+            | ChangeKind::OpenDirectory { .. }
+            | ChangeKind::Live { .. }
+            | ChangeKind::Fence { .. } => Vec::from([Role::Switch]),
+            ChangeKind::JoinHost { .. } | ChangeKind::LeaveHost { .. } => core::iter::once(Role::Switch)
                 .chain(self.nodes.keys().map(|&node| Role::Node(node)))
                 .collect(),
-            What::Connect(row) | What::Disconnect(row) => {
+            ChangeKind::Connect(row) | ChangeKind::Disconnect(row) => {
                 let switch = row.through.map(|_| Role::Switch);
                 [Role::Node(row.node)].into_iter().chain(switch).collect()
             }
-            What::Allocate { node, pieces, .. } => {
+            ChangeKind::Allocate { node, pieces, .. } => {
                 let mut nodes: Vec<u16> = pieces.iter().map(|(_, piece)| piece.node).chain([*node]).collect();
                 nodes.sort_unstable();
                 nodes.dedup();
                 nodes.into_iter().map(Role::Node).chain([Role::Switch]).collect()
             }
-            What::Remap(remap) => {
+            ChangeKind::Remap(remap) => {
                 let nodes = remap.edits.iter().flat_map(|edit| self.nodes_of_edit(edit));
                 let mut roles: Vec<Role> = nodes.map(Role::Node).collect();
                 roles.sort_unstable();
@@ -61,11 +62,11 @@ impl State {
                 roles.extend(told.then_some(Role::Switch));
                 roles
             }
-            What::AcceptLost { vma, .. } => of_vma(vma).collect(),
-            What::Free { base } | What::Grant { vma: base, .. } | What::TurnFile { base, .. } => {
-                of_vma(base).chain([Role::Switch]).collect()
-            }
-            What::Migrate(Migration { from, to, .. }) => {
+            ChangeKind::AcceptLost { vma, .. } => of_vma(vma).collect(),
+            ChangeKind::Free { base }
+            | ChangeKind::Grant { vma: base, .. }
+            | ChangeKind::TurnFile { base, .. } => of_vma(base).chain([Role::Switch]).collect(),
+            ChangeKind::Migrate(Migration { from, to, .. }) => {
                 Vec::from([Role::Node(*to), Role::Switch, Role::Node(*from)])
             }
         }
@@ -80,13 +81,13 @@ impl State {
     }
 
     /// Returns what `role`, one of those concerned, is told of a change.
-    pub(crate) fn tell(&self, what: &What, role: Role) -> Vec<Step> {
+    pub(crate) fn tell(&self, what: &ChangeKind, role: Role) -> Vec<Step> {
         if let Some(told) = self.tell_of_card(what, role) {
             return told;
         }
         match what {
-            What::JoinSwitch { gid, home } => Vec::from([join(Port::SWITCH, *gid, *home)]),
-            What::JoinNode { node, gid, home, base, size_log2, again, .. } => {
+            ChangeKind::JoinSwitch { gid, home } => Vec::from([join(Port::SWITCH, *gid, *home)]),
+            ChangeKind::JoinNode { node, gid, home, base, size_log2, again, .. } => {
                 let mut steps = Vec::from([join(Port::node(*node), *gid, *home)]);
                 if !again && role == Role::Switch {
                     let (base, size_log2) = (VirtAddr(*base), *size_log2);
@@ -95,31 +96,33 @@ impl State {
                 }
                 steps
             }
-            What::JoinHost { host, gid, home, .. } => Vec::from([join(Port::host(*host), *gid, *home)]),
-            What::JoinIndex { index, row } => Vec::from([join(Port::index(*index), row.gid, row.home)]),
-            What::LeaveIndex { index } => {
+            ChangeKind::JoinHost { host, gid, home, .. } => Vec::from([join(Port::host(*host), *gid, *home)]),
+            ChangeKind::JoinIndex { index, row } => Vec::from([join(Port::index(*index), row.gid, row.home)]),
+            ChangeKind::LeaveIndex { index } => {
                 Vec::from([(Update::PeerGone { port: Port::index(*index).0 }, None)])
             }
-            What::LeaveNode { node, .. } if role != Role::Switch => {
+            ChangeKind::LeaveNode { node, .. } if role != Role::Switch => {
                 Vec::from([(Update::PeerGone { port: Port::node(*node).0 }, None)])
             }
-            What::LeaveNode { node, base, size_log2 } => Vec::from([
+            ChangeKind::LeaveNode { node, base, size_log2 } => Vec::from([
                 (Update::PeerGone { port: Port::node(*node).0 }, None),
                 (Update::Untranslate { base: VirtAddr(*base), size_log2: *size_log2 }, None),
             ]),
-            What::LeaveHost { host } => Vec::from([(Update::PeerGone { port: Port::host(*host).0 }, None)]),
-            What::OpenSession(row) => Vec::from([step(self.session_update(row), [session_gone(row)])]),
-            What::Connect(row) if role == Role::Switch => row
+            ChangeKind::LeaveHost { host } => {
+                Vec::from([(Update::PeerGone { port: Port::host(*host).0 }, None)])
+            }
+            ChangeKind::OpenSession(row) => Vec::from([step(self.session_update(row), [session_gone(row)])]),
+            ChangeKind::Connect(row) if role == Role::Switch => row
                 .through
                 .iter()
                 .map(|through| step(relayed(row, through), [relayed_gone(through)]))
                 .collect(),
-            What::Connect(row) => Vec::from([step(queue_pair(row), [queue_pair_gone(row)])]),
-            What::Disconnect(row) if role == Role::Switch => {
+            ChangeKind::Connect(row) => Vec::from([step(queue_pair(row), [queue_pair_gone(row)])]),
+            ChangeKind::Disconnect(row) if role == Role::Switch => {
                 row.through.iter().map(|through| (relayed_gone(through), None)).collect()
             }
-            What::Disconnect(row) => Vec::from([(queue_pair_gone(row), None)]),
-            What::Allocate { base, size, node, domain, file, pieces, .. } => {
+            ChangeKind::Disconnect(row) => Vec::from([(queue_pair_gone(row), None)]),
+            ChangeKind::Allocate { base, size, node, domain, file, pieces, .. } => {
                 let mut steps = self.tell_pieces(pieces, role);
                 let cleared = match role {
                     Role::Node(of) => parts_at(of, *node, (*base, *size), pieces),
@@ -128,9 +131,11 @@ impl State {
                 steps.extend(allocate((*base, *size), *domain, cleared, file.is_some()));
                 steps
             }
-            What::TurnFile { object, base, turn } => self.tell_turn(*object, *base, *turn),
-            What::Free { base } => self.vmas.get(base).map_or_else(Vec::new, |vma| self.free(*base, vma)),
-            What::Remap(remap) => {
+            ChangeKind::TurnFile { object, base, turn } => self.tell_turn(*object, *base, *turn),
+            ChangeKind::Free { base } => {
+                self.vmas.get(base).map_or_else(Vec::new, |vma| self.free(*base, vma))
+            }
+            ChangeKind::Remap(remap) => {
                 let its = |edit: &&Edit| {
                     let nodes = self.nodes_of_edit(edit);
                     nodes.iter().any(|&node| role == Role::Switch || role == Role::Node(node))
@@ -138,19 +143,19 @@ impl State {
                 let edits = remap.edits.iter().filter(its);
                 edits.flat_map(|edit| self.tell_edit(remap.domain, edit, role)).collect()
             }
-            What::OpenDirectory { epoch } => {
+            ChangeKind::OpenDirectory { epoch } => {
                 Vec::from([step(Update::Directory { newest: newest(*epoch) }, [])])
             }
-            What::Live { host, generation } => {
+            ChangeKind::Live { host, generation } => {
                 let back = Update::Fence { host: HostId(*host) };
                 Vec::from([step(live(*host, *generation), [back])])
             }
-            What::Fence { host, .. } => Vec::from([(Update::Fence { host: HostId(*host) }, None)]),
-            What::Migrate(migration) => self.tell_migration(migration, role),
-            What::AcceptLost { base, len, .. } => {
+            ChangeKind::Fence { host, .. } => Vec::from([(Update::Fence { host: HostId(*host) }, None)]),
+            ChangeKind::Migrate(migration) => self.tell_migration(migration, role),
+            ChangeKind::AcceptLost { base, len, .. } => {
                 Vec::from([step(Update::AcceptLost { base: VirtAddr(*base), len: *len }, [])])
             }
-            What::Grant { vma, base, len, to, perm } => {
+            ChangeKind::Grant { vma, base, len, to, perm } => {
                 let Some(size) = self.vmas.get(vma).map(|row| row.size) else { return Vec::new() };
                 let back = grants::slice(self.grants_of(*vma, *to), *base, *len);
                 let back = back.into_iter().map(|span| protect(*to, span, size));
@@ -171,10 +176,10 @@ impl State {
         for (&id, change) in &self.changes {
             let join = matches!(
                 change.what,
-                What::JoinSwitch { .. }
-                    | What::JoinNode { .. }
-                    | What::JoinHost { .. }
-                    | What::JoinIndex { .. }
+                ChangeKind::JoinSwitch { .. }
+                    | ChangeKind::JoinNode { .. }
+                    | ChangeKind::JoinHost { .. }
+                    | ChangeKind::JoinIndex { .. }
             );
             if !join || change.failed.is_some() || !self.concerned(&change.what).contains(&role) {
                 continue;
@@ -298,7 +303,7 @@ impl State {
     /// Returns true while a known node rejoins: its translation never went away.
     pub(crate) fn joins_again(&self, row: &NodeRow) -> bool {
         let change = row.joining.and_then(|id| self.changes.get(&id));
-        change.is_some_and(|change| matches!(change.what, What::JoinNode { again: true, .. }))
+        change.is_some_and(|change| matches!(change.what, ChangeKind::JoinNode { again: true, .. }))
     }
 }
 

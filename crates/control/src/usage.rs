@@ -52,7 +52,7 @@ impl Control {
         let message = format!(
             "domain {domain} may have {most} bytes of far memory on this rack, of which {room} are left: {more} more are asked for"
         );
-        let remedy = "free what it does not use any more; who runs the rack sets the limit (`domain_memory` in rack.toml)";
+        let remedy = "free unused memory of the domain; the rack's operator sets the limit (`domain_memory` in rack.toml)";
         error(ErrorCode::OutOfMemory, message, remedy)
     }
 

@@ -249,7 +249,7 @@ fn another_user_of_the_rack_is_a_stranger() {
     };
     assert_eq!(demo("first.keys").code, Some(0));
     assert_eq!(demo("first.keys").code, Some(0), "the same user again");
-    demo("second.keys").refuses(&["create_domain wants the key of domain", "key file"]);
+    demo("second.keys").refuses(&["create_domain requires the key of domain", "key file"]);
     for keys in ["state/keys", "first.keys"] {
         let mode = fs::metadata(description.dir().path().join(keys)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{keys}");
@@ -281,7 +281,7 @@ fn a_role_joins_again_with_its_key() {
     let keys = description.dir().path().join("state/keys");
     fs::remove_file(&keys).unwrap();
     run(&["role", "node", "--node", "node1", "--rack", &description.file()])
-        .refuses(&["join_node wants the key of node node1", "the file `operator`"]);
+        .refuses(&["join_node requires the key of node node1", "the file `operator`"]);
     fs::write(&operator, token).unwrap();
     role(&["node", "--node", "node1"]).kill();
     eventually("the key is kept again", || keys.exists());

@@ -1,8 +1,8 @@
 //! Classification of changes: which roles a change waits for, and whether it can be rolled back.
 
-use crate::record::{Role, What};
+use crate::record::{ChangeKind, Role};
 
-impl What {
+impl ChangeKind {
     /// Returns true if the change does not fail because `role` is silent: the role gets the update first when
     /// it answers again.
     ///

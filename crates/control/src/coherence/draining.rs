@@ -18,13 +18,13 @@ use farmem_wire::{Perm, RequestId};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draining {
     due: Instant,
-    look: Option<Look>,
+    look: Option<DirectoryScan>,
     over: bool,
 }
 
 /// A listing of a part of the directory, to see whether any of its regions is being reset.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
+pub(super) struct DirectoryScan {
     pub(super) token: RequestId,
     /// The first page of the next part.
     from: Page,
@@ -60,7 +60,7 @@ impl State {
 
 impl Control {
     /// Advances every change that revoked rights and whose roles have answered.
-    pub(super) fn see_to_draining(&mut self, out: &mut Actions) {
+    pub(super) fn update_draining(&mut self, out: &mut Actions) {
         let held = self.state.changes.iter().filter_map(|(&id, change)| {
             let ready = change.failed.is_none() && change.waits.is_empty();
             Some((id, change.drains?)).filter(|_| ready)
@@ -73,7 +73,7 @@ impl Control {
             let draining = *self.coherence.draining.entry(id).or_insert(fresh);
             if draining.over || none_caches {
                 if self.advance(id, out).is_ok() {
-                    return self.see_to_draining(out);
+                    return self.update_draining(out);
                 }
             } else if draining.due <= self.now {
                 let due = self.now + self.config.timeout;
@@ -102,9 +102,13 @@ impl Control {
     }
 
     /// Begins a listing at the region of this address.
-    pub(super) fn look(&mut self, first: u64, out: &mut Actions) -> Look {
+    pub(super) fn look(&mut self, first: u64, out: &mut Actions) -> DirectoryScan {
         let from = Region::around(page_at(first), REGION_ORDER_MAX).base();
-        Look { token: self.tell(Role::Switch, DirectoryBody::List(from), out), from, resetting: false }
+        DirectoryScan {
+            token: self.tell(Role::Switch, DirectoryBody::List(from), out),
+            from,
+            resetting: false,
+        }
     }
 
     /// Handles a requested part of a listing. Returns the listing of the next part, if any, and whether it
@@ -112,11 +116,11 @@ impl Control {
     /// are pursued.
     pub(super) fn look_on(
         &mut self,
-        look: Look,
+        look: DirectoryScan,
         listing: &Listing<'_>,
         (first, last): (u64, u64),
         out: &mut Actions,
-    ) -> (Option<Look>, bool) {
+    ) -> (Option<DirectoryScan>, bool) {
         if look.from != listing.from {
             return (Some(look), false);
         }
@@ -132,7 +136,7 @@ impl Control {
         match listing.next.filter(|&next| next > look.from && next <= last) {
             Some(from) => {
                 let token = self.tell(Role::Switch, DirectoryBody::List(from), out);
-                (Some(Look { token, from, resetting }), false)
+                (Some(DirectoryScan { token, from, resetting }), false)
             }
             None => (None, !resetting),
         }

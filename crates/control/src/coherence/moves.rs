@@ -4,9 +4,9 @@
 //! None of this is in the log. After a restart an undecided migration is rolled back, and a decided one needs
 //! nothing of this.
 
-use super::draining::Look;
+use super::draining::DirectoryScan;
 use crate::log::Stalled;
-use crate::record::{Line, Migration, MigrationStep, Role, Why};
+use crate::record::{Line, Migration, MigrationStep, Role, RollbackReason};
 use crate::{Actions, Control, Note};
 use alloc::vec::Vec;
 use farmem_machine::{Duration, Instant};
@@ -24,7 +24,7 @@ pub(super) struct Moving {
     /// The time at which the migration is given up.
     end: Instant,
     /// In step Draining: the listing that shows whether its regions are being reset.
-    look: Option<Look>,
+    look: Option<DirectoryScan>,
     /// In step Pushing: number of questions to the old node without progress, and the remaining bytes.
     asked: u32,
     left: u32,
@@ -40,7 +40,7 @@ impl Moving {
 
 impl Control {
     /// Advances every migration whose roles have answered.
-    pub(super) fn see_to_moves(&mut self, out: &mut Actions) {
+    pub(super) fn update_moves(&mut self, out: &mut Actions) {
         let held: Vec<(u64, Migration)> = self
             .state
             .changes
@@ -84,11 +84,11 @@ impl Control {
         self.coherence.draining.remove(&id);
         out.note(Note::Advanced);
         // The next step may have nothing to wait for.
-        self.see_to_moves(out);
+        self.update_moves(out);
         Ok(())
     }
 
-    fn give_up(&mut self, id: u64, why: Why, out: &mut Actions) {
+    fn give_up(&mut self, id: u64, why: RollbackReason, out: &mut Actions) {
         if self.keep(Line::GivenUp { change: id, why }, out).is_ok() {
             self.coherence.moves.remove(&id);
             out.note(Note::GivenUp);
@@ -100,7 +100,9 @@ impl Control {
         let due = self.now + self.config.timeout;
         let mut next = Moving { due, ..moving };
         match migration.step {
-            MigrationStep::Draining if self.now >= moving.end => return self.give_up(id, Why::Held, out),
+            MigrationStep::Draining if self.now >= moving.end => {
+                return self.give_up(id, RollbackReason::Held, out);
+            }
             MigrationStep::Draining => {
                 // A page that is pushed from an unswept node to a swept one would count as the latest,
                 // although its latest bytes died with a host.
@@ -111,7 +113,7 @@ impl Control {
             MigrationStep::Pushing if moving.asked > self.config.retries_max => {
                 // The remaining count is known once the old node has answered: then the new one is silent.
                 let node = if moving.left == UNKNOWN_MOVE { migration.from } else { migration.to };
-                return self.give_up(id, Why::Silent { role: Role::Node(node) }, out);
+                return self.give_up(id, RollbackReason::Silent { role: Role::Node(node) }, out);
             }
             MigrationStep::Pushing => {
                 next.asked += 1;

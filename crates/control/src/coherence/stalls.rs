@@ -27,7 +27,7 @@ pub(super) struct Stalls {
     /// By the first page of the region; bounded by the resets that the switch is asked about.
     resets: BTreeMap<Page, Awaited>,
     /// Memory nodes with pages of such regions.
-    nodes: BTreeMap<u16, Asked>,
+    nodes: BTreeMap<u16, PresenceQuestion>,
 }
 
 /// A reset that waits for hosts.
@@ -41,7 +41,7 @@ struct Awaited {
 
 /// The time of the last question to a node, and of its last answer.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct PresenceQuestion {
     asked: Instant,
     answered: Instant,
 }
@@ -109,7 +109,7 @@ impl Control {
             let known = self.coherence.stalls.nodes.get(&node).copied();
             if known.is_none_or(|known| now.since(known.asked) >= again) {
                 let answered = known.map_or(now, |known| known.answered);
-                self.coherence.stalls.nodes.insert(node, Asked { asked: now, answered });
+                self.coherence.stalls.nodes.insert(node, PresenceQuestion { asked: now, answered });
                 self.tell(Role::Node(node), DirectoryBody::Moving(NO_MOVE), out);
             }
         }

@@ -1,6 +1,6 @@
 //! The keys of a caller: in memory, and as the text of a file (PROTOCOL 8.66).
 
-use super::{KEYS_SHOWN_MAX, KINDS, Key, Kind, Whose, wanted};
+use super::{KEYS_SHOWN_MAX, KINDS, Key, Kind, RequiredKey, wanted};
 use crate::api::{Request, Response};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -162,19 +162,19 @@ impl Ring {
         };
         for whose in wanted(request) {
             match self.known_owner(whose).unwrap_or(whose) {
-                Whose::Numbered(kind, number) => {
+                RequiredKey::Numbered(kind, number) => {
                     keys.extend(alike(&|entry| (entry.kind, entry.number) == (kind, number)));
                 }
-                Whose::Named(kind, name) => {
+                RequiredKey::Named(kind, name) => {
                     keys.extend(alike(&|entry| entry.kind == kind && entry.name == name));
                 }
-                Whose::Process(_) | Whose::Object(_) | Whose::Address(_) => {
+                RequiredKey::Process(_) | RequiredKey::Object(_) | RequiredKey::Address(_) => {
                     let is_used = |entry: &&Entry| self.used.contains(&entry.number);
                     let domains = || self.entries.iter().rev().filter(|entry| entry.kind == Kind::Domain);
                     let all = domains().filter(is_used).chain(domains().filter(|entry| !is_used(entry)));
                     keys.extend(all.map(|entry| entry.key).take(KEYS_SHOWN_MAX - 1));
                 }
-                Whose::Operator => {}
+                RequiredKey::Operator => {}
             }
         }
         keys.truncate(KEYS_SHOWN_MAX);
@@ -182,13 +182,13 @@ impl Ring {
     }
 
     /// Returns the domain of a process or an object, if an answer stated it.
-    fn known_owner<'a>(&self, whose: Whose<'a>) -> Option<Whose<'a>> {
+    fn known_owner<'a>(&self, whose: RequiredKey<'a>) -> Option<RequiredKey<'a>> {
         let domain = match whose {
-            Whose::Process(process) => self.processes.get(&process),
-            Whose::Object(object) => self.objects.get(&object),
+            RequiredKey::Process(process) => self.processes.get(&process),
+            RequiredKey::Object(object) => self.objects.get(&object),
             _ => None,
         };
-        domain.map(|&domain| Whose::Numbered(Kind::Domain, domain))
+        domain.map(|&domain| RequiredKey::Numbered(Kind::Domain, domain))
     }
 
     /// Merges another ring in its order: behind the keys that only this ring has, and in place of entries
@@ -212,7 +212,7 @@ impl Ring {
     /// name the domain.
     pub fn using(&mut self, request: &Request) {
         let of = wanted(request).into_iter().find_map(|whose| match whose {
-            Whose::Numbered(Kind::Domain, number) => Some(number),
+            RequiredKey::Numbered(Kind::Domain, number) => Some(number),
             _ => None,
         });
         if let Some(domain) = of {

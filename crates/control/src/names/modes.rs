@@ -8,7 +8,7 @@
 use crate::Control;
 use crate::api::{ApiError, ErrorCode, ObjectInfo, OpenMode};
 use crate::errors::error;
-use crate::record::{HostRow, Line, ObjectRow, Role, What};
+use crate::record::{ChangeKind, HostRow, Line, ObjectRow, Role};
 use crate::requests::Decision;
 use crate::state::State;
 use alloc::collections::BTreeSet;
@@ -34,7 +34,7 @@ impl Control {
         let mode = self.admitted(object, row, host, mode)?;
         if let Some(turn) = self.file_opens(object, host, mode)? {
             let base = row.base.unwrap_or_default();
-            return Ok(Decision::Begin(What::TurnFile { object, base, turn }));
+            return Ok(Decision::Begin(ChangeKind::TurnFile { object, base, turn }));
         }
         let place = row.hosts.binary_search(&host);
         if place.is_ok() && mode == row.mode {
@@ -103,7 +103,7 @@ impl Control {
         let at = role.map_or_else(actor, |role| self.state.title(role));
         let message =
             format!("host {gone} had object {object} open to write, and {at} may still let it write");
-        let remedy = "ask again: it is over when the host has left or joined; who does not answer has to answer, or to join again";
+        let remedy = "ask again when the host has left or joined; a role that does not answer must answer or rejoin first";
         error(ErrorCode::Unavailable, message, remedy)
     }
 }
@@ -138,7 +138,9 @@ impl ObjectRow {
         }
         match self.mode {
             OpenMode::Shared => {}
-            OpenMode::Write if self.hosts.len() > 1 => return Some("who writes an object is alone with it"),
+            OpenMode::Write if self.hosts.len() > 1 => {
+                return Some("a host that writes an object is alone with it");
+            }
             _ if self.hosts.is_empty() => return Some("an object that no host has open has no mode"),
             _ => {}
         }

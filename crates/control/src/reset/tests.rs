@@ -15,7 +15,7 @@ fn hosts_then_nodes_then_the_region_is_free() {
     let mut reset = Reset::new(region(), 2);
     assert_eq!(reset.step(Event::Begin, DEAD), Some(Order::Reset(region())));
     assert_eq!(reset.step(Event::Timer, DEAD), Some(Order::Repeat(region())));
-    assert_eq!(reset.step(Event::Swept(Seq(4)), DEAD), None, "nobody was to be swept yet");
+    assert_eq!(reset.step(Event::Swept(Seq(4)), DEAD), None, "no node was to be swept yet");
     assert_eq!(reset.step(Event::Report(Seq(5)), DEAD), Some(Order::Sweep(region(), Seq(5), DEAD)));
     assert_eq!(reset.step(Event::Report(Seq(5)), DEAD), None, "said twice");
     assert_eq!(reset.step(Event::Timer, DEAD), None, "all hosts have answered");

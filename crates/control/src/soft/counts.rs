@@ -61,7 +61,7 @@ impl Counting {
     }
 
     pub(crate) fn check(&self) {
-        assert!(self.reading.is_none() || !self.asked.is_empty(), "what is read is read for somebody");
+        assert!(self.reading.is_none() || !self.asked.is_empty(), "a reading has a request");
         let Some(reading) = &self.reading else { return };
         assert!(reading.open.len() <= SOFT_WINDOW as usize, "no more is asked for than the window");
         assert!(reading.missing >= reading.open.len(), "what is asked for has not come");
@@ -86,7 +86,7 @@ impl Control {
         self.domain_known(call.domain)?;
         let target = self.soft_target(call.switch)?;
         let key = SectionKey { domain: Domain(call.domain), kind: call.kind, id: call.id };
-        Ok(Decision::Soft(target, super::Want::Counts(key)))
+        Ok(Decision::Soft(target, super::SoftRequest::Counts(key)))
     }
 
     pub(super) fn count_wait(&mut self, ticket: u64, key: SectionKey) {
@@ -94,7 +94,7 @@ impl Control {
     }
 
     /// Requests the due parts, and repeats unanswered requests.
-    pub(super) fn see_to_counts(&mut self, out: &mut Actions) {
+    pub(super) fn update_counts(&mut self, out: &mut Actions) {
         if self.counting.asked.is_empty() {
             self.counting.due = None;
             return;
@@ -169,7 +169,7 @@ impl Control {
             if reading.anew < COUNTS_ANEW_MAX {
                 self.begin_counting(reading.anew + 1, out);
             } else {
-                let message = "another image stood each time the counters were read";
+                let message = "another image became active during each reading of the counters";
                 self.counted(Err(error(ErrorCode::Unavailable, message, "ask again in a moment")), out);
             }
             return true;

@@ -5,7 +5,7 @@
 //! two domains which publish in turn do not keep each other from it. Then one image is made of everything
 //! that changed meanwhile. The end of a session withdraws what was published over it.
 
-use super::{Stage, Wanted};
+use super::{Stage, TargetImage};
 use crate::api::{self, ApiError, Base64, ErrorCode, SoftClear, SoftLoad, SoftLoaded, SoftRead, SoftSection};
 use crate::errors::{bad, bound, error, not_found};
 use crate::requests::{Decided, Decision};
@@ -82,7 +82,7 @@ impl Control {
                     let message = format!("kind {ROUTES_KIND:#06x} is the control plane's");
                     return Err(bad(
                         message,
-                        "publish trees: what switches know of each other follows from who joined",
+                        "publish trees: the control plane itself publishes the routes between switches",
                     ));
                 }
                 _ => Vec::new(),
@@ -100,7 +100,7 @@ impl Control {
         }
         let edit = Edit { put: put.into_iter().collect(), drop: Vec::new() };
         self.on_target(target, |control| control.has_room(Domain(call.domain), &edit))?;
-        Ok(Decision::Soft(target, super::Want::Stands(edit)))
+        Ok(Decision::Soft(target, super::SoftRequest::Stands(edit)))
     }
 
     pub(crate) fn soft_clear(&mut self, call: &SoftClear) -> Decided<SoftClear> {
@@ -114,7 +114,7 @@ impl Control {
         } else {
             call.sections.iter().map(|name| SectionKey { domain, kind: name.kind, id: name.id }).collect()
         };
-        Ok(Decision::Soft(target, super::Want::Stands(Edit { put: Vec::new(), drop })))
+        Ok(Decision::Soft(target, super::SoftRequest::Stands(Edit { put: Vec::new(), drop })))
     }
 
     pub(crate) fn soft_read(&self, call: &SoftRead) -> Decided<SoftRead> {
@@ -249,20 +249,20 @@ impl Control {
         self.soft.revision += 1;
         let beaten = |caller: &mut Caller| caller.keys.iter().any(|key| changed.contains(key));
         for caller in self.soft.callers.extract_if(.., beaten).collect::<Vec<_>>() {
-            let message = "the same section was published again, or withdrawn, before this one stood";
-            let remedy = "ask again if this one is still wanted; soft_show tells what stands";
+            let message = "the same section was published again, or withdrawn, before this one became active";
+            let remedy = "publish it again if it is still needed; soft_show shows the active image";
             reply(caller.ticket, Err(error(ErrorCode::Conflict, message, remedy)), out);
         }
     }
 
     /// Publishes the present routes to the other switches for the switch at hand.
-    pub(super) fn publish_ways(&mut self, out: &mut Actions) {
+    pub(super) fn publish_routes(&mut self, out: &mut Actions) {
         let target = self.soft.target;
         let is_restored = self.restored.get(&target) == Some(&self.state.generation(target));
         if is_restored && self.soft.wanted.is_none() {
             return;
         }
-        let ways = self.ways_of(target);
+        let ways = self.routes_of(target);
         if self.soft.sections.get(&WAYS).map(|section| &section.bytes[..]) == ways.as_deref() {
             return;
         }
@@ -313,7 +313,7 @@ impl Control {
                     soft.stood = Some(old);
                 }
                 let sections = soft.sections.clone();
-                *wanted = Some(Wanted::new(image_of(&sections), sections, soft.revision));
+                *wanted = Some(TargetImage::new(image_of(&sections), sections, soft.revision));
             }
         }
         // An answer to an earlier question may not reflect a flip that is in flight.
@@ -327,7 +327,7 @@ impl Control {
         let Some(wanted) = &mut soft.wanted else { return };
         (wanted.stage, wanted.has_stood) = (Stage::Standing, true);
         soft.stands = Some((wanted.epoch, wanted.sections.clone()));
-        self.ways_due = true;
+        self.routes_due = true;
         let (epoch, revision, is_empty) = (wanted.epoch, wanted.revision, wanted.image.is_empty());
         (soft.stood, soft.flip, soft.idle) = (None, None, 0);
         if is_empty {
@@ -352,7 +352,7 @@ impl Control {
         soft.flip = None;
         soft.wanted = soft.stood.take();
         soft.revision += 1;
-        self.ways_due = true;
+        self.routes_due = true;
         soft.sections = Sections::new();
         if let Some(wanted) = &mut soft.wanted {
             (wanted.stage, wanted.revision) = (Stage::Asking, soft.revision);

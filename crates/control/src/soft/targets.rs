@@ -39,12 +39,12 @@ impl Control {
     /// Updates the images of all switches after time has passed and members have come or gone. An index
     /// switch is only checked if this event can concern it: nothing but the state, the time and messages
     /// about an image changes what is to be done.
-    pub(crate) fn see_to_images(&mut self, out: &mut Actions) {
+    pub(crate) fn update_images(&mut self, out: &mut Actions) {
         let all = mem::take(&mut self.state_changed);
         if all {
             self.forget_images(out);
         }
-        let due = mem::take(&mut self.ways_due);
+        let due = mem::take(&mut self.routes_due);
         let is_meant = |index: u16| all || due || self.is_to_be_seen(index);
         let index = self.state.index.keys().copied().filter(|&index| is_meant(index)).map(Role::Index);
         // The active image at the core changes what the rack's switch is told, so the rack's switch comes
@@ -54,14 +54,14 @@ impl Control {
             self.at_hand(role, |control| {
                 control.soft.touched = false;
                 if due {
-                    control.publish_ways(out);
+                    control.publish_routes(out);
                 }
-                control.see_to_soft(out);
-                control.see_to_counts(out);
+                control.update_soft(out);
+                control.update_counts(out);
             });
         }
-        if self.ways_due && !due {
-            self.see_to_images(out);
+        if self.routes_due && !due {
+            self.update_images(out);
         }
     }
 

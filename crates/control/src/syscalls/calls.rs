@@ -87,9 +87,9 @@ struct Draft {
 
 impl Space {
     /// Plans a call.
-    pub(crate) fn call(&self, call: &Call, ground: &impl Allocator) -> Plan {
+    pub(crate) fn call(&self, call: &Call, allocator: &impl Allocator) -> Plan {
         let planned = match *call {
-            Call::Mmap { addr, len, prot, flags } => self.mmap(addr, len, prot, flags, ground),
+            Call::Mmap { addr, len, prot, flags } => self.mmap(addr, len, prot, flags, allocator),
             Call::Munmap { addr, len } => self.munmap(addr, len),
             Call::Mprotect { addr, len, prot } => self.mprotect(addr, len, prot),
             Call::Brk { addr } => Ok(self.brk(addr)),
@@ -101,12 +101,12 @@ impl Space {
     }
 
     /// Plans a heap of at most `size` bytes for a new space.
-    pub(crate) fn begin(size: u64, ground: &impl Allocator) -> Plan {
+    pub(crate) fn begin(size: u64, allocator: &impl Allocator) -> Plan {
         if size == 0 {
             return Plan::nothing(Ok(0));
         }
         let placed =
-            vma_size(size).filter(|&size| size < VA_END).and_then(|size| Some((ground.fit(size)?, size)));
+            vma_size(size).filter(|&size| size < VA_END).and_then(|size| Some((allocator.fit(size)?, size)));
         let Some((start, size)) = placed else { return Plan::nothing(Err(Errno::NoMemory)) };
         let edits = Vec::from([Edit::Reserve { base: start, size }, Edit::Heap { start, size }]);
         Plan { edits, answer: Ok(start) }
@@ -124,7 +124,7 @@ impl Space {
         len: u64,
         prot: u32,
         flags: u32,
-        ground: &impl Allocator,
+        allocator: &impl Allocator,
     ) -> Result<Plan, Errno> {
         if len == 0 || flags & !(FIXED | FIXED_NOREPLACE | IGNORED) != 0 {
             return Err(Errno::Invalid);
@@ -136,31 +136,31 @@ impl Space {
             if flags & FIXED_NOREPLACE != 0 && self.mapped(addr, end).next().is_some() {
                 return Err(Errno::Exists);
             }
-            return self.map_at(addr, end, prot, ground).ok_or(Errno::NoMemory);
+            return self.map_at(addr, end, prot, allocator).ok_or(Errno::NoMemory);
         }
         let wish = addr.checked_next_multiple_of(PAGE).filter(|&addr| addr > 0);
         let wish = wish.and_then(|addr| Some((addr, fixed_end(addr, len).ok()?)));
         let wish = wish.filter(|&(addr, end)| self.mapped(addr, end).next().is_none());
-        if let Some(plan) = wish.and_then(|(addr, end)| self.map_at(addr, end, prot, ground)) {
+        if let Some(plan) = wish.and_then(|(addr, end)| self.map_at(addr, end, prot, allocator)) {
             return Ok(plan);
         }
         let size = vma_size(len).filter(|&size| size < VA_END).ok_or(Errno::NoMemory)?;
-        let base = ground.fit(size).ok_or(Errno::NoMemory)?;
+        let base = allocator.fit(size).ok_or(Errno::NoMemory)?;
         let edits = Vec::from([Edit::Reserve { base, size }, Edit::Map { base, len, prot }]);
         Ok(Plan { edits, answer: Ok(base) })
     }
 
     /// Maps exactly these pages, in the space's own vmas and, where there are none, in new ones. Returns
     /// `None` if another space or no memory is there.
-    fn map_at(&self, base: u64, end: u64, prot: Prot, ground: &impl Allocator) -> Option<Plan> {
+    fn map_at(&self, base: u64, end: u64, prot: Prot, allocator: &impl Allocator) -> Option<Plan> {
         let mut draft = self.draft();
         let mut at = base;
         for (from, to) in self.pieces(base, end) {
-            draft.reserve(at, from, ground)?;
+            draft.reserve(at, from, allocator)?;
             draft.edit(Edit::Clear { base: from, len: to - from });
             at = to;
         }
-        draft.reserve(at, end, ground)?;
+        draft.reserve(at, end, allocator)?;
         let pieces: Vec<(u64, u64)> = draft.after.pieces(base, end).collect();
         for (from, to) in pieces {
             draft.edit(Edit::Map { base: from, len: to - from, prot });
@@ -233,10 +233,10 @@ impl Draft {
     }
 
     /// Reserves the largest vmas that fit for a range that has none.
-    fn reserve(&mut self, base: u64, end: u64, ground: &impl Allocator) -> Option<()> {
+    fn reserve(&mut self, base: u64, end: u64, allocator: &impl Allocator) -> Option<()> {
         let mut at = base;
         while at < end {
-            let fits = |size: &u64| *size <= end - at && ground.is_free(at, *size);
+            let fits = |size: &u64| *size <= end - at && allocator.is_free(at, *size);
             let most = 1 << at.trailing_zeros().min(VA_END.ilog2());
             let halves = core::iter::successors(Some(most), |&size| (size > PAGE).then_some(size / 2));
             let size = halves.into_iter().find(fits)?;

@@ -62,7 +62,7 @@ impl Rack {
         };
         match edit {
             Edit::Reserve { base, size } => {
-                assert!(self.is_free(base, size), "{edit:?} is on somebody else's");
+                assert!(self.is_free(base, size), "{edit:?} overlaps another vma");
                 self.vmas.insert(base, (size, space));
                 self.written[pages(base, size)].fill(None);
             }

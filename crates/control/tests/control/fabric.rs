@@ -60,7 +60,7 @@ fn an_index_switch_joins_again_behind_its_leave() {
     assert_eq!(order, [leave, again]);
     let (again, other) = (joined(&rack, again), joined(&rack, other));
     assert_eq!((again.index, other.index), (3, 4), "the number of a switch that is leaving is not free");
-    assert_eq!(rack.tables(silent).peers.get(&edge1.0), Some(&before), "nobody could tell it");
+    assert_eq!(rack.tables(silent).peers.get(&edge1.0), Some(&before), "the node could not be told");
     rack.cut.clear();
     rack.settle();
     let known = |rack: &Rack, index| rack.tables(silent).peers.get(&Port::index(index).0).copied();

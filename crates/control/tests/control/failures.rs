@@ -319,7 +319,7 @@ fn a_free_outlives_the_join_of_a_role_though_its_room_is_taken() {
         assert_eq!(rack.peers[&first].may(owner, vma.base), Perm::None, "{first:?} has done it");
         let taker = rack.ask(grant(&kept, 0, 4096, other, PermName::Read));
         rack.pass(Duration::from_millis(20));
-        assert_eq!(rack.peers[&first].may(other, kept.base), Perm::Read, "the room is somebody else's");
+        assert_eq!(rack.peers[&first].may(other, kept.base), Perm::Read, "the room is taken by another vma");
         rack.cut.clear();
         let join = match late {
             Port::SWITCH => rack.ask(JoinSwitch { gid: text(2) }),

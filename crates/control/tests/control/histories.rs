@@ -194,7 +194,7 @@ impl Caller {
             }
             // The vma may be freed or not: the caller has to look.
             (Request::Free(Free { base, .. }), Err(error))
-                if error.message == "cut off" || error.message.ends_with("if its roles take it then") =>
+                if error.message == "cut off" || error.message.ends_with("if its roles accept it then") =>
             {
                 self.vmas.remove(base);
                 self.unsure = true;
@@ -445,7 +445,7 @@ fn check_end(rack: &mut Rack, caller: &Caller) -> Result<(), TestCaseError> {
     }
     prop_assert!(
         rack.restarts > 0 || caller.unsure || there.len() == caller.vmas.len(),
-        "a vma nobody asked for"
+        "a vma without a request"
     );
     Ok(())
 }

@@ -143,7 +143,7 @@ fn an_answer_to_an_earlier_control_plane_is_none_to_this() {
     let (ticket, token, again, next) = bench.publish(3000);
     assert_eq!(again, epoch, "two images, one epoch");
     bench.say(late.0, late.1);
-    assert_eq!(bench.rack.answer(ticket), None, "nobody said anything of this image");
+    assert_eq!(bench.rack.answer(ticket), None, "the switch has not reported on this image");
     bench.say(late.0, SoftBody::Loaded { epoch, next });
     assert_eq!(bench.rack.answer(ticket), None);
     bench.say(token, SoftBody::Loaded { epoch, next: 0 }); // and this is

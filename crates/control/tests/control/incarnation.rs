@@ -163,7 +163,7 @@ fn of_an_address_space_what_is_mapped_is_lost() {
     let left = [LostInfo { base, len: PAGE }, LostInfo { base: base + 2 * PAGE, len: 2 * PAGE }];
     assert_eq!(lost_of(&mut rack, &vma), left);
     let lost: Vec<u64> = rack.peers[&ONE].lost.iter().map(|page| page - base / PAGE).collect();
-    assert_eq!(lost, [0, 2, 3, 4], "what is given back nobody asks for");
+    assert_eq!(lost, [0, 2, 3, 4], "freed pages need no acceptance");
     rack.check_log();
     rack.call(ProcessExit { process }).unwrap();
     rack.check_log();

@@ -148,7 +148,7 @@ impl Doors {
         let ticket = self.rack.ask(request.clone());
         // An admitted request may wait for a role. A refused one does not.
         let refused = matches!(self.rack.answer(ticket), Some(Err(error)) if error.code == ErrorCode::NotOwner
-            && (error.message.contains("wants the key of") || error.message.contains("is for the operator")));
+            && (error.message.contains("requires the key of") || error.message.contains("is for the operator")));
         self.rack.settle();
         refused
     }
@@ -509,7 +509,7 @@ fn more_domains_than_keys_are_used_in_turn() {
             assert!(!doors.is_refused(&request, keys), "{request:?}");
         }
         let keys = doors.owner.show(&ProcessExit { process }.into());
-        assert_eq!(keys.len(), 1, "nobody is shown the keys of what is not asked about");
+        assert_eq!(keys.len(), 1, "only the keys of the request are shown");
         ask(&mut doors.rack, &mut doors.owner, ProcessExit { process }).unwrap();
     }
 }

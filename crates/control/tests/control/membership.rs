@@ -17,7 +17,7 @@ fn a_rack_comes_up() {
     let SwitchJoined { home, control, .. } = rack.join_switch().unwrap();
     assert_eq!((home.port, home.gid.as_str()), (1, "127.0.0.2"));
     assert_eq!((control.port, control.gid.as_str()), (0, "127.0.0.1"));
-    assert!(rack.tables(Port::SWITCH).peers.is_empty(), "nobody is there yet");
+    assert!(rack.tables(Port::SWITCH).peers.is_empty(), "no member has joined yet");
 
     assert_eq!((rack.join_node(1, 3 * MIB), rack.join_node(2, MIB)), (1, 2));
     assert_eq!((rack.join_host(1), rack.join_host(2)), ((1, 1), (2, 1)));
@@ -84,7 +84,7 @@ fn a_node_hears_of_the_switch_last() {
     let peer = &rack.peers[&Port::node(1)];
     assert!(peer.batches > 1, "{} batches", peer.batches);
     let is_peer = |update: &Update| matches!(update, Update::Peer { .. });
-    let first = peer.applied.iter().position(is_peer).expect("it knows somebody");
+    let first = peer.applied.iter().position(is_peer).expect("the node knows a peer");
     assert!(peer.applied[first..].iter().all(is_peer), "tables come behind peers");
     assert!(matches!(peer.applied.last(), Some(Update::Peer { port: 1, .. })), "the switch is not the last");
 }
@@ -496,7 +496,7 @@ fn recover_wants_access_and_is_limited() {
         rack.wait(asked).map(drop).map_err(|error| error.code)
     };
     assert_eq!(recover(&mut rack, theirs.base), Err(ErrorCode::NotOwner), "the grant is for the page behind");
-    assert_eq!(recover(&mut rack, 1 << 50), Err(ErrorCode::NotOwner), "nobody's");
+    assert_eq!(recover(&mut rack, 1 << 50), Err(ErrorCode::NotOwner), "an address of no vma");
     assert_eq!(recover(&mut rack, theirs.base + 4096), Ok(()));
 
     let at_once = (0..1000).take_while(|_| recover(&mut rack, vma.base).is_ok()).count() as u64;

@@ -55,11 +55,7 @@ fn a_part_of_a_vma_goes_and_comes_home() {
         assert_eq!(rack.tables(TWO).outliers[&(base, log2)], Outlier::Here(0));
         assert_eq!(rack.tables(Port::SWITCH).translations[&(base, log2)], 2);
         assert_eq!(rack.peers[&TWO].may(vma.domain, base), Perm::ReadWrite);
-        assert_eq!(
-            rack.peers[&TWO].may(other, vma.base),
-            Perm::Read,
-            "who may do what is said of the whole vma"
-        );
+        assert_eq!(rack.peers[&TWO].may(other, vma.base), Perm::Read, "permissions cover the whole vma");
         let moved = MovedInfo { base, size: 8 * PAGE, node: 2 };
         assert_eq!(overview(&mut rack), (vec![moved], vec![8 * PAGE, 8 * PAGE], 1_000_000));
         let located = rack.call(Locate { addr: base + 1 }).unwrap();

@@ -394,7 +394,7 @@ proptest! {
         let alone = known.modes.is_empty();
         if alone {
             rack.join_host(1);
-            prop_assert!(rack.call(hold(1, object, Write)).is_ok(), "who is gone keeps nobody out for ever");
+            prop_assert!(rack.call(hold(1, object, Write)).is_ok(), "a departed host keeps no host out for ever");
         }
     }
 }

@@ -231,7 +231,7 @@ fn calls_outlive_joins_and_restarts() {
     rack.ask(mmap(process, 64 * PAGE, 3));
     rack.restart();
     rack.settle();
-    assert_eq!(rack.vmas().len(), vmas, "nobody was told of it");
+    assert_eq!(rack.vmas().len(), vmas, "no caller was told of it");
     assert_eq!(rack.noted(Note::Gone(Role::Switch)), 0);
     tables_agree(&rack);
 }

@@ -68,7 +68,7 @@ fn a_full_disk_refuses_changes_and_serves_the_rest() {
         assert!(code(&mut rack, renew()).unwrap().lease_ms > 0);
     }
     assert!(rack.noted(Note::Listed) > 0, "the directory is listed on");
-    assert_eq!(rack.control.compact(), rows, "nobody is fenced, nothing has changed");
+    assert_eq!(rack.control.compact(), rows, "no host is fenced, and nothing has changed");
     assert_eq!((rack.noted(Note::Stalled), rack.noted(Note::KeepsAgain)), (1, 0));
 
     disk.fill(false);
@@ -91,8 +91,8 @@ fn changes_in_flight_do_not_wait_for_the_disk() {
     disk.fill(true);
     let (allocated, freed) = (rack.wait(allocate).unwrap_err(), rack.wait(free).unwrap_err());
     assert_eq!((allocated.code, freed.code), (ErrorCode::Storage, ErrorCode::Storage));
-    assert!(allocated.message.ends_with("the change is taken back"), "{allocated:?}");
-    assert!(freed.message.ends_with("if its roles take it then"), "{freed:?}");
+    assert!(allocated.message.ends_with("the change is rolled back"), "{allocated:?}");
+    assert!(freed.message.ends_with("if its roles accept it then"), "{freed:?}");
     // A request about the same vma does not wait either.
     let again = Free { domain: 1, base: before[0].base, id: before[0].id };
     assert_eq!(code(&mut rack, again), Err(ErrorCode::Storage));

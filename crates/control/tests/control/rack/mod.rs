@@ -278,7 +278,10 @@ impl Rack {
             }
             match action {
                 Action::Send { port, frame } => {
-                    assert!(self.known.contains(&port), "a frame to {port:?}, whose address nobody was told");
+                    assert!(
+                        self.known.contains(&port),
+                        "a frame to {port:?}, whose address the driver was not told"
+                    );
                     self.trace.push(Step::Sent(port));
                     frames.push((port, frame.to_vec()));
                 }
@@ -299,7 +302,7 @@ impl Rack {
                     self.trace.push(Step::Replied(ticket));
                     self.answered.push(ticket);
                     joined.extend(result.iter().cloned());
-                    assert!(self.asked.contains_key(&ticket), "an answer nobody asked for");
+                    assert!(self.asked.contains_key(&ticket), "an answer without a request");
                     assert_eq!(self.answers.insert(ticket, result), None, "ticket {ticket} is answered once");
                 }
                 Action::Note(note) => self.notes.push(note),

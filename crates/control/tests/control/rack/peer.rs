@@ -259,7 +259,7 @@ impl RolePeer {
             .perms
             .iter()
             .filter(|((_, block), perm)| blocks.contains(block) && **perm == Perm::ReadWrite);
-        assert_eq!(writers.count(), 0, "nobody may write what is loaded or saved");
+        assert_eq!(writers.count(), 0, "no domain may write an object that is loaded or saved");
         let all: Vec<u64> = pages(task.base.0, task.size).collect();
         let state = if task.saves {
             assert!(all.iter().all(|page| !self.lost.contains(page)), "what is lost is not saved");

@@ -29,7 +29,7 @@ impl Recovers {
         }
         let Rate { at_once, every } = RECOVERS;
         let message = format!(
-            "host {host} had {at_once} regions reset of late, and may have one each {} ms",
+            "host {host} has had {at_once} regions reset recently, and may have one more every {} ms",
             every.as_nanos() / 1_000_000
         );
         Err(error(ErrorCode::Unavailable, message, "ask again later, and only for pages that get no answer"))

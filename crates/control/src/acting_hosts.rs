@@ -7,7 +7,7 @@
 use crate::Control;
 use crate::api::{ActFor, ErrorCode};
 use crate::errors::{bad, error, not_found};
-use crate::record::{Life, Line};
+use crate::record::{Incarnation, Line};
 use crate::requests::{Decided, Decision};
 use crate::state::{LogError, State};
 use alloc::format;
@@ -19,14 +19,15 @@ impl Control {
     /// Records that a host begins or ends to act for another.
     pub(crate) fn act_for(&self, call: &ActFor) -> Decided<ActFor> {
         let &ActFor { host, generation, of_host, of_generation, begins } = call;
-        let (actor, of) = (Life { host, generation }, Life { host: of_host, generation: of_generation });
+        let (actor, of) =
+            (Incarnation { host, generation }, Incarnation { host: of_host, generation: of_generation });
         if host == of_host {
             return Err(bad(
-                format!("host {host} acts for itself"),
+                format!("host {host} cannot act for itself"),
                 "name the host whose WRITEs it carries out",
             ));
         }
-        let gone = |life: Life| {
+        let gone = |life: Incarnation| {
             let message = format!("there is no host {} in generation {}", life.host, life.generation);
             not_found(message, "it has left or joined again: nothing of that life counts any more")
         };
@@ -53,18 +54,18 @@ impl Control {
 
 impl State {
     /// Returns true if the host is in this generation and has not left.
-    fn is_alive(&self, life: Life) -> bool {
+    fn is_alive(&self, life: Incarnation) -> bool {
         self.hosts.get(&life.host).is_some_and(|row| row.present && row.generation == life.generation)
     }
 
     /// Returns true if some host executes WRITEs of an earlier incarnation of the host.
     pub(crate) fn is_acted_for(&self, host: u16) -> bool {
-        let earlier = |of: &&Life| of.host == host && !self.is_alive(**of);
+        let earlier = |of: &&Incarnation| of.host == host && !self.is_alive(**of);
         self.hosts.values().flat_map(|row| &row.acts_for).find(earlier).is_some()
     }
 
     /// Applies a log line: a host begins or ends to act for another's incarnation.
-    pub(crate) fn acts(&mut self, host: u16, of: Life, begins: bool) -> Result<(), LogError> {
+    pub(crate) fn acts(&mut self, host: u16, of: Incarnation, begins: bool) -> Result<(), LogError> {
         let row = self.hosts.get_mut(&host).filter(|row| row.present);
         let acts_for = &mut row.ok_or(LogError("a host acts that is not there"))?.acts_for;
         match (acts_for.binary_search(&of), begins) {

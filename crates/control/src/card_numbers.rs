@@ -4,7 +4,7 @@
 use crate::Control;
 use crate::api::{ApiError, ErrorCode};
 use crate::errors::{bad, error};
-use crate::record::{ConnectionRow, Key, What};
+use crate::record::{ChangeKind, ConnectionRow, Key};
 use alloc::format;
 use core::ops::RangeInclusive;
 use farmem_wire::{Psn, Qkey, Qpn};
@@ -15,13 +15,13 @@ const CARD_QPNS: RangeInclusive<u32> = 2..=Qpn::MAX - 1;
 
 impl Control {
     /// Refuses a queue pair number of `host` that no card assigns, or that the host uses already.
-    pub(crate) fn own_qpn(&self, host: u16, qpn: u32) -> Result<(), ApiError> {
+    pub(crate) fn check_card_qpn(&self, host: u16, qpn: u32) -> Result<(), ApiError> {
         card_qpn(qpn)?;
         let of_host = |row: &ConnectionRow| row.key() == (host, qpn);
         let home = self.state.hosts.get(&host).is_some_and(|row| row.home.qpn == qpn);
         let coming =
             self.state.changes.values().any(
-                |change| matches!(&change.what, What::Connect(row) | What::Disconnect(row) if of_host(row)),
+                |change| matches!(&change.what, ChangeKind::Connect(row) | ChangeKind::Disconnect(row) if of_host(row)),
             );
         if home {
             let message = format!("queue pair {qpn} is the UD queue pair of host {host}");
@@ -37,7 +37,7 @@ impl Control {
 }
 
 /// Refuses a number that is no PSN.
-pub(crate) fn own_psn(psn: u32) -> Result<(), ApiError> {
+pub(crate) fn check_psn(psn: u32) -> Result<(), ApiError> {
     if psn <= Psn::MAX {
         return Ok(());
     }
@@ -45,7 +45,7 @@ pub(crate) fn own_psn(psn: u32) -> Result<(), ApiError> {
 }
 
 /// Returns the UD endpoint that a member supplies, if it supplies one.
-pub(crate) fn own_endpoint(qpn: Option<u32>, qkey: Option<u32>) -> Result<Option<Key>, ApiError> {
+pub(crate) fn card_endpoint(qpn: Option<u32>, qkey: Option<u32>) -> Result<Option<Key>, ApiError> {
     match (qpn, qkey) {
         (None, None) => Ok(None),
         (Some(qpn), Some(qkey)) => {
