@@ -3,8 +3,8 @@
 //! Key type: [`CpuMeter`], which knows the measured processes. A spinning process has a CPU for itself, and a
 //! sleeping one uses little. Elapsed time does not tell the two apart.
 
+use crate::raw::cpu_time_of_children;
 use crate::to_f64;
-use farmem_uffd::raw::cpu_time_of_children;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::{read_dir, read_to_string};
 use std::time::Duration;

@@ -19,6 +19,7 @@ pub mod pd3;
 mod plan;
 pub mod pulse;
 mod rates;
+pub mod raw;
 mod row;
 pub mod run;
 mod samples;

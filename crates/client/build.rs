@@ -1,5 +1,5 @@
 //! Computes the mark of this build (`BUILD` in `src/link.rs`): the version, and a hash of the sources of all crates that a rack's processes consist
-//! of. This crate depends on all of them, so cargo rebuilds it whenever one changes.
+//! of. Cargo runs it again whenever one of them changes.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};

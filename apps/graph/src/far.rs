@@ -8,7 +8,6 @@ use crate::load::binary::{self, Extent, Header, Section, Sink};
 use crate::load::{self, At, FileFrom, Format, LoadError};
 use crate::{Adjacency, Csr, Far, Graph, Shape};
 use farmem::api::ErrorCode;
-use farmem::raw::MappedFile;
 use farmem::window::{
     Ahead, CHUNK_MAX, Numbers, OBJECTS_MAX, Object, WindowOptions, WindowStats, with_objects,
 };
@@ -426,12 +425,17 @@ pub fn with_graph<R: Send>(
     })
 }
 
-/// Opens the graph in a mapped file in farmem's own format. The arrays are not checked, because that would
-/// read all of them.
+/// Opens the graph in a mapped file in farmem's own format. `long` and `short` give that many numbers from a
+/// byte of the mapping on. The arrays are not checked, because that would read all of them.
 ///
 /// # Errors
 /// [`Failure`] when the header is malformed, or the arrays are not aligned, as with an odd number of edges.
-pub fn mapped_graph<'m>(path: &Path, file: &File, mapped: &'m MappedFile) -> Result<Graph<Far<'m>>, Failure> {
+pub fn mapped_graph<'m>(
+    path: &Path,
+    file: &File,
+    long: impl Fn(usize, usize) -> Numbers<'m, u64>,
+    short: impl Fn(usize, usize) -> Numbers<'m, u32>,
+) -> Result<Graph<Far<'m>>, Failure> {
     let len = file.metadata().map_err(|error| refused(path, &LoadError::whole(&error)))?.len();
     let header = Header::read(&mut FileFrom { file, at: 0 }, len).map_err(|error| refused(path, &error))?;
     let extent = header.extent;
@@ -439,6 +443,5 @@ pub fn mapped_graph<'m>(path: &Path, file: &File, mapped: &'m MappedFile) -> Res
         let what = format!("{}: {} edges: an odd number cannot be mapped", path.display(), extent.edges);
         return Err(Failure::new(what, "take a graph with one edge more or less"));
     }
-    let long = |at, count| mapped.numbers(at, count);
-    Ok(Image::of_file(&extent).graph(long, |at, count| mapped.numbers(at, count)))
+    Ok(Image::of_file(&extent).graph(long, short))
 }

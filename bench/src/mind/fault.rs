@@ -2,9 +2,9 @@
 //! exchange of as many bytes over the same path, host to switch to memory node to host.
 
 use super::{PAGE, Samples, io_error};
+use crate::raw::{self, Onward, RawRing, RawSocket, Server, Waiting};
 use crate::touch::touch;
 use crate::{CpuMeter, Row};
-use farmem::raw::{self, Onward, RawRing, RawSocket, Server, Waiting};
 use farmem::serve::{Stop, pin_to_cpu};
 use farmem::window::FaultMode;
 use farmem::{Error, RackConfig, SharedSpace, Transport, Vma};

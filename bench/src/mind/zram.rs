@@ -12,10 +12,10 @@ pub(crate) use probe::ZramProbe;
 pub use probe::{SQUEEZED, squeezed};
 
 use super::Samples;
+use crate::raw::Swapped;
 use crate::swap::{Group, Zram};
 use crate::touch::scattered;
 use crate::{Row, to_f64};
-use farmem::raw::Swapped;
 use procfs_core::FromRead as _;
 use procfs_core::process::Status;
 use std::process::Command;

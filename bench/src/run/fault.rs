@@ -9,11 +9,11 @@
 use super::work::Kind;
 use super::{PART, Program, Said, Where, start};
 use crate::cpu::on_its_own;
+use crate::raw::{self, Server, Waiting};
 use crate::samples::median;
 use crate::touch::touch;
 use crate::{CpuMeter, CpuTime, Row, Samples, Sheet, to_f64};
 use farmem::PAGE_LEN;
-use farmem::raw::{self, Server, Waiting};
 use farmem::window::FaultMode;
 use farmem_link::affinity::allowed_cpus;
 use farmem_link::pin_to_cpu;

@@ -5,9 +5,9 @@
 use super::system::System;
 use super::work::{App, Work};
 use crate::child::{Said, is_told, said, say};
+use crate::raw::{MappedFile, major_faults};
 use crate::swap::{Group, Zram};
 use crate::{Row, to_f64};
-use farmem::raw::{MappedFile, major_faults};
 use farmem_graph::far::mapped_graph;
 use farmem_graph::load::read;
 use farmem_graph::{Graph, Shape, Store};
@@ -45,7 +45,13 @@ pub fn alone(file: &Path, app: &str, system: &str, rounds: u64, sources: &str) -
     if system == System::Disk.name() {
         let open = File::open(file)?;
         let mapped = MappedFile::open(&open)?;
-        let graph = mapped_graph(file, &open, &mapped).map_err(|failure| wrong(failure.message))?;
+        let graph = mapped_graph(
+            file,
+            &open,
+            |at, count| mapped.numbers(at, count),
+            |at, count| mapped.numbers(at, count),
+        )
+        .map_err(|failure| wrong(failure.message))?;
         carry_out(&graph, &work)
     } else if system == System::Zram.name() {
         let csr = read(file, Shape::default(), &mut |_, _| true).map_err(|error| wrong(error.to_string()))?;

@@ -43,7 +43,6 @@ pub use farmem_link::{Clock, LinkProfile, ProfileError, allocator, doctor, signa
 pub use farmem_machine::{Lender, Loan, Rng};
 pub use farmem_transport::rc::{Landing, Origin, Spot, Stretch, Work as Verb};
 pub use farmem_traversal::Program;
-pub use farmem_uffd::raw;
 pub use farmem_wire::message::PAGE_LEN;
 pub use farmem_wire::{NodeId, UDP_PORT, VirtAddr};
 pub use link::BUILD;

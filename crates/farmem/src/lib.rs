@@ -26,8 +26,8 @@ pub use farmem_client::{
     Named, NamedLock, Next, NodeId, Op, OpQueue, OpenNamed, PAGE_LEN, Placement, Policy, Prefetch, Profile,
     ProfileError, Program, REGION_DATA_MAX, Rack, RackConfig, Rng, Site, Spot, Task, TaskStats, Through,
     Ticket, Transport, Traversal, TraversalStop, Traversed, UDP_PORT, Verb, VirtAddr, Vma, Waiting,
-    allocator, api, config, dispatch, doctor, forward_far_memory, home_of, iterator, manage, migrate, raw,
-    serve, signals, task,
+    allocator, api, config, dispatch, doctor, forward_far_memory, home_of, iterator, manage, migrate, serve,
+    signals, task,
 };
 pub use farmem_dpu_server as dpu;
 pub use farmem_memory::{ShareOptions, ShareStats, SharedSpace, process, window, worker};

@@ -12,7 +12,6 @@ mod lease;
 mod looking;
 mod memory;
 mod numbers;
-pub mod raw;
 pub mod remote;
 mod serve;
 mod shared_mapping;

@@ -67,6 +67,12 @@ impl<T: Number> Clone for Numbers<'_, T> {
 impl<T: Number> Copy for Numbers<'_, T> {}
 
 impl<'w, T: Number> Numbers<'w, T> {
+    /// Numbers that lie elsewhere, such as in a mapped file.
+    #[must_use]
+    pub const fn of(all: &'w [T::Atomic]) -> Self {
+        Self { all }
+    }
+
     /// How many there are.
     #[must_use]
     pub const fn len(self) -> usize {

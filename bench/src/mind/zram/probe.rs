@@ -5,8 +5,8 @@
 //! with its parent.
 
 use crate::Samples;
+use crate::raw::{Swapped, major_faults};
 use crate::touch::scattered;
-use farmem::raw::{Swapped, major_faults};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -6,9 +6,9 @@ use super::roles::Roles;
 use super::{Budget, rates};
 use crate::Failure;
 use crate::rack_file::{RackFile, Shape};
-use farmem::raw::{Onward, RawRing, RawSocket};
 use farmem::serve::{Stop, pin_to_cpu};
 use farmem::{Client, LinkProfile, Placement, Rack, RackConfig, Transport, Waiting};
+use farmem_bench::raw::{Onward, RawRing, RawSocket};
 use farmem_bench::{CpuMeter, Row, Samples};
 use std::net::{IpAddr, SocketAddr};
 use std::thread::{Scope, scope};
@@ -176,10 +176,10 @@ impl RawConfig<'_> {
         });
     }
 
-    const fn link_waiting(&self) -> farmem::raw::Waiting {
+    const fn link_waiting(&self) -> farmem_bench::raw::Waiting {
         match self.waiting {
-            Waiting::Block => farmem::raw::Waiting::Block,
-            Waiting::Spin => farmem::raw::Waiting::Spin,
+            Waiting::Block => farmem_bench::raw::Waiting::Block,
+            Waiting::Spin => farmem_bench::raw::Waiting::Spin,
         }
     }
 }

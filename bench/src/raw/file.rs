@@ -1,7 +1,7 @@
 //! A file that is mapped: what far memory stands beside when the far place is this machine's disk.
 
-use crate::{Number, Numbers};
 use farmem_link::OpenError;
+use farmem_uffd::{Number, Numbers};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::fs::File;
 use std::ptr::{self, NonNull};
@@ -49,7 +49,7 @@ impl MappedFile {
         let place = unsafe { self.start.add(offset) }.cast::<T::Atomic>();
         assert!(place.is_aligned(), "aligned numbers");
         // SAFETY: aligned, mapped as long as this lives, and every pattern of bits is a number. Another process may change the file: atomic loads allow that.
-        Numbers { all: unsafe { std::slice::from_raw_parts(place.as_ptr(), count) } }
+        Numbers::of(unsafe { std::slice::from_raw_parts(place.as_ptr(), count) })
     }
 }
 

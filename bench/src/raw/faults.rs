@@ -1,11 +1,11 @@
 //! Page faults that are resolved with what is at hand: what a fault costs when nothing has to be fetched.
 
-use crate::{
+use farmem_host::agent::Pages as _;
+use farmem_link::{OpenError, Stop};
+use farmem_uffd::{
     Fault, FaultMode, Faults, Handler, Memory, Next, Place, Reach, Ring, Window, WindowConfig, serve,
     serve_shared,
 };
-use farmem_host::agent::Pages as _;
-use farmem_link::{OpenError, Stop};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::thread;
