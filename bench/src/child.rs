@@ -1,6 +1,6 @@
 //! A child process that works on command and reports its time and result.
 //!
-//! Key functions: [`said`] for the parent; [`is_told`] and [`say`] for the child. The child waits for a
+//! Key functions: [`run_child`] for the parent; [`await_begin`] and [`send_report`] for the child. The child waits for a
 //! command before it allocates memory, so that all of its memory counts for its cgroup.
 
 use crate::CpuMeter;
@@ -13,7 +13,7 @@ use std::time::Duration;
 const BEGIN: &str = "begin";
 
 /// A child's report.
-pub(crate) struct Said {
+pub(crate) struct ChildReport {
     pub(crate) nanos: u64,
     pub(crate) sum: u64,
     /// Major page faults, where the child counts them.
@@ -23,20 +23,20 @@ pub(crate) struct Said {
 }
 
 /// Waits for the command. Returns false when the parent is gone.
-pub(crate) fn is_told() -> io::Result<bool> {
+pub(crate) fn await_begin() -> io::Result<bool> {
     let mut word = String::new();
     io::stdin().lock().read_line(&mut word)?;
     Ok(word.trim_end() == BEGIN)
 }
 
 /// Reports the time and the result, and the major faults if they were counted.
-pub(crate) fn say(took: Duration, sum: u64, major_faults: Option<u64>) -> io::Result<()> {
+pub(crate) fn send_report(took: Duration, sum: u64, major_faults: Option<u64>) -> io::Result<()> {
     let faults = major_faults.map_or_else(String::new, |faults| format!(" {faults}"));
     writeln!(io::stdout(), "{} {sum}{faults}", took.as_nanos())
 }
 
 /// Starts a program, in a cgroup if there is one, commands it to work, and waits for its end.
-pub(crate) fn said(mut command: Command, group: Option<&Group>) -> Result<Said, String> {
+pub(crate) fn run_child(mut command: Command, group: Option<&Group>) -> Result<ChildReport, String> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let children = CpuMeter::children();
     let cpu = children.begin();
@@ -61,7 +61,7 @@ pub(crate) fn said(mut command: Command, group: Option<&Group>) -> Result<Said, 
     let cpu = cpu.end();
     let mut numbers = line.split_whitespace().map_while(|word| word.parse().ok());
     match (ended.status.success(), numbers.next(), numbers.next()) {
-        (true, Some(nanos), Some(sum)) => Ok(Said { nanos, sum, major_faults: numbers.next(), cpu }),
+        (true, Some(nanos), Some(sum)) => Ok(ChildReport { nanos, sum, major_faults: numbers.next(), cpu }),
         _ => {
             let said = String::from_utf8_lossy(&ended.stderr);
             let last = said.lines().last().unwrap_or("it said nothing");

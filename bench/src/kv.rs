@@ -14,7 +14,7 @@ mod plots;
 
 use crate::{CpuMeter, CpuTime, Outcome, Plan, Progress, Row, Sheet, to_f64};
 use farmem::{Rack, Rng};
-use load::{Batch, Kind, Speaks, VALUE_LEN};
+use load::{Batch, Kind, Protocol, VALUE_LEN};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -69,17 +69,17 @@ const AHEAD: [usize; 2] = [1, 16];
 const KINDS: [(&str, Kind); 3] = [("get", Kind::Get), ("set", Kind::Set), ("mset", Kind::Mset)];
 
 /// A server under load.
-struct Subject {
+struct LoadedServer {
     child: Child,
     connections: Vec<TcpStream>,
     address: SocketAddr,
     /// The address of a query for far READs, if the server has any.
     counts: Option<SocketAddr>,
-    speaks: Speaks,
+    protocol: Protocol,
     rng: Rng,
 }
 
-impl Drop for Subject {
+impl Drop for LoadedServer {
     fn drop(&mut self) {
         let _it_may_have_ended = self.child.kill();
         let _it_may_have_ended = self.child.wait();
@@ -88,7 +88,7 @@ impl Drop for Subject {
 
 /// The result of a slice.
 #[derive(Clone, Copy, Default)]
-struct Did {
+struct SliceResult {
     operations: u64,
     wrong: u64,
     seconds: f64,
@@ -103,8 +103,14 @@ struct Cpus {
     load: Option<usize>,
 }
 
-impl Subject {
-    fn start(cpus: Cpus, program: &str, args: &[&str], port: u16, speaks: Speaks) -> Result<Self, String> {
+impl LoadedServer {
+    fn start(
+        cpus: Cpus,
+        program: &str,
+        args: &[&str],
+        port: u16,
+        protocol: Protocol,
+    ) -> Result<Self, String> {
         let said = |error: io::Error| format!("{program}: {error}");
         let mut command = Command::new("taskset");
         command.args(["-c", &cpus.servers.to_string(), program]).args(args);
@@ -113,7 +119,7 @@ impl Subject {
         let child = command.spawn().map_err(|error| format!("taskset: {error} (util-linux)"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let rng = Rng::from_number(SEED);
-        let mut subject = Self { child, connections: Vec::new(), address, counts: None, speaks, rng };
+        let mut subject = Self { child, connections: Vec::new(), address, counts: None, protocol, rng };
         let begin = Instant::now();
         while TcpStream::connect(address).is_err() {
             if let Some(status) = subject.child.try_wait().map_err(said)? {
@@ -141,19 +147,19 @@ impl Subject {
     }
 
     fn fill(&mut self, keys: u32) -> io::Result<()> {
-        load::fill(&mut self.connections[0], self.speaks, keys)
+        load::fill(&mut self.connections[0], self.protocol, keys)
     }
 
     /// Overwrites as many random values as there are keys. Far memory and its log then have their final size,
     /// and rows show the steady state.
     fn write_over(&mut self, keys: u32) -> io::Result<()> {
-        load::write_over(&mut self.connections[0], self.speaks, keys, &mut self.rng)
+        load::write_over(&mut self.connections[0], self.protocol, keys, &mut self.rng)
     }
 
     /// Sends requests on all connections for the slice, `ahead` pipelined on each.
-    fn load(&mut self, kind: Kind, ahead: usize, keys: u32, slice: Duration) -> io::Result<Did> {
-        let mut did = Did::default();
-        let mut batches = vec![Batch::new(kind, self.speaks, ahead); self.connections.len()];
+    fn load(&mut self, kind: Kind, ahead: usize, keys: u32, slice: Duration) -> io::Result<SliceResult> {
+        let mut did = SliceResult::default();
+        let mut batches = vec![Batch::new(kind, self.protocol, ahead); self.connections.len()];
         let before = self.far_reads()?;
         let meter = CpuMeter::of(self.child.id());
         let span = meter.begin();
@@ -198,21 +204,26 @@ fn free_ports<const N: usize>() -> Result<[u16; N], String> {
     Ok(ports)
 }
 
-fn redis(cpus: Cpus) -> Result<Subject, String> {
+fn redis(cpus: Cpus) -> Result<LoadedServer, String> {
     let [port] = free_ports()?;
     let port_text = port.to_string();
     let args = ["--port", &port_text, "--save", "", "--appendonly", "no", "--maxclients", "10100"];
-    Subject::start(cpus, "redis-server", &args, port, Speaks::Redis)
+    LoadedServer::start(cpus, "redis-server", &args, port, Protocol::Redis)
 }
 
-fn memcached(cpus: Cpus, sizes: &Sizes) -> Result<Subject, String> {
+fn memcached(cpus: Cpus, sizes: &Sizes) -> Result<LoadedServer, String> {
     let [port] = free_ports()?;
     let (port_text, megabytes) = (port.to_string(), (((2 * sizes.data()) >> 20) + 64).to_string());
     let args = ["-u", "root", "-l", "127.0.0.1", "-p", &port_text, "-t", "1", "-m", &megabytes];
-    Subject::start(cpus, "memcached", &args, port, Speaks::Memcached)
+    LoadedServer::start(cpus, "memcached", &args, port, Protocol::Memcached)
 }
 
-fn ours(cpus: Cpus, (local, far): (u64, u64), speaks: Speaks, more: &[&str]) -> Result<Subject, String> {
+fn ours(
+    cpus: Cpus,
+    (local, far): (u64, u64),
+    protocol: Protocol,
+    more: &[&str],
+) -> Result<LoadedServer, String> {
     let ports: [u16; 2] = free_ports()?;
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let far = far.next_multiple_of(1 << 20);
@@ -229,19 +240,19 @@ fn ours(cpus: Cpus, (local, far): (u64, u64), speaks: Speaks, more: &[&str]) -> 
         "--maxclients",
         "10100",
     ];
-    let port = ports[usize::from(speaks == Speaks::Memcached)];
+    let port = ports[usize::from(protocol == Protocol::Memcached)];
     let args = [&args[..], more].concat();
-    let mut subject = Subject::start(cpus, &own.to_string_lossy(), &args, port, speaks)?;
+    let mut subject = LoadedServer::start(cpus, &own.to_string_lossy(), &args, port, protocol)?;
     subject.counts = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, ports[0])));
     Ok(subject)
 }
 
 /// Starts two servers on one rack: one with read-ahead and one without.
-fn ahead_or_not(cpus: Cpus, local: u64, rack: &Rack) -> Result<[Subject; 2], String> {
+fn ahead_or_not(cpus: Cpus, local: u64, rack: &Rack) -> Result<[LoadedServer; 2], String> {
     let file = rack.config().map(|config| config.file.to_string_lossy().into_owned());
     let file = file.ok_or("a rack of processes has a description")?;
     let begun = |domain, more: &[&str]| {
-        ours(cpus, (local, 0), Speaks::Redis, &[&["--rack", &file, "--domain", domain], more].concat())
+        ours(cpus, (local, 0), Protocol::Redis, &[&["--rack", &file, "--domain", domain], more].concat())
     };
     Ok([begun("ahead", &[])?, begun("not-ahead", &["--no-read-ahead"])?])
 }
@@ -279,15 +290,15 @@ pub fn run(
         if cpus.load.is_none() {
             size += ", the load on the same CPU";
         }
-        let pair = |speaks| {
-            let theirs = match speaks {
-                Speaks::Redis => redis(cpus)?,
-                Speaks::Memcached => memcached(cpus, &sizes)?,
+        let pair = |protocol| {
+            let theirs = match protocol {
+                Protocol::Redis => redis(cpus)?,
+                Protocol::Memcached => memcached(cpus, &sizes)?,
             };
-            Ok::<_, String>([ours(cpus, (local, sizes.all_local()), speaks, &[])?, theirs])
+            Ok::<_, String>([ours(cpus, (local, sizes.all_local()), protocol, &[])?, theirs])
         };
-        for (name, speaks, kinds) in
-            [("kv", Speaks::Redis, &KINDS[..]), ("kv.memcached", Speaks::Memcached, &KINDS[..2])]
+        for (name, protocol, kinds) in
+            [("kv", Protocol::Redis, &KINDS[..]), ("kv.memcached", Protocol::Memcached, &KINDS[..2])]
         {
             let id = |kind: &str, ahead: usize| format!("{name}.{kind}.p{ahead}.{where_to}");
             let rows_of =
@@ -295,7 +306,7 @@ pub fn run(
             let wanted: Vec<_> = rows_of.filter(|(id, ..)| plan.has(id)).collect();
             let Some((first, ..)) = wanted.first() else { continue };
             sheet.begins(&format!("{name}: {size}"));
-            match pair(speaks) {
+            match pair(protocol) {
                 Ok(mut pair) => rows(&mut sheet, &sizes, &size, &wanted, &mut pair),
                 Err(why) => sheet.add([Row::absent(first.clone(), "1/s", why)]),
             }
@@ -321,7 +332,7 @@ pub fn run(
         sheet.begins("many connections");
         let limit = raise_descriptors();
         let many = redis(cpus)
-            .and_then(|redis| Ok([ours(cpus, (256 << 20, 256 << 20), Speaks::Redis, &[])?, redis]));
+            .and_then(|redis| Ok([ours(cpus, (256 << 20, 256 << 20), Protocol::Redis, &[])?, redis]));
         match many {
             Ok(pair) => sheet.add([connections(&pair, limit)]),
             Err(why) => sheet.add([Row::absent("kv.connections", "connections", why)]),
@@ -341,7 +352,7 @@ fn rows(
     sizes: &Sizes,
     size: &str,
     wanted: &[(String, Kind, usize)],
-    pair: &mut [Subject; 2],
+    pair: &mut [LoadedServer; 2],
 ) {
     let filled = pair.iter_mut().try_for_each(|subject| {
         subject.fill(sizes.keys)?;
@@ -365,7 +376,7 @@ fn row(
     sizes: &Sizes,
     (id, size): (&str, &str),
     (kind, ahead): (Kind, usize),
-    pair: &mut [Subject; 2],
+    pair: &mut [LoadedServer; 2],
 ) -> io::Result<Row> {
     let mut rates = [Vec::new(), Vec::new()];
     let (mut cpu, mut operations) = ([CpuTime::default(), CpuTime::default()], [0, 0]);
@@ -414,7 +425,7 @@ fn raise_descriptors() -> u64 {
 }
 
 /// Counts how many of [`MANY`] connections each server answers while all are open.
-fn connections(pair: &[Subject; 2], limit: u64) -> Row {
+fn connections(pair: &[LoadedServer; 2], limit: u64) -> Row {
     let answered = pair.each_ref().map(|subject| {
         let connect = |_| TcpStream::connect_timeout(&subject.address, PATIENCE_OF_MANY).ok();
         let mut open: Vec<TcpStream> = (0..MANY).map_while(connect).collect();

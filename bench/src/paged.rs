@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 mod access;
 
-use access::{Access, Missing};
+use access::{Access, Blocked};
 
 /// Old dirty pages written back together with an evicted one.
 const WRITE_BACK_BATCH: usize = 16;
@@ -136,8 +136,8 @@ impl Paged {
         loop {
             match access.advance(&mut self.pages) {
                 Ok(()) => return Ok(access),
-                Err(Missing::Pages { first, last: _ }) => self.fetch_now(first)?,
-                Err(Missing::Never(error)) => return Err(error),
+                Err(Blocked::Pages { first, last: _ }) => self.fetch_now(first)?,
+                Err(Blocked::Never(error)) => return Err(error),
             }
         }
     }
@@ -155,8 +155,8 @@ impl Paged {
         let job = self.jobs[place].as_mut().expect("a job that waits for a page is there");
         match job.access.advance(&mut self.pages) {
             Ok(()) => self.end(place, None),
-            Err(Missing::Never(error)) => self.end(place, Some(error)),
-            Err(Missing::Pages { first, last }) => {
+            Err(Blocked::Never(error)) => self.end(place, Some(error)),
+            Err(Blocked::Pages { first, last }) => {
                 self.want(first, Some(place))?;
                 // The following pages that the access needs are fetched along with the first.
                 for number in first.0 + 1..=last.0 {
@@ -229,7 +229,8 @@ impl Paged {
 
     /// Waits until a fetch or write-back ends, and processes it.
     fn turn(&mut self) -> Result<(), Error> {
-        let completed = self.client.next_completed()?.expect("who waits for a page has asked for it");
+        let completed =
+            self.client.next_completed()?.expect("a fault that waits for a page has requested it");
         self.landed(completed)?;
         while let Some(completed) = self.client.poll_ended() {
             self.landed(completed)?;

@@ -10,7 +10,7 @@ mod work;
 
 pub use work::{WORK, work};
 
-use crate::child::{Said, said};
+use crate::child::{ChildReport, run_child};
 use crate::swap::{Group, SwapFile, Zram};
 use crate::{CpuTime, Outcome, Plan, Progress, Row, Sheet, to_f64};
 use std::process::Command;
@@ -53,7 +53,7 @@ enum Program {
 }
 
 /// The location of a program's memory.
-enum Where<'a> {
+enum MemoryLocation<'a> {
     Native,
     /// Under `farmem run`, with this many local bytes.
     Far(u64),
@@ -116,8 +116,8 @@ impl Swap {
 /// Measures a program whose local limit is twice its memory.
 fn fit(id: &str, program: Program, bytes: u64, rounds: usize, sheet: &mut Sheet<'_>) {
     let pair = || {
-        let native = start(program, bytes, &Where::Native)?;
-        Ok((native, start(program, bytes, &Where::Far(2 * bytes))?))
+        let native = start(program, bytes, &MemoryLocation::Native)?;
+        Ok((native, start(program, bytes, &MemoryLocation::Far(2 * bytes))?))
     };
     if let Some(row) = compare(id, rounds, sheet, pair) {
         let why = format!("{} MiB, all of it here; beside native", bytes >> 20);
@@ -129,10 +129,10 @@ fn over(id: &str, kind: Kind, bytes: u64, rounds: usize, swap: &Swap, sheet: &mu
     let (local, program) = (bytes / PART, Program::Work(kind));
     let mut limits = String::new();
     let pair = || {
-        let far = start(program, bytes, &Where::Far(local))?;
+        let far = start(program, bytes, &MemoryLocation::Far(local))?;
         let group = Group::begin(local)?;
         limits = format!("cgroup {}", group.version());
-        Ok((start(program, bytes, &Where::Limited(&group))?, far))
+        Ok((start(program, bytes, &MemoryLocation::Limited(&group))?, far))
     };
     if let Some(row) = compare(id, rounds, sheet, pair) {
         let (all, here, swap) = (bytes >> 20, local >> 20, swap.name());
@@ -147,7 +147,7 @@ fn compare(
     id: &str,
     rounds: usize,
     sheet: &mut Sheet<'_>,
-    mut pair: impl FnMut() -> Result<(Said, Said), String>,
+    mut pair: impl FnMut() -> Result<(ChildReport, ChildReport), String>,
 ) -> Option<Row> {
     let (mut baselines, mut fars, mut cpu) = (Vec::new(), Vec::new(), CpuTime::default());
     for _ in 0..rounds {
@@ -173,10 +173,10 @@ fn compare(
 }
 
 /// Starts a program, commands it to work, and waits for its end.
-fn start(program: Program, bytes: u64, place: &Where<'_>) -> Result<Said, String> {
+fn start(program: Program, bytes: u64, place: &MemoryLocation<'_>) -> Result<ChildReport, String> {
     let itself = std::env::current_exe().map_err(|error| format!("this program itself: {error}"))?;
     let mut command = match place {
-        Where::Far(local) => {
+        MemoryLocation::Far(local) => {
             let mut command = Command::new(&itself);
             command.args(["run", "--local", &local.to_string(), "--far", &(4 * bytes).to_string(), "--"]);
             command.arg(if matches!(program, Program::NumPy) {
@@ -186,7 +186,7 @@ fn start(program: Program, bytes: u64, place: &Where<'_>) -> Result<Said, String
             });
             command
         }
-        Where::Native | Where::Limited(_) => match program {
+        MemoryLocation::Native | MemoryLocation::Limited(_) => match program {
             Program::NumPy => Command::new("python3"),
             Program::Work(_) | Program::On(..) => Command::new(&itself),
         },
@@ -196,6 +196,6 @@ fn start(program: Program, bytes: u64, place: &Where<'_>) -> Result<Said, String
         Program::On(kind, cpu) => command.args([WORK, kind.name(), &bytes.to_string(), &cpu.to_string()]),
         Program::NumPy => command.args(["-c", NUMPY, &bytes.to_string()]),
     };
-    let group = if let Where::Limited(group) = place { Some(*group) } else { None };
-    said(command, group)
+    let group = if let MemoryLocation::Limited(group) = place { Some(*group) } else { None };
+    run_child(command, group)
 }

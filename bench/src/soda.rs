@@ -142,7 +142,7 @@ pub fn run<R: Racks>(
 }
 
 /// The times of a system in all rounds, or the reason for their absence.
-struct Taken {
+struct SystemTimes {
     system: System,
     times: Samples,
     /// A remark needed to read the times.
@@ -165,7 +165,7 @@ fn times(
         let (work, right) = subject.work(app)?;
         let mut all = System::ALL.map(|system| {
             let how = settings(rack, system).or_else(|| in_this_process(subject, sizes, system));
-            Taken { system, times: Samples::new(), how, why: None }
+            SystemTimes { system, times: Samples::new(), how, why: None }
         });
         for _ in 0..sizes.rounds {
             for taken in all.iter_mut().filter(|taken| taken.why.is_none()) {
@@ -187,7 +187,7 @@ fn times(
 }
 
 /// Runs once more and checks the result. A forbidden measurement has no result and is not retried.
-impl Taken {
+impl SystemTimes {
     fn in_window(
         &mut self,
         placed: &mut Placed<'_>,
@@ -235,11 +235,11 @@ impl Taken {
 
 /// Returns the rows of an application on a graph: each system compared with the window without a DPU, and
 /// with local memory.
-fn rows(name: &str, all: &[Taken]) -> Vec<Row> {
+fn rows(name: &str, all: &[SystemTimes]) -> Vec<Row> {
     let of = |wanted| all.iter().find(|taken| taken.system == wanted).filter(|taken| !taken.times.is_empty());
     let (server, local) = (of(System::Server), of(System::Local));
     let mut rows = Vec::new();
-    for Taken { system, times, how, why } in all {
+    for SystemTimes { system, times, how, why } in all {
         let id = format!("soda.run.{name}.{}", system.name());
         if let Some(why) = why {
             rows.push(Row::absent(id, "ns", why.clone()));

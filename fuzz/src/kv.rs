@@ -79,11 +79,11 @@ pub fn kv_memcached(data: &[u8], run: &mut Run) {
 }
 
 /// Function that executes the bytes of a connection, in pieces of a given length.
-type Talk = fn(&mut Offline, &[u8], usize) -> Result<Told, KvError>;
+type RunConnection = fn(&mut Offline, &[u8], usize) -> Result<Told, KvError>;
 
 /// Executes an input on the server and returns the server, its replies, and the input after the first byte.
 /// The first byte selects the length of the pieces.
-fn talk<'a>(data: &'a [u8], run: &mut Run, talk: Talk) -> Option<(Offline, Told, &'a [u8])> {
+fn talk<'a>(data: &'a [u8], run: &mut Run, talk: RunConnection) -> Option<(Offline, Told, &'a [u8])> {
     run.cases += 1;
     let (&pieces, data) = data.split_first()?;
     // A server that broke a promise is not used again.

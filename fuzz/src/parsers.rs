@@ -54,10 +54,10 @@ pub fn parse_records(data: &[u8], run: &mut Run) {
 }
 
 /// Accesses that a parser reported.
-type Said = Vec<(Vec<u8>, Op)>;
+type ReportedAccesses = Vec<(Vec<u8>, Op)>;
 
 /// Runs an input through a parser, whole and in pieces. The first byte selects the length of the pieces.
-fn any<P: Parser>(make: impl Fn() -> P, data: &[u8], run: &mut Run) -> Said {
+fn any<P: Parser>(make: impl Fn() -> P, data: &[u8], run: &mut Run) -> ReportedAccesses {
     run.cases += 1;
     let (piece, bytes) = data.split_first().map_or((1, data), |(&len, rest)| (usize::from(len), rest));
     let whole = said(make(), [bytes]);
@@ -80,7 +80,7 @@ fn any<P: Parser>(make: impl Fn() -> P, data: &[u8], run: &mut Run) -> Said {
 fn said<'a, P: Parser>(
     mut parser: P,
     pieces: impl IntoIterator<Item = &'a [u8]>,
-) -> (Said, Option<&'static str>) {
+) -> (ReportedAccesses, Option<&'static str>) {
     let mut said = Vec::new();
     for piece in pieces {
         let each = &mut |Access { key, op }: Access<'_>| said.push((key.to_vec(), op));

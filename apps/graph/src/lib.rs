@@ -31,6 +31,6 @@ pub use edge_map::{
     Direction, EdgeFn, Order, PULL_ABOVE, direction, edge_map, edge_map_by, edge_map_in, for_each_vertex,
     vertex_map,
 };
-pub use report::{Answer, DpuTraffic, Ran, Said, Traffic, Values, Wrote};
+pub use report::{Answer, CommandReport, DpuTraffic, FileReport, RunReport, Traffic, Values};
 pub use run::run;
 pub use subset::VertexSubset;

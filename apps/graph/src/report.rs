@@ -9,16 +9,16 @@ use std::io;
 /// The result of the command.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
-pub enum Said {
+pub enum CommandReport {
     /// An algorithm ran.
-    Ran(Box<Ran>),
+    Run(Box<RunReport>),
     /// A file was written.
-    Wrote(Wrote),
+    File(FileReport),
 }
 
 /// A written file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Wrote {
+pub struct FileReport {
     /// The file's name.
     pub file: String,
     /// Number of vertices.
@@ -35,7 +35,7 @@ pub struct Wrote {
 
 /// A run of an algorithm.
 #[derive(Clone, Debug, Serialize)]
-pub struct Ran {
+pub struct RunReport {
     /// The algorithm's name.
     pub algorithm: &'static str,
     /// The graph's file.
@@ -279,14 +279,14 @@ impl Values {
 }
 
 /// The result of an algorithm.
-pub(crate) struct Found {
+pub(crate) struct RunResult {
     pub(crate) answer: Answer,
     pub(crate) values: Values,
     pub(crate) resumed_from: Option<u64>,
     pub(crate) stopped: bool,
 }
 
-impl Found {
+impl RunResult {
     pub(crate) const fn new(answer: Answer, values: Values) -> Self {
         Self { answer, values, resumed_from: None, stopped: false }
     }
@@ -323,15 +323,15 @@ impl Answer {
     }
 }
 
-impl Said {
+impl CommandReport {
     /// Returns the text lines.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
-            Self::Wrote(Wrote { file, vertices, edges, bytes, .. }) => {
+            Self::File(FileReport { file, vertices, edges, bytes, .. }) => {
                 format!("{file}: {vertices} vertices, {edges} edges, {bytes} bytes\n")
             }
-            Self::Ran(ran) => ran.text(),
+            Self::Run(ran) => ran.text(),
         }
     }
 }
@@ -345,7 +345,7 @@ impl DpuTraffic {
     }
 }
 
-impl Ran {
+impl RunReport {
     fn text(&self) -> String {
         let traffic = &self.traffic;
         let resumed =
@@ -390,19 +390,19 @@ impl Ran {
     }
 }
 
-impl Outcome for Said {
+impl Outcome for CommandReport {
     fn text(&self) -> String {
         Self::text(self)
     }
 
     fn wrong_answers(&self) -> u64 {
         match self {
-            Self::Ran(ran) => ran.wrong_answers,
-            Self::Wrote(_) => 0,
+            Self::Run(ran) => ran.wrong_answers,
+            Self::File(_) => 0,
         }
     }
 
     fn stopped(&self) -> bool {
-        matches!(self, Self::Ran(ran) if ran.stopped || ran.check_stopped)
+        matches!(self, Self::Run(ran) if ran.stopped || ran.check_stopped)
     }
 }

@@ -8,7 +8,7 @@ use crate::command::{Command, ConvertArgs, Dpu, GenerateArgs, PageRankArgs, RunA
 use crate::far::{self, Image, Source};
 use crate::generate::{generate, memory};
 use crate::load::binary::{self, Extent, Header};
-use crate::report::{Answer, Found, Ran, Said, Traffic, Values, Wrote};
+use crate::report::{Answer, CommandReport, FileReport, RunReport, RunResult, Traffic, Values};
 use crate::{Csr, Graph, Store};
 use farmem::api::OpenMode;
 use farmem::window::{AccessPath, AtLoss, Caching, DpuConfig, Place, WindowOptions};
@@ -25,10 +25,10 @@ use std::time::Instant;
 /// # Errors
 /// [`Failure`] when the graph cannot be read or does not suit the algorithm, or when no rack is available,
 /// has room or answers.
-pub fn run(command: &Command) -> Result<Said, Failure> {
+pub fn run(command: &Command) -> Result<CommandReport, Failure> {
     match command {
-        Command::Convert(args) => convert(args).map(Said::Wrote),
-        Command::Generate(args) => make(args).map(Said::Wrote),
+        Command::Convert(args) => convert(args).map(CommandReport::File),
+        Command::Generate(args) => make(args).map(CommandReport::File),
         Command::Pagerank(args) => on_graph(command, &args.run),
         Command::Components(args) => on_graph(command, &args.run),
         Command::Bfs(args) | Command::Sssp(args) => on_graph(command, &args.run),
@@ -37,12 +37,12 @@ pub fn run(command: &Command) -> Result<Said, Failure> {
     }
 }
 
-fn convert(args: &ConvertArgs) -> Result<Wrote, Failure> {
+fn convert(args: &ConvertArgs) -> Result<FileReport, Failure> {
     let csr = far::read(&args.from, args.write.shape())?;
     wrote(&csr, &args.write.to)
 }
 
-fn make(args: &GenerateArgs) -> Result<Wrote, Failure> {
+fn make(args: &GenerateArgs) -> Result<FileReport, Failure> {
     fits(args)?;
     let edges = generate(args.kind, args.scale, args.ratio, args.seed, args.weighted);
     let built = edges.build(args.write.shape());
@@ -67,11 +67,11 @@ fn fits(args: &GenerateArgs) -> Result<(), Failure> {
     Err(Failure::new(what, "take fewer: a smaller --scale or --ratio"))
 }
 
-fn wrote(csr: &Csr, to: &Path) -> Result<Wrote, Failure> {
+fn wrote(csr: &Csr, to: &Path) -> Result<FileReport, Failure> {
     let written = checkpoint::replace(to, |mut out| binary::write(csr, &mut out));
     let Header { extent, .. } = written.map_err(|error| cannot_write(to, &error))?;
     let (bytes, Extent { vertices, edges, symmetric, weighted }) = (extent.file_len(), extent);
-    Ok(Wrote { file: to.display().to_string(), vertices, edges, symmetric, weighted, bytes })
+    Ok(FileReport { file: to.display().to_string(), vertices, edges, symmetric, weighted, bytes })
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> Failure {
@@ -81,7 +81,7 @@ fn cannot_write(path: &Path, error: &io::Error) -> Failure {
     )
 }
 
-fn on_graph(command: &Command, args: &RunArgs) -> Result<Said, Failure> {
+fn on_graph(command: &Command, args: &RunArgs) -> Result<CommandReport, Failure> {
     let threads = rayon::ThreadPoolBuilder::new().num_threads(args.threads.unwrap_or(0)).build();
     let threads =
         threads.map_err(|error| Failure::new(format!("no threads: {error}"), "take fewer: --threads"))?;
@@ -98,7 +98,7 @@ fn on_object(
     args: &RunArgs,
     name: &str,
     threads: &rayon::ThreadPool,
-) -> Result<Said, Failure> {
+) -> Result<CommandReport, Failure> {
     let (ran, source) = on_rack_of(args.rack.as_deref(), "graph", 0, |client, transport| {
         let begun = Instant::now();
         let named = client.open_named_as(name, OpenMode::Read)?;
@@ -126,9 +126,9 @@ fn on_object(
     finish(args, &source, &begin, threads, ran)
 }
 
-fn begin<'a>(command: &'a Command, source: &Source) -> Begin<'a> {
-    let kept = checkpoint_of(command).map(|path| Kept { path, header: source.header() });
-    Begin { command, kept }
+fn begin<'a>(command: &'a Command, source: &Source) -> RunStart<'a> {
+    let kept = checkpoint_of(command).map(|path| CheckpointFile { path, header: source.header() });
+    RunStart { command, kept }
 }
 
 fn on_file(
@@ -136,7 +136,7 @@ fn on_file(
     args: &RunArgs,
     file: &Path,
     threads: &rayon::ThreadPool,
-) -> Result<Said, Failure> {
+) -> Result<CommandReport, Failure> {
     let source = Source::open(file, args.shape())?;
     let extent = source.extent();
     suits(command, &extent)?;
@@ -169,12 +169,12 @@ fn report(
     (client, transport): (&Client, &'static str),
     (threads, placed): (&rayon::ThreadPool, &Placed<'_>),
     (load_seconds, seconds, traffic): (f64, f64, Traffic),
-    found: Found,
-) -> Ran {
+    found: RunResult,
+) -> RunReport {
     let Extent { vertices, edges, symmetric, weighted } = placed.image.extent();
     let graph_nodes: BTreeSet<NodeId> = placed.pieces.iter().map(|piece| piece.node).collect();
     let file = args.file.as_ref().map(|file| file.display().to_string());
-    Ran {
+    RunReport {
         algorithm: name(command),
         file: file.or_else(|| args.object.clone()).unwrap_or_default(),
         vertices,
@@ -222,10 +222,10 @@ fn suits(command: &Command, extent: &Extent) -> Result<(), Failure> {
 fn finish(
     args: &RunArgs,
     source: &Source,
-    begin: &Begin<'_>,
+    begin: &RunStart<'_>,
     threads: &rayon::ThreadPool,
-    mut ran: Ran,
-) -> Result<Said, Failure> {
+    mut ran: RunReport,
+) -> Result<CommandReport, Failure> {
     match &args.output {
         // stderr may be closed.
         Some(path) if ran.stopped => drop(writeln!(
@@ -252,7 +252,7 @@ fn finish(
     if !ran.stopped && !ran.check_stopped && ran.wrong_answers == 0 {
         done(begin)?;
     }
-    Ok(Said::Ran(Box::new(ran)))
+    Ok(CommandReport::Run(Box::new(ran)))
 }
 
 /// Returns the command limited to the rounds of an answer: a resumed run may have more than this command
@@ -267,16 +267,16 @@ fn as_far_as(command: &Command, answer: &Answer) -> Command {
 }
 
 /// Runs the same algorithm in local memory.
-fn locally(source: &Source, command: &Command) -> Result<Found, Failure> {
+fn locally(source: &Source, command: &Command) -> Result<RunResult, Failure> {
     let csr = source.local()?;
     let graph = csr.graph().map_err(|error| Failure::new(error.to_string(), ""))?;
-    algorithm(&graph, &Begin { command, kept: None })
+    algorithm(&graph, &RunStart { command, kept: None })
 }
 
 /// Relative tolerance for numbers whose parts were added in a different order.
 const ROUNDING: f64 = 1e-9;
 
-fn same(command: &Command, ran: &Ran, here: &Found) -> bool {
+fn same(command: &Command, ran: &RunReport, here: &RunResult) -> bool {
     if let (Command::Bc(_), Values::Real(far), Values::Real(here)) = (command, &ran.values, &here.values) {
         let close = |(far, here): (&f64, &f64)| (far - here).abs() <= ROUNDING * here.abs();
         return far.len() == here.len() && far.iter().zip(here).all(close);
@@ -310,9 +310,9 @@ struct Placed<'a> {
 fn in_window(
     client: &mut Client,
     far: &Placed<'_>,
-    begin: &Begin<'_>,
+    begin: &RunStart<'_>,
     threads: &rayon::ThreadPool,
-) -> Result<(Found, f64, Traffic), Failure> {
+) -> Result<(RunResult, f64, Traffic), Failure> {
     let way = match far.dpu {
         None => AccessPath::Direct,
         Some(Dpu::Own) => AccessPath::Own(DpuConfig::new(Caching::Adaptive)),
@@ -335,14 +335,14 @@ fn in_window(
 }
 
 /// The start of an algorithm.
-struct Begin<'a> {
+struct RunStart<'a> {
     command: &'a Command,
     /// The checkpoint.
-    kept: Option<Kept<'a>>,
+    kept: Option<CheckpointFile<'a>>,
 }
 
 /// The file of a checkpoint, and the identity of its graph.
-struct Kept<'a> {
+struct CheckpointFile<'a> {
     path: &'a Path,
     header: Header,
 }
@@ -355,7 +355,7 @@ fn checkpoint_of(command: &Command) -> Option<&Path> {
     }
 }
 
-fn algorithm<S: Store>(graph: &Graph<S>, begin: &Begin<'_>) -> Result<Found, Failure> {
+fn algorithm<S: Store>(graph: &Graph<S>, begin: &RunStart<'_>) -> Result<RunResult, Failure> {
     let mut progress = Progress::new(name(begin.command));
     let mut watch = |done, total| {
         progress.set(done, total);
@@ -370,33 +370,32 @@ fn algorithm<S: Store>(graph: &Graph<S>, begin: &Begin<'_>) -> Result<Found, Fai
         Command::Bfs(args) => bfs(graph, args.source, watch).map(|found| {
             let depth = found.levels.iter().copied().filter(|&level| level != NONE).max().unwrap_or(0);
             let answer = Answer::Bfs { source: args.source, reached: found.reached, depth };
-            Found::new(answer, Values::Pairs(found.levels, found.parents))
+            RunResult::new(answer, Values::Pairs(found.levels, found.parents))
         }),
         Command::Sssp(args) => sssp(graph, args.source, watch).map(|found| {
             let reached = found.distances.iter().copied().filter(|&distance| distance != UNREACHED);
             let farthest = reached.max().unwrap_or(0);
             let answer =
                 Answer::Sssp { source: args.source, reached: found.reached, farthest, rounds: found.rounds };
-            Found::new(answer, Values::Long(found.distances))
+            RunResult::new(answer, Values::Long(found.distances))
         }),
         Command::Radii(args) => {
             let sources = sample(graph, args.sample, args.seed);
             radii(graph, &sources, watch).map(|found| {
                 let largest = found.radii.iter().copied().filter(|&radius| radius != NONE).max().unwrap_or(0);
                 let answer = Answer::Radii { sources: sources.len(), reached: found.reached, largest };
-                Found::new(answer, Values::Short(found.radii))
+                RunResult::new(answer, Values::Short(found.radii))
             })
         }
         Command::Bc(args) => {
             let sources = sample(graph, args.sample, args.seed);
             betweenness(graph, &sources, watch).map(|sums| {
                 let answer = Answer::Bc { sources: sources.len(), top: top(&sums) };
-                Found::new(answer, Values::Real(sums))
+                RunResult::new(answer, Values::Real(sums))
             })
         }
-        Command::Triangles(_) => {
-            triangles(graph, watch).map(|triangles| Found::new(Answer::Triangles { triangles }, Values::None))
-        }
+        Command::Triangles(_) => triangles(graph, watch)
+            .map(|triangles| RunResult::new(Answer::Triangles { triangles }, Values::None)),
         Command::Convert(_) | Command::Generate(_) => unreachable!("these run no algorithm"),
     };
     found.map_err(unsuited)
@@ -416,10 +415,10 @@ fn unsuited(error: Unsuited) -> Failure {
 
 fn pagerank<S: Store>(
     graph: &Graph<S>,
-    begin: &Begin<'_>,
+    begin: &RunStart<'_>,
     (rounds, tolerance): (u64, f64),
     watch: &mut dyn FnMut(u64, u64) -> bool,
-) -> Result<Found, Failure> {
+) -> Result<RunResult, Failure> {
     let (mut ranks, resumed_from) = start(begin, || PageRank::new(graph.vertices()))?;
     let is_left = |ranks: &PageRank| ranks.rounds() < rounds && ranks.moved() >= tolerance;
     let mut stopped = false;
@@ -429,14 +428,14 @@ fn pagerank<S: Store>(
         stopped = !watch(ranks.rounds(), rounds) && is_left(&ranks);
     }
     let answer = Answer::Pagerank { rounds: ranks.rounds(), top: top(ranks.ranks()) };
-    Ok(Found { resumed_from, stopped, ..Found::new(answer, Values::Real(ranks.ranks().to_vec())) })
+    Ok(RunResult { resumed_from, stopped, ..RunResult::new(answer, Values::Real(ranks.ranks().to_vec())) })
 }
 
 fn components<S: Store>(
     graph: &Graph<S>,
-    begin: &Begin<'_>,
+    begin: &RunStart<'_>,
     watch: &mut dyn FnMut(u64, u64) -> bool,
-) -> Result<Found, Failure> {
+) -> Result<RunResult, Failure> {
     let (mut components, resumed_from) = start(begin, || Components::new(graph.vertices()))?;
     let mut stopped = false;
     while !components.changed().is_empty() && !stopped {
@@ -447,12 +446,16 @@ fn components<S: Store>(
     }
     let (count, largest) = components.sizes();
     let answer = Answer::Components { components: count, largest, rounds: components.rounds() };
-    Ok(Found { resumed_from, stopped, ..Found::new(answer, Values::Short(components.labels().to_vec())) })
+    Ok(RunResult {
+        resumed_from,
+        stopped,
+        ..RunResult::new(answer, Values::Short(components.labels().to_vec()))
+    })
 }
 
 /// Resumes from the checkpoint if there is one, or starts anew.
-fn start<T: Resumable>(begin: &Begin<'_>, new: impl FnOnce() -> T) -> Result<(T, Option<u64>), Failure> {
-    let Some(Kept { path, header }) = &begin.kept else { return Ok((new(), None)) };
+fn start<T: Resumable>(begin: &RunStart<'_>, new: impl FnOnce() -> T) -> Result<(T, Option<u64>), Failure> {
+    let Some(CheckpointFile { path, header }) = &begin.kept else { return Ok((new(), None)) };
     let failed = |what: String| {
         let remedy = "name another file: --checkpoint; or remove this one to begin anew";
         Failure::new(format!("{}: {what}", path.display()), remedy)
@@ -468,15 +471,15 @@ fn start<T: Resumable>(begin: &Begin<'_>, new: impl FnOnce() -> T) -> Result<(T,
     }
 }
 
-fn keep(begin: &Begin<'_>, state: &impl Resumable) -> Result<(), Failure> {
-    let Some(Kept { path, header }) = &begin.kept else { return Ok(()) };
+fn keep(begin: &RunStart<'_>, state: &impl Resumable) -> Result<(), Failure> {
+    let Some(CheckpointFile { path, header }) = &begin.kept else { return Ok(()) };
     let bytes = checkpoint::bytes(header, state);
     checkpoint::replace(path, |out| out.write_all(&bytes)).map_err(|error| cannot_write(path, &error))
 }
 
 /// Removes the checkpoint after the result was delivered.
-fn done(begin: &Begin<'_>) -> Result<(), Failure> {
-    let Some(Kept { path, .. }) = &begin.kept else { return Ok(()) };
+fn done(begin: &RunStart<'_>) -> Result<(), Failure> {
+    let Some(CheckpointFile { path, .. }) = &begin.kept else { return Ok(()) };
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(cannot_write(path, &error)),
         _ => Ok(()),

@@ -8,7 +8,7 @@ use farmem_graph::algorithms::{Components, PageRank, bfs};
 use farmem_graph::far::{Source, place, with_graph};
 use farmem_graph::load::binary::Header;
 use farmem_graph::load::read;
-use farmem_graph::{Answer, Command, Csr, Ran, Said, Shape, checkpoint, run};
+use farmem_graph::{Answer, Command, CommandReport, Csr, RunReport, Shape, checkpoint, run};
 use farmem_workload::Failure;
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,14 +21,14 @@ struct Line {
     command: Command,
 }
 
-fn typed(words: &str) -> Result<Said, Failure> {
+fn typed(words: &str) -> Result<CommandReport, Failure> {
     let line = Line::try_parse_from(["graph"].into_iter().chain(words.split_whitespace())).unwrap();
     run(&line.command)
 }
 
-fn ran(words: &str) -> Ran {
+fn ran(words: &str) -> RunReport {
     match typed(words) {
-        Ok(Said::Ran(ran)) => *ran,
+        Ok(CommandReport::Run(ran)) => *ran,
         Ok(said) => panic!("{words}: {said:?}"),
         Err(failure) => panic!("{words}: {failure:?}"),
     }
@@ -66,7 +66,7 @@ fn file(folder: &TempDir, name: &str) -> String {
 fn generated(folder: &TempDir, flags: &str) -> String {
     let path = file(folder, "g.fmg");
     let said = typed(&format!("generate kronecker {path} --scale 12 --ratio 35 {flags}")).unwrap();
-    let Said::Wrote(wrote) = said else { panic!("{said:?}") };
+    let CommandReport::File(wrote) = said else { panic!("{said:?}") };
     assert_eq!((wrote.vertices, wrote.bytes), (4096, fs::metadata(&path).unwrap().len()));
     path
 }

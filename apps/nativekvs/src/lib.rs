@@ -8,8 +8,8 @@
 mod table;
 mod work;
 
-pub use table::{Found, RECORD_LEN, Table, VALUE_WORDS};
-pub use work::{Did, ENTRIES, WORKERS_MAX};
+pub use table::{RECORD_LEN, ReadResult, Table, VALUE_WORDS};
+pub use work::{ENTRIES, WORKERS_MAX, WorkerReport};
 
 use farmem::worker::Worker;
 use farmem::{Rack, RackConfig, ShareOptions, SharedSpace, Vma};
@@ -133,20 +133,20 @@ fn work(
     }
     Worker::join_all(workers)?;
     let board = Board::new(space.memory(board));
-    let did: Vec<Did> = (0..args.workers).map(|worker| board.did(worker)).collect();
+    let did: Vec<WorkerReport> = (0..args.workers).map(|worker| board.did(worker)).collect();
     let judged = judge(args, &did, &Table::new(space.memory(table)));
     Ok(Outcome { link: space.link_profile().to_string(), ..judged })
 }
 
 /// Combines the workers' reports and checks them against the table.
-fn judge(args: &Args, did: &[Did], table: &Table<'_>) -> Outcome {
-    let sum = |of: fn(&Did) -> u64| did.iter().map(of).sum::<u64>();
+fn judge(args: &Args, did: &[WorkerReport], table: &Table<'_>) -> Outcome {
+    let sum = |of: fn(&WorkerReport) -> u64| did.iter().map(of).sum::<u64>();
     let updates = sum(|did| did.updates);
     let (mut in_table, mut wrong) = (0, sum(|did| did.wrong));
     for record in 0..args.records {
         match table.read(hash(record)) {
-            Found::Value(count) => in_table += count,
-            Found::Nothing | Found::Torn => wrong += 1,
+            ReadResult::Value(count) => in_table += count,
+            ReadResult::Nothing | ReadResult::Torn => wrong += 1,
         }
     }
     wrong += updates.abs_diff(in_table);

@@ -26,7 +26,7 @@ pub struct Table<'m> {
 
 /// The result of reading a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum ReadResult {
     /// The key does not exist.
     Nothing,
     /// The whole value after this many updates.
@@ -87,8 +87,8 @@ impl<'m> Table<'m> {
 
     /// Reads all of a key's value.
     #[must_use]
-    pub fn read(&self, key: u64) -> Found {
-        let Some(place) = self.find(key) else { return Found::Nothing };
+    pub fn read(&self, key: u64) -> ReadResult {
+        let Some(place) = self.find(key) else { return ReadResult::Nothing };
         loop {
             let before = self.word(place, 0).load(Ordering::Acquire);
             if before % 2 == 1 {
@@ -100,7 +100,7 @@ impl<'m> Table<'m> {
                 .all(|n| self.word(place, 2 + n).load(Ordering::Relaxed) == content(key, updates, n));
             fence(Ordering::Acquire);
             if self.word(place, 0).load(Ordering::Relaxed) == before {
-                return if whole { Found::Value(updates) } else { Found::Torn };
+                return if whole { ReadResult::Value(updates) } else { ReadResult::Torn };
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The workers' messages to each other and to their starter are in far memory too, in the [`Board`].
 
-use crate::table::{Found, Table};
+use crate::table::{ReadResult, Table};
 use farmem::window::Memory;
 use farmem::worker::Entry;
 use farmem::{Error, SharedSpace, VirtAddr, Vma};
@@ -62,7 +62,7 @@ pub(crate) struct Board<'m>(Memory<'m>);
 
 /// A worker's report.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Did {
+pub struct WorkerReport {
     /// Nanoseconds of the operations.
     pub nanos: u64,
     /// Number of updates.
@@ -98,18 +98,18 @@ impl<'m> Board<'m> {
         [0, 8, 16, 24, 32, 40].map(|offset| self.0.word(at + offset))
     }
 
-    fn say(&self, worker: u64, did: Did) {
-        let Did { nanos, updates, wrong, fetches, invalidations, false_invalidations } = did;
+    fn say(&self, worker: u64, did: WorkerReport) {
+        let WorkerReport { nanos, updates, wrong, fetches, invalidations, false_invalidations } = did;
         let said = [nanos, updates, wrong, fetches, invalidations, false_invalidations];
         for (word, number) in self.words(worker).into_iter().zip(said) {
             word.store(number, Ordering::Release);
         }
     }
 
-    pub(crate) fn did(&self, worker: u64) -> Did {
+    pub(crate) fn did(&self, worker: u64) -> WorkerReport {
         let [nanos, updates, wrong, fetches, invalidations, false_invalidations] =
             self.words(worker).map(|word| word.load(Ordering::Acquire));
-        Did { nanos, updates, wrong, fetches, invalidations, false_invalidations }
+        WorkerReport { nanos, updates, wrong, fetches, invalidations, false_invalidations }
     }
 }
 
@@ -120,7 +120,7 @@ fn serve(space: &SharedSpace, numbers: &[u64]) -> Result<u64, Error> {
     let (board, table): (Vma, Vma) = (space.attach(orders.board)?, space.attach(orders.table)?);
     let (board, table) = (Board::new(space.memory(&board)), Table::new(space.memory(&table)));
     let Orders { worker, workers, records, .. } = orders;
-    let mut did = Did::default();
+    let mut did = WorkerReport::default();
     for record in (worker..records).step_by(usize::try_from(workers).unwrap_or(1)) {
         did.wrong += u64::from(!table.insert(hash(record)));
     }
@@ -128,7 +128,7 @@ fn serve(space: &SharedSpace, numbers: &[u64]) -> Result<u64, Error> {
     // Each worker fetches the whole table before the measurement: from then on, pages move only because other
     // workers wrote them.
     for record in 0..records {
-        did.wrong += u64::from(table.read(hash(record)) != Found::Value(0));
+        did.wrong += u64::from(table.read(hash(record)) != ReadResult::Value(0));
     }
     board.meet(1, workers);
     let before = space.stats();
@@ -140,7 +140,7 @@ fn serve(space: &SharedSpace, numbers: &[u64]) -> Result<u64, Error> {
             did.updates += u64::from(done);
             did.wrong += u64::from(!done);
         } else {
-            did.wrong += u64::from(!matches!(table.read(key), Found::Value(_)));
+            did.wrong += u64::from(!matches!(table.read(key), ReadResult::Value(_)));
         }
     }
     did.nanos = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -36,12 +36,12 @@ pub(crate) fn carry_out(store: &mut Store, client: &mut Client, done: &mut Done,
         [name, args @ ..] => command(store, client, done, &name.to_ascii_uppercase(), args),
     };
     let reply = reply.unwrap_or_else(|error| match error {
-        Refused::Args(usage) => Reply::Error(format!("ERR wrong arguments; {usage}")),
-        Refused::Unknown => {
+        CommandError::Args(usage) => Reply::Error(format!("ERR wrong arguments; {usage}")),
+        CommandError::Unknown => {
             let name = String::from_utf8_lossy(&args[0][..args[0].len().min(40)]).into_owned();
             Reply::Error(format!("ERR unknown command {name:?}; there are GET SET DEL EXISTS MGET MSET STRLEN RANGE KEYRANGE PING ECHO INFO QUIT"))
         }
-        Refused::Store(error) => {
+        CommandError::Store(error) => {
             let remedy = error.remedy();
             let said = if remedy.is_empty() { format!("ERR {error}") } else { format!("ERR {error}; {remedy}") };
             if let StoreError::Far(error) = error {
@@ -54,14 +54,14 @@ pub(crate) fn carry_out(store: &mut Store, client: &mut Client, done: &mut Done,
     reply
 }
 
-enum Refused {
+enum CommandError {
     /// The command's usage.
     Args(&'static str),
     Unknown,
     Store(StoreError),
 }
 
-impl<E: Into<StoreError>> From<E> for Refused {
+impl<E: Into<StoreError>> From<E> for CommandError {
     fn from(error: E) -> Self {
         Self::Store(error.into())
     }
@@ -73,52 +73,52 @@ fn command(
     done: &Done,
     name: &[u8],
     args: &[&[u8]],
-) -> Result<Reply, Refused> {
+) -> Result<Reply, CommandError> {
     let bulk = |value: Option<Vec<u8>>| value.map_or(Reply::Nil, Reply::Bulk);
     match (name, args) {
         (b"PING", []) => Ok(Reply::Simple("PONG")),
         (b"PING" | b"ECHO", [text]) => Ok(Reply::Bulk(text.to_vec())),
-        (b"PING" | b"ECHO", _) => Err(Refused::Args("PING [text], ECHO text")),
+        (b"PING" | b"ECHO", _) => Err(CommandError::Args("PING [text], ECHO text")),
         (b"GET", [key]) => Ok(bulk(store.get(client, key)?)),
-        (b"GET", _) => Err(Refused::Args("GET key")),
+        (b"GET", _) => Err(CommandError::Args("GET key")),
         (b"STRLEN", [key]) => {
             Ok(Reply::Integer(count(store.get(client, key)?.map_or(0, |value| value.len()))))
         }
-        (b"STRLEN", _) => Err(Refused::Args("STRLEN key")),
+        (b"STRLEN", _) => Err(CommandError::Args("STRLEN key")),
         (b"SET", [key, value]) => {
             store.set(client, key, value)?;
             Ok(Reply::Simple("OK"))
         }
-        (b"SET", _) => Err(Refused::Args("SET key value: options are none")),
+        (b"SET", _) => Err(CommandError::Args("SET key value: options are none")),
         (b"MSET", [_, _, ..]) if args.len().is_multiple_of(2) => {
             args.chunks(2).try_for_each(|pair| store.set(client, pair[0], pair[1]).map(drop))?;
             Ok(Reply::Simple("OK"))
         }
-        (b"MSET", _) => Err(Refused::Args("MSET key value [key value ...]")),
+        (b"MSET", _) => Err(CommandError::Args("MSET key value [key value ...]")),
         (b"MGET", [_, ..]) => {
             let values: Result<Vec<Reply>, StoreError> =
                 args.iter().map(|key| Ok(bulk(store.get(client, key)?))).collect();
             Ok(Reply::Array(values?))
         }
-        (b"MGET", _) => Err(Refused::Args("MGET key [key ...]")),
+        (b"MGET", _) => Err(CommandError::Args("MGET key [key ...]")),
         (b"DEL", [_, ..]) => {
             let removed: Result<Vec<bool>, StoreError> =
                 args.iter().map(|key| store.remove(client, key)).collect();
             Ok(Reply::Integer(count(removed?.into_iter().filter(|was| *was).count())))
         }
-        (b"DEL", _) => Err(Refused::Args("DEL key [key ...]")),
+        (b"DEL", _) => Err(CommandError::Args("DEL key [key ...]")),
         (b"EXISTS", [_, ..]) => {
             let found: Result<Vec<bool>, StoreError> =
                 args.iter().map(|key| Ok(store.get(client, key)?.is_some())).collect();
             Ok(Reply::Integer(count(found?.into_iter().filter(|is| *is).count())))
         }
-        (b"EXISTS", _) => Err(Refused::Args("EXISTS key [key ...]")),
+        (b"EXISTS", _) => Err(CommandError::Args("EXISTS key [key ...]")),
         (b"RANGE", _) => range(store, client, args, true),
         (b"KEYRANGE", _) => range(store, client, args, false),
         (b"INFO", _) => Ok(Reply::Bulk(info(store, client, done).into_bytes())),
         // Clients send this at the start; an empty reply suffices.
         (b"COMMAND", _) => Ok(Reply::Array(Vec::new())),
-        _ => Err(Refused::Unknown),
+        _ => Err(CommandError::Unknown),
     }
 }
 
@@ -130,15 +130,15 @@ fn range(
     client: &mut Client,
     args: &[&[u8]],
     with_values: bool,
-) -> Result<Reply, Refused> {
+) -> Result<Reply, CommandError> {
     let (first, last, limit) = match args {
         [first, last] => (first, last, RANGE_MAX),
         [first, last, word, limit] if word.eq_ignore_ascii_case(b"LIMIT") => {
             let limit = std::str::from_utf8(limit).ok().and_then(|text| text.parse().ok());
             let limit = limit.filter(|limit| (1..=RANGE_MAX).contains(limit));
-            (first, last, limit.ok_or(Refused::Args(RANGE_USAGE))?)
+            (first, last, limit.ok_or(CommandError::Args(RANGE_USAGE))?)
         }
-        _ => return Err(Refused::Args(RANGE_USAGE)),
+        _ => return Err(CommandError::Args(RANGE_USAGE)),
     };
     // For a range that starts at `+` or ends at `-`, no key can be inside.
     if *first == b"+" || *last == b"-" {

@@ -165,7 +165,7 @@ fn failed(error: StoreError) -> Failure {
 }
 
 /// The result of checking a file.
-struct Checked {
+struct FileCheck {
     rows: u64,
     ascending: bool,
     /// A hash of all keys and values.
@@ -178,8 +178,8 @@ fn check(
     source: &Source,
     progress: &mut dyn FnMut(u64),
     stop: &dyn Fn() -> bool,
-) -> Result<Checked, Failure> {
-    let mut checked = Checked { rows: 0, ascending: true, hash: 0xcbf2_9ce4_8422_2325, stopped: false };
+) -> Result<FileCheck, Failure> {
+    let mut checked = FileCheck { rows: 0, ascending: true, hash: 0xcbf2_9ce4_8422_2325, stopped: false };
     let (mut rows, mut before): (_, Option<Vec<u8>>) = (source.rows()?, None);
     while let Some(row) = rows.next() {
         let row = row.map_err(|error| source.failure(&error))?;
@@ -214,7 +214,7 @@ fn write(
     client: &mut Client,
     store: &mut Store,
     source: &Source,
-    checked: &Checked,
+    checked: &FileCheck,
     loaded: &mut Loaded,
     progress: &mut dyn FnMut(Stage, u64, u64),
     stop: &dyn Fn() -> bool,

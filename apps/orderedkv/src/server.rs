@@ -44,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const KEEP: Duration = Duration::from_secs(2);
 
 /// Requests of a connection, as words, and the channel of their replies.
-struct Work {
+struct RequestBatch {
     requests: Vec<Vec<Vec<u8>>>,
     replies: SyncSender<Vec<u8>>,
 }
@@ -115,7 +115,7 @@ impl Server {
     }
 
     /// Accepts connections until the service ends, and waits for their threads.
-    fn accept(&self, work: &SyncSender<Work>) {
+    fn accept(&self, work: &SyncSender<RequestBatch>) {
         let open = Arc::new(AtomicUsize::new(0));
         let mut threads: Vec<thread::JoinHandle<()>> = Vec::new();
         while !self.stop.load(Ordering::Acquire) {
@@ -157,13 +157,13 @@ fn refuse(mut stream: TcpStream) {
 fn carry_out_all(
     store: &mut Store,
     client: &mut Client,
-    work: &Receiver<Work>,
+    work: &Receiver<RequestBatch>,
     tell: &mut dyn FnMut(&str),
 ) -> Result<u64, StoreError> {
     let (mut done, mut health) = (Done::default(), Health::default());
     loop {
         match work.recv_timeout(KEEP) {
-            Ok(Work { requests, replies }) => {
+            Ok(RequestBatch { requests, replies }) => {
                 let mut bytes = Vec::new();
                 let mut into = Writer::new(&mut bytes, Protocol::Resp2);
                 for request in &requests {
@@ -242,7 +242,7 @@ fn leave(stream: &mut TcpStream, chunk: &mut [u8]) -> io::Result<()> {
 }
 
 /// Reads requests and writes replies until the client leaves, sends an invalid request, or the service ends.
-fn connection(mut stream: TcpStream, work: &SyncSender<Work>, stop: &AtomicBool) -> io::Result<()> {
+fn connection(mut stream: TcpStream, work: &SyncSender<RequestBatch>, stop: &AtomicBool) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(LOOK))?;
@@ -271,7 +271,7 @@ fn connection(mut stream: TcpStream, work: &SyncSender<Work>, stop: &AtomicBool)
         if had_some {
             let (replies, answer) = sync_channel(1);
             // The service is ending: no further request is executed.
-            if work.send(Work { requests, replies }).is_err() {
+            if work.send(RequestBatch { requests, replies }).is_err() {
                 return Ok(());
             }
             let Ok(answer) = answer.recv() else { return Ok(()) };

@@ -305,7 +305,7 @@ impl Store {
         let (first, last) = (encoded(first)?, encoded(last)?);
         let mut found = Vec::new();
         if first.as_ref().zip(last.as_ref()).is_none_or(|(first, last)| first <= last) {
-            let within = Within { first: first.as_deref(), last: last.as_deref() };
+            let within = KeyBounds { first: first.as_deref(), last: last.as_deref() };
             self.walk(memory, &mut Vec::new(), &within, most, &mut found)?;
         }
         Ok(found)
@@ -456,7 +456,7 @@ impl Store {
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
         slices: &mut Vec<u8>,
-        within: &Within<'_>,
+        within: &KeyBounds<'_>,
         most: usize,
         found: &mut Vec<Pair>,
     ) -> Result<(), Error> {
@@ -528,12 +528,12 @@ const TREE: &str = "tree";
 const LAYOUT: Layout = Layout::Partitioned;
 
 /// Bounds of encoded keys, both inclusive.
-struct Within<'a> {
+struct KeyBounds<'a> {
     first: Option<&'a [u8]>,
     last: Option<&'a [u8]>,
 }
 
-impl Within<'_> {
+impl KeyBounds<'_> {
     /// Returns the range of next slices for keys that begin with these slices.
     fn slices(&self, slices: &[u8]) -> core::ops::RangeInclusive<u64> {
         let of = |bound: Option<&[u8]>, otherwise: u64| {

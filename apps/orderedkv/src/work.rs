@@ -216,7 +216,7 @@ impl Task for Operation {
             return Ok(Next::Need);
         }
         let completed = queue.one();
-        let brought = RecordTree::brought(&completed);
+        let brought = RecordTree::fetched(&completed);
         let Completed { result, buf, .. } = completed;
         result?;
         queue.recycle(buf);

@@ -32,13 +32,13 @@ impl Store {
     /// Returns a scan of the first `most` records whose key is at least `from`.
     #[must_use]
     pub fn scan(&self, from: u64, most: usize) -> Operation {
-        Operation { state: Rc::clone(&self.0), what: What::Scan(Scan::new(from, most)) }
+        Operation { state: Rc::clone(&self.0), request: Request::Scan(Scan::new(from, most)) }
     }
 
     /// Returns an insert of a record under `key`; the value is derived from the key.
     #[must_use]
     pub fn insert(&self, key: u64) -> Operation {
-        Operation { state: Rc::clone(&self.0), what: What::Insert(Insert::new(key)) }
+        Operation { state: Rc::clone(&self.0), request: Request::Insert(Insert::new(key)) }
     }
 }
 
@@ -48,24 +48,24 @@ impl Iterator for Operations {
     fn next(&mut self) -> Option<Operation> {
         let operation = self.operations.next()?;
         let key = hash(operation.record());
-        let what = match operation {
-            ycsb::Operation::Scan { len, .. } => What::Scan(Scan::new(key, index(len))),
-            ycsb::Operation::Read { .. } => What::Scan(Scan::new(key, 1)),
+        let request = match operation {
+            ycsb::Operation::Scan { len, .. } => Request::Scan(Scan::new(key, index(len))),
+            ycsb::Operation::Read { .. } => Request::Scan(Scan::new(key, 1)),
             ycsb::Operation::Insert { .. }
             | ycsb::Operation::Update { .. }
-            | ycsb::Operation::ReadModifyWrite { .. } => What::Insert(Insert::new(key)),
+            | ycsb::Operation::ReadModifyWrite { .. } => Request::Insert(Insert::new(key)),
         };
-        Some(Operation { state: Rc::clone(&self.state), what })
+        Some(Operation { state: Rc::clone(&self.state), request })
     }
 }
 
 /// A running operation.
 pub struct Operation {
     state: Rc<RefCell<State>>,
-    what: What,
+    request: Request,
 }
 
-enum What {
+enum Request {
     Scan(Scan),
     Insert(Insert),
 }
@@ -80,20 +80,20 @@ impl Operation {
     /// Returns the kind of the operation.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
-        match self.what {
-            What::Scan(_) => "scan",
-            What::Insert(_) => "insert",
+        match self.request {
+            Request::Scan(_) => "scan",
+            Request::Insert(_) => "insert",
         }
     }
 
     /// Returns the keys that a scan has found, in order.
     #[must_use]
     pub fn keys(&self) -> Vec<u64> {
-        match &self.what {
-            What::Scan(Scan { under_way: Some((_, scan)), .. }) => {
+        match &self.request {
+            Request::Scan(Scan { under_way: Some((_, scan)), .. }) => {
                 scan.pairs().iter().map(|pair| pair.0).collect()
             }
-            What::Scan(_) | What::Insert(_) => Vec::new(),
+            Request::Scan(_) | Request::Insert(_) => Vec::new(),
         }
     }
 }
@@ -101,14 +101,14 @@ impl Operation {
 impl Task for Operation {
     fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error> {
         let mut state = self.state.borrow_mut();
-        match &mut self.what {
-            What::Scan(scan) => scan.next(&mut state, queue),
-            What::Insert(insert) => insert.next(&mut state, queue),
+        match &mut self.request {
+            Request::Scan(scan) => scan.next(&mut state, queue),
+            Request::Insert(insert) => insert.next(&mut state, queue),
         }
     }
 
     fn alone(&mut self, memory: &mut dyn FarMemory) -> Result<(), Error> {
-        let What::Insert(Insert { key, place, .. }) = self.what else { return Ok(()) };
+        let Request::Insert(Insert { key, place, .. }) = self.request else { return Ok(()) };
         let mut state = self.state.borrow_mut();
         state.cuts += 1;
         state.tree.insert(memory, key, place.0)?;

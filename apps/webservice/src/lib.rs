@@ -93,7 +93,7 @@ const OPENED: u64 = 64;
 /// The state of an object: its place, the version that every reader must see, and the newest that a reader
 /// may see.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct ObjectState {
     place: VirtAddr,
     settled: u64,
     begun: u64,
@@ -106,7 +106,7 @@ struct State {
     responder: Responder,
     users: u64,
     keys: Keys,
-    known: Vec<Known>,
+    known: Vec<ObjectState>,
     check: bool,
     wrong: u64,
     response_bytes: u64,
@@ -150,7 +150,7 @@ impl Service {
         let places = objects.load(memory, count, progress)?;
         let entries = (0..records).map(|user| (key(user), entry(user % count, user)));
         table.load(memory, entries, &mut |_, _| {})?;
-        let known = places.into_iter().map(|place| Known { place, settled: 0, begun: 0 }).collect();
+        let known = places.into_iter().map(|place| ObjectState { place, settled: 0, begun: 0 }).collect();
         let state = State {
             table,
             objects,

@@ -204,7 +204,7 @@ fn keys_section(like: &TreeSection, hot: &[(u64, VirtAddr)]) -> Option<TreeSecti
 
 /// A path to a key's value under comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
+enum KeyPath {
     /// The index as an agent selected it.
     Index,
     /// [`hottest_keys`].
@@ -213,7 +213,7 @@ enum Way {
     Nodes(ReadPath),
 }
 
-impl Way {
+impl KeyPath {
     const ALL: [Self; 4] =
         [Self::Index, Self::Keys, Self::Nodes(ReadPath::Relayed), Self::Nodes(ReadPath::Direct)];
 
@@ -259,24 +259,24 @@ impl<'a> Contest<'a> {
         let nodes = [(); 2].map(|()| NodeCache::new(store.tree(), bytes));
         let mut contest = Self { store, index, keys, nodes, records: 0 };
         for path in [ReadPath::Relayed, ReadPath::Direct] {
-            draw.iter().take(WARM).try_for_each(|&n| contest.get(n, Way::Nodes(path)))?;
+            draw.iter().take(WARM).try_for_each(|&n| contest.get(n, KeyPath::Nodes(path)))?;
         }
         Ok(contest)
     }
 
     /// Publishes this path's section in the switch.
-    fn begin(&mut self, way: Way) -> Result<(), Error> {
+    fn begin(&mut self, way: KeyPath) -> Result<(), Error> {
         match way {
-            Way::Index => self.store.publish_section(&self.index),
-            Way::Keys => self.store.publish_section(&self.keys),
-            Way::Nodes(_) => self.store.withdraw(),
+            KeyPath::Index => self.store.publish_section(&self.index),
+            KeyPath::Keys => self.store.publish_section(&self.keys),
+            KeyPath::Nodes(_) => self.store.withdraw(),
         }
     }
 
-    fn get(&mut self, n: u64, way: Way) -> Result<(), Error> {
+    fn get(&mut self, n: u64, way: KeyPath) -> Result<(), Error> {
         match way {
-            Way::Index | Way::Keys => self.store.get(n, LookupPath::Index),
-            Way::Nodes(path) => {
+            KeyPath::Index | KeyPath::Keys => self.store.get(n, LookupPath::Index),
+            KeyPath::Nodes(path) => {
                 self.records += 1;
                 let cache = &mut self.nodes[usize::from(path == ReadPath::Direct)];
                 self.store.get_by(n, path, |memory, key| cache.find(memory, key).map(|(_, word)| word))
@@ -308,7 +308,7 @@ pub(super) fn counted(keys: u64) -> Result<Vec<Row>, Error> {
     for changed in [0, 100] {
         let draw = Popularity { changed, ..Popularity::usual(keys) }.draw();
         let mut each = Vec::new();
-        for way in Way::ALL {
+        for way in KeyPath::ALL {
             contest.begin(way)?;
             // All paths use equal records; the memory nodes know the programs.
             let before = (contest.round_trips(), rack.frames().unwrap_or_default());
@@ -317,7 +317,7 @@ pub(super) fn counted(keys: u64) -> Result<Vec<Row>, Error> {
             each.push((after.0 - before.0, after.1 - before.1));
         }
         let [index, others @ ..] = each.as_slice() else { unreachable!("all ways were counted") };
-        for (way, other) in Way::ALL[1..].iter().zip(others) {
+        for (way, other) in KeyPath::ALL[1..].iter().zip(others) {
             let per = |count: u64| to_f64(count) / to_f64(LOOK_UPS as u64);
             for (what, own, theirs) in [("round_trips", index.0, other.0), ("packets", index.1, other.1)] {
                 let id = format!("fat.union.{}{}.{what}", way.name(), after_drift(changed));
@@ -342,9 +342,9 @@ pub(super) fn measure(store: &mut Store, keys: u64, changed: u32, plan: &Plan) -
     let draw = Popularity { changed, ..Popularity::usual(keys) }.draw();
     let mut numbers = draw.iter().copied().cycle();
     let effort = plan.effort();
-    let mut all = Way::ALL.map(|_| (Samples::new(), Vec::new()));
+    let mut all = KeyPath::ALL.map(|_| (Samples::new(), Vec::new()));
     for _ in 0..effort.rounds {
-        for (way, (latency, rates)) in Way::ALL.into_iter().zip(&mut all) {
+        for (way, (latency, rates)) in KeyPath::ALL.into_iter().zip(&mut all) {
             contest.begin(way)?;
             let (mut busy, mut count) = (Duration::ZERO, 0);
             while busy < effort.slice {
@@ -361,7 +361,7 @@ pub(super) fn measure(store: &mut Store, keys: u64, changed: u32, plan: &Plan) -
     }
     contest.store.withdraw()?;
     let [index, others @ ..] = &all;
-    let rows = Way::ALL[1..].iter().zip(others).flat_map(|(way, other)| {
+    let rows = KeyPath::ALL[1..].iter().zip(others).flat_map(|(way, other)| {
         let id = |what: &str| format!("fat.union.{}{}.{what}", way.name(), after_drift(changed));
         let n = index.0.len();
         let p99 = |samples: &Samples| samples.quantile(0.99);

@@ -60,7 +60,7 @@ fn value(n: u64) -> [u8; VALUE_LEN] {
 }
 
 /// An order to a client.
-struct Order {
+struct ClientOrder {
     slice: Duration,
     reads: u32,
     draw: Arc<Vec<u64>>,
@@ -68,7 +68,7 @@ struct Order {
 
 /// A client's report.
 #[derive(Clone, Copy, Default, Debug)]
-struct Told {
+struct ClientReport {
     operations: u64,
     look_ups: u64,
     /// Visits of look-ups.
@@ -78,7 +78,7 @@ struct Told {
 }
 
 /// A client of the service.
-struct Party {
+struct ServiceClient {
     client: Client,
     heap: Heap,
     tree: RecordTree,
@@ -86,7 +86,7 @@ struct Party {
     rng: Rng,
 }
 
-impl Party {
+impl ServiceClient {
     fn open(mut client: Client, keys: u64, seed: u64) -> Result<Self, Error> {
         let mut heap = Heap::open(&mut client, "server", HeapOptions::default())?;
         let mut tree = RecordTree::open(&mut client, &mut heap, "tree", Layout::Partitioned)?;
@@ -104,9 +104,9 @@ impl Party {
         Ok(Self { client, heap, tree, keys, rng: Rng::from_number(SEED) })
     }
 
-    fn carry_out(&mut self, Order { slice, reads, draw }: &Order) -> Result<Told, Error> {
+    fn carry_out(&mut self, ClientOrder { slice, reads, draw }: &ClientOrder) -> Result<ClientReport, Error> {
         let Self { client, heap, tree, keys, rng } = self;
-        let mut told = Told::default();
+        let mut told = ClientReport::default();
         let mut at = rng.below(1 << 16) as usize;
         let begin = Instant::now();
         while begin.elapsed() < *slice {
@@ -127,7 +127,7 @@ impl Party {
         Ok(told)
     }
 
-    fn work(mut self, orders: &Receiver<Order>, told: &Sender<Told>) -> Result<(), Error> {
+    fn work(mut self, orders: &Receiver<ClientOrder>, told: &Sender<ClientReport>) -> Result<(), Error> {
         for order in orders {
             let done = self.carry_out(&order)?;
             // The measurement has ended.
@@ -149,13 +149,13 @@ fn draw(keys: u64, skew: u32) -> Arc<Vec<u64>> {
 
 /// The results of both paths for one setting.
 #[derive(Default)]
-struct Both {
+struct PathResults {
     /// Operations per second by round: through the index, from the root.
     rates: [Vec<f64>; 2],
-    told: [Told; 2],
+    told: [ClientReport; 2],
 }
 
-impl Both {
+impl PathResults {
     /// Returns the visits of an average look-up by each path.
     fn visits(&self) -> [f64; 2] {
         self.told.map(|told| to_f64(told.visits) / to_f64(told.look_ups.max(1)))
@@ -175,8 +175,8 @@ impl Both {
 
 /// A service with two clients and a publisher.
 struct Service {
-    main: Party,
-    workers: Vec<(Sender<Order>, Receiver<Told>)>,
+    main: ServiceClient,
+    workers: Vec<(Sender<ClientOrder>, Receiver<ClientReport>)>,
 }
 
 impl Service {
@@ -187,8 +187,8 @@ impl Service {
         clients: usize,
         reads: u32,
         draw: &Arc<Vec<u64>>,
-    ) -> Result<Both, Error> {
-        let mut both = Both::default();
+    ) -> Result<PathResults, Error> {
+        let mut both = PathResults::default();
         let section = self.main.tree.section(&mut self.main.client, Extent::default())?;
         for round in 0..=effort.rounds {
             for way in 0..2 {
@@ -198,10 +198,11 @@ impl Service {
                 }
                 let workers = &self.workers[..clients];
                 for (orders, _) in workers {
-                    let order = Order { slice: effort.slice, reads, draw: Arc::clone(draw) };
+                    let order = ClientOrder { slice: effort.slice, reads, draw: Arc::clone(draw) };
                     orders.send(order).expect("a client waits for orders");
                 }
-                let told: Option<Vec<Told>> = workers.iter().map(|(_, told)| told.recv().ok()).collect();
+                let told: Option<Vec<ClientReport>> =
+                    workers.iter().map(|(_, told)| told.recv().ok()).collect();
                 let Some(told) = told else {
                     return Err(Error::Unreachable { what: "a client of the service ended early".into() });
                 };
@@ -234,7 +235,7 @@ pub(super) fn measure(
     wants: &dyn Fn(&str) -> bool,
     sheet: &mut Sheet<'_>,
 ) -> Result<(), Error> {
-    let main = Party::load(rack.client(DOMAIN)?, keys)?;
+    let main = ServiceClient::load(rack.client(DOMAIN)?, keys)?;
     let config = rack.config().expect("a rack of processes has a description");
     thread::scope(|scope| {
         let mut service = Service { main, workers: Vec::new() };
@@ -243,7 +244,7 @@ pub(super) fn measure(
             let ((orders, take), (tell, told)) = (channel(), channel());
             threads.push(scope.spawn(move || {
                 let client = Rack::running(config.clone()).client(DOMAIN)?;
-                Party::open(client, keys, SEED + seed)?.work(&take, &tell)
+                ServiceClient::open(client, keys, SEED + seed)?.work(&take, &tell)
             }));
             service.workers.push((orders, told));
         }
@@ -274,7 +275,7 @@ fn each(
     sheet: &mut Sheet<'_>,
 ) -> Result<(), Error> {
     let usual = draw(keys, SKEW);
-    let add = |sheet: &mut Sheet<'_>, id: &str, mut both: Both| {
+    let add = |sheet: &mut Sheet<'_>, id: &str, mut both: PathResults| {
         sheet.add(both.rows(id));
         sheet.add_wrong(both.told.iter().map(|told| told.wrong).sum());
     };

@@ -1,6 +1,6 @@
 //! A tree of records on a rack, and the paths to a value in it.
 
-use farmem::blink_tree::{Extent, IndexAgent, Stepped, publish};
+use farmem::blink_tree::{EpochReport, Extent, IndexAgent, publish};
 use farmem::heap::{Heap, HeapOptions};
 use farmem::{
     BLinkTree, Client, Completed, Error, FarMemory, Layout, Next, NodeId, Op, OpQueue, Policy,
@@ -168,7 +168,7 @@ impl Store {
     }
 
     /// Runs one epoch of an agent.
-    pub(super) fn step(&mut self, agent: &mut IndexAgent) -> Result<Stepped, Error> {
+    pub(super) fn step(&mut self, agent: &mut IndexAgent) -> Result<EpochReport, Error> {
         self.is_published = true;
         agent.step(&mut self.client)
     }
@@ -292,7 +292,7 @@ struct Find {
 impl Task for Find {
     fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error> {
         if let Some(ended) = queue.take() {
-            self.found = RecordTree::brought(&ended);
+            self.found = RecordTree::fetched(&ended);
             let Completed { result, buf, .. } = ended;
             queue.recycle(buf);
             return result.map(|_| Next::Done);

@@ -24,7 +24,7 @@ pub(super) enum Kind {
 
 /// The protocol of the servers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Speaks {
+pub(super) enum Protocol {
     Redis,
     Memcached,
 }
@@ -84,9 +84,9 @@ fn word(into: &mut Numbered, len: usize, write: impl FnOnce(&mut Numbered)) {
 }
 
 /// Appends a request and its correct reply.
-fn append(kind: Kind, speaks: Speaks, request: &mut Numbered, reply: &mut Numbered) {
+fn append(kind: Kind, protocol: Protocol, request: &mut Numbered, reply: &mut Numbered) {
     let keys = if kind == Kind::Mset { MSET_KEYS } else { 1 };
-    if speaks == Speaks::Redis {
+    if protocol == Protocol::Redis {
         let (name, words) = match kind {
             Kind::Get => ("GET", 2),
             Kind::Set => ("SET", 3),
@@ -98,19 +98,19 @@ fn append(kind: Kind, speaks: Speaks, request: &mut Numbered, reply: &mut Number
     for _ in 0..keys {
         request.places.push(Vec::new());
         reply.places.push(Vec::new());
-        match (speaks, kind) {
-            (Speaks::Redis, _) => {
+        match (protocol, kind) {
+            (Protocol::Redis, _) => {
                 word(request, 4 + DIGITS, Numbered::key);
                 if kind != Kind::Get {
                     word(request, VALUE_LEN, Numbered::value);
                 }
             }
-            (Speaks::Memcached, Kind::Get) => {
+            (Protocol::Memcached, Kind::Get) => {
                 request.text(b"get ");
                 request.key();
                 request.text(b"\r\n");
             }
-            (Speaks::Memcached, _) => {
+            (Protocol::Memcached, _) => {
                 request.text(b"set ");
                 request.key();
                 request.text(format!(" 0 0 {VALUE_LEN}\r\n").as_bytes());
@@ -119,17 +119,17 @@ fn append(kind: Kind, speaks: Speaks, request: &mut Numbered, reply: &mut Number
             }
         }
     }
-    match (speaks, kind) {
-        (Speaks::Redis, Kind::Get) => word(reply, VALUE_LEN, Numbered::value),
-        (Speaks::Redis, _) => reply.text(b"+OK\r\n"),
-        (Speaks::Memcached, Kind::Get) => {
+    match (protocol, kind) {
+        (Protocol::Redis, Kind::Get) => word(reply, VALUE_LEN, Numbered::value),
+        (Protocol::Redis, _) => reply.text(b"+OK\r\n"),
+        (Protocol::Memcached, Kind::Get) => {
             reply.text(b"VALUE ");
             reply.key();
             reply.text(format!(" 0 {VALUE_LEN}\r\n").as_bytes());
             reply.value();
             reply.text(b"\r\nEND\r\n");
         }
-        (Speaks::Memcached, _) => reply.text(b"STORED\r\n"),
+        (Protocol::Memcached, _) => reply.text(b"STORED\r\n"),
     }
 }
 
@@ -142,9 +142,9 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    pub(super) fn new(kind: Kind, speaks: Speaks, ahead: usize) -> Self {
+    pub(super) fn new(kind: Kind, protocol: Protocol, ahead: usize) -> Self {
         let (mut request, mut reply) = (Numbered::new(), Numbered::new());
-        (0..ahead).for_each(|_| append(kind, speaks, &mut request, &mut reply));
+        (0..ahead).for_each(|_| append(kind, protocol, &mut request, &mut reply));
         let said = vec![0; reply.bytes.len()];
         Self { request, reply, said }
     }
@@ -193,8 +193,8 @@ impl Batch {
 }
 
 /// Inserts all keys.
-pub(super) fn fill(stream: &mut TcpStream, speaks: Speaks, keys: u32) -> io::Result<()> {
-    let mut batch = Batch::new(Kind::Set, speaks, TOGETHER as usize);
+pub(super) fn fill(stream: &mut TcpStream, protocol: Protocol, keys: u32) -> io::Result<()> {
+    let mut batch = Batch::new(Kind::Set, protocol, TOGETHER as usize);
     for first in (0..keys).step_by(TOGETHER as usize) {
         let mut next = first;
         // The last numbers may repeat.
@@ -210,8 +210,13 @@ pub(super) fn fill(stream: &mut TcpStream, speaks: Speaks, keys: u32) -> io::Res
 }
 
 /// Overwrites as many random values as there are keys.
-pub(super) fn write_over(stream: &mut TcpStream, speaks: Speaks, keys: u32, rng: &mut Rng) -> io::Result<()> {
-    let mut batch = Batch::new(Kind::Set, speaks, TOGETHER as usize);
+pub(super) fn write_over(
+    stream: &mut TcpStream,
+    protocol: Protocol,
+    keys: u32,
+    rng: &mut Rng,
+) -> io::Result<()> {
+    let mut batch = Batch::new(Kind::Set, protocol, TOGETHER as usize);
     for _ in 0..keys.div_ceil(TOGETHER) {
         batch.send(stream, || any(rng, keys))?;
         if !batch.receive(stream)? {
@@ -238,39 +243,39 @@ mod tests {
         let mut here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut there, _) = listener.accept().unwrap();
         let value = format!("{:012}{}", 7, "v".repeat(VALUE_LEN - DIGITS));
-        for (kind, speaks, asked, told) in [
+        for (kind, protocol, asked, told) in [
             (
                 Kind::Get,
-                Speaks::Redis,
+                Protocol::Redis,
                 "*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000007\r\n".to_owned(),
                 format!("$1000\r\n{value}\r\n"),
             ),
             (
                 Kind::Set,
-                Speaks::Redis,
+                Protocol::Redis,
                 format!("*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000007\r\n$1000\r\n{value}\r\n"),
                 "+OK\r\n".to_owned(),
             ),
             (
                 Kind::Get,
-                Speaks::Memcached,
+                Protocol::Memcached,
                 "get key:000000000007\r\n".to_owned(),
                 format!("VALUE key:000000000007 0 1000\r\n{value}\r\nEND\r\n"),
             ),
             (
                 Kind::Set,
-                Speaks::Memcached,
+                Protocol::Memcached,
                 format!("set key:000000000007 0 0 1000\r\n{value}\r\n"),
                 "STORED\r\n".to_owned(),
             ),
         ] {
-            let mut batch = Batch::new(kind, speaks, 2);
+            let mut batch = Batch::new(kind, protocol, 2);
             batch.send(&mut here, || 7).unwrap();
             let mut said = vec![0; 2 * asked.len()];
             there.read_exact(&mut said).unwrap();
             assert_eq!(String::from_utf8(said).unwrap(), asked.repeat(2));
             there.write_all(told.repeat(2).as_bytes()).unwrap();
-            assert!(batch.receive(&mut here).unwrap(), "{kind:?} {speaks:?}: {}", batch.said());
+            assert!(batch.receive(&mut here).unwrap(), "{kind:?} {protocol:?}: {}", batch.said());
             batch.send(&mut here, || 7).unwrap();
             there.read_exact(&mut vec![0; 2 * asked.len()]).unwrap();
             let wrong = told
@@ -279,10 +284,10 @@ mod tests {
                 .replace("OK", "NO")
                 .replace("STORED", "EXISTS");
             there.write_all(wrong.as_bytes()).unwrap();
-            assert!(!batch.receive(&mut here).unwrap(), "{kind:?} {speaks:?}");
+            assert!(!batch.receive(&mut here).unwrap(), "{kind:?} {protocol:?}");
         }
         // A full server reports an error after a right reply, and nothing follows.
-        let mut batch = Batch::new(Kind::Get, Speaks::Redis, 2);
+        let mut batch = Batch::new(Kind::Get, Protocol::Redis, 2);
         batch.send(&mut here, || 7).unwrap();
         there.write_all(format!("$1000\r\n{value}\r\n-OOM no room\r\n").as_bytes()).unwrap();
         let error = batch.receive(&mut here).unwrap_err().to_string();

@@ -89,13 +89,13 @@ impl Faults {
                 Cpus::One => ("", "one CPU"),
                 Cpus::Apart(_) => (".apart", "two CPUs: the roles spin on the other one"),
             };
-            let (mode, who) = match times.mode {
+            let (mode, server) = match times.mode {
                 FaultMode::Handler => ("", "a thread serves faults"),
                 FaultMode::Signal => (".signal", "the thread that faults serves itself"),
             };
             let row = times.fetch.row(&format!("mind.fault.{}{place}{mode}", transport.name()), None);
             let parts = format!(
-                "baseline: a fault with its page at hand {resolve:.0} ns (p99 {:.0}), an exchange {exchange:.0} ns (p99 {:.0}); {how}; {who}",
+                "baseline: a fault with its page at hand {resolve:.0} ns (p99 {:.0}), an exchange {exchange:.0} ns (p99 {:.0}); {how}; {server}",
                 times.resolve.quantile(0.99),
                 self.exchange.quantile(0.99)
             );

@@ -11,7 +11,7 @@ const WORD_LEN: usize = 8;
 
 /// The reason why an access cannot continue.
 #[derive(Debug)]
-pub(super) enum Missing {
+pub(super) enum Blocked {
     /// Page `first` is missing, and the pages up to `last` will be needed as well.
     Pages { first: Page, last: Page },
     /// The access can never succeed.
@@ -21,13 +21,13 @@ pub(super) enum Missing {
 /// An access and its progress.
 #[derive(Debug)]
 pub(super) struct Access {
-    what: What,
+    operation: Operation,
     /// Bytes copied so far; for a traversal, of this iteration's window.
     done: usize,
 }
 
 #[derive(Debug)]
-enum What {
+enum Operation {
     Read { addr: VirtAddr, buf: Vec<u8> },
     Write { addr: VirtAddr, buf: Vec<u8> },
     Swap { addr: VirtAddr, compare: u64, swap: u64, old: u64 },
@@ -52,17 +52,17 @@ struct Walk {
 impl Access {
     /// Creates an access that runs traversals as `native` code.
     pub(super) fn of(op: Op, native: &Native) -> Self {
-        let what = match op {
-            Op::Read { addr, buf } | Op::RegionRead { addr, buf } => What::Read { addr, buf },
-            Op::Write { addr, buf } | Op::RegionWrite { addr, buf } => What::Write { addr, buf },
-            Op::CompareSwap { addr, compare, swap } => What::Swap { addr, compare, swap, old: 0 },
-            Op::FetchAdd { addr, add } => What::Add { addr, add, old: 0 },
+        let operation = match op {
+            Op::Read { addr, buf } | Op::RegionRead { addr, buf } => Operation::Read { addr, buf },
+            Op::Write { addr, buf } | Op::RegionWrite { addr, buf } => Operation::Write { addr, buf },
+            Op::CompareSwap { addr, compare, swap } => Operation::Swap { addr, compare, swap, old: 0 },
+            Op::FetchAdd { addr, add } => Operation::Add { addr, add, old: 0 },
             Op::Through { .. } | Op::ReadTo { .. } | Op::WriteFrom { .. } | Op::Gather { .. } => {
                 unreachable!("pages are come by without a connection that is named, and into buffers")
             }
             Op::Traverse { program, cur_ptr, scratch, limit } => {
                 let window = [0; WINDOW_LEN_MAX];
-                What::Traverse(Box::new(Walk {
+                Operation::Traverse(Box::new(Walk {
                     logic: native.logic(&program),
                     window_len: program.window_len(),
                     scratch_len: program.scratch_len(),
@@ -75,31 +75,31 @@ impl Access {
                 }))
             }
         };
-        Self { what, done: 0 }
+        Self { operation, done: 0 }
     }
 
     /// Continues to the end, or to the first missing page.
-    pub(super) fn advance(&mut self, pages: &mut Pages) -> Result<(), Missing> {
+    pub(super) fn advance(&mut self, pages: &mut Pages) -> Result<(), Blocked> {
         let done = &mut self.done;
-        match &mut self.what {
-            What::Read { addr, buf } => copy(pages, *addr, buf, done, read),
-            What::Write { addr, buf } => copy(pages, *addr, buf, done, write),
-            What::Swap { addr, compare, swap, old } => {
+        match &mut self.operation {
+            Operation::Read { addr, buf } => copy(pages, *addr, buf, done, read),
+            Operation::Write { addr, buf } => copy(pages, *addr, buf, done, write),
+            Operation::Swap { addr, compare, swap, old } => {
                 *old = exchange(pages, *addr, |word| if word == *compare { *swap } else { word })?;
                 Ok(())
             }
-            What::Add { addr, add, old } => {
+            Operation::Add { addr, add, old } => {
                 *old = exchange(pages, *addr, |word| word.wrapping_add(*add))?;
                 Ok(())
             }
-            What::Traverse(walk) => walk.advance(pages, done),
+            Operation::Traverse(walk) => walk.advance(pages, done),
         }
     }
 
     /// Returns the previous value that an atomic found.
     pub(super) const fn old(&self) -> u64 {
-        match self.what {
-            What::Swap { old, .. } | What::Add { old, .. } => old,
+        match self.operation {
+            Operation::Swap { old, .. } | Operation::Add { old, .. } => old,
             _ => 0,
         }
     }
@@ -107,10 +107,10 @@ impl Access {
     /// Returns the answer, and the buffer or scratch pad.
     pub(super) fn into_answer(self) -> (Answer, Vec<u8>) {
         let old = self.old();
-        match self.what {
-            What::Read { buf, .. } | What::Write { buf, .. } => (Answer::Done { old }, buf),
-            What::Swap { .. } | What::Add { .. } => (Answer::Done { old }, Vec::new()),
-            What::Traverse(walk) => {
+        match self.operation {
+            Operation::Read { buf, .. } | Operation::Write { buf, .. } => (Answer::Done { old }, buf),
+            Operation::Swap { .. } | Operation::Add { .. } => (Answer::Done { old }, Vec::new()),
+            Operation::Traverse(walk) => {
                 let Walk { returned, cur_ptr, iterations, scratch, .. } = *walk;
                 (
                     Answer::Traversed(Traversed { returned, cur_ptr, iterations, requests: iterations }),
@@ -122,10 +122,10 @@ impl Access {
 }
 
 impl Walk {
-    fn advance(&mut self, pages: &mut Pages, done: &mut usize) -> Result<(), Missing> {
+    fn advance(&mut self, pages: &mut Pages, done: &mut usize) -> Result<(), Blocked> {
         let (have, need) = (self.scratch.len(), self.scratch_len);
         if have != need {
-            return Err(Missing::Never(Error::ScratchLen { have, need }));
+            return Err(Blocked::Never(Error::ScratchLen { have, need }));
         }
         while self.iterations < self.limit {
             let window = &mut self.window[..self.window_len];
@@ -140,7 +140,7 @@ impl Walk {
                 }
                 Step::Fault => {
                     let (addr, reason) = (self.cur_ptr, TraversalStop::ProgramFault);
-                    return Err(Missing::Never(Error::Traversal { addr, reason }));
+                    return Err(Blocked::Never(Error::Traversal { addr, reason }));
                 }
             }
         }
@@ -155,7 +155,7 @@ fn copy(
     buf: &mut [u8],
     done: &mut usize,
     piece: impl Fn(&mut Pages, Page, usize, &mut [u8]) -> Option<()>,
-) -> Result<(), Missing> {
+) -> Result<(), Blocked> {
     let len = buf.len();
     while *done < len {
         let at = checked(addr, *done, 1)?;
@@ -163,7 +163,7 @@ fn copy(
         let end = len.min(*done + PAGE_LEN - offset);
         if piece(pages, page, offset, &mut buf[*done..end]).is_none() {
             let (last, _) = Page::of(checked(addr, len - 1, 1)?);
-            return Err(Missing::Pages { first: page, last });
+            return Err(Blocked::Pages { first: page, last });
         }
         *done = end;
     }
@@ -181,12 +181,12 @@ fn write(pages: &mut Pages, page: Page, offset: usize, from: &mut [u8]) -> Optio
 }
 
 /// Replaces the word at `addr` by `change` of it. Returns the previous value.
-fn exchange(pages: &mut Pages, addr: VirtAddr, change: impl FnOnce(u64) -> u64) -> Result<u64, Missing> {
+fn exchange(pages: &mut Pages, addr: VirtAddr, change: impl FnOnce(u64) -> u64) -> Result<u64, Blocked> {
     if !addr.0.is_multiple_of(WORD_LEN as u64) {
-        return Err(Missing::Never(Error::Misaligned { addr }));
+        return Err(Blocked::Never(Error::Misaligned { addr }));
     }
     let (page, offset) = Page::of(addr);
-    let bytes = pages.get_mut(page).ok_or(Missing::Pages { first: page, last: page })?;
+    let bytes = pages.get_mut(page).ok_or(Blocked::Pages { first: page, last: page })?;
     let word: &mut [u8; WORD_LEN] =
         bytes[offset..].first_chunk_mut().expect("a page is a whole number of words");
     let old = u64::from_le_bytes(*word);
@@ -195,6 +195,6 @@ fn exchange(pages: &mut Pages, addr: VirtAddr, change: impl FnOnce(u64) -> u64) 
 }
 
 /// Returns `addr` plus `by`, if that is a valid address for `len` bytes.
-fn checked(addr: VirtAddr, by: usize, len: u64) -> Result<VirtAddr, Missing> {
-    addr.checked_add(by as u64).ok_or(Missing::Never(Error::OutOfBounds { addr, len }))
+fn checked(addr: VirtAddr, by: usize, len: u64) -> Result<VirtAddr, Blocked> {
+    addr.checked_add(by as u64).ok_or(Blocked::Never(Error::OutOfBounds { addr, len }))
 }

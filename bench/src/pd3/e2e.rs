@@ -16,14 +16,14 @@
 //!
 //! Every answer is checked.
 
-mod here;
+mod local_items;
 mod process;
 mod program;
 mod requests;
 mod sizes;
 mod stages;
 mod store;
-mod ways;
+mod variants;
 
 use super::{DOMAIN, DPU};
 use crate::cpu::CpuMeter;
@@ -37,7 +37,7 @@ use farmem::prefetch::{
 use farmem::{Client, Error, Rack, RackConfig};
 use farmem_link::affinity::allowed_cpus;
 use farmem_link::pin_to_cpu;
-use here::Here;
+use local_items::LocalItems;
 use program::{Parts, Program};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -190,8 +190,8 @@ pub(super) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_
             // Until the bench has ended and dropped the last sender.
             for told in said {
                 match told {
-                    Told::Begins(what) => sheet.begins(&what),
-                    Told::Rows(rows) => sheet.add(rows),
+                    BenchProgress::Begins(what) => sheet.begins(&what),
+                    BenchProgress::Rows(rows) => sheet.add(rows),
                 }
             }
             bench.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -202,13 +202,13 @@ pub(super) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_
 }
 
 /// A progress report of the bench.
-enum Told {
+enum BenchProgress {
     Begins(String),
     Rows(Vec<Row>),
 }
 
 /// The state shared by all threads.
-struct Ground {
+struct SharedState {
     config: RackConfig,
     size: Size,
     far: Far,
@@ -218,15 +218,15 @@ struct Ground {
 }
 
 struct Bench {
-    ground: Ground,
+    ground: SharedState,
     client: Client,
     wrong: u64,
-    say: Sender<Told>,
+    say: Sender<BenchProgress>,
 }
 
 /// The measured costs of one variant.
 #[derive(Clone, Debug)]
-struct Taken {
+struct VariantCosts {
     wall: Duration,
     /// CPU time of the application's thread.
     cpu: Duration,
@@ -237,18 +237,18 @@ struct Taken {
 }
 
 /// The results with a DPU.
-struct Ahead {
+struct DpuResults {
     /// The shortest time between two pieces at which nearly all items were ready.
     pace: Duration,
     /// The costs at that pace.
-    taken: Vec<Taken>,
+    taken: Vec<VariantCosts>,
     /// The costs at full speed when the application does not report its requests: PD3 without prefetching.
-    without: Taken,
+    without: VariantCosts,
     /// Items fetched in vain.
     wasted: u64,
 }
 
-impl Taken {
+impl VariantCosts {
     fn rate(&self) -> f64 {
         to_f64(self.requests) / self.wall.as_secs_f64()
     }
@@ -258,7 +258,7 @@ impl Taken {
     }
 }
 
-impl Ground {
+impl SharedState {
     fn client(&self) -> Result<Client, Error> {
         Rack::running(self.config.clone()).client(DOMAIN)
     }
@@ -297,21 +297,21 @@ impl Bench {
         config: RackConfig,
         size: Size,
         (cpus, dpu): (Vec<usize>, CpuMeter),
-        say: Sender<Told>,
+        say: Sender<BenchProgress>,
     ) -> Result<Self, Error> {
         let mut client = Rack::running(config.clone()).client(DOMAIN)?;
         let far = Far::load(&mut client, size.kind, size.items)?;
-        Ok(Self { ground: Ground { config, size, far, cpus, dpu }, client, wrong: 0, say })
+        Ok(Self { ground: SharedState { config, size, far, cpus, dpu }, client, wrong: 0, say })
     }
 
     /// Reports what is being measured.
     fn begins(&self, what: &str) {
         // A receiver that is gone has panicked, and the bench ends with it.
-        let _gone = self.say.send(Told::Begins(format!("{}: {what}", self.ground.size.kind.name())));
+        let _gone = self.say.send(BenchProgress::Begins(format!("{}: {what}", self.ground.size.kind.name())));
     }
 
     fn found(&self, rows: Vec<Row>) {
-        let _gone = self.say.send(Told::Rows(rows));
+        let _gone = self.say.send(BenchProgress::Rows(rows));
     }
 
     /// Measures what is selected. Returns the number of wrong answers.
@@ -375,13 +375,13 @@ impl Bench {
         let requests: Vec<Vec<u8>> =
             (0..=rounds).map(|round| self.ground.size.draw(draw, 100 + round)).collect();
         let Size { kind, items, here, .. } = self.ground.size;
-        let mut all = Here::all(kind, items);
-        let mut caches = [(); 4].map(|()| Here::some(kind, here));
+        let mut all = LocalItems::all(kind, items);
+        let mut caches = [(); 4].map(|()| LocalItems::some(kind, here));
         // A hundredth, as the others have including the zone.
         let hundredth = usize::try_from(items / 100).expect("few");
-        let mut latest = Here::latest(hundredth);
+        let mut latest = LocalItems::latest(hundredth);
         let index = self.ground.far.index(&mut self.client)?;
-        let mut taken: [Vec<Taken>; WAYS.len()] = Default::default();
+        let mut taken: [Vec<VariantCosts>; WAYS.len()] = Default::default();
         let mut read_ahead = 0;
         for (round, requests) in requests.iter().enumerate() {
             let [sync, leap, batched, pipelined] = &mut caches;
@@ -398,7 +398,7 @@ impl Bench {
             }
         }
         let ahead = self.ahead(path, &requests)?;
-        let at_pace: Vec<Taken> =
+        let at_pace: Vec<VariantCosts> =
             requests[1..].iter().map(|requests| self.local(&mut all, requests, Some(ahead.pace))).collect();
         let n = self.ground.size.requests() * rounds;
         let missed = |way: usize| taken[way].iter().map(|taken| taken.missed).sum::<u64>();
@@ -425,9 +425,9 @@ impl Bench {
     fn rows_of_dpu(
         &self,
         id: &str,
-        [local, sync, _, _, batched, _]: &[Vec<Taken>; WAYS.len()],
-        Ahead { pace, taken, without, wasted }: &Ahead,
-        at_pace: &[Taken],
+        [local, sync, _, _, batched, _]: &[Vec<VariantCosts>; WAYS.len()],
+        DpuResults { pace, taken, without, wasted }: &DpuResults,
+        at_pace: &[VariantCosts],
     ) -> Vec<Row> {
         let size = &self.ground.size;
         let n = size.requests() * taken.len() as u64;
@@ -441,9 +441,9 @@ impl Bench {
             LEAD * size.piece
         );
         let missed: u64 = taken.iter().map(|taken| taken.missed).sum();
-        let cpu = middle(taken, Taken::cpu_ns);
-        let beside = |row: &str, of: &[Taken], beside: &[Taken]| {
-            rate(&format!("{id}.{row}"), of, n).beside(Some(middle(beside, Taken::rate)))
+        let cpu = middle(taken, VariantCosts::cpu_ns);
+        let beside = |row: &str, of: &[VariantCosts], beside: &[VariantCosts]| {
+            rate(&format!("{id}.{row}"), of, n).beside(Some(middle(beside, VariantCosts::rate)))
         };
         let [p50, p99] = times(id, taken, sync, n);
         vec![
@@ -453,7 +453,7 @@ impl Bench {
             beside("over_batched", taken, batched),
             Row::figure(format!("{id}.host_cpu"), "ns", cpu, n)
                 .with_cpu(Some(cpu))
-                .beside(Some(middle(at_pace, Taken::cpu_ns))),
+                .beside(Some(middle(at_pace, VariantCosts::cpu_ns))),
             p50,
             p99,
             Row::figure(format!("{id}.missed"), "requests", to_f64(missed), n),
@@ -462,7 +462,7 @@ impl Bench {
     }
 
     /// Measures with a DPU.
-    fn ahead(&mut self, path: f64, requests: &[Vec<u8>]) -> Result<Ahead, Error> {
+    fn ahead(&mut self, path: f64, requests: &[Vec<u8>]) -> Result<DpuResults, Error> {
         let stop = AtomicBool::new(false);
         let (give, take) = channel();
         let ground = &self.ground;
@@ -487,19 +487,19 @@ impl Bench {
             Ok::<_, Error>((outcome, wrong, wasted))
         })?;
         self.wrong += wrong;
-        Ok(Ahead { wasted, ..outcome })
+        Ok(DpuResults { wasted, ..outcome })
     }
 }
 
-impl Ground {
+impl SharedState {
     /// Runs the program beside any DPU. Returns the pace at which nearly all items were ready, the results,
     /// and the number of wrong answers.
-    fn at_a_pace(&self, parts: Parts, path: f64, requests: &[Vec<u8>]) -> Result<(Ahead, u64), Error> {
+    fn at_a_pace(&self, parts: Parts, path: f64, requests: &[Vec<u8>]) -> Result<(DpuResults, u64), Error> {
         let mut client = self.client()?;
         self.to_own_cpu();
         let mut program = Program {
             kind: self.size.kind,
-            here: Here::some(self.size.kind, self.size.here),
+            here: LocalItems::some(self.size.kind, self.size.here),
             far: &self.far,
             client: &mut client,
             connection: self.size.kind.connection(&parts.tap),
@@ -530,38 +530,38 @@ impl Ground {
         program.hands_over = false;
         let part = warm.len() / WITHOUT_PART / self.size.piece_len() * self.size.piece_len();
         let without = program.run(&warm[..part], self.size.piece, Duration::ZERO)?;
-        Ok((Ahead { pace: best, taken, without, wasted: 0 }, program.wrong))
+        Ok((DpuResults { pace: best, taken, without, wasted: 0 }, program.wrong))
     }
 }
 
 /// Returns the median of some rounds.
-fn middle(taken: &[Taken], what: fn(&Taken) -> f64) -> f64 {
+fn middle(taken: &[VariantCosts], what: fn(&VariantCosts) -> f64) -> f64 {
     median(&mut taken.iter().map(what).collect::<Vec<_>>())
 }
 
 /// Returns a rate's row, with the CPU time per request in the application's thread.
-fn rate(id: &str, of: &[Taken], n: u64) -> Row {
-    Row::figure(id, "1/s", middle(of, Taken::rate), n).with_cpu(Some(middle(of, Taken::cpu_ns)))
+fn rate(id: &str, of: &[VariantCosts], n: u64) -> Row {
+    Row::figure(id, "1/s", middle(of, VariantCosts::rate), n).with_cpu(Some(middle(of, VariantCosts::cpu_ns)))
 }
 
 /// Returns the rate rows of the variants without a DPU, compared with all items local.
-fn rows_of_ways(id: &str, taken: &[Vec<Taken>; WAYS.len()], n: u64) -> Vec<Row> {
-    let local = middle(&taken[0], Taken::rate);
-    let row = |(at, (way, of)): (usize, (&&str, &Vec<Taken>))| {
+fn rows_of_ways(id: &str, taken: &[Vec<VariantCosts>; WAYS.len()], n: u64) -> Vec<Row> {
+    let local = middle(&taken[0], VariantCosts::rate);
+    let row = |(at, (way, of)): (usize, (&&str, &Vec<VariantCosts>))| {
         rate(&format!("{id}.{way}"), of, n).beside((at > 0).then_some(local))
     };
     WAYS.iter().zip(taken).enumerate().map(row).collect()
 }
 
 /// Returns the request times of some rounds.
-fn each(taken: &[Taken]) -> Samples {
+fn each(taken: &[VariantCosts]) -> Samples {
     let mut all = Samples::new();
     taken.iter().for_each(|taken| all.add(&taken.each));
     all
 }
 
 /// Returns the rows of request times, compared with other ones.
-fn times(id: &str, of: &[Taken], beside: &[Taken], n: u64) -> [Row; 2] {
+fn times(id: &str, of: &[VariantCosts], beside: &[VariantCosts], n: u64) -> [Row; 2] {
     let (of, beside) = (each(of), each(beside));
     [("p50", 0.5), ("p99", 0.99)].map(|(row, quantile)| {
         let why = "of a piece's requests, divided by their number; beside READs one by one".to_owned();
@@ -579,7 +579,7 @@ pub(super) fn by_leap(config: RackConfig) -> Result<[(u64, u64); 2], Error> {
     let mut bench = Bench::new(config, size, (Vec::new(), CpuMeter::own()), say)?;
     let mut all = [(0, 0); 2];
     for (counts, requests) in all.iter_mut().zip([size.ask(300..700), size.draw(Draw::Uniform, 1)]) {
-        let mut here = Here::some(Kind::Pages, size.here);
+        let mut here = LocalItems::some(Kind::Pages, size.here);
         counts.0 = bench.leap(&mut here, &requests, &mut counts.1)?.missed;
     }
     assert_eq!(bench.wrong, 0);

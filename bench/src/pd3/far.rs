@@ -40,7 +40,7 @@ struct Round {
 }
 
 /// One thread's path to far memory, with a window of records in flight.
-trait Way {
+trait RecordPath {
     /// Starts the write of record `n`, or its read.
     fn begin(&mut self, n: u64, write: Option<&[u8; RECORD]>) -> Result<(), Error>;
 
@@ -57,7 +57,7 @@ struct ByDpu<'a> {
     under_way: VecDeque<(Pending, bool)>,
 }
 
-impl Way for ByDpu<'_> {
+impl RecordPath for ByDpu<'_> {
     fn begin(&mut self, n: u64, write: Option<&[u8; RECORD]>) -> Result<(), Error> {
         let at = self.base + n * RECORD as u64;
         let pending = match write {
@@ -82,7 +82,7 @@ struct ByClient {
     under_way: VecDeque<Ticket>,
 }
 
-impl Way for ByClient {
+impl RecordPath for ByClient {
     fn begin(&mut self, n: u64, write: Option<&[u8; RECORD]>) -> Result<(), Error> {
         let addr = VirtAddr(self.base.0 + n * RECORD as u64);
         let mut buf = self.client.buffer(RECORD);
@@ -114,7 +114,7 @@ fn record(thread: u16, n: u64) -> [u8; RECORD] {
 }
 
 /// Writes `each` records and reads them. Returns the wrong ones and the CPU time.
-fn ask(way: &mut impl Way, thread: u16, each: u64) -> Result<(u64, Duration), Error> {
+fn ask(way: &mut impl RecordPath, thread: u16, each: u64) -> Result<(u64, Duration), Error> {
     let (begun, mut wrong) = (cpu_time(), 0);
     for reads in [false, true] {
         for at in 0..each + WINDOW as u64 {
@@ -131,7 +131,7 @@ fn ask(way: &mut impl Way, thread: u16, each: u64) -> Result<(u64, Duration), Er
 }
 
 /// Runs `threads` requesting threads, each with its own path.
-fn round<W: Way>(
+fn round<W: RecordPath>(
     threads: u16,
     each: u64,
     cpu: Option<usize>,

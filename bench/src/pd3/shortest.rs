@@ -48,7 +48,7 @@ pub(super) const IDS: [&str; 2] = [LATENCY, RATE];
 
 /// The path of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
+enum KeyPath {
     Direct,
     ByHost,
 }
@@ -65,8 +65,9 @@ fn value(key: [u8; 8]) -> [u8; 8] {
 /// Creates a ring from one thread to the other; its reader polls.
 fn ring() -> Result<(SubmissionSender, Submissions), OpenError> {
     let file = make_submissions(RING)?;
-    let nobody = OutsideWaker::open(&WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 1, 3)) })?;
-    Ok((SubmissionSender::of(&file, RING, nobody)?, Submissions::of(&file, RING)?))
+    let unheard =
+        OutsideWaker::open(&WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 1, 3)) })?;
+    Ok((SubmissionSender::of(&file, RING, unheard)?, Submissions::of(&file, RING)?))
 }
 
 /// The panic message for broken rings.
@@ -161,7 +162,7 @@ impl Dpu<'_> {
     /// Fetches `count` keys, `depth` at a time, by one path.
     fn serve(
         &mut self,
-        way: Way,
+        way: KeyPath,
         (to_host, from_host): (&SubmissionSender, &mut Submissions),
         shared: &Shared,
         (count, depth): (u64, u64),
@@ -173,8 +174,8 @@ impl Dpu<'_> {
             while next < room {
                 shared.known.store(shared.now(), Ordering::Release);
                 match way {
-                    Way::Direct => self.fetch(key(next))?,
-                    Way::ByHost => told(to_host, next),
+                    KeyPath::Direct => self.fetch(key(next))?,
+                    KeyPath::ByHost => told(to_host, next),
                 }
                 next += 1;
             }
@@ -237,7 +238,7 @@ struct Bench {
 
 impl Bench {
     /// Runs `count` keys by one path, `depth` at a time. Records each time and returns keys per second.
-    fn round(&mut self, way: Way, (count, depth): (u64, u64), times: &mut Samples) -> Result<f64, Error> {
+    fn round(&mut self, way: KeyPath, (count, depth): (u64, u64), times: &mut Samples) -> Result<f64, Error> {
         let (to_host, mut from_dpu) = ring()?;
         let (to_dpu, mut from_host) = ring()?;
         let (zone, reader) = SharedZone::make(ZONE)?;
@@ -281,7 +282,7 @@ impl Bench {
         let mut times = [Samples::new(), Samples::new()];
         let mut rates = [Vec::new(), Vec::new()];
         for round in 0..=rounds {
-            for (at, way) in [Way::Direct, Way::ByHost].into_iter().enumerate() {
+            for (at, way) in [KeyPath::Direct, KeyPath::ByHost].into_iter().enumerate() {
                 let mut alone = Samples::new();
                 self.round(way, (ALONE / part, 1), &mut alone)?;
                 let rate = self.round(way, (MANY / part, DEPTH), &mut Samples::new())?;

@@ -34,7 +34,7 @@ const SPINS: u32 = 256;
 pub(super) const IDS_OF_ROWS: [&str; 2] = ["pd3.transfer.host_dpu.1", "pd3.transfer.host_dpu.2"];
 
 /// Returns a waker for an address without a listener: a polling DPU is not woken.
-fn nobody() -> Result<OutsideWaker, OpenError> {
+fn unheard_waker() -> Result<OutsideWaker, OpenError> {
     OutsideWaker::open(&WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 1, 2)) })
 }
 
@@ -45,18 +45,18 @@ type Push = dyn Fn(&[u8]) -> bool + Sync;
 type Pop = dyn FnMut(&mut [u8]) -> Option<usize>;
 
 /// One transfer mechanism.
-struct Way {
+struct Mechanism {
     push: Box<Push>,
     pop: Box<Pop>,
 }
 
 const WHOLE: &str = "both ends are this program's";
 
-fn without_a_lock() -> Result<Way, OpenError> {
+fn without_a_lock() -> Result<Mechanism, OpenError> {
     let file = make_submissions(RING)?;
-    let sender = SubmissionSender::of(&file, RING, nobody()?)?;
+    let sender = SubmissionSender::of(&file, RING, unheard_waker()?)?;
     let mut end = Submissions::of(&file, RING)?;
-    Ok(Way {
+    Ok(Mechanism {
         push: Box::new(move |record| sender.push(record).expect(WHOLE)),
         pop: Box::new(move |buf| {
             let popped = end.pop(buf).expect(WHOLE);
@@ -68,12 +68,12 @@ fn without_a_lock() -> Result<Way, OpenError> {
     })
 }
 
-fn behind_a_lock() -> Result<Way, OpenError> {
+fn behind_a_lock() -> Result<Mechanism, OpenError> {
     let size = PairSize { requests: RING, answers: 1 << 12, registered: 0 };
     let file = make_pair(size)?;
-    let process = Mutex::new(ProcessEnd::of(&file, size, nobody()?)?);
+    let process = Mutex::new(ProcessEnd::of(&file, size, unheard_waker()?)?);
     let (mut end, _answers) = Requests::of(&file, size)?;
-    Ok(Way {
+    Ok(Mechanism {
         push: Box::new(move |record| {
             let mut process = process.lock().unwrap_or_else(PoisonError::into_inner);
             let has_room = process.push(record).expect(WHOLE);
@@ -97,7 +97,7 @@ struct Round {
     wrong: u64,
 }
 
-impl Way {
+impl Mechanism {
     /// Runs writers of `each` requests, and reads all on the calling thread.
     fn round(&mut self, threads: u64, each: u64) -> Round {
         let Self { push, pop } = self;

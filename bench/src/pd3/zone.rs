@@ -50,11 +50,11 @@ const PAPER_NS: f64 = 38.0;
 
 /// The method of finding items.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum FindMethod {
     /// By the index, one by one.
     Index,
     /// By the index, with several lines prefetched together.
-    Together,
+    Batched,
     /// By a scan.
     Scan,
 }
@@ -116,9 +116,9 @@ impl Zone {
     }
 
     /// Takes `count` of the items, in pseudo-random order.
-    fn take(&mut self, way: Way, count: usize, samples: &mut Samples) {
+    fn take(&mut self, way: FindMethod, count: usize, samples: &mut Samples) {
         let mut reader =
-            self.reader.for_thread(if way == Way::Scan { Finding::Scan } else { Finding::Index });
+            self.reader.for_thread(if way == FindMethod::Scan { Finding::Scan } else { Finding::Index });
         let mut keys: Vec<u64> = (0..self.items as u64).collect();
         for at in 0..count {
             let other = at + usize::try_from(self.chance.below((keys.len() - at) as u64)).expect("fits");
@@ -131,7 +131,7 @@ impl Zone {
         let cpu = meter.begin();
         for keys in wanted.chunks_exact(TOGETHER as usize) {
             let begin = Instant::now();
-            if way == Way::Together {
+            if way == FindMethod::Batched {
                 reader.look_ahead(keys.iter().map(|key| &key[..]));
             }
             for key in keys {
@@ -202,7 +202,7 @@ pub(super) fn measure(plan: &Plan, sheet: &mut Sheet<'_>) {
         let row = Zone::new(1 << 10, 8).map(|mut zone| {
             for _ in 0..rounds {
                 zone.fill();
-                zone.take(Way::Index, 0, &mut Samples::new());
+                zone.take(FindMethod::Index, 0, &mut Samples::new());
             }
             sheet.add_wrong(zone.wrong);
             zone.puts.row("pd3.zone.put", None)
@@ -224,13 +224,15 @@ fn hits(id: &str, items: usize, value: usize, rounds: u64, sheet: &mut Sheet<'_>
     // Small zones are filled more often.
     let rounds = rounds * (SIZES[1] / items).max(1) as u64;
     for round in 0..=rounds {
-        for (way, all) in [Way::Index, Way::Together, Way::Scan].into_iter().zip(&mut of_ways) {
-            if value == PAGE && way != Way::Index {
+        for (way, all) in
+            [FindMethod::Index, FindMethod::Batched, FindMethod::Scan].into_iter().zip(&mut of_ways)
+        {
+            if value == PAGE && way != FindMethod::Index {
                 continue;
             }
             zone.fill();
             let mut samples = Samples::new();
-            zone.take(way, if way == Way::Scan { items.min(SCANS) } else { items }, &mut samples);
+            zone.take(way, if way == FindMethod::Scan { items.min(SCANS) } else { items }, &mut samples);
             if round > 0 {
                 all.add(&samples);
             }
@@ -335,11 +337,11 @@ mod tests {
         };
         let mut zone = filled();
         zone.producer.empty(|_, _| {});
-        zone.take(Way::Index, 16, &mut Samples::new());
+        zone.take(FindMethod::Index, 16, &mut Samples::new());
         assert_eq!((zone.missing, zone.all_wrong()), (16, 0));
         let mut zone = filled();
         assert!(zone.reader.check_and_return(&3_u64.to_le_bytes(), |_| true, &mut Vec::new()).is_some());
-        zone.take(Way::Index, 16, &mut Samples::new());
+        zone.take(FindMethod::Index, 16, &mut Samples::new());
         assert_eq!((zone.missing, zone.all_wrong()), (1, 1));
     }
 }

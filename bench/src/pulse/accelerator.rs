@@ -104,12 +104,12 @@ impl Design {
         let mut scheduler = Scheduler::new(self, *costs, jobs);
         while let Some(Reverse(event)) = scheduler.events.pop() {
             scheduler.now = event.at_ps;
-            match event.what {
-                What::Arrived(job) => scheduler.on_request(job),
-                What::Fetch(workspace) => scheduler.start_fetch(workspace),
-                What::Fetched(workspace, pipeline) => scheduler.on_fetched(workspace, pipeline, fetch),
-                What::Compute(workspace) => scheduler.start_logic(workspace),
-                What::Computed(workspace) => scheduler.on_computed(workspace),
+            match event.kind {
+                EventKind::Arrived(job) => scheduler.on_request(job),
+                EventKind::Fetch(workspace) => scheduler.start_fetch(workspace),
+                EventKind::Fetched(workspace, pipeline) => scheduler.on_fetched(workspace, pipeline, fetch),
+                EventKind::Compute(workspace) => scheduler.start_logic(workspace),
+                EventKind::Computed(workspace) => scheduler.on_computed(workspace),
             }
         }
         scheduler.account()
@@ -121,11 +121,11 @@ struct Event {
     at_ps: u64,
     /// Orders simultaneous events by creation.
     number: u64,
-    what: What,
+    kind: EventKind,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum What {
+enum EventKind {
     /// The network stack has a job.
     Arrived(usize),
     /// The memory pipelines are notified of a workspace.
@@ -202,18 +202,18 @@ impl<E> Scheduler<E> {
             jobs,
         };
         for job in 0..scheduler.jobs.len() {
-            scheduler.at(scheduler.jobs[job].arrives_ps, What::Arrived(job));
+            scheduler.at(scheduler.jobs[job].arrives_ps, EventKind::Arrived(job));
         }
         scheduler
     }
 
-    fn at(&mut self, at_ps: u64, what: What) {
+    fn at(&mut self, at_ps: u64, kind: EventKind) {
         self.events_made += 1;
-        self.events.push(Reverse(Event { at_ps, number: self.events_made, what }));
+        self.events.push(Reverse(Event { at_ps, number: self.events_made, kind }));
     }
 
     /// Emits a signal of the scheduler. A core needs none between its memory pipeline and its logic pipeline.
-    fn signal(&mut self, what: What) {
+    fn signal(&mut self, kind: EventKind) {
         let delay = match self.design {
             Design::Coupled { .. } => 0,
             Design::Disaggregated { .. } => {
@@ -221,7 +221,7 @@ impl<E> Scheduler<E> {
                 self.costs.dispatch_ps
             }
         };
-        self.at(self.now + delay, what);
+        self.at(self.now + delay, kind);
     }
 
     /// Rule 1: a new request gets an empty workspace, and a memory pipeline is notified. Without a workspace
@@ -246,7 +246,7 @@ impl<E> Scheduler<E> {
         if self.workspaces[workspace].iterations == self.jobs[job].limit {
             return self.end(workspace, End::IterationLimit);
         }
-        self.signal(What::Fetch(workspace));
+        self.signal(EventKind::Fetch(workspace));
     }
 
     fn start_fetch(&mut self, workspace: usize) {
@@ -262,7 +262,7 @@ impl<E> Scheduler<E> {
         let load_ps = Cost::new(0, lines, &self.costs.pipelines).load_ps;
         self.lines += lines;
         self.memory_ps += load_ps;
-        self.at(self.now + load_ps, What::Fetched(workspace, pipeline));
+        self.at(self.now + load_ps, EventKind::Fetched(workspace, pipeline));
     }
 
     /// Rule 2: after a load, the workspace's logic pipeline continues. Rule 4: after a refused load, the
@@ -280,7 +280,7 @@ impl<E> Scheduler<E> {
         let job = &self.jobs[self.job(workspace)];
         let window = &mut self.workspaces[workspace].data[..job.program.window_len()];
         match fetch(job.state.cur_ptr, window) {
-            Ok(()) => self.signal(What::Compute(workspace)),
+            Ok(()) => self.signal(EventKind::Compute(workspace)),
             Err(why) => self.end(workspace, End::Fetch(why)),
         }
     }
@@ -294,7 +294,7 @@ impl<E> Scheduler<E> {
         pipeline.busy = true;
         let logic_ps = self.jobs[self.job(workspace)].program.cost(&self.costs.pipelines).logic_ps;
         self.logic_ps += logic_ps;
-        self.at(self.now + logic_ps, What::Computed(workspace));
+        self.at(self.now + logic_ps, EventKind::Computed(workspace));
     }
 
     /// Rule 3: after NEXT_ITER, a memory pipeline is notified of the workspace. Rule 4: after RETURN, the

@@ -7,7 +7,7 @@
 //! one process; between two processes on one CPU, each switch costs more.
 
 use super::work::Kind;
-use super::{PART, Program, Said, Where, start};
+use super::{ChildReport, MemoryLocation, PART, Program, start};
 use crate::cpu::on_its_own;
 use crate::raw::{self, Server, Waiting};
 use crate::samples::median;
@@ -24,7 +24,7 @@ const PAGES: usize = 2048;
 
 /// The CPUs of program and pager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Places {
+enum CpuPlacement {
     /// Placed by the system.
     Free,
     /// On one CPU.
@@ -34,14 +34,14 @@ enum Places {
 }
 
 /// All placements.
-const PLACES: [Places; 3] = [Places::Free, Places::One, Places::Apart];
+const PLACEMENTS: [CpuPlacement; 3] = [CpuPlacement::Free, CpuPlacement::One, CpuPlacement::Apart];
 
 /// Returns the row ids of one placement: under `farmem run`, and of a fault as a signal.
-fn ids(places: Places) -> [String; 2] {
+fn ids(places: CpuPlacement) -> [String; 2] {
     let name = match places {
-        Places::Free => "free",
-        Places::One => "one",
-        Places::Apart => "apart",
+        CpuPlacement::Free => "free",
+        CpuPlacement::One => "one",
+        CpuPlacement::Apart => "apart",
     };
     [format!("run.fault.{name}"), format!("run.fault.{name}.signal")]
 }
@@ -59,16 +59,16 @@ struct Times {
 /// The rows of a program with `bytes` of memory, at the places of which one is wanted.
 pub(super) fn measure(bytes: u64, rounds: usize, wants: impl Fn(&str) -> bool, sheet: &mut Sheet<'_>) {
     let cpus = allowed_cpus().unwrap_or_default();
-    for places in PLACES {
+    for places in PLACEMENTS {
         let [far, signal] = ids(places);
         if !wants(&far) && !wants(&signal) {
             continue;
         }
         sheet.begins(&far);
         let on = match (places, &cpus[..]) {
-            (Places::Free, _) => Ok(None),
-            (Places::One, &[cpu, ..]) => Ok(Some([cpu, cpu])),
-            (Places::Apart, &[pager, program, ..]) => Ok(Some([pager, program])),
+            (CpuPlacement::Free, _) => Ok(None),
+            (CpuPlacement::One, &[cpu, ..]) => Ok(Some([cpu, cpu])),
+            (CpuPlacement::Apart, &[pager, program, ..]) => Ok(Some([pager, program])),
             _ => Err("this process may use one CPU".to_owned()),
         };
         let times = on.and_then(|on| on_its_own(|| turns(on, bytes, rounds)));
@@ -91,11 +91,11 @@ fn turns(on: Option<[usize; 2]>, bytes: u64, rounds: usize) -> Result<Times, Str
         cpu: CpuTime::default(),
         wrong: 0,
     };
-    let program = |place: &Where<'_>| {
+    let program = |place: &MemoryLocation<'_>| {
         let program = on.map_or(Program::Work(Kind::Fault), |[_, cpu]| Program::On(Kind::Fault, cpu));
         start(program, bytes, place)
     };
-    let Said { sum: right, .. } = program(&Where::Native)?;
+    let ChildReport { sum: right, .. } = program(&MemoryLocation::Native)?;
     if let Some([pager, _]) = on {
         // Child processes and threads inherit the binding.
         pin_to_cpu(pager).map_err(|error| format!("CPU {pager}: {error}"))?;
@@ -103,7 +103,7 @@ fn turns(on: Option<[usize; 2]>, bytes: u64, rounds: usize) -> Result<Times, Str
     for _ in 0..rounds {
         at_hand(FaultMode::Handler, on, &mut times.reported)?;
         at_hand(FaultMode::Signal, on, &mut times.signalled)?;
-        let far = program(&Where::Far(bytes / PART))?;
+        let far = program(&MemoryLocation::Far(bytes / PART))?;
         times.far.push(to_f64(far.nanos));
         times.cpu.add(far.cpu, 1);
         times.wrong += u64::from(far.sum != right);
@@ -129,11 +129,11 @@ fn at_hand(mode: FaultMode, on: Option<[usize; 2]>, times: &mut Samples) -> Resu
 }
 
 impl Times {
-    fn rows(mut self, far: String, signal: String, places: Places) -> [Row; 2] {
+    fn rows(mut self, far: String, signal: String, places: CpuPlacement) -> [Row; 2] {
         let how = match places {
-            Places::Free => "where the system puts program and pager",
-            Places::One => "program and pager on one CPU",
-            Places::Apart => "program and pager on a CPU each",
+            CpuPlacement::Free => "where the system puts program and pager",
+            CpuPlacement::One => "program and pager on one CPU",
+            CpuPlacement::Apart => "program and pager on a CPU each",
         };
         let (n, least) = (self.far.len() as u64, self.reported.quantile(0.5));
         let of_run = Row::figure(far, "ns", median(&mut self.far), n)
@@ -142,7 +142,7 @@ impl Times {
         let touched = (PAGES * PAGE_LEN) >> 10;
         let by_signal = self.signalled.row(&signal, Some(&self.reported));
         let base = "a fault that the userfaultfd reports to a thread that sleeps";
-        let looks = if places == Places::One { "sleeps" } else { "looks all the time" };
+        let looks = if places == CpuPlacement::One { "sleeps" } else { "looks all the time" };
         [
             Row {
                 why: Some(format!("a read of which most are far; {how}; baseline: {base}, the page at hand")),

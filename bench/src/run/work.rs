@@ -5,7 +5,7 @@
 //! location.
 
 use crate::Samples;
-use crate::child::{is_told, say};
+use crate::child::{await_begin, send_report};
 use farmem_link::pin_to_cpu;
 use std::hint::black_box;
 use std::io;
@@ -92,11 +92,11 @@ pub fn work(name: &str, bytes: usize, cpu: Option<usize>) -> io::Result<()> {
         return Err(wrong("at least 1048576 bytes are needed"));
     }
     cpu.map_or(Ok(()), pin_to_cpu)?;
-    if !is_told()? {
+    if !await_begin()? {
         return Ok(());
     }
     let (took, sum) = carry_out(kind, bytes);
-    say(took, sum, None)
+    send_report(took, sum, None)
 }
 
 fn carry_out(kind: Kind, bytes: usize) -> (std::time::Duration, u64) {

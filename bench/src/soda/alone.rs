@@ -4,7 +4,7 @@
 
 use super::system::System;
 use super::work::{App, Work};
-use crate::child::{Said, is_told, said, say};
+use crate::child::{ChildReport, await_begin, run_child, send_report};
 use crate::raw::{MappedFile, major_faults};
 use crate::swap::{Group, Zram};
 use crate::{Row, to_f64};
@@ -39,7 +39,7 @@ pub fn alone(file: &Path, app: &str, system: &str, rounds: u64, sources: &str) -
     let sources = sources.split(',').map(str::parse).collect::<Result<Vec<u32>, _>>();
     let sources = sources.map_err(|_| wrong("sources are numbers with commas between them".into()))?;
     let work = Work { app, rounds, sources };
-    if !is_told()? {
+    if !await_begin()? {
         return Ok(());
     }
     if system == System::Disk.name() {
@@ -71,7 +71,7 @@ fn carry_out<S: Store>(graph: &Graph<S>, work: &Work) -> io::Result<()> {
         (values, major_faults() - before)
     });
     let time = begin.elapsed();
-    say(time, values.map_err(io::Error::other)?.sum().into(), Some(faults))
+    send_report(time, values.map_err(io::Error::other)?.sum().into(), Some(faults))
 }
 
 /// A starter of such processes.
@@ -115,7 +115,7 @@ impl Squeezed {
     }
 
     /// Runs the application once.
-    pub(super) fn run(&self, work: &Work) -> Result<Said, String> {
+    pub(super) fn run(&self, work: &Work) -> Result<ChildReport, String> {
         let itself = std::env::current_exe().map_err(|error| format!("this program itself: {error}"))?;
         let sources: Vec<String> = work.sources.iter().map(u32::to_string).collect();
         let mut command = Command::new(itself);
@@ -125,7 +125,7 @@ impl Squeezed {
             put_out(&self.file).map_err(|error| format!("{}: {error}", self.file.display()))?;
         }
         let group = Group::begin(self.limit)?;
-        said(command, Some(&group))
+        run_child(command, Some(&group))
     }
 }
 

@@ -50,7 +50,7 @@ impl By {
 }
 
 /// The result of moving some bytes.
-struct Carried {
+struct Transfer {
     latency: Samples,
     /// Bytes per second.
     bandwidth: f64,
@@ -79,7 +79,7 @@ pub(super) fn rows<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_>) 
     Ok(())
 }
 
-impl Carried {
+impl Transfer {
     fn rows(&self, id: &str, beside: Option<&Self>) -> [Row; 2] {
         let mb = |carried: &Self| carried.bandwidth / 1e6;
         let n = self.latency.len();
@@ -119,14 +119,14 @@ impl Ends {
         };
         let file = make_pair(pair)?;
         // The DPU's end polls and is never woken.
-        let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
-        let process = ProcessEnd::of(&file, pair, OutsideWaker::open(&nobody)?)?;
+        let unheard = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
+        let process = ProcessEnd::of(&file, pair, OutsideWaker::open(&unheard)?)?;
         let (requests, answers) = Requests::of(&file, pair)?;
         Ok(Self { process, requests, answers, pages: pages(DEPTH * size)? })
     }
 
     /// Moves bytes: one request at a time for a latency, several for a rate.
-    fn carry(self, by: By, size: usize, moved: usize) -> Carried {
+    fn carry(self, by: By, size: usize, moved: usize) -> Transfer {
         let Self { mut process, mut requests, mut answers, pages } = self;
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -149,7 +149,7 @@ impl Ends {
             }
             let bandwidth = to_f64((count * size) as u64) / begin.elapsed().as_secs_f64();
             stop.store(true, Ordering::Release);
-            Carried { latency, bandwidth }
+            Transfer { latency, bandwidth }
         })
     }
 }
@@ -226,7 +226,7 @@ fn answer(
     }
 }
 
-fn net(client: &mut Client, base: VirtAddr, size: usize, moved: usize) -> Result<Carried, Error> {
+fn net(client: &mut Client, base: VirtAddr, size: usize, moved: usize) -> Result<Transfer, Error> {
     let mut latency = Samples::new();
     let mut buf = vec![0; size];
     for _ in 0..(moved / size / 4).clamp(8, 4096) {
@@ -247,5 +247,5 @@ fn net(client: &mut Client, base: VirtAddr, size: usize, moved: usize) -> Result
         }
     }
     let time: Duration = begin.elapsed();
-    Ok(Carried { latency, bandwidth: to_f64((count * size) as u64) / time.as_secs_f64() })
+    Ok(Transfer { latency, bandwidth: to_f64((count * size) as u64) / time.as_secs_f64() })
 }

@@ -85,13 +85,13 @@ pub(super) fn rows<R: Racks>(
 }
 
 /// The times of an application through one DPU.
-struct Taken {
+struct DpuTimes {
     times: Samples,
     how: Option<String>,
     why: Option<String>,
 }
 
-impl Taken {
+impl DpuTimes {
     fn row(&self, id: &str, beside: &Samples) -> Row {
         match &self.why {
             Some(why) => Row::absent(id, "ns", why.clone()),
@@ -109,7 +109,7 @@ fn compare<R: Racks>(
     dpus: &[(&str, System, String)],
     apps: &[(String, App)],
     sheet: &mut Sheet<'_>,
-) -> Result<Vec<Vec<Taken>>, R::Failure> {
+) -> Result<Vec<Vec<DpuTimes>>, R::Failure> {
     let mut started = Vec::new();
     for (name, system, more) in dpus {
         sheet.begins(&format!("a rack whose DPU is {name}"));
@@ -128,8 +128,8 @@ fn compare<R: Racks>(
     let mut all = Vec::new();
     for (id, app) in apps {
         let (work, right) = subject.work(*app)?;
-        let new = |how: &Option<String>| Taken { times: Samples::new(), how: how.clone(), why: None };
-        let mut taken: Vec<Taken> = how.iter().map(new).collect();
+        let new = |how: &Option<String>| DpuTimes { times: Samples::new(), how: how.clone(), why: None };
+        let mut taken: Vec<DpuTimes> = how.iter().map(new).collect();
         for _ in 0..sizes.rounds {
             for (((placed, system), taken), (name, ..)) in placed.iter_mut().zip(&mut taken).zip(dpus) {
                 sheet.begins(&format!("{id} {name}"));

@@ -56,14 +56,14 @@ impl Subject {
 
 /// Wraps an error outside far memory.
 pub(super) fn named(error: impl std::error::Error + Send + Sync + 'static) -> Error {
-    said(&error.to_string())
+    run_child(&error.to_string())
 }
 
 /// Works as [`named`], for a command's failure.
 pub(super) fn failed(failure: farmem_workload::Failure) -> Error {
-    said(&failure.message)
+    run_child(&failure.message)
 }
 
-fn said(words: &str) -> Error {
+fn run_child(words: &str) -> Error {
     Error::System { what: "a graph to be measured".into(), source: std::io::Error::other(words.to_owned()) }
 }

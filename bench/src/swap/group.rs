@@ -109,8 +109,8 @@ impl Group {
         })
     }
 
-    fn begin_at(place: &Place, limit: u64) -> Result<Self, String> {
-        let Place { dir, version } = place;
+    fn begin_at(place: &CgroupParent, limit: u64) -> Result<Self, String> {
+        let CgroupParent { dir, version } = place;
         if *version == Version::V2 {
             let handed_down = dir.join("cgroup.subtree_control");
             let text = read_to_string(&handed_down)
@@ -135,13 +135,13 @@ impl Group {
 
 /// A place where a cgroup may be created.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Place {
+struct CgroupParent {
     dir: PathBuf,
     version: Version,
 }
 
 /// Creates a cgroup at the first possible place, or returns the reason for each.
-fn first(places: &[Place], limit: u64) -> Result<Group, String> {
+fn first(places: &[CgroupParent], limit: u64) -> Result<Group, String> {
     let mut refused = Vec::new();
     for place in places {
         match Group::begin_at(place, limit) {
@@ -157,7 +157,7 @@ fn first(places: &[Place], limit: u64) -> Result<Group, String> {
 
 /// Returns the places, the best one first: version 2, beneath and then beside this process's cgroup; then
 /// version 1, beneath it. `mountinfo` and `cgroups` are the process's files in /proc.
-fn places(mountinfo: &str, cgroups: &str) -> Vec<Place> {
+fn places(mountinfo: &str, cgroups: &str) -> Vec<CgroupParent> {
     let cgroups = ProcessCGroups::from_read(cgroups.as_bytes()).map(|all| all.0).unwrap_or_default();
     // Others' mounts may have unreadable names.
     let mounts: Vec<MountInfo> =
@@ -173,7 +173,7 @@ fn places(mountinfo: &str, cgroups: &str) -> Vec<Place> {
         let point = &mount.mount_point;
         let dir = if below.as_os_str().is_empty() { point.clone() } else { point.join(below) };
         let beside = dir.parent().filter(|_| version == Version::V2 && dir != *point).map(Path::to_owned);
-        places.extend([Some(dir), beside].into_iter().flatten().map(|dir| Place { dir, version }));
+        places.extend([Some(dir), beside].into_iter().flatten().map(|dir| CgroupParent { dir, version }));
     }
     places
 }

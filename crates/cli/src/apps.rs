@@ -23,7 +23,7 @@ impl Printed for farmem_nativekvs::Outcome {
     }
 }
 
-impl Printed for farmem_graph::Said {
+impl Printed for farmem_graph::CommandReport {
     fn text(&self) -> String {
         Self::text(self)
     }

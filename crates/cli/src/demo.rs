@@ -1,8 +1,8 @@
 //! `farmem demo`: a dictionary in far memory, with every word looked up by READs and by traversals. Three
 //! applications then run on the same rack. The demo checks every answer.
 
+mod dictionary;
 mod sweep;
-mod words;
 
 use crate::apps;
 use crate::args::Demo;
@@ -10,6 +10,7 @@ use crate::output::{self, Report};
 use crate::rack_file::{RackFile, Shape};
 use crate::supervisor::Supervisor;
 use crate::{End, Failure, progress};
+use dictionary::Words;
 use farmem::hash_table::{HashTable, Spread};
 use farmem::{Client, Placement, Rack, RackConfig, Transport, Waiting};
 use farmem_workload::Report as Application;
@@ -17,7 +18,6 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::time::Instant;
 use sweep::{Method, Tally, sweep};
-use words::Words;
 
 /// Number of memory nodes of the rack that the demo starts.
 const NODES: u8 = 4;
@@ -31,7 +31,7 @@ const DEPTH: usize = 32;
 const LATENCY_SAMPLES: usize = 20_000;
 
 #[derive(Serialize)]
-struct Shown {
+struct DemoReport {
     words: u64,
     source: String,
     nodes: usize,
@@ -60,7 +60,7 @@ struct Row {
     ratio: f64,
 }
 
-impl Report for Shown {
+impl Report for DemoReport {
     fn text(&self) -> String {
         let heading = [
             "chains, method",
@@ -138,7 +138,7 @@ pub(crate) fn run(args: &Demo) -> Result<End, Failure> {
     Ok(if shown.wrong_answers == 0 { End::Fine } else { End::Violation })
 }
 
-fn on_rack(config: RackConfig, words: Words, start: Instant) -> Result<Shown, Failure> {
+fn on_rack(config: RackConfig, words: Words, start: Instant) -> Result<DemoReport, Failure> {
     let transport = config.transport.name();
     let mut client = Rack::running(config).client("demo")?;
     let mut rows = Vec::new();
@@ -156,7 +156,7 @@ fn on_rack(config: RackConfig, words: Words, start: Instant) -> Result<Shown, Fa
     }
     let applications = apps::all(&mut client, transport, words.len() as u64)?;
     wrong += applications.iter().map(|application| application.wrong_answers).sum::<u64>();
-    Ok(Shown {
+    Ok(DemoReport {
         words: words.len() as u64,
         source: words.source().to_owned(),
         nodes: client.nodes().len(),

@@ -111,7 +111,7 @@ fn shown<T>(result: &Result<T, Error>) -> String {
     result.as_ref().err().map_or_else(|| "it was not".into(), |error| format!("{error}; {}", error.remedy()))
 }
 
-#[expect(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#[expect(clippy::print_stdout, reason = "an example prints to the terminal")]
 fn say(line: &str) {
     println!("{line}");
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 
 type Test = fn(&SharedSpace);
 
-const ENTRIES: &[(&str, Entry)] = &[("add, and say who", add), ("refuse", refuse)];
+const ENTRIES: &[(&str, Entry)] = &[("add, and report the process", add), ("refuse", refuse)];
 const TESTS: &[(&str, Test)] = &[
     ("a_shell_in_between_changes_nothing", a_shell_in_between_changes_nothing),
     ("a_command_that_cannot_be_started_is_named", a_command_that_cannot_be_started_is_named),
@@ -91,14 +91,14 @@ fn over_there() -> Command {
 fn a_shell_in_between_changes_nothing(space: &SharedSpace) {
     let vma = space.allocate(4096).unwrap();
     space.word(vma.base).store(5, Ordering::Release);
-    let worker = space.spawn_by(over_there(), "add, and say who", &[vma.base.0, 37]).unwrap();
+    let worker = space.spawn_by(over_there(), "add, and report the process", &[vma.base.0, 37]).unwrap();
     assert_eq!(worker.join().unwrap(), 5);
     assert_eq!(space.word(vma.base).load(Ordering::Acquire), 42);
     let host = space.word(VirtAddr(vma.base.0 + 8)).load(Ordering::Acquire);
     assert_ne!(host, u64::from(space.host()), "it was a host of its own");
     assert_ne!(host, 0);
     // Without a shell the result is the same.
-    let worker = space.spawn("add, and say who", &[vma.base.0, u64::MAX]).unwrap();
+    let worker = space.spawn("add, and report the process", &[vma.base.0, u64::MAX]).unwrap();
     assert_eq!(worker.join().unwrap(), 42);
     assert_eq!(space.word(vma.base).load(Ordering::Acquire), 41);
 }

@@ -44,10 +44,10 @@ mod publish;
 mod ranges;
 
 use far::{FarNodes, Stop};
-use part::{Part, Took};
+use part::{PadOutcome, Part};
 use places::Places;
 
-pub use agent::{GAIN_MIN, IndexAgent, IndexWatch, Layer, Stepped, Target};
+pub use agent::{EpochReport, GAIN_MIN, IndexAgent, IndexWatch, Layer, Target};
 pub use cursor::Cursor;
 pub use fabric::{publish_fabric, withdraw_fabric};
 pub use farmem_index::Extent;
@@ -314,7 +314,7 @@ impl BLinkTree {
 
     /// Returns the lines that a finished [`BLinkTree::record_op`] copied; `None` when the operation found no
     /// key or failed.
-    pub(crate) fn lines_brought(completed: &Completed) -> Option<&[u8]> {
+    pub(crate) fn fetched_lines(completed: &Completed) -> Option<&[u8]> {
         let Ok(Answer::Traversed(Traversed { returned: true, .. })) = completed.result else { return None };
         let found =
             completed.buf.get(programs::STATUS..programs::STATUS + 8)? == programs::FOUND.to_le_bytes();
@@ -410,7 +410,7 @@ impl BLinkTree {
             let done = memory.dispatch(&self.programs.scan, at, scratch, VISITS_MAX, &self.policy)?;
             let took = part.ended(&done.end, &done.scratch)?;
             memory.recycle(done.scratch);
-            if took == Took::Lost {
+            if took == PadOutcome::Lost {
                 part.leaf_at_host(self, memory)?;
             }
         }

@@ -25,16 +25,16 @@
 //!
 //! The map does not grow, does not order several writers, and supports only keys of eight bytes.
 
-mod together;
+mod slot_programs;
 
 use crate::form::{self, Form, Shard};
 use farmem_client::{Answer, Client, Completed, Error, FarMemory, LookUp, LookedUp, Op, Vma};
 use farmem_wire::{NodeId, VirtAddr};
 use siphasher::sip::SipHasher13;
+use slot_programs::SlotPrograms;
 use std::hash::Hasher as _;
 use std::ops::Range;
 use std::sync::Arc;
-use together::Together;
 
 /// Slots in which a key's record may lie.
 pub const WINDOW: usize = 16;
@@ -66,7 +66,7 @@ pub struct FlatMap {
     value_len: usize,
     slot_len: usize,
     secret: [u64; 2],
-    together: Arc<Together>,
+    programs: Arc<SlotPrograms>,
 }
 
 /// A record in a slot.
@@ -136,8 +136,8 @@ impl FlatMap {
                 }
             }
         }
-        let together = Arc::new(Together::of(memory, slot_len, value_len));
-        Ok(Self { shards, homes, value_len, slot_len, secret, together })
+        let programs = Arc::new(SlotPrograms::of(memory, slot_len, value_len));
+        Ok(Self { shards, homes, value_len, slot_len, secret, programs })
     }
 
     /// Returns the form from which another process opens this map ([`crate::form`]).
@@ -159,8 +159,8 @@ impl FlatMap {
         let slot_len = (HEAD + value_len).next_power_of_two().max(SLOT_LEN_MIN);
         let homes = form::within("homes", homes, 1, HOMES_MAX)?;
         let shards = form::allocations(shards, ((homes + REACH) * slot_len) as u64, memory)?;
-        let together = Arc::new(Together::of(memory, slot_len, value_len));
-        Ok(Self { shards, homes, value_len, slot_len, secret, together })
+        let programs = Arc::new(SlotPrograms::of(memory, slot_len, value_len));
+        Ok(Self { shards, homes, value_len, slot_len, secret, programs })
     }
 
     /// Frees the map's memory. No reader may use the map any more.
@@ -424,7 +424,7 @@ impl LookUp for FlatMap {
     }
 
     fn together(&self) -> usize {
-        self.together.keys_max()
+        self.programs.keys_max()
     }
 
     fn place(&self, key: &[u8]) -> Option<usize> {
@@ -434,17 +434,17 @@ impl LookUp for FlatMap {
     }
 
     fn op_for(&self, keys: &mut dyn Iterator<Item = &[u8]>, scratch: Vec<u8>) -> Option<Op> {
-        if self.together.keys_max() == 1 {
+        if self.programs.keys_max() == 1 {
             return self.op(keys.next()?, scratch);
         }
-        self.together.op(self, keys.filter_map(|key| key.try_into().ok()), scratch)
+        self.programs.op(self, keys.filter_map(|key| key.try_into().ok()), scratch)
     }
 
     fn in_place(&self, at: usize, key: &[u8], completed: &Completed) -> Option<(u64, Range<usize>)> {
         let key = key.try_into().ok()?;
         match &completed.result {
             Ok(Answer::Traversed(end)) if end.returned => {
-                self.together.found(at, &completed.buf, self.value_len)
+                self.programs.found(at, &completed.buf, self.value_len)
             }
             Ok(Answer::Done { .. }) => self.latest(key, &completed.buf),
             Ok(_) | Err(_) => None,

@@ -9,7 +9,7 @@
 //! A form does not prove what lies in the memory. A form of other memory finds nothing, or nonsense, for its
 //! sender.
 
-use crate::table::Ahead;
+use crate::table::TableLookUp;
 use crate::{FlatMap, HashTable, PageStore};
 use farmem_client::api::{ApiError, ErrorCode};
 use farmem_client::{Client, Error, FarMemory, LookUp, NodeId, VirtAddr, Vma};
@@ -131,6 +131,6 @@ pub fn look_up(form: &serde_json::Value, client: &mut Client) -> Result<Box<dyn 
         }
         Form::HashTable { shards, buckets } => Ok(Box::new(HashTable::of(&*client, &shards, buckets)?)),
         Form::PageStore { shards, pages } => Ok(Box::new(PageStore::of(&*client, &shards, pages)?)),
-        Form::Table { heap, table } => Ok(Box::new(Ahead::open(client, &heap, &table)?)),
+        Form::Table { heap, table } => Ok(Box::new(TableLookUp::open(client, &heap, &table)?)),
     }
 }

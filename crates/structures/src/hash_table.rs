@@ -32,7 +32,7 @@ use farmem_wire::{NodeId, VirtAddr};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher as _;
 
-mod ahead;
+mod look_up;
 
 /// Bytes of a value.
 pub const VALUE_LEN: usize = 40;

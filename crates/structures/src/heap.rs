@@ -41,7 +41,7 @@ pub use access::{LOCK_TRIES, READ_TRIES};
 pub use layout::{CHUNKS_MAX, ROOTS_MAX};
 #[cfg(test)]
 pub(crate) use lines::LINES_MAX;
-pub(crate) use lines::{bring_lines, copy_window, lines_in};
+pub(crate) use lines::{copy_lines, copy_window, lines_in};
 pub(crate) use record::{Decoded, Header, decode};
 pub use record::{HEADER_LEN, LINE_LEN, RECORD_LEN_MAX, Record, Tag};
 pub use room::FREED_PROGRAM;
@@ -114,7 +114,7 @@ pub struct Heap {
     /// Pins not yet released.
     pins: u32,
     /// True after an eviction, until the program joins again.
-    is_out: bool,
+    is_evicted: bool,
     /// Index of the memory node that receives the next record.
     turn: usize,
 }
@@ -177,7 +177,7 @@ impl Heap {
         let options = HeapOptions { lease: Duration::from_nanos(words[2]), ..options };
         let member = Member::join(client, Root { base, identity: words[3] }, &options)?;
         let arena = Arena::default();
-        Ok(Self { name: name.into(), base, options, member, arena, pins: 0, is_out: false, turn: 0 })
+        Ok(Self { name: name.into(), base, options, member, arena, pins: 0, is_evicted: false, turn: 0 })
     }
 
     /// Leaves the heap in order: no freed record is lost, and other programs can use this program's chunks at
@@ -194,7 +194,7 @@ impl Heap {
         self.enter(memory)?;
         self.mark(memory)?;
         self.member.leave(memory)?;
-        self.drop_out();
+        self.mark_evicted();
         Ok(())
     }
 
@@ -202,14 +202,14 @@ impl Heap {
     /// trees in the heap own separate memory; destroy them first.
     ///
     /// A program that opens the heap at the same moment either prevents the destruction or learns that the
-    /// heap is gone. The same holds for a program that was evicted for silence ([`Heap::alone`]) and
+    /// heap is gone. The same holds for a program that was evicted for silence ([`Heap::check_exclusive`]) and
     /// continues. Its next operation fails and changes nothing, unless the program paused inside one for more
     /// than two leases.
     ///
     /// # Errors
     /// [`Error::Locked`] when another program has the heap open. Nothing is freed then, and this program
     /// leaves the heap as by [`Heap::close`]. A dead program has the heap open until its eviction, so call
-    /// [`Heap::alone`] first until it succeeds.
+    /// [`Heap::check_exclusive`] first until it succeeds.
     ///
     /// [`Error`] when far memory does not answer; nothing is freed then either. [`Error`] when the control
     /// plane does not answer. No program can open the heap then, and memory that could not be freed goes with
@@ -235,12 +235,12 @@ impl Heap {
     /// # Errors
     /// [`Error::Locked`] with a program that has the heap open; [`Error::Evicted`] when this program was
     /// evicted meanwhile; [`Error`] when far memory does not answer.
-    pub fn alone(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+    pub fn check_exclusive(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         self.enter(memory)?;
-        self.look_for_others(memory)
+        self.check_no_other_program(memory)
     }
 
-    fn look_for_others(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+    fn check_no_other_program(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         let Some(others) = self.member.others(memory)? else { return Err(self.evicted()) };
         others.first().map_or(Ok(()), |(slot, word)| {
             let generation = word.generation();
@@ -300,7 +300,7 @@ impl Heap {
         self.enter(memory)?;
         let fresh = self.prepare(memory, node, kind, content)?;
         memory.write(fresh.record.at, &fresh.image)?;
-        self.still(memory)?;
+        self.confirm_membership(memory)?;
         Ok(fresh.record)
     }
 
@@ -392,22 +392,22 @@ impl Heap {
     /// As [`Heap::keep`].
     pub fn reclaim(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         self.enter(memory)?;
-        self.get_back(memory, true)
+        self.reclaim_blocks(memory, true)
     }
 
     /// Begins an operation with a running lease. An evicted member without pins joins again.
     pub(crate) fn enter(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
-        if !self.is_out && self.member.is_due() && !self.member.renew(memory, self.pins == 0)? {
-            self.drop_out();
+        if !self.is_evicted && self.member.is_due() && !self.member.renew(memory, self.pins == 0)? {
+            self.mark_evicted();
         }
-        if !self.is_out {
+        if !self.is_evicted {
             return Ok(());
         }
         if self.pins > 0 {
             return Err(self.evicted_error());
         }
         self.member = Member::join(memory, self.member.root, &self.options)?;
-        self.is_out = false;
+        self.is_evicted = false;
         Ok(())
     }
 
@@ -415,16 +415,16 @@ impl Heap {
     ///
     /// # Errors
     /// [`Error::Evicted`] when a member may have taken it.
-    pub(crate) fn still(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
-        if self.is_out || !self.member.holds() && !self.member.renew(memory, false)? {
+    pub(crate) fn confirm_membership(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        if self.is_evicted || !self.member.holds() && !self.member.renew(memory, false)? {
             return Err(self.evicted());
         }
         Ok(())
     }
 
-    /// Works as [`Heap::still`], for a read that can restart. Returns false when it must restart.
+    /// Works as [`Heap::confirm_membership`], for a read that can restart. Returns false when it must restart.
     fn holds_on(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<bool, Error> {
-        match self.still(memory) {
+        match self.confirm_membership(memory) {
             Ok(()) => Ok(true),
             Err(Error::Evicted { .. }) if self.pins == 0 => {
                 self.enter(memory)?;
@@ -436,12 +436,12 @@ impl Heap {
 
     /// Handles an eviction: what this member owned now belongs to others.
     pub(crate) fn evicted(&mut self) -> Error {
-        self.drop_out();
+        self.mark_evicted();
         self.evicted_error()
     }
 
-    fn drop_out(&mut self) {
-        self.is_out = true;
+    fn mark_evicted(&mut self) {
+        self.is_evicted = true;
         self.arena = Arena::default();
     }
 

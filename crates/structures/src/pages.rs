@@ -45,7 +45,7 @@ pub struct PageStore {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whole {
     /// All lines belong to this change; 0 when the page was never written.
-    Of(u64),
+    Version(u64),
     /// A write of the record is in progress.
     Torn,
 }
@@ -161,7 +161,7 @@ impl PageStore {
         let mut record = memory.buffer(RECORD_LEN);
         for _ in 0..TRIES {
             memory.read(addr, &mut record)?;
-            if let Whole::Of(version) = whole(&record) {
+            if let Whole::Version(version) = whole(&record) {
                 into.clear();
                 if version != 0 {
                     content(&record, into);
@@ -225,7 +225,7 @@ pub fn whole(record: &[u8]) -> Whole {
     let mut versions = record.chunks_exact(LINE).map(|line| *line.first_chunk().expect("a line is longer"));
     let Some(first) = versions.next() else { return Whole::Torn };
     let is_whole = record.len() == RECORD_LEN && versions.all(|version: [u8; VERSION]| version == first);
-    if is_whole { Whole::Of(u64::from_le_bytes(first)) } else { Whole::Torn }
+    if is_whole { Whole::Version(u64::from_le_bytes(first)) } else { Whole::Torn }
 }
 
 /// Appends the page in a record to `into`.
@@ -266,7 +266,7 @@ impl LookUp for PageStore {
     fn in_place(&self, at: usize, _: &[u8], completed: &Completed) -> Option<(u64, Range<usize>)> {
         let record = at * RECORD_LEN..(at + 1) * RECORD_LEN;
         match (&completed.result, whole(completed.buf.get(record.clone())?)) {
-            (Ok(_), Whole::Of(version)) if version != 0 => Some((version, record)),
+            (Ok(_), Whole::Version(version)) if version != 0 => Some((version, record)),
             _ => None,
         }
     }
@@ -283,8 +283,8 @@ impl LookUp for PageStore {
         let Some(record) = record else { return LookedUp::Elsewhere };
         match whole(record) {
             Whole::Torn => LookedUp::Elsewhere,
-            Whole::Of(0) => LookedUp::Absent,
-            Whole::Of(version) => {
+            Whole::Version(0) => LookedUp::Absent,
+            Whole::Version(version) => {
                 into.reserve(VERSION + LINES * (LINE - VERSION));
                 into.extend_from_slice(&version.to_le_bytes());
                 content(record, into);
@@ -308,7 +308,7 @@ mod tests {
         let page: Vec<u8> = (0..=250).cycle().take(PAGE).collect();
         let mut record = Vec::new();
         emit(7, &page, &mut record);
-        assert_eq!((record.len(), whole(&record)), (RECORD_LEN, Whole::Of(7)));
+        assert_eq!((record.len(), whole(&record)), (RECORD_LEN, Whole::Version(7)));
         let mut back = vec![9];
         content(&record, &mut back);
         assert_eq!((back[0], &back[1..]), (9, &page[..]));
@@ -318,6 +318,6 @@ mod tests {
             assert_eq!(whole(&torn), Whole::Torn, "line {line}");
         }
         assert_eq!(whole(&record[..RECORD_LEN - LINE]), Whole::Torn);
-        assert_eq!(whole(&vec![0; RECORD_LEN]), Whole::Of(0));
+        assert_eq!(whole(&vec![0; RECORD_LEN]), Whole::Version(0));
     }
 }

@@ -174,13 +174,13 @@ impl RecordTree {
             // One READ of the whole record costs less than one per line.
             Site::Host => self.tree.get(memory, key)?.map(|word| (word, Vec::new())),
         };
-        heap.still(memory)?;
+        heap.confirm_membership(memory)?;
         let Some((word, lines)) = found else { return Ok(None) };
         if lines.is_empty() {
             return self.value_of(memory, heap, word).map(Some);
         }
         let record = Record::unpacked(word)?;
-        let content = heap.brought(memory, record.at, &lines)?;
+        let content = heap.fetched(memory, record.at, &lines)?;
         memory.recycle(lines);
         value(record.at, content).map(Some)
     }
@@ -217,7 +217,7 @@ impl RecordTree {
         heap.pin(client)?;
         let word = self.tree.get_through(client, over, key);
         let value = word.and_then(|word| {
-            heap.still(client)?;
+            heap.confirm_membership(client)?;
             word.map(|word| self.value_of(&mut client.through(over), heap, word)).transpose()
         });
         heap.unpin();
@@ -241,8 +241,8 @@ impl RecordTree {
     /// missing, when its value was too long or was being written, and when the operation failed;
     /// [`RecordTree::get`] tells these cases apart.
     #[must_use]
-    pub fn brought(completed: &Completed) -> Option<Vec<u8>> {
-        let lines = BLinkTree::lines_brought(completed)?;
+    pub fn fetched(completed: &Completed) -> Option<Vec<u8>> {
+        let lines = BLinkTree::fetched_lines(completed)?;
         match decode(lines) {
             Decoded::Whole { kind: VALUE, content } => Some(content),
             _ => None,
@@ -341,7 +341,7 @@ impl RecordTree {
             fresh.push(record);
             if fresh.len() == WRITES || words.len() == count {
                 write_all(memory, &fresh)?;
-                heap.still(memory)?;
+                heap.confirm_membership(memory)?;
                 fresh.clear();
             }
         }

@@ -22,12 +22,12 @@ use node::{BODY, Contents, Node, body_len, pad, pair, unpair};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher as _;
 
-mod ahead;
 mod iter;
+mod look_up;
 mod node;
 
-pub use ahead::Ahead;
 pub use iter::{Iter, Pair};
+pub use look_up::TableLookUp;
 pub use node::{WHOLE_MAX, find_program};
 
 /// Bytes of the longest key, and of the longest value.
@@ -163,7 +163,7 @@ impl Table {
     }
 
     /// Returns the form from which another process opens this table ([`crate::form`]). The process opens heap
-    /// and table by their names, in its own domain, like any program; its look-ups are [`Ahead`].
+    /// and table by their names, in its own domain, like any program; its look-ups are [`TableLookUp`].
     #[must_use]
     pub fn form(&self, heap: &Heap) -> Form {
         Form::Table { heap: heap.name().to_owned(), table: self.name.clone() }
@@ -304,11 +304,11 @@ impl Table {
             let writes: Vec<Fresh> =
                 if attempt == 0 { body.iter().chain(&fresh).cloned().collect() } else { fresh.clone() };
             write_all(memory, &writes)?;
-            heap.still(memory)?;
+            heap.confirm_membership(memory)?;
             if memory.compare_swap(seen.bucket, seen.head, head)? == seen.head {
                 return self.changed(memory, heap, seen, old);
             }
-            heap.still(memory)?;
+            heap.confirm_membership(memory)?;
             heap.drop_fresh(&fresh);
         }
         heap.drop_fresh(&body);
@@ -383,7 +383,7 @@ impl Table {
     ) -> Result<Seen, Error> {
         let (start, within, scratch) = self.start(key, memory.buffer(0));
         let done = memory.dispatch(&self.program, start, scratch, CHAIN_MAX, &self.policy)?;
-        heap.still(memory)?;
+        heap.confirm_membership(memory)?;
         if !done.end.returned {
             return Err(Error::Traversal { addr: done.end.cur_ptr, reason: TraversalStop::Stalled });
         }
@@ -454,7 +454,7 @@ impl Table {
             Contents::Whole(content) => return Ok(content.clone()),
             Contents::Far(body) => *body,
         };
-        let (kind, content) = heap.brought(memory, body, lines)?;
+        let (kind, content) = heap.fetched(memory, body, lines)?;
         if kind == BODY { Ok(content) } else { Err(Error::Broken { addr: body, what: "a key and a value" }) }
     }
 

@@ -91,7 +91,7 @@ impl Memory for Bytes {
 
 /// Properties that the returned buffer of an operation must have.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct Expectation {
     len: usize,
     traversal: bool,
 }
@@ -103,7 +103,7 @@ pub(super) struct World {
     /// Unanswered questions of the host to the control plane.
     control_requests: VecDeque<ControlRequest>,
     /// Operations that have not ended, by ticket.
-    asked: BTreeMap<u64, Asked>,
+    asked: BTreeMap<u64, Expectation>,
     tickets: u64,
     /// Every datagram that the host sent, by request id.
     requests: BTreeMap<RequestId, Vec<u8>>,
@@ -289,7 +289,7 @@ impl World {
             Op::Through { work, .. } => (work.buf().len(), false),
             Op::Traverse { scratch, .. } => (scratch.len(), true),
         };
-        self.asked.insert(self.tickets, Asked { len, traversal });
+        self.asked.insert(self.tickets, Expectation { len, traversal });
         self.ask(HostRequest::Submit { ticket: self.tickets, domain, op }, run);
     }
 

@@ -114,17 +114,17 @@ impl Model {
         };
         let in_place = Traverse { code: &[], ..state } == there;
         let right = match end {
-            Ended::Return => status == Status::Ok,
-            Ended::Limit => status == Status::IterationLimit,
-            Ended::Fault => status == Status::ProgramFault,
-            Ended::Behind => status == Status::OutOfBounds,
-            Ended::Refused => {
+            EndReason::Return => status == Status::Ok,
+            EndReason::Limit => status == Status::IterationLimit,
+            EndReason::Fault => status == Status::ProgramFault,
+            EndReason::PastWindow => status == Status::OutOfBounds,
+            EndReason::NotReadable => {
                 let window = pages(reached.cur_ptr, program.window_len() as u64);
                 matches!(status, Status::NotMapped | Status::NoPermission)
                     || status == Status::Lost && window.into_iter().any(|page| self.is_lost(page))
             }
-            Ended::Elsewhere if walk.header.hops == 0 => status == Status::HopLimit,
-            Ended::Elsewhere => {
+            EndReason::Elsewhere if walk.header.hops == 0 => status == Status::HopLimit,
+            EndReason::Elsewhere => {
                 let with_code = state.code.is_empty() || state.code == walk.code;
                 return went_on && in_place && with_code;
             }
@@ -134,7 +134,7 @@ impl Model {
 
     /// Runs the traversal on the model's bytes. Returns the number of iterations, the reason of the end, and
     /// the state.
-    fn walk_again(&self, walk: &Walk, program: &Program) -> (u32, Ended, State) {
+    fn walk_again(&self, walk: &Walk, program: &Program) -> (u32, EndReason, State) {
         // Trailing zeros may be missing (PROTOCOL 7.24).
         let mut scratch = walk.scratch.clone();
         scratch.resize(program.scratch_len(), 0);
@@ -144,21 +144,21 @@ impl Model {
             let addr = state.cur_ptr;
             let there = self.there(walk.header.domain, addr, program.window_len() as u64);
             if there == 0 && !self.is_local(addr) {
-                return (iterations, Ended::Elsewhere, state);
+                return (iterations, EndReason::Elsewhere, state);
             }
             if there == 0 || pages(addr, there).any(|page| self.is_lost(page)) {
-                return (iterations, Ended::Refused, state);
+                return (iterations, EndReason::NotReadable, state);
             }
             let window = self.slice(addr, there);
             let end = match program.step_cut(window, &mut state.cur_ptr, &mut state.scratch) {
                 Ok(Step::Next) => continue,
-                Ok(Step::Return) => Ended::Return,
-                Ok(Step::Fault) => Ended::Fault,
-                Err(Behind) => Ended::Behind,
+                Ok(Step::Return) => EndReason::Return,
+                Ok(Step::Fault) => EndReason::Fault,
+                Err(Behind) => EndReason::PastWindow,
             };
             return (iterations + 1, end, state);
         }
-        (left, Ended::Limit, state)
+        (left, EndReason::Limit, state)
     }
 
     /// Returns the number of accessible bytes of a window (PROTOCOL 7.50). Every grant in this target permits
@@ -171,13 +171,13 @@ impl Model {
 
 /// Reason for the end of a traversal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ended {
+enum EndReason {
     Return,
     Limit,
     Fault,
     /// The program accessed its window past the end of the memory.
-    Behind,
+    PastWindow,
     /// The pointer lies at this node, and the domain may not read it.
-    Refused,
+    NotReadable,
     Elsewhere,
 }

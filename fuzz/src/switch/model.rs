@@ -1,6 +1,6 @@
 //! Slow model of the switch's reaction to a frame. The tables are lists of the control plane's updates.
 
-use super::relay::{self, Onward};
+use super::relay::{self, RelayExpectation};
 use super::soft::{self, SoftModel};
 use super::{CONTROL, HOME, Outcome, only};
 use crate::frames::heard;
@@ -24,7 +24,7 @@ pub(super) enum Expected {
     /// The frame holds a message of the control plane about images.
     Soft(Vec<u8>),
     /// The frame is a packet of a reliable connection.
-    Relayed(Onward),
+    Relayed(RelayExpectation),
     /// Nothing changes, and only the sender may receive an answer.
     Nothing,
 }

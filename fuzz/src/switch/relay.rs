@@ -93,9 +93,9 @@ pub(super) fn sent(input: &mut Input<'_>) -> ReceivedFrame {
 
 /// Required reaction to a packet of a reliable connection. Other frames have no such value.
 #[derive(Debug)]
-pub(super) enum Onward {
+pub(super) enum RelayExpectation {
     /// The switch sends these bytes to this port.
-    To(Port, Vec<u8>),
+    Forwarded(Port, Vec<u8>),
     /// The switch drops the packet.
     Dropped,
 }
@@ -109,7 +109,7 @@ pub(super) fn expect(
     peers: &impl Fn(Port) -> bool,
     may: &impl Fn(Domain, u64, u32) -> bool,
     owner: &impl Fn(u64) -> Option<NodeId>,
-) -> Option<Onward> {
+) -> Option<RelayExpectation> {
     let parsed = farmem_wire::Packet::parse(frame).ok()?;
     if parsed.bth.opcode.is_ud() {
         return None;
@@ -125,7 +125,7 @@ pub(super) fn expect(
             continue;
         };
         if !peers(to) {
-            return Some(Onward::Dropped);
+            return Some(RelayExpectation::Dropped);
         }
         let mut sent = frame.to_vec();
         sent[5..8].copy_from_slice(&qpn.get().to_be_bytes()[1..]);
@@ -139,16 +139,16 @@ pub(super) fn expect(
                 sent[20..24].copy_from_slice(&of.rkey.0.to_be_bytes());
             }
         }
-        return Some(Onward::To(to, sent));
+        return Some(RelayExpectation::Forwarded(to, sent));
     }
-    Some(Onward::Dropped)
+    Some(RelayExpectation::Dropped)
 }
 
 /// Checks the switch's reaction to a packet.
-pub(super) fn judge(expected: &Onward, note: Note, outcome: &Outcome) {
+pub(super) fn judge(expected: &RelayExpectation, note: Note, outcome: &Outcome) {
     match (expected, &outcome.sent[..]) {
-        (Onward::Dropped, []) => assert!(matches!(note, Note::Dropped(_)), "{note:?}"),
-        (Onward::To(port, frame), [sent]) => {
+        (RelayExpectation::Dropped, []) => assert!(matches!(note, Note::Dropped(_)), "{note:?}"),
+        (RelayExpectation::Forwarded(port, frame), [sent]) => {
             assert_eq!(*sent, (*port, frame.clone()));
             assert!(
                 matches!(note, Note::Relayed | Note::Keyed { indexed: false, .. } | Note::KeyedRefused(_)),

@@ -68,7 +68,7 @@ impl Store {
 
     /// Returns the allocations with nodes of the store's trees, if no other program has the store open.
     fn tree_memory(&mut self, client: &mut Client) -> Result<BTreeSet<VirtAddr>, Error> {
-        self.heap.alone(client)?;
+        self.heap.check_exclusive(client)?;
         self.layers(client, &mut Vec::new(), &mut Vec::new())?;
         let domain = client.domain();
         let mut vmas = client.overview()?.vmas;

@@ -6,7 +6,7 @@
 
 use super::program::Parts;
 use super::store::{FIRST, Kind};
-use super::{Ahead, Bench, Draw, Ground, LEAD, SECRET, Taken, middle, rate, stages};
+use super::{Bench, DpuResults, Draw, LEAD, SECRET, SharedState, VariantCosts, middle, rate, stages};
 use crate::{Row, to_f64};
 use farmem::prefetch::{AtDpu, AtDpuOptions, Change, Position};
 use farmem::{Client, Error};
@@ -31,7 +31,7 @@ pub(super) fn is_measured(kind: Kind, draw: Draw) -> bool {
     (kind, draw) == (Kind::Hash, Draw::Uniform)
 }
 
-impl Ground {
+impl SharedState {
     /// Connects to the DPU with a fresh program, with as much room as the thread has.
     fn at_dpu(&self, client: &Client) -> Result<AtDpu, Error> {
         let keys = 2 * self.size.here + self.size.zone.items;
@@ -42,7 +42,7 @@ impl Ground {
 
 /// Measures the path of a key through the process, compared with the thread.
 pub(super) fn path(bench: &mut Bench, thread: &stages::Path) -> Result<Vec<Row>, Error> {
-    let Ground { size, dpu: meter, .. } = &bench.ground;
+    let SharedState { size, dpu: meter, .. } = &bench.ground;
     let dpu = bench.ground.at_dpu(&bench.client)?;
     let (tap, beside, mut taker) = (dpu.tap(), dpu.beside(), dpu.taker());
     let (kind, connection) = (size.kind, size.kind.connection(&tap));
@@ -94,25 +94,26 @@ pub(super) fn measure(
     bench: &mut Bench,
     path: f64,
     requests: &[Vec<u8>],
-    thread: &Ahead,
+    thread: &DpuResults,
 ) -> Result<Vec<Row>, Error> {
     bench.begins("uniform by the process");
     let dpu = bench.ground.at_dpu(&bench.client)?;
     let parts = Parts { tap: dpu.tap(), beside: dpu.beside(), taker: dpu.taker() };
-    let (Ahead { taken, .. }, wrong) = bench.ground.at_a_pace(parts, path, requests)?;
+    let (DpuResults { taken, .. }, wrong) = bench.ground.at_a_pace(parts, path, requests)?;
     bench.wrong += wrong;
     let wasted = serves(&dpu)?;
-    let sum = |all: &[Taken], what: fn(&Taken) -> u64| all.iter().map(what).sum::<u64>();
-    let missed = |all: &[Taken]| sum(all, |taken| taken.missed);
+    let sum = |all: &[VariantCosts], what: fn(&VariantCosts) -> u64| all.iter().map(what).sum::<u64>();
+    let missed = |all: &[VariantCosts]| sum(all, |taken| taken.missed);
     let n = sum(&taken, |taken| taken.requests);
-    let (cpu, of_thread) = (middle(&taken, Taken::cpu_ns), middle(&thread.taken, Taken::cpu_ns));
+    let (cpu, of_thread) =
+        (middle(&taken, VariantCosts::cpu_ns), middle(&thread.taken, VariantCosts::cpu_ns));
     let beside = || Some("beside the DPU that is a thread, each at its own pace".to_owned());
     let why = format!(
         "{} by the thread; {wasted} items were fetched for nothing, {} by the thread",
         missed(&thread.taken),
         thread.wasted
     );
-    let throughput = rate(ROWS[0], &taken, n).beside(Some(middle(&thread.taken, Taken::rate)));
+    let throughput = rate(ROWS[0], &taken, n).beside(Some(middle(&thread.taken, VariantCosts::rate)));
     let host_cpu = Row::figure(ROWS[1], "ns", cpu, n).with_cpu(Some(cpu)).beside(Some(of_thread));
     let missed = Row::figure(ROWS[2], "requests", to_f64(missed(&taken)), n);
     Ok(vec![

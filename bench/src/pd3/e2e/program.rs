@@ -1,10 +1,10 @@
 //! An application beside a DPU: it reports received requests, and looks into the zone before it reads far
 //! memory.
 
-use super::here::Here;
+use super::local_items::LocalItems;
 use super::store::{Far, KEY, Kind};
-use super::ways::wait_until;
-use super::{LEAD, Taken};
+use super::variants::wait_until;
+use super::{LEAD, VariantCosts};
 use crate::rates::cpu_time;
 use crate::{Samples, to_f64};
 use farmem::prefetch::tap::{Tap, TapConnection};
@@ -23,7 +23,7 @@ pub(super) struct Parts {
 /// An application beside a DPU.
 pub(super) struct Program<'b> {
     pub(super) kind: Kind,
-    pub(super) here: Here,
+    pub(super) here: LocalItems,
     pub(super) far: &'b Far,
     pub(super) client: &'b mut Client,
     pub(super) connection: TapConnection,
@@ -61,7 +61,12 @@ impl Program<'_> {
     }
 
     /// Receives pieces at a pace. Each piece is executed when [`LEAD`] more have arrived.
-    pub(super) fn run(&mut self, requests: &[u8], piece: usize, pace: Duration) -> Result<Taken, Error> {
+    pub(super) fn run(
+        &mut self,
+        requests: &[u8],
+        piece: usize,
+        pace: Duration,
+    ) -> Result<VariantCosts, Error> {
         let pieces: Vec<&[u8]> = requests.chunks(piece * self.kind.request_len()).collect();
         let mut waiting = VecDeque::new();
         let (begin, mut cpu, mut missed) = (Instant::now(), Duration::ZERO, 0);
@@ -86,7 +91,7 @@ impl Program<'_> {
             cpu += cpu_time() - from;
         }
         let requests = (requests.len() / self.kind.request_len()) as u64;
-        Ok(Taken { wall: begin.elapsed(), cpu, missed, requests, each })
+        Ok(VariantCosts { wall: begin.elapsed(), cpu, missed, requests, each })
     }
 
     fn carry_out(&mut self, piece: &[u8]) -> Result<u64, Error> {

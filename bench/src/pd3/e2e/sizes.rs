@@ -3,9 +3,9 @@
 //! loading zones of several sizes (figures 23 and 24). The rows give requests per second at the fastest pace
 //! at which nearly all items were ready, and the time of a request at that pace.
 
-use super::here::Here;
+use super::local_items::LocalItems;
 use super::store::Kind;
-use super::{Ahead, Bench, Draw, LEAD, Size, Taken, rate, times};
+use super::{Bench, DpuResults, Draw, LEAD, Size, VariantCosts, rate, times};
 use crate::samples::median;
 use crate::{Plan, Row, to_f64};
 use farmem::Error;
@@ -55,7 +55,7 @@ pub(super) fn measure(bench: &mut Bench, plan: &Plan, path: f64) -> Result<(), E
 
 /// Returns the requests per second with all items local.
 fn all_local(bench: &mut Bench, requests: &[u8]) -> f64 {
-    let mut all = Here::all(Kind::Hash, bench.ground.size.items);
+    let mut all = LocalItems::all(Kind::Hash, bench.ground.size.items);
     let mut rates = [(); 3].map(|()| bench.local(&mut all, requests, None).rate());
     median(&mut rates)
 }
@@ -69,7 +69,7 @@ fn locals(bench: &mut Bench, path: f64) -> Result<(), Error> {
         bench.begins(&format!("{percent} % here"));
         let here = usize::try_from(before.items).expect("they fit memory") * percent / 100;
         bench.ground.size = Size { here, filled: true, ..before };
-        let Ahead { taken, wasted, .. } = bench.ahead(path, &requests)?;
+        let DpuResults { taken, wasted, .. } = bench.ahead(path, &requests)?;
         let missed: u64 = taken.iter().map(|taken| taken.missed).sum();
         let all: u64 = taken.iter().map(|taken| taken.requests).sum();
         let why = format!(
@@ -92,7 +92,7 @@ fn misses(bench: &mut Bench) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
     for percent in HERE {
         let count = usize::try_from(size.items).expect("they fit memory") * percent / 100;
-        let mut here = Here::some(Kind::Hash, count);
+        let mut here = LocalItems::some(Kind::Hash, count);
         let mut value = [0; 8];
         for item in (0..size.items).step_by(100 / percent) {
             Kind::fill(item, &mut value);
@@ -108,8 +108,8 @@ fn misses(bench: &mut Bench) -> Result<Vec<Row>, Error> {
 }
 
 /// Measures READs one by one with a hundredth local.
-fn by_reads(bench: &mut Bench, requests: &[u8]) -> Result<Taken, Error> {
-    let mut here = Here::some(Kind::Hash, bench.ground.size.here);
+fn by_reads(bench: &mut Bench, requests: &[u8]) -> Result<VariantCosts, Error> {
+    let mut here = LocalItems::some(Kind::Hash, bench.ground.size.here);
     let part = requests.len() / PART / bench.ground.size.piece_len() * bench.ground.size.piece_len();
     bench.sync(&mut here, None, &requests[..part])
 }
@@ -122,8 +122,8 @@ fn zones(bench: &mut Bench, path: f64) -> Result<(), Error> {
     for items in ZONES {
         bench.begins(&format!("a zone of {items} items"));
         bench.ground.size.zone.items = items;
-        let Ahead { taken, wasted, .. } = bench.ahead(path, &requests)?;
-        let sum = |what: fn(&Taken) -> u64| taken.iter().map(what).sum::<u64>();
+        let DpuResults { taken, wasted, .. } = bench.ahead(path, &requests)?;
+        let sum = |what: fn(&VariantCosts) -> u64| taken.iter().map(what).sum::<u64>();
         let (missed, all) = (sum(|taken| taken.missed), sum(|taken| taken.requests));
         let waiting = LEAD * before.piece;
         let why = format!("{waiting} requests wait; {wasted} items were fetched for nothing in all");

@@ -25,8 +25,8 @@ fn word(store: &impl Store, offset: u64) -> u64 {
 
 /// Returns the variants of reading lines without computation, on the subject's store.
 pub(crate) fn limits<S: 'static>(store: fn(&S) -> &MappedStore) -> Vec<Variant<'static, S>> {
-    type Way = fn(&MappedStore, &mut Chance) -> Measured;
-    let ways: [Way; LIMITS.len()] =
+    type MeasureFn = fn(&MappedStore, &mut Chance) -> Measured;
+    let ways: [MeasureFn; LIMITS.len()] =
         [loads, prefetched::<16>, prefetched::<32>, prefetched::<64>, prefetched::<128>, in_groups];
     let named = LIMITS.into_iter().zip(ways);
     named

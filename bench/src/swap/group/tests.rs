@@ -6,8 +6,8 @@ use std::process::Command;
 
 const MIB: u64 = 1 << 20;
 
-fn place(dir: &str, version: Version) -> Place {
-    Place { dir: dir.into(), version }
+fn place(dir: &str, version: Version) -> CgroupParent {
+    CgroupParent { dir: dir.into(), version }
 }
 
 /// A typical server with version 2 alone: beneath this process's cgroup, else beside it.
@@ -55,7 +55,7 @@ fn a_refusal_names_each_place() {
     let dir = std::env::temp_dir().join(format!("farmem-no-cgroup-{}", std::process::id()));
     create_dir(&dir).unwrap();
     let hands_down = dir.join("cgroup.subtree_control");
-    let both = [Version::V2, Version::V1].map(|version| Place { dir: dir.clone(), version });
+    let both = [Version::V2, Version::V1].map(|version| CgroupParent { dir: dir.clone(), version });
     std::fs::write(&hands_down, "cpu pids\n").unwrap();
     // An ordinary directory has no limit file.
     let refused = first(&both, MIB).unwrap_err();

@@ -1,6 +1,6 @@
 //! Concurrent look-ups of words by either method, with a check of every answer.
 
-use super::words::Words;
+use super::dictionary::Words;
 use crate::Failure;
 use farmem::hash_table::{HashTable, Step, Value};
 use farmem::{Answer, Client, Completed, Ticket};

@@ -5,7 +5,7 @@ use crate::output::{self, Report};
 use crate::{End, Failure};
 use farmem::api::{ErrorCode, Tier};
 use farmem::blink_tree::{
-    Extent, IndexAgent, IndexWatch, Layer as Answered, SOFT_IMAGE_MAX, Stepped, Target,
+    EpochReport, Extent, IndexAgent, IndexWatch, Layer as Answered, SOFT_IMAGE_MAX, Target,
 };
 use farmem::{BLinkTree, Client, Error, Layout, Rack, VirtAddr};
 use farmem_workload::to_f64;
@@ -54,7 +54,7 @@ struct Used {
 }
 
 impl Epoch {
-    fn new(args: &IndexLive, stepped: &Stepped, image: u32) -> Self {
+    fn new(args: &IndexLive, stepped: &EpochReport, image: u32) -> Self {
         let queries = stepped.hits.queries;
         let layer = |(n, layer): (usize, &Answered)| {
             let share = (queries > 0).then(|| to_f64(layer.hits) / to_f64(queries));
@@ -204,7 +204,7 @@ fn extent(args: &IndexLive, target: Target) -> Extent {
 }
 
 /// Returns the length of the longest image with a part of the tree, in bytes.
-fn image(client: &mut Client, stepped: &Stepped) -> Result<u32, Error> {
+fn image(client: &mut Client, stepped: &EpochReport) -> Result<u32, Error> {
     let mut longest = 0;
     for &switch in &stepped.switches {
         longest = longest.max(client.soft_shown_at(switch)?.bytes);

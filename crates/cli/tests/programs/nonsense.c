@@ -6,7 +6,7 @@
 //   nonsense seal          seals its memory file, so that the pager can take no page from it
 //   nonsense wait          takes the flag of its userfaultfd away by which the pager's reads do not wait
 //
-// What it does to itself is its own affair. The pager must go on: who started it looks whether others are still served.
+// The damage must stay inside this program: the pager must continue, and the test checks that it still serves other programs.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/userfaultfd.h>

@@ -27,13 +27,13 @@ fn word(client: &mut Client, addr: VirtAddr) -> u64 {
 
 /// State that the programs and their test share.
 #[derive(Default)]
-struct Talk {
+struct Signals {
     /// Number of programs that have started their work.
     begun: AtomicU32,
     stop: AtomicBool,
 }
 
-impl Talk {
+impl Signals {
     fn goes_on(&self, done: u64) -> bool {
         if done == 1 {
             self.begun.fetch_add(1, Ordering::Relaxed);
@@ -43,7 +43,7 @@ impl Talk {
 }
 
 /// Guard that stops the programs, also after a failure of the test.
-struct Stopping<'a>(&'a Talk);
+struct Stopping<'a>(&'a Signals);
 
 impl Drop for Stopping<'_> {
     fn drop(&mut self) {
@@ -51,12 +51,12 @@ impl Drop for Stopping<'_> {
     }
 }
 
-/// Adds to counters on all pages, with many operations in flight, and reads constant bytes, until `talk` says
+/// Adds to counters on all pages, with many operations in flight, and reads constant bytes, until `signals` says
 /// stop. Returns the number of additions.
-fn add(description: &Description, base: VirtAddr, talk: &Talk) -> u64 {
+fn add(description: &Description, base: VirtAddr, signals: &Signals) -> u64 {
     let mut client = description.client("d");
     let mut rounds = 0;
-    while talk.goes_on(rounds) {
+    while signals.goes_on(rounds) {
         let tickets: Vec<_> = (0..PAGES)
             .map(|page| client.submit(Op::FetchAdd { addr: at(base, page * PAGE), add: 1 + page }).unwrap())
             .collect();
@@ -71,13 +71,13 @@ fn add(description: &Description, base: VirtAddr, talk: &Talk) -> u64 {
     rounds
 }
 
-/// Traverses all pages until `talk` says stop. Returns the number of traversals.
-fn walk(description: &Description, base: VirtAddr, talk: &Talk) -> u64 {
+/// Traverses all pages until `signals` says stop. Returns the number of traversals.
+fn walk(description: &Description, base: VirtAddr, signals: &Signals) -> u64 {
     let mut client = description.client("d");
     let program = Program::assemble(LIST_ADD).unwrap();
     let add_one = [1u64, 0].map(u64::to_le_bytes);
     let mut walks = 0;
-    while talk.goes_on(walks) {
+    while signals.goes_on(walks) {
         let end = client.traverse(&program, at(base, 64), add_one.concat(), 1000).unwrap();
         assert_eq!((end.end.returned, end.end.iterations), (true, 16));
         walks += 1;
@@ -99,14 +99,14 @@ fn programs_go_on(transport: &'static str) {
         client.write(at(base, page * PAGE + 64), &[0u64.to_le_bytes(), next.to_le_bytes()].concat()).unwrap();
     }
     client.write(at(base, 3 * PAGE + 3000), &[0xab; 1096]).unwrap();
-    let talk = Talk::default();
+    let signals = Signals::default();
     let (file, first) = (description.file(), format!("{:#x}", base.0));
     let (added, walks) = thread::scope(|scope| {
-        let adders = [(); 2].map(|()| scope.spawn(|| add(&description, base, &talk)));
-        let walker = scope.spawn(|| walk(&description, base, &talk));
-        let stopping = Stopping(&talk);
+        let adders = [(); 2].map(|()| scope.spawn(|| add(&description, base, &signals)));
+        let walker = scope.spawn(|| walk(&description, base, &signals));
+        let stopping = Stopping(&signals);
         let failed = || walker.is_finished() || adders.iter().any(ScopedJoinHandle::is_finished);
-        while talk.begun.load(Ordering::Relaxed) < 3 && !failed() {
+        while signals.begun.load(Ordering::Relaxed) < 3 && !failed() {
             thread::yield_now();
         }
         for round in 0..ROUNDS {

@@ -199,15 +199,19 @@ impl Drop for Dir {
     }
 }
 
-/// Returns the command as an unprivileged user: the current user, or the user with the id [`NOBODY`] for
+/// Returns the command as an unprivileged user: the current user, or the user with the id [`UNPRIVILEGED_UID`] for
 /// root. Returns `None`, with a note, when this user cannot run the command.
 pub(crate) fn without_rights(mut command: Command, what: &str) -> Option<Command> {
     if !is_root() {
         return Some(command);
     }
-    command.uid(NOBODY).gid(NOBODY);
+    command.uid(UNPRIVILEGED_UID).gid(UNPRIVILEGED_UID);
     let mut probe = farmem(&["--version"]);
-    let runs = probe.uid(NOBODY).gid(NOBODY).output().is_ok_and(|output| output.status.success());
+    let runs = probe
+        .uid(UNPRIVILEGED_UID)
+        .gid(UNPRIVILEGED_UID)
+        .output()
+        .is_ok_and(|output| output.status.success());
     if !runs {
         eprintln!("SKIPPED: {what}: nobody may not run {}", env!("CARGO_BIN_EXE_farmem"));
     }
@@ -217,12 +221,12 @@ pub(crate) fn without_rights(mut command: Command, what: &str) -> Option<Command
 /// Gives a file or directory to the user of [`without_rights`].
 pub(crate) fn give_away(path: &Path) {
     if is_root() {
-        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("root may");
+        std::os::unix::fs::chown(path, Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).expect("root may");
     }
 }
 
 /// User id without any rights.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED_UID: u32 = 65534;
 
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()

@@ -193,7 +193,7 @@ fn a_node_that_a_thief_of_the_keys_has_told_something_stops_and_is_whole_when_it
     assert_eq!(
         forge(&config, &stolen, takes_away),
         (Status::Ok, stolen.next),
-        "nobody can tell it is forged"
+        "the forgery is not detectable"
     );
     let asked = client.region_read(vma.base, &mut bytes);
     assert!(matches!(asked, Err(Error::NotMapped { .. })), "it is believed: {asked:?}");

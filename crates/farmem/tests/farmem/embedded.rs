@@ -175,7 +175,7 @@ fn a_table_without_room_keeps_nothing() {
     }
     client.free(fill.base).unwrap();
     HashTable::create(&mut client, 10, 10, Spread::Partitioned).unwrap();
-    let mut empty = Rack::embedded_with(0, 4096).unwrap().client("nobody").unwrap();
+    let mut empty = Rack::embedded_with(0, 4096).unwrap().client("empty").unwrap();
     let error = HashTable::create(&mut empty, 10, 10, Spread::Partitioned).unwrap_err();
     assert!(matches!(error, Error::Full { .. }), "{error}");
     assert_eq!(empty.allocate(1).unwrap_err().code(), Some(api::ErrorCode::Unavailable));

@@ -9,7 +9,7 @@ use farmem::prefetch::{
     ANSWERS_BYTES_MAX, Beside, Change, Config, Copy, Driver, FLOORS, HostKeys, HostView, KeySet, KeyShards,
     KeysConfig, LocalZone, Position, SharedZone, Taker, ZoneSize,
 };
-use farmem::table::Ahead;
+use farmem::table::TableLookUp;
 use farmem::{
     Client, FarMemory, FlatMap, HashTable, Heap, LookUp, LookedUp, PageStore, Rack, Rng, Table,
     forward_far_memory, hash_table,
@@ -31,7 +31,7 @@ struct Program {
     position: Position,
 }
 
-type Beside1 = Driver<KeySet, Ahead, LocalZone>;
+type Beside1 = Driver<KeySet, TableLookUp, LocalZone>;
 
 fn request(words: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
@@ -56,7 +56,7 @@ impl Program {
         let mut of_dpu = rack.client("kv").unwrap();
         let mut its_heap = Heap::open(&mut of_dpu, "kv", HeapOptions::default()).unwrap();
         let its_table = Table::open(&mut of_dpu, &mut its_heap, "items").unwrap();
-        let (parts, ahead) = ((watch, &beside, Change(0)), Ahead::new(its_table, its_heap));
+        let (parts, ahead) = ((watch, &beside, Change(0)), TableLookUp::new(its_table, its_heap));
         let view = KeySet::new(10_000);
         let driver = Driver::new(Config::DEFAULT, view, parts, of_dpu, ahead, zone.clone()).unwrap();
         let position = Position::UNKNOWN;

@@ -212,7 +212,7 @@ impl Task for ManyTasks {
     }
 
     fn alone(&mut self, memory: &mut dyn FarMemory) -> Result<(), Error> {
-        assert_eq!(self.between.get(), 0, "nobody else is between two exchanges");
+        assert_eq!(self.between.get(), 0, "no other task is between two exchanges");
         memory.fetch_add(self.word, 1000)?;
         self.was_alone = true;
         Ok(())

@@ -2,7 +2,7 @@
 //! items from the zone. Each answer is right, even if the DPU or another program beside it fails.
 
 use super::dpu::{DPU, client, rack};
-use super::rig::{self, DOMAIN, Talk as Test, TestRack};
+use super::rig::{self, DOMAIN, TestChannel as Test, TestRack};
 use crate::map_program::{
     self, InHeap, Items, KEYS, MapProgram, SECRET, ZONE, await_it, options, record, settle, table_of,
 };
@@ -214,9 +214,9 @@ fn a_heap_is_left_with_the_program() {
     settle(&dpu, 1);
     let mut into = Vec::new();
     assert!(taker.take(&7_u64.to_le_bytes(), &mut into).is_some() && into == 8_u64.to_le_bytes());
-    assert!(matches!(heap.alone(&mut client), Err(Error::Locked { .. })), "the DPU has it open");
+    assert!(matches!(heap.check_exclusive(&mut client), Err(Error::Locked { .. })), "the DPU has it open");
     drop(dpu);
-    await_it("the DPU has left it", || heap.alone(&mut client).is_ok());
+    await_it("the DPU has left it", || heap.check_exclusive(&mut client).is_ok());
     for (heap, table, why) in [("none", "items", "heap called"), ("items", "none", "structure called")] {
         let form = Form::Table { heap: heap.into(), table: table.into() };
         match AtDpu::connect(&client, &form, (SECRET, Change(1)), options()) {
@@ -228,7 +228,7 @@ fn a_heap_is_left_with_the_program() {
     let stranger = self::client(&rack, "strangers");
     let refused = AtDpu::connect(&stranger, &form, (SECRET, Change(1)), options()).unwrap_err();
     assert!(refused.to_string().contains("heap called"), "{refused}");
-    heap.alone(&mut client).unwrap();
+    heap.check_exclusive(&mut client).unwrap();
     table.destroy(&mut client, &mut heap).unwrap();
     heap.destroy(&mut client).unwrap();
 }
@@ -252,10 +252,13 @@ fn a_dpu_that_is_stopped_has_left_the_heap() {
         let connection = dpu.tap().connection_of(ParserKind::HashMap).unwrap();
         connection.received(&record(Request::Read, &7_u64.to_le_bytes(), &[]));
         assert_eq!(settle(&dpu, 1).account.wanted, 1);
-        assert!(matches!(heap.alone(&mut client), Err(Error::Locked { .. })), "the DPU has it open");
+        assert!(
+            matches!(heap.check_exclusive(&mut client), Err(Error::Locked { .. })),
+            "the DPU has it open"
+        );
         stop.set();
         role.join().unwrap().unwrap();
-        heap.alone(&mut client).unwrap();
+        heap.check_exclusive(&mut client).unwrap();
     });
     table.destroy(&mut client, &mut heap).unwrap();
     heap.destroy(&mut client).unwrap();

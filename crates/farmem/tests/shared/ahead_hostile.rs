@@ -42,7 +42,7 @@ fn what_threads_have_still_keeps_nothing_at_the_dpu() {
     drop(next);
     await_it("both are", || of_programs(&rack) == nothing);
     for (beside, taker, connection) in &mut held {
-        connection.received(b"nobody hears");
+        connection.received(b"not heard");
         assert!(!beside.is_heard() && taker.take(b"a key", &mut Vec::new()).is_none());
     }
 }
@@ -210,20 +210,26 @@ fn whatever_ends_a_thread_leaves_its_heap() {
             let connection = panics.tap().connection_of(ParserKind::HashMap).unwrap();
             connection.received(&reads(UNREADABLE - 1));
             await_it("it prefetches", || panics.prefetched().unwrap().account.wanted == 1);
-            assert!(matches!(heap.alone(&mut client), Err(Error::Locked { .. })), "the DPU has it open");
+            assert!(
+                matches!(heap.check_exclusive(&mut client), Err(Error::Locked { .. })),
+                "the DPU has it open"
+            );
             connection.received(&reads(UNREADABLE));
             await_it("it is sent away", || !panics.is_served());
-            heap.alone(&mut client).unwrap();
+            heap.check_exclusive(&mut client).unwrap();
             let talk = guest(&rack, &client);
             let ring = hand_over(&talk);
             let said = ask(&talk, &prefetch(&serde_json::to_value(table.form(&heap)).unwrap(), 1000), None);
             assert!(said.contains("prefetches"), "{said}");
-            assert!(matches!(heap.alone(&mut client), Err(Error::Locked { .. })), "the DPU has it open");
-            let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 5)) };
-            let ring = SubmissionSender::of(&ring, RING, OutsideWaker::open(&nobody).unwrap()).unwrap();
+            assert!(
+                matches!(heap.check_exclusive(&mut client), Err(Error::Locked { .. })),
+                "the DPU has it open"
+            );
+            let unheard = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 5)) };
+            let ring = SubmissionSender::of(&ring, RING, OutsideWaker::open(&unheard).unwrap()).unwrap();
             assert!(ring.push_quietly(b"no piece of a connection").unwrap());
             assert!(hear(&talk).contains("farewell"), "it is sent away");
-            heap.alone(&mut client).unwrap();
+            heap.check_exclusive(&mut client).unwrap();
             of_other.received(&reads(round));
             await_it("the other one is served", || other.prefetched().unwrap().account.wanted == round + 1);
         }

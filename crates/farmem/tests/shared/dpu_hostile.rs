@@ -26,8 +26,8 @@ fn hello(rack: &TestRack, client: &Client, domain: u32, size: PairSize) -> Strin
     let mark = rack.config.dpu.as_ref().unwrap().mark().unwrap();
     let size = serde_json::to_string(&size).unwrap();
     let life = format!(r#""host":{host},"generation":{generation}"#);
-    let who = format!(r#""version":"{}","rack":"{mark}","domain":{domain},{life}"#, version());
-    format!(r#"{{"hello":{{{who},"size":{size}}}}}"#)
+    let life_key = format!(r#""version":"{}","rack":"{mark}","domain":{domain},{life}"#, version());
+    format!(r#"{{"hello":{{{life_key},"size":{size}}}}}"#)
 }
 
 fn talk(rack: &TestRack) -> DpuSocket {
@@ -59,8 +59,8 @@ fn guest_with_rings(rack: &TestRack, client: &Client) -> (DpuSocket, ProcessEnd)
     let file = make_pair(PAIR).unwrap();
     let said = ask(&talk, &hello(rack, client, client.domain(), PAIR), Some(file.as_fd()));
     assert!(said.contains("welcome"), "{said}");
-    let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 2)) };
-    (talk, ProcessEnd::of(&file, PAIR, OutsideWaker::open(&nobody).unwrap()).unwrap())
+    let unheard = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 2)) };
+    (talk, ProcessEnd::of(&file, PAIR, OutsideWaker::open(&unheard).unwrap()).unwrap())
 }
 
 /// Returns true when a program reads everything through the DPU.
@@ -323,9 +323,9 @@ fn answer_twice(listener: &Listener) {
     let hello: serde_json::Value = serde_json::from_slice(&hello).unwrap();
     let size: PairSize = serde_json::from_value(hello["hello"]["size"].clone()).unwrap();
     let (mut requests, mut answers) = Requests::of(&file.unwrap(), size).unwrap();
-    let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 1)) };
+    let unheard = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 1)) };
     let welcome = serde_json::json!({"welcome": {
-        "host": 999, "generation": 1, "page_len": 16384, "lease_ms": 2000, "wake": nobody,
+        "host": 999, "generation": 1, "page_len": 16384, "lease_ms": 2000, "wake": unheard,
     }});
     talk.say(welcome.to_string().as_bytes(), None).unwrap();
     let opened = talk.hear().unwrap().unwrap().0;

@@ -274,6 +274,6 @@ fn what_is_written_back_is_in_far_memory() {
 #[test]
 fn an_embedded_rack_shares_nothing() {
     let rack = farmem::Rack::embedded_with(1, 1 << 20).unwrap();
-    let said = SharedSpace::join(&rack, "nobody", ShareOptions::new(LIMIT)).unwrap_err().to_string();
+    let said = SharedSpace::join(&rack, "stranger", ShareOptions::new(LIMIT)).unwrap_err().to_string();
     assert!(said.contains("farmem up"), "{said}");
 }

@@ -37,7 +37,7 @@ const CHANGES: [Change; 9] = [
     ("I -> S", &[], (true, load)),
     ("I -> M", &[], (true, store)),
     ("S -> S, at another host", &[(true, load)], (false, load)),
-    ("S -> M, shared by nobody else", &[(true, load)], (true, store)),
+    ("S -> M, shared by no other host", &[(true, load)], (true, store)),
     ("S -> M, shared by one other", &[(true, load), (false, load)], (true, store)),
     ("S -> M, at another host", &[(true, load)], (false, store)),
     ("M -> S", &[(true, store)], (false, load)),
@@ -60,21 +60,21 @@ fn one(
     at: usize,
     change: usize,
 ) -> Option<[Packets; 2]> {
-    let (_, before, (who, touch)) = CHANGES[change];
+    let (_, before, (is_first, touch)) = CHANGES[change];
     let place = |first: bool| usize::from(!first);
     for &(first, touch) in before {
         touch(memories[place(first)], at);
         settle(spaces);
     }
     let stats = settle(spaces);
-    touch(memories[place(who)], at);
+    touch(memories[place(is_first)], at);
     let after = settle(spaces);
     let disturbed = |n: usize| after[n].retries != stats[n].retries || after[n].busy != stats[n].busy;
     if disturbed(0) || disturbed(1) {
         return None;
     }
     let both = [0, 1].map(|n| packets(&stats[n], &after[n]));
-    Some(if who { both } else { [both[1], both[0]] })
+    Some(if is_first { both } else { [both[1], both[0]] })
 }
 
 /// Returns the statistics of both once nothing is in flight.

@@ -68,7 +68,7 @@ fn processes_on_two_hosts_have_one_address_space() {
         other.await_word("has read");
         // The address space persists: the other process was never told to exit.
         other.say("go on");
-        assert_eq!(other.signal(), Some(libc::SIGBUS), "nobody stores there any more, on whatever host");
+        assert_eq!(other.signal(), Some(libc::SIGBUS), "no program on any host stores there any more");
         assert_eq!(load(&space, second), 9);
         first.exit().unwrap();
         assert_eq!(space.failure(), None);

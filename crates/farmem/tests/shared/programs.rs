@@ -1,6 +1,6 @@
 //! The programs that run in the tests' processes.
 
-use crate::rig::{PAGE, Program, Talk};
+use crate::rig::{PAGE, Program, TestChannel};
 use farmem::window::Memory;
 use farmem::{SharedSpace, VirtAddr};
 use std::os::unix::fs::FileExt as _;
@@ -36,7 +36,7 @@ fn meet(space: &SharedSpace, at: u64, others: u64) {
 
 /// Adds one to a word this many times, together with all other processes. They meet every hundred rounds, so
 /// that none finishes before another begins.
-fn count(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
+fn count(space: &SharedSpace, args: &[u64], _: &mut TestChannel) -> u64 {
     let &[at, rounds, all] = args else { panic!("a page, rounds, and how many count") };
     for round in 0..rounds {
         if round % 100 == 0 {
@@ -48,7 +48,7 @@ fn count(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
 }
 
 /// Adds one to a word until told to stop. Returns the number of additions.
-fn count_until(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
+fn count_until(space: &SharedSpace, args: &[u64], _: &mut TestChannel) -> u64 {
     let &[counter, stop] = args else { panic!("two words") };
     let mut count = 0;
     while word(space, stop).load(Ordering::Relaxed) == 0 {
@@ -60,7 +60,7 @@ fn count_until(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
 
 /// Returns each message reversed, until one is empty. A message is words after a flag: its length plus one,
 /// or 0.
-fn echo(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
+fn echo(space: &SharedSpace, args: &[u64], _: &mut TestChannel) -> u64 {
     let &[from, to] = args else { panic!("two mailboxes") };
     let mut letters = 0;
     loop {
@@ -85,7 +85,7 @@ fn echo(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
 
 /// Adds to two distant words that change only together, under a ticket lock. Returns how often they
 /// disagreed.
-fn lock(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
+fn lock(space: &SharedSpace, args: &[u64], _: &mut TestChannel) -> u64 {
     let &[lock, one, other, rounds] = args else { panic!("three words and rounds") };
     let (next, serving) = (word(space, lock), word(space, lock + 8));
     let (one, other) = (word(space, one), word(space, other));
@@ -106,7 +106,7 @@ fn lock(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
 
 /// Writes its own words, in pages and regions that others write too, and reads them back. Returns the number
 /// of mismatches.
-fn own_words(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
+fn own_words(space: &SharedSpace, args: &[u64], _: &mut TestChannel) -> u64 {
     let &[base, len, own, all, rounds] = args else { panic!("a range, a part of it, and rounds") };
     let mut wrong = 0;
     for round in 1..=rounds {
@@ -128,7 +128,7 @@ fn mark(at: u64, round: u64) -> u64 {
 /// Stores ascending versions to random words of its own and loads other words. A version never goes back, and
 /// an own word holds the last version written. Returns the number of violations. Local memory stays within
 /// its limit all the while.
-fn versions(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
+fn versions(space: &SharedSpace, args: &[u64], _: &mut TestChannel) -> u64 {
     let &[base, len, own, all, steps] = args else { panic!("a range, a part of it, and steps") };
     let (words, limit) = (len / 64, space.options().window.local_limit);
     let mut seen = vec![0_u64; usize::try_from(words).unwrap()];
@@ -160,7 +160,7 @@ fn versions(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
 }
 
 /// Writes a page and writes it back, writes another page and keeps it, until killed.
-fn hold(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
+fn hold(space: &SharedSpace, args: &[u64], talk: &mut TestChannel) -> u64 {
     let &[given_back, kept] = args else { panic!("two pages") };
     word(space, given_back).store(11, Ordering::Relaxed);
     word(space, kept).store(21, Ordering::Relaxed);
@@ -172,7 +172,7 @@ fn hold(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
 }
 
 /// Writes a word of each page and keeps the pages.
-fn hold_all(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
+fn hold_all(space: &SharedSpace, args: &[u64], talk: &mut TestChannel) -> u64 {
     args.iter().for_each(|&at| word(space, at).store(22, Ordering::Relaxed));
     talk.say("holds");
     talk.await_word("never");
@@ -181,7 +181,7 @@ fn hold_all(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
 
 /// Loads a word until it is `last`. Before each load, reads the writer's published progress from a shared
 /// file. Returns how often the load was older than that.
-fn see(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
+fn see(space: &SharedSpace, args: &[u64], talk: &mut TestChannel) -> u64 {
     let &[first, at, last] = args else { panic!("pages, a word behind them, and its last value") };
     let said = talk.said();
     let least = || {
@@ -211,13 +211,13 @@ fn see(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
 }
 
 /// Reads a word.
-fn read(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
+fn read(space: &SharedSpace, args: &[u64], _: &mut TestChannel) -> u64 {
     word(space, args[0]).load(Ordering::Relaxed)
 }
 
 /// Joins the address space as a process, reports that, then reads the words the test names. Returns the last
 /// value read.
-fn process(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
+fn process(space: &SharedSpace, args: &[u64], talk: &mut TestChannel) -> u64 {
     let process = space.process(0).unwrap();
     talk.say("is there");
     let mut last = 0;

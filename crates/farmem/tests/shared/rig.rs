@@ -34,7 +34,7 @@ pub(crate) const DOMAIN: &str = "shared";
 const MEMORY: u64 = 256 << 20;
 
 /// A program of a test, which runs in a process of its own.
-pub(crate) type Program = fn(&SharedSpace, &[u64], &mut Talk) -> u64;
+pub(crate) type Program = fn(&SharedSpace, &[u64], &mut TestChannel) -> u64;
 
 /// A running rack; its processes end on drop.
 pub(crate) struct TestRack {
@@ -129,7 +129,7 @@ impl TestRack {
         child.wait().unwrap();
     }
 
-    /// Creates the file that [`Talk::said`] reads.
+    /// Creates the file that [`TestChannel::said`] reads.
     pub(crate) fn said(&self) -> File {
         let file = File::create(self.dir.join(SAID)).unwrap();
         file.set_len(8).unwrap();
@@ -260,9 +260,9 @@ impl Drop for Worker {
 }
 
 /// A program's channel to its test.
-pub(crate) struct Talk;
+pub(crate) struct TestChannel;
 
-impl Talk {
+impl TestChannel {
     /// Opens a file beside the rack's description: a path outside far memory.
     pub(crate) fn said(&mut self) -> File {
         File::open(Path::new(&std::env::var(FILE).unwrap()).with_file_name(SAID)).unwrap()
@@ -318,7 +318,7 @@ pub(crate) fn be(programs: &[(&str, Program)]) -> bool {
                 options.window.faults = FaultMode::Signal;
             }
             let space = SharedSpace::join(&Rack::running(config), DOMAIN, options).unwrap();
-            let answer = run(&space, &args[1.min(args.len())..], &mut Talk);
+            let answer = run(&space, &args[1.min(args.len())..], &mut TestChannel);
             eprintln!("{:?}", space.stats());
             eprintln!("{ANSWER} {answer}");
             std::io::stdin().lines().for_each(drop);

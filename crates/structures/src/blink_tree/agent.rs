@@ -8,9 +8,9 @@
 //! An agent reads the tree in the domain of the tree's owner. One tree has one agent: two agents would
 //! overwrite each other.
 
-mod held;
+mod published;
 
-pub use held::{Layer, Target};
+pub use published::{Layer, Target};
 
 use super::publish::{check, name_of};
 use super::{BLinkTree, Extent};
@@ -20,19 +20,19 @@ use farmem_index::{
     Hits, RATE_ONE, Rates, TreeSection, TreeTables, TreeView, edition, stale_steps, visits_saved,
 };
 use farmem_wire::ProgramHash;
-use held::{Counters, Held, HeldPart, records_of};
+use published::{Counters, PublishedPart, PublishedParts, records_of};
 
 /// A new selection is published when it saves more than one visit in this many, of all visits of inner nodes.
 pub const GAIN_MIN: u64 = 1024;
 
 /// The outcome of one epoch.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Stepped {
+pub struct EpochReport {
     /// The epoch of the image at the switch; in a FatTree, at the core switch.
     pub epoch: u64,
     /// True when this step published something.
     pub published: bool,
-    /// Hits of the tables since the previous step. The sets are those of [`Stepped::layers`].
+    /// Hits of the tables since the previous step. The sets are those of [`EpochReport::layers`].
     pub hits: Hits,
     /// Ranges of the published fat root.
     pub ranges: usize,
@@ -53,7 +53,7 @@ pub struct Stepped {
     pub best_ppm: u64,
 }
 
-impl Stepped {
+impl EpochReport {
     /// Returns the visits that the selection saves, relative to the best selection for the same rates: 1 when
     /// the best saves nothing.
     #[must_use]
@@ -62,7 +62,7 @@ impl Stepped {
     }
 
     /// Records the hits.
-    fn answered(&mut self, held: &Held, counts: &[Vec<u32>]) {
+    fn answered(&mut self, held: &PublishedParts, counts: &[Vec<u32>]) {
         let layers = held.layers(counts);
         let mut hits = layers.iter().map(|layer| layer.hits);
         self.hits = Hits { queries: hits.next().unwrap_or(0), sets: hits.collect() };
@@ -70,7 +70,7 @@ impl Stepped {
     }
 
     /// Records what is published now.
-    fn describes(&mut self, held: &Held) {
+    fn describes(&mut self, held: &PublishedParts) {
         let layers = held.layers(&[]);
         let mut entries = layers.iter().map(|layer| layer.entries);
         (self.ranges, self.sets) = (entries.next().unwrap_or(0), entries.collect());
@@ -97,7 +97,7 @@ pub struct IndexAgent {
     target: Target,
     rates: Rates,
     counters: Counters,
-    standing: Option<Held>,
+    standing: Option<PublishedParts>,
     /// The look-up program of a tree of records, which descends the same tree.
     records: Option<ProgramHash>,
 }
@@ -143,13 +143,13 @@ impl IndexAgent {
     /// room; [`Error::Missing`] when there is no FatTree; [`Error::Contended`] when other writers changed the
     /// tree during every read; [`Error`] when the tree cannot be read. The published index stays, and the
     /// next step tries again.
-    pub fn step(&mut self, client: &mut Client) -> Result<Stepped, Error> {
-        let mut stepped = Stepped::default();
+    pub fn step(&mut self, client: &mut Client) -> Result<EpochReport, Error> {
+        let mut stepped = EpochReport::default();
         let overview = overview_of(client, self.target)?;
         self.count(client, &mut stepped)?;
         let view = self.tree.view(client, &self.rates, read_extent(self.extent, overview.as_ref()))?;
         let records = *self.records.get_or_insert_with(|| records_of(client));
-        let best = Held::select(&self.tree, &view, self.extent, records, overview.as_ref())?;
+        let best = PublishedParts::select(&self.tree, &view, self.extent, records, overview.as_ref())?;
         let (saved, all) = self.saved(&view);
         let best_saved = visits_saved(&view, &best.whole()).0;
         stepped.weigh(&self.rates, (saved, best_saved, all));
@@ -182,7 +182,7 @@ impl IndexAgent {
 
     /// Reads the hits of the tables. A part that is gone or was replaced by another publisher is published
     /// again.
-    fn count(&mut self, client: &mut Client, stepped: &mut Stepped) -> Result<(), Error> {
+    fn count(&mut self, client: &mut Client, stepped: &mut EpochReport) -> Result<(), Error> {
         let Some(standing) = &self.standing else { return Ok(()) };
         let mut counts = Vec::with_capacity(standing.parts.len());
         for part in &standing.parts {
@@ -246,11 +246,16 @@ pub struct IndexWatch {
     counters: Counters,
 }
 
-/// The epoch, the parts published at the switches, and the counters of each.
-type Looked = (u64, Held, Vec<Vec<u32>>);
+/// One read of the published tree.
+struct WatchReading {
+    epoch: u64,
+    published: PublishedParts,
+    /// The counters of each part.
+    counts: Vec<Vec<u32>>,
+}
 
 impl IndexWatch {
-    /// Creates a watch of a tree at the rack's switch. The best selection behind [`Stepped::best_ppm`] has
+    /// Creates a watch of a tree at the rack's switch. The best selection behind [`EpochReport::best_ppm`] has
     /// this extent.
     ///
     /// # Errors
@@ -276,23 +281,24 @@ impl IndexWatch {
     /// [`Error::Refused`] with [`ErrorCode::NotFound`] when nothing of the tree is published or the image
     /// does not stand; [`Error::Contended`] when the publication changed during every read; other errors as
     /// [`IndexAgent::step`].
-    pub fn look(&mut self, client: &mut Client) -> Result<Stepped, Error> {
+    pub fn look(&mut self, client: &mut Client) -> Result<EpochReport, Error> {
         let overview = overview_of(client, self.target)?;
         for _ in 0..LOOKS_MAX {
-            let Some((epoch, held, counts)) = self.read(client, overview.as_ref())? else {
+            let Some(WatchReading { epoch, published, counts }) = self.read(client, overview.as_ref())?
+            else {
                 // An agent is publishing right now.
                 continue;
             };
             let mut rates = Rates::default();
-            held.tell(&mut rates, &counts);
+            published.tell(&mut rates, &counts);
             let view = self.tree.view(client, &rates, read_extent(self.extent, overview.as_ref()))?;
-            let (saved, all) = net_saved(&view, &held.whole());
+            let (saved, all) = net_saved(&view, &published.whole());
             let records = records_of(client);
-            let best = Held::select(&self.tree, &view, self.extent, records, overview.as_ref())?;
+            let best = PublishedParts::select(&self.tree, &view, self.extent, records, overview.as_ref())?;
             let best = visits_saved(&view, &best.whole()).0;
-            let mut stepped = Stepped { epoch, ..Stepped::default() };
-            stepped.answered(&held, &counts);
-            stepped.describes(&held);
+            let mut stepped = EpochReport { epoch, ..EpochReport::default() };
+            stepped.answered(&published, &counts);
+            stepped.describes(&published);
             stepped.weigh(&rates, (saved, best, all));
             return Ok(stepped);
         }
@@ -305,12 +311,12 @@ impl IndexWatch {
         &mut self,
         client: &mut Client,
         overview: Option<&RackOverview>,
-    ) -> Result<Option<Looked>, Error> {
+    ) -> Result<Option<WatchReading>, Error> {
         let switches = match overview {
             None => vec![(None, None)],
             Some(overview) => super::fabric::downwards(overview)?,
         };
-        let (mut held, mut all, mut epoch) = (Held::default(), Vec::new(), 0);
+        let (mut published, mut counts, mut epoch) = (PublishedParts::default(), Vec::new(), 0);
         // The part with the fat root comes last.
         for (switch, tier) in switches.into_iter().rev() {
             let bytes = client.soft_section_at(switch, name_of(self.tree.tree.root))?;
@@ -320,11 +326,11 @@ impl IndexWatch {
             }
             let broken = |_| Error::Broken { addr: self.tree.tree.root, what: "what is published of a tree" };
             let section = TreeTables::parse(&bytes).map_err(broken)?.section();
-            held.parts.push(HeldPart::new(switch, tier, section));
-            all.push(since);
+            published.parts.push(PublishedPart::new(switch, tier, section));
+            counts.push(since);
             epoch = counted.epoch;
         }
-        Ok(Some((epoch, held, all)))
+        Ok(Some(WatchReading { epoch, published, counts }))
     }
 }
 

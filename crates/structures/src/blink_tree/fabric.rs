@@ -27,13 +27,13 @@ pub(super) fn tier_of(overview: &RackOverview, index: u16) -> Option<Tier> {
 }
 
 /// An index switch and its tier; `None` for the rack's switch.
-pub(super) type AtSwitch = (Option<u16>, Option<Tier>);
+pub(super) type SwitchTier = (Option<u16>, Option<Tier>);
 
 /// Returns the switches with their tiers in look-up order: the core first, each switch before those below it.
 ///
 /// # Errors
 /// As [`core_of`].
-pub(super) fn downwards(overview: &RackOverview) -> Result<Vec<AtSwitch>, Error> {
+pub(super) fn downwards(overview: &RackOverview) -> Result<Vec<SwitchTier>, Error> {
     let mut all = vec![core_of(overview)?];
     let mut at = 0;
     while at < all.len() {

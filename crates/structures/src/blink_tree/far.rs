@@ -53,12 +53,12 @@ impl<M: FarMemory + ?Sized> Nodes for FarNodes<'_, M> {
     }
 
     fn create(&mut self, node: &Node, near: VirtAddr) -> Result<(VirtAddr, Head), Stop> {
-        let places = self.places.as_mut().expect("only who writes creates nodes");
+        let places = self.places.as_mut().expect("only a writer creates nodes");
         places.create(self.memory, self.replace, node, near).map_err(Stop::Memory)
     }
 
     fn retire(&mut self, at: VirtAddr) {
-        let places = self.places.as_mut().expect("only who writes retires nodes");
+        let places = self.places.as_mut().expect("only a writer retires nodes");
         places.keep(at);
     }
 }

@@ -20,8 +20,8 @@ pub(super) struct Part {
 
 /// The outcome of one request of a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Took {
-    /// The request brought pairs, or the part is at its end.
+pub(super) enum PadOutcome {
+    /// The request fetched pairs, or the part is at its end.
     Pairs,
     /// The tree led nowhere. The host must read the leaf itself.
     Lost,
@@ -58,42 +58,42 @@ impl Part {
     }
 
     /// Takes the result of a traversal, with its pad.
-    pub(super) fn ended(&mut self, end: &Traversed, scratch: &[u8]) -> Result<Took, Error> {
+    pub(super) fn ended(&mut self, end: &Traversed, scratch: &[u8]) -> Result<PadOutcome, Error> {
         if end.returned {
             return Ok(self.take(scratch));
         }
         Err(Error::Traversal { addr: end.cur_ptr, reason: TraversalStop::Stalled })
     }
 
-    fn take(&mut self, scratch: &[u8]) -> Took {
+    fn take(&mut self, scratch: &[u8]) -> PadOutcome {
         let (_, last) = self.left.expect("a part that asked has keys left");
         let words = crate::words(scratch);
         let filled = usize::try_from(words[programs::FILLED / 8] / 16).unwrap_or(usize::MAX);
-        let mut brought: Vec<(u64, u64)> = words[programs::PAIRS / 8..]
+        let mut fetched: Vec<(u64, u64)> = words[programs::PAIRS / 8..]
             .chunks_exact(2)
             .take(filled)
             .map(|pair| (pair[0], pair[1]))
             .collect();
-        brought.sort_unstable();
-        self.pairs.extend(brought);
+        fetched.sort_unstable();
+        self.pairs.extend(fetched);
         let (next, had_leaf) = (words[programs::KEY / 8], self.leaf.take().is_some());
         self.left = Some((next, last));
         match words[programs::STATUS / 8] {
             programs::MORE => {
                 self.leaf = Some(VirtAddr(words[programs::WANTED / 8])).filter(|leaf| !leaf.is_null());
-                Took::Pairs
+                PadOutcome::Pairs
             }
             programs::MISSING => {
                 self.left = None;
-                Took::Pairs
+                PadOutcome::Pairs
             }
             // The next request starts at the root.
-            _ if had_leaf => Took::Pairs,
-            _ => Took::Lost,
+            _ if had_leaf => PadOutcome::Pairs,
+            _ => PadOutcome::Lost,
         }
     }
 
-    /// Reads the next leaf at the host and takes its pairs, after [`Took::Lost`].
+    /// Reads the next leaf at the host and takes its pairs, after [`PadOutcome::Lost`].
     pub(super) fn leaf_at_host(
         &mut self,
         tree: &BLinkTree,

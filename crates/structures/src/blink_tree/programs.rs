@@ -4,7 +4,7 @@
 //! `farmem_index::blink` defines a node's layout. The pad begins with the same words for all programs: the
 //! key first, where a switch finds it.
 
-use crate::heap::{LINE_LEN, bring_lines};
+use crate::heap::{LINE_LEN, copy_lines};
 use farmem_index::blink::{ASIDE_MAX, ENTRIES_MAX, NODE_LEN};
 use std::fmt::Write as _;
 
@@ -95,7 +95,7 @@ child:
     next r5
 away:
     jgt r6, 4, lost         ; new or free: an old pointer led here
-right:                      ; what is dead leads to who has its keys
+right:                      ; a dead node leads to the node with its keys
     ld8 r5, scratch[ROOT]
     jeq r5, 0, on           ; it has come from the root by now
     ld8 r5, scratch[STATUS]
@@ -136,7 +136,7 @@ counts:
     st8 window[HEAD], r3
 ";
 
-fn with_descent(stores: bool, scratch: usize, tail: &str) -> String {
+fn descent_program(stores: bool, scratch: usize, tail: &str) -> String {
     let stores = if stores { ".stores" } else { "" };
     program(stores, scratch, "", tail)
 }
@@ -154,7 +154,7 @@ fn descending(stores: &str, (scratch, root): (usize, usize), before: &str, tail:
 
 /// Returns the key bounds of the leaf in the pad, so that the next change of one of these keys can start
 /// there.
-const TOLD: &str = "
+const STORE_BOUNDS: &str = "
     ld8 r5, window[FIRST]
     st8 scratch[TAG], r5
     ld8 r5, window[HIGH]
@@ -178,7 +178,7 @@ fn found() -> String {
 
 /// Returns the program that looks up a key.
 pub(super) fn get() -> String {
-    with_descent(false, PAD_LEN, &format!("{TOLD}{}missing:\n    ret\n", found()))
+    descent_program(false, PAD_LEN, &format!("{STORE_BOUNDS}{}missing:\n    ret\n", found()))
 }
 
 /// Returns the program that looks up a key whose value is a record word and copies the record, as far as the
@@ -203,14 +203,14 @@ body:
 ",
         found()
     );
-    bring_lines(&mut tail, LINES, lines);
+    copy_lines(&mut tail, LINES, lines);
     program("", LINES + lines * LINE_LEN, &before, &tail)
 }
 
 /// Returns the program that stores a value under a key if the leaf has the key or has room.
 pub(super) fn insert() -> String {
     let tail = format!(
-        "{WRITABLE}{TOLD}
+        "{WRITABLE}{STORE_BOUNDS}
     ld8 r4, scratch[{VALUE}]
     st8 scratch[STATUS], {FOUND}
     match8 r9, window[KEYS], {ENTRIES_MAX}, r2
@@ -234,13 +234,13 @@ full:
     ret
 "
     );
-    with_descent(true, PAD_LEN, &tail)
+    descent_program(true, PAD_LEN, &tail)
 }
 
 /// Returns the program that removes a key. The leaf's last entry moves to the free position.
 pub(super) fn remove() -> String {
     let tail = format!(
-        "{WRITABLE}{TOLD}
+        "{WRITABLE}{STORE_BOUNDS}
     st8 scratch[STATUS], {MISSING}
     match8 r9, window[KEYS], {ENTRIES_MAX}, r2
     jge r9, r7, none
@@ -265,7 +265,7 @@ none:
     ret
 "
     );
-    with_descent(true, PAD_LEN, &tail)
+    descent_program(true, PAD_LEN, &tail)
 }
 
 /// Returns the program that collects the pairs from the key on, leaf after leaf. The key in the pad is the

@@ -133,7 +133,7 @@ impl BLinkTree {
         most: usize,
     ) -> Result<BTreeMap<VirtAddr, TreeNode>, Error> {
         let mut found: BTreeMap<VirtAddr, TreeNode> = BTreeMap::new();
-        let mut level = vec![Wanted { at: self.tree.root, first: 0, rate: rates.whole() }];
+        let mut level = vec![Request { at: self.tree.root, first: 0, rate: rates.whole() }];
         while !level.is_empty() {
             // Most visited nodes first; among equals, smaller keys first.
             level.sort_unstable_by_key(|wanted| (Reverse(wanted.rate), wanted.first));
@@ -155,7 +155,7 @@ impl BLinkTree {
             }
             nodes.sort_unstable_by_key(|(wanted, _)| wanted.first);
             apart(&mut nodes);
-            for (Wanted { at, rate, .. }, node) in nodes {
+            for (Request { at, rate, .. }, node) in nodes {
                 let lasts = node.entries[1..].iter().map(|(first, _)| first - 1).chain([node.last]);
                 let children: Vec<(VirtAddr, u64, u64)> = node
                     .entries
@@ -166,7 +166,7 @@ impl BLinkTree {
                 if node.level > 1 {
                     let rates = rates.of_children(rate, &children);
                     let wanted = children.iter().zip(rates);
-                    level.extend(wanted.map(|(&(at, first, _), rate)| Wanted { at, first, rate }));
+                    level.extend(wanted.map(|(&(at, first, _), rate)| Request { at, first, rate }));
                 }
                 let pivots = node.entries[1..].iter().map(|(first, _)| *first).collect();
                 let children = children.into_iter().map(|(at, ..)| at).collect();
@@ -181,7 +181,7 @@ impl BLinkTree {
 /// border of parents leaves the left parent with a pointer to that neighbour. The neighbour then has two
 /// parents, and a table allows one. Keys between reach the neighbour by a step to the right. `nodes` is in
 /// key order.
-fn apart(nodes: &mut Vec<(Wanted, Node)>) {
+fn apart(nodes: &mut Vec<(Request, Node)>) {
     let mut right = None;
     for (_, node) in nodes.iter_mut().rev() {
         let first_child = node.entries.first().map(|(_, child)| *child);
@@ -196,7 +196,7 @@ fn apart(nodes: &mut Vec<(Wanted, Node)>) {
 }
 
 /// A node to read: the first key that its parent has for it, and its visit rate.
-struct Wanted {
+struct Request {
     at: VirtAddr,
     first: u64,
     rate: u64,

@@ -11,7 +11,7 @@
 //! gives sub-ranges about equal numbers of nodes. A host takes separators from the published index, or reads
 //! them once and keeps them. Old separators give the same result as new ones.
 
-use super::part::{Part, Took};
+use super::part::{PadOutcome, Part};
 use super::{BLinkTree, ends, programs};
 use crate::RecordTree;
 use crate::heap::{Heap, Record};
@@ -229,7 +229,7 @@ impl Task for Scan<'_> {
             let Answer::Traversed(end) = result? else { unreachable!("a traversal ends as one") };
             let took = self.part.ended(&end, &buf)?;
             queue.recycle(buf);
-            if took == Took::Lost {
+            if took == PadOutcome::Lost {
                 return Ok(Next::Alone);
             }
         }

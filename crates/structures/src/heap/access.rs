@@ -84,7 +84,7 @@ impl Heap {
                 let mut reads: Vec<(VirtAddr, &mut [u8])> =
                     reads.map(|(&n, image)| (wanted[n].at, image.as_mut_slice())).collect();
                 memory.read_many(&mut reads)?;
-                self.still(memory)?;
+                self.confirm_membership(memory)?;
                 for (n, image) in missing.into_iter().zip(&images) {
                     match decode(image) {
                         Decoded::Whole { kind, content } => found[n] = Some((kind, content)),
@@ -131,7 +131,7 @@ impl Heap {
         // on a broken connection may be executed twice.
         let image = encode(tag.locked(), kind, class, content);
         memory.write(addr, &image)?;
-        self.still(memory)?;
+        self.confirm_membership(memory)?;
         if memory.compare_swap(addr, tag.locked().0, tag.0)? != tag.locked().0 {
             return Err(self.evicted());
         }
@@ -161,7 +161,7 @@ impl Heap {
             let may_take =
                 !seen.is_locked() || seen.writer() == own || self.member.is_gone(memory, seen.writer())?;
             if may_take && memory.compare_swap(addr, seen.0, tag.locked().0)? == seen.0 {
-                self.still(memory)?;
+                self.confirm_membership(memory)?;
                 return Ok(header.class);
             }
         }

@@ -81,7 +81,7 @@ impl Heap {
     /// The heap is then open as before: at once, or when the next program opens it. If only the reply to the
     /// very last write is lost, and no further reply comes, the heap may be destroyed and not freed.
     pub(super) fn shut(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
-        self.alone(memory)?;
+        self.check_exclusive(memory)?;
         let closing = self.member.close(memory)?;
         let ended = self.shut_closed(memory, closing);
         if ended.is_err() {
@@ -99,7 +99,7 @@ impl Heap {
         memory: &mut (impl FarMemory + ?Sized),
         closing: EpochWord,
     ) -> Result<(), Error> {
-        self.look_for_others(memory)?;
+        self.check_no_other_program(memory)?;
         self.read_rows(memory)?;
         if self.member.end(memory, closing)? {
             return Ok(());

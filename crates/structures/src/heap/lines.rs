@@ -31,7 +31,7 @@ pub(crate) fn copy_window(text: &mut String, from: usize, to: &str) {
 ///
 /// The calling program defines two words of the pad, `PLACE` and `LEFT`. It arrives here with the line in the
 /// window and `PLACE` in r2: the line's destination.
-pub(crate) fn bring_lines(text: &mut String, first: usize, lines: usize) {
+pub(crate) fn copy_lines(text: &mut String, first: usize, lines: usize) {
     copy_window(text, 0, "r2");
     let (head, share) = (HEADER_LEN - 8, LINE_LEN - 8);
     write!(
@@ -64,7 +64,7 @@ impl Heap {
     ///
     /// # Errors
     /// As [`Heap::read`].
-    pub(crate) fn brought(
+    pub(crate) fn fetched(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
         at: VirtAddr,

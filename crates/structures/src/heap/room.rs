@@ -65,7 +65,7 @@ impl Heap {
             return Ok(at);
         }
         if !self.cut(memory, node, class)? {
-            self.get_back(memory, false)?;
+            self.reclaim_blocks(memory, false)?;
         }
         loop {
             // Recovered memory or a taken-over chunk may have free blocks but no room for a slab.
@@ -190,7 +190,7 @@ impl Heap {
 
     /// Recovers all memory it can: records that others freed here, and records that no member can read any
     /// more. With `helps`, the member moves on even when it waits for nothing itself.
-    pub(super) fn get_back(
+    pub(super) fn reclaim_blocks(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
         helps: bool,

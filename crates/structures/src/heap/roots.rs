@@ -129,7 +129,7 @@ impl Heap {
                 let what = format!("structure called {name:?} in {}", self.title());
                 return Ok(Err(Error::Missing { what }));
             }
-            self.still(memory)?;
+            self.confirm_membership(memory)?;
             if memory.compare_swap(root_at(self.base, found.number), found.word, fresh.at.0)? == found.word {
                 debug_assert!(
                     found.word == 0 || found.len == fresh.len,

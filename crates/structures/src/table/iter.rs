@@ -119,7 +119,7 @@ impl Chains<'_> {
                 read.iter().filter(|(_, node)| node.next != 0).map(|(_, node)| VirtAddr(node.next)).collect();
             nodes.extend(read);
         }
-        heap.still(memory)?;
+        heap.confirm_membership(memory)?;
         Ok(Some(nodes))
     }
 }

@@ -4,7 +4,7 @@
 //! value if they fit. Otherwise the node has the address of a *body*, a record with both. Neither ever
 //! changes: replacing a value creates a new node.
 
-use crate::heap::{Decoded, HEADER_LEN, LINE_LEN, bring_lines, copy_window, decode};
+use crate::heap::{Decoded, HEADER_LEN, LINE_LEN, copy_lines, copy_window, decode};
 use farmem_client::Error;
 use farmem_wire::VirtAddr;
 
@@ -56,7 +56,7 @@ pub fn find_program(lines: usize) -> String {
     let mut text = format!(".window {LINE_LEN}\n.scratch {scratch}\n.def BODY_AT {body_at}\n{START}");
     copy_window(&mut text, 0, "NODE");
     text.push_str(FOUND);
-    bring_lines(&mut text, body_at, lines);
+    copy_lines(&mut text, body_at, lines);
     text
 }
 

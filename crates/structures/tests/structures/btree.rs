@@ -228,7 +228,7 @@ fn the_lock_is_a_version() {
         mine.insert(&mut one, key, key).unwrap();
     }
     assert!(mine.lock().unlock(&mut one).unwrap());
-    assert_eq!(yours.lock().version(&mut two).unwrap(), 2, "a reader sees that somebody wrote");
+    assert_eq!(yours.lock().version(&mut two).unwrap(), 2, "a reader sees that another program wrote");
     assert!(yours.lock().try_lock(&mut two).unwrap());
     yours.insert(&mut two, 1000, 7).unwrap();
     assert!(!mine.lock().break_lock(&mut one, 2).unwrap(), "an even word is no lock");

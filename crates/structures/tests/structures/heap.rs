@@ -179,7 +179,7 @@ fn round_trips() {
         assert_eq!(write, 4, "write of {len}");
         let unknown = Record { len: 1, ..record };
         let unknown = count(client, &mut |memory| drop(heap.read(memory, unknown).unwrap()));
-        assert_eq!(unknown, if len <= 1 { 1 } else { 2 }, "read of {len} by who does not know its length");
+        assert_eq!(unknown, if len <= 1 { 1 } else { 2 }, "read of {len} without its length");
     }
     let Host { client, heap } = &mut hosts[0];
     // Frees are marked together, also those of others' records: a READ each, then the list's head, the marks
@@ -345,7 +345,7 @@ fn a_writer_that_died_is_noticed() {
             time.pass(9);
         }
         assert_eq!(hosts[0].read(record).unwrap(), bytes(len, 4));
-        assert_eq!(hosts[1].read(record).unwrap(), bytes(len, 4), "who was evicted reads it, too");
+        assert_eq!(hosts[1].read(record).unwrap(), bytes(len, 4), "an evicted program reads it, too");
     }
     assert_eq!(locked, 2, "between the lock and the last line");
 }
@@ -558,7 +558,7 @@ fn a_destroyed_heap_leaves_nothing() {
     let Host { client: mut last, heap } = hosts.remove(0);
     assert!(allocated(&mut last) >= 3);
     heap.destroy(&mut last).unwrap();
-    assert_eq!(allocated(&mut last), 1, "the root is the first one's, who has the object open");
+    assert_eq!(allocated(&mut last), 1, "the root is kept by the first program, which has the object open");
     drop(client);
     assert_eq!(allocated(&mut last), 0);
     assert!(matches!(Heap::open(&mut last, "the heap", HeapOptions::default()), Err(Error::Missing { .. })));
@@ -579,12 +579,12 @@ fn who_looks_whether_it_is_alone_takes_out_who_is_silent() {
     let mut look = |seconds: u64, lives: &mut Host| {
         time.pass(seconds);
         lives.heap.keep(&mut lives.client).unwrap();
-        match last.heap.alone(&mut last.client) {
+        match last.heap.check_exclusive(&mut last.client) {
             Err(Error::Locked { holder, .. }) => holder,
             went => format!("{went:?}"),
         }
     };
-    assert!(look(0, lives).contains("in slot 1."), "a first look takes nobody out");
+    assert!(look(0, lives).contains("in slot 1."), "a first look evicts no program");
     assert!(look(15, lives).contains("in slot 1."));
     assert!(look(14, lives).contains("in slot 1."), "29 seconds are no three leases");
     assert!(look(1, lives).contains("in slot 2."), "the one that lives is there still");
@@ -594,6 +594,6 @@ fn who_looks_whether_it_is_alone_takes_out_who_is_silent() {
     let Host { mut client, heap } = hosts.pop().unwrap();
     heap.close(&mut client).unwrap();
     let Host { mut client, mut heap } = hosts.swap_remove(0);
-    heap.alone(&mut client).unwrap();
+    heap.check_exclusive(&mut client).unwrap();
     heap.destroy(&mut client).unwrap();
 }

@@ -265,7 +265,7 @@ fn tables_that_lie_bring_nothing_of_others() {
         let mut bytes = [0xee; 256];
         let result = client.keyed_read(over, 7, &mut bytes);
         assert_eq!(result.is_ok(), reads, "{to}: {result:?}");
-        assert!(bytes == [1; 256] || bytes == [0xee; 256], "a byte of somebody else came");
+        assert!(bytes == [1; 256] || bytes == [0xee; 256], "a byte of another program arrived");
         // One byte past the end of the memory.
         let past = client.keyed_read(over, 7, &mut [0; 257]);
         assert_eq!(past.is_ok(), one_more, "{to}");

@@ -258,7 +258,7 @@ fn many_under_way() {
     let tickets: Vec<_> =
         (0..20_u8).map(|key| client.submit(tree.get_op(key.into(), vec![9; 3])).unwrap()).collect();
     for (key, ticket) in (0..).zip(tickets) {
-        let brought = RecordTree::brought(&client.wait(ticket).unwrap());
+        let brought = RecordTree::fetched(&client.wait(ticket).unwrap());
         let expected = (key < 16 && key != 7).then(|| value(len(key), key));
         assert_eq!(brought, expected, "key {key}");
     }

@@ -18,7 +18,7 @@ const JOINS_MAX: [u16; PROGRAMS] = [2, 2, 1];
 const EPOCH_MAX: u32 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Doing {
+enum ProgramState {
     Out,
     /// Read the epoch word and is about to take a slot.
     Joining(EpochWord),
@@ -38,7 +38,7 @@ enum Doing {
     /// Has destroyed the heap.
     Ended,
     /// Learned that the heap is gone.
-    Told,
+    Informed,
 }
 
 /// The steps that the programs take. A false field omits a step, to show that the model detects its absence.
@@ -55,15 +55,15 @@ const RULES: Rules = Rules { looks_after_joining: true, looks_after_closing: tru
 struct World {
     word: EpochWord,
     slots: [u64; PROGRAMS],
-    doing: [Doing; PROGRAMS],
+    doing: [ProgramState; PROGRAMS],
 }
 
 impl World {
     fn start() -> Self {
         let mut slots = [0; PROGRAMS];
         slots[0] = Word::default().joined(1).0;
-        let mut doing = [Doing::Out; PROGRAMS];
-        doing[0] = Doing::In;
+        let mut doing = [ProgramState::Out; PROGRAMS];
+        doing[0] = ProgramState::In;
         Self { word: EpochWord::open(1), slots, doing }
     }
 
@@ -71,7 +71,7 @@ impl World {
         Word(self.slots[program])
     }
 
-    fn with(&self, program: usize, next: Doing, change: impl FnOnce(&mut Self)) -> Self {
+    fn with(&self, program: usize, next: ProgramState, change: impl FnOnce(&mut Self)) -> Self {
         let mut world = self.clone();
         world.doing[program] = next;
         change(&mut world);
@@ -90,52 +90,54 @@ impl World {
     fn steps(&self, program: usize, rules: Rules) -> Vec<Self> {
         let (word, own) = (self.word, self.slot(program));
         let leaves = |world: &mut Self| world.slots[program] = own.left().0;
-        let one = |next: Doing| vec![self.with(program, next, |_| {})];
+        let one = |next: ProgramState| vec![self.with(program, next, |_| {})];
         match self.doing[program] {
-            Doing::Ended | Doing::Told => Vec::new(),
-            Doing::Out if word.is_destroyed() => one(Doing::Told),
-            Doing::Out if own.generation() >= JOINS_MAX[program] => Vec::new(),
-            Doing::Out => one(Doing::Joining(word)),
-            Doing::Joining(seen) => {
-                let next = if rules.looks_after_joining { Doing::Checking } else { Doing::In };
+            ProgramState::Ended | ProgramState::Informed => Vec::new(),
+            ProgramState::Out if word.is_destroyed() => one(ProgramState::Informed),
+            ProgramState::Out if own.generation() >= JOINS_MAX[program] => Vec::new(),
+            ProgramState::Out => one(ProgramState::Joining(word)),
+            ProgramState::Joining(seen) => {
+                let next = if rules.looks_after_joining { ProgramState::Checking } else { ProgramState::In };
                 let joins = |world: &mut Self| world.slots[program] = own.joined(seen.epoch()).0;
                 vec![self.with(program, next, joins)]
             }
-            Doing::Checking if word.is_destroyed() => vec![self.with(program, Doing::Told, leaves)],
-            Doing::Checking if own.is_free() => one(Doing::Out),
-            Doing::Checking if !word.is_open() => one(Doing::Opening(word)),
-            Doing::Checking if word.epoch() == own.epoch() => one(Doing::In),
-            Doing::Checking => vec![self.moved(program, Doing::Checking)],
-            Doing::Opening(seen) => vec![self.with(program, Doing::Checking, |world| {
+            ProgramState::Checking if word.is_destroyed() => {
+                vec![self.with(program, ProgramState::Informed, leaves)]
+            }
+            ProgramState::Checking if own.is_free() => one(ProgramState::Out),
+            ProgramState::Checking if !word.is_open() => one(ProgramState::Opening(word)),
+            ProgramState::Checking if word.epoch() == own.epoch() => one(ProgramState::In),
+            ProgramState::Checking => vec![self.moved(program, ProgramState::Checking)],
+            ProgramState::Opening(seen) => vec![self.with(program, ProgramState::Checking, |world| {
                 world.swap(seen, EpochWord::open(seen.epoch()));
             })],
-            Doing::In => self.member(program),
-            Doing::Advancing(seen) => vec![self.with(program, Doing::In, |world| {
+            ProgramState::In => self.member(program),
+            ProgramState::Advancing(seen) => vec![self.with(program, ProgramState::In, |world| {
                 world.swap(seen, EpochWord::open(seen.epoch() + 1));
             })],
-            Doing::Closing(seen) => {
+            ProgramState::Closing(seen) => {
                 let (slot, generation) =
                     if rules.closes_by_name { (program, own.generation()) } else { (0, 0) };
                 let closing = seen.closing(slot, generation);
                 let mut world = self.clone();
                 world.doing[program] = match (world.swap(seen, closing), rules.looks_after_closing) {
-                    (false, _) => Doing::In,
-                    (true, true) => Doing::Looking(closing, [false; PROGRAMS]),
-                    (true, false) => Doing::Ending(closing),
+                    (false, _) => ProgramState::In,
+                    (true, true) => ProgramState::Looking(closing, [false; PROGRAMS]),
+                    (true, false) => ProgramState::Ending(closing),
                 };
                 vec![world]
             }
-            Doing::Looking(closing, seen) => self.look(program, closing, seen),
-            Doing::Ending(closing) => {
+            ProgramState::Looking(closing, seen) => self.look(program, closing, seen),
+            ProgramState::Ending(closing) => {
                 let mut world = self.clone();
                 let ends = world.swap(closing, closing.destroyed());
-                world.doing[program] = if ends { Doing::Ended } else { Doing::In };
+                world.doing[program] = if ends { ProgramState::Ended } else { ProgramState::In };
                 vec![world]
             }
         }
     }
 
-    fn moved(&self, program: usize, next: Doing) -> Self {
+    fn moved(&self, program: usize, next: ProgramState) -> Self {
         // Leaving out the beat reduces the number of worlds.
         let moved = self.slot(program).moved(self.word.epoch()).0 & !0xffff;
         self.with(program, next, |world| world.slots[program] = moved)
@@ -145,44 +147,44 @@ impl World {
         let (word, own) = (self.word, self.slot(program));
         // The next renewal reports the eviction; the program has done nothing since the last one.
         if own.is_free() {
-            return vec![self.with(program, Doing::Out, |_| {})];
+            return vec![self.with(program, ProgramState::Out, |_| {})];
         }
         if word.is_destroyed() {
-            return vec![self.with(program, Doing::Told, |_| {})];
+            return vec![self.with(program, ProgramState::Informed, |_| {})];
         }
         let mut worlds = vec![
-            self.with(program, Doing::Out, |world| world.slots[program] = own.left().0),
-            self.with(program, Doing::Closing(word), |_| {}),
+            self.with(program, ProgramState::Out, |world| world.slots[program] = own.left().0),
+            self.with(program, ProgramState::Closing(word), |_| {}),
         ];
         let words: Vec<Word> = self.slots.iter().map(|&word| Word(word)).collect();
         if own.epoch() != word.epoch() {
-            worlds.push(self.moved(program, Doing::In));
+            worlds.push(self.moved(program, ProgramState::In));
         } else if word.epoch() < EPOCH_MAX && may_advance(word.epoch(), &words) {
-            worlds.push(self.with(program, Doing::Advancing(word), |_| {}));
+            worlds.push(self.with(program, ProgramState::Advancing(word), |_| {}));
         }
         // Other programs paused for three leases, in any state.
         for other in (0..PROGRAMS).filter(|&other| other != program && !self.slot(other).is_free()) {
             let left = self.slot(other).left().0;
-            worlds.push(self.with(program, Doing::In, |world| world.slots[other] = left));
+            worlds.push(self.with(program, ProgramState::In, |world| world.slots[other] = left));
         }
         worlds
     }
 
     fn look(&self, program: usize, closing: EpochWord, seen: [bool; PROGRAMS]) -> Vec<Self> {
         if seen == [true; PROGRAMS] {
-            return vec![self.with(program, Doing::Ending(closing), |_| {})];
+            return vec![self.with(program, ProgramState::Ending(closing), |_| {})];
         }
         let unseen = (0..PROGRAMS).filter(|&other| !seen[other]);
         let look = |other: usize| {
             if self.slot(other).is_free() == (other == program) {
                 // Another member is present, or this one was evicted.
-                return self.with(program, Doing::In, |world| {
+                return self.with(program, ProgramState::In, |world| {
                     world.swap(closing, EpochWord::open(closing.epoch()));
                 });
             }
             let mut seen = seen;
             seen[other] = true;
-            self.with(program, Doing::Looking(closing, seen), |_| {})
+            self.with(program, ProgramState::Looking(closing, seen), |_| {})
         };
         unseen.map(look).collect()
     }
@@ -191,14 +193,19 @@ impl World {
     fn is_member(&self, program: usize) -> bool {
         let outside = matches!(
             self.doing[program],
-            Doing::Out | Doing::Joining(_) | Doing::Checking | Doing::Opening(_) | Doing::Ended | Doing::Told
+            ProgramState::Out
+                | ProgramState::Joining(_)
+                | ProgramState::Checking
+                | ProgramState::Opening(_)
+                | ProgramState::Ended
+                | ProgramState::Informed
         );
         !outside && !self.slot(program).is_free()
     }
 
     /// Returns true when the invariants hold.
     fn is_right(&self) -> bool {
-        let ended = self.doing.iter().filter(|&&doing| doing == Doing::Ended).count();
+        let ended = self.doing.iter().filter(|&&doing| doing == ProgramState::Ended).count();
         let members = (0..PROGRAMS).filter(|&program| self.is_member(program)).count();
         if self.word.is_destroyed() { ended == 1 && members == 0 } else { ended == 0 }
     }
@@ -207,7 +214,7 @@ impl World {
     fn lets_in(&self, program: usize) -> bool {
         let mut world = self.clone();
         for _ in 0..8 {
-            if world.doing[program] == Doing::In {
+            if world.doing[program] == ProgramState::In {
                 return true;
             }
             match world.steps(program, RULES).pop() {
@@ -247,7 +254,7 @@ fn what_is_destroyed_nobody_has_open() {
     for world in worlds.iter().filter(|world| !world.word.is_destroyed()) {
         for (program, joins_max) in JOINS_MAX.into_iter().enumerate() {
             let may_join = world.slot(program).generation() < joins_max;
-            let comes = world.doing[program] == Doing::Out && may_join;
+            let comes = world.doing[program] == ProgramState::Out && may_join;
             assert!(!comes || world.lets_in(program), "{program} in {world:?}");
         }
     }
@@ -271,7 +278,7 @@ fn the_word_of_the_epoch_has_its_parts() {
     assert!(closing.destroyed().is_destroyed() && !closing.destroyed().is_open());
     assert_ne!(closing, open.closing(62, u16::MAX));
     assert_ne!(closing, open.closing(63, 0));
-    assert_eq!(closing.closing(1, 2), open.closing(1, 2), "who closes a closed one has closed it");
+    assert_eq!(closing.closing(1, 2), open.closing(1, 2), "closing a closed heap has no further effect");
     for good in [open, closing, closing.destroyed()] {
         assert_eq!(EpochWord::parse(good.word()), Some(good));
     }
@@ -282,7 +289,7 @@ fn the_word_of_the_epoch_has_its_parts() {
 
 /// The fate of a verb.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum VerbFault {
     Answered,
     /// The verb is executed, but its reply is lost.
     Unanswered,
@@ -292,14 +299,14 @@ enum Fate {
 
 /// A client's far memory in which a test decides the fate of each verb. Destroying and joining use no
 /// traversals, so a traversal would be READs here.
-struct Acted<'a> {
+struct FaultyMemory<'a> {
     client: &'a mut Client,
-    act: &'a mut dyn FnMut(u32) -> Fate,
+    act: &'a mut dyn FnMut(u32) -> VerbFault,
     verbs: u32,
 }
 
-impl<'a> Acted<'a> {
-    fn new(client: &'a mut Client, act: &'a mut dyn FnMut(u32) -> Fate) -> Self {
+impl<'a> FaultyMemory<'a> {
+    fn new(client: &'a mut Client, act: &'a mut dyn FnMut(u32) -> VerbFault) -> Self {
         Self { client, act, verbs: 0 }
     }
 
@@ -308,14 +315,14 @@ impl<'a> Acted<'a> {
         let fate = (self.act)(self.verbs);
         let unheard = Error::Unreachable { what: "memory that a test took away".into() };
         match fate {
-            Fate::Answered => verb(self.client),
-            Fate::Unanswered => verb(self.client).and(Err(unheard)),
-            Fate::Lost => Err(unheard),
+            VerbFault::Answered => verb(self.client),
+            VerbFault::Unanswered => verb(self.client).and(Err(unheard)),
+            VerbFault::Lost => Err(unheard),
         }
     }
 }
 
-impl FarMemory for Acted<'_> {
+impl FarMemory for FaultyMemory<'_> {
     forward_far_memory!(client: allocate, allocate_on, free, nodes, scratch_len_max);
 
     fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
@@ -395,9 +402,9 @@ fn who_opens_a_heap_that_is_being_destroyed_keeps_it() {
             if verb == at {
                 opened = Some(site.program(false));
             }
-            Fate::Answered
+            VerbFault::Answered
         };
-        let shut = heap.shut(&mut Acted::new(&mut client, &mut act));
+        let shut = heap.shut(&mut FaultyMemory::new(&mut client, &mut act));
         let Some((mut other, mut its)) = opened else {
             shut.unwrap();
             assert!(is_missing(&site.works()), "it is destroyed");
@@ -431,9 +438,9 @@ fn who_opens_a_heap_that_is_destroyed_meanwhile_is_told() {
                 shut = Some(heap.shut(&mut client));
                 client.read(base, &mut root).unwrap();
             }
-            Fate::Answered
+            VerbFault::Answered
         };
-        let joined = its.keep(&mut Acted::new(&mut other, &mut act));
+        let joined = its.keep(&mut FaultyMemory::new(&mut other, &mut act));
         let mut now = vec![0; 1024];
         match (shut, joined) {
             (None, joined) => {
@@ -467,28 +474,28 @@ fn who_opens_a_heap_that_is_destroyed_meanwhile_is_told() {
 /// with the heap. The only exception is the very last word, whose reply may be lost.
 #[test]
 fn who_cannot_destroy_a_heap_leaves_it() {
-    let fates = |at: u32| -> [Box<dyn Fn(u32) -> Fate>; 5] {
+    let fates = |at: u32| -> [Box<dyn Fn(u32) -> VerbFault>; 5] {
         [
-            Box::new(move |verb| if verb == at { Fate::Unanswered } else { Fate::Answered }),
-            Box::new(move |verb| if verb == at { Fate::Lost } else { Fate::Answered }),
-            Box::new(move |verb| if verb >= at { Fate::Lost } else { Fate::Answered }),
+            Box::new(move |verb| if verb == at { VerbFault::Unanswered } else { VerbFault::Answered }),
+            Box::new(move |verb| if verb == at { VerbFault::Lost } else { VerbFault::Answered }),
+            Box::new(move |verb| if verb >= at { VerbFault::Lost } else { VerbFault::Answered }),
             Box::new(move |verb| match verb.cmp(&at) {
-                core::cmp::Ordering::Less => Fate::Answered,
-                core::cmp::Ordering::Equal => Fate::Unanswered,
-                core::cmp::Ordering::Greater => Fate::Lost,
+                core::cmp::Ordering::Less => VerbFault::Answered,
+                core::cmp::Ordering::Equal => VerbFault::Unanswered,
+                core::cmp::Ordering::Greater => VerbFault::Lost,
             }),
             Box::new(move |verb| match verb.wrapping_sub(at) {
-                0 => Fate::Unanswered,
-                1 => Fate::Lost,
-                _ => Fate::Answered,
+                0 => VerbFault::Unanswered,
+                1 => VerbFault::Lost,
+                _ => VerbFault::Answered,
             }),
         ]
     };
     let verbs = {
         let site = Site::new();
         let (mut client, mut heap) = site.program(true);
-        let mut act = |_| Fate::Answered;
-        let mut memory = Acted::new(&mut client, &mut act);
+        let mut act = |_| VerbFault::Answered;
+        let mut memory = FaultyMemory::new(&mut client, &mut act);
         heap.shut(&mut memory).unwrap();
         memory.verbs
     };
@@ -497,7 +504,7 @@ fn who_cannot_destroy_a_heap_leaves_it() {
             let site = Site::new();
             let (mut client, mut heap) = site.program(true);
             let mut act = |verb| fate(verb);
-            let shut = heap.shut(&mut Acted::new(&mut client, &mut act));
+            let shut = heap.shut(&mut FaultyMemory::new(&mut client, &mut act));
             // The program is gone, whatever the result. Only its effects remain.
             drop((heap, client));
             let works = site.works();

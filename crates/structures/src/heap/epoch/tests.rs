@@ -10,7 +10,7 @@ const MEMBERS: usize = 3;
 const EPOCH_MAX: u32 = 5;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Doing {
+enum ProgramState {
     Out,
     /// Read the epoch and is about to take a slot.
     Joining(u32),
@@ -30,7 +30,7 @@ enum Doing {
 struct World {
     epoch: u32,
     words: [u64; MEMBERS],
-    doing: [Doing; MEMBERS],
+    doing: [ProgramState; MEMBERS],
     /// True while the reader has a pointer to the record.
     holds: bool,
     /// The stamp of the record, once freed.
@@ -51,8 +51,8 @@ impl World {
 
     fn steps(&self, member: usize, to_reuse: u32) -> Vec<Self> {
         let word = Word(self.words[member]);
-        let doing = |next: Doing| move |world: &mut Self| world.doing[member] = next;
-        let moved = |epoch: u32, next: Doing| {
+        let doing = |next: ProgramState| move |world: &mut Self| world.doing[member] = next;
+        let moved = |epoch: u32, next: ProgramState| {
             move |world: &mut Self| {
                 // Only changes of the beat matter: leaving it out reduces the number of worlds.
                 world.words[member] = word.moved(epoch).0 & !0xffff;
@@ -60,16 +60,18 @@ impl World {
             }
         };
         match self.doing[member] {
-            Doing::Out => vec![self.with(doing(Doing::Joining(self.epoch)))],
-            Doing::Joining(epoch) => vec![self.with(|world| {
+            ProgramState::Out => vec![self.with(doing(ProgramState::Joining(self.epoch)))],
+            ProgramState::Joining(epoch) => vec![self.with(|world| {
                 world.words[member] = word.joined(epoch).0;
-                world.doing[member] = Doing::Checking;
+                world.doing[member] = ProgramState::Checking;
             })],
-            Doing::Checking if self.epoch == word.epoch() => vec![self.with(doing(Doing::Idle))],
-            Doing::Checking => vec![self.with(moved(self.epoch, Doing::Checking))],
-            Doing::Idle => self.idle(member, to_reuse),
-            Doing::Moving(epoch) => vec![self.with(moved(epoch, Doing::Idle))],
-            Doing::Reading { epoch, seen } => self.reading(member, epoch, seen),
+            ProgramState::Checking if self.epoch == word.epoch() => {
+                vec![self.with(doing(ProgramState::Idle))]
+            }
+            ProgramState::Checking => vec![self.with(moved(self.epoch, ProgramState::Checking))],
+            ProgramState::Idle => self.idle(member, to_reuse),
+            ProgramState::Moving(epoch) => vec![self.with(moved(epoch, ProgramState::Idle))],
+            ProgramState::Reading { epoch, seen } => self.reading(member, epoch, seen),
         }
     }
 
@@ -78,10 +80,10 @@ impl World {
         let mut worlds = Vec::new();
         let is_reader = member == 0;
         if !(is_reader && self.holds) && self.epoch != own {
-            worlds.push(self.with(|world| world.doing[member] = Doing::Moving(world.epoch)));
+            worlds.push(self.with(|world| world.doing[member] = ProgramState::Moving(world.epoch)));
         }
         if self.epoch < EPOCH_MAX && self.epoch == own {
-            let reading = Doing::Reading { epoch: own, seen: [None; MEMBERS] };
+            let reading = ProgramState::Reading { epoch: own, seen: [None; MEMBERS] };
             worlds.push(self.with(|world| world.doing[member] = reading));
         }
         match (is_reader, self.holds, self.freed) {
@@ -104,14 +106,14 @@ impl World {
             .map(|other| {
                 let mut seen = seen;
                 seen[other] = Some(self.words[other]);
-                self.with(|world| world.doing[member] = Doing::Reading { epoch, seen })
+                self.with(|world| world.doing[member] = ProgramState::Reading { epoch, seen })
             })
             .collect();
         if let [Some(a), Some(b), Some(c)] = seen {
             worlds.push(self.with(|world| {
                 let advances = may_advance(epoch, &[Word(a), Word(b), Word(c)]) && world.epoch == epoch;
                 world.epoch += u32::from(advances);
-                world.doing[member] = Doing::Idle;
+                world.doing[member] = ProgramState::Idle;
             }));
         }
         worlds
@@ -124,7 +126,7 @@ fn explore(to_reuse: u32) -> (usize, bool, bool) {
     let start = World {
         epoch: 1,
         words: [0, Word::default().joined(1).0, Word::default().joined(1).0],
-        doing: [Doing::Out, Doing::Idle, Doing::Idle],
+        doing: [ProgramState::Out, ProgramState::Idle, ProgramState::Idle],
         holds: false,
         freed: None,
         reused: false,

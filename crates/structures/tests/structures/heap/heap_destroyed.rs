@@ -14,7 +14,7 @@ fn evicted(time: &Time) -> (Rack, Host, Record) {
     let (rack, mut hosts) = hosts(1, MEMORY, 2, time);
     let record = hosts[0].put(&[7; 1000]);
     let Host { mut client, mut heap } = hosts.pop().unwrap();
-    while let Err(Error::Locked { .. }) = heap.alone(&mut client) {
+    while let Err(Error::Locked { .. }) = heap.check_exclusive(&mut client) {
         time.pass(9);
     }
     heap.destroy(&mut client).unwrap();
@@ -60,7 +60,7 @@ fn all_operations(mut heap: Heap, client: &mut Client, record: Record) -> Vec<(&
         ("root", heap.root(client, "name", name).err()),
         ("set_root", heap.set_root(client, "name", name, record.at).err()),
         ("pin", heap.pin(client).err()),
-        ("alone", heap.alone(client).err()),
+        ("check_exclusive", heap.check_exclusive(client).err()),
     ];
     said.push(("close", heap.close(client).err()));
     said
@@ -98,7 +98,7 @@ fn who_held_a_pin_is_told_that_it_was_evicted() {
     let mut late = hosts.remove(0);
     late.heap.pin(&mut late.client).unwrap();
     let Host { mut client, mut heap } = hosts.pop().unwrap();
-    while let Err(Error::Locked { .. }) = heap.alone(&mut client) {
+    while let Err(Error::Locked { .. }) = heap.check_exclusive(&mut client) {
         time.pass(9);
     }
     heap.destroy(&mut client).unwrap();
@@ -156,5 +156,5 @@ fn a_heap_of_the_same_name_is_another_one() {
     let mut other = rack.client("heap").unwrap();
     all_are_told(all_operations(heap, &mut other, record));
     assert_eq!(new.read(kept).unwrap(), [8; 1000]);
-    new.heap.alone(&mut new.client).unwrap();
+    new.heap.check_exclusive(&mut new.client).unwrap();
 }

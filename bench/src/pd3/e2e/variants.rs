@@ -1,9 +1,9 @@
 //! The variants without a DPU: the same requests with all items local, with READs in several ways, with an
 //! LRU whose index is local, and with Leap's prefetching (PD3 8.1).
 
-use super::here::Here;
+use super::local_items::LocalItems;
 use super::store::{Far, Index, Kind};
-use super::{Bench, Taken};
+use super::{Bench, VariantCosts};
 use crate::rates::cpu_time;
 use crate::{Samples, to_f64};
 use farmem::{Client, Completed, Error, Ticket};
@@ -28,7 +28,12 @@ struct Reads<'p> {
 
 impl Bench {
     /// Answers all requests from local items.
-    pub(super) fn local(&mut self, here: &mut Here, requests: &[u8], pace: Option<Duration>) -> Taken {
+    pub(super) fn local(
+        &mut self,
+        here: &mut LocalItems,
+        requests: &[u8],
+        pace: Option<Duration>,
+    ) -> VariantCosts {
         let mut answer = Vec::new();
         let (kind, piece) = (self.ground.size.kind, self.ground.size.piece_len());
         let mut wrong = 0;
@@ -46,10 +51,10 @@ impl Bench {
     /// Reads one by one; only the record itself where an index gives its slot.
     pub(super) fn sync(
         &mut self,
-        here: &mut Here,
+        here: &mut LocalItems,
         index: Option<&Index>,
         requests: &[u8],
-    ) -> Result<Taken, Error> {
+    ) -> Result<VariantCosts, Error> {
         let mut answer = Vec::new();
         let (kind, piece) = (self.ground.size.kind, self.ground.size.piece_len());
         let (far, client, mut wrong) = (&self.ground.far, &mut self.client, 0);
@@ -75,16 +80,16 @@ impl Bench {
     /// Runs with the READs of `depth` pieces in flight together.
     pub(super) fn read_together(
         &mut self,
-        here: &mut Here,
+        here: &mut LocalItems,
         requests: &[u8],
         depth: usize,
-    ) -> Result<Taken, Error> {
+    ) -> Result<VariantCosts, Error> {
         let mut answer = Vec::new();
         let (kind, piece) = (self.ground.size.kind, self.ground.size.piece_len());
         let (far, client, mut wrong) = (&self.ground.far, &mut self.client, 0);
         let mut under_way: VecDeque<Reads<'_>> = VecDeque::new();
         let mut each = Samples::new();
-        let mut finish = |client: &mut Client, here: &mut Here, reads: Reads<'_>| {
+        let mut finish = |client: &mut Client, here: &mut LocalItems, reads: Reads<'_>| {
             let Reads { under_way, begun, requests } = reads;
             for (ticket, key) in under_way {
                 let completed = client.wait(ticket)?;
@@ -118,7 +123,7 @@ impl Bench {
         for oldest in under_way {
             finish(client, here, oldest)?;
         }
-        let taken = Taken {
+        let taken = VariantCosts {
             wall: begin.elapsed(),
             cpu: cpu_time() - cpu,
             missed,
@@ -134,7 +139,12 @@ impl Bench {
     ///
     /// A position is a slot of the hash map, or a page. A requested position in flight is waited for. Without
     /// any majority this equals [`Bench::sync`].
-    pub(super) fn leap(&mut self, here: &mut Here, requests: &[u8], ahead: &mut u64) -> Result<Taken, Error> {
+    pub(super) fn leap(
+        &mut self,
+        here: &mut LocalItems,
+        requests: &[u8],
+        ahead: &mut u64,
+    ) -> Result<VariantCosts, Error> {
         let (kind, piece) = (self.ground.size.kind, self.ground.size.piece_len());
         let (far, client) = (&self.ground.far, &mut self.client);
         let (mut answer, mut wrong, mut leap) = (Vec::new(), 0, Leap::default());
@@ -186,7 +196,7 @@ impl UnderWay<'_> {
     }
 
     /// Waits for a position in flight. Returns false when it is not in flight.
-    fn await_one(&mut self, place: u64, client: &mut Client, here: &mut Here) -> Result<bool, Error> {
+    fn await_one(&mut self, place: u64, client: &mut Client, here: &mut LocalItems) -> Result<bool, Error> {
         let its = self.places.iter().find(|(_, of)| **of == place).map(|(ticket, _)| *ticket);
         let Some(ticket) = its else { return Ok(false) };
         let completed = client.wait(ticket)?;
@@ -195,7 +205,7 @@ impl UnderWay<'_> {
     }
 
     /// Takes the completed reads.
-    fn take_ended(&mut self, client: &mut Client, here: &mut Here) -> Result<(), Error> {
+    fn take_ended(&mut self, client: &mut Client, here: &mut LocalItems) -> Result<(), Error> {
         while !self.places.is_empty()
             && let Some(completed) = client.poll()?
         {
@@ -204,7 +214,12 @@ impl UnderWay<'_> {
         Ok(())
     }
 
-    fn came(&mut self, completed: Completed, client: &mut Client, here: &mut Here) -> Result<(), Error> {
+    fn came(
+        &mut self,
+        completed: Completed,
+        client: &mut Client,
+        here: &mut LocalItems,
+    ) -> Result<(), Error> {
         let Some(place) = self.places.remove(&completed.ticket) else { return Ok(()) };
         completed.result?;
         self.far.items_of(place, &completed.buf, |item, value| {
@@ -233,7 +248,7 @@ pub(super) fn paced<'p, E>(
     pieces: impl Iterator<Item = &'p [u8]>,
     pace: Option<Duration>,
     mut carry_out: impl FnMut(&'p [u8]) -> Result<u64, E>,
-) -> Result<Taken, E> {
+) -> Result<VariantCosts, E> {
     let (begin, mut cpu) = (Instant::now(), Duration::ZERO);
     let (mut missed, mut requests, mut each) = (0, 0, Samples::new());
     for (at, piece) in (0_u64..).zip(pieces) {
@@ -247,7 +262,7 @@ pub(super) fn paced<'p, E>(
         cpu += cpu_time() - from;
         requests += count as u64;
     }
-    Ok(Taken { wall: begin.elapsed(), cpu, missed, requests, each })
+    Ok(VariantCosts { wall: begin.elapsed(), cpu, missed, requests, each })
 }
 
 /// Busy-waits, like a thread that polls its network.

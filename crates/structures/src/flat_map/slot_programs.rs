@@ -1,7 +1,7 @@
 //! A traversal that finds the records of several keys. Per key, the request carries the slot's address and
 //! the key, and the reply carries the record instead of a window of slots.
 //!
-//! Key type: [`Together`]. The scratch pad has a head of eight bytes and an entry per key. The head holds the
+//! Key type: [`SlotPrograms`]. The scratch pad has a head of eight bytes and an entry per key. The head holds the
 //! offset of the current entry, the end of the entries, and the number of windows searched, two bytes each.
 //! An entry starts as the address of the key's home and the key. Afterwards the entry holds the record's
 //! version, 0 for none, and its value.
@@ -26,13 +26,13 @@ const PAD_HEAD: usize = 8;
 /// The programs for a map's slots, with pads of several lengths. Empty where no datagram of the rack carries
 /// them.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Together {
+pub(super) struct SlotPrograms {
     programs: Vec<(usize, Program)>,
     entry_len: usize,
     windows: usize,
 }
 
-impl Together {
+impl SlotPrograms {
     pub(super) fn of(memory: &(impl FarMemory + ?Sized), slot_len: usize, value_len: usize) -> Self {
         let entry_len = 8 + value_len.next_multiple_of(8);
         let windows = (WINDOW * slot_len).div_ceil(WINDOW_LEN_MAX);

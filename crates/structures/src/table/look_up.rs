@@ -9,12 +9,12 @@ use farmem_wire::VirtAddr;
 /// A table and its heap, for look-ups in advance of the values' consumers. The heap is pinned while look-ups
 /// are in flight, as for any reader.
 #[derive(Debug)]
-pub struct Ahead {
+pub struct TableLookUp {
     table: Table,
     heap: Heap,
 }
 
-impl Ahead {
+impl TableLookUp {
     /// Creates look-ups from a table and the heap in which it was opened.
     #[must_use]
     pub const fn new(table: Table, heap: Heap) -> Self {
@@ -42,7 +42,7 @@ impl Ahead {
     }
 }
 
-impl LookUp for Ahead {
+impl LookUp for TableLookUp {
     fn begin(&mut self, client: &mut Client) -> Result<(), Error> {
         self.heap.pin(client)
     }
@@ -86,7 +86,7 @@ impl LookUp for Ahead {
     }
 
     fn end(&mut self, client: &mut Client) -> Result<(), Error> {
-        let still = self.heap.still(client);
+        let still = self.heap.confirm_membership(client);
         self.heap.unpin();
         still
     }

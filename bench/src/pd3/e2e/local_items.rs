@@ -1,6 +1,6 @@
 //! An application's local items: all of them, or a few that replace each other.
 //!
-//! Key type: [`Here`]. Partial storage uses sets of four: a hit moves a place to the front of its set, and a
+//! Key type: [`LocalItems`]. Partial storage uses sets of four: a hit moves a place to the front of its set, and a
 //! new item takes a free place, else the last one. The alternative evicts the least recently used item.
 
 use super::store::Kind;
@@ -14,7 +14,7 @@ const NONE: u64 = u64::MAX;
 
 /// The local items of one application.
 #[derive(Debug)]
-pub(super) enum Here {
+pub(super) enum LocalItems {
     /// The hash map with all records: an open-addressing table with a power of two of slots, at most half of
     /// them in use.
     Map { slots: Vec<[u64; 2]> },
@@ -39,7 +39,7 @@ fn copied(from: &[u8], into: &mut Vec<u8>) {
     into.extend_from_slice(from);
 }
 
-impl Here {
+impl LocalItems {
     /// Creates storage with all items.
     pub(super) fn all(kind: Kind, items: u64) -> Self {
         let count = usize::try_from(items).expect("they fit memory");
@@ -179,11 +179,11 @@ mod tests {
     fn what_is_here_is_found_until_it_is_evicted() {
         let mut answer = Vec::new();
         for kind in Kind::ALL {
-            let mut all = Here::all(kind, 100);
+            let mut all = LocalItems::all(kind, 100);
             for item in 0..100 {
                 assert!(all.get(item, &mut answer) && kind.is_right(&kind.key(item), &answer), "{item}");
             }
-            let mut some = Here::some(kind, 8);
+            let mut some = LocalItems::some(kind, 8);
             let mut value = vec![0; kind.value_len()];
             let mut evicted = Vec::new();
             for item in 0..100 {
@@ -207,7 +207,7 @@ mod tests {
         for kind in [Kind::Hash, Kind::Pages] {
             for part in [2, 4, 10, 100] {
                 let (items, mut value) = (20_000, vec![0; kind.value_len()]);
-                let mut some = Here::some(kind, items / part);
+                let mut some = LocalItems::some(kind, items / part);
                 for item in (0..items).step_by(part) {
                     Kind::fill(item as u64, &mut value);
                     let _evicted = some.put(item as u64, &value);
@@ -223,9 +223,9 @@ mod tests {
     fn the_item_used_longest_ago_makes_room() {
         let mut answer = Vec::new();
         for kind in Kind::ALL {
-            let mut here = Here::latest(3);
+            let mut here = LocalItems::latest(3);
             let mut value = vec![0; kind.value_len()];
-            let mut put = |here: &mut Here, item| {
+            let mut put = |here: &mut LocalItems, item| {
                 Kind::fill(item, &mut value);
                 here.put(item, &value)
             };

@@ -1,7 +1,7 @@
 //! The published parts of a tree: a section at the rack's switch, or one part at each index switch of a
 //! FatTree; and the counters of all parts.
 //!
-//! Key types: [`Target`], [`Held`] and [`Counters`]. The parts of several switches are weighed as one
+//! Key types: [`Target`], [`PublishedParts`] and [`Counters`]. The parts of several switches are weighed as one
 //! section: the core's ranges, then the sets of all other switches in look-up order.
 
 use super::super::fabric::{core_of, tier_of};
@@ -25,13 +25,13 @@ pub enum Target {
 
 /// The parts of a tree, each at its switch; switch `None` is the rack's. The last part has the fat root.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Held {
-    pub(super) parts: Vec<HeldPart>,
+pub(super) struct PublishedParts {
+    pub(super) parts: Vec<PublishedPart>,
 }
 
 /// The part that one switch holds or is about to load.
 #[derive(Clone, Debug)]
-pub(super) struct HeldPart {
+pub(super) struct PublishedPart {
     pub(super) switch: Option<u16>,
     /// The tier of an index switch; `None` for the rack's switch.
     tier: Option<Tier>,
@@ -40,7 +40,7 @@ pub(super) struct HeldPart {
     pub(super) bytes: usize,
 }
 
-impl HeldPart {
+impl PublishedPart {
     pub(super) fn new(switch: Option<u16>, tier: Option<Tier>, section: TreeSection) -> Self {
         let bytes = section.emit();
         Self { switch, tier, section, edition: edition(&bytes), bytes: bytes.len() }
@@ -60,7 +60,7 @@ pub struct Layer {
     pub switches: usize,
 }
 
-impl Held {
+impl PublishedParts {
     /// Selects a section of this extent from the nodes in `view`.
     pub(super) fn select(
         tree: &BLinkTree,
@@ -72,7 +72,7 @@ impl Held {
         let Some(overview) = overview else {
             let mut section = tree.select(view, extent);
             section.programs.push(records);
-            return Ok(Self { parts: vec![HeldPart::new(None, None, section)] });
+            return Ok(Self { parts: vec![PublishedPart::new(None, None, section)] });
         };
         let core = core_of(overview)?;
         let programs = [tree.programs.get.hash(), tree.programs.scan.hash(), records];
@@ -81,7 +81,7 @@ impl Held {
             its.map(|node| NodeId(node.node))
         };
         let parts = divide(view, (tree.tree.root, &programs), &core, extent, &server_of);
-        let held = |(index, section)| HeldPart::new(Some(index), tier_of(overview, index), section);
+        let held = |(index, section)| PublishedPart::new(Some(index), tier_of(overview, index), section);
         Ok(Self { parts: parts.into_iter().map(held).collect() })
     }
 
