@@ -139,11 +139,11 @@ pub(crate) const EXAMPLE: &str = include_str!("example-rack.toml");
 /// Arguments of `farmem up`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "farmem up --example > rack.toml   writes a rack of four memory nodes on this machine.\n\
+    after_help = "farmem up --example > rack.toml   writes the description of a rack with four memory nodes on this machine.\n\
                         Ctrl-C stops the rack.\n\
-                        A role that dies is started again; standard error says what was lost, with --json also a line on standard output.\n\
-                        It waits 200, 400, 800 and 1600 ms after its first four deaths in a row, and is given up at the fifth; a death after 10 s of serving\n\
-                        begins a new row. The others go on, what needs the one given up fails, and the exit code is 1."
+                        The command restarts a role that dies, and reports the losses on standard error, with --json also on standard output.\n\
+                        The restarts wait 200, 400, 800 and 1600 ms. At the fifth death in a row, the role is given up. A death after 10 s of service\n\
+                        begins a new row. The other roles continue, requests to the given-up role fail, and the exit code is 1."
 )]
 pub(crate) struct Up {
     /// Description of the rack.
@@ -201,7 +201,7 @@ pub(crate) struct Guard {
 /// Arguments of `farmem run`.
 #[derive(Debug, Args)]
 #[command(after_help = "farmem run --local 64MiB --stats -- python3 program.py\n\
-                        Exit code and output are the program's own; statistics go to standard error.")]
+                        The exit code and the output are the program's own. Statistics go to standard error.")]
 pub(crate) struct Run {
     /// Maximum local memory for pages of far memory, in bytes, at least 256 KiB. All processes of the program
     /// share it.

@@ -36,8 +36,8 @@ pub(crate) enum Index {
 #[command(
     after_help = "farmem index load orders.csv --rack rack.toml --domain shop --store orders --key id --key-type u64 --value total\n\
                         farmem index load events.parquet --rack rack.toml --domain shop --store events --key at --key-type timestamp\n\
-                        All rows are looked at before the first is written. Numbers in ascending order go into an empty store together; anything else key by\n\
-                        key, and a load that was stopped goes on behind its last note, of every 1,024 rows, when the command is given again."
+                        The command checks all rows before it writes the first. An empty store takes ascending numbers in bulk; all other keys are inserted\n\
+                        one by one. A repeated command continues a stopped load after its last checkpoint, of which there is one every 1,024 rows."
 )]
 pub(crate) struct IndexLoad {
     /// File to load. Names that end in .csv, .tsv, .txt, .parquet or .pq imply the format.
@@ -93,8 +93,8 @@ fn delimiter(text: &str) -> Result<u8, String> {
     after_help = "farmem index serve --rack rack.toml --domain shop --store orders --listen 127.0.0.1:6379 &\n\
                         redis-cli set apple 1\n\
                         redis-cli range apple + limit 10\n\
-                        Keys are in order. RANGE first last [LIMIT n] and KEYRANGE are its own; - is before all keys and + behind them. There are no options to SET,\n\
-                        and no keys that end by themselves. Whoever reaches the port may read and write."
+                        Keys are in order. RANGE first last [LIMIT n] and KEYRANGE are additional commands; - is before all keys and + after them. SET has no\n\
+                        options, and keys do not expire. Every client that can reach the port can read and write."
 )]
 pub(crate) struct IndexServe {
     /// Description of the rack.
@@ -124,8 +124,8 @@ pub(crate) struct IndexServe {
 /// Arguments of `farmem index drop`.
 #[derive(Debug, Args)]
 #[command(after_help = "farmem index drop orders --rack rack.toml --domain shop --yes\n\
-                        A store that any program has open is not dropped. Of one that lost memory with a memory node the name goes, so that it can be made anew;\n\
-                        what cannot be found of it any more stays allocated to the domain, and that is said.")]
+                        A store that a program has open cannot be dropped. For a store that lost memory with a memory node, the name is removed, so that the\n\
+                        store can be created again. Memory of it that can no longer be found stays allocated to the domain, and the command reports it.")]
 pub(crate) struct IndexDrop {
     /// Name of the store.
     pub(crate) store: String,
@@ -151,7 +151,7 @@ pub(crate) struct IndexDrop {
 #[derive(Debug, Args)]
 #[command(after_help = "farmem index agent --rack rack.toml --domain shop --root 0x100000000000\n\
                         farmem index top --rack rack.toml --domain shop --root orders --once --json\n\
-                        What an agent published goes when it ends. A tree has one agent.")]
+                        When an agent ends, it withdraws the published tree. A tree has only one agent.")]
 pub(crate) struct IndexLive {
     /// Description of the rack.
     #[arg(long)]
@@ -216,8 +216,8 @@ const EPOCH_MAX: Duration = Duration::from_secs(3_600);
 #[command(
     after_help = "farmem index plan --records 2000000 --ranges 600 --nodes 3600 --sets 3 --switches 2\n\
                         farmem index plan --records 20000000 --ranges 600 --nodes 3600 --sets 2 --pods 4\n\
-                        The tree is the one that a bulk load makes. The budget is a pipeline of a Tofino 1, as its compiler knows it; other tables of the\n\
-                        switch are not counted. A fat root takes six stages, and so does a set."
+                        The tree is the result of a bulk load. The default budget is a pipeline of a Tofino 1, as its compiler counts it, without other tables of the\n\
+                        switch. A fat root takes six stages, and so does each set."
 )]
 pub(crate) struct IndexPlan {
     /// Number of records. The keys of the tree are the hashes of the record numbers, as in YCSB.

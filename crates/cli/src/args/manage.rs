@@ -18,9 +18,11 @@ pub(crate) struct Status {
 
 /// Arguments of `farmem free`.
 #[derive(Debug, Args)]
-#[command(after_help = "farmem free --rack rack.toml shop                    all that the domain shop has\n\
-                        farmem free --rack rack.toml shop --allocation 17    one allocation of it, as `farmem status` numbers them\n\
-                        Without --yes it says what would be lost and asks.")]
+#[command(
+    after_help = "farmem free --rack rack.toml shop                    all memory of the domain shop\n\
+                        farmem free --rack rack.toml shop --allocation 17    one allocation, by its number in `farmem status`\n\
+                        Without --yes, the command prints what will be lost and asks."
+)]
 pub(crate) struct Free {
     /// Description of the running rack.
     #[arg(long, value_name = "RACK.TOML")]
@@ -44,7 +46,7 @@ pub(crate) struct Free {
 /// Arguments of `farmem leave`.
 #[derive(Debug, Args)]
 #[command(after_help = "farmem leave --rack rack.toml host-10.71.1.3\n\
-                        Without --yes it says what would be lost and asks.")]
+                        Without --yes, the command prints what will be lost and asks.")]
 pub(crate) struct Leave {
     /// Description of the running rack.
     #[arg(long, value_name = "RACK.TOML")]

@@ -25,7 +25,7 @@ pub(crate) enum Object {
 #[derive(Debug, Args)]
 #[command(after_help = "farmem object open --rack rack.toml --node node1 graphs/own.fmg\n\
                         farmem graph pagerank --rack rack.toml --object own.fmg\n\
-                        The node's directory of files is that of `files` in its part of rack.toml.")]
+                        The key `files` of the node in rack.toml names its directory of files.")]
 pub(crate) struct ObjectOpen {
     /// Description of the running rack.
     #[arg(long, value_name = "RACK.TOML")]

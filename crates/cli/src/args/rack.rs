@@ -8,8 +8,8 @@ use std::path::PathBuf;
 /// Arguments of `farmem join`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "farmem join --rack rack.toml > join   # on the control plane's machine; bring it to STATE/join of another, mode 0600\n\
-                        Whoever has the file may use the rack."
+    after_help = "farmem join --rack rack.toml > join   # on the control plane's machine; copy the file to STATE/join on the other machine, with mode 0600\n\
+                        Every holder of the file can use the rack."
 )]
 pub(crate) struct Join {
     /// Description of the rack. Its control plane must have started on this machine before.
@@ -21,7 +21,7 @@ pub(crate) struct Join {
 #[derive(Debug, Args)]
 #[command(after_help = "farmem migrate --rack rack.toml\n\
                         farmem migrate --rack rack.toml --base 0x100000000000 --len 1MiB --node 2\n\
-                        Memory moves in parts of at most 64 MiB; a program that uses one waits for as long as it is on its way.")]
+                        Memory moves in parts of at most 64 MiB. A program that accesses a moving part waits until it has arrived.")]
 pub(crate) struct Migrate {
     /// Description of the running rack.
     #[arg(long, value_name = "RACK.TOML")]

@@ -33,7 +33,7 @@ pub(crate) struct TraceRecord {
 /// Arguments of `farmem trace replay`.
 #[derive(Debug, Args)]
 #[command(after_help = "farmem trace replay sort.trace --hosts 1,2,4,8 --system mind,gam\n\
-                        Systems: mind, mind-pso, mind-pso+, gam, swap (one host only). Performance is beside the first replay of each file.")]
+                        Systems: mind, mind-pso, mind-pso+, gam, swap (one host only). Performance is relative to the first replay of each file.")]
 pub(crate) struct TraceReplay {
     /// Files of the traces.
     #[arg(required = true, value_name = "FILE")]
