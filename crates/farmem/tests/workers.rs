@@ -22,7 +22,7 @@ const ENTRIES: &[(&str, Entry)] = &[("add, and report the process", add), ("refu
 const TESTS: &[(&str, Test)] = &[
     ("a_shell_in_between_changes_nothing", a_shell_in_between_changes_nothing),
     ("a_command_that_cannot_be_started_is_named", a_command_that_cannot_be_started_is_named),
-    ("who_ends_without_an_answer_is_told_of", who_ends_without_an_answer_is_told_of),
+    ("a_worker_that_ends_without_an_answer_is_reported", a_worker_that_ends_without_an_answer_is_reported),
     ("only_its_answer_is_listened_to", only_its_answer_is_listened_to),
 ];
 /// A name that a shell would split, expand, or take for the end of a command.
@@ -111,7 +111,7 @@ fn a_command_that_cannot_be_started_is_named(space: &SharedSpace) {
 }
 
 /// The errors for a command that starts but reaches no host, is killed, or has a failing worker.
-fn who_ends_without_an_answer_is_told_of(space: &SharedSpace) {
+fn a_worker_that_ends_without_an_answer_is_reported(space: &SharedSpace) {
     let told = |command: Command, entry: &str, args: &[u64]| {
         let worker = space.spawn_by(command, entry, args).unwrap();
         let refused = worker.join().unwrap_err();

@@ -33,7 +33,7 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
 /// `farmem run ls` lacks the `--`, so that farmem would parse the program's arguments. The error shows the
 /// right command line.
 #[test]
-fn who_forgets_the_two_dashes_is_told() {
+fn a_run_without_two_dashes_gets_a_hint() {
     for (args, tip) in [
         (&["run", "ls"][..], "farmem run -- ls"),
         (&["run", "--local", "1MiB", "ls", "-l"], "farmem run --local 1MiB -- ls -l"),
@@ -109,7 +109,7 @@ fn no_more_threads_is_said() {
 /// With a slightly larger limit, a later thread fails. In each case the command succeeds or prints that line,
 /// without a panic or a hang.
 #[test]
-fn whichever_thread_does_not_start_is_said() {
+fn every_failed_thread_start_is_reported() {
     if !is_root() {
         return eprintln!("skipped: a limit of processes: only root may become the users that have it");
     }

@@ -379,7 +379,7 @@ fn a_swap_in_says_how_its_page_was_out() {
 /// The process under the limit takes no memory before it is told to. It reports the times of those accesses
 /// that found their page swapped out. Without a limit there are none.
 #[test]
-fn who_is_under_the_limit_waits_until_told() {
+fn a_limited_process_waits_for_its_command() {
     let squeezed = |said: &str| {
         let (reader, mut writer) = std::io::pipe().expect("a pipe");
         writer.write_all(said.as_bytes()).expect("there is room");
@@ -392,7 +392,7 @@ fn who_is_under_the_limit_waits_until_told() {
     assert_eq!((untold.code, untold.stdout.as_str()), (Some(0), ""), "{untold:?}");
     let told = squeezed("begin\n");
     assert_eq!((told.code, told.stdout.as_str()), (Some(0), "end\n"), "{told:?}");
-    assert!(!run(&["--help"]).stdout.contains("squeezed"), "it is for nobody else");
+    assert!(!run(&["--help"]).stdout.contains("squeezed"), "the hidden command is not listed");
 }
 
 /// Swap devices and cgroups that a benchmark created. The names come from the keeper processes, which wait to

@@ -1,4 +1,4 @@
-//! What scripts/install and scripts/package produce, from the binaries under test.
+//! Tests of scripts/install and scripts/package: the files that they produce from the binaries under test.
 
 use crate::process::{Dir, run_command};
 use crate::run::may_run;

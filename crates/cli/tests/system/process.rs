@@ -213,7 +213,7 @@ pub(crate) fn without_rights(mut command: Command, what: &str) -> Option<Command
         .output()
         .is_ok_and(|output| output.status.success());
     if !runs {
-        eprintln!("SKIPPED: {what}: nobody may not run {}", env!("CARGO_BIN_EXE_farmem"));
+        eprintln!("SKIPPED: {what}: the user with id 65534 may not run {}", env!("CARGO_BIN_EXE_farmem"));
     }
     runs.then_some(command)
 }

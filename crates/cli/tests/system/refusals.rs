@@ -59,9 +59,9 @@ fn a_rack_that_does_not_run_is_named() {
         if transport == "udp" {
             fs::create_dir(description.dir().path().join("state")).unwrap();
             description.dir().file("state/token", "it ran once");
-            let nobody = "no control plane answers at unix:".to_owned();
+            let silent = "no control plane answers at unix:".to_owned();
             run(&["demo", "--limit", "10", "--rack", &file])
-                .refuses(&[&nobody, "start the rack with `farmem up`"]);
+                .refuses(&[&silent, "start the rack with `farmem up`"]);
         }
         drop(fs::remove_dir_all(description.rings()));
     }

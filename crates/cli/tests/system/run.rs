@@ -436,7 +436,7 @@ pub(crate) fn sockets_of(pager: u32) -> usize {
 /// The memory nodes do not answer while a program writes its last pages. The sent bytes are still counted.
 #[test]
 fn bytes_are_counted_when_they_are_sent() {
-    if !may_run("bytes that nobody waits for") {
+    if !may_run("bytes without a waiting thread") {
         return;
     }
     let dir = Dir::new("run-ends");

@@ -53,7 +53,7 @@ fn tcmalloc() {
     allocates("libtcmalloc_minimal.so.4");
 }
 
-/// The same program with libc's `malloc`: its memory by `sbrk` is far as well.
+/// With libc's `malloc`, the memory that the program gets by `sbrk` is far as well.
 #[test]
 fn memory_by_sbrk_is_far() {
     if !may_run("sbrk") {

@@ -54,7 +54,7 @@ fn greetings_that_cannot_be_are_refused() {
 /// A program seals the file of its memory, so that no page can be evicted. The pager ends it with a reason,
 /// and the limit holds.
 #[test]
-fn who_seals_its_memory_is_ended() {
+fn a_program_that_seals_its_memory_is_ended() {
     let Some(ended) = nonsense("seal") else { return };
     assert!(ended.stdout.starts_with("137\n"), "killed: {ended:?}");
     assert!(ended.stderr.contains("has spoilt the file of its far memory"), "{ended:?}");
@@ -63,7 +63,7 @@ fn who_seals_its_memory_is_ended() {
 /// A program repeatedly removes the flag that makes the pager's reads of the common userfaultfd nonblocking.
 /// The pager still serves other programs.
 #[test]
-fn who_has_its_pager_wait_is_not_waited_for() {
+fn a_pager_does_not_wait_for_a_blocking_userfaultfd() {
     let Some(ended) = nonsense("wait") else { return };
     assert!(ended.stdout.starts_with("0\n"), "{ended:?}");
 }

@@ -150,7 +150,7 @@ fn what_cannot_be_shared_is_an_error() {
     rig.nothing_is_left();
     up.stop();
     let none = run_command(farmem(&["run", "--share", "x", "--", "true"]));
-    assert_eq!(none.code, Some(2), "there is nobody to share with on a rack of one's own: {none:?}");
+    assert_eq!(none.code, Some(2), "an own rack has no other host to share with: {none:?}");
 }
 
 /// A removed name is gone at once, and its memory with its last user: first a user that maps it, then one

@@ -52,7 +52,7 @@ fn the_report_is_a_table_for_people() {
 }
 
 #[test]
-fn what_cannot_be_played_is_refused() {
+fn an_impossible_simulation_is_refused() {
     let unknown = run(&["sim", "rc", "--plan", "sunshine"]);
     assert_eq!(unknown.code, Some(2));
     for words in ["'sunshine'", "possible values: calm", "storm", "havoc"] {

@@ -148,7 +148,7 @@ impl Soak<'_> {
         self.a_server_that_is_killed();
         self.a_host_that_is_never_heard_of_again(round);
         self.nothing_is_left();
-        self.nobody_has_grown();
+        self.no_process_has_grown();
         self.counts.count("rounds");
     }
 
@@ -409,7 +409,7 @@ impl Soak<'_> {
         let allocated = |node: &Value| node["allocated"] == 0;
         assert!(overview["nodes"].as_array().unwrap().iter().all(allocated), "{overview}");
         assert_eq!(overview["moved"], json!([]), "{overview}");
-        assert_eq!(overview["directory"]["used"], 0, "regions of nobody's memory: {overview}");
+        assert_eq!(overview["directory"]["used"], 0, "regions of unallocated memory: {overview}");
         assert!(self.up.is_whole());
         let mut known: Vec<u32> = self.up.roles().into_iter().map(|(_, pid)| pid).collect();
         known.push(self.up.supervisor().pid());
@@ -431,7 +431,7 @@ impl Soak<'_> {
 
     /// Compares the resources of each process of the rack, and of the test process, with those when it was
     /// warm.
-    fn nobody_has_grown(&mut self) {
+    fn no_process_has_grown(&mut self) {
         let mut all = self.up.roles();
         all.push(("supervisor".into(), self.up.supervisor().pid()));
         if self.form.clients {

@@ -29,7 +29,7 @@ fn names(rows: &Value) -> Vec<&str> {
 /// one after the other, with their domains and their memory. The program's memory is unchanged. At its end,
 /// only its durable allocations stay.
 #[test]
-fn who_is_not_heard_of_goes_and_who_waits_stays() {
+fn silent_hosts_are_removed_and_idle_ones_stay() {
     let leases = "lease_ms = 200\nhost_lease_ms = 1000";
     let description = Description::new("wear", "udp").with_lease(leases);
     let (mut up, file) = (description.up(), description.file());
@@ -109,7 +109,7 @@ fn what_is_in_use_is_not_taken_without_force() {
 /// removes the host with its memory. When the pager continues, an access of the program to far memory is a
 /// SIGBUS. The command prints the reason and the permitted pause, does not wait, and reads no other bytes.
 #[test]
-fn who_stood_still_for_too_long_is_told() {
+fn a_host_that_stood_still_too_long_is_reported() {
     if !may_run("wear-still") {
         return;
     }

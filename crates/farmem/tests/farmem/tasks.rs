@@ -220,7 +220,7 @@ impl Task for ManyTasks {
 }
 
 #[test]
-fn who_is_alone_is_alone() {
+fn exclusive_steps_run_alone() {
     let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("alone").unwrap();
     let word = client.allocate(4096).unwrap().base;
     let between = Rc::new(Cell::new(0));

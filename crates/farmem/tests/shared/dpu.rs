@@ -421,7 +421,7 @@ fn advice_reaches_the_dpu() {
         }
         ran => ran.unwrap().1,
     };
-    // Of each entry of the second half, the three pages that no program requested.
+    // Three pages per entry of the second half, which no program requested.
     assert_eq!((dpu(&stats).background, stats.unadvised), (half / 4 * 3, 0), "{stats:?}");
     let ran = with_objects(&mut client, &[Object::new(&vma).read_only()], options, |objects| {
         touch(&objects, 0..1);

@@ -174,7 +174,7 @@ fn what_a_hostile_process_says_is_refused() {
 /// in total than it may have at once. When no process of a domain is at the DPU for a lease, its client of
 /// the domain leaves the rack and returns with the next process.
 #[test]
-fn what_nobody_uses_any_more_ends_by_itself() {
+fn unused_connections_end_by_themselves() {
     let rack = rack("udp", DPU);
     let mut client = client(&rack, "served");
     let vma = written(&mut client, SEED);

@@ -19,7 +19,7 @@ fn directory(rack: &TestRack) -> DirectoryInfo {
 /// complaint about an unanswered request is always pending. The waiting process keeps renewing its lease.
 /// Only the dead process's lease ends.
 #[test]
-fn who_waits_for_the_dead_keeps_its_own_lease() {
+fn a_wait_for_a_dead_host_keeps_the_own_lease() {
     const WAITING: u64 = 8;
     let rack = TestRack::start("shm", 1);
     let Some(space) = rack.space(ShareOptions::new(LIMIT)) else { return };

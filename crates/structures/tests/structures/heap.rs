@@ -273,7 +273,7 @@ fn a_program_that_died_stops_nobody() {
 /// A program that was silent for too long receives an error: its pin is void. Then it continues as a new
 /// member.
 #[test]
-fn who_was_evicted_is_told() {
+fn an_evicted_program_gets_an_error() {
     let time = Time::default();
     let (_rack, mut hosts) = hosts(1, 16 << 20, 2, &time);
     let kept = hosts[1].put(b"kept");
@@ -570,7 +570,7 @@ fn a_destroyed_heap_leaves_nothing() {
 /// late first call does not evict. A live member that renews stays. Previously no call evicted, and the heap
 /// could never be freed.
 #[test]
-fn who_looks_whether_it_is_alone_takes_out_who_is_silent() {
+fn check_exclusive_evicts_silent_programs() {
     let time = Time::default();
     let (_rack, mut hosts) = hosts(1, 16 << 20, 3, &time);
     let [last, died, lives] = hosts.as_mut_slice() else { unreachable!() };

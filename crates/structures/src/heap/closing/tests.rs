@@ -246,7 +246,7 @@ fn explore(rules: Rules) -> (BTreeSet<World>, Option<World>) {
 /// No program has a destroyed heap open, exactly one program destroys it, and no epoch is lost. Until then
 /// every newcomer can join, wherever others died.
 #[test]
-fn what_is_destroyed_nobody_has_open() {
+fn no_member_has_a_destroyed_heap_open() {
     let (worlds, wrong) = explore(RULES);
     assert_eq!(wrong, None);
     assert!(worlds.len() > 100_000, "{} worlds", worlds.len());
@@ -392,7 +392,7 @@ fn is_missing(result: &Result<(), Error>) -> bool {
 /// A program opens the heap before any verb of the destroying program. The opener keeps the heap open, and
 /// the destroyer fails.
 #[test]
-fn who_opens_a_heap_that_is_being_destroyed_keeps_it() {
+fn opening_a_heap_during_its_destruction_keeps_it() {
     let mut verbs = 0;
     for at in 1.. {
         let site = Site::new();
@@ -424,7 +424,7 @@ fn who_opens_a_heap_that_is_being_destroyed_keeps_it() {
 /// A program destroys the heap before any verb of a program that opens it. One of the two succeeds; the other
 /// fails and leaves the root unchanged.
 #[test]
-fn who_opens_a_heap_that_is_destroyed_meanwhile_is_told() {
+fn opening_a_heap_that_is_destroyed_meanwhile_fails() {
     let (mut kept, mut told) = (0, 0);
     for at in 1.. {
         let site = Site::new();
@@ -473,7 +473,7 @@ fn who_opens_a_heap_that_is_destroyed_meanwhile_is_told() {
 /// ones, as for a dead program. A program that received an error has destroyed nothing, and others continue
 /// with the heap. The only exception is the very last word, whose reply may be lost.
 #[test]
-fn who_cannot_destroy_a_heap_leaves_it() {
+fn a_program_that_cannot_destroy_a_heap_leaves_it() {
     let fates = |at: u32| -> [Box<dyn Fn(u32) -> VerbFault>; 5] {
         [
             Box::new(move |verb| if verb == at { VerbFault::Unanswered } else { VerbFault::Answered }),

@@ -154,7 +154,7 @@ fn explore(to_reuse: u32) -> (usize, bool, bool) {
 
 /// No member holds a pointer to reused memory, and freed memory is reused.
 #[test]
-fn what_is_used_again_nobody_holds() {
+fn reused_memory_is_held_by_no_member() {
     let (worlds, wrong, reused) = explore(EPOCHS_TO_REUSE);
     assert!(!wrong);
     assert!(reused && worlds > 10_000, "{worlds} worlds");

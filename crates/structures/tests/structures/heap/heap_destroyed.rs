@@ -76,7 +76,7 @@ fn all_are_told(said: Vec<(&'static str, Option<Error>)>) {
 
 /// The root still exists, since the program's client has it open; the chunks belong to another structure.
 #[test]
-fn who_was_evicted_writes_nowhere_after_the_heap_is_destroyed() {
+fn an_evicted_program_writes_nowhere_after_destruction() {
     for word in [0, 1] {
         let time = Time::default();
         let (rack, Host { mut client, heap }, record) = evicted(&time);
@@ -91,7 +91,7 @@ fn who_was_evicted_writes_nowhere_after_the_heap_is_destroyed() {
 
 /// The pin of an evicted program is void, and the program then learns that the heap is gone.
 #[test]
-fn who_held_a_pin_is_told_that_it_was_evicted() {
+fn an_evicted_program_with_a_pin_gets_an_error() {
     let time = Time::default();
     let (rack, mut hosts) = hosts(1, MEMORY, 2, &time);
     let record = hosts[0].put(&[7; 1000]);
@@ -114,7 +114,7 @@ fn who_held_a_pin_is_told_that_it_was_evicted() {
 /// The root itself is another structure's memory: the program continues through another client, and no client
 /// has the old root open. A word of 1 looks like an epoch and like a free slot.
 #[test]
-fn who_was_evicted_takes_no_slot_where_no_root_is() {
+fn an_evicted_program_takes_no_slot_without_a_root() {
     for word in [0, 1] {
         let time = Time::default();
         let (rack, Host { client, heap }, record) = evicted(&time);
