@@ -441,13 +441,13 @@ impl Acl {
     }
 
     /// Returns the user of this name if the password is right.
-    pub(crate) fn known(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
+    pub(crate) fn authenticate(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
         let name = std::str::from_utf8(name).ok();
         match name.and_then(|name| self.users.get(name)) {
             Some(user) => user.knows(password).then(|| Arc::clone(user)),
             // An unknown name takes as long as a known one.
             None => {
-                let _nobody_has_it = User::new("").knows(password);
+                let _same_time = User::new("").knows(password);
                 None
             }
         }
@@ -585,6 +585,6 @@ mod tests {
         assert_eq!(other.line(), line);
         assert!(other.knows(b"other") && !other.knows(b"wrong") && other.allowed == one.allowed);
         other.apply(b"off").unwrap();
-        assert!(!other.knows(b"other"), "who is off is known to nobody");
+        assert!(!other.knows(b"other"), "no password opens a user that is off");
     }
 }

@@ -45,7 +45,7 @@ use farmem_resp::Writer;
 /// The words of a request; the first one names the command.
 pub(crate) type Args<'a> = &'a [&'a [u8]];
 /// The outcome of a command. A command that fails has its reply written by the caller.
-pub(crate) type Done = Result<(), Failure>;
+pub(crate) type CommandResult = Result<(), Failure>;
 
 /// The state that a command reads and changes.
 pub(crate) struct Context<'a> {
@@ -72,7 +72,9 @@ pub(crate) fn carry_out(context: &mut Context<'_>, args: Args<'_>, out: &mut Wri
         other => other,
     };
     let done = match admit(context, args) {
-        Ok(Some(command)) => perform(context, command, args, out).and_then(|()| whole(context, out)),
+        Ok(Some(command)) => {
+            perform(context, command, args, out).and_then(|()| check_reply_len(context, out))
+        }
         Ok(None) => {
             out.simple("QUEUED");
             Ok(())
@@ -97,7 +99,7 @@ pub(crate) fn report(context: &mut Context<'_>, failure: &Failure, out: &mut Wri
 }
 
 /// Marks the open transaction as failed, because one of its requests is refused before it runs.
-fn reject(context: &mut Context<'_>, args: Args<'_>, failure: Failure) -> Done {
+fn reject(context: &mut Context<'_>, args: Args<'_>, failure: Failure) -> CommandResult {
     let command = find_of(args);
     if let Some(command) = command {
         context.world.statistics.rejected(command);
@@ -118,7 +120,7 @@ fn perform(
     command: &'static Command,
     args: Args<'_>,
     out: &mut Writer<'_>,
-) -> Done {
+) -> CommandResult {
     let begun = crate::world::now();
     context.session.activity.begin(command, context.store.now());
     let done = run(context, command, args, out);
@@ -131,7 +133,7 @@ fn perform(
 }
 
 /// Replaces a reply that exceeds its bound by an error. What the command changed stays changed, and the error says so.
-fn whole(context: &Context<'_>, out: &Writer<'_>) -> Done {
+fn check_reply_len(context: &Context<'_>, out: &Writer<'_>) -> CommandResult {
     if !out.is_over() {
         return Ok(());
     }
@@ -174,7 +176,7 @@ fn admit(context: &mut Context<'_>, args: Args<'_>) -> Result<Option<&'static Co
 
 /// Refuses a request with these flags if there is no room for it or nothing may be changed; evicts keys first if there is more
 /// data than may be.
-pub(crate) fn check_room(context: &mut Context<'_>, flags: u32, in_transaction: bool) -> Done {
+pub(crate) fn check_room(context: &mut Context<'_>, flags: u32, in_transaction: bool) -> CommandResult {
     if let (Some(why), true) = (&context.world.no_writes, flags & spec::WRITE != 0) {
         return Err(Failure::said(why.clone()));
     }
@@ -187,7 +189,7 @@ pub(crate) fn check_room(context: &mut Context<'_>, flags: u32, in_transaction: 
 }
 
 /// Refuses a command on one key if the rules of the client's user forbid it.
-pub(crate) fn admits(context: &mut Context<'_>, command: &[u8], key: &[u8]) -> Done {
+pub(crate) fn admits(context: &mut Context<'_>, command: &[u8], key: &[u8]) -> CommandResult {
     acl::permit(context, find(command).expect("the table has it"), &[command, key])
 }
 
@@ -267,10 +269,10 @@ pub(crate) fn run_again(
     command: &'static Command,
     args: Args<'_>,
     out: &mut Writer<'_>,
-) -> Done {
+) -> CommandResult {
     acl::permit(context, command, args)?;
     run(context, command, args, out)?;
-    whole(context, out)
+    check_reply_len(context, out)
 }
 
 /// Executes an admitted command, and appends what it changed to the log.
@@ -279,7 +281,7 @@ pub(crate) fn run(
     command: &'static Command,
     args: Args<'_>,
     out: &mut Writer<'_>,
-) -> Done {
+) -> CommandResult {
     // An earlier command of the same transaction may have left a request there.
     context.instead = None;
     if command.has(spec::WRITE) {
@@ -326,7 +328,7 @@ pub(crate) fn incoming(command: &Command, args: Args<'_>) -> usize {
 ///
 /// # Errors
 /// There is too much data, and no key may go.
-fn evict(context: &mut Context<'_>) -> Done {
+fn evict(context: &mut Context<'_>) -> CommandResult {
     let Context { store, world, .. } = context;
     store.evict(&mut |db, key| {
         // Each key gets an entry of its own in the frame.

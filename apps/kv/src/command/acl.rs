@@ -1,14 +1,14 @@
 //! `ACL`: the users and their rights.
 
 use super::spec::CATEGORIES;
-use super::{Args, Context, Done, all, count, find_of, integer, is, look_up};
+use super::{Args, CommandResult, Context, all, count, find_of, integer, is, look_up};
 use crate::acl::{Denied, Refusal, hex};
 use crate::failure::Failure;
 use farmem_resp::Writer;
 
 const NO_FILE: &str = "ERR This Redis instance is not configured to use an ACL file. Start it with --aclfile FILE to keep users over a restart.";
 
-pub(super) fn acl(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn acl(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let rest = &args[2..];
     match (String::from_utf8_lossy(args[1]).to_ascii_uppercase().as_str(), rest) {
         ("WHOAMI", []) => out.bulk(context.session.user.as_bytes()),
@@ -29,7 +29,7 @@ pub(super) fn acl(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_
         }
         ("CAT", [category]) => category_commands(category, out)?,
         ("GENPASS", [] | [_]) => generate(rest, out)?,
-        ("DRYRUN", [user, request @ ..]) if !request.is_empty() => try_out(context, user, request, out)?,
+        ("DRYRUN", [user, request @ ..]) if !request.is_empty() => dry_run(context, user, request, out)?,
         ("LOG", [] | [_]) => log(context, rest, out)?,
         ("LOAD", []) if !context.world.acl.has_file() => return Err(Failure::text(NO_FILE)),
         ("SAVE", []) if !context.world.acl.has_file() => return Err(Failure::text(NO_FILE)),
@@ -75,7 +75,7 @@ fn get_user(context: &Context<'_>, name: &[u8], out: &mut Writer<'_>) {
     out.array(0);
 }
 
-fn set_user(context: &mut Context<'_>, name: &[u8], rules: &[&[u8]], out: &mut Writer<'_>) -> Done {
+fn set_user(context: &mut Context<'_>, name: &[u8], rules: &[&[u8]], out: &mut Writer<'_>) -> CommandResult {
     let name =
         std::str::from_utf8(name).ok().filter(|name| !name.is_empty() && name.chars().all(|c| c > ' '));
     let name = name.ok_or(Failure::text("ERR Usernames can't contain spaces or null characters"))?;
@@ -88,7 +88,7 @@ fn set_user(context: &mut Context<'_>, name: &[u8], rules: &[&[u8]], out: &mut W
     Ok(())
 }
 
-fn delete_users(context: &mut Context<'_>, names: &[&[u8]], out: &mut Writer<'_>) -> Done {
+fn delete_users(context: &mut Context<'_>, names: &[&[u8]], out: &mut Writer<'_>) -> CommandResult {
     if names.contains(&&b"default"[..]) {
         return Err(Failure::text("ERR The 'default' user cannot be removed"));
     }
@@ -101,7 +101,7 @@ fn delete_users(context: &mut Context<'_>, names: &[&[u8]], out: &mut Writer<'_>
     Ok(())
 }
 
-fn category_commands(category: &[u8], out: &mut Writer<'_>) -> Done {
+fn category_commands(category: &[u8], out: &mut Writer<'_>) -> CommandResult {
     let name = String::from_utf8_lossy(category).to_ascii_lowercase();
     if !CATEGORIES.contains(&name.as_str()) {
         return Err(Failure::said(format!("ERR Unknown category '{}'", String::from_utf8_lossy(category))));
@@ -113,7 +113,7 @@ fn category_commands(category: &[u8], out: &mut Writer<'_>) -> Done {
 }
 
 /// Writes a random password of so many bits in hexadecimal digits.
-fn generate(args: &[&[u8]], out: &mut Writer<'_>) -> Done {
+fn generate(args: &[&[u8]], out: &mut Writer<'_>) -> CommandResult {
     const BITS: i64 = 256;
     let bits = args.first().map_or(Ok(BITS), |arg| integer(arg))?;
     let digits =
@@ -131,7 +131,7 @@ fn generate(args: &[&[u8]], out: &mut Writer<'_>) -> Done {
     Ok(())
 }
 
-fn try_out(context: &Context<'_>, name: &[u8], request: Args<'_>, out: &mut Writer<'_>) -> Done {
+fn dry_run(context: &Context<'_>, name: &[u8], request: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let user = std::str::from_utf8(name).ok().and_then(|name| context.world.acl.user(name));
     let Some(user) = user else {
         return Err(Failure::said(format!("ERR User '{}' not found", String::from_utf8_lossy(name))));
@@ -160,7 +160,7 @@ fn try_out(context: &Context<'_>, name: &[u8], request: Args<'_>, out: &mut Writ
     Ok(())
 }
 
-fn log(context: &mut Context<'_>, args: &[&[u8]], out: &mut Writer<'_>) -> Done {
+fn log(context: &mut Context<'_>, args: &[&[u8]], out: &mut Writer<'_>) -> CommandResult {
     if args.first().is_some_and(|word| is(word, "RESET")) {
         context.world.acl.log.clear();
         out.simple("OK");
@@ -171,12 +171,12 @@ fn log(context: &mut Context<'_>, args: &[&[u8]], out: &mut Writer<'_>) -> Done 
     let now = context.store.now();
     out.array(wanted);
     for entry in context.world.acl.log.iter().take(wanted) {
-        say_refusal(entry, now, out);
+        write_refusal(entry, now, out);
     }
     Ok(())
 }
 
-fn say_refusal(entry: &Refusal, now: i64, out: &mut Writer<'_>) {
+fn write_refusal(entry: &Refusal, now: i64, out: &mut Writer<'_>) {
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     out.map(10);
     out.bulk(b"count");
@@ -206,7 +206,11 @@ fn say_refusal(entry: &Refusal, now: i64, out: &mut Writer<'_>) {
 }
 
 /// Refuses a request that the rules of the client's user forbid, and logs the refusal.
-pub(super) fn permit(context: &mut Context<'_>, command: &'static super::Command, args: Args<'_>) -> Done {
+pub(super) fn permit(
+    context: &mut Context<'_>,
+    command: &'static super::Command,
+    args: Args<'_>,
+) -> CommandResult {
     if !context.world.is_current(context.session) {
         return Err(Failure::text("NOAUTH Authentication required: this client's user is gone."));
     }

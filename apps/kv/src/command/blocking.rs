@@ -2,7 +2,7 @@
 
 use super::lists::{move_between, side, take_first};
 use super::sorted::take_lowest;
-use super::{Args, Context, Done, float, integer, is};
+use super::{Args, CommandResult, Context, float, integer, is};
 use crate::failure::Failure;
 use crate::session::Patience;
 use crate::waiting::Wait;
@@ -25,7 +25,7 @@ fn timeout(arg: &[u8]) -> Result<Option<Duration>, Failure> {
 }
 
 /// Lets the client wait for one of these keys, or replies that there is none if it may not wait.
-fn nothing(
+fn wait_or_reply(
     context: &mut Context<'_>,
     keys: &[&[u8]],
     timeout: Option<Duration>,
@@ -55,7 +55,10 @@ fn ready_keys<'a>(context: &Context<'_>, keys: &'a [&'a [u8]]) -> Vec<&'a [u8]> 
 }
 
 /// Treats a key of another kind as absent for a client that waits already.
-fn or_waits<T>(context: &Context<'_>, found: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
+fn none_if_waiting<T>(
+    context: &Context<'_>,
+    found: Result<Option<T>, Failure>,
+) -> Result<Option<T>, Failure> {
     match found {
         Err(Failure::WrongType) if context.session.patience == Patience::Served => Ok(None),
         other => other,
@@ -63,32 +66,32 @@ fn or_waits<T>(context: &Context<'_>, found: Result<Option<T>, Failure>) -> Resu
 }
 
 /// Sets the request that the append log gets in place of the blocking one.
-fn instead(context: &mut Context<'_>, words: &[&[u8]]) {
+fn log_instead(context: &mut Context<'_>, words: &[&[u8]]) {
     context.instead = Some(words.iter().map(|word| word.to_vec()).collect());
 }
 
-fn pop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, left: bool) -> Done {
+fn pop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, left: bool) -> CommandResult {
     let (keys, last) = (&args[1..args.len() - 1], args[args.len() - 1]);
     let timeout = timeout(last)?;
     for key in ready_keys(context, keys) {
         let found = take_first(context, key, left, 1);
-        if let Some(some) = or_waits(context, found)? {
-            instead(context, &[if left { b"LPOP" } else { b"RPOP" }, key]);
+        if let Some(some) = none_if_waiting(context, found)? {
+            log_instead(context, &[if left { b"LPOP" } else { b"RPOP" }, key]);
             out.array(2);
             out.bulk(key);
             out.bulk(&some[0]);
             return Ok(());
         }
     }
-    nothing(context, keys, timeout, out, |out| out.null_array());
+    wait_or_reply(context, keys, timeout, out, |out| out.null_array());
     Ok(())
 }
 
-pub(super) fn blpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn blpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     pop(context, args, out, true)
 }
 
-pub(super) fn brpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn brpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     pop(context, args, out, false)
 }
 
@@ -98,40 +101,40 @@ fn move_or_wait(
     (from_left, to_left): (bool, bool),
     timeout: Option<Duration>,
     out: &mut Writer<'_>,
-) -> Done {
+) -> CommandResult {
     let db = context.db();
     let found = context.store.collection(db, from, Some(crate::store::Kind::List)).map(|list| list.map(drop));
-    if or_waits(context, found)?.is_none() {
-        nothing(context, &[from], timeout, out, |out| out.null());
+    if none_if_waiting(context, found)?.is_none() {
+        wait_or_reply(context, &[from], timeout, out, |out| out.null());
         return Ok(());
     }
     let side = |left| if left { &b"LEFT"[..] } else { b"RIGHT" };
-    instead(context, &[b"LMOVE", from, to, side(from_left), side(to_left)]);
+    log_instead(context, &[b"LMOVE", from, to, side(from_left), side(to_left)]);
     move_between(context, (from, to), from_left, to_left, out)
 }
 
-pub(super) fn blmove(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn blmove(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let sides = (side(args[3])?, side(args[4])?);
     let timeout = timeout(args[5])?;
     move_or_wait(context, (args[1], args[2]), sides, timeout, out)
 }
 
-pub(super) fn brpoplpush(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn brpoplpush(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let timeout = timeout(args[3])?;
     move_or_wait(context, (args[1], args[2]), (false, true), timeout, out)
 }
 
 /// The arguments of `LMPOP`, `ZMPOP` and their blocking forms.
-struct Several<'a> {
+struct PopRequest<'a> {
     keys: &'a [&'a [u8]],
     front: bool,
     wanted: usize,
 }
 
-fn several<'a>(
+fn pop_request<'a>(
     args: &'a [&'a [u8]],
     which: fn(&[u8]) -> Result<bool, Failure>,
-) -> Result<Several<'a>, Failure> {
+) -> Result<PopRequest<'a>, Failure> {
     let size = |arg: &[u8], what| {
         let size = integer(arg).ok().and_then(|size| usize::try_from(size).ok()).filter(|&size| size > 0);
         size.ok_or_else(|| Failure::text(what))
@@ -147,21 +150,21 @@ fn several<'a>(
         }
         _ => return Err(Failure::SYNTAX),
     };
-    Ok(Several { keys: names, front, wanted })
+    Ok(PopRequest { keys: names, front, wanted })
 }
 
-pub(super) fn blmpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn blmpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let timeout = timeout(args[1])?;
-    let several = several(&args[2..], side)?;
-    if !pop_elements(context, &several, out)? {
-        nothing(context, several.keys, timeout, out, |out| out.null_array());
+    let pop_request = pop_request(&args[2..], side)?;
+    if !pop_elements(context, &pop_request, out)? {
+        wait_or_reply(context, pop_request.keys, timeout, out, |out| out.null_array());
     }
     Ok(())
 }
 
-pub(super) fn lmpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    let several = several(&args[1..], side)?;
-    if !pop_elements(context, &several, out)? {
+pub(super) fn lmpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
+    let pop_request = pop_request(&args[1..], side)?;
+    if !pop_elements(context, &pop_request, out)? {
         out.null_array();
     }
     Ok(())
@@ -169,14 +172,14 @@ pub(super) fn lmpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
 
 fn pop_elements(
     context: &mut Context<'_>,
-    several: &Several<'_>,
+    pop_request: &PopRequest<'_>,
     out: &mut Writer<'_>,
 ) -> Result<bool, Failure> {
-    for key in ready_keys(context, several.keys) {
-        let found = take_first(context, key, several.front, several.wanted);
-        let Some(some) = or_waits(context, found)? else { continue };
-        let name: &[u8] = if several.front { b"LPOP" } else { b"RPOP" };
-        instead(context, &[name, key, some.len().to_string().as_bytes()]);
+    for key in ready_keys(context, pop_request.keys) {
+        let found = take_first(context, key, pop_request.front, pop_request.wanted);
+        let Some(some) = none_if_waiting(context, found)? else { continue };
+        let name: &[u8] = if pop_request.front { b"LPOP" } else { b"RPOP" };
+        log_instead(context, &[name, key, some.len().to_string().as_bytes()]);
         out.array(2);
         out.bulk(key);
         out.array(some.len());
@@ -194,15 +197,15 @@ fn lowest(arg: &[u8]) -> Result<bool, Failure> {
     }
 }
 
-fn pop_member(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, low: bool) -> Done {
+fn pop_member(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, low: bool) -> CommandResult {
     let (keys, last) = (&args[1..args.len() - 1], args[args.len() - 1]);
     let timeout = timeout(last)?;
     for key in ready_keys(context, keys) {
         let found = take_lowest(context, key, low, 1);
-        if let Some(some) = or_waits(context, found)? {
+        if let Some(some) = none_if_waiting(context, found)? {
             let (score, member) = &some[0];
             // The length does not depend on the member, so the log has reserved enough.
-            instead(context, &[if low { b"ZPOPMIN" } else { b"ZPOPMAX" }, key]);
+            log_instead(context, &[if low { b"ZPOPMIN" } else { b"ZPOPMAX" }, key]);
             out.array(3);
             out.bulk(key);
             out.bulk(member);
@@ -210,28 +213,28 @@ fn pop_member(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, l
             return Ok(());
         }
     }
-    nothing(context, keys, timeout, out, |out| out.null_array());
+    wait_or_reply(context, keys, timeout, out, |out| out.null_array());
     Ok(())
 }
 
-pub(super) fn bzpopmin(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn bzpopmin(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     pop_member(context, args, out, true)
 }
 
-pub(super) fn bzpopmax(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn bzpopmax(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     pop_member(context, args, out, false)
 }
 
 fn pop_members(
     context: &mut Context<'_>,
-    several: &Several<'_>,
+    pop_request: &PopRequest<'_>,
     out: &mut Writer<'_>,
 ) -> Result<bool, Failure> {
-    for key in ready_keys(context, several.keys) {
-        let found = take_lowest(context, key, several.front, several.wanted);
-        let Some(some) = or_waits(context, found)? else { continue };
-        let name: &[u8] = if several.front { b"ZPOPMIN" } else { b"ZPOPMAX" };
-        instead(context, &[name, key, some.len().to_string().as_bytes()]);
+    for key in ready_keys(context, pop_request.keys) {
+        let found = take_lowest(context, key, pop_request.front, pop_request.wanted);
+        let Some(some) = none_if_waiting(context, found)? else { continue };
+        let name: &[u8] = if pop_request.front { b"ZPOPMIN" } else { b"ZPOPMAX" };
+        log_instead(context, &[name, key, some.len().to_string().as_bytes()]);
         out.array(2);
         out.bulk(key);
         out.array(some.len());
@@ -245,18 +248,18 @@ fn pop_members(
     Ok(false)
 }
 
-pub(super) fn bzmpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn bzmpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let timeout = timeout(args[1])?;
-    let several = several(&args[2..], lowest)?;
-    if !pop_members(context, &several, out)? {
-        nothing(context, several.keys, timeout, out, |out| out.null_array());
+    let pop_request = pop_request(&args[2..], lowest)?;
+    if !pop_members(context, &pop_request, out)? {
+        wait_or_reply(context, pop_request.keys, timeout, out, |out| out.null_array());
     }
     Ok(())
 }
 
-pub(super) fn zmpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    let several = several(&args[1..], lowest)?;
-    if !pop_members(context, &several, out)? {
+pub(super) fn zmpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
+    let pop_request = pop_request(&args[1..], lowest)?;
+    if !pop_members(context, &pop_request, out)? {
         out.null_array();
     }
     Ok(())

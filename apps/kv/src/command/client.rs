@@ -3,7 +3,7 @@
 //! Key type: [`Activity`], the part of a connection's state that `CLIENT LIST` shows.
 
 use super::table::TABLE;
-use super::{Args, Command, Context, Done, count, find, integer, is, number_of};
+use super::{Args, Command, CommandResult, Context, count, find, integer, is, number_of};
 use crate::failure::Failure;
 use crate::session::Replies;
 use crate::world::Shown;
@@ -145,7 +145,7 @@ pub(super) fn show(context: &mut Context<'_>) {
     }
 }
 
-pub(super) fn client(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn client(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let [_, subcommand, rest @ ..] = args else { return Err(Failure::SYNTAX) };
     match (String::from_utf8_lossy(subcommand).to_ascii_uppercase().as_str(), rest) {
         ("ID", []) => out.integer(i64::try_from(context.session.id).unwrap_or(i64::MAX)),
@@ -212,7 +212,7 @@ fn is_type_here(name: &[u8]) -> Result<bool, Failure> {
     }
 }
 
-fn list(context: &mut Context<'_>, filter: Args<'_>, out: &mut Writer<'_>) -> Done {
+fn list(context: &mut Context<'_>, filter: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let ids: Option<Vec<u64>> = match filter {
         [] => None,
         [word, kind] if is(word, "TYPE") => (!is_type_here(kind)?).then(Vec::new),
@@ -234,7 +234,7 @@ fn list(context: &mut Context<'_>, filter: Args<'_>, out: &mut Writer<'_>) -> Do
 type Filter<'a> = Box<dyn Fn(u64, &Shown) -> bool + 'a>;
 
 /// `CLIENT KILL address`, or with filters that must all match.
-fn kill(context: &mut Context<'_>, filter: Args<'_>, out: &mut Writer<'_>) -> Done {
+fn kill(context: &mut Context<'_>, filter: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let own = context.session.id;
     let (mut matches, mut skips_own): (Vec<Filter<'_>>, bool) = (Vec::new(), true);
     let by_address = |address| move |_: u64, shown: &Shown| shown.address.as_bytes() == address;

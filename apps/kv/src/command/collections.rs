@@ -1,14 +1,14 @@
 //! Code that hashes, sets and sorted sets share: scans and random elements.
 
 use super::keys::{cursor, scan_options, scanned};
-use super::{Args, Context, Done, glob, integer};
+use super::{Args, CommandResult, Context, glob, integer};
 use crate::failure::Failure;
 use farmem::Rng;
 use farmem_resp::Writer;
 use std::collections::BTreeSet;
 
 /// Refuses a result of so many bytes that is computed from several collections. The whole result is in local memory, beside them.
-pub(super) fn check_result(context: &Context<'_>, bytes: usize) -> Done {
+pub(super) fn check_result(context: &Context<'_>, bytes: usize) -> CommandResult {
     const SHARE: usize = 4;
     let most = context.store.memory.local / SHARE;
     if bytes <= most {
@@ -27,7 +27,7 @@ pub(super) fn scan_of<'a>(
     out: &mut Writer<'_>,
     len: usize,
     element: impl Fn(usize) -> (&'a [u8], Vec<Vec<u8>>),
-) -> Done {
+) -> CommandResult {
     let from = cursor(args[2])?;
     let options = scan_options(&args[3..], false)?;
     let top = if from == 0 { len } else { usize::try_from(from).unwrap_or(usize::MAX).min(len) };

@@ -2,7 +2,7 @@
 
 use super::collections::{random_count, random_indexes, scan_of};
 use super::long_double::LongDouble;
-use super::{Args, Context, Done, count, integer, is};
+use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
 use crate::store::{Kind, Text, Value};
 use farmem_resp::{Protocol, Writer};
@@ -47,18 +47,18 @@ fn put_all(context: &mut Context<'_>, args: Args<'_>) -> Result<i64, Failure> {
     Ok(added.unwrap_or(0))
 }
 
-pub(super) fn hset(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hset(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     out.integer(put_all(context, args)?);
     Ok(())
 }
 
-pub(super) fn hmset(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hmset(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     put_all(context, args)?;
     out.simple("OK");
     Ok(())
 }
 
-pub(super) fn hsetnx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hsetnx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let set = change(context, args[1], true, |hash| {
         let is_new = !hash.contains_key(args[2]);
         if is_new {
@@ -70,7 +70,7 @@ pub(super) fn hsetnx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     Ok(())
 }
 
-pub(super) fn hget(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hget(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     match read(context, args[1])?.and_then(|hash| hash.get(args[2])) {
         Some(value) => out.bulk(value),
         None => out.null(),
@@ -78,7 +78,7 @@ pub(super) fn hget(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-pub(super) fn hmget(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hmget(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let hash = read(context, args[1])?;
     out.array(args.len() - 2);
     for field in &args[2..] {
@@ -90,7 +90,7 @@ pub(super) fn hmget(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     Ok(())
 }
 
-pub(super) fn hdel(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hdel(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let removed = change(context, args[1], false, |hash| {
         let removed = args[2..].iter().filter(|field| hash.swap_remove(**field).is_some()).count();
         (removed, removed > 0)
@@ -99,24 +99,24 @@ pub(super) fn hdel(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-pub(super) fn hexists(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hexists(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     out.integer(i64::from(read(context, args[1])?.is_some_and(|hash| hash.contains_key(args[2]))));
     Ok(())
 }
 
-pub(super) fn hlen(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hlen(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     out.integer(count(read(context, args[1])?.map_or(0, IndexMap::len)));
     Ok(())
 }
 
-pub(super) fn hstrlen(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hstrlen(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     out.integer(count(
         read(context, args[1])?.and_then(|hash| hash.get(args[2])).map_or(0, |value| value.len()),
     ));
     Ok(())
 }
 
-pub(super) fn hgetall(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hgetall(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let hash = read(context, args[1])?;
     out.map(hash.map_or(0, IndexMap::len));
     for (field, value) in hash.into_iter().flatten() {
@@ -126,21 +126,21 @@ pub(super) fn hgetall(context: &mut Context<'_>, args: Args<'_>, out: &mut Write
     Ok(())
 }
 
-pub(super) fn hkeys(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hkeys(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let hash = read(context, args[1])?;
     out.array(hash.map_or(0, IndexMap::len));
     hash.into_iter().flatten().for_each(|(field, _)| out.bulk(field));
     Ok(())
 }
 
-pub(super) fn hvals(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hvals(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let hash = read(context, args[1])?;
     out.array(hash.map_or(0, IndexMap::len));
     hash.into_iter().flatten().for_each(|(_, value)| out.bulk(value));
     Ok(())
 }
 
-pub(super) fn hincrby(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hincrby(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let by = integer(args[3])?;
     let sum = change(context, args[1], true, |hash| {
         let old = hash.get(args[2]).map_or(Ok(0), |value| {
@@ -157,7 +157,7 @@ pub(super) fn hincrby(context: &mut Context<'_>, args: Args<'_>, out: &mut Write
     Ok(())
 }
 
-pub(super) fn hincrbyfloat(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hincrbyfloat(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let by = LongDouble::parse(args[3]).ok_or(Failure::NOT_FLOAT)?;
     if !by.is_finite() {
         return Err(Failure::text("ERR value is NaN or Infinity"));
@@ -175,7 +175,7 @@ pub(super) fn hincrbyfloat(context: &mut Context<'_>, args: Args<'_>, out: &mut 
     Ok(())
 }
 
-pub(super) fn hrandfield(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hrandfield(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let with_values = match args.get(3) {
         Some(word) if is(word, "WITHVALUES") && args.len() == 4 => true,
         None => false,
@@ -207,7 +207,7 @@ pub(super) fn hrandfield(context: &mut Context<'_>, args: Args<'_>, out: &mut Wr
     Ok(())
 }
 
-pub(super) fn hscan(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hscan(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     super::keys::cursor(args[2])?;
     let hash = read(context, args[1])?;
     scan_of(args, out, hash.map_or(0, IndexMap::len), |at| {

@@ -2,11 +2,11 @@
 
 use super::spec::{CATEGORIES, Find};
 use super::table::{all, commands, find, find_of, subcommands};
-use super::{Args, Command, Context, Done, count, glob, is};
+use super::{Args, Command, CommandResult, Context, count, glob, is};
 use crate::failure::Failure;
 use farmem_resp::Writer;
 
-pub(super) fn command(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn command(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let [_, subcommand, rest @ ..] = args else {
         out.array(commands().count());
         commands().for_each(|command| describe(command, out));
@@ -73,7 +73,7 @@ fn keys_of<'a>(request: &[&'a [u8]]) -> Result<super::spec::Keys<'a>, Failure> {
 }
 
 /// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`.
-fn list(filter: Args<'_>, out: &mut Writer<'_>) -> Done {
+fn list(filter: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let names: Vec<&str> = match *filter {
         [] => all().map(|command| command.name).collect(),
         [by, kind, _] if is(by, "FILTERBY") && is(kind, "MODULE") => Vec::new(),
@@ -141,7 +141,7 @@ fn describe(command: &'static Command, out: &mut Writer<'_>) {
 }
 
 /// The `HELP` subcommand of a command with subcommands.
-pub(super) fn help(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn help(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let parent = find(args[0]).expect("the request was looked up");
     let title = format!(
         "{} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",

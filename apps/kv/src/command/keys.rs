@@ -1,11 +1,11 @@
 //! Commands about keys of any kind.
 
-use super::{Args, Context, Done, count, glob, integer, is};
+use super::{Args, CommandResult, Context, count, glob, integer, is};
 use crate::failure::Failure;
 use crate::store::{Kind, SPACES, Value};
 use farmem_resp::Writer;
 
-pub(super) fn del(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn del(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     let mut removed = 0;
     for key in &args[1..] {
@@ -15,20 +15,20 @@ pub(super) fn del(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_
     Ok(())
 }
 
-pub(super) fn exists(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn exists(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     let is_there = |key: &&&[u8]| context.store.without_use(db, key, |store| store.kind(db, key)).is_some();
     out.integer(count(args[1..].iter().filter(is_there).count()));
     Ok(())
 }
 
-pub(super) fn touch(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn touch(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     out.integer(count(args[1..].iter().filter(|key| context.store.kind(db, key).is_some()).count()));
     Ok(())
 }
 
-pub(super) fn kind(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn kind(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     let kind = context.store.without_use(db, args[1], |store| store.kind(db, args[1]));
     out.simple(kind.map_or("none", Kind::name));
@@ -42,7 +42,7 @@ fn expire_in(
     out: &mut Writer<'_>,
     unit: i64,
     from_now: bool,
-) -> Done {
+) -> CommandResult {
     let db = context.db();
     let name = String::from_utf8_lossy(args[0]).to_ascii_lowercase();
     let invalid = || Failure::said(format!("ERR invalid expire time in '{name}' command"));
@@ -86,19 +86,19 @@ fn expire_in(
     Ok(())
 }
 
-pub(super) fn expire(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn expire(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     expire_in(context, args, out, 1000, true)
 }
 
-pub(super) fn pexpire(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn pexpire(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     expire_in(context, args, out, 1, true)
 }
 
-pub(super) fn expireat(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn expireat(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     expire_in(context, args, out, 1000, false)
 }
 
-pub(super) fn pexpireat(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn pexpireat(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     expire_in(context, args, out, 1, false)
 }
 
@@ -107,7 +107,7 @@ fn time_left(
     args: Args<'_>,
     out: &mut Writer<'_>,
     say: fn(i64, i64) -> i64,
-) -> Done {
+) -> CommandResult {
     let (db, now) = (context.db(), context.store.now());
     out.integer(match context.store.without_use(db, args[1], |store| store.end(db, args[1])) {
         None => -2,
@@ -117,23 +117,23 @@ fn time_left(
     Ok(())
 }
 
-pub(super) fn ttl(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn ttl(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     time_left(context, args, out, |end, now| (end - now).saturating_add(500) / 1000)
 }
 
-pub(super) fn pttl(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn pttl(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     time_left(context, args, out, |end, now| end - now)
 }
 
-pub(super) fn expiretime(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn expiretime(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     time_left(context, args, out, |end, _| end.saturating_add(500) / 1000)
 }
 
-pub(super) fn pexpiretime(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn pexpiretime(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     time_left(context, args, out, |end, _| end)
 }
 
-pub(super) fn persist(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn persist(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     let ends = context.store.end(db, args[1]).flatten().is_some();
     out.integer(i64::from(ends && context.store.set_end(db, args[1], None)?));
@@ -181,7 +181,7 @@ pub(super) fn scanned<T: AsRef<[u8]>>(next: u64, found: &[T], out: &mut Writer<'
     found.iter().for_each(|element| out.bulk(element.as_ref()));
 }
 
-pub(super) fn scan(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn scan(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     let from = cursor(args[1])?;
     let options = scan_options(&args[2..], true)?;
@@ -196,7 +196,7 @@ pub(super) fn scan(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-pub(super) fn keys(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn keys(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     let (mut keys, mut bytes, mut cursor) = (Vec::new(), 0, 0);
     loop {
@@ -217,7 +217,7 @@ pub(super) fn keys(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-pub(super) fn randomkey(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn randomkey(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     match context.store.random_key(db)? {
         Some(key) => out.bulk(&key),
@@ -226,13 +226,13 @@ pub(super) fn randomkey(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer
     Ok(())
 }
 
-pub(super) fn dbsize(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn dbsize(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     out.integer(count(context.store.len(db)));
     Ok(())
 }
 
-fn flush_options(args: Args<'_>) -> Done {
+fn flush_options(args: Args<'_>) -> CommandResult {
     match args {
         [_] => Ok(()),
         [_, how] if is(how, "SYNC") || is(how, "ASYNC") => Ok(()),
@@ -240,7 +240,7 @@ fn flush_options(args: Args<'_>) -> Done {
     }
 }
 
-pub(super) fn flushdb(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn flushdb(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     flush_options(args)?;
     let db = context.db();
     context.world.clear(context.store, db);
@@ -248,7 +248,7 @@ pub(super) fn flushdb(context: &mut Context<'_>, args: Args<'_>, out: &mut Write
     Ok(())
 }
 
-pub(super) fn flushall(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn flushall(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     flush_options(args)?;
     (0..database_count()).for_each(|db| context.world.clear(context.store, db));
     out.simple("OK");
@@ -281,13 +281,13 @@ fn rename_to(context: &mut Context<'_>, args: Args<'_>, only_new: bool) -> Resul
     Ok(true)
 }
 
-pub(super) fn rename(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn rename(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     rename_to(context, args, false)?;
     out.simple("OK");
     Ok(())
 }
 
-pub(super) fn renamenx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn renamenx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     out.integer(i64::from(rename_to(context, args, true)?));
     Ok(())
 }
@@ -300,7 +300,7 @@ pub(super) fn database(arg: &[u8]) -> Result<u8, Failure> {
         .ok_or(Failure::text("ERR DB index is out of range"))
 }
 
-pub(super) fn copy(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn copy(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     let (mut to, mut replace, mut at) = (db, false, 3);
     while let Some(word) = args.get(at) {
@@ -322,7 +322,7 @@ pub(super) fn copy(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-pub(super) fn move_to(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn move_to(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let (db, to) = (context.db(), database(args[2])?);
     if db == to {
         return Err(Failure::text("ERR source and destination objects are the same"));
@@ -335,7 +335,7 @@ pub(super) fn move_to(context: &mut Context<'_>, args: Args<'_>, out: &mut Write
     Ok(())
 }
 
-pub(super) fn swapdb(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn swapdb(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = |arg: &[u8], which: &'static str| {
         integer(arg).map_err(|_| Failure::text(which)).and_then(|_| database(arg))
     };
@@ -347,7 +347,7 @@ pub(super) fn swapdb(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     Ok(())
 }
 
-pub(super) fn object(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn object(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let (what, key, db) = (args[1], args[2], context.db());
     // OBJECT does not count as a use of the key.
     let Some((idle, frequency)) = context.store.last_use(db, key) else {

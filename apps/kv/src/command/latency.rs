@@ -1,6 +1,6 @@
 //! `LATENCY`: the times of commands, and slow moments.
 
-use super::{Args, Context, Done, count, find, is};
+use super::{Args, CommandResult, Context, count, find, is};
 use crate::failure::Failure;
 use farmem_resp::Writer;
 
@@ -25,7 +25,7 @@ fn report(statistics: &super::Statistics) -> String {
     lines + "SLOWLOG GET shows the commands.\n"
 }
 
-pub(super) fn latency(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn latency(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let statistics = &mut context.world.statistics;
     match args {

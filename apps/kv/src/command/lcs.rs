@@ -1,6 +1,6 @@
 //! `LCS`: the longest common subsequence of two strings.
 
-use super::{Args, Context, Done, count, integer, is};
+use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
 use farmem_resp::Writer;
 
@@ -54,7 +54,7 @@ fn read(context: &mut Context<'_>, key: &[u8]) -> Result<Vec<u8>, Failure> {
     }
 }
 
-pub(super) fn lcs(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn lcs(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let (a, b) = (read(context, args[1])?, read(context, args[2])?);
     let options = options(&args[3..])?;
     let most = PLACES_MAX.min(context.store.memory.local / 64);

@@ -1,7 +1,7 @@
 //! Lists.
 
 use super::strings::range_of;
-use super::{Args, Context, Done, count, integer, is};
+use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
 use crate::store::{ELEMENT, Kind, Text, Value};
 use farmem_resp::Writer;
@@ -30,7 +30,13 @@ fn change<R>(
     })
 }
 
-fn push(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, left: bool, make: bool) -> Done {
+fn push(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+    left: bool,
+    make: bool,
+) -> CommandResult {
     let len = change(context, args[1], make, |list| {
         for element in &args[2..] {
             if left {
@@ -45,23 +51,23 @@ fn push(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, left: b
     Ok(())
 }
 
-pub(super) fn lpush(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn lpush(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     push(context, args, out, true, true)
 }
 
-pub(super) fn rpush(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn rpush(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     push(context, args, out, false, true)
 }
 
-pub(super) fn lpushx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn lpushx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     push(context, args, out, true, false)
 }
 
-pub(super) fn rpushx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn rpushx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     push(context, args, out, false, false)
 }
 
-fn pop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, left: bool) -> Done {
+fn pop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, left: bool) -> CommandResult {
     let wanted = match args.get(2) {
         Some(_) if args.len() > 3 => {
             let name = if left { "lpop" } else { "rpop" };
@@ -97,11 +103,11 @@ fn texts(some: &[Text], out: &mut Writer<'_>) {
     some.iter().for_each(|text| out.bulk(text));
 }
 
-pub(super) fn lpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn lpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     pop(context, args, out, true)
 }
 
-pub(super) fn rpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn rpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     pop(context, args, out, false)
 }
 
@@ -123,7 +129,7 @@ pub(super) fn take_first(
     change(context, key, false, |list| (take_some(list, left, wanted), true))
 }
 
-pub(super) fn llen(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn llen(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     out.integer(count(read(context, args[1])?.map_or(0, VecDeque::len)));
     Ok(())
 }
@@ -134,7 +140,7 @@ fn place(index: i64, len: usize) -> Option<usize> {
     usize::try_from(at).ok().filter(|&at| at < len)
 }
 
-pub(super) fn lindex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn lindex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let Some(list) = read(context, args[1])? else {
         out.null();
         return Ok(());
@@ -146,7 +152,7 @@ pub(super) fn lindex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     Ok(())
 }
 
-pub(super) fn lset(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn lset(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     if read(context, args[1])?.is_none() {
         return Err(Failure::NO_KEY);
     }
@@ -165,7 +171,7 @@ pub(super) fn lset(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-pub(super) fn lrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn lrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let (first, last) = (integer(args[2])?, integer(args[3])?);
     let Some(list) = read(context, args[1])? else {
         out.array(0);
@@ -177,7 +183,7 @@ pub(super) fn lrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     Ok(())
 }
 
-pub(super) fn ltrim(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn ltrim(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let (first, last) = (integer(args[2])?, integer(args[3])?);
     change(context, args[1], false, |list| {
         let range = range_of(first, last, list.len());
@@ -190,7 +196,7 @@ pub(super) fn ltrim(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     Ok(())
 }
 
-pub(super) fn lrem(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn lrem(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let wanted = integer(args[2])?;
     let removed = change(context, args[1], false, |list| {
         let most = if wanted == 0 {
@@ -217,7 +223,7 @@ pub(super) fn lrem(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-pub(super) fn linsert(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn linsert(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let behind = match () {
         () if is(args[2], "BEFORE") => 0,
         () if is(args[2], "AFTER") => 1,
@@ -242,7 +248,7 @@ pub(super) fn move_between(
     from_left: bool,
     to_left: bool,
     out: &mut Writer<'_>,
-) -> Done {
+) -> CommandResult {
     let (from, to) = keys;
     // The kind of the other key is checked before anything changes.
     if read(context, from)?.is_none() {
@@ -293,24 +299,24 @@ pub(super) fn move_between(
     Ok(())
 }
 
-pub(super) fn rpoplpush(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn rpoplpush(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     move_between(context, (args[1], args[2]), false, true, out)
 }
 
-pub(super) fn lmove(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn lmove(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let (from_left, to_left) = (side(args[3])?, side(args[4])?);
     move_between(context, (args[1], args[2]), from_left, to_left, out)
 }
 
 /// The options of `LPOS`.
-struct Search {
+struct PosOptions {
     rank: i64,
     wanted: Option<usize>,
     compared_max: usize,
 }
 
-fn search(args: Args<'_>) -> Result<Search, Failure> {
-    let mut search = Search { rank: 1, wanted: None, compared_max: 0 };
+fn pos_options(args: Args<'_>) -> Result<PosOptions, Failure> {
+    let mut options = PosOptions { rank: 1, wanted: None, compared_max: 0 };
     for pair in args.chunks(2) {
         let [word, value] = *pair else { return Err(Failure::SYNTAX) };
         let number = integer(value);
@@ -318,25 +324,25 @@ fn search(args: Args<'_>) -> Result<Search, Failure> {
             number.clone().ok().and_then(|n| usize::try_from(n).ok()).ok_or_else(|| Failure::text(what))
         };
         if is(word, "RANK") {
-            search.rank = number?;
-            if search.rank == 0 {
+            options.rank = number?;
+            if options.rank == 0 {
                 return Err(Failure::text(
                     "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use negative to start from the end of the list",
                 ));
             }
         } else if is(word, "COUNT") {
-            search.wanted = Some(size("ERR COUNT can't be negative")?);
+            options.wanted = Some(size("ERR COUNT can't be negative")?);
         } else if is(word, "MAXLEN") {
-            search.compared_max = size("ERR MAXLEN can't be negative")?;
+            options.compared_max = size("ERR MAXLEN can't be negative")?;
         } else {
             return Err(Failure::SYNTAX);
         }
     }
-    Ok(search)
+    Ok(options)
 }
 
-pub(super) fn lpos(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    let Search { rank, wanted, compared_max } = search(&args[3..])?;
+pub(super) fn lpos(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
+    let PosOptions { rank, wanted, compared_max } = pos_options(&args[3..])?;
     let none = List::new();
     let list = read(context, args[1])?.unwrap_or(&none);
     let compared = if compared_max == 0 { usize::MAX } else { compared_max };

@@ -1,12 +1,12 @@
 //! Strings that are numbers.
 
 use super::long_double::LongDouble;
-use super::{Args, Context, Done, integer};
+use super::{Args, CommandResult, Context, integer};
 use crate::failure::Failure;
 use crate::store::Ends;
 use farmem_resp::Writer;
 
-fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Writer<'_>) -> Done {
+fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     let old = context.store.string(db, key)?.map_or(Ok(0), integer)?;
     let new = old.checked_add(by).ok_or(Failure::OVERFLOW)?;
@@ -17,20 +17,20 @@ fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Writer<'_>) -> 
     Ok(())
 }
 
-pub(super) fn incr(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn incr(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     add(context, args[1], 1, out)
 }
 
-pub(super) fn decr(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn decr(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     add(context, args[1], -1, out)
 }
 
-pub(super) fn incrby(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn incrby(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let by = integer(args[2])?;
     add(context, args[1], by, out)
 }
 
-pub(super) fn decrby(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn decrby(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let by = integer(args[2])?.checked_neg().ok_or(Failure::text("ERR decrement would overflow"))?;
     add(context, args[1], by, out)
 }
@@ -42,7 +42,7 @@ pub(super) fn sum(old: Option<&[u8]>, by: LongDouble, not_a_number: Failure) -> 
     Ok(new.text())
 }
 
-pub(super) fn incrbyfloat(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn incrbyfloat(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     let old = context.store.string(db, args[1])?;
     let by = LongDouble::parse(args[2]).ok_or(Failure::NOT_FLOAT)?;

@@ -11,13 +11,13 @@ pub(super) use info::info;
 
 use super::client::{client_name, show};
 use super::keys::database;
-use super::{Args, Context, Done, count, integer, is};
+use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
 use crate::session::Patience;
 use crate::store::CHUNK;
 use farmem_resp::{Protocol, Writer};
 
-pub(super) fn ping(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn ping(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     match args {
         [_] => out.simple("PONG"),
         [_, text] => out.bulk(text),
@@ -26,24 +26,24 @@ pub(super) fn ping(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) ->
     Ok(())
 }
 
-pub(super) fn echo(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn echo(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     out.bulk(args[1]);
     Ok(())
 }
 
-pub(super) fn select(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn select(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     context.session.db = database(args[1])?;
     out.simple("OK");
     Ok(())
 }
 
-pub(super) fn quit(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn quit(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     context.session.ends = true;
     out.simple("OK");
     Ok(())
 }
 
-pub(super) fn reset(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn reset(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     context.session.queue = None;
     context.world.unwatch(context.store, context.session);
     context.session.reset(context.world.acl.default_user());
@@ -51,7 +51,7 @@ pub(super) fn reset(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>
     Ok(())
 }
 
-pub(super) fn time(_: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn time(_: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     out.array(2);
     out.bulk(now.tv_sec.to_string().as_bytes());
@@ -65,8 +65,8 @@ pub(crate) fn has_password(args: Args<'_>) -> bool {
 }
 
 /// Authenticates a client as a user.
-pub(crate) fn log_in_as(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> Done {
-    if let Some(known) = context.world.acl.known(user, password) {
+pub(crate) fn log_in_as(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> CommandResult {
+    if let Some(known) = context.world.acl.authenticate(user, password) {
         context.session.become_user(known, context.world.acl.version);
         show(context);
         return Ok(());
@@ -78,7 +78,7 @@ pub(crate) fn log_in_as(context: &mut Context<'_>, user: &[u8], password: &[u8])
     Err(Failure::text("WRONGPASS invalid username-password pair or user is disabled."))
 }
 
-pub(super) fn auth(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn auth(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     // A request outside of a transaction waits until passwords of its address are looked at again; one within cannot.
     let closed = context.world.guesses.closed_until(context.session.origin, crate::world::now());
     if closed.is_some() && context.session.patience == Patience::None {
@@ -100,7 +100,7 @@ pub(super) fn auth(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-pub(super) fn hello(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn hello(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let mut protocol = context.session.protocol;
     if let Some(version) = args.get(1) {
         let version = integer(version)
@@ -159,7 +159,7 @@ pub(super) fn hello(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
 /// The version of Redis whose commands and texts the server has. Clients choose by it what they send.
 pub(super) const REDIS_VERSION: &str = "7.0.15";
 
-pub(super) fn debug(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn debug(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     match args {
         [_, what, on] if is(what, "SET-ACTIVE-EXPIRE") => {
             context.world.active_expiry = *on != b"0";
@@ -188,12 +188,12 @@ pub(super) fn debug(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
 }
 
 /// `MODULE LIST`: this server loads no modules.
-pub(super) fn module(_: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn module(_: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     out.array(0);
     Ok(())
 }
 
-pub(super) fn memory(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn memory(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     match args {
         [_, what, key, ..] if is(what, "USAGE") => {
             let db = context.db();
@@ -255,7 +255,7 @@ fn memory_stats(context: &mut Context<'_>, out: &mut Writer<'_>) {
     }
 }
 
-pub(super) fn role(_: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn role(_: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     out.array(3);
     out.bulk(b"master");
     out.integer(0);
@@ -263,7 +263,7 @@ pub(super) fn role(_: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Do
     Ok(())
 }
 
-pub(super) fn wait(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn wait(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     integer(args[1])?;
     integer(args[2])?;
     out.integer(0);
@@ -285,7 +285,7 @@ fn begin_save(context: &mut Context<'_>) -> Result<bool, Failure> {
     Ok(true)
 }
 
-pub(super) fn save(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn save(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     begin_save(context)?;
     crate::saving::finish(context.store, &mut context.world.durable)
         .map_err(|error| Failure::said(format!("ERR {error}")))?;
@@ -293,7 +293,7 @@ pub(super) fn save(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>)
     Ok(())
 }
 
-pub(super) fn bgsave(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn bgsave(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let schedules = match args {
         [_] => false,
         [_, how] if is(how, "SCHEDULE") => true,
@@ -309,7 +309,7 @@ pub(super) fn bgsave(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     Ok(())
 }
 
-pub(super) fn bgrewriteaof(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn bgrewriteaof(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let begun = begin_save(context)?;
     out.simple(if begun {
         "Background append only file rewriting started"
@@ -319,12 +319,12 @@ pub(super) fn bgrewriteaof(context: &mut Context<'_>, _: Args<'_>, out: &mut Wri
     Ok(())
 }
 
-pub(super) fn lastsave(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn lastsave(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     out.integer(context.world.durable.last_save);
     Ok(())
 }
 
-pub(super) fn shutdown(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn shutdown(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let save = match args {
         [_] => context.world.durable.dir().is_some() && !context.world.durable.has_log(),
         [_, how] if is(how, "SAVE") => true,

@@ -1,7 +1,7 @@
 //! Sets.
 
 use super::collections::{check_result, random_count, random_indexes, scan_of};
-use super::{Args, Context, Done, count, integer, is};
+use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
 use crate::store::{ELEMENT, Kind, Text, Value};
 use farmem_resp::Writer;
@@ -30,7 +30,7 @@ fn change<R>(
     })
 }
 
-pub(super) fn sadd(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn sadd(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let added = change(context, args[1], true, |set| {
         let added = args[2..].iter().filter(|member| set.insert((**member).into())).count();
         (added, added > 0)
@@ -39,7 +39,7 @@ pub(super) fn sadd(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-pub(super) fn srem(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn srem(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let removed = change(context, args[1], false, |set| {
         let removed = args[2..].iter().filter(|member| set.swap_remove(**member)).count();
         (removed, removed > 0)
@@ -48,17 +48,17 @@ pub(super) fn srem(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-pub(super) fn scard(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn scard(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     out.integer(count(read(context, args[1])?.map_or(0, IndexSet::len)));
     Ok(())
 }
 
-pub(super) fn sismember(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn sismember(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     out.integer(i64::from(read(context, args[1])?.is_some_and(|set| set.contains(args[2]))));
     Ok(())
 }
 
-pub(super) fn smismember(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn smismember(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let set = read(context, args[1])?;
     out.array(args.len() - 2);
     for member in &args[2..] {
@@ -67,14 +67,14 @@ pub(super) fn smismember(context: &mut Context<'_>, args: Args<'_>, out: &mut Wr
     Ok(())
 }
 
-pub(super) fn smembers(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn smembers(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let set = read(context, args[1])?;
     out.set(set.map_or(0, IndexSet::len));
     set.into_iter().flatten().for_each(|member| out.bulk(member));
     Ok(())
 }
 
-pub(super) fn smove(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn smove(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let is_member = match read(context, args[1])? {
         Some(set) => set.contains(args[3]),
         None => {
@@ -93,7 +93,7 @@ pub(super) fn smove(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     Ok(())
 }
 
-pub(super) fn srandmember(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn srandmember(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     if args.len() > 3 {
         return Err(Failure::SYNTAX);
     }
@@ -114,7 +114,7 @@ pub(super) fn srandmember(context: &mut Context<'_>, args: Args<'_>, out: &mut W
     Ok(())
 }
 
-pub(super) fn spop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn spop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let wanted = match args {
         [_, _] => None,
         [_, _, arg] => {
@@ -190,14 +190,24 @@ fn combined(context: &mut Context<'_>, keys: Args<'_>, operation: Operation) -> 
     Ok(result.unwrap_or_default())
 }
 
-fn answer(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, operation: Operation) -> Done {
+fn answer(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+    operation: Operation,
+) -> CommandResult {
     let set = combined(context, &args[1..], operation)?;
     out.set(set.len());
     set.iter().for_each(|member| out.bulk(member));
     Ok(())
 }
 
-fn store(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, operation: Operation) -> Done {
+fn store(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+    operation: Operation,
+) -> CommandResult {
     let db = context.db();
     let set = combined(context, &args[2..], operation)?;
     if !set.is_empty() {
@@ -214,31 +224,31 @@ fn store(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, operat
     Ok(())
 }
 
-pub(super) fn sunion(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn sunion(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     answer(context, args, out, Operation::Union)
 }
 
-pub(super) fn sinter(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn sinter(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     answer(context, args, out, Operation::Intersection)
 }
 
-pub(super) fn sdiff(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn sdiff(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     answer(context, args, out, Operation::Difference)
 }
 
-pub(super) fn sunionstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn sunionstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     store(context, args, out, Operation::Union)
 }
 
-pub(super) fn sinterstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn sinterstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     store(context, args, out, Operation::Intersection)
 }
 
-pub(super) fn sdiffstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn sdiffstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     store(context, args, out, Operation::Difference)
 }
 
-pub(super) fn sintercard(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn sintercard(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let keys = integer(args[1]).ok().and_then(|keys| usize::try_from(keys).ok()).filter(|&keys| keys > 0);
     let keys = keys.ok_or(Failure::text("ERR numkeys should be greater than 0"))?;
     let Some(names) = args.get(2..2 + keys) else {
@@ -257,7 +267,7 @@ pub(super) fn sintercard(context: &mut Context<'_>, args: Args<'_>, out: &mut Wr
     Ok(())
 }
 
-pub(super) fn sscan(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn sscan(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     super::keys::cursor(args[2])?;
     let set = read(context, args[1])?;
     scan_of(args, out, set.map_or(0, IndexSet::len), |at| {

@@ -1,6 +1,6 @@
 //! `SLOWLOG`: the slowest commands.
 
-use super::{Args, Context, Done, count, integer, is};
+use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
 use farmem_resp::Writer;
 use std::collections::VecDeque;
@@ -41,7 +41,7 @@ impl Default for SlowLog {
 
 impl SlowLog {
     /// The largest number of entries that may be set.
-    pub(crate) const MOST: usize = 10_000;
+    pub(crate) const LEN_MAX: usize = 10_000;
 
     fn note(&mut self, entry: Entry) {
         self.entries.push_front(Entry { id: self.next_id, ..entry });
@@ -80,7 +80,7 @@ pub(crate) fn note(context: &mut Context<'_>, args: Args<'_>, took: Duration) {
     context.world.slow.note(entry);
 }
 
-pub(super) fn slowlog(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn slowlog(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let slow = &mut context.world.slow;
     match args {
         [_, what] if is(what, "LEN") => out.integer(count(slow.entries.len())),
@@ -95,7 +95,7 @@ pub(super) fn slowlog(context: &mut Context<'_>, args: Args<'_>, out: &mut Write
             }
             let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).min(slow.entries.len());
             out.array(wanted);
-            slow.entries.iter().take(wanted).for_each(|entry| say(entry, out));
+            slow.entries.iter().take(wanted).for_each(|entry| write_entry(entry, out));
         }
         _ => {
             let name = String::from_utf8_lossy(args[1]).into_owned();
@@ -107,7 +107,7 @@ pub(super) fn slowlog(context: &mut Context<'_>, args: Args<'_>, out: &mut Write
     Ok(())
 }
 
-fn say(entry: &Entry, out: &mut Writer<'_>) {
+fn write_entry(entry: &Entry, out: &mut Writer<'_>) {
     out.array(6);
     out.integer(i64::try_from(entry.id).unwrap_or(i64::MAX));
     out.integer(entry.at);

@@ -3,7 +3,7 @@
 //!
 //! Texts are compared byte by byte, whatever the locale. The values of `BY` and `GET` are read from far memory many at a time.
 
-use super::{Args, Context, Done, count, float, integer, is};
+use super::{Args, CommandResult, Context, count, float, integer, is};
 use crate::failure::Failure;
 use crate::store::{ELEMENT, Kind, Store, Text, Value};
 use farmem_resp::Writer;
@@ -34,11 +34,11 @@ enum Weight {
     Own,
 }
 
-pub(super) fn sort(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn sort(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     sort_with(context, args, out, true)
 }
 
-pub(super) fn sort_ro(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn sort_ro(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     sort_with(context, args, out, false)
 }
 
@@ -144,8 +144,8 @@ fn look_up_all(
     db: u8,
     patterns: &[&[u8]],
     elements: &[Text],
-    mut take: impl FnMut(Option<Text>) -> Done,
-) -> Done {
+    mut take: impl FnMut(Option<Text>) -> CommandResult,
+) -> CommandResult {
     for some in elements.chunks(TOGETHER) {
         let keys = some.iter().flat_map(|element| patterns.iter().map(move |pattern| (pattern, element)));
         let mut keys = keys.filter_map(|(pattern, element)| named(pattern, element));
@@ -191,7 +191,12 @@ fn range(len: usize, (from, count): (i64, i64)) -> std::ops::Range<usize> {
     from..(from + count).min(len)
 }
 
-fn sort_with(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, may_store: bool) -> Done {
+fn sort_with(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+    may_store: bool,
+) -> CommandResult {
     let mut options = options(context, args, may_store)?;
     let (mut elements, is_set) = elements(context, args[1])?;
     // A set has no order, so it is sorted to store the same list wherever the log is executed.
@@ -259,7 +264,7 @@ fn ordered(
     Ok(pairs.into_iter().map(|(_, element)| element).collect())
 }
 
-fn tell(context: &mut Context<'_>, gets: &[&[u8]], told: &[Text], out: &mut Writer<'_>) -> Done {
+fn tell(context: &mut Context<'_>, gets: &[&[u8]], told: &[Text], out: &mut Writer<'_>) -> CommandResult {
     if gets.is_empty() {
         out.array(told.len());
         told.iter().for_each(|element| out.bulk(element));
@@ -277,7 +282,13 @@ fn tell(context: &mut Context<'_>, gets: &[&[u8]], told: &[Text], out: &mut Writ
 }
 
 /// Stores the reply as a list in place of the key's value. An empty reply removes the key.
-fn store(context: &mut Context<'_>, key: &[u8], gets: &[&[u8]], told: &[Text], out: &mut Writer<'_>) -> Done {
+fn store(
+    context: &mut Context<'_>,
+    key: &[u8],
+    gets: &[&[u8]],
+    told: &[Text],
+    out: &mut Writer<'_>,
+) -> CommandResult {
     let (db, most) = (context.db(), context.store.memory.local);
     let mut list: VecDeque<Text> = VecDeque::new();
     if gets.is_empty() {

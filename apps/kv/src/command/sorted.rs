@@ -1,7 +1,7 @@
 //! Sorted sets: members and their scores.
 
 use super::collections::{check_result, random_count, random_indexes, scan_of};
-use super::{Args, Context, Done, count, float, integer, is};
+use super::{Args, CommandResult, Context, count, float, integer, is};
 use crate::failure::Failure;
 use crate::store::{ELEMENT, Kind, Ranked, Value};
 use farmem_resp::{Protocol, Writer, double};
@@ -71,9 +71,9 @@ fn add_options(args: Args<'_>) -> Result<(AddOptions, usize), Failure> {
 }
 
 /// The numbers of new members and of changed scores, and the score of the last member; `None` if the options left it as it was.
-type Added = (i64, i64, Result<Option<f64>, Failure>);
+type AddOutcome = (i64, i64, Result<Option<f64>, Failure>);
 
-fn add(sorted: &mut Ranked, pairs: &[(f64, &[u8])], options: AddOptions) -> Added {
+fn add(sorted: &mut Ranked, pairs: &[(f64, &[u8])], options: AddOptions) -> AddOutcome {
     let (mut new, mut other, mut last) = (0, 0, None);
     for &(score, member) in pairs {
         let old = sorted.score(member);
@@ -105,7 +105,7 @@ fn add_to(
     options: AddOptions,
     from: usize,
     out: &mut Writer<'_>,
-) -> Done {
+) -> CommandResult {
     let mut pairs = Vec::new();
     for pair in args[from..].chunks(2) {
         pairs.push((float(pair[0]).ok_or(Failure::NOT_FLOAT)?, pair[1]));
@@ -123,16 +123,16 @@ fn add_to(
     Ok(())
 }
 
-pub(super) fn zadd(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zadd(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let (options, from) = add_options(args)?;
     add_to(context, args, options, from, out)
 }
 
-pub(super) fn zincrby(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zincrby(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     add_to(context, args, AddOptions { increment: true, ..AddOptions::default() }, 2, out)
 }
 
-pub(super) fn zrem(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zrem(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let removed = change(context, args[1], false, |sorted| {
         let removed = args[2..].iter().filter(|member| sorted.remove(member).is_some()).count();
         (removed, removed > 0)
@@ -141,7 +141,7 @@ pub(super) fn zrem(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-pub(super) fn zcard(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zcard(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     out.integer(count(read(context, args[1])?.map_or(0, Ranked::len)));
     Ok(())
 }
@@ -153,19 +153,19 @@ fn score_or_null(score: Option<f64>, out: &mut Writer<'_>) {
     }
 }
 
-pub(super) fn zscore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zscore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     score_or_null(read(context, args[1])?.and_then(|sorted| sorted.score(args[2])), out);
     Ok(())
 }
 
-pub(super) fn zmscore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zmscore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let sorted = read(context, args[1])?;
     out.array(args.len() - 2);
     args[2..].iter().for_each(|member| score_or_null(sorted.and_then(|sorted| sorted.score(member)), out));
     Ok(())
 }
 
-fn rank(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, backwards: bool) -> Done {
+fn rank(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, backwards: bool) -> CommandResult {
     let sorted = read(context, args[1])?;
     match sorted.and_then(|sorted| Some((sorted.rank(args[2])?, sorted.len()))) {
         Some((rank, len)) => out.integer(count(if backwards { len - 1 - rank } else { rank })),
@@ -174,15 +174,15 @@ fn rank(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, backwar
     Ok(())
 }
 
-pub(super) fn zrank(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zrank(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     rank(context, args, out, false)
 }
 
-pub(super) fn zrevrank(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zrevrank(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     rank(context, args, out, true)
 }
 
-fn pop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, highest: bool) -> Done {
+fn pop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, highest: bool) -> CommandResult {
     let wanted = match args {
         [_, _] => None,
         [_, _, arg] => {
@@ -209,9 +209,9 @@ fn pop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, highest:
     Ok(())
 }
 
-pub(super) fn take_some(sorted: &mut Ranked, highest: bool, wanted: usize) -> Taken {
+pub(super) fn take_some(sorted: &mut Ranked, highest: bool, wanted: usize) -> ScoredMembers {
     let owned = |(score, member): (f64, &[u8])| (score, member.to_vec());
-    let some: Taken = if highest {
+    let some: ScoredMembers = if highest {
         sorted.iter().rev().take(wanted).map(owned).collect()
     } else {
         sorted.iter().take(wanted).map(owned).collect()
@@ -221,7 +221,7 @@ pub(super) fn take_some(sorted: &mut Ranked, highest: bool, wanted: usize) -> Ta
 }
 
 /// Removed members with their scores.
-type Taken = Vec<(f64, Vec<u8>)>;
+type ScoredMembers = Vec<(f64, Vec<u8>)>;
 
 /// Pops the members with the lowest or the highest scores; `None` without such a key.
 pub(super) fn take_lowest(
@@ -229,19 +229,19 @@ pub(super) fn take_lowest(
     key: &[u8],
     low: bool,
     wanted: usize,
-) -> Result<Option<Taken>, Failure> {
+) -> Result<Option<ScoredMembers>, Failure> {
     change(context, key, false, |sorted| (take_some(sorted, !low, wanted), true))
 }
 
-pub(super) fn zpopmin(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zpopmin(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     pop(context, args, out, false)
 }
 
-pub(super) fn zpopmax(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zpopmax(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     pop(context, args, out, true)
 }
 
-pub(super) fn zrandmember(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zrandmember(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let with_scores = match args.get(3) {
         None => false,
         Some(word) if is(word, "WITHSCORES") && args.len() == 4 => true,
@@ -279,7 +279,7 @@ pub(super) fn members(some: &[(f64, &[u8])], with_scores: bool, out: &mut Writer
     }
 }
 
-pub(super) fn zscan(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zscan(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     super::keys::cursor(args[2])?;
     let sorted = read(context, args[1])?;
     scan_of(args, out, sorted.map_or(0, Ranked::len), |at| {
@@ -296,7 +296,7 @@ enum Operation {
 }
 
 /// The arguments of `ZUNION`, `ZINTER`, `ZDIFF` and the commands that store them.
-struct Combine<'a> {
+struct CombineRequest<'a> {
     keys: &'a [&'a [u8]],
     weights: Vec<f64>,
     join: fn(f64, f64) -> f64,
@@ -309,7 +309,7 @@ fn combine_options<'a>(
     command: &str,
     operation: Operation,
     stores: bool,
-) -> Result<Combine<'a>, Failure> {
+) -> Result<CombineRequest<'a>, Failure> {
     let keys = usize::try_from(integer(args[0])?).unwrap_or(0);
     if keys == 0 {
         return Err(Failure::said(format!("ERR at least 1 input key is needed for '{command}' command")));
@@ -322,8 +322,12 @@ fn combine_options<'a>(
         }
     }
     let zero_without_infinity = |a: f64, b: f64| if (a + b).is_nan() { 0.0 } else { a + b };
-    let mut combine =
-        Combine { keys: names, weights: vec![1.0; keys], join: zero_without_infinity, with_scores: false };
+    let mut combine = CombineRequest {
+        keys: names,
+        weights: vec![1.0; keys],
+        join: zero_without_infinity,
+        with_scores: false,
+    };
     let mut rest = &args[1 + keys..];
     while let Some((word, more)) = rest.split_first() {
         rest = if is(word, "WEIGHTS") && more.len() >= keys && operation != Operation::Difference {
@@ -364,7 +368,7 @@ fn scored(context: &mut Context<'_>, key: &[u8]) -> Result<Ranked, Failure> {
 
 fn combined(
     context: &mut Context<'_>,
-    combine: &Combine<'_>,
+    combine: &CombineRequest<'_>,
     operation: Operation,
 ) -> Result<Ranked, Failure> {
     let mut result: Option<Ranked> = None;
@@ -401,7 +405,7 @@ fn answer(
     args: Args<'_>,
     out: &mut Writer<'_>,
     (command, operation): (&str, Operation),
-) -> Done {
+) -> CommandResult {
     let combine = combine_options(context, &args[1..], command, operation, false)?;
     let result = combined(context, &combine, operation)?;
     members(&result.iter().collect::<Vec<_>>(), combine.with_scores, out);
@@ -413,7 +417,7 @@ fn store(
     args: Args<'_>,
     out: &mut Writer<'_>,
     (command, operation): (&str, Operation),
-) -> Done {
+) -> CommandResult {
     let combine = combine_options(context, &args[2..], command, operation, true)?;
     let result = combined(context, &combine, operation)?;
     out.integer(count(result.len()));
@@ -426,7 +430,7 @@ fn bytes_of(sorted: &Ranked) -> usize {
 }
 
 /// Stores a sorted set in place of the key's value. An empty one removes the key.
-pub(super) fn put(context: &mut Context<'_>, key: &[u8], sorted: Ranked) -> Done {
+pub(super) fn put(context: &mut Context<'_>, key: &[u8], sorted: Ranked) -> CommandResult {
     let db = context.db();
     if sorted.len() > 0 {
         context.store.check_makes(key, bytes_of(&sorted))?;
@@ -441,15 +445,15 @@ pub(super) fn put(context: &mut Context<'_>, key: &[u8], sorted: Ranked) -> Done
     Ok(())
 }
 
-pub(super) fn zunion(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zunion(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     answer(context, args, out, ("zunion", Operation::Union))
 }
 
-pub(super) fn zinter(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zinter(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     answer(context, args, out, ("zinter", Operation::Intersection))
 }
 
-pub(super) fn zintercard(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zintercard(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let keys = usize::try_from(integer(args[1])?).unwrap_or(0);
     let rest = args.get(2usize.saturating_add(keys)..).unwrap_or(&[]);
     let named = &args[1..args.len() - rest.len()];
@@ -467,18 +471,18 @@ pub(super) fn zintercard(context: &mut Context<'_>, args: Args<'_>, out: &mut Wr
     Ok(())
 }
 
-pub(super) fn zdiff(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zdiff(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     answer(context, args, out, ("zdiff", Operation::Difference))
 }
 
-pub(super) fn zunionstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zunionstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     store(context, args, out, ("zunionstore", Operation::Union))
 }
 
-pub(super) fn zinterstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zinterstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     store(context, args, out, ("zinterstore", Operation::Intersection))
 }
 
-pub(super) fn zdiffstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zdiffstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     store(context, args, out, ("zdiffstore", Operation::Difference))
 }

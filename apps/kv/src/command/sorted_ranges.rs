@@ -2,7 +2,7 @@
 
 use super::sorted::{change, members, put, read};
 use super::strings::range_of;
-use super::{Args, Context, Done, count, float, integer, is};
+use super::{Args, CommandResult, Context, count, float, integer, is};
 use crate::failure::Failure;
 use crate::store::Ranked;
 use farmem_resp::Writer;
@@ -10,22 +10,22 @@ use std::ops::Range;
 
 /// A bound of a range of scores.
 #[derive(Clone, Copy)]
-struct ScoreEnd {
+struct ScoreBound {
     score: f64,
     exclusive: bool,
 }
 
-fn score_end(arg: &[u8]) -> Result<ScoreEnd, Failure> {
+fn score_end(arg: &[u8]) -> Result<ScoreBound, Failure> {
     let (text, exclusive) = match arg.strip_prefix(b"(") {
         Some(text) => (text, true),
         None => (arg, false),
     };
     let score = float(text).ok_or(Failure::text("ERR min or max is not a float"))?;
-    Ok(ScoreEnd { score, exclusive })
+    Ok(ScoreBound { score, exclusive })
 }
 
 /// Returns the ranks of the members between two scores.
-fn by_score(sorted: &Ranked, min: ScoreEnd, max: ScoreEnd) -> Range<usize> {
+fn by_score(sorted: &Ranked, min: ScoreBound, max: ScoreBound) -> Range<usize> {
     let first = sorted.count_while(|(score, _)| score < min.score || (min.exclusive && score == min.score));
     let end = sorted.count_while(|(score, _)| score < max.score || (!max.exclusive && score == max.score));
     first..end.max(first)
@@ -33,31 +33,31 @@ fn by_score(sorted: &Ranked, min: ScoreEnd, max: ScoreEnd) -> Range<usize> {
 
 /// A bound of a range of texts.
 #[derive(Clone, Copy)]
-enum TextEnd<'a> {
+enum TextBound<'a> {
     Least,
     Most,
     At { text: &'a [u8], exclusive: bool },
 }
 
-fn text_end(arg: &[u8]) -> Result<TextEnd<'_>, Failure> {
+fn text_end(arg: &[u8]) -> Result<TextBound<'_>, Failure> {
     match arg {
-        b"-" => Ok(TextEnd::Least),
-        b"+" => Ok(TextEnd::Most),
-        [b'[', text @ ..] => Ok(TextEnd::At { text, exclusive: false }),
-        [b'(', text @ ..] => Ok(TextEnd::At { text, exclusive: true }),
+        b"-" => Ok(TextBound::Least),
+        b"+" => Ok(TextBound::Most),
+        [b'[', text @ ..] => Ok(TextBound::At { text, exclusive: false }),
+        [b'(', text @ ..] => Ok(TextBound::At { text, exclusive: true }),
         _ => Err(Failure::text("ERR min or max not valid string range item")),
     }
 }
 
-fn by_text(sorted: &Ranked, min: TextEnd<'_>, max: TextEnd<'_>) -> Range<usize> {
-    let below = |end: TextEnd<'_>, inclusive: bool| {
+fn by_text(sorted: &Ranked, min: TextBound<'_>, max: TextBound<'_>) -> Range<usize> {
+    let below = |end: TextBound<'_>, inclusive: bool| {
         sorted.count_while(|(_, member)| match end {
-            TextEnd::Least => false,
-            TextEnd::Most => true,
-            TextEnd::At { text, .. } => member < text || (inclusive && member == text),
+            TextBound::Least => false,
+            TextBound::Most => true,
+            TextBound::At { text, .. } => member < text || (inclusive && member == text),
         })
     };
-    let exclusive = |end: TextEnd<'_>| matches!(end, TextEnd::At { exclusive: true, .. });
+    let exclusive = |end: TextBound<'_>| matches!(end, TextBound::At { exclusive: true, .. });
     let first = below(min, exclusive(min));
     first..below(max, !exclusive(max)).max(first)
 }
@@ -71,7 +71,7 @@ enum By {
 }
 
 /// The arguments of `ZRANGE` and of the older commands for ranges.
-struct Asked<'a> {
+struct RangeQuery<'a> {
     by: By,
     backwards: bool,
     limit: Option<(i64, i64)>,
@@ -80,13 +80,13 @@ struct Asked<'a> {
 }
 
 /// Returns the ranks of a range, after `LIMIT`, in the order of the set.
-fn ranks(sorted: &Ranked, asked: &Asked<'_>) -> Result<Range<usize>, Failure> {
+fn ranks(sorted: &Ranked, query: &RangeQuery<'_>) -> Result<Range<usize>, Failure> {
     let (min, max) =
-        if asked.backwards && asked.by != By::Rank { (asked.ends.1, asked.ends.0) } else { asked.ends };
-    let range = match asked.by {
+        if query.backwards && query.by != By::Rank { (query.ends.1, query.ends.0) } else { query.ends };
+    let range = match query.by {
         By::Rank => {
             let range = range_of(integer(min)?, integer(max)?, sorted.len());
-            if asked.backwards && !range.is_empty() {
+            if query.backwards && !range.is_empty() {
                 sorted.len() - range.end..sorted.len() - range.start
             } else {
                 range
@@ -95,12 +95,12 @@ fn ranks(sorted: &Ranked, asked: &Asked<'_>) -> Result<Range<usize>, Failure> {
         By::Score => by_score(sorted, score_end(min)?, score_end(max)?),
         By::Text => by_text(sorted, text_end(min)?, text_end(max)?),
     };
-    let Some((offset, most)) = asked.limit else { return Ok(range) };
+    let Some((offset, most)) = query.limit else { return Ok(range) };
     let Ok(offset) = usize::try_from(offset) else { return Ok(0..0) };
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let left = range.len().saturating_sub(offset);
     let len = left.min(most);
-    Ok(if asked.backwards {
+    Ok(if query.backwards {
         let end = range.end - offset.min(range.len());
         end - len..end
     } else {
@@ -109,21 +109,26 @@ fn ranks(sorted: &Ranked, asked: &Asked<'_>) -> Result<Range<usize>, Failure> {
     })
 }
 
-fn found<'a>(sorted: &'a Ranked, asked: &Asked<'_>) -> Result<Vec<(f64, &'a [u8])>, Failure> {
-    let range = ranks(sorted, asked)?;
+fn found<'a>(sorted: &'a Ranked, query: &RangeQuery<'_>) -> Result<Vec<(f64, &'a [u8])>, Failure> {
+    let range = ranks(sorted, query)?;
     let mut found = if range.is_empty() { Vec::new() } else { sorted.range(range.start, range.len()) };
-    if asked.backwards {
+    if query.backwards {
         found.reverse();
     }
     Ok(found)
 }
 
-fn answer(context: &mut Context<'_>, key: &[u8], asked: &Asked<'_>, out: &mut Writer<'_>) -> Done {
+fn answer(
+    context: &mut Context<'_>,
+    key: &[u8],
+    query: &RangeQuery<'_>,
+    out: &mut Writer<'_>,
+) -> CommandResult {
     let none = Ranked::default();
     // Wrong bounds are an error also without such a key.
-    ranks(&none, asked)?;
+    ranks(&none, query)?;
     let sorted = read(context, key)?.unwrap_or(&none);
-    members(&found(sorted, asked)?, asked.with_scores, out);
+    members(&found(sorted, query)?, query.with_scores, out);
     Ok(())
 }
 
@@ -133,94 +138,106 @@ fn options<'a>(
     ends: (&'a [u8], &'a [u8]),
     by: Option<By>,
     scores: bool,
-) -> Result<Asked<'a>, Failure> {
-    let mut asked =
-        Asked { by: by.unwrap_or(By::Rank), backwards: false, limit: None, with_scores: false, ends };
+) -> Result<RangeQuery<'a>, Failure> {
+    let mut query =
+        RangeQuery { by: by.unwrap_or(By::Rank), backwards: false, limit: None, with_scores: false, ends };
     let mut at = 0;
     while let Some(word) = args.get(at) {
         at += 1;
         match () {
-            () if is(word, "WITHSCORES") && scores => asked.with_scores = true,
+            () if is(word, "WITHSCORES") && scores => query.with_scores = true,
             () if is(word, "LIMIT") && args.len() >= at + 2 => {
-                asked.limit = Some((integer(args[at])?, integer(args[at + 1])?));
+                query.limit = Some((integer(args[at])?, integer(args[at + 1])?));
                 at += 2;
             }
-            () if is(word, "BYSCORE") && by.is_none() => asked.by = By::Score,
-            () if is(word, "BYLEX") && by.is_none() => asked.by = By::Text,
-            () if is(word, "REV") && by.is_none() => asked.backwards = true,
+            () if is(word, "BYSCORE") && by.is_none() => query.by = By::Score,
+            () if is(word, "BYLEX") && by.is_none() => query.by = By::Text,
+            () if is(word, "REV") && by.is_none() => query.backwards = true,
             () => return Err(Failure::SYNTAX),
         }
     }
-    if asked.limit.is_some() && asked.by == By::Rank {
+    if query.limit.is_some() && query.by == By::Rank {
         return Err(Failure::text(
             "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
         ));
     }
-    if asked.with_scores && asked.by == By::Text {
+    if query.with_scores && query.by == By::Text {
         return Err(Failure::text("ERR syntax error, WITHSCORES not supported in combination with BYLEX"));
     }
-    Ok(asked)
+    Ok(query)
 }
 
-pub(super) fn zrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     answer(context, args[1], &options(&args[4..], (args[2], args[3]), None, true)?, out)
 }
 
-pub(super) fn zrevrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    let asked = options(&args[4..], (args[2], args[3]), Some(By::Rank), true)?;
-    answer(context, args[1], &Asked { backwards: true, ..asked }, out)
+pub(super) fn zrevrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
+    let query = options(&args[4..], (args[2], args[3]), Some(By::Rank), true)?;
+    answer(context, args[1], &RangeQuery { backwards: true, ..query }, out)
 }
 
-pub(super) fn zrangebyscore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zrangebyscore(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+) -> CommandResult {
     answer(context, args[1], &options(&args[4..], (args[2], args[3]), Some(By::Score), true)?, out)
 }
 
-pub(super) fn zrevrangebyscore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    let asked = options(&args[4..], (args[2], args[3]), Some(By::Score), true)?;
-    answer(context, args[1], &Asked { backwards: true, ..asked }, out)
+pub(super) fn zrevrangebyscore(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+) -> CommandResult {
+    let query = options(&args[4..], (args[2], args[3]), Some(By::Score), true)?;
+    answer(context, args[1], &RangeQuery { backwards: true, ..query }, out)
 }
 
-pub(super) fn zrangebylex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zrangebylex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     answer(context, args[1], &options(&args[4..], (args[2], args[3]), Some(By::Text), false)?, out)
 }
 
-pub(super) fn zrevrangebylex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    let asked = options(&args[4..], (args[2], args[3]), Some(By::Text), false)?;
-    answer(context, args[1], &Asked { backwards: true, ..asked }, out)
+pub(super) fn zrevrangebylex(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+) -> CommandResult {
+    let query = options(&args[4..], (args[2], args[3]), Some(By::Text), false)?;
+    answer(context, args[1], &RangeQuery { backwards: true, ..query }, out)
 }
 
-pub(super) fn zrangestore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    let asked = options(&args[5..], (args[3], args[4]), None, false)?;
-    ranks(&Ranked::default(), &asked)?;
+pub(super) fn zrangestore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
+    let query = options(&args[5..], (args[3], args[4]), None, false)?;
+    ranks(&Ranked::default(), &query)?;
     let none = Ranked::default();
     let sorted = read(context, args[2])?.unwrap_or(&none);
     let mut kept = Ranked::default();
-    found(sorted, &asked)?.into_iter().for_each(|(score, member)| kept.put(score, member));
+    found(sorted, &query)?.into_iter().for_each(|(score, member)| kept.put(score, member));
     out.integer(count(kept.len()));
     put(context, args[1], kept)
 }
 
-fn counted(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, by: By) -> Done {
-    let asked = options(&[], (args[2], args[3]), Some(by), false)?;
+fn counted(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, by: By) -> CommandResult {
+    let query = options(&[], (args[2], args[3]), Some(by), false)?;
     let none = Ranked::default();
-    ranks(&none, &asked)?;
-    out.integer(count(ranks(read(context, args[1])?.unwrap_or(&none), &asked)?.len()));
+    ranks(&none, &query)?;
+    out.integer(count(ranks(read(context, args[1])?.unwrap_or(&none), &query)?.len()));
     Ok(())
 }
 
-pub(super) fn zcount(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zcount(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     counted(context, args, out, By::Score)
 }
 
-pub(super) fn zlexcount(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zlexcount(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     counted(context, args, out, By::Text)
 }
 
-fn removed(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, by: By) -> Done {
-    let asked = options(&[], (args[2], args[3]), Some(by), false)?;
-    ranks(&Ranked::default(), &asked)?;
+fn removed(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, by: By) -> CommandResult {
+    let query = options(&[], (args[2], args[3]), Some(by), false)?;
+    ranks(&Ranked::default(), &query)?;
     let removed = change(context, args[1], false, |sorted| {
-        let range = ranks(sorted, &asked).unwrap_or(0..0);
+        let range = ranks(sorted, &query).unwrap_or(0..0);
         let gone: Vec<Vec<u8>> = if range.is_empty() {
             Vec::new()
         } else {
@@ -233,14 +250,26 @@ fn removed(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, by: 
     Ok(())
 }
 
-pub(super) fn zremrangebyrank(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zremrangebyrank(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+) -> CommandResult {
     removed(context, args, out, By::Rank)
 }
 
-pub(super) fn zremrangebyscore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zremrangebyscore(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+) -> CommandResult {
     removed(context, args, out, By::Score)
 }
 
-pub(super) fn zremrangebylex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn zremrangebylex(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+) -> CommandResult {
     removed(context, args, out, By::Text)
 }

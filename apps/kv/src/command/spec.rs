@@ -3,7 +3,7 @@
 //! Key types: [`Command`], a row of the table; [`KeySpec`], where some of its keys are and how the command uses them. The
 //! terms are those of Redis's `COMMAND` reply (redis.io/docs/reference/key-specs).
 
-use super::{Args, Context, Done};
+use super::{Args, CommandResult, Context};
 use farmem_resp::Writer;
 use smallvec::SmallVec;
 
@@ -155,7 +155,7 @@ pub(crate) const fn both(first: KeySpecs, second: KeySpecs) -> KeySpecs {
     [first[0], second[0]]
 }
 
-pub(crate) type Run = fn(&mut Context<'_>, Args<'_>, &mut Writer<'_>) -> Done;
+pub(crate) type Run = fn(&mut Context<'_>, Args<'_>, &mut Writer<'_>) -> CommandResult;
 
 /// A command, or a subcommand (`config|get`).
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,11 @@
 //! Strings.
 
-use super::{Args, Context, Done, count, integer, is};
+use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
 use crate::store::Ends;
 use farmem_resp::Writer;
 
-pub(super) fn get(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn get(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     bulk_or_null(context.store.string(db, args[1])?, out);
     Ok(())
@@ -70,7 +70,7 @@ fn set_options(context: &Context<'_>, args: Args<'_>) -> Result<SetOptions, Fail
     Ok(options)
 }
 
-pub(super) fn set(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn set(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     if args.len() == 3 {
         context.store.set(db, args[1], args[2], Ends::Never)?;
@@ -98,7 +98,7 @@ pub(super) fn set(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_
 }
 
 /// Sets a string. If its expiry time has passed already, the key is removed.
-fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], ends: Ends) -> Done {
+fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], ends: Ends) -> CommandResult {
     let db = context.db();
     match ends {
         Ends::At(end) if end <= context.store.now() => {
@@ -109,7 +109,7 @@ fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], ends: Ends) -> Done 
     Ok(())
 }
 
-pub(super) fn setnx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn setnx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     let is_new = context.store.kind(db, args[1]).is_none();
     if is_new {
@@ -119,34 +119,34 @@ pub(super) fn setnx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     Ok(())
 }
 
-pub(super) fn setex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn setex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let end = end_at(context, b"EX", args[2], "setex")?;
     put(context, args[1], args[3], Ends::At(end))?;
     out.simple("OK");
     Ok(())
 }
 
-pub(super) fn psetex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn psetex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let end = end_at(context, b"PX", args[2], "psetex")?;
     put(context, args[1], args[3], Ends::At(end))?;
     out.simple("OK");
     Ok(())
 }
 
-pub(super) fn getset(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn getset(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     bulk_or_null(context.store.string(db, args[1])?, out);
     context.store.set(db, args[1], args[2], Ends::Never)
 }
 
-pub(super) fn getdel(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn getdel(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     bulk_or_null(context.store.string(db, args[1])?, out);
     context.store.remove(db, args[1]);
     Ok(())
 }
 
-pub(super) fn getex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn getex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     let end = match args.get(2..).unwrap_or(&[]) {
         [] => None,
@@ -168,7 +168,7 @@ pub(super) fn getex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     Ok(())
 }
 
-pub(super) fn mget(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn mget(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     out.array(args.len() - 1);
     for (at, &key) in args.iter().enumerate().skip(1) {
@@ -196,14 +196,14 @@ fn pairs<'a>(args: Args<'a>, command: &str) -> Result<Pairs<'a>, Failure> {
     Ok(args[1..].chunks(2).map(|pair| (pair[0], pair[1])).collect())
 }
 
-pub(super) fn mset(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn mset(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     context.store.set_all(db, &pairs(args, "mset")?)?;
     out.simple("OK");
     Ok(())
 }
 
-pub(super) fn msetnx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn msetnx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     let pairs = pairs(args, "msetnx")?;
     let is_new = pairs.iter().all(|(key, _)| context.store.kind(db, key).is_none());
@@ -214,21 +214,21 @@ pub(super) fn msetnx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     Ok(())
 }
 
-pub(super) fn strlen(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn strlen(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     out.integer(count(context.store.string(db, args[1])?.map_or(0, <[u8]>::len)));
     Ok(())
 }
 
 /// Refuses a string that is longer than `proto-max-bulk-len`.
-fn check_len(context: &Context<'_>, len: usize) -> Done {
+fn check_len(context: &Context<'_>, len: usize) -> CommandResult {
     if len > context.world.settings.word_len_max {
         return Err(Failure::text("ERR string exceeds maximum allowed size (proto-max-bulk-len)"));
     }
     Ok(())
 }
 
-pub(super) fn append(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn append(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     let old = context.store.string(db, args[1])?;
     let is_new = old.is_none();
@@ -242,7 +242,7 @@ pub(super) fn append(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     Ok(())
 }
 
-pub(super) fn setrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn setrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     let offset =
         usize::try_from(integer(args[2])?).map_err(|_| Failure::text("ERR offset is out of range"))?;
@@ -275,7 +275,7 @@ pub(super) fn range_of(first: i64, last: i64, len: usize) -> std::ops::Range<usi
     index(first)..index(last + 1)
 }
 
-pub(super) fn getrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn getrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     let (first, last) = (integer(args[2])?, integer(args[3])?);
     let value = context.store.string(db, args[1])?.unwrap_or(&[]);

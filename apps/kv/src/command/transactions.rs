@@ -1,11 +1,11 @@
 //! `MULTI`, `EXEC`, `DISCARD`, `WATCH` and `UNWATCH`.
 
-use super::{Args, Context, Done, acl, look_up, perform, report, want};
+use super::{Args, CommandResult, Context, acl, look_up, perform, report, want};
 use crate::failure::Failure;
 use crate::session::Patience;
 use farmem_resp::Writer;
 
-pub(super) fn multi(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn multi(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     if context.session.queues() {
         return Err(Failure::text("ERR MULTI calls can not be nested"));
     }
@@ -20,7 +20,7 @@ pub(super) fn abandon(context: &mut Context<'_>) {
     context.world.unwatch(context.store, context.session);
 }
 
-pub(super) fn discard(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn discard(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     if !context.session.queues() {
         return Err(Failure::text("ERR DISCARD without MULTI"));
     }
@@ -29,7 +29,7 @@ pub(super) fn discard(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-pub(super) fn watch(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn watch(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     if context.session.queues() {
         return Err(Failure::text("ERR WATCH inside MULTI is not allowed"));
     }
@@ -45,13 +45,13 @@ pub(super) fn watch(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     Ok(())
 }
 
-pub(super) fn unwatch(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn unwatch(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     context.world.unwatch(context.store, context.session);
     out.simple("OK");
     Ok(())
 }
 
-pub(super) fn exec(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(super) fn exec(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let Some(queue) = context.session.queue.take() else {
         return Err(Failure::text("ERR EXEC without MULTI"));
     };
@@ -94,7 +94,7 @@ pub(super) fn exec(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>)
 }
 
 /// Executes a queued request. The rules of the user may have changed since it was queued.
-fn carry_out_queued(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+fn carry_out_queued(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let command = look_up(args)?;
     acl::permit(context, command, args)?;
     perform(context, command, args, out)

@@ -1,6 +1,6 @@
 //! Items in the store: how they are written, and the command by which the append log has them.
 
-use crate::command::{Args, Context, Done, check_room, find, run};
+use crate::command::{Args, CommandResult, Context, check_room, find, run};
 use crate::failure::Failure;
 use crate::store::{Ends, Head};
 use farmem_resp::{Protocol, Writer};
@@ -74,7 +74,7 @@ pub(super) fn set_end(context: &mut Context<'_>, key: &[u8], ends: Ends) -> Resu
 }
 
 /// The command that writes an item: key, head and expiry time, data. Only the append log has it.
-pub(crate) fn item(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(crate) fn item(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let wrong = Failure::text("ERR no item: the head of one has 21 bytes");
     let Some((head, end)) = Head::parse(args[2]) else { return Err(wrong) };
     let Ok(end) = end.try_into().map(i64::from_le_bytes) else { return Err(wrong) };

@@ -1,6 +1,6 @@
 //! `CONFIG`: the settings that clients read and change.
 
-use super::super::{Args, Context, Done, integer, is};
+use super::super::{Args, CommandResult, Context, integer, is};
 use super::glob;
 use crate::durable::Sync;
 use crate::failure::Failure;
@@ -165,7 +165,7 @@ fn value_of(context: &Context<'_>, name: &str) -> String {
     }
 }
 
-pub(crate) fn config(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(crate) fn config(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     match args {
         [_, what, patterns @ ..] if is(what, "GET") && !patterns.is_empty() => {
             let wanted = |name: &str| {
@@ -216,7 +216,7 @@ fn size(text: &str) -> Option<usize> {
 }
 
 /// Sets all of these settings, or none.
-fn set_all(context: &mut Context<'_>, pairs: Args<'_>) -> Done {
+fn set_all(context: &mut Context<'_>, pairs: Args<'_>) -> CommandResult {
     let mut names: Vec<String> = Vec::new();
     for name in pairs.iter().step_by(2) {
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
@@ -249,7 +249,7 @@ fn failed(name: &str, why: &str) -> Failure {
     Failure::said(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
 }
 
-fn set(context: &mut Context<'_>, name: &str, value: &[u8]) -> Done {
+fn set(context: &mut Context<'_>, name: &str, value: &[u8]) -> CommandResult {
     let text = String::from_utf8_lossy(value).into_owned();
     let wrong = |why: &str| failed(name, why);
     let number = || {
@@ -300,7 +300,7 @@ fn set(context: &mut Context<'_>, name: &str, value: &[u8]) -> Done {
             let micros = integer(value).map_err(|_| wrong("argument couldn't be parsed into an integer"))?;
             context.world.slow.from = u64::try_from(micros).ok().map(std::time::Duration::from_micros);
         }
-        "slowlog-max-len" => context.world.slow.most = number()?.min(crate::command::SlowLog::MOST),
+        "slowlog-max-len" => context.world.slow.most = number()?.min(crate::command::SlowLog::LEN_MAX),
         "timeout" => context.world.settings.timeout = number()? as u64,
         "tls-handshake-timeout" => context.world.settings.tls_handshake = number()? as u64,
         "requirepass" => {

@@ -1,6 +1,6 @@
 //! `INFO`.
 
-use super::super::{Args, Context, Done, is};
+use super::super::{Args, CommandResult, Context, is};
 use super::REDIS_VERSION;
 use crate::command::Activity;
 use crate::store::{CHUNK, SPACES};
@@ -27,7 +27,7 @@ const SECTIONS: &[Section] = &[
     ("Keyspace", true, keyspace),
 ];
 
-pub(crate) fn info(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+pub(crate) fn info(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let names = &args[1..];
     let has = |wanted: &str| names.iter().any(|name| is(name, wanted));
     let (all, default) = (has("ALL") || has("EVERYTHING"), names.is_empty() || has("DEFAULT"));
