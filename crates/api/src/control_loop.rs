@@ -1,6 +1,7 @@
 //! Drives the control plane: table updates over a link, requests from the HTTP API. It keeps its log itself.
 
 use crate::ApiCall;
+use farmem_control::api::{ApiError, Request, Response};
 use farmem_control::{Control, Out, Submitted};
 use farmem_link::{Driver, Link, Stop, Wait, events};
 use farmem_machine::Duration;
@@ -15,6 +16,8 @@ const TURN_MAX: Duration = Duration::from_millis(20);
 #[derive(Default)]
 struct ApiBridge {
     asked: BTreeMap<u64, ApiCall>,
+    /// Those that were answered, until their events are told.
+    answered: Vec<(Request, Result<Response, ApiError>)>,
 }
 
 impl ApiBridge {
@@ -29,12 +32,19 @@ impl ApiBridge {
             }
             Out::Reply { ticket, result } => {
                 if let Some(call) = self.asked.remove(&ticket) {
-                    events::of_answer(&call.request, &result);
+                    self.answered.push((call.request.clone(), result.clone()));
                     call.answer(result);
                 }
             }
         }
         Ok(())
+    }
+
+    /// Tells of what was answered: by then the control plane knows the names.
+    fn tell(&mut self, control: &Control) {
+        for (request, result) in self.answered.drain(..) {
+            events::of_answer(control, &request, &result);
+        }
     }
 }
 
@@ -57,8 +67,10 @@ pub fn run_control<L: Link>(
             driver.try_submit(Submitted { ticket: tickets, request, shown }, &mut |out, link| {
                 bridge.take(out, link)
             })?;
+            bridge.tell(driver.machine());
         }
         driver.try_turn(Wait::AtMost(TURN_MAX), &mut |out, link| bridge.take(out, link))?;
+        bridge.tell(driver.machine());
     }
     Ok(())
 }

@@ -300,7 +300,7 @@ impl Beside {
         let (theirs, seen) = (stop.clone(), Arc::clone(&counts));
         let thread = std::thread::spawn(move || {
             let mut driver = Driver::new(switch, link, Clock::start());
-            driver.watch_notes(move |note| {
+            driver.watch_notes(move |_, note| {
                 let count = match note {
                     Note::SoftLoaded => &seen.loaded,
                     Note::SoftNotTaken => &seen.not_taken,

@@ -14,6 +14,7 @@ use farmem_sim::Plan;
 use farmem_workload::bytes;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub(crate) use index::{Index, IndexDrop, IndexLive, IndexLoad, IndexPlan, IndexServe, Switches};
 pub(crate) use manage::{Free, Leave, Status};
@@ -28,6 +29,9 @@ pub(crate) struct Cli {
     /// Command to run.
     #[command(subcommand)]
     pub(crate) command: Command,
+    /// How long to wait for a rack's control plane, switch and memory nodes while they do not answer, as 500ms, 60s or 5m [default: `patience` in rack.toml, else 60s].
+    #[arg(long, global = true, value_name = "DURATION", value_parser = farmem::config::parse_patience)]
+    pub(crate) wait_for_rack: Option<Duration>,
 }
 
 /// Command of `farmem`.

@@ -6,6 +6,7 @@ use crate::{End, Failure};
 use farmem::RackConfig;
 use farmem::doctor::{Finding, Support, examine};
 use serde::Serialize;
+use std::time::Duration;
 
 #[derive(Serialize)]
 struct Findings {
@@ -33,21 +34,25 @@ impl Report for Findings {
     }
 }
 
-/// Runs the command. Degraded and missing abilities are facts about a machine, not failures of the command,
-/// which ends with 0.
+/// Runs the command. Degraded and missing abilities are facts about a machine, and end the command with 0. A role
+/// of the rack that is missing, dead or unreachable ends it with 1.
 pub(crate) fn run(args: &Doctor) -> Result<End, Failure> {
     let mut findings: Vec<Line> = examine().into_iter().map(line).collect();
+    let mut end = End::Fine;
     if let Some(file) = &args.rack {
-        let rack = RackConfig::load(file)?;
-        findings.extend(rack.examine_roles().into_iter().map(line));
-        findings.extend(rack.examine_links().into_iter().map(line));
-        findings.extend(rack.examine_service().into_iter().map(line));
+        // What does not answer now is what the command is asked for.
+        let rack = RackConfig { patience: Duration::ZERO, ..RackConfig::load(file)? };
+        let of_roles = [rack.examine_roles(), rack.examine_links(), rack.examine_service()].concat();
+        if of_roles.iter().any(|finding| finding.state == Support::Missing) {
+            end = End::Violation;
+        }
+        findings.extend(of_roles.into_iter().map(line));
         findings.push(line(cards(&rack)));
         findings.extend(rack.examine_mirrors().into_iter().map(line));
         findings.extend(plain(&rack).map(line));
     }
     output::print(&Findings { findings }, args.json);
-    Ok(End::Fine)
+    Ok(end)
 }
 
 /// Returns the features that a rack loses because network cards are among its peers.

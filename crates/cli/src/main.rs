@@ -99,6 +99,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return not_a_command(&error),
     };
+    if let Some(patience) = cli.wait_for_rack {
+        farmem::config::set_patience(patience);
+    }
     match panic::catch_unwind(|| carry_out(cli.command)) {
         Ok(result) => exit_code(result),
         Err(payload) if is_no_thread(&*payload) => no_thread(),

@@ -5,27 +5,42 @@ use crate::args::{Free, Leave, Status};
 use crate::output::{self, Report, count};
 use crate::{End, Failure};
 use farmem::RackConfig;
-use farmem::api::{DomainUse, HostUse, NodeInfo, RackUsage, VmaUse};
+use farmem::api::{DomainUse, HostUse, LossCounts, NodeInfo, RackOverview, RackUsage, VmaUse};
 use farmem::manage;
 use serde::Serialize;
 use std::io::{self, BufRead as _, IsTerminal as _};
 
 #[derive(Serialize)]
 struct Everything {
+    switch: Switch,
+    index: Vec<Switch>,
     nodes: Vec<NodeInfo>,
     #[serde(flatten)]
     usage: RackUsage,
 }
 
+/// The rack's switch, or one of the index.
+#[derive(Serialize)]
+struct Switch {
+    name: String,
+    answers: bool,
+}
+
 impl Report for Everything {
     fn text(&self) -> String {
-        let Self { nodes, usage: RackUsage { hosts, domains, vmas, .. } } = self;
-        let nodes: Vec<_> = nodes
-            .iter()
-            .map(|node| {
-                vec![format!("{} {}", node.node, node.name), count(node.capacity), count(node.allocated)]
-            })
-            .collect();
+        let Self { switch, index, nodes, usage } = self;
+        let RackUsage { hosts, domains, vmas, losses, .. } = usage;
+        let state = |answers: bool| String::from(if answers { "up" } else { "down" });
+        let switches = [switch].into_iter().chain(index);
+        let switches = switches.map(|switch| {
+            let nothing = String::new;
+            vec![switch.name.clone(), state(switch.answers), nothing(), nothing(), nothing()]
+        });
+        let nodes = nodes.iter().map(|node| {
+            let name = format!("{} {}", node.node, node.name);
+            vec![name, state(node.answers), count(node.capacity), count(node.allocated), count(node.lost)]
+        });
+        let roles: Vec<_> = switches.chain(nodes).collect();
         let hosts: Vec<_> = hosts.iter().map(host_row).collect();
         let domain_rows: Vec<_> = domains.iter().map(domain_row).collect();
         let name = |domain: u32| {
@@ -39,7 +54,13 @@ impl Report for Everything {
             vec![vma.id.to_string(), base, count(vma.size), name(vma.domain), stays.into(), to.join(" ")]
         };
         let vma_rows: Vec<_> = vmas.iter().map(vma_row).collect();
-        output::table(&["node", "bytes", "allocated"], &nodes)
+        let LossCounts { nodes_silent, nodes_emptied, bytes_lost } = losses;
+        let failures = format!(
+            "since the control plane started: {nodes_silent} times a memory node stopped answering, {nodes_emptied} times one joined again with empty memory, {} bytes lost\n",
+            count(*bytes_lost)
+        );
+        output::table(&["role", "state", "bytes", "allocated", "lost"], &roles)
+            + &failures
             + &output::table(
                 &["host", "generation", "caches", "lease left", "domains", "connections", "objects open"],
                 &hosts,
@@ -52,6 +73,7 @@ impl Report for Everything {
                     "allocations",
                     "bytes",
                     "durable bytes",
+                    "lost bytes",
                     "objects",
                     "goes in",
                 ],
@@ -89,6 +111,7 @@ fn domain_row(row: &DomainUse) -> Vec<String> {
         row.vmas.to_string(),
         count(row.bytes),
         count(row.durable_bytes),
+        count(row.lost),
         row.objects.to_string(),
         goes,
     ]
@@ -100,8 +123,10 @@ fn seconds(millis: Option<u64>) -> String {
 
 pub(crate) fn status(args: &Status) -> Result<End, Failure> {
     let config = RackConfig::load(&args.rack)?;
-    let nodes = farmem::serve::overview(&config)?.nodes;
-    output::print(&Everything { nodes, usage: manage::usage(&config)? }, args.json);
+    let RackOverview { nodes, index, switch_answers, .. } = farmem::serve::overview(&config)?;
+    let switch = Switch { name: "switch".into(), answers: switch_answers };
+    let index = index.into_iter().map(|info| Switch { name: info.name, answers: info.answers }).collect();
+    output::print(&Everything { switch, index, nodes, usage: manage::usage(&config)? }, args.json);
     Ok(End::Fine)
 }
 
@@ -198,10 +223,14 @@ impl Report for Left {
 pub(crate) fn leave(args: &Leave) -> Result<End, Failure> {
     let config = RackConfig::load(&args.rack)?;
     let usage = manage::usage(&config)?;
-    let number = args.host.parse::<u16>().ok();
-    let named = usage.hosts.iter().find(|row| row.name == args.host);
+    let number = args.member.parse::<u16>().ok();
+    let named = usage.hosts.iter().find(|row| row.name == args.member);
     let host = named.or_else(|| usage.hosts.iter().find(|row| Some(row.host) == number));
-    let host = host.ok_or_else(|| unknown("host", &args.host))?;
+    let Some(host) = host else {
+        let nodes = farmem::serve::overview(&config)?.nodes;
+        let node = nodes.iter().find(|node| node.name == args.member);
+        return leave_node(args, &config, node.ok_or_else(|| unknown("host or memory node", &args.member))?);
+    };
     let uses = host.domains.len() as u64;
     let in_use = (uses > 0 || host.connections > 0).then(|| {
         let left = host.lease_left_ms.map_or_else(String::new, |left| {
@@ -226,6 +255,39 @@ pub(crate) fn leave(args: &Leave) -> Result<End, Failure> {
     };
     output::print(&left, args.json);
     Ok(End::Fine)
+}
+
+/// Takes a memory node out that has nothing any more.
+fn leave_node(args: &Leave, config: &RackConfig, node: &NodeInfo) -> Result<End, Failure> {
+    let NodeInfo { node: number, name, allocated, .. } = node;
+    if *allocated > 0 {
+        let rack = args.rack.display();
+        let message = format!("memory node {name} has {} bytes allocated", count(*allocated));
+        let remedy = format!(
+            "`farmem migrate --rack {rack}` lists them, and with `--base ADDRESS --node NODE` moves them to another node; then take {name} out"
+        );
+        return Err(Failure::environment(message, remedy));
+    }
+    confirm(&format!("memory node {name} would be no part of the rack any more"), args.yes)?;
+    manage::take_node_out(config, *number)?;
+    output::print(&NodeLeft { node: *number, name: name.clone() }, args.json);
+    Ok(End::Fine)
+}
+
+/// A memory node that was taken out.
+#[derive(Serialize)]
+struct NodeLeft {
+    node: u16,
+    name: String,
+}
+
+impl Report for NodeLeft {
+    fn text(&self) -> String {
+        let Self { node, name } = self;
+        format!(
+            "memory node {name} (number {node}) is out of the rack: end its role, which joins again when it starts\n"
+        )
+    }
 }
 
 fn unknown(what: &str, named: &str) -> Failure {

@@ -149,8 +149,9 @@ fn describe(name: &str, shape: Shape, [_, b, c, _]: [u8; 4]) -> String {
         Placement::SameCpu => "same-cpu",
         Placement::Free => "free",
     };
+    // No role of such a rack is started again.
     let mut text = format!(
-        "name = \"{name}\"\ntransport = \"{transport}\"\nwaiting = \"{waiting}\"\nplacement = \"{placement}\"\nlink = \"{link}\"\n\
+        "name = \"{name}\"\ntransport = \"{transport}\"\nwaiting = \"{waiting}\"\nplacement = \"{placement}\"\nlink = \"{link}\"\npatience = \"4s\"\n\
          [control]\naddress = \"127.{b}.{c}.1\"\nstate = \"state\"\n\
          [switch]\naddress = \"127.{b}.{c}.2\"\n\
          [hosts]\nfirst = \"127.{b}.{c}.200\"\ncount = 50\n"

@@ -29,7 +29,8 @@ use farmem_link::LinkProfile;
 use farmem_machine::Port;
 use farmem_traversal::Program;
 use farmem_wire::{Domain, Gid, NodeId, VirtAddr};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 use through::Lane;
 
 pub use through::{Through, ThroughMemory};
@@ -124,6 +125,10 @@ pub struct Client {
     switch: String,
     /// Its allocations stay when its domain has no user.
     durable: bool,
+    /// How long its operations wait for nodes that do not answer; zero within one process.
+    patience: Duration,
+    /// Nodes of which it was said that they are waited for.
+    awaited: BTreeSet<u16>,
 }
 
 impl core::fmt::Debug for Client {
@@ -174,6 +179,8 @@ impl Client {
             taken_out: false,
             switch: String::new(),
             durable: false,
+            patience: Duration::ZERO,
+            awaited: BTreeSet::new(),
         };
         client.open_session()?;
         client.name_cards()?;
@@ -534,7 +541,7 @@ impl Drop for Client {
     fn drop(&mut self) {
         // A rack that is gone has forgotten this host too. Its number may be another's by now.
         let _gone =
-            self.path.call(Leave { port: Port::host(self.host).0, generation: Some(self.generation) });
+            self.path.call_now(Leave { port: Port::host(self.host).0, generation: Some(self.generation) });
         self.opened.borrow_mut().clear();
     }
 }

@@ -5,6 +5,7 @@
 mod addresses;
 mod doors;
 mod dpu;
+mod patience;
 mod raw;
 mod reach;
 mod roles;
@@ -29,6 +30,7 @@ use toml::{Spanned, Value};
 pub(crate) use doors::Credentials;
 pub use doors::{IdentityFiles, Join};
 pub use dpu::{DpuCaching, DpuForward, DpuMirror, DpuSection};
+pub use patience::{PATIENCE, parse_patience, set_patience};
 
 /// How frames travel between the roles. Always as written: asking for one never gives another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
@@ -102,6 +104,8 @@ pub struct RackConfig {
     pub pmtu: Pmtu,
     /// The profile that every role and client gives its link, for frames that it sends: none, unless written, or cards are among the peers.
     pub link: LinkProfile,
+    /// How long programs, commands and roles wait for the control plane, the switch, memory nodes and the networks between, while these do not answer.
+    pub patience: std::time::Duration,
     /// RoCE cards or Soft-RoCE are among the peers; none, unless written.
     pub cards: Option<CardsConfig>,
     /// The control plane.
@@ -315,6 +319,13 @@ impl RackConfig {
         let dpu = raw.dpu.as_ref().map(|dpu| page.dpu(raw.name.as_ref(), dpu, control.lease));
         let dpu = dpu.transpose()?;
         let cards = raw.cards.as_ref().map(|cards| page.cards(cards, &raw, switch.address)).transpose()?;
+        let patience = match (patience::of_process(), &raw.patience) {
+            (Some(patience), _) => patience,
+            (None, Some(written)) => parse_patience(written.as_ref()).map_err(|expected| {
+                page.fault(&written.span(), format!("patience is {:?}: {expected}", written.as_ref()))
+            })?,
+            (None, None) => PATIENCE,
+        };
         let RawRack { name, transport, waiting, placement, cpu, pmtu, .. } = raw;
         let pmtu = match pmtu {
             Some(written) => page.pmtu(&written)?,
@@ -330,6 +341,7 @@ impl RackConfig {
             cpu,
             pmtu,
             link,
+            patience,
             cards,
             control,
             switch,

@@ -87,13 +87,14 @@ fn pin_to_first_cpu() -> io::Result<()> {
     cpus.first().map_or(Ok(()), |&cpu| pin_to_cpu(cpu))
 }
 
-/// A client of the rack's API: by its Unix socket on the control plane's machine, by TLS and what is in the join file on another.
+/// A client of the rack's API, with the rack's patience: by its Unix socket on the control plane's machine, by TLS and what is in the join file on another.
 ///
 /// # Errors
 /// [`Error::Api`] when the token cannot be read, [`Error::Join`] with what is wrong with a join file.
 pub fn api_client(config: &RackConfig) -> Result<ApiClient, Error> {
     let (door, token) = config.api_door()?;
-    Ok(ApiClient::new(door, &token).with_keys(&config.key_file()).of_build(BUILD))
+    let client = ApiClient::new(door, &token).with_keys(&config.key_file()).of_build(BUILD);
+    Ok(client.patient(config.patience))
 }
 
 /// As [`api_client`], for operators: with the operator's token where this machine has it, in the file `operator` of the state directory. Roles join so, and
@@ -105,7 +106,8 @@ pub fn operator_client(config: &RackConfig) -> Result<ApiClient, Error> {
     let (door, token) = config.api_door()?;
     let operator = std::fs::read_to_string(config.operator_file()).unwrap_or_default();
     let token = if operator.trim().is_empty() { token.as_str() } else { operator.trim() };
-    Ok(ApiClient::new(door, token).with_keys(&config.key_file()).of_build(BUILD))
+    let client = ApiClient::new(door, token).with_keys(&config.key_file()).of_build(BUILD);
+    Ok(client.patient(config.patience))
 }
 
 /// Joins with the name and address of a host that may have been there before. One that is another user's is taken, as an address is that another process has.

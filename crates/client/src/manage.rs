@@ -48,6 +48,14 @@ pub fn take_out(config: &RackConfig, host: u16, generation: u16) -> Result<(), E
     take_out_by(host, generation, |request| Ok(api.call(request)?))
 }
 
+/// Takes a memory node out of the rack that has no memory allocated.
+///
+/// # Errors
+/// [`Error::Refused`] when there is no such node, or it has memory allocated.
+pub fn take_node_out(config: &RackConfig, node: u16) -> Result<(), Error> {
+    Ok(operator_client(config)?.call(Leave { port: Port::node(node).0, generation: None })?)
+}
+
 /// Takes a host out by way of `ask`, and those that act for it.
 ///
 /// # Errors

@@ -135,7 +135,7 @@ impl Handle {
             }
             opened.remove(&self.object);
         }
-        self.asker.call(DropObject { host: self.host, object: self.object })
+        self.asker.call_now(DropObject { host: self.host, object: self.object })
     }
 }
 

@@ -16,20 +16,29 @@ use std::rc::Rc;
 
 /// A way to the control plane, for a client and for what it gave out.
 #[derive(Clone)]
-pub(crate) struct Asker(Rc<dyn Fn(Request) -> Result<Response, Error>>);
+pub(crate) struct Asker(Rc<dyn Fn(Request, Tries) -> Result<Response, Error>>);
+
+/// How often a request is made while nothing answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tries {
+    /// As long as the client has patience.
+    Patient,
+    Once,
+}
 
 impl Asker {
-    fn new(ask: impl Fn(Request) -> Result<Response, Error> + 'static) -> Self {
+    fn new(ask: impl Fn(Request, Tries) -> Result<Response, Error> + 'static) -> Self {
         Self(Rc::new(ask))
     }
 
-    fn ask(&self, request: Request) -> Result<Response, Error> {
-        (self.0)(request)
+    /// Asks the control plane, and waits for it as long as the client has patience.
+    pub(crate) fn call<C: Call>(&self, call: C) -> Result<C::Answer, Error> {
+        answer_to(call, |request| (self.0)(request, Tries::Patient))
     }
 
-    /// Asks the control plane.
-    pub(crate) fn call<C: Call>(&self, call: C) -> Result<C::Answer, Error> {
-        answer_to(call, |request| self.ask(request))
+    /// Asks the control plane once: for what others wait behind, and for what is as well not done.
+    pub(crate) fn call_now<C: Call>(&self, call: C) -> Result<C::Answer, Error> {
+        answer_to(call, |request| (self.0)(request, Tries::Once))
     }
 }
 
@@ -74,6 +83,11 @@ impl dyn Path {
     pub(crate) fn call<C: Call>(&mut self, call: C) -> Result<C::Answer, Error> {
         self.asker().call(call)
     }
+
+    /// The same, once.
+    pub(crate) fn call_now<C: Call>(&mut self, call: C) -> Result<C::Answer, Error> {
+        self.asker().call_now(call)
+    }
 }
 
 /// A client of a rack in this process.
@@ -87,7 +101,7 @@ pub(crate) struct InProcess {
 impl InProcess {
     pub(crate) fn new(world: Rc<RefCell<World>>, host: u16) -> Self {
         let of = Rc::clone(&world);
-        let asker = Asker::new(move |request| of.borrow_mut().call(request));
+        let asker = Asker::new(move |request, _| of.borrow_mut().call(request));
         Self { world, asker, host, told: VecDeque::new() }
     }
 }
@@ -99,7 +113,7 @@ impl Path for InProcess {
 
     fn ask_aside(&mut self, number: u64, request: Request) -> Result<(), Error> {
         // Nothing takes long in here.
-        let told = self.asker.ask(request);
+        let told = self.asker.call(request);
         self.told.push_back((number, told));
         Ok(())
     }
@@ -185,7 +199,10 @@ impl<L: Link> OverLink<L> {
     /// A path that asks by `api`, and by `aside` for requests that no caller waits for.
     pub(crate) fn new(driver: Driver<Host, L>, api: ApiClient, aside: ApiClient) -> Self {
         let api = RefCell::new(api);
-        let asker = Asker::new(move |request| Ok(api.borrow_mut().call(request)?));
+        let asker = Asker::new(move |request, tries| {
+            let mut api = api.borrow_mut();
+            Ok(if tries == Tries::Once { api.call_now(request) } else { api.call(request) }?)
+        });
         Self { driver, asker, control_rpc: ControlRpc::new(aside), out: VecDeque::new() }
     }
 

@@ -60,6 +60,9 @@ pub struct ClientOptions {
     /// Its allocations stay when its domain has no user any more: for data that outlives the programs that use it. Otherwise they are freed then, a
     /// minute after the last client of the domain left or died (PROTOCOL 8.62).
     pub durable: bool,
+    /// How long it waits for roles and networks that do not answer; none: as long as the rack's description says (`patience`). Zero is for a program that has others to serve
+    /// meanwhile: its operations fail after 4 s of silence.
+    pub patience: Option<std::time::Duration>,
 }
 
 impl ClientOptions {
@@ -77,6 +80,7 @@ impl Default for ClientOptions {
             pairs_max: const { NonZero::new(PAIRS_MAX).expect("a batch has pairs") },
             connections: NonZero::<u16>::MIN,
             durable: false,
+            patience: None,
         }
     }
 }
@@ -266,10 +270,18 @@ pub fn host_settings(
     options: ClientOptions,
 ) -> HostConfig {
     let usual = HostConfig::new(HostId(host), generation, endpoint(home));
-    let request_retries_max = ud::retries_in(REQUEST_SILENCE_MAX, usual.request_timeout);
+    let patience = options.patience.map(machine);
+    let silence = patience.map_or(REQUEST_SILENCE_MAX, |patience| patience.max(SILENCE_MAX));
+    let request_retries_max = ud::retries_in(silence, usual.request_timeout);
+    let patience = patience.unwrap_or(usual.patience);
     let (hops_max, pairs_max) = (options.hops_max.get(), options.pairs_max.get());
     let connections_each = usize::from(options.connections.get());
-    HostConfig { pmtu, hops_max, pairs_max, connections_each, request_retries_max, ..usual }
+    HostConfig { pmtu, hops_max, pairs_max, connections_each, request_retries_max, patience, ..usual }
+}
+
+/// A span of time as roles count it.
+pub(crate) fn machine(span: std::time::Duration) -> Duration {
+    Duration::from_nanos(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// How often something is sent again in `silence` when that happens every `timeout`.
@@ -337,11 +349,15 @@ impl WithLink for Attach<'_> {
         let name = format!("host-{gid_text}").replace(':', "-");
         let joined = join_host(&mut api, JoinHost { caches: Some(false), ..JoinHost::new(name, gid_text) })?;
         let HostJoined { host, generation, home, nodes, cards, .. } = joined;
-        let settings = host_settings(host, generation, &home, self.config.pmtu, self.options);
+        let patience = self.options.patience.unwrap_or(self.config.patience);
+        let options = ClientOptions { patience: Some(patience), ..self.options };
+        let settings = host_settings(host, generation, &home, self.config.pmtu, options);
         let role = Host::new(settings);
-        let path = OverLink::new(Driver::new(role, link, Clock::start()), api, api_client(self.config)?);
+        let aside = api_client(self.config)?.patient(std::time::Duration::ZERO);
+        let path = OverLink::new(Driver::new(role, link, Clock::start()), api.patient(patience), aside);
         let mut client = Client::attach(Box::new(path), (host, generation), self.domain, (nodes, cards))?;
         client.allocates_durably(self.options.durable);
+        client.waits_for_nodes(patience);
         client.stays_by(Renewal::begin(self.config, (host, generation))?);
         client.set_dpu(self.config.dpu.clone());
         Ok(client)

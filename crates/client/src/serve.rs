@@ -15,13 +15,13 @@ use farmem_control::api::{
 };
 use farmem_control::keys::Secret;
 use farmem_control::{Bounds, Config as ControlSettings, Control, Note as ControlNote};
-use farmem_link::events::{self, Level, LogNote};
+use farmem_link::events::{self, EventSource, Level};
 use farmem_link::{
     Calibrated, Clock, Compiler, Driver, Link, MappedStore, NodeFiles, OpenError, calibrate, os_seed,
     private_file, private_state, run, run_node,
 };
 pub use farmem_link::{Stop, pin_to_cpu};
-use farmem_machine::{Machine, Port, Rng};
+use farmem_machine::{Duration, Port, Rng};
 use farmem_memnode::{BURST, Budget, Config as NodeSettings, MemNode, Out as NodeOut, WORKSPACES};
 pub use farmem_memnode::{Compile, Logic};
 use farmem_switch::{Budgets, Switch};
@@ -101,6 +101,8 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
                 secret,
                 build: Some(BUILD.into()),
                 bounds: Bounds { domain_memory_max, ..Bounds::default() },
+                probe: Some(PROBE),
+                node_names: config.nodes.iter().map(|node| node.name.clone()).collect(),
                 ..usual
             };
             let role = Control::restore(settings, Rng::from_seed(seed), records).map_err(|e| Error::Config {
@@ -115,9 +117,9 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
             let mut driver = Driver::new(role, link, Clock::start());
             let log = state.display().to_string();
             let mut told = events::of_notes("control plane");
-            driver.watch_notes(move |note| {
+            driver.watch_notes(move |role, note| {
                 say_of_log(note, &log);
-                told(note);
+                told(role, note);
             });
             events::tell(Level::INFO, format_args!("control plane: it serves"));
             serving.begun();
@@ -137,6 +139,9 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
     }
     with_link(config, config.control.address, Serve(config, serving.into()))
 }
+
+/// Time after which a role that has nothing to answer is asked whether it is there.
+const PROBE: Duration = Duration::from_secs(2);
 
 /// Prints that the control plane refuses changes, and that it takes them again: the API tells only a client that asks.
 fn say_of_log(note: ControlNote, state: &str) {
@@ -331,14 +336,14 @@ pub struct Runner<C> {
 ///
 /// # Errors
 /// As [`node`].
-pub fn node_running<'a, C: Compile>(
+pub fn node_running<'a, C: Compile + 'static>(
     config: &'a RackConfig,
     node: &'a NodeConfig,
     runner: Runner<C>,
     serving: impl Into<Serving<'a>>,
 ) -> Result<(), Error> {
     struct Serve<'a, C>(&'a RackConfig, &'a NodeConfig, Runner<C>, Serving<'a>);
-    impl<C: Compile> WithLink for Serve<'_, C> {
+    impl<C: Compile + 'static> WithLink for Serve<'_, C> {
         type Output = ();
         fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
             let Self(config, node, mut runner, serving) = self;
@@ -404,7 +409,7 @@ fn drive_switch<L: Link>(driver: &mut Driver<Switch, L>, stop: &Stop) -> io::Res
     run(driver, stop, &mut |change: PeerChange, link: &mut L| set_peer(change, link))
 }
 
-fn serve<M: Machine, L: Link>(
+fn serve<M, L: Link>(
     name: &str,
     role: M,
     mut link: L,
@@ -413,7 +418,7 @@ fn serve<M: Machine, L: Link>(
     drive: impl FnOnce(&mut Driver<M, L>, &Stop) -> io::Result<()>,
 ) -> Result<(), Error>
 where
-    M::Note: LogNote + 'static,
+    M: EventSource + 'static,
 {
     let lost = |source| Error::System { what: "the link of this role failed".into(), source };
     link.set_peer(Port(control.port), Some(gid(&control.gid)?)).map_err(lost)?;

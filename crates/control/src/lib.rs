@@ -14,6 +14,7 @@ extern crate std;
 mod acting_hosts;
 mod allocate;
 pub mod api;
+mod bounds;
 mod builds;
 mod card_numbers;
 mod cards;
@@ -29,6 +30,7 @@ mod invariants;
 pub mod keys;
 mod link;
 mod log;
+mod losses;
 mod lost_memory;
 mod members;
 mod migrate;
@@ -36,6 +38,7 @@ mod names;
 mod note;
 mod pieces;
 mod presence;
+mod probes;
 mod processes;
 mod record;
 mod replies;
@@ -51,11 +54,16 @@ mod usage;
 
 pub use acting_hosts::ACTS_MAX;
 pub use allocate::{PAGE, VA_END};
+pub use bounds::{
+    Bounds, CONNECTIONS_MAX, DOMAINS_MAX, GRANTS_MAX, HOSTS_MAX, LOST_MAX, NODES_MAX, OBJECTS_MAX,
+    PENDING_MAX, PIECES_MAX, PROCESSES_MAX, SESSIONS_MAX, VMAS_MAX,
+};
 pub use builds::{BUILD_LEN_MAX, is_build};
 pub use change::MISSED_MAX;
 pub use coherence::{RECOVERS, RESETS_MAX};
 pub use fabric::{BELOW_MAX, INDEX_MAX};
 pub use log::{COMPACT_LINES_MIN, COMPACT_RATIO, Log, NotKept, STALL_RETRY};
+pub use losses::Held;
 pub use migrate::MIGRATE_LEN_MAX;
 pub use names::OBJECT_NAME_MAX;
 pub use note::{DropReason, Note};
@@ -66,7 +74,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use api::{ApiError, ErrorCode, Request, Response};
+use api::{ApiError, ErrorCode, LossCounts, Request, Response};
 use claims::Need;
 use coherence::Coherence;
 use core::fmt;
@@ -79,6 +87,7 @@ use keys::{Secret, Shown};
 use link::RetryTimer;
 use log::{LogState, Stalled};
 use presence::Presence;
+use probes::Probe;
 use record::{ChangeKind, Line, RollbackReason};
 use replies::reply;
 use requests::Decision;
@@ -122,6 +131,11 @@ pub struct Config {
     pub secret: Option<Secret>,
     /// The control plane's build of farmem, if reported (PROTOCOL 8.71).
     pub build: Option<String>,
+    /// Time after which an idle role is probed. `None`: idle roles are not probed.
+    pub probe: Option<Duration>,
+    /// The names of the memory nodes that the rack is described with. A node of this list gets its place in
+    /// it, from 1 on, as its number.
+    pub node_names: Vec<String>,
 }
 
 impl Config {
@@ -140,75 +154,8 @@ impl Config {
             bounds: Bounds::default(),
             secret: None,
             build: None,
-        }
-    }
-}
-
-/// The limits of the control plane.
-#[derive(Clone, Debug)]
-#[expect(missing_docs, reason = "each bounds what its name says")]
-pub struct Bounds {
-    pub nodes_max: u16,
-    pub hosts_max: u16,
-    pub domains_max: usize,
-    /// Maximum number of allocated bytes of one domain (PROTOCOL 8.72).
-    pub domain_memory_max: u64,
-    pub vmas_max: usize,
-    /// Moved parts of vmas.
-    pub pieces_max: usize,
-    /// Spans of all grants of all vmas.
-    pub grants_max: usize,
-    pub sessions_max: usize,
-    pub connections_max: usize,
-    pub processes_max: usize,
-    pub objects_max: usize,
-    /// Ranges of lost addresses beyond which no middle part of one is accepted.
-    pub lost_max: usize,
-    /// Unanswered requests.
-    pub pending_max: usize,
-}
-
-/// Maximum number of memory nodes.
-pub const NODES_MAX: u16 = 1024;
-/// Maximum number of hosts: memory nodes remember the answers to writes of this many (PROTOCOL 5.8).
-pub const HOSTS_MAX: u16 = 4096;
-/// Maximum number of protection domains.
-pub const DOMAINS_MAX: usize = 65_536;
-/// Maximum number of vmas.
-pub const VMAS_MAX: usize = 65_536;
-/// Maximum number of moved parts of vmas: the room of a switch beside its nodes.
-pub const PIECES_MAX: usize = 4096;
-/// Maximum number of spans of all grants.
-pub const GRANTS_MAX: usize = 65_536;
-/// Maximum number of sessions.
-pub const SESSIONS_MAX: usize = 65_536;
-/// Maximum number of RC connections.
-pub const CONNECTIONS_MAX: usize = 65_536;
-/// Maximum number of processes with an address space.
-pub const PROCESSES_MAX: usize = 65_536;
-/// Maximum number of named objects.
-pub const OBJECTS_MAX: usize = 65_536;
-/// Maximum number of ranges of lost addresses that result from partial acceptance.
-pub const LOST_MAX: usize = 262_144;
-/// Maximum number of unanswered requests.
-pub const PENDING_MAX: usize = 1024;
-
-impl Default for Bounds {
-    fn default() -> Self {
-        Self {
-            nodes_max: NODES_MAX,
-            hosts_max: HOSTS_MAX,
-            domains_max: DOMAINS_MAX,
-            domain_memory_max: u64::MAX,
-            vmas_max: VMAS_MAX,
-            pieces_max: PIECES_MAX,
-            grants_max: GRANTS_MAX,
-            sessions_max: SESSIONS_MAX,
-            connections_max: CONNECTIONS_MAX,
-            processes_max: PROCESSES_MAX,
-            objects_max: OBJECTS_MAX,
-            lost_max: LOST_MAX,
-            pending_max: PENDING_MAX,
+            probe: None,
+            node_names: Vec::new(),
         }
     }
 }
@@ -287,6 +234,8 @@ pub struct Control {
     /// Requests that wait for another one with the same resource, in order.
     waiting: VecDeque<Pending>,
     retry_timers: BTreeMap<Role, RetryTimer>,
+    probes: BTreeMap<Role, Probe>,
+    losses: LossCounts,
     coherence: Coherence,
     soft: Soft,
     counting: Counting,
@@ -331,6 +280,8 @@ impl Control {
             asked: BTreeMap::new(),
             waiting: VecDeque::new(),
             retry_timers: BTreeMap::new(),
+            probes: BTreeMap::new(),
+            losses: LossCounts::default(),
             coherence: Coherence::default(),
             soft: Soft::default(),
             counting: Counting::default(),
@@ -490,6 +441,9 @@ impl Control {
                     if result.is_err() {
                         out.note(Note::TakenBack);
                     }
+                    if let (ChangeKind::JoinNode { node, again: true, .. }, Ok(())) = (&what, &result) {
+                        self.count_rejoin(*node);
+                    }
                     let Some(pending) = self.asked.remove(&change) else { continue };
                     match result {
                         Ok(()) => reply(pending.ask.ticket, Ok(self.success(&what)), out),
@@ -549,6 +503,7 @@ impl Machine for Control {
             out.note(Note::Waits);
         }
         self.shorten(out);
+        self.probe_roles(now, out);
         self.flush(now, out);
     }
 
@@ -567,6 +522,12 @@ impl Machine for Control {
             .chain(self.files.due())
             .chain(self.idle.due())
             .chain(self.presence.due())
+            .chain(
+                self.probes
+                    .iter()
+                    .filter(|(role, _)| !self.retry_timers.contains_key(role))
+                    .map(|(_, probe)| probe.due()),
+            )
             .chain(log)
             .chain(self.all_soft().flat_map(|(soft, counting)| soft.due().into_iter().chain(counting.due())))
             .min()

@@ -46,6 +46,11 @@ impl Control {
         {
             return self.on_file_said(role, payload, out);
         }
+        if let Ok((role, payload)) = opened
+            && self.probe_answered(role, payload)
+        {
+            return;
+        }
         match opened.and_then(|(role, payload)| self.read_answer(role, payload)) {
             Ok((role, seq, refusal)) => {
                 let silent = self.state.reach(role) == Some(Reach::Silent);
@@ -108,6 +113,7 @@ impl Control {
             let silent =
                 pace.resent >= self.config.retries_max && self.state.reach(role) == Some(Reach::Ready);
             if silent && self.keep(Line::Silent { role }, out).is_ok() {
+                self.count_silence(role);
                 out.note(Note::Silent(role));
             }
             // The consequences may have ended the queue, or even begun another.
@@ -156,7 +162,7 @@ impl Control {
 
     /// No host has the number 0; the generation of the role separates answers of an earlier join (PROTOCOL
     /// 8.20).
-    fn request_id(&self, role: Role, seq: u64) -> RequestId {
+    pub(crate) fn request_id(&self, role: Role, seq: u64) -> RequestId {
         #[expect(
             clippy::cast_possible_truncation,
             reason = "the message has all of it; the id needs the low half"
@@ -182,5 +188,7 @@ impl Control {
         let message = Message { header, body: Body::Update(updates) };
         ud::send(out, peer, own.endpoint().qpn, self.psn, &message);
         self.psn = self.psn.plus(1);
+        let seq = queue.seq;
+        self.sent(role, seq, count, &bytes);
     }
 }

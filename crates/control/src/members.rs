@@ -48,7 +48,7 @@ impl Control {
                 self.capacity_fits(node, &row, capacity)?;
                 (node, row.base, row.size_log2)
             }
-            None => self.new_node(capacity, at)?,
+            None => self.new_node(name, capacity, at)?,
         };
         let gid = self.free_gid(gid, Port::node(node))?;
         let home = own.unwrap_or_else(|| self.draw_key());
@@ -238,13 +238,21 @@ impl Control {
     }
 
     /// Returns a number and a range for a new node (PROTOCOL 8.4).
-    fn new_node(&self, capacity: u64, at: Option<u64>) -> Result<(u16, u64, u8), ApiError> {
+    fn new_node(&self, name: &str, capacity: u64, at: Option<u64>) -> Result<(u16, u64, u8), ApiError> {
         let most = self.config.bounds.nodes_max;
         let leaving = self.state.claims();
         let taken = |node: u16| {
             self.state.nodes.contains_key(&node) || leaving.contains(&Claim::Member(Port::node(node).0))
         };
-        let node = (1..=most).find(|&node| !taken(node)).ok_or_else(|| bound("nodes", most))?;
+        let names = &self.config.node_names;
+        let listed = names.iter().position(|listed| listed == name);
+        let listed = listed.and_then(|place| u16::try_from(place + 1).ok());
+        let is_listed = |node: &u16| usize::from(*node) <= names.len();
+        let mut free = (1..=most).filter(|&node| !taken(node));
+        let own = listed.filter(|&node| node <= most && !taken(node));
+        // The numbers of nodes that are still to come are left to them, as long as there are others.
+        let node = own.or_else(|| free.clone().find(|node| !is_listed(node))).or_else(|| free.next());
+        let node = node.ok_or_else(|| bound("nodes", most))?;
         let mut ranges: Vec<(u64, u64)> =
             self.state.nodes.values().map(|row| (row.base, 1 << row.size_log2)).collect();
         ranges.sort_unstable();

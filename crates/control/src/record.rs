@@ -52,6 +52,8 @@ pub(crate) enum Line {
     Answered { role: Role, seq: u64, refusal: Option<Refusal> },
     /// Event: a role did not answer for so long that no change waits for it any more.
     Silent { role: Role },
+    /// Event: an idle role is sent a harmless update, to see whether it answers.
+    Probed { role: Role },
     /// Event: the control plane restarted. The callers of the changes in flight are gone.
     Restarted,
     /// Row: the counters that no other row contains.
@@ -114,6 +116,7 @@ impl Line {
             Self::Began { .. }
                 | Self::Answered { .. }
                 | Self::Silent { .. }
+                | Self::Probed { .. }
                 | Self::Restarted
                 | Self::Advanced { .. }
                 | Self::GivenUp { .. }

@@ -142,6 +142,7 @@ impl Control {
             directory: self.directory_info(),
             index: self.index_infos(),
             switch: self.state.reach(Role::Switch).is_some_and(|reach| reach != Reach::Held),
+            switch_answers: self.answers(Role::Switch),
         }
     }
 
@@ -173,6 +174,9 @@ impl Control {
             base: row.base,
             capacity: row.capacity,
             allocated: self.state.allocated(node, false),
+            generation: row.generation,
+            answers: self.answers(Role::Node(node)),
+            lost: self.lost_with(node).bytes,
             card: row.card.as_ref().map_or(0, |card| card.domain),
         }
     }

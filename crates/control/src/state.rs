@@ -4,8 +4,8 @@
 //! the outside are listed as [`Effect`]s, which a restart ignores.
 
 use crate::record::{
-    Cache, Change, ChangeKind, ConnectionRow, FileRow, HostRow, IndexRow, Key, Line, NodeRow, ObjectRow,
-    PieceRow, Record, Role, RollbackReason, SessionRow, Span, SwitchRow, VmaRow,
+    Cache, Change, ChangeKind, ConnectionRow, FileRow, HostRow, IndexRow, Key, Line, LoggedUpdate, NodeRow,
+    ObjectRow, PieceRow, Record, Role, RollbackReason, SessionRow, Span, SwitchRow, VmaRow,
 };
 use crate::syscalls::Space;
 use crate::updates::{Queue, Reach};
@@ -15,7 +15,11 @@ use alloc::vec::Vec;
 use farmem_machine::Port;
 use farmem_transport::PeerChange;
 use farmem_wire::Gid;
+use farmem_wire::message::Update;
 use rangemap::RangeSet;
+
+/// A port that no member has: nodes are numbered from 1.
+const NOBODY: Port = Port::node(0);
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct State {
@@ -123,6 +127,11 @@ impl State {
             Line::Began { change, what } => self.begin(*change, what, effects)?,
             Line::Answered { role, seq, refusal } => self.answered(*role, *seq, *refusal, effects)?,
             Line::Silent { role } => self.silent(*role, effects)?,
+            // Every role answers that: there is nothing to forget.
+            Line::Probed { role } => {
+                let nothing = LoggedUpdate(Update::PeerGone { port: NOBODY.0 });
+                self.enqueue(*role, None, nothing, None, effects);
+            }
             Line::Restarted => self.abandon(effects),
             Line::Advanced { change } => self.advance(*change, effects)?,
             Line::GivenUp { change, why } => self.give_up(*change, *why, effects)?,
@@ -186,6 +195,7 @@ impl State {
             Line::Began { .. }
                 | Line::Answered { .. }
                 | Line::Silent { .. }
+                | Line::Probed { .. }
                 | Line::Restarted
                 | Line::Advanced { .. }
                 | Line::GivenUp { .. }

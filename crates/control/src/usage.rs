@@ -33,6 +33,7 @@ impl Control {
             vmas: vmas.collect(),
             processes: processes.map(|(&process, &domain)| ProcessUse { process, domain }).collect(),
             builds: self.builds(),
+            losses: self.losses(),
         }
     }
 
@@ -89,7 +90,7 @@ impl Control {
         let none = |(&domain, name): (&u32, &String)| {
             let idle_left_ms = self.idle.left(domain, self.config.host_lease, self.now).map(millis);
             let (hosts, name) = (Vec::new(), name.clone());
-            let (processes, vmas, bytes, durable_bytes, objects, granted) = (0, 0, 0, 0, 0, 0);
+            let (processes, vmas, bytes, durable_bytes, objects, granted, lost) = (0, 0, 0, 0, 0, 0, 0);
             let row = DomainUse {
                 domain,
                 name,
@@ -101,6 +102,7 @@ impl Control {
                 durable_bytes,
                 objects,
                 granted,
+                lost,
             };
             (domain, row)
         };
@@ -115,9 +117,11 @@ impl Control {
         }
         for (base, vma) in &self.state.vmas {
             let stays = vma.durable || of_objects.contains(base);
+            let lost = self.state.lost_in(*base, vma.size).iter().map(|lost| lost.len).sum::<u64>();
             uses.entry(vma.domain).and_modify(|row| {
                 row.vmas += 1;
                 row.bytes += vma.size;
+                row.lost += lost;
                 row.durable_bytes += if stays { vma.size } else { 0 };
             });
             for (to, _) in &vma.grants {

@@ -152,7 +152,7 @@ fn run(ground: &DpuContext, domain: u32, orders: &Receiver<Order>, joined: &Sync
 /// # Errors
 /// The reason that it cannot join.
 pub(super) fn join(ground: &DpuContext, domain: u32) -> Result<(Client, Member), Error> {
-    let known = api_client(&ground.config)?.call(Overview {})?.domains;
+    let known = api_client(&ground.config)?.call_now(Overview {})?.domains;
     let Some((_, name)) = known.into_iter().find(|(number, _)| *number == domain) else {
         let message = format!("the rack has no domain {domain}");
         let remedy = "say the number that `create_domain` answered".into();

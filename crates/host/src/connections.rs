@@ -9,11 +9,11 @@ use crate::extra_connections::ExtraConnections;
 use crate::node_connection::{NodeConnection, QUEUED_MAX, QueuedOp, Recovery, RetryHistory, Source, overlap};
 use crate::routes::Routes;
 use crate::split_ops::{Segment, SplitOps};
-use crate::{Answer, Connection, Done, Failure, Note, Out, SetupFault, Sink};
+use crate::{Answer, Connection, Done, Failure, Note, Out, Reply, SetupFault, Sink};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
-use farmem_machine::{Instant, Port};
+use farmem_machine::{Duration, Instant, Port};
 use farmem_transport::rc::{self, Arrivals, Requester, Work};
 use farmem_wire::gather::PIECES_MAX;
 use farmem_wire::{Domain, NodeId, Packet, Qpn, VirtAddr};
@@ -42,10 +42,16 @@ pub(crate) struct Connections {
     pub(crate) may_dispatch: bool,
     /// The number of the last question to the control plane.
     last_question: u64,
+    /// How long operations wait for a connection that cannot be set up.
+    pub(crate) patience: Duration,
 }
 
+/// Retries without an answer after which the control plane is asked whether the node started again, and
+/// between two such questions.
+pub(crate) const DOUBT_RETRIES: u32 = 60;
+
 impl Connections {
-    pub(crate) fn new(connections_max: usize, each: usize) -> Self {
+    pub(crate) fn new(connections_max: usize, each: usize, patience: Duration) -> Self {
         Self {
             first: Vec::new(),
             by_qpn: BTreeMap::new(),
@@ -59,6 +65,7 @@ impl Connections {
             waiting: VecDeque::new(),
             may_dispatch: false,
             last_question: 0,
+            patience,
         }
     }
 
@@ -93,6 +100,7 @@ impl Connections {
         let staying = self.first.iter().filter(|line| !line.gives_way_to(&new)).count() + self.extra.count();
         if taken || staying >= self.connections_max {
             return self.reject(
+                now,
                 setup,
                 if taken { SetupFault::QueuePairTaken } else { SetupFault::Full },
                 out,
@@ -130,13 +138,13 @@ impl Connections {
     }
 
     /// Rejects a connection. The state changes only for operations that waited for it.
-    pub(crate) fn reject(&mut self, setup: &Connection, fault: SetupFault, out: &mut Sink) {
+    pub(crate) fn reject(&mut self, now: Instant, setup: &Connection, fault: SetupFault, out: &mut Sink) {
         out.note(Note::Rejected(fault));
         let waits = |line: &NodeConnection| {
             line.is(setup.domain, setup.node) && matches!(line.recovery, Recovery::Connecting(_))
         };
         if let Some(place) = self.first.iter().position(waits) {
-            self.reconnect_failed(place, out);
+            self.reconnect_failed(now, place, out);
         }
     }
 
@@ -438,15 +446,55 @@ impl Connections {
                 && requester.next_wake().is_some_and(|at| at <= now)
             {
                 requester.on_wake(now, out);
+                if requester.is_broken() {
+                    self.first[place].patient_until = Some(now);
+                }
+                self.doubt(place, out);
                 self.finish(now, place, out);
+            }
+            if matches!(self.first[place].recovery, Recovery::Pausing(until) if until <= now) {
+                self.reconnect(place, out);
             }
         }
         self.wake_extra(now, out);
     }
 
+    /// Asks whether the node of a connection started again, once the node has been silent for long. If so, the
+    /// connection is lost, and the node's memory may be.
+    fn doubt(&mut self, place: usize, out: &mut Sink) {
+        let line = &self.first[place];
+        let up = line.requester.as_ref().filter(|requester| !requester.is_broken());
+        let retries = up.map_or(0, Requester::retries);
+        let is_due = retries > 0 && retries.is_multiple_of(DOUBT_RETRIES) && line.doubted.is_none();
+        if is_due && self.patience > Duration::from_nanos(0) {
+            let kind = ControlRequestKind::NodeGeneration { node: line.node };
+            self.first[place].doubted = Some(self.request_control(kind, out));
+        }
+    }
+
+    /// Handles the answer to such a question. Returns false if none has this number.
+    pub(crate) fn undoubt(&mut self, now: Instant, number: u64, reply: &Reply, out: &mut Sink) -> bool {
+        let Some(place) = self.first.iter().position(|line| line.doubted == Some(number)) else {
+            return false;
+        };
+        let line = &mut self.first[place];
+        line.doubted = None;
+        if let (Reply::NodeGeneration(generation), Some(requester)) = (reply, &mut line.requester)
+            && *generation != line.generation
+        {
+            requester.give_up(out);
+            self.finish(now, place, out);
+        }
+        true
+    }
+
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let lines = self.first.iter().filter_map(|line| line.requester.as_ref()?.next_wake());
-        lines.chain(self.extra.next_wake()).min()
+        let pauses = self.first.iter().filter_map(|line| match line.recovery {
+            Recovery::Pausing(until) => Some(until),
+            _ => None,
+        });
+        lines.chain(pauses).chain(self.extra.next_wake()).min()
     }
 
     pub(crate) fn outstanding(&self) -> usize {

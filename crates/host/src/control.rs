@@ -42,6 +42,12 @@ pub enum ControlRequestKind {
         /// The node.
         node: NodeId,
     },
+    /// Asks how often a node has joined. The node does not answer, and may have started again without its
+    /// connections. No operation waits for the answer.
+    NodeGeneration {
+        /// The node.
+        node: NodeId,
+    },
     /// Requests an additional connection to a node. The answer is the connection, as
     /// [`crate::HostRequest::ConnectExtra`], and may come at any time: no operation waits for it, so the driver
     /// must not delay anything for it (PROTOCOL 11.16).
@@ -60,6 +66,8 @@ pub enum Reply {
     Located(Located),
     /// The connection is taken down.
     Gone,
+    /// How often the node has joined, modulo 2^16.
+    NodeGeneration(u16),
     /// Not found: no allocation with this address, no such connection or node.
     NotFound,
     /// The control plane does not answer or cannot carry the request out now.

@@ -30,9 +30,12 @@ use crate::node_connection::{QueuedOp, Recovery, Source};
 use crate::{Answer, Failure, Note, SetupFault, Sink};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use farmem_machine::Instant;
+use farmem_machine::{Duration, Instant};
 use farmem_transport::rc::{self, Completion, Work};
 use farmem_wire::Domain;
+
+/// Time between two attempts to set up a connection.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Maximum number of times that one operation follows its bytes. No rack moves memory so often during one
 /// operation.
@@ -142,7 +145,7 @@ impl Connections {
         if let Some(unproven) = self.unproven.remove(&number) {
             return self.proven(now, unproven, reply, out);
         }
-        if self.reply_extra(now, number, reply, out) {
+        if self.reply_extra(now, number, reply, out) || self.undoubt(now, number, reply, out) {
             return;
         }
         let Some(place) = self.first.iter().position(|line| line.recovery.waits_for(number)) else {
@@ -157,8 +160,11 @@ impl Connections {
                 self.disconnected(place);
                 self.reconnect(place, out);
             }
-            (Recovery::Disconnecting(_) | Recovery::Connecting(_), _) => self.reconnect_failed(place, out),
-            (Recovery::Idle, _) => unreachable!("it waits for nothing"),
+            (Recovery::Connecting(_), Reply::NotFound) => self.fail_queued(place, out),
+            (Recovery::Disconnecting(_) | Recovery::Connecting(_), _) => {
+                self.reconnect_failed(now, place, out);
+            }
+            (Recovery::Idle | Recovery::Pausing(_), _) => unreachable!("it waits for nothing"),
         }
     }
 
@@ -196,12 +202,18 @@ impl Connections {
             return self.end_head(place, Failure::Connection(cause), out);
         };
         let gone = is_gone(cause);
+        // A READ does no harm when it is carried out twice; whether its node is back only another connection shows.
+        let again = gone
+            && !retried_in_place
+            && line.patient_until.is_none()
+            && self.patience > Duration::from_nanos(0)
+            && is_read(&head.work);
         let learned = self.learn(found, out);
         if !gone && !found.holds(addr, len) {
             self.end_head(place, Failure::OutOfBounds { addr }, out);
         } else if let Some((addr, len)) = found.first_lost(addr, len) {
             self.end_head(place, Failure::Lost { addr, len }, out);
-        } else if !gone && (learned || !retried_in_place) {
+        } else if again || !gone && (learned || !retried_in_place) {
             // If the location is unchanged, the memory may have moved away and come back before the refusal
             // arrived.
             self.follow(place, learned, out);
@@ -264,8 +276,20 @@ impl Connections {
         };
     }
 
-    /// Handles a failed connection setup. The next operation tries again.
-    pub(crate) fn reconnect_failed(&mut self, place: usize, out: &mut Sink) {
+    /// Handles a failed connection setup. It is tried again while the host has patience. After that, each
+    /// operation tries once.
+    pub(crate) fn reconnect_failed(&mut self, now: Instant, place: usize, out: &mut Sink) {
+        let until = *self.first[place].patient_until.get_or_insert(now + self.patience);
+        if now < until {
+            out.note(Note::ReconnectFailed);
+            self.first[place].recovery = Recovery::Pausing(now + PAUSE);
+            return;
+        }
+        self.fail_queued(place, out);
+    }
+
+    /// Fails the operations that wait for a connection.
+    fn fail_queued(&mut self, place: usize, out: &mut Sink) {
         out.note(Note::ReconnectFailed);
         let line = &mut self.first[place];
         line.recovery = Recovery::Idle;
@@ -273,6 +297,11 @@ impl Connections {
             self.end(id, Err(Failure::Unreachable { addr: work.addr() }), work, out);
         }
     }
+}
+
+/// Returns true if the operation changes nothing.
+const fn is_read(work: &Work) -> bool {
+    matches!(work, Work::Read { .. } | Work::ReadTo { .. } | Work::Gather { .. })
 }
 
 /// Returns true if an operation that failed this way on a connection that broke for `cause` is queued for
@@ -283,9 +312,7 @@ const fn is_recoverable(cause: rc::Failure, failure: rc::Failure, work: &Work) -
         (rc::Failure::RemoteAccess, _) => true,
         // The control plane knows whether the node lost the memory.
         (_, failure) if is_gone(failure) => true,
-        (_, rc::Failure::RemoteOperational | rc::Failure::Flushed) => {
-            matches!(work, Work::Read { .. } | Work::ReadTo { .. } | Work::Gather { .. })
-        }
+        (_, rc::Failure::RemoteOperational | rc::Failure::Flushed) => is_read(work),
         _ => false,
     }
 }

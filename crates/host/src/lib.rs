@@ -17,6 +17,7 @@ extern crate std;
 pub mod agent;
 mod batches;
 pub mod caching;
+mod config;
 mod connections;
 mod control;
 mod extra_connections;
@@ -35,13 +36,14 @@ mod writes;
 
 use alloc::vec::Vec;
 use connections::Connections;
-use farmem_machine::{Duration, Event, Instant, Machine, Outbox, Port, Run};
+use farmem_machine::{Event, Instant, Machine, Outbox, Port, Run};
 use farmem_transport::{rc, ud};
-use farmem_wire::{Domain, Extension, HostId, NodeId, Packet, Pmtu, Qpn, Status, VirtAddr, WireError};
+use farmem_wire::{Domain, Extension, NodeId, Packet, Qpn, Status, VirtAddr, WireError};
 use requests::Requests;
 use through::Through;
 
 pub use batches::BATCHES_OPEN_MAX;
+pub use config::Config;
 pub use control::{ControlRequest, ControlRequestKind, Located, Piece, Reply};
 pub use following::MOVES_MAX;
 pub use node_connection::QUEUED_MAX;
@@ -49,59 +51,6 @@ pub use op::Op;
 pub use requests::{HOP_RETRIES_MAX, REGION_DATA_MAX, TRAVERSALS_CONTINUED_MAX};
 pub use routes::ROUTES_MAX;
 pub use writes::REGION_WRITES_MAX;
-
-/// Limits and times of a host.
-#[derive(Clone, Copy, Debug)]
-pub struct Config {
-    /// The host's number.
-    pub id: HostId,
-    /// Number of the host's current start; part of its request ids.
-    pub generation: u16,
-    /// The host's own UD endpoint, which receives answers.
-    pub home: ud::Endpoint,
-    /// Path MTU of the host's datagrams: the host sends no longer request.
-    pub pmtu: Pmtu,
-    /// Maximum number of outstanding UD requests.
-    pub requests_max: usize,
-    /// Time without an answer after which a UD request is sent again. Must be more than zero.
-    pub request_timeout: Duration,
-    /// Maximum number of retransmissions of a UD request.
-    pub request_retries_max: u32,
-    /// Maximum number of times a request is routed to a memory node before it comes back.
-    pub hops_max: u8,
-    /// Maximum number of connections, and of sessions.
-    pub connections_max: usize,
-    /// Number of request ids per generation (PROTOCOL 5.1, 11.8).
-    pub ids_max: u32,
-    /// Connections of a domain to a memory node. Those beyond the first carry READs under high load (PROTOCOL
-    /// 11.16).
-    pub connections_each: usize,
-    /// Maximum number of traversals that share one datagram (PROTOCOL 11.13). With 1, each traversal leaves
-    /// alone and at once.
-    pub pairs_max: u16,
-}
-
-impl Config {
-    /// Returns the default limits, for links that carry the largest datagrams (loopback, shared memory, jumbo
-    /// frames).
-    #[must_use]
-    pub const fn new(id: HostId, generation: u16, home: ud::Endpoint) -> Self {
-        Self {
-            id,
-            generation,
-            home,
-            pmtu: Pmtu::B4096,
-            requests_max: 1024,
-            request_timeout: Duration::from_millis(40),
-            request_retries_max: 7,
-            hops_max: 64,
-            connections_max: 1024,
-            ids_max: u32::MAX,
-            connections_each: 1,
-            pairs_max: 1,
-        }
-    }
-}
 
 /// A connection to a memory node, as the control plane set it up.
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +65,9 @@ pub struct Connection {
     pub len: u64,
     /// True if the node accepts gather READs (PROTOCOL 4.30). All nodes except cards do.
     pub gathers: bool,
+    /// The generation of the node when the connection was set up. In another generation the node has forgotten
+    /// the connection.
+    pub generation: u16,
     /// The queue pair. The host panics on values that [`rc::RequesterConfig`] rules out: the driver's
     /// invariant is broken.
     pub rc: rc::RequesterConfig,
@@ -397,7 +349,7 @@ impl Host {
     pub fn new(config: Config) -> Self {
         Self {
             config,
-            connections: Connections::new(config.connections_max, config.connections_each),
+            connections: Connections::new(config.connections_max, config.connections_each, config.patience),
             through: Through::new(config.connections_max),
             requests: Requests::new(&config),
         }
@@ -522,7 +474,7 @@ impl Host {
 
     fn connect(&mut self, now: Instant, connection: &Connection, out: &mut Sink) {
         if connection.rc.qpn == self.config.home.qpn || self.through.has(connection.rc.qpn) {
-            return self.connections.reject(connection, SetupFault::QueuePairTaken, out);
+            return self.connections.reject(now, connection, SetupFault::QueuePairTaken, out);
         }
         self.connections.add(now, connection, out);
     }

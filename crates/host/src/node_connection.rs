@@ -2,6 +2,7 @@
 
 use crate::Connection;
 use alloc::collections::VecDeque;
+use farmem_machine::Instant;
 use farmem_transport::rc::{self, Requester, Work};
 use farmem_wire::{Domain, NodeId, Qpn, VirtAddr};
 
@@ -30,6 +31,13 @@ pub(crate) struct NodeConnection {
     pub(crate) misdirected: usize,
     /// Operations that wait until the connection is up or has room, in the order of sending.
     pub(crate) queued: VecDeque<QueuedOp>,
+    /// The generation of the node that the connection was set up with.
+    pub(crate) generation: u16,
+    /// The number of the pending question about the node's generation.
+    pub(crate) doubted: Option<u64>,
+    /// Until when queued operations wait although no connection can be set up. None before the first
+    /// failure.
+    pub(crate) patient_until: Option<Instant>,
 }
 
 /// The recovery state of a connection, with the number of the question to the control plane.
@@ -43,13 +51,15 @@ pub(crate) enum Recovery {
     Disconnecting(u64),
     /// A new connection is being set up.
     Connecting(u64),
+    /// No connection could be set up. The next attempt is due then.
+    Pausing(Instant),
 }
 
 impl Recovery {
     /// Returns true if the state waits for the answer with this number.
     pub(crate) const fn waits_for(self, number: u64) -> bool {
         match self {
-            Self::Idle => false,
+            Self::Idle | Self::Pausing(_) => false,
             Self::Locating(asked, _) | Self::Disconnecting(asked) | Self::Connecting(asked) => {
                 asked == number
             }
@@ -120,6 +130,9 @@ impl NodeConnection {
             recovery: Recovery::Idle,
             misdirected: 0,
             queued: VecDeque::new(),
+            generation: 0,
+            doubted: None,
+            patient_until: None,
         }
     }
 
@@ -130,6 +143,7 @@ impl NodeConnection {
             qpn: Some(setup.rc.qpn),
             requester: Some(Requester::new(setup.rc)),
             gathers: setup.gathers,
+            generation: setup.generation,
             ..Self::down(setup.domain, setup.node)
         }
     }

@@ -8,6 +8,7 @@ mod extra_connections;
 mod following;
 mod gather;
 mod incarnations;
+mod patience;
 mod requests;
 mod through;
 mod times;
@@ -77,7 +78,7 @@ fn connection(domain: Domain, node: u16, number: u32) -> Connection {
         rnr_retries_max: 2,
     };
     let base = VirtAddr(if node == 1 { BASE_1 } else { BASE_2 });
-    Connection { node: NodeId(node), domain, base, len: RANGE_LEN, gathers: true, rc }
+    Connection { node: NodeId(node), domain, base, len: RANGE_LEN, gathers: true, generation: 1, rc }
 }
 
 /// A host and its outputs that the test has not examined yet.

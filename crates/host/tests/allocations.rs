@@ -92,8 +92,15 @@ impl Rack {
             program: Program::assemble(PROGRAM).expect("it assembles"),
             well: 0,
         };
-        let connection =
-            Connection { node: NodeId(1), domain: DOMAIN, base: BASE, len: 0x1000, gathers: true, rc };
+        let connection = Connection {
+            node: NodeId(1),
+            domain: DOMAIN,
+            base: BASE,
+            len: 0x1000,
+            gathers: true,
+            generation: 1,
+            rc,
+        };
         rack.ask(HostRequest::Connect(connection));
         rack.ask(HostRequest::Session {
             domain: DOMAIN,

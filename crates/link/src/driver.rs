@@ -16,17 +16,20 @@ pub struct Driver<M: Machine, L> {
     link: L,
     clock: Clock,
     outbox: Outbox<M::Out, M::Note>,
-    watch: Box<dyn FnMut(M::Note) + Send>,
+    watch: Box<Watch<M>>,
 }
+
+/// A function that sees the role and each of its notes.
+type Watch<M> = dyn FnMut(&M, <M as Machine>::Note) + Send;
 
 impl<M: Machine, L: Link> Driver<M, L> {
     /// A role that has not been told anything yet.
     pub fn new(machine: M, link: L, clock: Clock) -> Self {
-        Self { machine, link, clock, outbox: Outbox::new(), watch: Box::new(|_| {}) }
+        Self { machine, link, clock, outbox: Outbox::new(), watch: Box::new(|_, _| {}) }
     }
 
-    /// Hands every note of the role to `watch` from now on: to count it, or to trace it.
-    pub fn watch_notes(&mut self, watch: impl FnMut(M::Note) + Send + 'static) {
+    /// Hands the role and every note of it to `watch` from now on: to count it, or to trace it.
+    pub fn watch_notes(&mut self, watch: impl FnMut(&M, M::Note) + Send + 'static) {
         self.watch = Box::new(watch);
     }
 
@@ -149,13 +152,13 @@ impl<M: Machine, L: Link> Driver<M, L> {
 
     /// Does what the role wants done, in order, up to the first failure.
     fn act(&mut self, each_out: &mut EachOut<'_, M, L>) -> io::Result<()> {
-        let Self { link, outbox, watch, .. } = self;
+        let Self { machine, link, outbox, watch, .. } = self;
         let mut result = Ok(());
         outbox.drain(|action| match action {
             _ if result.is_err() => {}
             Action::Send { port, frame } => link.send(port, frame),
             Action::Local(out) => result = each_out(out, link),
-            Action::Note(note) => watch(note),
+            Action::Note(note) => watch(machine, note),
         });
         result
     }

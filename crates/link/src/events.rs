@@ -8,10 +8,10 @@ pub use tracing::Level;
 
 use crate::Clock;
 use farmem_control::api::{ApiError, JoinHost, JoinIndex, JoinNode, Request, Response};
-use farmem_control::{DropReason as ControlDrop, Note as ControlNote, Role};
-use farmem_machine::{Bucket, Duration, Instant, Rate};
-use farmem_memnode::Note as NodeNote;
-use farmem_switch::Note as SwitchNote;
+use farmem_control::{Control, DropReason as ControlDrop, Held, Note as ControlNote, Role};
+use farmem_machine::{Bucket, Duration, Instant, Machine, Port, Rate};
+use farmem_memnode::{Compile, MemNode, Note as NodeNote, Store};
+use farmem_switch::{Note as SwitchNote, Switch};
 use std::fmt;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use tracing::enabled;
@@ -19,27 +19,27 @@ use tracing::enabled;
 /// Lines that a process may write: 100 at once, and after those ten a second.
 pub const LINES: Rate = Rate { at_once: 100, every: Duration::from_millis(100) };
 
-/// A role's notes, which become events.
-pub trait LogNote {
-    /// The level and the text; none for what happens all the time.
-    fn event(&self) -> Option<(Level, String)>;
+/// A role whose notes become events.
+pub trait EventSource: Machine {
+    /// The level and the text of a note; none for what happens all the time.
+    fn event(&self, note: &Self::Note) -> Option<(Level, String)>;
 }
 
 /// Tells of a role's notes from now on; `role` is what people call it.
-pub fn of_notes<N: LogNote>(role: &str) -> impl FnMut(N) + Send + use<N> {
+pub fn of_notes<M: EventSource>(role: &str) -> impl FnMut(&M, M::Note) + Send + use<M> {
     let role = role.to_owned();
-    move |note| {
+    move |machine, note| {
         if !enabled!(Level::ERROR) {
             return;
         }
-        if let Some((level, text)) = note.event() {
+        if let Some((level, text)) = machine.event(&note) {
             tell(level, format_args!("{role}: {text}"));
         }
     }
 }
 
 /// Tells of what the control plane answered.
-pub fn of_answer(request: &Request, result: &Result<Response, ApiError>) {
+pub fn of_answer(control: &Control, request: &Request, result: &Result<Response, ApiError>) {
     let what = request.name();
     match (request, result) {
         (_, Err(ApiError { code, message, .. })) => {
@@ -56,6 +56,14 @@ pub fn of_answer(request: &Request, result: &Result<Response, ApiError>) {
                     "control plane: memory node {name} joined as node {node} at {gid}, with {capacity} bytes"
                 ),
             );
+            if let Some(lost) = losses(&control.lost_with(node)) {
+                tell(
+                    Level::WARN,
+                    format_args!(
+                        "control plane: memory node {name} joined again with empty memory: {lost} are lost"
+                    ),
+                );
+            }
         }
         (Request::JoinIndex(JoinIndex { name, gid, .. }), Ok(_)) => {
             tell(Level::INFO, format_args!("control plane: index switch {name} joined at {gid}"));
@@ -70,11 +78,29 @@ pub fn of_answer(request: &Request, result: &Result<Response, ApiError>) {
             );
         }
         (Request::Leave(call), Ok(_)) => {
-            tell(Level::INFO, format_args!("control plane: port {} left", call.port));
+            tell(Level::INFO, format_args!("control plane: {} left", control.name_of(Port(call.port))));
         }
         (_, Ok(_)) => tell(Level::TRACE, format_args!("control plane: {what} was answered")),
     }
 }
+
+/// Bytes and the domains that have them, as text; none for no bytes.
+fn losses(held: &Held) -> Option<String> {
+    let Held { bytes, domains } = held;
+    if *bytes == 0 {
+        return None;
+    }
+    let names = domains.iter().take(DOMAINS_NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = match domains.len().saturating_sub(DOMAINS_NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let word = if domains.len() == 1 { "domain" } else { "domains" };
+    Some(format!("{bytes} bytes of {word} {names}{more}"))
+}
+
+/// Domains that a line names.
+const DOMAINS_NAMED_MAX: usize = 8;
 
 /// One line, if its level is wanted and there were not too many.
 pub fn tell(level: Level, text: fmt::Arguments<'_>) {
@@ -128,27 +154,29 @@ impl Bound {
     }
 }
 
-impl LogNote for ControlNote {
-    fn event(&self) -> Option<(Level, String)> {
-        let role = |role: &Role| match role {
-            Role::Switch => "the switch".to_owned(),
-            Role::Node(node) => format!("node {node}"),
-            Role::Index(index) => format!("index switch {index}"),
-        };
-        Some(match self {
-            Self::Silent(of) => (Level::WARN, format!("{} does not answer", role(of))),
-            Self::Back(of) => (Level::INFO, format!("{} answers again", role(of))),
-            Self::Refused(of, status) => (Level::WARN, format!("{} refused an update: {status:?}", role(of))),
-            Self::Gone(of) => {
+impl EventSource for Control {
+    fn event(&self, note: &ControlNote) -> Option<(Level, String)> {
+        use ControlNote as Note;
+        let role = |role: &Role| self.name_of(role.port());
+        let host = |host: &u16| self.name_of(Port::host(*host));
+        Some(match note {
+            Note::Silent(of) => {
+                let held = of.port().as_node().and_then(|node| losses(&self.held_by(node)));
+                let held = held.map_or_else(String::new, |held| format!(": {held} are out of reach"));
+                (Level::WARN, format!("{} does not answer{held}", role(of)))
+            }
+            Note::Back(of) => (Level::INFO, format!("{} answers again", role(of))),
+            Note::Refused(of, status) => (Level::WARN, format!("{} refused an update: {status:?}", role(of))),
+            Note::Gone(of) => {
                 (Level::ERROR, format!("{} does not know what it must, and has to join again", role(of)))
             }
-            Self::Fenced(host) => (Level::INFO, format!("the lease of host {host} ended: it is fenced")),
-            Self::Lapsed(host) => (Level::INFO, format!("host {host} was not heard of: it is taken out")),
-            Self::DomainGone(domain) => (Level::INFO, format!("domain {domain} has no user: it is gone")),
-            Self::GivenUp => (Level::WARN, "a migration was given up".into()),
-            Self::TakenBack => (Level::INFO, "a change was taken back".into()),
-            Self::SoftRefused => (Level::WARN, "the switch refused an image".into()),
-            Self::Dropped(why @ (ControlDrop::Port | ControlDrop::Malformed | ControlDrop::Endpoint))
+            Note::Fenced(of) => (Level::INFO, format!("the lease of {} ended: it is fenced", host(of))),
+            Note::Lapsed(of) => (Level::INFO, format!("{} was not heard of: it is taken out", host(of))),
+            Note::DomainGone(domain) => (Level::INFO, format!("domain {domain} has no user: it is gone")),
+            Note::GivenUp => (Level::WARN, "a migration was given up".into()),
+            Note::TakenBack => (Level::INFO, "a change was taken back".into()),
+            Note::SoftRefused => (Level::WARN, "the switch refused an image".into()),
+            Note::Dropped(why @ (ControlDrop::Port | ControlDrop::Malformed | ControlDrop::Endpoint))
                 if enabled!(Level::DEBUG) =>
             {
                 (Level::DEBUG, format!("a frame was dropped: {why:?}"))
@@ -158,19 +186,20 @@ impl LogNote for ControlNote {
     }
 }
 
-impl LogNote for SwitchNote {
-    fn event(&self) -> Option<(Level, String)> {
-        Some(match self {
-            Self::UpdateRefused { seq, status } => {
+impl EventSource for Switch {
+    fn event(&self, note: &SwitchNote) -> Option<(Level, String)> {
+        use SwitchNote as Note;
+        Some(match note {
+            Note::UpdateRefused { seq, status } => {
                 (Level::WARN, format!("batch {seq} of updates was refused: {status:?}"))
             }
-            Self::UpdateChanged { seq } => {
+            Note::UpdateChanged { seq } => {
                 (Level::ERROR, format!("batch {seq} of updates came again with other bytes: it stops"))
             }
-            Self::Refused(status) if enabled!(Level::DEBUG) => {
+            Note::Refused(status) if enabled!(Level::DEBUG) => {
                 (Level::DEBUG, format!("a request was refused: {status:?}"))
             }
-            Self::Dropped(why) if enabled!(Level::DEBUG) => {
+            Note::Dropped(why) if enabled!(Level::DEBUG) => {
                 (Level::DEBUG, format!("a frame was dropped: {why:?}"))
             }
             _ => return None,
@@ -178,20 +207,21 @@ impl LogNote for SwitchNote {
     }
 }
 
-impl LogNote for NodeNote {
-    fn event(&self) -> Option<(Level, String)> {
-        Some(match self {
-            Self::UpdateRefused(status) => {
+impl<S: Store, C: Compile> EventSource for MemNode<S, C> {
+    fn event(&self, note: &NodeNote) -> Option<(Level, String)> {
+        use NodeNote as Note;
+        Some(match note {
+            Note::UpdateRefused(status) => {
                 (Level::WARN, format!("a batch of updates was refused: {status:?}"))
             }
-            Self::UpdateChanged => {
+            Note::UpdateChanged => {
                 (Level::ERROR, "a batch of updates came again with other bytes: it stops".into())
             }
-            Self::FileFailed => (Level::WARN, "a file could not be loaded or saved".into()),
-            Self::ProgramInterpreted => {
+            Note::FileFailed => (Level::WARN, "a file could not be loaded or saved".into()),
+            Note::ProgramInterpreted => {
                 (Level::WARN, "a program could not be compiled, and is interpreted".into())
             }
-            Self::Dropped(why) if enabled!(Level::DEBUG) => {
+            Note::Dropped(why) if enabled!(Level::DEBUG) => {
                 (Level::DEBUG, format!("a frame was dropped: {why:?}"))
             }
             _ => return None,

@@ -1,12 +1,14 @@
-//! The client: one request, one answer, blocking.
+//! The client: one request, one answer, blocking. A patient one asks again while the control plane, or a role that it needs, does not answer.
 
 use super::key_file::KeyFile;
 use super::tls::{self, CaCert};
 use super::unix::UnixConnector;
 use super::{BUILD_FIELD, IDLE_MAX, KEYS_FIELD};
-use farmem_control::api::{ApiError, Call, Overview, Request, Response};
+use farmem_control::api::{ApiError, Call, ErrorCode, Overview, Request, Response};
+use farmem_link::Clock;
 use serde_json::Value;
 use std::fmt;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,6 +60,8 @@ pub struct ApiClient {
     build: Option<&'static str>,
     /// Longest wait for an answer.
     most: Duration,
+    /// How long it asks again while nothing answers, or a role that the control plane needs does not.
+    patience: Duration,
 }
 
 /// Why there is no good answer.
@@ -73,6 +77,8 @@ pub enum ApiCallError {
         url: String,
         /// The system's error.
         why: String,
+        /// The request may have been sent, and carried out.
+        sent: bool,
     },
     /// Something answers that did not prove to be the rack's control plane: it was not told the token.
     #[error("what answers at {url} is not this rack's control plane ({why}): it was not shown the token")]
@@ -98,6 +104,104 @@ pub enum ApiCallError {
     },
 }
 
+impl ApiCallError {
+    /// True when the request may be made again: it was not carried out, or does no harm when it is carried out twice; and what kept it from an answer can pass.
+    fn may_pass(&self, request: &Request) -> bool {
+        match self {
+            Self::Unreachable { sent, .. } => !sent || may_repeat(request),
+            Self::Refused(error) => error.code == ErrorCode::Unavailable && waits_for_roles(request),
+            Self::Untrusted { .. } | Self::Keys { .. } | Self::Foreign { .. } => false,
+        }
+    }
+}
+
+/// True when it makes no difference whether the request is carried out once or twice, one directly after the other, but for what ends with its host anyway.
+const fn may_repeat(request: &Request) -> bool {
+    !matches!(
+        request,
+        Request::Allocate(_)
+            | Request::Free(_)
+            | Request::Leave(_)
+            | Request::ProcessStart(_)
+            | Request::ProcessExit(_)
+            | Request::Mmap(_)
+            | Request::Munmap(_)
+            | Request::Mprotect(_)
+            | Request::Brk(_)
+            | Request::AcceptLost(_)
+            | Request::OpenObject(_)
+            | Request::UnlinkObject(_)
+            | Request::DropObject(_)
+            | Request::SaveObject(_)
+            | Request::Migrate(_)
+            | Request::SoftLoad(_)
+    )
+}
+
+/// True for what a program needs to begin or to go on, and so waits for a role that does not answer. Of the others the caller is told: it asked about that role,
+/// or about what another host has to end first.
+const fn waits_for_roles(request: &Request) -> bool {
+    !matches!(
+        request,
+        Request::Connect(_)
+            | Request::Migrate(_)
+            | Request::AcceptLost(_)
+            | Request::OpenObject(_)
+            | Request::HoldObject(_)
+            | Request::ResizeObject(_)
+            | Request::LookFile(_)
+            | Request::LoadObject(_)
+            | Request::SaveObject(_)
+            | Request::Renew(_)
+            | Request::Recover(_)
+            | Request::SoftLoad(_)
+            | Request::SoftShow(_)
+            | Request::SoftClear(_)
+            | Request::SoftRead(_)
+            | Request::SoftCounts(_)
+    )
+}
+
+/// The waits between the tries of one request.
+struct Retry {
+    patience: Duration,
+    clock: Clock,
+    pause: Duration,
+    is_said: bool,
+}
+
+/// The first pause between two tries; it doubles up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+impl Retry {
+    fn new(patience: Duration) -> Self {
+        Self { patience, clock: Clock::start(), pause: PAUSE_MIN, is_said: false }
+    }
+
+    /// Waits until the next try; false when patience is over.
+    fn wait(&mut self, error: &ApiCallError) -> bool {
+        let waited = Duration::from_nanos(self.clock.now().as_nanos());
+        let Some(left) = self.patience.checked_sub(waited).filter(|left| !left.is_zero()) else {
+            return false;
+        };
+        if waited >= PAUSE_MAX && !self.is_said {
+            self.is_said = true;
+            let left = left.as_secs();
+            // stderr may be closed.
+            drop(writeln!(io::stderr(), "farmem: waiting for the rack, for up to {left} s more: {error}"));
+        }
+        pause(self.pause.min(left));
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        true
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the caller is no driver and has nothing else to do")]
+fn pause(span: Duration) {
+    std::thread::sleep(span);
+}
+
 impl ApiClient {
     /// A client of the control plane behind `door`.
     #[must_use]
@@ -120,11 +224,17 @@ impl ApiClient {
         self
     }
 
-    /// One that gives an answer up after `most`, and asks over a new connection then: for what must not wait behind one that broke.
+    /// One that gives an answer up after `most`, asks over a new connection then, and has no patience: for what must not wait behind one that broke.
     #[must_use]
     pub fn impatient(self, most: Duration) -> Self {
         let (keys, build) = (self.keys, self.build);
         Self { keys, build, ..Self::within(self.door, &self.token, most) }
+    }
+
+    /// One that asks again for so long while no control plane answers, or a role that it needs does not. After a second standard error says what is waited for.
+    #[must_use]
+    pub fn patient(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Ends the idle connection that it has kept, so that the next question makes a new one: for a client that asks now and then. The control plane
@@ -139,14 +249,39 @@ impl ApiClient {
             ApiDoor::Tls(address, _) => format!("https://{address}"),
             ApiDoor::Plain(address) => format!("http://{address}"),
         };
-        Self { agent: agent(&door, most), door, url, token: token.into(), keys: None, build: None, most }
+        Self {
+            agent: agent(&door, most),
+            door,
+            url,
+            token: token.into(),
+            keys: None,
+            build: None,
+            most,
+            patience: Duration::ZERO,
+        }
     }
 
-    /// Asks, and waits for the answer.
+    /// Asks, and waits for the answer: as long as it has patience, if there is none for now.
     ///
     /// # Errors
     /// [`ApiCallError`].
     pub fn call<C: Call>(&mut self, call: C) -> Result<C::Answer, ApiCallError> {
+        let request = call.into();
+        let mut retry = Retry::new(self.patience);
+        loop {
+            match self.call_now(request.clone()) {
+                Err(error) if error.may_pass(&request) && retry.wait(&error) => {}
+                Err(error) => return Err(error),
+                Ok(response) => return self.answer_to(&request, response),
+            }
+        }
+    }
+
+    /// Asks once.
+    ///
+    /// # Errors
+    /// [`ApiCallError`].
+    pub fn call_now<C: Call>(&mut self, call: C) -> Result<C::Answer, ApiCallError> {
         let request = call.into();
         let unusable = |why| ApiCallError::Keys { why };
         let lock = self.keys.as_ref().map(|keys| keys.lock_for(&request)).transpose().map_err(unusable)?;
@@ -160,7 +295,15 @@ impl ApiClient {
             };
             keys.learn(&request, &response, lock.flatten(), there).map_err(unusable)?;
         }
-        C::Answer::try_from(response)
+        self.answer_to(&request, response)
+    }
+
+    fn answer_to<A: TryFrom<Response>>(
+        &self,
+        request: &Request,
+        response: Response,
+    ) -> Result<A, ApiCallError> {
+        A::try_from(response)
             .map_err(|_| self.foreign(format!("its answer is not one to {}", request.name())))
     }
 
@@ -169,11 +312,11 @@ impl ApiClient {
         let (name, body) = (request.name(), fields(request));
         let url = format!("{}/v1/{name}", self.url);
         let unreachable = |e: ureq::Error| {
-            let (url, why) = (self.door.to_string(), e.to_string());
+            let (url, why, sent) = (self.door.to_string(), e.to_string(), !is_of_connecting(&e));
             if is_of_tls(&e) {
                 ApiCallError::Untrusted { url, why }
             } else {
-                ApiCallError::Unreachable { url, why }
+                ApiCallError::Unreachable { url, why, sent }
             }
         };
         let mut post = self.agent.post(&url).header("Authorization", format!("Bearer {}", self.token));
@@ -225,6 +368,24 @@ fn agent(door: &ApiDoor, most: Duration) -> ureq::Agent {
             config.tls_config(tls.build()).build().into()
         }
         ApiDoor::Plain(_) => config.build().into(),
+    }
+}
+
+/// True of what failed before anything of a request was sent.
+fn is_of_connecting(error: &ureq::Error) -> bool {
+    use io::ErrorKind as Kind;
+    match error {
+        ureq::Error::ConnectionFailed | ureq::Error::HostNotFound => true,
+        ureq::Error::Timeout(of) => matches!(of, ureq::Timeout::Connect | ureq::Timeout::Resolve),
+        ureq::Error::Io(io) => matches!(
+            io.kind(),
+            Kind::NotFound
+                | Kind::ConnectionRefused
+                | Kind::HostUnreachable
+                | Kind::NetworkUnreachable
+                | Kind::AddrNotAvailable
+        ),
+        _ => false,
     }
 }
 

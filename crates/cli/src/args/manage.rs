@@ -46,13 +46,14 @@ pub(crate) struct Free {
 /// Arguments of `farmem leave`.
 #[derive(Debug, Args)]
 #[command(after_help = "farmem leave --rack rack.toml host-10.71.1.3\n\
+                        farmem leave --rack rack.toml node2       a memory node, once `farmem migrate` has moved what it has\n\
                         Without --yes, the command prints what will be lost and asks.")]
 pub(crate) struct Leave {
     /// Description of the running rack.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: PathBuf,
-    /// Host to remove, by name or number.
-    pub(crate) host: String,
+    /// Host to remove, by name or number, or an empty memory node, by name.
+    pub(crate) member: String,
     /// Remove a host that uses domains. Its programs lose access to far memory, and changes that are not
     /// written back are lost.
     #[arg(long)]

@@ -90,7 +90,7 @@ fn the_doctor_says_what_cards_cost() {
         ("[cards]\nunknown_ip_id = true", "degraded", "ICRC"),
     ] {
         let rack = Description::new("cards-doctor", "udp").with(head);
-        let report = run(&["doctor", "--json", "--rack", &rack.file()]).json();
+        let report = run(&["doctor", "--json", "--rack", &rack.file()]).report();
         let all = report["findings"].as_array().expect("a list");
         let finding = all.iter().find(|finding| finding["name"] == "cards of the rack").expect("it is there");
         assert_eq!(finding["state"], state, "{finding}");

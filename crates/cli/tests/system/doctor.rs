@@ -1,7 +1,7 @@
 //! Tests of `farmem doctor`: every finding has a state, and every bad state has a remedy.
 
 use crate::faults::died_and_serves;
-use crate::process::run;
+use crate::process::{eventually, run, signal};
 use crate::rack::{Description, text};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -78,7 +78,7 @@ fn the_roles_of_a_rack_are_listed() {
     for transport in ["udp", "shm"] {
         let rack = Description::new("doctor-roles", transport).with_fat_tree(2);
         let roles = || -> Vec<(String, String, String)> {
-            let report = run(&["doctor", "--json", "--rack", &rack.file()]).json();
+            let report = run(&["doctor", "--json", "--rack", &rack.file()]).report();
             let all = report["findings"].as_array().unwrap().clone();
             let of = |kind: &str| {
                 let its = all.iter().filter(move |f| text(&f["name"]).starts_with(kind)).cloned();
@@ -126,12 +126,12 @@ fn the_roles_of_a_rack_are_listed() {
 fn a_role_that_does_not_run_is_named() {
     let rack = Description::new("doctor-part", "udp").with_fat_tree(2);
     let _core = std::net::UdpSocket::bind((rack.address(30), 4791)).expect("the address is free");
-    let report = run(&["doctor", "--json", "--rack", &rack.file()]).json();
+    let report = run(&["doctor", "--json", "--rack", &rack.file()]).report();
     let all = report["findings"].as_array().unwrap();
     let state = |name: &str| all.iter().find(|f| f["name"] == name).expect("it is listed")["state"].clone();
     assert_eq!(state("index switch core"), "ok");
     for name in ["control plane", "switch", "memory node node4", "index switch edge4"] {
-        assert_eq!(state(name), "degraded", "{name}");
+        assert_eq!(state(name), "missing", "{name}");
     }
 }
 
@@ -153,7 +153,7 @@ fn a_rack_is_tried() {
     let rack = Description::new("doctor-tried", "udp");
     let file = rack.file();
     let look = |file: &str| -> Vec<Value> {
-        run(&["doctor", "--json", "--rack", file]).json()["findings"].as_array().expect("a list").clone()
+        run(&["doctor", "--json", "--rack", file]).report()["findings"].as_array().expect("a list").clone()
     };
     let of = |all: &[Value], name: &str| -> (String, String, String) {
         let found: Vec<_> = all.iter().filter(|f| f["name"] == name).collect();
@@ -161,7 +161,7 @@ fn a_rack_is_tried() {
         (text(&found[0]["state"]), text(&found[0]["detail"]), text(&found[0]["remedy"]))
     };
     let (state, detail, remedy) = of(&look(&file), "API of the control plane");
-    assert_eq!(state, "degraded", "{detail}");
+    assert_eq!(state, "missing", "{detail}");
     assert!(remedy.contains("let TCP port") && detail.contains("token"), "{detail}: {remedy}");
     let up = rack.up();
     let all = look(&file);
@@ -205,7 +205,31 @@ fn a_rack_is_tried() {
     fs::write(&token, right).expect("written");
     assert_eq!(up.stop().code, Some(0));
     let (state, detail, _) = of(&look(&file), "API of the control plane");
-    assert!(state == "degraded" && detail.contains("no control plane answers"), "{state}: {detail}");
+    assert!(state == "missing" && detail.contains("no control plane answers"), "{state}: {detail}");
+}
+
+/// A rack is well, and the command ends with 0. A memory node stands still, then the switch: it ends with 1, and names them.
+#[test]
+fn a_role_that_is_dead_is_a_violation() {
+    let rack = Description::new("doctor-dead", "udp");
+    let up = rack.up();
+    let look = || run(&["doctor", "--json", "--rack", &rack.file()]);
+    look().json();
+    for (role, finding, says) in [
+        ("node node2", "memory of node2", "does not answer"),
+        ("switch", "API of the control plane", "the switch does not answer"),
+    ] {
+        let (_, pid) = up.roles().into_iter().find(|(name, _)| name == role).expect("it is a role");
+        signal(pid, "STOP");
+        eventually("the control plane has noticed", || {
+            let report = look().violation();
+            let found = report["findings"].as_array().unwrap();
+            found.iter().any(|f| f["name"] == finding && text(&f["detail"]).contains(says))
+        });
+        signal(pid, "CONT");
+        eventually("all is well again", || look().code == Some(0));
+    }
+    assert_eq!(up.stop().code, Some(0));
 }
 
 /// A host with another build joins. `farmem doctor --rack` names the host and its build. Members with this
@@ -216,7 +240,7 @@ fn members_of_another_build_are_named() {
     let rack = Description::new("doctor-builds", "udp");
     let (mut up, file) = (rack.up(), rack.file());
     let builds = || -> (String, String, String) {
-        let report = run(&["doctor", "--json", "--rack", &file]).json();
+        let report = run(&["doctor", "--json", "--rack", &file]).report();
         let found = report["findings"].as_array().expect("a list");
         let found = found.iter().find(|f| f["name"] == "builds of the rack").expect("it is looked at");
         (text(&found["state"]), text(&found["detail"]), text(&found["remedy"]))
@@ -251,7 +275,7 @@ fn members_of_another_build_are_named() {
 fn what_cannot_be_mirrored_is_said() {
     let with = |dpu: &'static str| {
         let rack = Description::new("doctor-mirror", "udp").with(dpu);
-        let report = run(&["doctor", "--json", "--rack", &rack.file()]).json();
+        let report = run(&["doctor", "--json", "--rack", &rack.file()]).report();
         let all = report["findings"].as_array().expect("a list").clone();
         all.into_iter().filter(|f| text(&f["name"]).starts_with("mirror ")).collect::<Vec<Value>>()
     };

@@ -22,7 +22,7 @@ fn elsewhere(description: &Description, join: &str) -> (String, String) {
 }
 
 fn finding(file: &str, name: &str) -> Option<Value> {
-    let report = run(&["doctor", "--json", "--rack", file]).json();
+    let report = run(&["doctor", "--json", "--rack", file]).report();
     report["findings"].as_array().unwrap().iter().find(|finding| finding["name"] == name).cloned()
 }
 

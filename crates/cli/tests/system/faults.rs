@@ -1,15 +1,15 @@
 //! Tests of faults under `farmem up`: one fault has its documented cost, and the rack survives (PROTOCOL
 //! 8.48, 9.21).
 
-use crate::process::{eventually, signal};
+use crate::process::{eventually, farmem, run, signal};
 use crate::rack::{Description, Up, text};
 use farmem::{Client, Error, NodeId};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Kills a role with SIGKILL, and returns its process id.
 pub(crate) fn kill(up: &Up<'_>, role: &str) -> u32 {
@@ -152,6 +152,26 @@ fn a_node_that_stands_still_keeps_no_program_out() {
         drop((early, late));
         assert_eq!(up.stop().code, Some(0));
     }
+}
+
+/// A command that begins while the rack is down waits for it, says so, and does its work when the rack is up; with `--wait-for-rack 0s` it fails at once.
+#[test]
+fn commands_wait_for_the_rack() {
+    let description = Description::new("waits", "udp").with("patience = \"60s\"");
+    assert_eq!(description.up().stop().code, Some(0));
+    let file = description.file();
+    run(&["status", "--rack", &file, "--wait-for-rack", "0s"]).refuses(&["no control plane answers"]);
+    let mut command = farmem(&["status", "--rack", &file, "--json"]);
+    command.stderr(Stdio::piped()).stdout(Stdio::piped());
+    let mut waiting = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(waiting.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("farmem: waiting for the rack, for up to "), "{line}");
+    let up = description.up();
+    let ended = waiting.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    assert!(String::from_utf8_lossy(&ended.stdout).contains("node1"), "{ended:?}");
+    assert_eq!(up.stop().code, Some(0));
 }
 
 /// A memory node whose address another program takes cannot restart, and is given up with a report. The other

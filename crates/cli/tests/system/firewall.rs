@@ -7,6 +7,7 @@ use farmem_testkit::Namespaces;
 use serde_json::Value;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Debian's path of nft, which is not in the PATH of an ordinary user.
 const NFT: &str = "/usr/sbin/nft";
@@ -60,9 +61,15 @@ impl Walled {
         assert_eq!(ended.code, Some(0), "{ended:?}");
     }
 
+    /// The firewall is gone.
+    fn unwall(&self) {
+        let ended = run_command(self.inside(&[NFT, "delete table inet wall"]));
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+
     fn findings(&self) -> Vec<Value> {
         let words = ["doctor", "--json", "--rack", &self.description.file()];
-        run_command(self.farmem(&words)).json()["findings"].as_array().expect("a list").clone()
+        run_command(self.farmem(&words)).report()["findings"].as_array().expect("a list").clone()
     }
 
     /// Runs a program that reads, writes and traverses.
@@ -109,6 +116,25 @@ fn a_firewall_before_a_node_is_told() {
         walled.program().refuses(&["memory node node1", &address, "UDP port 4791", "firewall"]);
         walled.stop();
     }
+}
+
+/// The network between hosts and memory nodes is cut for 24 s. A program that begins meanwhile waits, says for what, and ends well when the network is
+/// back: before, it failed after 8 s.
+#[test]
+fn a_cut_of_the_network_is_survived() {
+    let Some(walled) = Walled::new("cut", "patience = \"60s\"") else { return };
+    let nodes = format!("{}-{}", walled.description.address(11), walled.description.address(12));
+    walled.wall(&nodes, "drop");
+    let file = walled.description.file();
+    let words = ["webservice", "--records", "95", "--operations", "100", "--json", "--rack", &file];
+    let mut program = Running::start(walled.farmem(&words));
+    std::thread::sleep(Duration::from_secs(24));
+    assert!(program.is_alive(), "it waits: {:?}", program.ended());
+    walled.unwall();
+    let ended = program.ended();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("waiting for memory node node"), "{ended:?}");
+    walled.stop();
 }
 
 /// A firewall in front of the switch, which carries traversals and one READ of the doctor. The memory nodes

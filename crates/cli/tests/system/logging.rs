@@ -1,7 +1,8 @@
 //! Tests of the log lines of a role (`--log`, FARMEM_LOG).
 
-use crate::process::{Running, eventually, farmem, signal};
+use crate::process::{Running, eventually, farmem, run, signal};
 use crate::rack::{Description, text};
+use farmem::ClientOptions;
 use serde_json::json;
 use std::process::Stdio;
 
@@ -54,7 +55,7 @@ fn a_role_says_who_joins_is_refused_and_leaves() {
         (" INFO ", "control plane: host client joined as host 1, generation 1"),
         (" WARN ", "control plane: leave was refused (NotFound): nobody has port 77"),
         (" WARN ", "control plane: join_host was refused (BadRequest)"),
-        (" INFO ", "control plane: port 65537 left"),
+        (" INFO ", "control plane: client left"),
     ];
     let mut left = lines.iter();
     for (level, text) in wanted {
@@ -66,6 +67,48 @@ fn a_role_says_who_joins_is_refused_and_leaves() {
     assert!(lines[0].contains("the switch: it has joined, and serves"), "{lines:#?}");
     assert!(lines.last().unwrap().contains("the switch: it ends"), "{lines:#?}");
     assert_eq!(ended(&mut node), Vec::<String>::new(), "FARMEM_LOG says off");
+}
+
+/// A memory node with two domains' memory dies, while no program uses it; then it joins again, empty. The control plane says at `warn` which node, how many bytes and whose;
+/// `farmem status` has the node down with what it held, then up with what is lost, and counts both.
+#[test]
+fn a_loss_is_seen_by_the_operator() {
+    let description = Description::new("loss", "udp").with_nodes(1);
+    let mut control = role(&description, &["control"], &["--log", "warn"]);
+    let _switch = role(&description, &["switch"], &[]);
+    let node = role(&description, &["node", "--node", "node1"], &[]);
+    for (domain, size) in [("shop", 4096), ("web", 8192)] {
+        let mut client = description.rack().client_with(domain, ClientOptions::durable()).unwrap();
+        let vma = client.allocate(size).unwrap();
+        client.write(vma.base, b"here").unwrap();
+    }
+    let status = || run(&["status", "--rack", &description.file(), "--json"]).json();
+    let row = || status()["nodes"][0].clone();
+    assert_eq!((&row()["answers"], &row()["lost"]), (&json!(true), &json!(0)));
+    assert_eq!(status()["losses"]["nodes_silent"], 0);
+    signal(node.pid(), "KILL");
+    drop(node);
+    eventually("it is missed", || row()["answers"] == json!(false));
+    let text = run(&["status", "--rack", &description.file()]).stdout;
+    assert!(text.lines().any(|line| line.contains("1 node1") && line.contains("down")), "{text}");
+    let _node = role(&description, &["node", "--node", "node1"], &[]);
+    eventually("it answers", || row()["answers"] == json!(true));
+    assert_eq!(row()["lost"], 12_288);
+    let lost = json!({"nodes_silent": 1, "nodes_emptied": 1, "bytes_lost": 12_288});
+    assert_eq!(status()["losses"], lost);
+    let domains = status()["domains"].clone();
+    let of =
+        |name: &str| domains.as_array().unwrap().iter().find(|d| d["name"] == name).unwrap()["lost"].clone();
+    assert_eq!((of("shop"), of("web")), (json!(4096), json!(8192)));
+    let lines = ended(&mut control);
+    let mut left = lines.iter();
+    for text in [
+        "memory node node1 does not answer: 12288 bytes of domains shop, web are out of reach",
+        "memory node node1 joined again with empty memory: 12288 bytes of domains shop, web are lost",
+    ] {
+        let found = left.any(|line| line.contains(" WARN ") && line.contains(text));
+        assert!(found, "{text}: {lines:#?}");
+    }
 }
 
 /// The expiry of a silent host and of its only domain is a line each at the level `info`. At `warn`, there
@@ -102,7 +145,7 @@ fn lapses_are_said() {
     });
     let mut left = informed.iter();
     for (begin, end) in [
-        ("control plane: host ", " was not heard of: it is taken out"),
+        ("control plane: silent", " was not heard of: it is taken out"),
         ("control plane: domain ", "it is gone"),
     ] {
         let found = left.any(|line| line.contains(" INFO ") && line.contains(begin) && line.ends_with(end));
@@ -118,6 +161,6 @@ fn a_level_that_is_none_is_refused() {
     let mut command = farmem(&["role", "control", "--rack", &description.file()]);
     command.env("FARMEM_LOG", "loud");
     crate::process::run_command(command).refuses(&["FARMEM_LOG", "loud", "info"]);
-    let said = crate::process::run(&["role", "control", "--rack", &description.file(), "--log", "loud"]);
+    let said = run(&["role", "control", "--rack", &description.file(), "--log", "loud"]);
     assert_eq!(said.code, Some(2), "{said:?}");
 }

@@ -51,6 +51,17 @@ impl Ended {
         serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 
+    /// Checks that the command found something wrong and ended with 1, with nothing but one JSON object on its standard output.
+    pub(crate) fn violation(&self) -> Value {
+        assert_eq!(self.code, Some(1), "{self:?}");
+        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+
+    /// Returns the one JSON object on its standard output, whether it found something wrong or not.
+    pub(crate) fn report(&self) -> Value {
+        if self.code == Some(0) { self.json() } else { self.violation() }
+    }
+
     /// Checks that the command ended with 2 without standard output. The message must contain all of `words`,
     /// and a line with a remedy must follow.
     pub(crate) fn refuses(&self, words: &[&str]) {

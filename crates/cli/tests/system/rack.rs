@@ -96,6 +96,12 @@ impl Description {
 
     pub(crate) fn text(&self) -> String {
         let Self { name, transport, more, hosts, lease, .. } = self;
+        // What is dead in a test stays dead, unless the test is about patience.
+        let more = match *more {
+            more if more.contains("patience") => more.to_owned(),
+            "" => PATIENCE.to_owned(),
+            more => format!("{PATIENCE}\n{more}"),
+        };
         let [control, switch, host] = [1, 2, 100].map(|last| self.address(last));
         let mut text = format!(
             "name = \"{name}\"\ntransport = \"{transport}\"\n{more}\n\
@@ -199,6 +205,9 @@ impl Description {
         body
     }
 }
+
+/// How long programs of a test wait for roles that are dead.
+const PATIENCE: &str = "patience = \"4s\"";
 
 /// Port of the API on the control plane's address, for TLS.
 pub(crate) const HTTP_PORT: u16 = 7471;

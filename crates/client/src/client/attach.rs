@@ -3,7 +3,7 @@
 use super::{Client, gid, wrong_answer};
 use crate::Error;
 use crate::named::lost_open;
-use crate::rack::{SILENCE_MAX, endpoint, retries_in};
+use crate::rack::{SILENCE_MAX, endpoint, machine, retries_in};
 use crate::renewals::Renewal;
 use farmem_control::api::{
     Connect, ConnectionInfo, Disconnect, ErrorCode, HostJoined, JoinHost, Locate, LocatedVma, MovedInfo,
@@ -13,6 +13,7 @@ use farmem_host::{Connection, ControlRequest, ControlRequestKind, HostRequest, L
 use farmem_machine::{Duration, Port};
 use farmem_transport::{rc, ud};
 use farmem_wire::{NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
+use std::io::{self, Write as _};
 
 /// Request ids that are left when a client joins again: traversals under way take more of them, one for each continuation.
 pub(super) const IDS_RESERVE: u32 = 1 << 24;
@@ -34,10 +35,17 @@ pub(super) struct ConnParams {
 
 impl Default for ConnParams {
     fn default() -> Self {
+        Self::patient(SILENCE_MAX)
+    }
+}
+
+impl ConnParams {
+    /// Those of connections whose node may be silent for so long.
+    pub(super) fn patient(silence: Duration) -> Self {
         let timeout = Duration::from_millis(67); // 4.096 us * 2^14, the usual local ACK timeout
         Self {
             timeout,
-            retries_max: retries_in(SILENCE_MAX, timeout),
+            retries_max: retries_in(silence, timeout),
             window_psns: 128,
             depth: rc::RESPONDER_DEPTH,
             queue_max: 4096,
@@ -49,6 +57,12 @@ impl Client {
     /// Sets whether later allocations stay when its domain has no user (PROTOCOL 8.62).
     pub(crate) const fn allocates_durably(&mut self, durable: bool) {
         self.durable = durable;
+    }
+
+    /// How long its operations wait for nodes that do not answer.
+    pub(crate) fn waits_for_nodes(&mut self, patience: std::time::Duration) {
+        self.patience = patience;
+        self.conn_params = ConnParams::patient(machine(patience).max(SILENCE_MAX));
     }
 
     /// Its host is said to be there from now on.
@@ -138,15 +152,29 @@ impl Client {
     /// Carries what the host role wants to the control plane, and the answer back. What follows from it the host role decides.
     pub(super) fn fulfil(&mut self, request: ControlRequest) -> Result<(), Error> {
         let reply = match request.kind {
-            ControlRequestKind::Connect { node, .. } => match self.connection(node.0) {
-                Ok(connection) => return self.path.submit(HostRequest::Connect(connection)),
-                Err(error) => {
-                    if matches!(error.code(), Some(ErrorCode::NotFound | ErrorCode::NotOwner)) {
-                        self.look_whether_taken_out();
-                    }
-                    refused(&error)
+            ControlRequestKind::Connect { node, .. } => match self.connection_now(node.0) {
+                Ok(connection) => {
+                    self.awaited.remove(&node.0);
+                    return self.path.submit(HostRequest::Connect(connection));
                 }
+                Err(error) => match error.code() {
+                    Some(ErrorCode::NotFound | ErrorCode::NotOwner) => {
+                        self.look_whether_taken_out();
+                        Reply::NotFound
+                    }
+                    Some(ErrorCode::BadRequest | ErrorCode::Conflict | ErrorCode::TableFull) => {
+                        Reply::NotFound
+                    }
+                    _ => {
+                        self.say_waiting(node.0);
+                        Reply::Unavailable
+                    }
+                },
             },
+            ControlRequestKind::NodeGeneration { node } => {
+                self.say_waiting(node.0);
+                return self.ask_aside(request, Overview {}.into());
+            }
             // No operation waits for these, and this thread has others to serve.
             ControlRequestKind::ConnectExtra { node, .. } => {
                 return self.ask_aside(request, Connect::new(self.host, node.0, self.domain.0).into());
@@ -154,12 +182,12 @@ impl Client {
             ControlRequestKind::DisconnectExtra { qpn } => {
                 return self.ask_aside(request, Disconnect { host: self.host, qpn: qpn.get() }.into());
             }
-            ControlRequestKind::Locate { addr } => match self.path.call(Locate { addr: addr.0 }) {
+            ControlRequestKind::Locate { addr } => match self.path.call_now(Locate { addr: addr.0 }) {
                 Ok(found) => Reply::Located(located(found)),
                 Err(error) => refused(&error),
             },
             ControlRequestKind::Disconnect { qpn } => {
-                let gone = self.path.call(Disconnect { host: self.host, qpn: qpn.get() });
+                let gone = self.path.call_now(Disconnect { host: self.host, qpn: qpn.get() });
                 gone.map_or_else(|error| refused(&error), |()| Reply::Gone)
             }
         };
@@ -185,16 +213,23 @@ impl Client {
     fn take_all_told(&mut self) -> Result<(), Error> {
         while let Some((number, told)) = self.path.told() {
             let asked = self.aside.iter().position(|(question, _)| question.number == number);
-            let Some((_, generation)) = asked.map(|at| self.aside.swap_remove(at)) else { continue };
+            let Some((question, generation)) = asked.map(|at| self.aside.swap_remove(at)) else { continue };
             // Connections of an earlier generation are gone, and their queue pairs may be others' by now.
             if generation != self.generation {
                 continue;
             }
             let ask = match told {
-                Ok(Response::Connection(told)) => match self.connected(told) {
+                Ok(Response::Connection(told)) => match self.connected(told, &ConnParams::default()) {
                     Ok(connection) => HostRequest::ConnectExtra { number, connection },
                     Err(error) => HostRequest::Reply { number, reply: refused(&error) },
                 },
+                Ok(Response::Overview(seen)) => {
+                    let kind = |node| ControlRequestKind::NodeGeneration { node: NodeId(node) };
+                    let known = seen.nodes.iter().find(|known| question.kind == kind(known.node));
+                    let reply =
+                        known.map_or(Reply::NotFound, |known| Reply::NodeGeneration(known.generation));
+                    HostRequest::Reply { number, reply }
+                }
                 Ok(_) => HostRequest::Reply { number, reply: Reply::Gone },
                 Err(error) => HostRequest::Reply { number, reply: refused(&error) },
             };
@@ -203,17 +238,41 @@ impl Client {
         Ok(())
     }
 
+    /// Says once for each node that it is waited for, until there is a connection to it again.
+    fn say_waiting(&mut self, node: u16) {
+        if self.patience.is_zero() || !self.awaited.insert(node) {
+            return;
+        }
+        let known = self.nodes.iter().find(|known| known.node == node);
+        let name =
+            known.map_or_else(|| format!("node {node}"), |known| format!("{} at {}", known.name, known.gid));
+        // stderr may be closed.
+        drop(writeln!(
+            io::stderr(),
+            "farmem: waiting for memory node {name}, which does not answer, for up to {} s",
+            self.patience.as_secs()
+        ));
+    }
+
     /// Asks for a connection to `node`.
     fn connection(&mut self, node: u16) -> Result<Connection, Error> {
         let told = self.path.call(Connect::new(self.host, node, self.domain.0))?;
-        self.connected(told)
+        let params = self.conn_params;
+        self.connected(told, &params)
+    }
+
+    /// The same, asked once: other operations wait meanwhile.
+    fn connection_now(&mut self, node: u16) -> Result<Connection, Error> {
+        let told = self.path.call_now(Connect::new(self.host, node, self.domain.0))?;
+        let params = self.conn_params;
+        self.connected(told, &params)
     }
 
     /// A connection that the control plane has set up.
-    fn connected(&mut self, told: ConnectionInfo) -> Result<Connection, Error> {
+    fn connected(&mut self, told: ConnectionInfo, params: &ConnParams) -> Result<Connection, Error> {
         let port = Port(told.node.port);
         self.path.set_peer(port, gid(&told.node.gid)?)?;
-        let rc = requester(&told, port, &self.conn_params)?;
+        let rc = requester(&told, port, params)?;
         let info = told.node;
         let connection = Connection {
             node: NodeId(info.node),
@@ -221,6 +280,7 @@ impl Client {
             base: VirtAddr(info.base),
             len: info.capacity,
             gathers: info.card == 0,
+            generation: info.generation,
             rc,
         };
         let known = if info.card == 0 { &mut self.nodes } else { &mut self.cards };

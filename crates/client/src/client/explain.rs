@@ -60,7 +60,7 @@ impl Client {
     pub(super) fn look_whether_taken_out(&mut self) {
         let own = (self.host, self.generation);
         if !self.taken_out
-            && let Ok(seen) = self.path.call(Overview {})
+            && let Ok(seen) = self.path.call_now(Overview {})
         {
             self.taken_out = !seen.hosts.iter().any(|at| (at.host, at.generation) == own);
         }
@@ -170,7 +170,7 @@ impl Client {
 
     /// Bytes that the node or the switch called lost; which of them, the control plane knows when they went with a node.
     fn memory_lost(&mut self, addr: VirtAddr, len: u64) -> Error {
-        let found = self.path.call(Locate { addr: addr.0 }).ok();
+        let found = self.path.call_now(Locate { addr: addr.0 }).ok();
         let found = found.and_then(|found| located(found).first_lost(addr, len));
         let (base, len) = found.unwrap_or((addr, len));
         Error::MemoryLost { base, len }

@@ -1,6 +1,6 @@
 //! Connections through the switch: a client opens them, names them in each operation, and reads by key over them (PROTOCOL 15; Fat-B+Tree III-D).
 
-use super::attach::requester;
+use super::attach::{ConnParams, requester};
 use super::{Client, Completed, Ticket, gid, wrong_answer};
 use crate::far_memory::FarMemory;
 use crate::{Error, forward_far_memory};
@@ -210,7 +210,7 @@ impl Client {
         let Some(place) = &info.through else { return Err(wrong_answer("connect")) };
         let port = Port(place.port);
         self.path.set_peer(port, gid(&place.gid)?)?;
-        let rc = requester(&info, port, &self.conn_params)?;
+        let rc = requester(&info, port, &ConnParams::default())?;
         self.path.submit(HostRequest::Open { domain: self.domain, rc })?;
         Ok(Lane { node, root, pmtu: rc.pmtu, qpn: rc.qpn })
     }

@@ -19,6 +19,7 @@ pub(super) struct RawRack {
     pub(super) cpu: Option<usize>,
     pub(super) pmtu: Option<Spanned<usize>>,
     pub(super) link: Option<Spanned<String>>,
+    pub(super) patience: Option<Spanned<String>>,
     pub(super) cards: Option<Spanned<CardsConfig>>,
     pub(super) control: RawControl,
     pub(super) switch: RawSwitch,

@@ -84,7 +84,7 @@ impl RackConfig {
         let Ok(overview) = overview else { return findings };
         let usage = api_client(self).and_then(|mut api| Ok(api.call(Usage {})?));
         findings.push(examine_builds(usage, &overview));
-        findings.extend(self.nodes.iter().map(|node| examine_size(node, &overview)));
+        findings.extend(self.nodes.iter().map(|node| self.examine_node(node, &overview)));
         let nodes = overview.nodes.iter().filter(|node| node.card == 0);
         findings.extend(self.try_nodes(nodes));
         findings
@@ -95,13 +95,16 @@ impl RackConfig {
         let at = self.api_door().map(|(door, _)| door.to_string()).unwrap_or_default();
         let (state, detail, remedy) = match overview {
             Ok(overview) => {
-                let switch =
-                    if overview.switch { "the switch has joined" } else { "the switch has not joined" };
+                let switch = match (overview.switch, overview.switch_answers) {
+                    (false, _) => "the switch has not joined",
+                    (true, false) => "the switch does not answer",
+                    (true, true) => "the switch has joined",
+                };
                 let detail = format!("{at}: answers; {} memory nodes, {switch}", overview.nodes.len());
-                let state = if overview.switch { Support::Ok } else { Support::Degraded };
-                let remedy =
-                    if overview.switch { "" } else { "see why with what `farmem up` said of the switch" };
-                (state, detail, remedy.to_owned())
+                let is_well = overview.switch && overview.switch_answers;
+                let state = if is_well { Support::Ok } else { Support::Missing };
+                let remedy = if is_well { String::new() } else { self.look_at("the switch", "switch", "") };
+                (state, detail, remedy)
             }
             Err(error) if error.code() == Some(ErrorCode::Unauthorized) => (
                 Support::Missing,
@@ -119,8 +122,8 @@ impl RackConfig {
             }
             Err(error) => {
                 let port = self.control.listen.map(|listen| format!(", and let TCP port {} through", listen.port()));
-                let remedy = "when the rack is to run: start it with `farmem up`, or `farmem role control`";
-                (Support::Degraded, error.to_string(), format!("{remedy}{}", port.unwrap_or_default()))
+                let remedy = self.look_at("the control plane", "control", "");
+                (Support::Missing, error.to_string(), format!("{remedy}{}", port.unwrap_or_default()))
             }
         };
         Finding { name, state, detail, remedy }
@@ -259,18 +262,47 @@ fn examine_builds(usage: Result<RackUsage, Error>, overview: &RackOverview) -> F
     }
 }
 
+impl RackConfig {
+    /// Whether a node is there, and gives what the description says.
+    fn examine_node(&self, node: &NodeConfig, overview: &RackOverview) -> Finding {
+        let joined = overview.nodes.iter().find(|joined| joined.name == node.name);
+        let title = format!("memory node {}", node.name);
+        let gone = match joined {
+            None => "has not joined",
+            Some(joined) if !joined.answers => "does not answer",
+            Some(joined) => return examine_size(node, joined),
+        };
+        let remedy = self.look_at(&title, "node", &node.name);
+        Finding {
+            name: format!("memory of {}", node.name),
+            state: Support::Missing,
+            detail: gone.into(),
+            remedy,
+        }
+    }
+
+    /// What to look at where a role is not there: the units of a rack of several machines, or the one command of a rack on one.
+    fn look_at(&self, title: &str, role: &str, name: &str) -> String {
+        if self.is_of_one_machine() {
+            return format!(
+                "see what `farmem up` said of {title}, and start the rack with it if it does not run"
+            );
+        }
+        let unit = if name.is_empty() { format!("farmem@{role}") } else { format!("farmem-{role}@{name}") };
+        format!("on its machine see whether {title} runs (`systemctl status {unit}`, docs/operate.md)")
+    }
+}
+
 /// Whether a node gives what the description says.
-fn examine_size(node: &NodeConfig, overview: &RackOverview) -> Finding {
+fn examine_size(node: &NodeConfig, joined: &NodeInfo) -> Finding {
     let name = format!("memory of {}", node.name);
-    let joined = overview.nodes.iter().find(|joined| joined.name == node.name);
     let (state, detail, remedy) = match joined {
-        None => (Support::Degraded, "has not joined".to_owned(), "see why with what `farmem up` said of it"),
-        Some(joined) if joined.capacity != node.memory => (
+        joined if joined.capacity != node.memory => (
             Support::Degraded,
             format!("gives {} MiB, and {} MiB in rack.toml", joined.capacity >> 20, node.memory >> 20),
             "it was started from another description: start it anew to change that, which loses what it has",
         ),
-        Some(joined) => (
+        joined => (
             Support::Ok,
             format!("{} MiB, {} MiB of them allocated", joined.capacity >> 20, joined.allocated >> 20),
             "",

@@ -10,7 +10,7 @@ use std::net::{IpAddr, UdpSocket};
 
 impl RackConfig {
     /// A finding for each role of the description: where it is, and whether it runs on this machine. One that does not run where others of the rack do is
-    /// degraded. Changes nothing.
+    /// missing. Changes nothing.
     #[must_use]
     pub fn examine_roles(&self) -> Vec<Finding> {
         let held = self.held();
@@ -31,17 +31,21 @@ impl RackConfig {
                 }
                 Ok(_) if is_up => {
                     let remedy = "`farmem up` starts a role that died, up to four times in a row, and says why: see what it said";
-                    (
-                        Support::Degraded,
-                        format!("{where_to}: does not run, and other roles do"),
-                        remedy.into(),
-                    )
+                    (Support::Missing, format!("{where_to}: does not run, and other roles do"), remedy.into())
                 }
                 Ok(_) => (Support::Ok, format!("{where_to}: does not run, and no role does"), String::new()),
             };
             Finding { name, state, detail, remedy }
         };
         roles.into_iter().map(finding).collect()
+    }
+
+    /// True when all roles are on one machine, as a rack that `farmem up` starts has them.
+    pub(crate) fn is_of_one_machine(&self) -> bool {
+        let roles = self.roles();
+        self.transport == Transport::Shm
+            || roles.iter().all(|(_, address, _)| address.is_loopback())
+            || roles.iter().all(|(_, address, _)| is_of_this_machine(*address))
     }
 
     /// Each role's name, its address, and, of an index switch, its place in the FatTree.

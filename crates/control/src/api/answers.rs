@@ -169,6 +169,9 @@ pub struct RackOverview {
     pub index: Vec<IndexInfo>,
     /// True if the switch has joined.
     pub switch: bool,
+    /// True if the switch has joined and answers, as far as the control plane knows.
+    #[serde(default)]
+    pub switch_answers: bool,
     /// The switch's directory of cached pages.
     #[serde(default)]
     pub directory: DirectoryInfo,
@@ -397,6 +400,15 @@ pub struct NodeInfo {
     pub capacity: u64,
     /// Bytes allocated.
     pub allocated: u64,
+    /// How often the node has joined, modulo 2^16. With each join its memory and its connections begin anew.
+    #[serde(default)]
+    pub generation: u16,
+    /// True when it has joined and answers, as far as the control plane knows.
+    #[serde(default)]
+    pub answers: bool,
+    /// Bytes at it that were lost with its earlier lives, and that their owners did not accept since.
+    #[serde(default)]
+    pub lost: u64,
     /// The domain that owns its memory, for a card: READ, WRITE and atomics only (PROTOCOL 14.16). 0 for a
     /// memory node of farmem.
     #[serde(default)]

@@ -18,6 +18,20 @@ pub struct RackUsage {
     /// The builds of farmem that members reported when they joined (PROTOCOL 8.71).
     #[serde(default)]
     pub builds: Vec<BuildUse>,
+    /// What failed since the control plane started.
+    #[serde(default)]
+    pub losses: LossCounts,
+}
+
+/// What failed since the control plane started.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct LossCounts {
+    /// Memory nodes that did not answer any more.
+    pub nodes_silent: u64,
+    /// Joins of memory nodes that had been there before, with empty memory.
+    pub nodes_emptied: u64,
+    /// Bytes that were lost at these, each time that a node joined.
+    pub bytes_lost: u64,
 }
 
 /// A build and its members.
@@ -74,6 +88,9 @@ pub struct DomainUse {
     pub objects: u64,
     /// Number of allocations of other domains that it may access.
     pub granted: u64,
+    /// Bytes of its allocations that were lost with a memory node, and that it did not accept since.
+    #[serde(default)]
+    pub lost: u64,
 }
 
 /// An allocation.

@@ -71,7 +71,7 @@ impl TestRack {
         let is_free = |net: &String| UdpSocket::bind((format!("{net}.1"), farmem::UDP_PORT)).is_ok();
         let net = nets.find_map(|net| Some(format!("127.{}.{net}", 128 + b % 64)).filter(is_free)).unwrap();
         let mut text = format!(
-            "name = \"{name}\"\ntransport = \"{transport}\"\nwaiting = \"block\"\nplacement = \"free\"\n\
+            "name = \"{name}\"\ntransport = \"{transport}\"\nwaiting = \"block\"\nplacement = \"free\"\npatience = \"4s\"\n\
              [control]\naddress = \"{net}.1\"\nstate = \"state\"\nlease_ms = 2000\n\
              [switch]\naddress = \"{net}.2\"\n[hosts]\nfirst = \"{net}.200\"\ncount = 20\n"
         );

@@ -90,7 +90,7 @@ fn heard(link: &mut UdpLink) -> Vec<u8> {
 fn one_turn_carries_a_batch_there_and_back() {
     let (mut driver, mut peer) = driven(60);
     let (notes, noted) = mpsc::channel();
-    driver.watch_notes(move |note| notes.send(note).unwrap());
+    driver.watch_notes(move |_, note| notes.send(note).unwrap());
     for n in [10, 20, 30] {
         peer.send(PEER, &frame(n));
     }

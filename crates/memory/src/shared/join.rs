@@ -137,7 +137,8 @@ where
             &mut api,
             JoinHost { caches: Some(true), ..JoinHost::new(name, self.address.to_string()) },
         )?;
-        let settings = host_settings(host, generation, &home, self.config.pmtu, ClientOptions::default());
+        let options = ClientOptions { patience: Some(self.config.patience), ..ClientOptions::default() };
+        let settings = host_settings(host, generation, &home, self.config.pmtu, options);
         let served = self.serve(link, &mut api, settings, &nodes);
         // A rack that is gone has forgotten this host too. Its number may be another's by now.
         let _gone = api.call(Leave { port: Port::host(host).0, generation: Some(generation) });

@@ -80,7 +80,7 @@ impl LeaseKeeper {
         objects: Objects,
     ) -> Result<Self, Error> {
         let mut lease_keeper = Self {
-            api: api_client(config)?,
+            api: api_client(config)?.patient(std::time::Duration::ZERO),
             clock,
             inbox: Arc::clone(inbox),
             life,
@@ -90,7 +90,7 @@ impl LeaseKeeper {
             until: Instant::ZERO,
             given_up: true,
             watched,
-            stuck: recoverer(api_client(config)?, life.host)?,
+            stuck: recoverer(api_client(config)?.patient(std::time::Duration::ZERO), life.host)?,
             objects,
         };
         let begun = clock.now();

@@ -121,7 +121,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
     ) -> Self {
         let notes = Arc::new(Notes::default());
         let heard = Arc::clone(&notes);
-        driver.watch_notes(move |note| heard.hear(note));
+        driver.watch_notes(move |_, note| heard.hear(note));
         Self {
             driver,
             tell,

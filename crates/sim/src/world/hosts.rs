@@ -5,7 +5,7 @@ use super::{PendingRequest, World};
 use crate::HostMachine;
 use crate::sim_node::RoleId;
 use farmem_control::api::{
-    ApiError, Connect, Disconnect, ErrorCode, Locate, LocatedVma, MovedInfo, Request, Response,
+    ApiError, Connect, Disconnect, ErrorCode, Locate, LocatedVma, MovedInfo, Overview, Request, Response,
 };
 use farmem_host::{
     ControlRequest, ControlRequestKind, Done, Host, HostRequest, Located, Op, Out, Piece, Reply,
@@ -111,6 +111,7 @@ impl<H: HostMachine> World<H> {
                 ControlRequestKind::Disconnect { qpn } | ControlRequestKind::DisconnectExtra { qpn } => {
                     Disconnect { host, qpn: qpn.get() }.into()
                 }
+                ControlRequestKind::NodeGeneration { .. } => Overview {}.into(),
                 ControlRequestKind::Connect { domain, node }
                 | ControlRequestKind::ConnectExtra { domain, node } => {
                     // Requests have unique numbers, so each connection of a host gets its own queue pair.
@@ -150,6 +151,15 @@ impl<H: HostMachine> World<H> {
                     pieces: moved.iter().map(piece).collect(),
                     lost: lost.iter().map(|lost| (VirtAddr(lost.base), lost.len)).collect(),
                 })
+            }
+            Ok(Response::Overview(seen)) => {
+                let Some(ControlRequest { kind: ControlRequestKind::NodeGeneration { node }, .. }) =
+                    pending.request_of_host
+                else {
+                    unreachable!("nothing else asks for the overview")
+                };
+                let known = seen.nodes.iter().find(|known| known.node == node.0);
+                known.map_or(Reply::NotFound, |known| Reply::NodeGeneration(known.generation))
             }
             Ok(_) => Reply::Gone,
             Err(error) if error.code == ErrorCode::NotFound => Reply::NotFound,

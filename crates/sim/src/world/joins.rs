@@ -202,6 +202,7 @@ impl<H: HostMachine> World<H> {
                     base,
                     len,
                     gathers: true,
+                    generation: node.generation,
                     rc,
                 };
                 if let Some(ControlRequest { kind: ControlRequestKind::ConnectExtra { .. }, number }) =

@@ -172,6 +172,19 @@ impl Requester {
         self.pump(now, out);
     }
 
+    /// Returns how many times in a row the outstanding requests were sent again without an answer.
+    #[must_use]
+    pub const fn retries(&self) -> u32 {
+        self.retries
+    }
+
+    /// Breaks the connection as after the last retry: its peer is known to have forgotten it.
+    pub fn give_up<O, N: From<Note>>(&mut self, out: &mut Outbox<O, N>) {
+        if !self.broken {
+            self.fail(Failure::RetriesExceeded, out);
+        }
+    }
+
     /// Returns the time at which [`Requester::on_wake`] is due.
     #[must_use]
     pub fn next_wake(&self) -> Option<Instant> {

@@ -223,7 +223,7 @@ fn nobody_waits_for_ever_before_a_unix_socket() {
 /// A rack in which all tables are full is looked at: what it says of 65,536 domains and as many allocations is read to the end.
 #[test]
 fn a_full_rack_can_be_looked_at() {
-    use farmem_control::api::{DomainUse, RackUsage, Usage, VmaUse};
+    use farmem_control::api::{DomainUse, LossCounts, RackUsage, Usage, VmaUse};
     let rack = Rack::start(ApiLimits::default());
     let domain = |domain: u32| DomainUse {
         domain,
@@ -236,6 +236,7 @@ fn a_full_rack_can_be_looked_at() {
         durable_bytes: 4096,
         objects: 0,
         granted: 0,
+        lost: 0,
     };
     let vma = |n: u32| VmaUse {
         id: n.into(),
@@ -251,6 +252,7 @@ fn a_full_rack_can_be_looked_at() {
         vmas: (0..65_536).map(vma).collect(),
         processes: vec![],
         builds: vec![],
+        losses: LossCounts::default(),
     };
     let mut client = ApiClient::new(ApiDoor::Unix(rack.socket()), TOKEN);
     let seen = answered(|| client.call(Usage {}), &rack.calls, Ok(full.clone().into())).unwrap();

@@ -167,6 +167,7 @@ fn answers() -> Vec<Response> {
         balance_ppm: 0,
         index: vec![index()],
         switch: false,
+        switch_answers: false,
         directory: DirectoryInfo::default(),
     };
     vec![
@@ -180,7 +181,15 @@ fn answers() -> Vec<Response> {
         VMA.into(),
         LocatedVma { vma: VMA, moved: Vec::new(), lost: Vec::new() }.into(),
         overview.into(),
-        RackUsage { hosts: vec![], domains: vec![], vmas: vec![], processes: vec![], builds: vec![] }.into(),
+        RackUsage {
+            hosts: vec![],
+            domains: vec![],
+            vmas: vec![],
+            processes: vec![],
+            builds: vec![],
+            losses: LossCounts::default(),
+        }
+        .into(),
         ProcessInfo { process: 0, heap: 0 }.into(),
         Returned { value: 0 }.into(),
         LeaseInfo { lease_ms: 0, flush: 0 }.into(),
@@ -258,7 +267,19 @@ fn index() -> IndexInfo {
 
 fn node() -> NodeInfo {
     let (name, gid) = (String::new(), String::new());
-    NodeInfo { node: 0, name, port: 0, gid, base: 0, capacity: 0, allocated: 0, card: 0 }
+    NodeInfo {
+        node: 0,
+        name,
+        port: 0,
+        gid,
+        base: 0,
+        capacity: 0,
+        allocated: 0,
+        generation: 0,
+        answers: true,
+        lost: 0,
+        card: 0,
+    }
 }
 
 fn host_use() -> HostUse {
@@ -269,8 +290,20 @@ fn host_use() -> HostUse {
 
 fn domain_use() -> DomainUse {
     let (domain, name, hosts, idle_left_ms) = (0, String::new(), Vec::new(), None);
-    let (processes, vmas, bytes, durable_bytes, objects, granted) = (0, 0, 0, 0, 0, 0);
-    DomainUse { domain, name, hosts, idle_left_ms, processes, vmas, bytes, durable_bytes, objects, granted }
+    let (processes, vmas, bytes, durable_bytes, objects, granted, lost) = (0, 0, 0, 0, 0, 0, 0);
+    DomainUse {
+        domain,
+        name,
+        hosts,
+        idle_left_ms,
+        processes,
+        vmas,
+        bytes,
+        durable_bytes,
+        objects,
+        granted,
+        lost,
+    }
 }
 
 fn vma_use() -> VmaUse {
@@ -296,6 +329,7 @@ fn each_answer_has_the_fields_of_its_row() {
         ("(file)".to_owned(), keys(&file())),
         ("(host use)".to_owned(), keys(&host_use())),
         ("(build use)".to_owned(), keys(&BuildUse { build: String::new(), members: Vec::new() })),
+        ("(losses)".to_owned(), keys(&LossCounts::default())),
         ("(domain use)".to_owned(), keys(&domain_use())),
         ("(vma use)".to_owned(), keys(&vma_use())),
     ];
