@@ -6,6 +6,11 @@ use farmem::RackConfig;
 
 pub(crate) fn run(args: &Join) -> Result<End, Failure> {
     let config = RackConfig::load(&args.rack)?;
-    output::write_out(&config.join()?.text(&config.name));
+    let join = config.join()?;
+    if args.json {
+        output::print_json(&join);
+    } else {
+        output::write_out(&join.text(&config.name));
+    }
     Ok(End::Fine)
 }

@@ -103,9 +103,12 @@ pub(crate) struct IndexServe {
     /// Protection domain of the store.
     #[arg(long)]
     pub(crate) domain: String,
-    /// Name of the store; the command creates a missing store.
+    /// Name of the store.
     #[arg(long)]
     pub(crate) store: String,
+    /// Create the store if it is missing.
+    #[arg(long)]
+    pub(crate) create: bool,
     /// Type of the store's keys.
     #[arg(long, value_enum, default_value_t = KeyKind::Text)]
     pub(crate) keys: KeyKind,

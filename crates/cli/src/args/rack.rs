@@ -15,12 +15,15 @@ pub(crate) struct Join {
     /// Description of the rack. Its control plane must have started on this machine before.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Arguments of `farmem migrate`.
 #[derive(Debug, Args)]
 #[command(after_help = "farmem migrate --rack rack.toml\n\
-                        farmem migrate --rack rack.toml --base 0x100000000000 --len 1MiB --node 2\n\
+                        farmem migrate --rack rack.toml --base 0x100000000000 --len 1MiB --node node2\n\
                         Memory moves in parts of at most 64 MiB. A program that accesses a moving part waits until it has arrived.")]
 pub(crate) struct Migrate {
     /// Description of the running rack.
@@ -34,9 +37,9 @@ pub(crate) struct Migrate {
     /// allocation].
     #[arg(long, value_name = "SIZE", requires = "base", value_parser = bytes)]
     pub(crate) len: Option<u64>,
-    /// Number of the node that receives the memory; needs --base.
-    #[arg(long, value_name = "N", requires = "base")]
-    pub(crate) node: Option<u16>,
+    /// Node that receives the memory, by name or number; needs --base.
+    #[arg(long, value_name = "NODE", requires = "base")]
+    pub(crate) node: Option<String>,
     /// Print the result as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

@@ -4,7 +4,7 @@
 use crate::args::{IndexDrop, IndexLoad, IndexServe};
 use crate::output::{self, Report};
 use crate::{End, Failure, progress};
-use farmem::{ClientOptions, Rack};
+use farmem::{ClientOptions, Error, Rack};
 use farmem_orderedkv::load::{Column, Format, KeyType, Loaded, Source, Stage, load};
 use farmem_orderedkv::{Access, Dropped, Server, Store, StoreError};
 use farmem_workload::STOPPED;
@@ -54,8 +54,18 @@ pub(crate) fn serve(args: &IndexServe) -> Result<End, Failure> {
     farmem_workload::on_terminate(move || stop.stop())
         .map_err(|error| Failure::environment(format!("cannot catch Ctrl-C: {error}"), ""))?;
     let mut client = Rack::open(&args.rack)?.client_with(&args.domain, ClientOptions::durable())?;
-    let mut store =
-        Store::create(&mut client, &args.store, args.keys, access(args.take_over)).map_err(failed)?;
+    let opened = if args.create {
+        Store::create(&mut client, &args.store, args.keys, access(args.take_over))
+    } else {
+        Store::open(&mut client, &args.store, Some(args.keys), access(args.take_over))
+    };
+    let mut store = opened.map_err(|error| match &error {
+        StoreError::Far(Error::Missing { .. }) => {
+            let message = format!("domain {:?} has no store {:?}", args.domain, args.store);
+            Failure::environment(message, "look at its name, or make a new one (--create)")
+        }
+        _ => failed(error),
+    })?;
     let first_tree = format!("{:#x}", store.first().tree().address().0);
     let keys = store.kind().name();
     output::print(&Listening { address, store: args.store.clone(), keys, first_tree }, args.json);

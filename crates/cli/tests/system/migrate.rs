@@ -154,16 +154,17 @@ fn it_says_where_memory_is() {
     let vma = client.allocate_on(8 * PAGE, NodeId(1)).unwrap();
     let file = description.file();
     let place = format!("{:#x}", vma.base.0 + 2 * PAGE);
-    let ended = run(&["migrate", "--rack", &file, "--base", &place, "--len", "8KiB", "--node", "2"]);
+    let ended = run(&["migrate", "--rack", &file, "--base", &place, "--len", "8KiB", "--node", "node2"]);
     assert!(ended.stdout.contains(&place) && ended.code == Some(0), "{}{}", ended.stdout, ended.stderr);
     let there = run(&["migrate", "--rack", &file, "--json"]).json();
     let allocation = &there["allocations"][0];
     assert_eq!(allocation["domain"], "mine");
-    assert_eq!(allocation["moved"], serde_json::json!([{"base": place, "bytes": 2 * PAGE, "node": 2}]));
+    let moved = serde_json::json!([{"base": place, "bytes": 2 * PAGE, "node": 2, "node_name": "node2"}]);
+    assert_eq!(allocation["moved"], moved);
     assert_eq!(there["nodes"][1]["allocated"], 2 * PAGE);
     assert!(run(&["migrate", "--rack", &file]).stdout.contains(&place));
     run(&["migrate", "--rack", &file, "--base", &place, "--len", "8KiB", "--node", "7"])
-        .refuses(&["node 7", "farmem migrate --rack"]);
+        .refuses(&["there is no memory node \"7\"", "node1, node2"]);
     run(&["migrate", "--rack", &file, "--base", &place, "--len", "4KiB", "--node", "1"])
         .refuses(&["moved together"]);
     run(&["migrate", "--rack", &file, "--base", &place, "--len", "100", "--node", "1"])

@@ -37,7 +37,7 @@ fn a_loaded_file_is_served() {
     let wrong = [&["index", "load", &wrong][..], &on, &["--key-type", "i64"]].concat();
     run(&wrong).refuses(&["wrong.csv", "line 3", "\"two\"", "--key-type"]);
 
-    let serve = ["index", "serve", "--keys", "u64", "--listen", "127.0.0.1:0", "--json"];
+    let serve = ["index", "serve", "--create", "--keys", "u64", "--listen", "127.0.0.1:0", "--json"];
     let mut service = Running::start(farmem(&[&serve[..], &on].concat()));
     let listening: Value = serde_json::from_str(&service.line()).unwrap();
     let address = listening["address"].as_str().unwrap().to_owned();
@@ -109,7 +109,7 @@ fn a_take_over_loses_no_acknowledged_key() {
     let file = description.file();
     let on = ["--rack", &file, "--domain", "shop", "--store", "orders", "--listen", "127.0.0.1:0", "--json"];
     let serve = |more: &[&str]| {
-        let mut service = Running::start(farmem(&[&["index", "serve"][..], &on, more].concat()));
+        let mut service = Running::start(farmem(&[&["index", "serve", "--create"][..], &on, more].concat()));
         let listening: Value = serde_json::from_str(&service.line()).expect("it listens");
         (service, listening["address"].as_str().unwrap().to_owned())
     };
@@ -170,7 +170,7 @@ fn a_store_is_dropped() {
     drop("texts", &[]).refuses(&["store \"texts\"", "would be freed", "--yes"]);
     drop("other", &["--yes"]).refuses(&["far memory called \"other\""]);
     let serve = |store: &'static str, keys: &'static str| {
-        let args = ["index", "serve", "--listen", "127.0.0.1:0", "--json", "--keys", keys];
+        let args = ["index", "serve", "--create", "--listen", "127.0.0.1:0", "--json", "--keys", keys];
         let mut service = Running::start(farmem(&[&args[..], &on(store)].concat()));
         let listening: Value = serde_json::from_str(&service.line()).expect("it listens");
         (service, listening["address"].as_str().unwrap().to_owned())
