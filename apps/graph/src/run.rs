@@ -83,8 +83,8 @@ fn cannot_write(path: &Path, error: &io::Error) -> Failure {
 
 fn on_graph(command: &Command, args: &RunArgs) -> Result<CommandReport, Failure> {
     let threads = rayon::ThreadPoolBuilder::new().num_threads(args.threads.unwrap_or(0)).build();
-    let threads =
-        threads.map_err(|error| Failure::new(format!("no threads: {error}"), "take fewer: --threads"))?;
+    let threads = threads
+        .map_err(|error| Failure::new(format!("no threads: {error}"), "choose fewer with --threads"))?;
     match (&args.file, &args.object) {
         (Some(file), _) => on_file(command, args, file, &threads),
         (None, Some(name)) => on_object(command, args, name, &threads),
@@ -457,7 +457,7 @@ fn components<S: Store>(
 fn start<T: Resumable>(begin: &RunStart<'_>, new: impl FnOnce() -> T) -> Result<(T, Option<u64>), Failure> {
     let Some(CheckpointFile { path, header }) = &begin.kept else { return Ok((new(), None)) };
     let failed = |what: String| {
-        let remedy = "name another file: --checkpoint; or remove this one to begin anew";
+        let remedy = "name another file with --checkpoint, or remove this one to start again";
         Failure::new(format!("{}: {what}", path.display()), remedy)
     };
     match std::fs::read(path) {

@@ -230,7 +230,7 @@ fn a_checkpoint_is_resumed_and_no_other() {
     let tell = |bytes: &[u8], words: &str| {
         fs::write(&saved, bytes).unwrap();
         let said = refused(&format!("{words} --checkpoint {shown}"));
-        assert!(saved.exists() && said.contains("remove this one to begin anew"), "{said}");
+        assert!(saved.exists() && said.contains("remove this one to start again"), "{said}");
         said
     };
     let other = file(&folder, "other.fmg");

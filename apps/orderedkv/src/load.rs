@@ -256,7 +256,7 @@ fn write(
 
 fn changed(source: &Source) -> Failure {
     Failure::new(
-        format!("{}: it is not what it was when it was looked at", source.file.display()),
+        format!("{}: the file changed after it was checked", source.file.display()),
         "load it when nothing writes to it",
     )
 }

@@ -148,7 +148,7 @@ fn emitted(reply: &Reply) -> Vec<u8> {
 
 /// Refuses a connection beyond the bound.
 fn refuse(mut stream: TcpStream) {
-    let refusal = Reply::Error(format!("ERR {CONNECTIONS_MAX} clients are connected, as many as may be"));
+    let refusal = Reply::Error(format!("ERR {CONNECTIONS_MAX} clients are connected, which is the limit"));
     let bytes = emitted(&refusal);
     let _client_is_gone = stream.set_write_timeout(Some(LOOK)).and_then(|()| stream.write_all(&bytes));
 }

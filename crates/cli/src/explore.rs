@@ -112,7 +112,7 @@ fn chosen(args: &Sim) -> Result<Vec<Config>, Failure> {
         (_, Some(config)) => Ok(vec![config]),
         (name, None) => Err(Failure::environment(
             format!("there is no configuration {name:?}"),
-            format!("say gate, all, or a number up to {}", CONFIGS.len()),
+            format!("choose gate, all, or a number up to {}", CONFIGS.len()),
         )),
     }
 }

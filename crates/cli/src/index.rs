@@ -320,7 +320,7 @@ const fn remedy(excess: &Excess) -> &'static str {
 
 /// Returns the failure for an inconsistent tree, which only a bug of this command can produce.
 fn internal(error: &dyn std::error::Error) -> Failure {
-    Failure::environment(error.to_string(), "that is a bug of farmem: please report it with the command line")
+    Failure::environment(error.to_string(), "this is a bug of farmem: report it with the command line")
 }
 
 /// Returns the keys of the records in order, each with its number of accesses among the drawn look-ups.
@@ -356,7 +356,8 @@ fn merged(mut keys: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 
 fn read_keys(file: &Path) -> Result<Vec<(u64, u64)>, Failure> {
     let wrong = |what: String| {
-        let remedy = "a line has a key, decimal or 0x..., and behind it its accesses if they are known";
+        let remedy =
+            "each line holds a key, decimal or 0x..., and optionally its number of accesses after it";
         Failure::environment(format!("{}: {what}", file.display()), remedy)
     };
     let mut input = File::open(file).map_err(|error| wrong(error.to_string()))?.take(FILE_MAX);

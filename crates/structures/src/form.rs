@@ -77,7 +77,7 @@ pub(crate) fn refused(what: impl Into<String>) -> Error {
     Error::Refused(ApiError {
         code: ErrorCode::BadRequest,
         message: format!("a structure's form: {}", what.into()),
-        remedy: "say the form that the structure gives (`FlatMap::form`, `HashTable::form`, `PageStore::form`, `Table::form`)"
+        remedy: "send the form that the structure returns (`FlatMap::form`, `HashTable::form`, `PageStore::form`, `Table::form`)"
             .into(),
     })
 }

@@ -21,7 +21,7 @@ pub(crate) fn run(args: &BenchKv) -> Result<End, Failure> {
     let outcome = measure(&plan, plots.as_deref(), &mut start, &mut |told| screen.hear(told));
     let outcome = outcome.map_err(|error| {
         Failure::environment(
-            format!("no load could be made, or no figure drawn: {error}"),
+            format!("cannot produce the load or draw a figure: {error}"),
             "see `farmem doctor` for what this machine allows",
         )
     })?;

@@ -21,13 +21,17 @@ pub(crate) fn run(args: &BenchLinked) -> Result<End, Failure> {
 /// Runs `farmem squeezed`, the benchmark process under a memory limit.
 pub(crate) fn squeezed(pages: usize, rounds: usize) -> Result<End, Failure> {
     let ended = farmem_bench::mind::squeezed(pages, rounds);
-    ended.map(|()| End::Fine).map_err(|e| Failure::environment(format!("under a limit: {e}"), ""))
+    ended.map(|()| End::Fine).map_err(|e| {
+        Failure::environment(format!("the benchmark process under a memory limit failed: {e}"), "")
+    })
 }
 
 /// Runs `farmem calls`, the benchmark process that makes system calls.
 pub(crate) fn calls() -> Result<End, Failure> {
     let ended = farmem_bench::mind::calls();
-    ended.map(|()| End::Fine).map_err(|e| Failure::environment(format!("system calls: {e}"), ""))
+    ended.map(|()| End::Fine).map_err(|e| {
+        Failure::environment(format!("the benchmark process that makes system calls failed: {e}"), "")
+    })
 }
 
 /// Racks whose links have this profile.

@@ -17,5 +17,7 @@ pub(crate) fn run(args: &BenchRows) -> Result<End, Failure> {
 /// Runs `farmem work`, the program of the benchmark.
 pub(crate) fn work(name: &str, bytes: usize, cpu: Option<usize>) -> Result<End, Failure> {
     let ended = farmem_bench::run::work(name, bytes, cpu);
-    ended.map(|()| End::Fine).map_err(|e| Failure::environment(format!("the benchmark's work: {e}"), ""))
+    ended
+        .map(|()| End::Fine)
+        .map_err(|e| Failure::environment(format!("the benchmark's program failed: {e}"), ""))
 }

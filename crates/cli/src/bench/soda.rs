@@ -20,5 +20,7 @@ pub(crate) fn run(args: &BenchDrawn) -> Result<End, Failure> {
 pub(crate) fn alone(args: &SodaAlone) -> Result<End, Failure> {
     let SodaAlone { file, app, system, rounds, sources } = args;
     let ended = farmem_bench::soda::alone(file, app, system, *rounds, sources);
-    ended.map(|()| End::Fine).map_err(|e| Failure::environment(format!("under a limit: {e}"), ""))
+    ended.map(|()| End::Fine).map_err(|e| {
+        Failure::environment(format!("the benchmark process under a memory limit failed: {e}"), "")
+    })
 }

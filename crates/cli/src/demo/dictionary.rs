@@ -33,7 +33,7 @@ impl Words {
             Ok(bytes) => (path.display().to_string(), bytes),
             Err(error) if file.is_some() => {
                 let message = format!("cannot read {}: {error}", path.display());
-                return Err(Failure::environment(message, "name a file with one word a line"));
+                return Err(Failure::environment(message, "name a file with one word per line"));
             }
             Err(_) => {
                 output::note(&format!(
@@ -48,7 +48,7 @@ impl Words {
         if entries.is_empty() {
             return Err(Failure::environment(
                 format!("{source} holds no word"),
-                "name a file with one word a line",
+                "name a file with one word per line",
             ));
         }
         Ok(Self { source, entries })

@@ -104,7 +104,7 @@ pub(super) fn plan(args: &IndexPlan, pods: u16) -> Result<End, Failure> {
     let servers = usize::from(pods) * usize::from(args.edges) * usize::from(args.servers);
     if servers > SERVERS_MAX {
         let message = format!("{servers} servers are more than the {SERVERS_MAX} memory nodes of a rack");
-        return Err(Failure::environment(message, "fewer --pods, --edges or --servers"));
+        return Err(Failure::environment(message, "choose smaller values of --pods, --edges or --servers"));
     }
     let (tree, about) = tree_of(args)?;
     let leaves = about.keys.div_ceil(args.fill).max(1);

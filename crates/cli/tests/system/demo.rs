@@ -130,13 +130,13 @@ fn words_that_cannot_be_had_are_refused() {
     let dir = Dir::new("words");
     let (empty, blank) = (dir.file("empty", ""), dir.file("blank", "\n\n\n"));
     run(&["demo", "--words", "/no/such/words"])
-        .refuses(&["cannot read /no/such/words", "name a file with one word a line"]);
-    run(&["demo", "--words", "/"]).refuses(&["cannot read /", "one word a line"]);
+        .refuses(&["cannot read /no/such/words", "name a file with one word per line"]);
+    run(&["demo", "--words", "/"]).refuses(&["cannot read /", "one word per line"]);
     for file in [empty, blank] {
         run(&["demo", "--words", &file]).refuses(&[
             &file,
             "holds no word",
-            "name a file with one word a line",
+            "name a file with one word per line",
         ]);
     }
     for limit in ["0", "-1", "many"] {

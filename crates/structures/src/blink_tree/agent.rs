@@ -302,7 +302,7 @@ impl IndexWatch {
             stepped.weigh(&rates, (saved, best, all));
             return Ok(stepped);
         }
-        Err(Error::Contended { what: "what is published of a tree".into(), tries: LOOKS_MAX })
+        Err(Error::Contended { what: "the published part of a tree".into(), tries: LOOKS_MAX })
     }
 
     /// Returns the published part at each switch and its counters since the last look; `None` while an agent
@@ -324,7 +324,8 @@ impl IndexWatch {
             if counted.edition != edition(&bytes) {
                 return Ok(None);
             }
-            let broken = |_| Error::Broken { addr: self.tree.tree.root, what: "what is published of a tree" };
+            let broken =
+                |_| Error::Broken { addr: self.tree.tree.root, what: "the published part of a tree" };
             let section = TreeTables::parse(&bytes).map_err(broken)?.section();
             published.parts.push(PublishedPart::new(switch, tier, section));
             counts.push(since);

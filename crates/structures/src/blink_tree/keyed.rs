@@ -53,7 +53,7 @@ impl KeyedServers {
         let node_of = |client: &Client, at: VirtAddr| {
             let its = client.nodes().iter().find(|node| at.0.wrapping_sub(node.base) < node.capacity);
             its.map(|node| NodeId(node.node))
-                .ok_or(Error::Broken { addr: at, what: "an address in what is published of a tree" })
+                .ok_or(Error::Broken { addr: at, what: "an address in the published part of a tree" })
         };
         let root = node_of(client, tree.tree.root)?;
         let mut ranges: Vec<(u64, NodeId)> = Vec::new();
