@@ -59,8 +59,8 @@ impl Control {
                 (.., Some(_)) => "host",
                 _ => "switch",
             };
-            let who = member.name.map_or_else(|| String::from(kind), |name| format!("{kind} {name}"));
-            builds.entry(build.clone()).or_default().push(who);
+            let label = member.name.map_or_else(|| String::from(kind), |name| format!("{kind} {name}"));
+            builds.entry(build.clone()).or_default().push(label);
         }
         builds.into_iter().map(|(build, members)| BuildUse { build, members }).collect()
     }

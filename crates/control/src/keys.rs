@@ -280,7 +280,7 @@ impl Control {
         for whose in wanted(&ask.request) {
             let shown = match self.owner(whose) {
                 // Another check of the request reports what does not exist.
-                Found::Nobody => continue,
+                Found::NoOwner => continue,
                 Found::Operator => false,
                 Found::Owner(owner) => {
                     let keys = ask.shown.keys.iter().take(KEYS_SHOWN_MAX);
@@ -300,7 +300,7 @@ impl Control {
         let secret = self.config.secret.as_ref()?;
         match self.owner(RequiredKey::Numbered(kind, number)) {
             Found::Owner(owner) => Some(secret.key(owner)),
-            Found::Nobody | Found::Operator => None,
+            Found::NoOwner | Found::Operator => None,
         }
     }
 
@@ -335,7 +335,7 @@ impl Control {
             RequiredKey::Object(object) => state.objects.get(&object).and_then(|row| domain(row.domain)),
             RequiredKey::Address(addr) => state.vma_at(addr).and_then(|(_, vma)| domain(vma.domain)),
         };
-        found.map_or(Found::Nobody, Found::Owner)
+        found.map_or(Found::NoOwner, Found::Owner)
     }
 
     /// Returns the change that created a member, if it exists.
@@ -355,7 +355,7 @@ impl Control {
 /// The result of looking an owner up.
 enum Found {
     Owner(Owner),
-    Nobody,
+    NoOwner,
     Operator,
 }
 

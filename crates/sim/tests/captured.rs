@@ -77,7 +77,7 @@ impl Bench {
 
     /// Stores the number, in as many words as needed: by region writes, traversals, or traversals that share
     /// a datagram.
-    fn store(&mut self, way: Way, number: u64) {
+    fn store(&mut self, form: RequestForm, number: u64) {
         let addr = |word: u64| VirtAddr(self.base + 64 * word);
         let program = Program::assemble(
             ".stores\n .window 8\n .scratch 8\n ld8 r2, scratch[0]\n st8 window[0], r2\n ret\n",
@@ -87,10 +87,10 @@ impl Bench {
             let scratch = number.to_le_bytes().to_vec();
             Op::Traverse { program: program.clone(), cur_ptr: addr(word), scratch, limit: 4 }
         };
-        let ops = match way {
-            Way::Write => vec![Op::RegionWrite { addr: addr(0), buf: number.to_le_bytes().to_vec() }],
-            Way::Traversal => vec![traverse(0)],
-            Way::Batch => (0..3).map(traverse).collect(),
+        let ops = match form {
+            RequestForm::Write => vec![Op::RegionWrite { addr: addr(0), buf: number.to_le_bytes().to_vec() }],
+            RequestForm::Traversal => vec![traverse(0)],
+            RequestForm::Batch => (0..3).map(traverse).collect(),
         };
         self.run(ops);
     }
@@ -127,7 +127,7 @@ impl Bench {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
+enum RequestForm {
     Write,
     Traversal,
     Batch,
@@ -138,25 +138,25 @@ enum Way {
 /// after the host has stored 2.
 #[test]
 fn captured_requests_are_not_executed_after_node_and_switch_have_started_again() {
-    for way in [Way::Write, Way::Traversal, Way::Batch] {
+    for form in [RequestForm::Write, RequestForm::Traversal, RequestForm::Batch] {
         for restarts in [[NODE, RoleId::Switch], [RoleId::Switch, NODE]] {
             let mut bench = Bench::new(7);
             bench.captured.clear();
-            bench.store(way, 1);
+            bench.store(form, 1);
             let captured = std::mem::take(&mut bench.captured);
-            assert!(!captured.is_empty(), "{way:?}");
-            let count = if way == Way::Batch { 3 } else { 1 };
+            assert!(!captured.is_empty(), "{form:?}");
+            let count = if form == RequestForm::Batch { 3 } else { 1 };
             let stored = |number: u64| [0, 1, 2].map(|word| if word < count { number } else { 0 });
-            assert_eq!(bench.words(), stored(1), "{way:?}");
+            assert_eq!(bench.words(), stored(1), "{form:?}");
             restarts.iter().for_each(|&role_id| bench.restart(role_id));
             let (domain, base) = (bench.domain, bench.base);
             bench.call(AcceptLost { domain, base, len: PAGE });
-            assert_eq!(bench.words(), [0; 3], "{way:?}: the node has started again");
+            assert_eq!(bench.words(), [0; 3], "{form:?}: the node has started again");
             bench.replay(&captured);
-            assert_eq!(bench.words(), [0; 3], "{way:?}, {restarts:?}: a thief's copy was executed");
-            bench.store(way, 2);
+            assert_eq!(bench.words(), [0; 3], "{form:?}, {restarts:?}: a thief's copy was executed");
+            bench.store(form, 2);
             bench.replay(&captured);
-            assert_eq!(bench.words(), stored(2), "{way:?}, {restarts:?}");
+            assert_eq!(bench.words(), stored(2), "{form:?}, {restarts:?}");
         }
     }
 }

@@ -472,7 +472,7 @@ fn builds_are_told_apart() {
     };
     let expect = |a: &[&str], b: &[&str]| -> Vec<(String, Vec<String>)> {
         let row = |build: &str, members: &[&str]| {
-            (build.to_owned(), members.iter().map(|&who| who.to_owned()).collect())
+            (build.to_owned(), members.iter().map(|&member| member.to_owned()).collect())
         };
         [row("1.0+a", a), row("1.0+b", b)].into()
     };

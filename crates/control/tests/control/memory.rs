@@ -191,7 +191,7 @@ proptest! {
         let domains = ["a", "b", "c"].map(|name| rack.domain(name));
         let mut live: Vec<VmaInfo> = Vec::new();
         let mut bitmap = Bitmap::default();
-        for (size, who, which, free) in steps {
+        for (size, domain, which, free) in steps {
             if free && !live.is_empty() {
                 let vma = live.swap_remove(which.index(live.len()));
                 rack.call(Free { domain: vma.domain, base: vma.base, id: vma.id }).unwrap();
@@ -199,7 +199,7 @@ proptest! {
                 continue;
             }
             let needed = size.max(4096).next_power_of_two();
-            match rack.call(Allocate { domain: domains[who as usize], size, node: None, durable: false }) {
+            match rack.call(Allocate { domain: domains[domain as usize], size, node: None, durable: false }) {
                 Ok(vma) => {
                     let (base, capacity) = nodes[usize::from(vma.node) - 1];
                     prop_assert!(vma.base >= base && vma.base + vma.size <= base + capacity);

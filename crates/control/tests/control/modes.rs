@@ -307,7 +307,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// The test's own view of the hosts.
 #[derive(Default)]
-struct Known {
+struct HostsView {
     /// Queue pairs at the node, of each host's present incarnation.
     pairs: BTreeMap<u16, BTreeSet<u32>>,
     /// The mode in which each host has the object.
@@ -316,7 +316,7 @@ struct Known {
     writers_gone: BTreeSet<u32>,
 }
 
-impl Known {
+impl HostsView {
     fn ends(&mut self, host: u16) {
         let pairs = self.pairs.remove(&host).unwrap_or_default();
         if self.modes.remove(&host) == Some(Write) {
@@ -337,7 +337,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let (mut rack, object, pairs) = connected(seed);
-        let mut known = Known { pairs, ..Known::default() };
+        let mut known = HostsView { pairs, ..HostsView::default() };
         for step in steps {
             match step {
                 Step::Hold(host, mode) => {

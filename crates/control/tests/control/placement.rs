@@ -14,7 +14,7 @@ use proptest::sample::Index;
 const NODES: u16 = 3;
 const PAGES: u64 = 8;
 
-/// Who has each page of a node: none or the first byte of a vma.
+/// The owner of each page of a node: none, or the first byte of a vma.
 type Map = Vec<Option<u64>>;
 
 /// The addresses and the memory of each node.
@@ -24,7 +24,7 @@ struct Model {
 }
 
 impl Model {
-    /// What the API says of vmas, and the nodes' own tables of moved parts.
+    /// The vmas as the API describes them, and the nodes' own tables of moved parts.
     fn of(rack: &mut Rack) -> Self {
         let RackOverview { nodes, vmas, .. } = rack.call(Overview {}).unwrap();
         let empty = || vec![vec![None; usize::try_from(PAGES).unwrap()]; usize::from(NODES)];
@@ -156,7 +156,7 @@ proptest! {
                     let room = Model::has(&model.memory[usize::from(node) - 1..usize::from(node)], len / PAGE);
                     match rack.call(Migrate { domain: None, base, len, node }) {
                         Ok(()) => {}
-                        // What moved together moves together.
+                        // Pages that moved together move together.
                         Err(error) if error.code == ErrorCode::Conflict => {}
                         Err(error) => {
                             prop_assert_eq!(error.code, ErrorCode::OutOfMemory);

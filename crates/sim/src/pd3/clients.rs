@@ -4,7 +4,7 @@ use super::{KEYS, Key};
 use farmem_dpu::parse::guard::Guard;
 use farmem_dpu::parse::http::Http;
 use farmem_dpu::parse::memcached::Memcached;
-use farmem_dpu::parse::records::{Header, Records, Request as Asked};
+use farmem_dpu::parse::records::{Header, Records, Request as RecordRequest};
 use farmem_dpu::parse::resp::Resp;
 use farmem_dpu::parse::{Access, Broken, Parser};
 use farmem_machine::Rng;
@@ -232,10 +232,10 @@ fn emit(protocol: Protocol, ask: Ask, key: Key, into: &mut Vec<u8>) {
         ),
         Protocol::HashMap | Protocol::Pages => {
             let (request, len) = match ask {
-                Ask::Read => (Asked::Read, 0),
-                Ask::Write => (Asked::Write, 4096),
-                Ask::Delete => (Asked::Delete, 0),
-                Ask::Change => (Asked::Change, 4096),
+                Ask::Read => (RecordRequest::Read, 0),
+                Ask::Write => (RecordRequest::Write, 4096),
+                Ask::Delete => (RecordRequest::Delete, 0),
+                Ask::Change => (RecordRequest::Change, 4096),
             };
             // A page is long and spans many pieces.
             let len = if matches!(protocol, Protocol::Pages) { len } else { len / 512 };

@@ -51,7 +51,7 @@ enum Until {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Link {
     Down,
-    Asked,
+    Requested,
     Up,
 }
 
@@ -172,7 +172,7 @@ impl Rack {
             }
             if client.session == Link::Down {
                 let (host, domain) = (client.host, self.domains[client.domain]);
-                self.clients[index].session = Link::Asked;
+                self.clients[index].session = Link::Requested;
                 self.ask(index, OpenSession { host, domain }, Call::Session);
             }
             self.settle_unsure(index);

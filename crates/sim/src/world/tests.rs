@@ -34,11 +34,11 @@ fn machines_come_back() {
     let created = world.call(RoleId::Host(1), CreateDomain { name: "d".into() }).unwrap();
     let allocate = Allocate { domain: created.domain, size: 4096, node: None, durable: false };
     let vma = world.call(RoleId::Host(1), allocate).unwrap();
-    for who in world.all_roles() {
-        world.crash(who);
-        assert!(!world.is_up(who));
-        world.start_later(who, Duration::from_millis(2));
-        run(&mut world, |world| world.is_up(who));
+    for role_id in world.all_roles() {
+        world.crash(role_id);
+        assert!(!world.is_up(role_id));
+        world.start_later(role_id, Duration::from_millis(2));
+        run(&mut world, |world| world.is_up(role_id));
     }
     let RackOverview { vmas, nodes, hosts, .. } = world.call(RoleId::Host(1), Overview {}).unwrap();
     assert_eq!((vmas, nodes.len(), hosts.len()), (vec![vma], 4, 2));
