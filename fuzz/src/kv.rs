@@ -2,7 +2,7 @@
 
 use crate::Run;
 use clap::Parser as _;
-use farmem_kv::{Args, KvError, Offline, Told};
+use farmem_kv::{Args, Exchange, KvError, Offline};
 use std::cell::RefCell;
 
 /// Arguments of the server. The minimum of local memory lets short inputs reach the limits.
@@ -79,11 +79,11 @@ pub fn kv_memcached(data: &[u8], run: &mut Run) {
 }
 
 /// Function that executes the bytes of a connection, in pieces of a given length.
-type RunConnection = fn(&mut Offline, &[u8], usize) -> Result<Told, KvError>;
+type RunConnection = fn(&mut Offline, &[u8], usize) -> Result<Exchange, KvError>;
 
 /// Executes an input on the server and returns the server, its replies, and the input after the first byte.
 /// The first byte selects the length of the pieces.
-fn talk<'a>(data: &'a [u8], run: &mut Run, talk: RunConnection) -> Option<(Offline, Told, &'a [u8])> {
+fn talk<'a>(data: &'a [u8], run: &mut Run, talk: RunConnection) -> Option<(Offline, Exchange, &'a [u8])> {
     run.cases += 1;
     let (&pieces, data) = data.split_first()?;
     // A server that broke a promise is not used again.
@@ -97,10 +97,10 @@ fn talk<'a>(data: &'a [u8], run: &mut Run, talk: RunConnection) -> Option<(Offli
 
 /// Checks that the server's memory is bounded, and empty after `FLUSHALL`.
 fn finish(mut server: Offline) {
-    let holds = server.holds();
+    let holds = server.memory_use();
     assert!(holds.here <= LOCAL, "{holds:?}");
     server.talk(b"FLUSHALL\r\n", usize::MAX).expect("the settings are right");
-    let holds = server.holds();
+    let holds = server.memory_use();
     assert_eq!((holds.keys, holds.records, holds.collections), (0, 0, 0), "nothing of what went is kept");
     SERVER.set(Some(server));
 }

@@ -1,9 +1,9 @@
 //! Settings of `farmem kv`.
 
 use crate::command::Settings;
-use crate::connection::Speaks;
+use crate::connection::ClientKind;
 use crate::durable::Sync;
-use crate::server::DoorPlan;
+use crate::server::PortPlan;
 use crate::store::Policy;
 use crate::tls::{self, AuthClients, Files};
 use crate::{Kv, KvError, say};
@@ -132,11 +132,11 @@ const DESCRIPTORS: u64 = 64;
 
 impl Args {
     /// Returns the ports and their protocols.
-    pub(crate) fn doors(&self) -> Result<Vec<DoorPlan>, KvError> {
-        let at = |port, speaks, tls| DoorPlan { address: SocketAddr::new(self.bind, port), speaks, tls };
-        let mut doors = Vec::new();
+    pub(crate) fn ports(&self) -> Result<Vec<PortPlan>, KvError> {
+        let at = |port, kind, tls| PortPlan { address: SocketAddr::new(self.bind, port), kind, tls };
+        let mut ports = Vec::new();
         if !self.tls_only {
-            doors.push(at(self.port, Speaks::Redis, None));
+            ports.push(at(self.port, ClientKind::Redis, None));
         }
         // The command line has both files if it has one of the TLS ports.
         if let (Some(certificates), Some(key)) = (&self.tls_cert_file, &self.tls_key_file) {
@@ -146,12 +146,12 @@ impl Args {
                 authority: self.tls_ca_cert_file.as_ref(),
                 auth_clients: self.tls_auth_clients,
             })?;
-            let over_tls = |port, speaks| at(port, speaks, Some(Arc::clone(&config)));
-            doors.extend(self.tls_port.map(|port| over_tls(port, Speaks::Redis)));
-            doors.extend(self.memcached_tls_port.map(|port| over_tls(port, Speaks::Memcached)));
+            let over_tls = |port, kind| at(port, kind, Some(Arc::clone(&config)));
+            ports.extend(self.tls_port.map(|port| over_tls(port, ClientKind::Redis)));
+            ports.extend(self.memcached_tls_port.map(|port| over_tls(port, ClientKind::Memcached)));
         }
-        doors.extend(self.memcached_port.map(|port| at(port, Speaks::Memcached, None)));
-        Ok(doors)
+        ports.extend(self.memcached_port.map(|port| at(port, ClientKind::Memcached, None)));
+        Ok(ports)
     }
 
     pub(crate) fn policy(&self) -> Policy {

@@ -1,9 +1,9 @@
 //! One client's connection: its input, requests and replies.
 
-mod carry;
+mod execute;
 mod flow;
 
-pub(crate) use carry::{Reading, carry_out_of};
+pub(crate) use execute::{Parser, execute_input};
 pub(crate) use flow::Outcome;
 
 use crate::session::{Replies, Session};
@@ -27,12 +27,12 @@ const KEPT: usize = 64 << 10;
 
 /// The protocol of a port's clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Speaks {
+pub(crate) enum ClientKind {
     Redis,
     Memcached,
 }
 
-impl Speaks {
+impl ClientKind {
     /// Returns the reply for a client that is one too many.
     pub(crate) const fn full(self) -> &'static [u8] {
         match self {
@@ -47,7 +47,7 @@ impl Speaks {
 pub(crate) struct Connection {
     pub(crate) stream: Stream,
     pub(crate) session: Session,
-    reading: Reading,
+    parser: Parser,
     /// Bytes that were read and not executed.
     input: Vec<u8>,
     /// The least length of the first request in `input`.
@@ -80,11 +80,11 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream, speaks: Speaks, session: Session, now: Instant) -> Self {
+    pub(crate) fn new(stream: Stream, kind: ClientKind, session: Session, now: Instant) -> Self {
         Self {
             stream,
             session,
-            reading: Reading::new(speaks),
+            parser: Parser::new(kind),
             input: Vec::new(),
             least: 0,
             unread: false,
@@ -115,7 +115,7 @@ impl Connection {
 
     /// Returns the bytes that the session and the parser keep.
     fn beside(&self) -> usize {
-        self.session.bytes() + self.reading.bytes()
+        self.session.bytes() + self.parser.bytes()
     }
 
     /// Returns whether a read may have left bytes in the stream.
@@ -187,7 +187,7 @@ impl Connection {
                     self.session.waiting_bytes = None;
                     self.ends = true;
                 }
-                Step::Execute => self.carry_out_input(store, world),
+                Step::Execute => self.execute_buffered(store, world),
                 Step::Read => match self.stream.read(chunk) {
                     Ok(0) => self.at_end = true,
                     Ok(len) => {
@@ -271,13 +271,13 @@ impl Connection {
         }
         // A later turn executes the requests whose replies would exceed the bound.
         let most = store.wanted_bytes() + out_pause(world) - self.waiting();
-        self.reading.want_all(&self.input, (self.session.db, most), store, world);
+        self.parser.want_all(&self.input, (self.session.db, most), store, world);
     }
 
     /// Executes the requests of the input buffer, until replies or the client keep the next one waiting.
-    fn carry_out_input(&mut self, store: &mut Store, world: &mut World) {
+    fn execute_buffered(&mut self, store: &mut Store, world: &mut World) {
         let input = std::mem::take(&mut self.input);
-        let done = self.carry_out_bytes(store, world, &input);
+        let done = self.execute_bytes(store, world, &input);
         self.input = input;
         self.input.drain(..done);
         if self.input.capacity() > KEPT && self.input.len() < self.input.capacity() / 4 {
@@ -291,11 +291,11 @@ impl Connection {
     /// Executes new bytes in place, if no bytes wait before them.
     fn take(&mut self, store: &mut Store, world: &mut World, bytes: &[u8]) {
         if self.input.is_empty() {
-            let done = self.carry_out_bytes(store, world, bytes);
+            let done = self.execute_bytes(store, world, bytes);
             self.keep(store, world, &bytes[done..]);
         } else {
             self.keep(store, world, bytes);
-            self.carry_out_input(store, world);
+            self.execute_buffered(store, world);
         }
     }
 
@@ -327,17 +327,17 @@ impl Connection {
 
     /// Ends the connection with this error.
     fn refuse(&mut self, text: &str) {
-        self.reading.refuse(text, self.session.protocol, &mut self.out);
+        self.parser.refuse(text, self.session.protocol, &mut self.out);
         self.ends = true;
     }
 
     /// Executes the requests at the start of `bytes`, and returns their length.
-    fn carry_out_bytes(&mut self, store: &mut Store, world: &mut World, bytes: &[u8]) -> usize {
-        let Self { session, reading, out, sent, wrote, .. } = self;
-        let carried = carry_out_of(session, reading, (store, world), bytes, (out, *sent), wrote);
-        self.ends |= carried.ends;
-        (self.least, self.unread) = (carried.least, carried.paused);
-        carried.len
+    fn execute_bytes(&mut self, store: &mut Store, world: &mut World, bytes: &[u8]) -> usize {
+        let Self { session, parser, out, sent, wrote, .. } = self;
+        let executed = execute_input(session, parser, (store, world), bytes, (out, *sent), wrote);
+        self.ends |= executed.ends;
+        (self.least, self.unread) = (executed.least, executed.paused);
+        executed.len
     }
 
     /// Sends as many replies as the socket takes, and returns how the connection continues. While more than `pause` bytes of replies

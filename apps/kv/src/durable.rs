@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub(crate) use load::load;
-pub(crate) use saving::{Saving, Stands};
+pub(crate) use saving::{Phase, Saving};
 
 /// The time at which the log is on the disk (`appendfsync`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

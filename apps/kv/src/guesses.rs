@@ -30,7 +30,7 @@ pub(crate) enum Origin {
     V4([u8; 4]),
     V6([u8; 8]),
     /// No client: the server itself, while it replays the log.
-    Nobody,
+    Server,
 }
 
 impl From<SocketAddr> for Origin {

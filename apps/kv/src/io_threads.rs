@@ -1,7 +1,7 @@
 //! Threads that read from sockets and write to them, beside the thread that executes commands
 //! (`--io-threads`).
 //!
-//! Key types: [`Crew`], the threads; [`Connections`], which lends connections to them. In a turn with many
+//! Key types: [`IoThreads`], the threads; [`Connections`], which lends connections to them. In a turn with many
 //! clients all threads read, then one thread executes all commands, then all threads send. A connection is in
 //! one thread at a time, and returns before the next phase.
 
@@ -43,13 +43,13 @@ impl Job {
 
 /// The threads.
 #[derive(Debug)]
-pub(crate) struct Crew {
-    hands: Vec<Sender<Vec<Job>>>,
+pub(crate) struct IoThreads {
+    senders: Vec<Sender<Vec<Job>>>,
     done: Receiver<Vec<Job>>,
     chunk: Vec<u8>,
 }
 
-impl Crew {
+impl IoThreads {
     /// Starts threads, so that there are `threads` with the caller's.
     ///
     /// # Errors
@@ -57,9 +57,9 @@ impl Crew {
     /// The system's, when it has no threads.
     pub(crate) fn new(threads: usize) -> io::Result<Self> {
         let (tell, done) = channel();
-        let mut hands = Vec::new();
+        let mut senders = Vec::new();
         for number in 1..threads {
-            let (hand, jobs): (Sender<Vec<Job>>, Receiver<Vec<Job>>) = channel();
+            let (sender, jobs): (Sender<Vec<Job>>, Receiver<Vec<Job>>) = channel();
             let tell = tell.clone();
             std::thread::Builder::new().name(format!("kv-io-{number}")).spawn(move || {
                 let mut chunk = vec![0; CHUNK];
@@ -71,31 +71,31 @@ impl Crew {
                     }
                 }
             })?;
-            hands.push(hand);
+            senders.push(sender);
         }
-        Ok(Self { hands, done, chunk: if threads > 1 { vec![0; CHUNK] } else { Vec::new() } })
+        Ok(Self { senders, done, chunk: if threads > 1 { vec![0; CHUNK] } else { Vec::new() } })
     }
 
     /// Returns the number of threads, with the caller's.
     pub(crate) fn len(&self) -> usize {
-        self.hands.len() + 1
+        self.senders.len() + 1
     }
 
     /// Returns whether so many connections are worth waking the threads.
     pub(crate) fn helps(&self, connections: usize) -> bool {
-        !self.hands.is_empty() && connections >= WORTH * self.len()
+        !self.senders.is_empty() && connections >= WORTH * self.len()
     }
 
     /// Runs the jobs on all threads, and returns when all are done.
     pub(crate) fn spread(&mut self, mut jobs: Vec<Job>) -> Vec<Job> {
         let share = jobs.len().div_ceil(self.len()).max(1);
         let mut given = 0;
-        for hand in &self.hands {
+        for sender in &self.senders {
             if jobs.len() <= share {
                 break;
             }
             let some = jobs.split_off(jobs.len() - share);
-            hand.send(some).expect("a thread of the server goes on as long as it");
+            sender.send(some).expect("a thread of the server goes on as long as it");
             given += 1;
         }
         jobs.iter_mut().for_each(|job| job.run(&mut self.chunk));

@@ -31,14 +31,14 @@ mod waiting;
 mod world;
 
 pub use args::{Args, FsyncPolicy, run};
-pub use offline::{Holds, Offline, Told};
+pub use offline::{Exchange, MemoryUse, Offline};
 pub use server::{Server, Stop};
 pub use tls::AuthClients;
 
-use connection::Speaks;
+use connection::ClientKind;
 use durable::Durable;
 use farmem::Rack;
-use io_threads::Crew;
+use io_threads::IoThreads;
 use std::io;
 use std::path::PathBuf;
 use store::{Far, Store};
@@ -89,7 +89,7 @@ pub struct Kv {
     store: Store,
     world: World,
     server: Server,
-    crew: Crew,
+    io_threads: IoThreads,
 }
 
 impl Kv {
@@ -104,7 +104,7 @@ impl Kv {
             Some(file) => Rack::open(file)?,
             None => Rack::embedded_with(args.nodes, (args.far / u64::from(args.nodes)) & !4095)?,
         };
-        let server = Server::listen(&args.doors()?).map_err(KvError::Listen)?;
+        let server = Server::listen(&args.ports()?).map_err(KvError::Listen)?;
         let local = usize::try_from(args.local)
             .map_err(|_| KvError::Settings("--local is more than an address has".into()))?;
         let durable = match &args.dir {
@@ -158,9 +158,9 @@ impl Kv {
         }
         store.set_now(clock::wall_clock().max(loaded.last));
         check_local(&mut store, &mut world)?;
-        let crew =
-            Crew::new(args.threads()).map_err(|error| KvError::Settings(format!("--io-threads: {error}")))?;
-        Ok(Self { store, world, server, crew })
+        let io_threads = IoThreads::new(args.threads())
+            .map_err(|error| KvError::Settings(format!("--io-threads: {error}")))?;
+        Ok(Self { store, world, server, io_threads })
     }
 
     /// Returns the address of the first port.
@@ -178,7 +178,7 @@ impl Kv {
     ///
     /// The system's.
     pub fn memcached_address(&self) -> io::Result<Option<std::net::SocketAddr>> {
-        self.server.address_of(Speaks::Memcached, false)
+        self.server.address_of(ClientKind::Memcached, false)
     }
 
     /// Returns the address of the memcached port over TLS, if there is one.
@@ -187,7 +187,7 @@ impl Kv {
     ///
     /// The system's.
     pub fn memcached_tls_address(&self) -> io::Result<Option<std::net::SocketAddr>> {
-        self.server.address_of(Speaks::Memcached, true)
+        self.server.address_of(ClientKind::Memcached, true)
     }
 
     /// Returns the address of the Redis port over TLS, if there is one.
@@ -196,7 +196,7 @@ impl Kv {
     ///
     /// The system's.
     pub fn tls_address(&self) -> io::Result<Option<std::net::SocketAddr>> {
-        self.server.address_of(Speaks::Redis, true)
+        self.server.address_of(ClientKind::Redis, true)
     }
 
     /// Returns a handle that ends the server.
@@ -211,7 +211,7 @@ impl Kv {
     ///
     /// [`KvError`] when the system cannot wait for connections, or the data cannot be written at the end.
     pub fn serve(mut self) -> Result<(), KvError> {
-        self.server.serve(&mut self.store, &mut self.world, self.crew)
+        self.server.serve(&mut self.store, &mut self.world, self.io_threads)
     }
 }
 

@@ -18,7 +18,8 @@ fn main() -> ExitCode {
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            let _nobody_reads = writeln!(std::io::stderr(), "farmem: {} {}", failure.message, failure.remedy);
+            let _stderr_may_be_closed =
+                writeln!(std::io::stderr(), "farmem: {} {}", failure.message, failure.remedy);
             ExitCode::from(2)
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Key type: [`Offline`]. Commands, store and far memory are those of the server.
 
-use crate::connection::{Reading, Speaks, carry_out_of};
+use crate::connection::{ClientKind, Parser, execute_input};
 use crate::durable::Durable;
 use crate::guesses::Origin;
 use crate::session::Session;
@@ -24,7 +24,7 @@ pub struct Offline {
 
 /// The result of a connection's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Told {
+pub struct Exchange {
     /// Requests that were executed.
     pub requests: usize,
     /// The replies, and the message by which the connection ends, if there is one.
@@ -37,7 +37,7 @@ pub struct Told {
 
 /// The memory that the server holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Holds {
+pub struct MemoryUse {
     /// Keys of all databases.
     pub keys: usize,
     /// Bytes of live records, local and far.
@@ -73,35 +73,35 @@ impl Offline {
     ///
     /// # Panics
     /// When `piece` is 0.
-    pub fn talk(&mut self, bytes: &[u8], piece: usize) -> Result<Told, KvError> {
-        self.converse(bytes, piece, Speaks::Redis)
+    pub fn talk(&mut self, bytes: &[u8], piece: usize) -> Result<Exchange, KvError> {
+        self.converse(bytes, piece, ClientKind::Redis)
     }
 
-    fn converse(&mut self, bytes: &[u8], piece: usize, speaks: Speaks) -> Result<Told, KvError> {
-        let mut reading = Reading::new(speaks);
+    fn converse(&mut self, bytes: &[u8], piece: usize, kind: ClientKind) -> Result<Exchange, KvError> {
+        let mut parser = Parser::new(kind);
         let mut world = World::new(self.args.settings()?, Durable::none());
         self.store.memory.data_max = usize::try_from(self.args.maxmemory).unwrap_or(usize::MAX);
         self.store.memory.policy = self.args.policy();
         self.store.set_now(NOW);
-        let mut session = Session::new(1, "offline".into(), Origin::Nobody, world.acl.default_user());
+        let mut session = Session::new(1, "offline".into(), Origin::Server, world.acl.default_user());
         // No other client makes the key that this one would wait for.
         session.patience = crate::session::Patience::None;
         let (mut input, mut replies) = (Vec::new(), Vec::new());
-        let mut told = Told { requests: 0, replies: Vec::new(), ends: false, left: 0 };
+        let mut told = Exchange { requests: 0, replies: Vec::new(), ends: false, left: 0 };
         for piece in bytes.chunks(piece) {
             input.extend_from_slice(piece);
             while !told.ends {
                 let (mut wrote, data) = (false, (&mut self.store, &mut world));
                 let replies_and_sent = (&mut replies, 0);
-                let carried =
-                    carry_out_of(&mut session, &mut reading, data, &input, replies_and_sent, &mut wrote);
-                input.drain(..carried.len);
-                told.requests += carried.requests;
-                told.ends = carried.ends;
+                let executed =
+                    execute_input(&mut session, &mut parser, data, &input, replies_and_sent, &mut wrote);
+                input.drain(..executed.len);
+                told.requests += executed.requests;
+                told.ends = executed.ends;
                 self.store.settle();
                 // Replies that are sent leave the buffer.
                 told.replies.append(&mut replies);
-                if carried.len == 0 {
+                if executed.len == 0 {
                     break;
                 }
             }
@@ -122,14 +122,14 @@ impl Offline {
     ///
     /// # Panics
     /// When `piece` is 0.
-    pub fn talk_memcached(&mut self, bytes: &[u8], piece: usize) -> Result<Told, KvError> {
-        self.converse(bytes, piece, Speaks::Memcached)
+    pub fn talk_memcached(&mut self, bytes: &[u8], piece: usize) -> Result<Exchange, KvError> {
+        self.converse(bytes, piece, ClientKind::Memcached)
     }
 
     /// Returns the memory that the server holds now.
     #[must_use]
-    pub fn holds(&self) -> Holds {
-        Holds {
+    pub fn memory_use(&self) -> MemoryUse {
+        MemoryUse {
             keys: self.store.key_count(),
             records: self.store.log_ref().live(),
             collections: self.store.live_bytes(),

@@ -9,8 +9,8 @@ mod chores;
 mod spread;
 
 use crate::clock::Clock;
-use crate::connection::{CHUNK, Connection, Outcome, Speaks, kept, out_pause};
-use crate::io_threads::{Connections, Crew};
+use crate::connection::{CHUNK, ClientKind, Connection, Outcome, kept, out_pause};
+use crate::io_threads::{Connections, IoThreads};
 use crate::session::Session;
 use crate::store::Store;
 use crate::stream::Stream;
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 const BACKLOG: i32 = 4096;
 const WAKE_TOKEN: Token = Token(usize::MAX);
 /// The first token of a port.
-const DOORS_FROM: usize = usize::MAX - 8;
+const PORTS_FROM: usize = usize::MAX - 8;
 /// Events of a turn at most.
 const EVENTS: usize = 1024;
 /// Interval of the periodic work.
@@ -38,9 +38,9 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// A port, and the protocol of its clients.
 #[derive(Debug)]
-struct Door {
+struct Port {
     listener: TcpListener,
-    speaks: Speaks,
+    kind: ClientKind,
     tls: Option<Arc<rustls::ServerConfig>>,
     /// A client may wait to be accepted.
     accepts: bool,
@@ -48,16 +48,16 @@ struct Door {
 
 /// The address and the protocol of a port.
 #[derive(Clone, Debug)]
-pub(crate) struct DoorPlan {
+pub(crate) struct PortPlan {
     pub(crate) address: SocketAddr,
-    pub(crate) speaks: Speaks,
+    pub(crate) kind: ClientKind,
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
 }
 
 /// A server that listens.
 #[derive(Debug)]
 pub struct Server {
-    doors: Vec<Door>,
+    ports: Vec<Port>,
     poll: Poll,
     stop: Stop,
 }
@@ -80,21 +80,21 @@ impl Stop {
 
 impl Server {
     /// Listens on addresses.
-    pub(crate) fn listen(at: &[DoorPlan]) -> io::Result<Self> {
+    pub(crate) fn listen(at: &[PortPlan]) -> io::Result<Self> {
         let poll = Poll::new()?;
-        let mut doors = Vec::new();
+        let mut ports = Vec::new();
         for (number, plan) in at.iter().enumerate() {
-            let (address, speaks, tls) = (plan.address, plan.speaks, plan.tls.clone());
+            let (address, kind, tls) = (plan.address, plan.kind, plan.tls.clone());
             let named = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
             let mut listener = TcpListener::bind(address).map_err(named)?;
             // `mio` lets 128 clients wait. The system would drop some of more that come at once, and those
             // try again a second later.
             rustix::net::listen(&listener, BACKLOG)?;
-            poll.registry().register(&mut listener, Token(DOORS_FROM + number), Interest::READABLE)?;
-            doors.push(Door { listener, speaks, tls, accepts: true });
+            poll.registry().register(&mut listener, Token(PORTS_FROM + number), Interest::READABLE)?;
+            ports.push(Port { listener, kind, tls, accepts: true });
         }
         let waker = Arc::new(Waker::new(poll.registry(), WAKE_TOKEN)?);
-        Ok(Self { doors, poll, stop: Stop { asked: Arc::default(), waker } })
+        Ok(Self { ports, poll, stop: Stop { asked: Arc::default(), waker } })
     }
 
     /// Returns the address of the first port, with the number that the system chose.
@@ -103,13 +103,13 @@ impl Server {
     ///
     /// The system's.
     pub fn address(&self) -> io::Result<SocketAddr> {
-        self.doors[0].listener.local_addr()
+        self.ports[0].listener.local_addr()
     }
 
     /// Returns the address of the port for these clients.
-    pub(crate) fn address_of(&self, speaks: Speaks, tls: bool) -> io::Result<Option<SocketAddr>> {
-        let door = self.doors.iter().find(|door| door.speaks == speaks && door.tls.is_some() == tls);
-        door.map(|door| door.listener.local_addr()).transpose()
+    pub(crate) fn address_of(&self, kind: ClientKind, tls: bool) -> io::Result<Option<SocketAddr>> {
+        let port = self.ports.iter().find(|port| port.kind == kind && port.tls.is_some() == tls);
+        port.map(|port| port.listener.local_addr()).transpose()
     }
 
     /// Returns a handle that ends the server.
@@ -118,14 +118,19 @@ impl Server {
         self.stop.clone()
     }
 
-    pub(crate) fn serve(self, store: &mut Store, world: &mut World, crew: Crew) -> Result<(), KvError> {
-        world.io_threads = crew.len();
+    pub(crate) fn serve(
+        self,
+        store: &mut Store,
+        world: &mut World,
+        io_threads: IoThreads,
+    ) -> Result<(), KvError> {
+        world.io_threads = io_threads.len();
         world.port = self.address().map_err(KvError::Listen)?.port();
-        let mut turns = Turns {
+        let mut turns = EventLoop {
             poll: self.poll,
-            doors: self.doors,
+            ports: self.ports,
             connections: Connections::default(),
-            crew,
+            io_threads,
             ready: Vec::new(),
             due: Vec::new(),
             chunk: vec![0; CHUNK],
@@ -174,11 +179,11 @@ fn shut_down(store: &mut Store, world: &mut World) -> Result<(), KvError> {
     Ok(())
 }
 
-struct Turns {
+struct EventLoop {
     poll: Poll,
-    doors: Vec<Door>,
+    ports: Vec<Port>,
     connections: Connections,
-    crew: Crew,
+    io_threads: IoThreads,
     /// Connections that have something to do in this turn.
     ready: Vec<usize>,
     /// Connections that were looked at in the last turn, and whose far values are under way. They are served
@@ -196,7 +201,7 @@ struct Turns {
     has_expired: bool,
 }
 
-impl Turns {
+impl EventLoop {
     fn turn(&mut self, store: &mut Store, world: &mut World, events: &mut Events) -> io::Result<()> {
         let busy = !self.ready.is_empty()
             || !self.due.is_empty()
@@ -206,7 +211,7 @@ impl Turns {
                 .durable
                 .saving
                 .as_ref()
-                .is_some_and(|saving| saving.stands() == crate::durable::Stands::Writes);
+                .is_some_and(|saving| saving.phase() == crate::durable::Phase::Writing);
         let mut left = TICK.saturating_sub(self.last_tick.elapsed());
         if let Some(end) = world.waiting.next_end() {
             // The system counts in milliseconds. A shorter time would end too early again and again.
@@ -222,18 +227,18 @@ impl Turns {
         for event in events.iter() {
             self.note(event, world);
         }
-        for number in 0..self.doors.len() {
-            if self.doors[number].accepts {
+        for number in 0..self.ports.len() {
+            if self.ports[number].accepts {
                 self.accept(number, world, now);
             }
         }
-        world.waiting.end_those_before(now);
+        world.waiting.end_expired(now);
         let mut ready = std::mem::take(&mut self.ready);
         let mut again = Vec::new();
         let due = std::mem::take(&mut self.due);
         // Bytes that have come for these connections since are read when they are served.
         ready.retain(|number| due.binary_search(number).is_err());
-        if self.crew.helps(ready.len()) {
+        if self.io_threads.helps(ready.len()) {
             self.read_by_all(&ready, store, world, now);
         }
         if store.has_far() && world.settings.read_ahead {
@@ -254,7 +259,8 @@ impl Turns {
         self.deliver(world, &mut ready, &mut again);
         world.follow_changes(store);
         self.settle_log(&ready, world);
-        let sent = if self.crew.helps(ready.len()) { self.send_by_all(&ready, world) } else { Vec::new() };
+        let sent =
+            if self.io_threads.helps(ready.len()) { self.send_by_all(&ready, world) } else { Vec::new() };
         for (number, outcome) in sent {
             self.was_sent(number, outcome, world, now, &mut again, store);
         }
@@ -280,7 +286,7 @@ impl Turns {
     fn note(&mut self, event: &Event, _: &World) {
         match event.token() {
             WAKE_TOKEN => {}
-            Token(number) if number >= DOORS_FROM => self.doors[number - DOORS_FROM].accepts = true,
+            Token(number) if number >= PORTS_FROM => self.ports[number - PORTS_FROM].accepts = true,
             Token(number) => {
                 let Some(connection) = self.connections.get_mut(number) else { return };
                 connection.closing |= event.is_read_closed();
@@ -292,12 +298,12 @@ impl Turns {
         }
     }
 
-    fn accept(&mut self, door: usize, world: &mut World, now: Instant) {
+    fn accept(&mut self, port: usize, world: &mut World, now: Instant) {
         loop {
-            match self.doors[door].listener.accept() {
-                Ok((stream, peer)) => self.welcome(stream, peer, door, world, now),
+            match self.ports[port].listener.accept() {
+                Ok((stream, peer)) => self.open(stream, peer, port, world, now),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.doors[door].accepts = false;
+                    self.ports[port].accepts = false;
                     return;
                 }
                 // There is no descriptor, or the peer is gone. The next tick tries again.
@@ -306,23 +312,23 @@ impl Turns {
         }
     }
 
-    fn welcome(
+    fn open(
         &mut self,
         mut stream: TcpStream,
         peer: SocketAddr,
-        door: usize,
+        port: usize,
         world: &mut World,
         now: Instant,
     ) {
         world.stats.connections += 1;
         // A TLS connection takes much memory before its client is known. Other clients keep half of the room.
-        let is_tls = self.doors[door].tls.is_some();
+        let is_tls = self.ports[port].tls.is_some();
         let no_room = is_tls && world.buffers > world.settings.buffers_max / 2;
         if no_room || self.connections.len() >= world.settings.clients_max {
             world.stats.refused += 1;
             // A TLS client would not understand a reply yet.
             if !is_tls {
-                let _it_may_be_gone = stream.write(self.doors[door].speaks.full());
+                let _it_may_be_gone = stream.write(self.ports[port].kind.full());
             }
             return;
         }
@@ -333,7 +339,7 @@ impl Turns {
             return;
         }
         let (local, descriptor) = (stream.local_addr().ok(), stream.as_raw_fd());
-        let stream = match &self.doors[door].tls {
+        let stream = match &self.ports[port].tls {
             None => Stream::plain(stream),
             Some(config) => match Stream::tls(stream, config) {
                 Ok(stream) => stream,
@@ -354,7 +360,7 @@ impl Turns {
             number,
         };
         world.clients.insert(session.id, shown);
-        let mut connection = Connection::new(stream, self.doors[door].speaks, session, now);
+        let mut connection = Connection::new(stream, self.ports[port].kind, session, now);
         connection.count(world);
         self.connections.insert(connection);
         self.ready.push(number);
@@ -497,10 +503,10 @@ impl Turns {
     }
 
     fn tick(&mut self, store: &mut Store, world: &mut World, now: Instant) {
-        self.doors.iter_mut().for_each(|door| door.accepts = true);
+        self.ports.iter_mut().for_each(|port| port.accepts = true);
         world.settle_flush(store);
         world.measure_rate(store, now);
-        self.drop_those_who_must_go(store, world, now);
+        self.disconnect_overdue(store, world, now);
         self.expire(store, world);
         chores::watch_far_memory(store);
         world.measure(store);
@@ -514,7 +520,7 @@ impl Turns {
         chores::begin_saves(store, world);
     }
 
-    fn drop_those_who_must_go(&mut self, store: &mut Store, world: &mut World, now: Instant) {
+    fn disconnect_overdue(&mut self, store: &mut Store, world: &mut World, now: Instant) {
         let timeout = world.settings.timeout;
         let kill = std::mem::take(&mut world.kill);
         let handshake = world.settings.tls_handshake;

@@ -131,7 +131,7 @@ pub(crate) struct Store {
     parity: bool,
     picture: Option<Picture>,
     pictured: u64,
-    wanted: ahead::Wanted,
+    wanted: ahead::FetchQueue,
 }
 
 impl Store {
@@ -167,7 +167,7 @@ impl Store {
             parity: false,
             picture: None,
             pictured: 0,
-            wanted: ahead::Wanted::default(),
+            wanted: ahead::FetchQueue::default(),
         }
     }
 

@@ -169,7 +169,7 @@ impl Waiting {
     }
 
     /// Ends the waits whose timeout has passed, with an empty reply.
-    pub(crate) fn end_those_before(&mut self, now: Instant) {
+    pub(crate) fn end_expired(&mut self, now: Instant) {
         while let Some(&(end, id)) = self.ends.first().filter(|(end, _)| *end <= now) {
             if !self.unblock(id, false) {
                 self.ends.remove(&(end, id));

@@ -189,7 +189,7 @@ fn replay(
         return Ok(());
     }
     let mut frames = Frames::open(path, MAGIC_LOG)?;
-    let mut session = Session::new(0, String::new(), Origin::Nobody, world.acl.default_user());
+    let mut session = Session::new(0, String::new(), Origin::Server, world.acl.default_user());
     session.patience = Patience::None;
     let mut reply = Vec::new();
     let (mut unsettled, mut from) = (0, frames.at);

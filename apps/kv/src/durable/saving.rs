@@ -20,16 +20,16 @@ pub(crate) struct Saving {
 
 /// The phase of a snapshot.
 #[derive(PartialEq, Eq, Debug)]
-pub(crate) enum Stands {
+pub(crate) enum Phase {
     /// Its keys are being written.
-    Writes,
+    Writing,
     /// Its file is being synced.
-    Settles,
+    Syncing,
 }
 
 impl Saving {
-    pub(crate) const fn stands(&self) -> Stands {
-        if self.ended.is_some() { Stands::Settles } else { Stands::Writes }
+    pub(crate) const fn phase(&self) -> Phase {
+        if self.ended.is_some() { Phase::Syncing } else { Phase::Writing }
     }
 }
 
@@ -73,7 +73,7 @@ impl Durable {
                     .and_then(|()| std::fs::rename(&from, &to))
                     .and_then(|()| File::open(&dir)?.sync_all());
                 // The server may have ended.
-                let _nobody_waits = tell.send(settled);
+                let _server_may_have_ended = tell.send(settled);
             });
         }
         Ok(())

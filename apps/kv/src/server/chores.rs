@@ -1,12 +1,12 @@
 //! Periodic work: expiry, snapshots, and the state of far memory.
 
-use super::Turns;
+use super::EventLoop;
 use crate::durable::Durable;
 use crate::saving;
 use crate::store::Store;
 use crate::world::World;
 
-impl Turns {
+impl EventLoop {
     /// Removes a slice of the keys that have expired.
     pub(super) fn expire(&mut self, store: &mut Store, world: &World) {
         self.has_expired = world.active_expiry && store.expire_slice();

@@ -1,13 +1,13 @@
 //! The phases of a turn that all threads share: reading from sockets, and writing to them.
 
-use super::Turns;
+use super::EventLoop;
 use crate::connection::{CHUNK, Outcome, kept, out_pause};
 use crate::io_threads::Task;
 use crate::store::Store;
 use crate::world::World;
 use std::time::Instant;
 
-impl Turns {
+impl EventLoop {
     /// Reads from many clients on all threads. The bytes of one turn are bounded.
     pub(super) fn read_by_all(
         &mut self,
@@ -23,7 +23,7 @@ impl Turns {
         }
         let task = Task::Read { most: room.min(CHUNK), now };
         let jobs: Vec<_> = ready.iter().filter_map(|&number| self.connections.lend(number, task)).collect();
-        for job in self.crew.spread(jobs) {
+        for job in self.io_threads.spread(jobs) {
             let (number, outcome) = (job.number, job.outcome);
             self.connections.give_back(job);
             world.io_reads += 1;
@@ -40,7 +40,7 @@ impl Turns {
     pub(super) fn send_by_all(&mut self, ready: &[usize], world: &mut World) -> Vec<(usize, Outcome)> {
         let task = Task::Send { pause: out_pause(world), kept: kept(world) };
         let jobs: Vec<_> = ready.iter().filter_map(|&number| self.connections.lend(number, task)).collect();
-        let sent = self.crew.spread(jobs).into_iter().map(|job| {
+        let sent = self.io_threads.spread(jobs).into_iter().map(|job| {
             let told = (job.number, job.outcome);
             self.connections.give_back(job);
             told

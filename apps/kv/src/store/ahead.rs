@@ -17,7 +17,7 @@ const SHARE: usize = 64;
 
 /// Far records that commands will read.
 #[derive(Default, Debug)]
-pub(super) struct Wanted {
+pub(super) struct FetchQueue {
     spots: Vec<Spot>,
     bytes: usize,
     /// The spaces and names of keys whose values will be replaced.

@@ -2,7 +2,7 @@
 
 use super::far::is_withheld;
 use super::index::{Entry, Flag, Name};
-use super::live::{Live, What};
+use super::live::{Live, LiveValue};
 use super::log::Full;
 use super::place::{At, CHUNK, Class, HEADER_LEN, Header, Place, Spot};
 use super::{Ends, Kind, Store, kind_of};
@@ -126,9 +126,9 @@ impl Store {
                 }
             }
         }
-        let what = What::Pieces(pieces, value.len());
+        let value = LiveValue::Pieces(pieces, value.len());
         let space = self.spaces_of[usize::from(db)];
-        Ok(Place::live(self.keep_live(Live::new(what, key, space, name))))
+        Ok(Place::live(self.keep_live(Live::new(value, key, space, name))))
     }
 
     /// Returns the bytes of a key's value as the log has them: in place if they are local, otherwise in
@@ -346,9 +346,11 @@ impl Store {
 fn value_in<'a>(record: &'a [u8], key: &[u8]) -> Result<&'a [u8], Failure> {
     let header = Header::parse(record).filter(|header| header.end() <= record.len());
     let header = header
-        .ok_or(Failure::text("FARMEMORY what is there is no record: far memory was changed by others"))?;
+        .ok_or(Failure::text("FARMEMORY the record of this key is damaged: another program changed this server's far memory; write the key anew or delete it"))?;
     if record[HEADER_LEN..header.value_from()] != *key {
-        return Err(Failure::text("FARMEMORY the record is another key's: far memory was changed by others"));
+        return Err(Failure::text(
+            "FARMEMORY the record of this key is another key's: another program changed this server's far memory; write the key anew or delete it",
+        ));
     }
     Ok(&record[header.value_from()..header.end()])
 }

@@ -24,7 +24,7 @@ const TRIES: usize = 3;
 
 /// A READ that is under way, or its error.
 #[derive(Debug)]
-pub(crate) struct Reading {
+pub(crate) struct PendingRead {
     /// The base of the allocation.
     slab: u64,
     begun: Result<Ticket, Error>,
@@ -219,21 +219,21 @@ impl Far {
 
     /// Reads several ranges at once, and returns the results in order.
     pub(crate) fn read_all(&mut self, ranges: &[(VirtAddr, usize)]) -> Vec<Result<Vec<u8>, Error>> {
-        self.begin(ranges).into_iter().map(|reading| self.end(reading)).collect()
+        self.begin(ranges).into_iter().map(|pending| self.end(pending)).collect()
     }
 
     /// Begins to read several ranges. [`Far::end`] returns the result of each.
-    pub(crate) fn begin(&mut self, ranges: &[(VirtAddr, usize)]) -> Vec<Reading> {
+    pub(crate) fn begin(&mut self, ranges: &[(VirtAddr, usize)]) -> Vec<PendingRead> {
         let begin = |&(addr, len): &(VirtAddr, usize)| {
             let slab = slab_of(addr);
             let begun = self.check(slab).and_then(|()| {
                 let buf = self.client.buffer(len);
                 self.client.submit(Op::Read { addr, buf })
             });
-            Reading { slab, begun }
+            PendingRead { slab, begun }
         };
-        let begun: Vec<Reading> = ranges.iter().map(begin).collect();
-        let begun_well = begun.iter().filter(|reading| reading.begun.is_ok()).count();
+        let begun: Vec<PendingRead> = ranges.iter().map(begin).collect();
+        let begun_well = begun.iter().filter(|pending| pending.begun.is_ok()).count();
         self.under_way += begun_well;
         self.reads += begun_well as u64;
         self.rounds += u64::from(!ranges.is_empty());
@@ -243,8 +243,8 @@ impl Far {
     }
 
     /// Returns the result of a READ, and waits for it if it has not ended.
-    pub(crate) fn end(&mut self, reading: Reading) -> Result<Vec<u8>, Error> {
-        let ticket = reading.begun?;
+    pub(crate) fn end(&mut self, pending: PendingRead) -> Result<Vec<u8>, Error> {
+        let ticket = pending.begun?;
         let here = |far: &Self| far.landed.iter().position(|done| done.ticket == ticket);
         let at = here(self).or_else(|| {
             self.take_in();
@@ -258,7 +258,7 @@ impl Far {
                 self.client.wait(ticket)?
             }
         };
-        self.note(reading.slab, done.result.as_ref().err());
+        self.note(pending.slab, done.result.as_ref().err());
         done.result?;
         self.bytes += done.buf.len() as u64;
         Ok(done.buf)

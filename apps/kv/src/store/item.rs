@@ -85,7 +85,7 @@ pub(super) fn without_head(kind: Kind, bytes: &[u8]) -> Result<&[u8], Failure> {
     }
     Head::parse(bytes)
         .map(|(_, data)| data)
-        .ok_or(Failure::text("FARMEMORY what is there is no item: far memory was changed by others"))
+        .ok_or(Failure::text("FARMEMORY the item of this key is damaged: another program changed this server's far memory; write the key anew or delete it"))
 }
 
 impl Store {
@@ -123,7 +123,7 @@ impl Store {
         let bytes = self.bytes_of(db, key, name, entry)?;
         let (head, data) = if kind_of(&entry) == Kind::Item {
             Head::parse(bytes).ok_or(Failure::text(
-                "FARMEMORY what is there is no item: far memory was changed by others",
+                "FARMEMORY the item of this key is damaged: another program changed this server's far memory; write the key anew or delete it",
             ))?
         } else {
             (Head { cas: number_of(bytes), ..Head::default() }, bytes)

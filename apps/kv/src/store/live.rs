@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 /// A value that is not a single record.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum LiveValue {
     Collection(Value),
     /// The numbers of a long value's pieces, and its length.
     Pieces(Vec<usize>, usize),
@@ -18,7 +18,7 @@ pub(super) enum What {
 /// A value in use.
 #[derive(Debug)]
 pub(super) struct Live {
-    what: What,
+    value: LiveValue,
     key: Text,
     space: u8,
     name: Name,
@@ -36,9 +36,9 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub(super) fn new(what: What, key: &[u8], space: u8, name: Name) -> Self {
+    pub(super) fn new(value: LiveValue, key: &[u8], space: u8, name: Name) -> Self {
         let mut live = Self {
-            what,
+            value,
             key: key.into(),
             space,
             name,
@@ -58,9 +58,9 @@ impl Live {
     }
 
     fn count(&mut self) {
-        let (bytes, len) = match &self.what {
-            What::Collection(value) => (value.bytes(), value.len()),
-            What::Pieces(pieces, _) => (pieces.len() * 8, 0),
+        let (bytes, len) = match &self.value {
+            LiveValue::Collection(value) => (value.bytes(), value.len()),
+            LiveValue::Pieces(pieces, _) => (pieces.len() * 8, 0),
         };
         self.bytes = bytes + self.key.len() + 96;
         self.counted = (self.bytes, len);
@@ -69,7 +69,7 @@ impl Live {
     /// Counts a change that added at most `added` bytes. Counts all elements if they are few, or if much was
     /// added. So the count is never too small, except after removals.
     fn count_change(&mut self, added: usize) {
-        let What::Collection(value) = &self.what else { return };
+        let LiveValue::Collection(value) = &self.value else { return };
         self.bytes += added;
         let (bytes, len) = self.counted;
         if value.len() <= 16 || self.bytes > bytes + bytes / 4 || value.len().abs_diff(len) > len / 4 {
@@ -96,7 +96,7 @@ impl Store {
     pub(super) fn release_live(&mut self, number: usize) {
         let live = self.live.remove(number);
         self.live_bytes -= live.bytes;
-        if let What::Pieces(pieces, _) = live.what {
+        if let LiveValue::Pieces(pieces, _) = live.value {
             pieces.into_iter().for_each(|piece| self.log.forget_piece(piece));
         }
         self.release_clean(live.clean);
@@ -104,17 +104,17 @@ impl Store {
 
     /// Returns the length of a value in use as a record, approximately.
     pub(super) fn live_len(&self, number: usize) -> usize {
-        match &self.live[number].what {
-            What::Collection(_) => self.live[number].bytes,
-            What::Pieces(_, len) => *len,
+        match &self.live[number].value {
+            LiveValue::Collection(_) => self.live[number].bytes,
+            LiveValue::Pieces(_, len) => *len,
         }
     }
 
     /// Returns whether a piece of a long value is in a lost chunk.
     pub(super) fn is_lost(&self, number: usize, lost: &BTreeSet<usize>) -> bool {
-        match &self.live[number].what {
-            What::Collection(_) => false,
-            What::Pieces(pieces, _) => pieces.iter().any(|piece| lost.contains(piece)),
+        match &self.live[number].value {
+            LiveValue::Collection(_) => false,
+            LiveValue::Pieces(pieces, _) => pieces.iter().any(|piece| lost.contains(piece)),
         }
     }
 
@@ -126,12 +126,12 @@ impl Store {
 
     /// Appends the bytes of a value in use, as a record has them.
     pub(super) fn encode_live(&mut self, number: usize, into: &mut Vec<u8>) -> Result<(), Failure> {
-        let pieces = match &self.live[number].what {
-            What::Collection(value) => {
+        let pieces = match &self.live[number].value {
+            LiveValue::Collection(value) => {
                 value.encode(into);
                 return Ok(());
             }
-            What::Pieces(pieces, len) => {
+            LiveValue::Pieces(pieces, len) => {
                 into.reserve(*len);
                 pieces.clone()
             }
@@ -161,9 +161,9 @@ impl Store {
     }
 
     fn value_at(&self, number: usize) -> &Value {
-        match &self.live[number].what {
-            What::Collection(value) => value,
-            What::Pieces(..) => unreachable!("a collection was brought here"),
+        match &self.live[number].value {
+            LiveValue::Collection(value) => value,
+            LiveValue::Pieces(..) => unreachable!("a collection was brought here"),
         }
     }
 
@@ -195,7 +195,9 @@ impl Store {
             self.check_len(number, added)?;
         }
         let live = &mut self.live[number];
-        let What::Collection(value) = &mut live.what else { unreachable!("a collection was brought here") };
+        let LiveValue::Collection(value) = &mut live.value else {
+            unreachable!("a collection was brought here")
+        };
         let (result, changed) = change(value);
         let (is_empty, name) = (value.len() == 0, live.name);
         if changed {
@@ -250,7 +252,7 @@ impl Store {
     fn make(&mut self, db: u8, key: &[u8], kind: Kind) -> Result<usize, Failure> {
         self.check_makes(key, self.incoming)?;
         let (name, space) = (self.namer.name(key), self.spaces_of[usize::from(db)]);
-        let number = self.keep_live(Live::new(What::Collection(Value::new(kind)), key, space, name));
+        let number = self.keep_live(Live::new(LiveValue::Collection(Value::new(kind)), key, space, name));
         let mut entry = Entry::new(name, Place::live(number).0, kind as u8);
         entry.set(Flag::PARITY, self.parity);
         entry.set_used(self.use_now().first());
@@ -262,7 +264,7 @@ impl Store {
     fn bring(&mut self, db: u8, key: &[u8], name: Name, entry: Entry) -> Result<usize, Failure> {
         let place = Place(entry.place);
         if let At::Live(number) = place.at()
-            && matches!(self.live[number].what, What::Collection(_))
+            && matches!(self.live[number].value, LiveValue::Collection(_))
         {
             self.live[number].used = true;
             return Ok(number);
@@ -275,10 +277,10 @@ impl Store {
         let (bytes, most) = (self.bytes_of(db, key, name, entry)?, BRING_SHARE);
         let (len, value) = (bytes.len(), Value::decode(kind, bytes));
         let value = value.ok_or(Failure::text(
-            "FARMEMORY what is there is no collection: far memory was changed by others",
+            "FARMEMORY the collection of this key is damaged: another program changed this server's far memory; write the key anew or delete it",
         ))?;
         let space = self.spaces_of[usize::from(db)];
-        let mut live = Live::new(What::Collection(value), key, space, name);
+        let mut live = Live::new(LiveValue::Collection(value), key, space, name);
         if live.bytes > self.memory.local / most + BRING_SLACK {
             return Err(Failure::said(format!(
                 "OOM the collection of this key has {len} bytes and takes {} of local memory; --local must be {most} times that",
@@ -319,7 +321,10 @@ impl Store {
             let number = self.hand;
             self.hand += 1;
             let Some(live) = self.live.get_mut(number) else { continue };
-            if live.is_flushed || matches!(live.what, What::Pieces(..)) || std::mem::take(&mut live.used) {
+            if live.is_flushed
+                || matches!(live.value, LiveValue::Pieces(..))
+                || std::mem::take(&mut live.used)
+            {
                 continue;
             }
             self.put_back(number)?;

@@ -12,7 +12,7 @@
 //! with the chunk, and after the turn that they were read for.
 
 use super::dead::Dead;
-use super::far::{Far, Reading};
+use super::far::{Far, PendingRead};
 use super::place::{CHUNK, Class, HEADER_LEN, Header, Place, Spot};
 use farmem::{Error, VirtAddr};
 use memmap2::MmapMut;
@@ -53,7 +53,7 @@ impl Chunk {
 /// A record that is read ahead.
 #[derive(Debug)]
 struct Ahead {
-    reading: Reading,
+    pending: PendingRead,
     /// The age when the READ began, as [`Log::age`] counts.
     age: u64,
 }
@@ -272,7 +272,7 @@ impl Log {
     pub(crate) fn fetch(&mut self, spot: Spot) -> Result<Vec<u8>, Error> {
         if let Some(ahead) = self.ahead.remove(&spot) {
             self.counts.used += 1;
-            return self.far.end(ahead.reading);
+            return self.far.end(ahead.pending);
         }
         self.counts.late += 1;
         let Bytes::Far(at) = self.chunks[spot.chunk].bytes else { unreachable!("it was looked for here") };
@@ -294,7 +294,7 @@ impl Log {
         self.counts.wanted += spots.len() as u64;
         let begun = self.far.begin(&ranges);
         let age = self.age;
-        let begun = begun.into_iter().map(|reading| Ahead { reading, age });
+        let begun = begun.into_iter().map(|pending| Ahead { pending, age });
         self.ahead.extend(spots.iter().copied().zip(begun));
     }
 
@@ -303,21 +303,21 @@ impl Log {
         let age = self.age;
         let gone = self.ahead.extract_if(.., |_, ahead| all || ahead.age < age);
         let gone: Vec<Ahead> = gone.map(|(_, ahead)| ahead).collect();
-        gone.into_iter().for_each(|ahead| self.waste(ahead.reading));
+        gone.into_iter().for_each(|ahead| self.waste(ahead.pending));
         self.age += 1;
     }
 
     /// Drops one record that was read ahead.
     pub(crate) fn drop_ahead_of(&mut self, spot: Spot) {
         if let Some(ahead) = self.ahead.remove(&spot) {
-            self.waste(ahead.reading);
+            self.waste(ahead.pending);
         }
     }
 
     /// Waits for a READ that no command needs, and recycles its buffer.
-    fn waste(&mut self, reading: Reading) {
+    fn waste(&mut self, pending: PendingRead) {
         self.counts.wasted += 1;
-        if let Ok(buf) = self.far.end(reading) {
+        if let Ok(buf) = self.far.end(pending) {
             self.far.recycle(buf);
         }
     }
@@ -471,9 +471,9 @@ impl Log {
             Bytes::Far(at) => {
                 // Another chunk may get its number and its address.
                 let of_it = |spot: &Spot, _: &mut Ahead| spot.chunk == number;
-                let gone: Vec<Reading> =
-                    self.ahead.extract_if(.., of_it).map(|(_, ahead)| ahead.reading).collect();
-                gone.into_iter().for_each(|reading| self.waste(reading));
+                let gone: Vec<PendingRead> =
+                    self.ahead.extract_if(.., of_it).map(|(_, ahead)| ahead.pending).collect();
+                gone.into_iter().for_each(|pending| self.waste(pending));
                 self.far.give_back(at);
             }
             here @ Bytes::Here(_) => {

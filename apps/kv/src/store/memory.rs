@@ -42,7 +42,7 @@ impl Policy {
 }
 
 /// A function that gets the database and the name of each key before it is evicted.
-type Goes<'a> = dyn FnMut(u8, &[u8]) -> Result<(), Failure> + 'a;
+type OnEvict<'a> = dyn FnMut(u8, &[u8]) -> Result<(), Failure> + 'a;
 
 /// The limits, and what is known of their use.
 #[derive(Clone, Debug)]
@@ -206,13 +206,13 @@ impl Store {
         ))
     }
 
-    /// Evicts keys by the policy while there are more data than `maxmemory`. `goes` gets each key before it
+    /// Evicts keys by the policy while there are more data than `maxmemory`. `on_evict` gets each key before it
     /// goes, for the append log.
     ///
     /// # Errors
     ///
-    /// When no key may be evicted, and errors of `goes`.
-    pub(crate) fn evict(&mut self, goes: &mut Goes<'_>) -> Result<(), Failure> {
+    /// When no key may be evicted, and errors of `on_evict`.
+    pub(crate) fn evict(&mut self, on_evict: &mut OnEvict<'_>) -> Result<(), Failure> {
         if self.memory.data_max == 0 {
             return Ok(());
         }
@@ -226,7 +226,7 @@ impl Store {
             let Some((db, name)) = self.choose() else { return Err(Failure::OUT_OF_MEMORY) };
             // A key that cannot be read is lost with its memory node, so another one is chosen.
             let Ok(key) = self.key_of(db, name) else { continue };
-            goes(db, &key)?;
+            on_evict(db, &key)?;
             self.before_change(db, name, Some(&key));
             self.take_out(db, name);
             self.touch(db, name);

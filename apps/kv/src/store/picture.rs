@@ -33,7 +33,7 @@ pub(crate) fn emit(into: &mut Vec<u8>, db: u8, kind: u8, end: Option<i64>, key: 
 
 /// A key of a snapshot.
 #[derive(Debug)]
-pub(crate) struct Taken<'a> {
+pub(crate) struct SnapshotKey<'a> {
     pub(crate) db: u8,
     pub(crate) kind: u8,
     pub(crate) end: Option<i64>,
@@ -42,14 +42,14 @@ pub(crate) struct Taken<'a> {
 }
 
 /// Parses a key that [`emit`] appended; `None` if the bytes are damaged.
-pub(crate) fn parse<'a>(bytes: &mut &'a [u8]) -> Option<Taken<'a>> {
+pub(crate) fn parse<'a>(bytes: &mut &'a [u8]) -> Option<SnapshotKey<'a>> {
     let (&[db, kind], rest) = bytes.split_first_chunk()?;
     let (end, rest) = rest.split_first_chunk()?;
     let end = Some(i64::from_le_bytes(*end)).filter(|&end| end != i64::MAX);
     let (key, rest) = text(rest)?;
     let (value, rest) = text(rest)?;
     *bytes = rest;
-    (usize::from(db) < SPACES).then_some(Taken { db, kind, end, key, value })
+    (usize::from(db) < SPACES).then_some(SnapshotKey { db, kind, end, key, value })
 }
 
 fn text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {

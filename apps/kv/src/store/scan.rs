@@ -14,7 +14,7 @@ impl Store {
         let entry = *self.space(db).index.get(name).ok_or(Failure::NO_KEY)?;
         let key_in = |record: &[u8]| {
             let header = Header::parse(record).filter(|header| header.end() <= record.len());
-            let header = header.ok_or(Failure::text("FARMEMORY what is there is no record"))?;
+            let header = header.ok_or(Failure::text("FARMEMORY the record of a key is damaged"))?;
             Ok(record[HEADER_LEN..header.value_from()].to_vec())
         };
         match Place(entry.place).at() {

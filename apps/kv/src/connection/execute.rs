@@ -1,9 +1,9 @@
 //! The loop that executes a connection's requests, for both protocols.
 //!
-//! Key function: [`carry_out_of`]. The loop needs no socket: tests and fuzzers pass bytes
+//! Key function: [`execute_input`]. The loop needs no socket: tests and fuzzers pass bytes
 //! ([`crate::Offline`]).
 
-use super::{Speaks, out_pause, reply_room};
+use super::{ClientKind, out_pause, reply_room};
 use crate::command::{Args, Context, carry_out, has_password, want};
 use crate::memcached;
 use crate::session::Session;
@@ -15,17 +15,17 @@ use smallvec::SmallVec;
 
 /// The parser of a connection.
 #[derive(Debug)]
-pub(crate) enum Reading {
+pub(crate) enum Parser {
     Redis(Requests),
     Memcached(memcached::Reader),
 }
 
-impl Reading {
+impl Parser {
     /// Returns a parser that has read nothing.
-    pub(crate) fn new(speaks: Speaks) -> Self {
-        match speaks {
-            Speaks::Redis => Self::Redis(Requests::new()),
-            Speaks::Memcached => Self::Memcached(memcached::Reader::default()),
+    pub(crate) fn new(kind: ClientKind) -> Self {
+        match kind {
+            ClientKind::Redis => Self::Redis(Requests::new()),
+            ClientKind::Memcached => Self::Memcached(memcached::Reader::default()),
         }
     }
 
@@ -66,7 +66,7 @@ impl Reading {
 
 /// The result of executing a connection's bytes.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Carried {
+pub(crate) struct Executed {
     /// Bytes of the requests that are done.
     pub(crate) len: usize,
     /// Requests that are done.
@@ -93,46 +93,44 @@ enum Step {
 
 /// Executes the requests at the start of `bytes`, while the replies in `out` stay within their bound; the
 /// first `sent` bytes of `out` are sent.
-pub(crate) fn carry_out_of(
+pub(crate) fn execute_input(
     session: &mut Session,
-    reading: &mut Reading,
+    parser: &mut Parser,
     (store, world): (&mut Store, &mut World),
     bytes: &[u8],
     (out, sent): (&mut Vec<u8>, usize),
     wrote: &mut bool,
-) -> Carried {
-    let mut carried = Carried::default();
+) -> Executed {
+    let mut executed = Executed::default();
     loop {
-        let rest = &bytes[carried.len..];
-        let step = match reading {
-            Reading::Redis(requests) => next(session, requests, (store, world), rest, out, wrote),
-            Reading::Memcached(reader) => {
-                next_of_memcached(session, reader, (store, world), rest, out, wrote)
-            }
+        let rest = &bytes[executed.len..];
+        let step = match parser {
+            Parser::Redis(requests) => next(session, requests, (store, world), rest, out, wrote),
+            Parser::Memcached(reader) => next_of_memcached(session, reader, (store, world), rest, out, wrote),
         };
         match step {
-            Step::More { least } => return Carried { least, ..carried },
+            Step::More { least } => return Executed { least, ..executed },
             Step::Held => {
-                if let Reading::Redis(requests) = reading {
+                if let Parser::Redis(requests) = parser {
                     requests.forget();
                 }
-                return Carried { paused: true, ..carried };
+                return Executed { paused: true, ..executed };
             }
-            Step::Broken => return Carried { len: bytes.len(), ends: true, ..carried },
+            Step::Broken => return Executed { len: bytes.len(), ends: true, ..executed },
             Step::Done { len, is_request } => {
-                carried.len += len;
-                carried.requests += usize::from(is_request);
+                executed.len += len;
+                executed.requests += usize::from(is_request);
             }
         }
         if session.ends {
-            return Carried { len: bytes.len(), ends: true, ..carried };
+            return Executed { len: bytes.len(), ends: true, ..executed };
         }
         if out.len() - sent > out_pause(world) || session.waiting_bytes.is_some() || session.is_held() {
             // The next request may be long in coming, so the positions of this one's words are not kept.
-            if let Reading::Redis(requests) = reading {
+            if let Parser::Redis(requests) = parser {
                 requests.forget();
             }
-            return Carried { paused: carried.len < bytes.len(), ..carried };
+            return Executed { paused: executed.len < bytes.len(), ..executed };
         }
     }
 }
