@@ -223,6 +223,40 @@ fn many_keys_that_are_waited_for_count() {
     service.end();
 }
 
+/// A flush aborts the transactions that watch a key which was there, and no others; its keys are gone at once. An exchange of databases serves
+/// the clients that wait for a key of the other one, and aborts transactions, too.
+#[test]
+fn flushes_and_exchanges_are_noticed() {
+    let service = small();
+    let (mut client, mut other) = (service.client(), service.client());
+    let swapped = Reply::Array(vec![Reply::ok()]);
+    for (change, watched, aborts) in [
+        ("FLUSHALL", "there", true),
+        ("FLUSHDB", "there", true),
+        ("FLUSHALL", "missing", false),
+        ("SWAPDB 0 1", "there", true),
+        ("SWAPDB 0 1", "missing", false),
+    ] {
+        assert_eq!(other.says("SET there 1"), Reply::ok());
+        assert_eq!(client.says(&format!("WATCH {watched}")), Reply::ok());
+        assert_eq!(other.says(change), Reply::ok());
+        assert_eq!(other.says("EXISTS there"), Reply::Integer(0), "{change}");
+        assert_eq!(client.says("MULTI"), Reply::ok());
+        assert_eq!(client.says("SET result 1").text(), "QUEUED");
+        let expected = if aborts { Reply::Null } else { swapped.clone() };
+        assert_eq!(client.says("EXEC"), expected, "{change}, {watched}");
+        assert_eq!(other.says("FLUSHALL"), Reply::ok());
+        assert_eq!(other.says("DBSIZE"), Reply::Integer(0));
+    }
+    client.send(&[b"BLPOP", b"list", b"0"]);
+    until_waiting(&mut other, 1);
+    assert_eq!(other.says("SELECT 1"), Reply::ok());
+    assert_eq!(other.says("RPUSH list there"), Reply::Integer(1));
+    assert_eq!(other.says("SWAPDB 0 1"), Reply::ok());
+    assert_eq!(client.reply(), Some(bulks(&["list", "there"])));
+    service.end();
+}
+
 /// The log has what a waiting client took, as it happened: a start finds the same data.
 #[test]
 fn what_was_taken_is_taken_after_a_restart() {
