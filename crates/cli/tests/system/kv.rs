@@ -133,6 +133,147 @@ fn resident_memory_stays_within_the_limit() {
     up.stop();
 }
 
+/// Keys with a time to live take two entries of the index each, and give all of it back: when they expire, when clients delete them, and
+/// when their database is flushed. The limit holds meanwhile, and writes have room again.
+#[test]
+fn memory_of_keys_that_expire_comes_back() {
+    const KEYS: usize = 250_000;
+    const MOST: usize = LOCAL + LOCAL / 50;
+    let description = Description::new("kv-expire", "udp").with_nodes(16);
+    let mut up = description.up();
+    let file = description.file();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (port_text, local) = (port.to_string(), LOCAL.to_string());
+    let mut server =
+        Running::start(farmem(&["kv", "--rack", &file, "--port", &port_text, "--local", &local]));
+    let mut client = None;
+    eventually("the server listens", || {
+        client = TcpStream::connect(("127.0.0.1", port)).ok().map(|stream| Client(BufReader::new(stream)));
+        client.is_some()
+    });
+    let (mut client, pid) = (client.unwrap(), server.pid());
+    let first = client.info("memory");
+    let key = |number: usize| format!("key:{number}");
+    let ends = |phase: &str, client: &mut Client| {
+        eventually("all keys go, and their memory", || {
+            let info = client.info("memory");
+            info["local_index"] < 64 << 10 && info["local_other"] < first["local_other"] + LOCAL / 10
+        });
+        let (info, [most, own]) = (client.info("memory"), resident(pid));
+        eprintln!("{phase}: {most} bytes at most, {own} own, {info:?}");
+        client.sends(&["DBSIZE"]);
+        assert_eq!(client.line(), ":0");
+        client.sends(&["SET", "a", "1"]);
+        assert_eq!(client.line(), "+OK", "{phase}");
+        client.sends(&["DEL", "a"]);
+        assert_eq!(client.line(), ":1");
+        assert!(most <= MOST, "{phase}: {most} bytes were resident, {LOCAL} may be");
+    };
+    let value = "v".repeat(100);
+    client.pipelined(KEYS, "+OK", |number| {
+        vec!["SET".into(), key(number), value.clone(), "PX".into(), "20000".into()]
+    });
+    ends("expired", &mut client);
+
+    client.pipelined(KEYS, "+OK", |number| vec!["SET".into(), key(number), value.clone()]);
+    client.pipelined(KEYS, ":1", |number| vec!["EXPIRE".into(), key(number), "10000".into()]);
+    let index = client.info("memory")["local_index"];
+    assert!((48 * KEYS..70 * KEYS).contains(&index), "{index}");
+    client.pipelined(KEYS, ":1", |number| vec!["DEL".into(), key(number)]);
+    ends("deleted", &mut client);
+
+    client.pipelined(KEYS, "+OK", |number| {
+        vec!["SET".into(), key(number), value.clone(), "PX".into(), "20000".into()]
+    });
+    client.sends(&["FLUSHALL"]);
+    assert_eq!(client.line(), "+OK");
+    let turns = client.info("stats")["eventloop_cycles"];
+    ends("flushed", &mut client);
+    assert!(client.info("stats")["eventloop_cycles"] - turns > KEYS / 1024, "a turn frees 1,024 keys");
+
+    signal(server.pid(), "TERM");
+    assert_eq!(server.ended().code, Some(0));
+    assert!(up.is_whole());
+    up.stop();
+}
+
+/// A memory node stands still, and later dies. A command waits for the node once; after that its keys answer `FARMEMORY` at once, and all
+/// others are served, while new data go elsewhere. The operator reads of it on standard error, and counters have it.
+#[test]
+fn a_silent_or_dead_node_is_reported_and_the_rest_is_served() {
+    const KEYS: usize = 40_000;
+    const STEP: usize = 400;
+    let description = Description::new("kv-silent", "udp").with_nodes(16);
+    let up = description.up();
+    let file = description.file();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (port_text, local) = (port.to_string(), LOCAL.to_string());
+    let mut server =
+        Running::start(farmem(&["kv", "--rack", &file, "--port", &port_text, "--local", &local]));
+    let mut client = None;
+    eventually("the server listens", || {
+        client = TcpStream::connect(("127.0.0.1", port)).ok().map(|stream| Client(BufReader::new(stream)));
+        client.is_some()
+    });
+    let mut client = client.unwrap();
+    let value = "v".repeat(2_000);
+    client.pipelined(KEYS, "+OK", |number| vec!["SET".into(), format!("key:{number}"), value.clone()]);
+    let far = client.info("farmem");
+    assert_eq!((far["far_errors"], far["far_silent_bytes"], far["far_lost_bytes"]), (0, 0, 0));
+    let nodes: Vec<u32> =
+        up.roles().into_iter().filter(|(role, _)| role.starts_with("node")).map(|(_, pid)| pid).collect();
+    // Each key is read once: the server caches what it reads again.
+    let mut first = 0;
+    let mut reads = |client: &mut Client| {
+        let (mut whole, mut refused) = (0, 0);
+        first += 1;
+        for number in (first..KEYS).step_by(STEP) {
+            client.sends(&["GET", &format!("key:{number}")]);
+            let line = client.line();
+            if line.starts_with("-FARMEMORY ") {
+                refused += 1;
+            } else {
+                assert_eq!(line, "$2000");
+                client.rest(2_000);
+                whole += 1;
+            }
+        }
+        (whole, refused)
+    };
+    let silent = nodes.iter().find(|&&node| {
+        signal(node, "STOP");
+        let is_used = reads(&mut client).1 > 0;
+        if !is_used {
+            signal(node, "CONT");
+        }
+        is_used
+    });
+    let &silent = silent.expect("a node has some of the keys");
+    let errors = client.info("farmem")["far_errors"];
+    assert!(client.info("farmem")["far_silent_bytes"] > 0);
+    let (whole, refused) = reads(&mut client);
+    assert!(whole > 0 && refused > 0, "{whole} {refused}");
+    // Probes may fail meanwhile, but no command asks the node again.
+    assert!(client.info("farmem")["far_errors"] - errors < refused, "each read waits for the node");
+    client.pipelined(500, "+OK", |number| vec!["SET".into(), format!("new:{number}"), value.clone()]);
+
+    signal(silent, "CONT");
+    eventually("the node answers again", || client.info("farmem")["far_silent_bytes"] == 0);
+    assert_eq!(reads(&mut client).1, 0);
+
+    signal(silent, "KILL");
+    eventually("the loss is noticed without a client", || client.info("farmem")["far_lost_bytes"] > 0);
+    let (whole, refused) = reads(&mut client);
+    assert!(whole > 0 && refused > 0, "{whole} {refused}");
+    signal(server.pid(), "TERM");
+    let said = server.ended().stderr;
+    for line in
+        ["far memory do not answer: no answer from", "of far memory answer again", "far memory are lost: "]
+    {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+}
+
 struct Client(BufReader<TcpStream>);
 
 impl Client {
