@@ -5,6 +5,7 @@
 //! environment and serves the page faults of all its processes. The pager ends when the last of these
 //! processes has ended.
 
+mod local;
 mod program;
 
 use crate::args::{self, Run};
@@ -64,9 +65,10 @@ struct Stats {
     write_backs: u64,
     bytes_written_back: u64,
     lost: u64,
-    /// Bytes of private anonymous mappings that stayed local. `resident_bytes` is the largest resident set of
-    /// a process.
+    /// Private anonymous memory outside far memory: the most that one process had in RAM, and what was mapped, by
+    /// reason. `resident_bytes` is the largest resident set of a process.
     stayed_local: u64,
+    mapped_local: local::MappedLocal,
     resident_bytes: u64,
     /// Statistics of memory that is shared with other hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,9 +149,10 @@ impl Report for Stats {
             row("write-backs", self.write_backs),
             row("  bytes", self.bytes_written_back),
             row("lost pages touched", self.lost),
-            row("stayed local, bytes mapped", self.stayed_local),
-            row("largest resident set, bytes", self.resident_bytes),
+            row("stayed local, bytes in RAM", self.stayed_local),
         ]);
+        rows.extend(self.mapped_local.rows().map(|(why, bytes)| row(&format!("  mapped: {why}"), bytes)));
+        rows.extend([row("largest resident set, bytes", self.resident_bytes)]);
         if let Some(shared) = &self.shared {
             rows.extend([
                 row("shared memory: local limit, bytes", shared.local_limit),
@@ -275,6 +278,7 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
         started.child.wait().map_err(|e| Failure::environment(format!("the program is lost: {e}"), ""))?;
     let shared = pager.share_stats();
     tell_of_thrashing(args, &pager.stats());
+    local::report(args.local, &pager.stats());
     if args.stats || args.json {
         report(args, (&pager.stats(), shared), start.elapsed());
     }
@@ -397,7 +401,8 @@ fn report(args: &Run, (stats, shared): (&PagerStats, Option<ShareStats>), took: 
         write_backs: stats.write_backs,
         bytes_written_back: stats.bytes_written_back,
         lost: stats.lost,
-        stayed_local: stats.stayed_local,
+        stayed_local: stats.local_resident,
+        mapped_local: local::MappedLocal::of(stats.mapped_local),
         resident_bytes: largest_resident_set(),
         shared: shared.map(|shared| of_shared(for_sharing(args), &shared)),
     };

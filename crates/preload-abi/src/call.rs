@@ -45,13 +45,38 @@ pub const ELSEWHERE: u64 = u64::MAX;
 pub const TARGET_ELSEWHERE: u64 = u64::MAX - 1;
 /// The status of a call that would have the pager promise more far memory than there is.
 pub const NO_MORE: u64 = u64::MAX - 2;
-/// Of page 0: the word in which a process counts the bytes of its private anonymous mappings that stayed local.
+/// Of page 0: the first of the words in which a process counts the bytes of its private anonymous mappings that stayed local, one word for each
+/// [`LocalReason`].
 pub const WORD_LOCAL: usize = MAILBOXES * MAILBOX_WORDS;
 /// Spans in one message of an answer.
 pub const SPANS_MAX: usize = 256;
 
-const _: () = assert!((WORD_LOCAL + 1) * 8 <= TEXTS && WORD_VALUE + VALUES <= MAILBOX_WORDS);
+const _: () =
+    assert!((WORD_LOCAL + LocalReason::ALL.len()) * 8 <= TEXTS && WORD_VALUE + VALUES <= MAILBOX_WORDS);
 const _: () = assert!(TEXTS + MAILBOXES * TEXT_MAX <= PAGE_LEN);
+
+/// Why a mapping stays local.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LocalReason {
+    /// The program insists on an address of its choice.
+    Address,
+    /// The mapping is executable.
+    Executable,
+    /// The mapping is fixed at an address that is not far memory's.
+    Fixed,
+    /// A stack, or memory of another kind that far memory does not have (huge pages, addresses of 32 bits).
+    Kind,
+    /// The mapping is shorter than the threshold.
+    Small,
+    /// The addresses for far memory are used up.
+    NoRoom,
+}
+
+impl LocalReason {
+    /// All reasons, in the order of their words.
+    pub const ALL: [Self; 6] =
+        [Self::Address, Self::Executable, Self::Fixed, Self::Kind, Self::Small, Self::NoRoom];
+}
 
 /// The page of the doorbell that rings for call `number` of a mailbox.
 #[must_use]

@@ -1,9 +1,9 @@
-//! Where far memory is in a program's processes: at the same addresses in all of them, others in each run. So one filter of system calls
-//! , made before the program starts, knows them.
+//! The addresses of far memory in a program's processes: from [`LOW`] on, or from a random base where something else is there. So one filter
+//! of system calls, made before the program starts, knows them.
 //!
 //! ```text
-//!   base - 4096        base               base + 36 KiB                 base + LEN_MAX
-//!   the gate           mailboxes, doorbells   far memory, up to LEN_MAX     nothing of ours
+//!   LOW, or base           + 36 KiB                       + LEN_MAX        base - 4096
+//!   mailboxes, doorbells   far memory, up to LEN_MAX      other memory     the gate
 //! ```
 
 use farmem_wire::message::PAGE_LEN;
@@ -12,20 +12,24 @@ use std::ops::Range;
 /// Bytes reserved when the process may reserve so many: far more than programs use, and a small part of the addresses there are.
 pub const LEN_MAX: usize = 256 << 30;
 
+/// First address of far memory in a process that has nothing there. Programs that choose addresses for their heaps, as a JVM with compressed
+/// object pointers does, choose them from here on.
+pub const LOW: usize = 2 << 30;
+
 /// Nothing is here by itself: Linux puts programs, stacks and mappings elsewhere, also with its old layout, and so do Go, ZGC, V8 and the address
 /// and thread sanitizers. Where something is all the same, far memory is at some other place and system calls there are not watched.
 const BASES: Range<u64> = 0x4000_0000_0000..0x4800_0000_0000;
 /// Bases are multiples of this.
 const STEP: u64 = 1 << 30;
 
-/// A base, by chance.
+/// A random base, for processes that have something else at [`LOW`], and for the gate of all.
 #[must_use]
 pub fn base(chance: u64) -> usize {
     let base = BASES.start + chance % ((BASES.end - BASES.start) / STEP) * STEP;
     usize::try_from(base).expect("addresses of 64 bits")
 }
 
-/// The page before far memory, in which the preload library has a system call of its own: the filter lets calls from there through.
+/// The page before a base, in which the preload library has a system call of its own: the filter lets calls from there through.
 #[must_use]
 pub const fn gate(base: usize) -> usize {
     base.saturating_sub(PAGE_LEN)

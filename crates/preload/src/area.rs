@@ -3,10 +3,10 @@
 use crate::maps::{system_madvise, system_mprotect};
 use crate::{apart, descriptors, exec, fork, gate, heap, lock, mailbox, shared};
 use farmem_preload_abi::call::{
-    CONTROL_PAGES, Call, ELSEWHERE, HELLO_WORDS, Hello, PATH_MAX, SPANS_MAX, VARIABLE, WELCOME_WORDS,
-    WORD_LOCAL, device_request,
+    CONTROL_PAGES, Call, ELSEWHERE, HELLO_WORDS, Hello, LocalReason, PATH_MAX, SPANS_MAX, VARIABLE,
+    WELCOME_WORDS, WORD_LOCAL, device_request,
 };
-use farmem_preload_abi::place::LEN_MAX;
+use farmem_preload_abi::place::{LEN_MAX, LOW};
 use farmem_preload_abi::userfaultfd::{Faulting, Features, OpenError, Reach, Userfaultfd};
 use farmem_wire::message::PAGE_LEN;
 use rustix::fd::OwnedFd;
@@ -39,6 +39,8 @@ const READY: u8 = 2;
 const LOCAL: u8 = 3;
 
 static BASE: AtomicUsize = AtomicUsize::new(0);
+/// Where far memory is if something else is at [`LOW`]; the gate is before it.
+static SECOND_BASE: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of the memfd: of a child that could not reserve as much as its parent, more than it has addresses.
 static FILE_LEN: AtomicUsize = AtomicUsize::new(0);
@@ -101,12 +103,12 @@ pub(crate) fn word(page: usize, word: usize) -> &'static AtomicU64 {
 }
 
 /// Counts bytes of a private anonymous mapping that stays local.
-pub(crate) fn stays_local(len: usize) {
+pub(crate) fn stays_local(len: usize, why: LocalReason) {
     // A child that the system made without a fork's handlers has no such page.
     if LEN.load(Ordering::Relaxed) > 0
         && OWNER.load(Ordering::Relaxed) == rustix::process::getpid().as_raw_pid()
     {
-        word(0, WORD_LOCAL).fetch_add(len as u64, Ordering::Relaxed);
+        word(0, WORD_LOCAL + why as usize).fetch_add(len as u64, Ordering::Relaxed);
     }
 }
 
@@ -130,7 +132,7 @@ fn begin() -> bool {
     }
     let ready = match find(environment).map(accept) {
         Some(true) => {
-            gate::open(BASE.load(Ordering::Relaxed));
+            gate::open(SECOND_BASE.load(Ordering::Relaxed));
             attach(None, 0).map_or_else(turned_away, |()| true)
         }
         Some(false) => {
@@ -238,7 +240,7 @@ fn accept(value: &[u8]) -> bool {
     let base = usize::from_str_radix(base, 16).ok().filter(|base| base.is_multiple_of(PAGE_LEN) && *base > 0);
     let fit = !name.is_empty() && name.len() <= NAME_MAX && path.len() <= PATH_MAX;
     let Some(base) = base.filter(|_| fit) else { return false };
-    BASE.store(base, Ordering::Relaxed);
+    SECOND_BASE.store(base, Ordering::Relaxed);
     NAME.set(name);
     PATH.set(path);
     let [.., low] = [token >> 64, token & u128::from(u64::MAX)];
@@ -284,19 +286,24 @@ struct Area {
     reserved: usize,
 }
 
-/// Where all processes of the run have it. Where this one has something else there, anywhere.
+/// Where a run's processes have it: at the low addresses, at the run's second base where something else is there, or anywhere.
 fn anew(file: &OwnedFd) -> Result<Area, Errno> {
-    let (mut len, mut at) = (LEN_MAX, Some(BASE.load(Ordering::Relaxed)));
+    for at in [LOW, SECOND_BASE.load(Ordering::Relaxed)] {
+        if let Ok(area) = reserve_some(file, Some(at)) {
+            return Ok(area);
+        }
+    }
+    say(&["farmem: the addresses for far memory are taken: system calls past libc are not watched\n"]);
+    reserve_some(file, None)
+}
+
+/// Reserves as many addresses as this process may have.
+fn reserve_some(file: &OwnedFd, at: Option<usize>) -> Result<Area, Errno> {
+    let mut len = LEN_MAX;
     loop {
         match reserve(file, at, 0, len) {
             Ok(base) => return Ok(Area { base, len, reserved: len }),
             Err(Errno::NOMEM) if len > LEN_MIN => len /= 2,
-            Err(_) if at.is_some() => {
-                say(&[
-                    "farmem: the addresses for far memory are taken: system calls past libc are not watched\n",
-                ]);
-                (len, at) = (LEN_MAX, None);
-            }
             Err(e) => return Err(e),
         }
     }

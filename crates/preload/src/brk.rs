@@ -83,7 +83,7 @@ fn with_far<T>(what: impl FnOnce(&mut Far) -> Result<T, Errno>) -> Option<Result
     // SAFETY: the lock is held, and nothing that is called here comes back.
     let place = unsafe { &mut *BREAK.0.get() };
     if place.is_none() {
-        let start = maps::reserve(RESERVED)?;
+        let start = maps::map(RESERVED, libc::PROT_NONE, 0, true).ok()?;
         *place = Some(Far { start, now: start });
     }
     place.as_mut().map(what)
@@ -97,10 +97,25 @@ impl Far {
         }
         let [before, after] = [self.now, to].map(|at| at.next_multiple_of(PAGE_LEN));
         if after > before {
-            maps::allow(before, after - before)?;
+            allow(before, after - before)?;
         } else if after < before {
-            maps::retract(after, before - after);
+            retract(after, before - after);
         }
         Ok(Self { now: to, ..self })
     }
+}
+
+/// The pages may be read and written from now on.
+fn allow(start: usize, len: usize) -> Result<(), Errno> {
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a range that nothing uses yet.
+    if unsafe { maps::mprotect(address(start), len, rights) } == 0 { Ok(()) } else { Err(Errno::NOMEM) }
+}
+
+/// The pages are not used any more, and their bytes are not needed.
+fn retract(start: usize, len: usize) {
+    // SAFETY: a range that its owner gives up.
+    let _ = unsafe { maps::madvise(address(start), len, libc::MADV_DONTNEED) };
+    // SAFETY: as above.
+    let _ = unsafe { maps::mprotect(address(start), len, libc::PROT_NONE) };
 }

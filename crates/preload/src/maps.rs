@@ -6,7 +6,7 @@ use crate::mailbox::call;
 use crate::shared;
 use crate::signals::Blocked;
 use crate::told;
-use farmem_preload_abi::call::{Call, ELSEWHERE, NO_MORE, TARGET_ELSEWHERE, resize};
+use farmem_preload_abi::call::{Call, ELSEWHERE, LocalReason, NO_MORE, TARGET_ELSEWHERE, resize};
 use farmem_preload_abi::{Advised, advised, advised_shared};
 use farmem_wire::message::PAGE_LEN;
 use libc::{MAP_FAILED, off_t, size_t};
@@ -77,9 +77,6 @@ pub(crate) unsafe extern "C" fn mmap(
             Err(_) => {}
         }
     }
-    if anonymous {
-        area::stays_local(len);
-    }
     if fixed && shared::part(addr.addr(), len).is_some() {
         area::say(&["farmem: refused: another mapping where shared memory is\n"]);
         return failed(Errno::OPNOTSUPP, MAP_FAILED);
@@ -101,9 +98,29 @@ pub(crate) unsafe extern "C" fn mmap(
         }
         replace(Some(addr), len);
     }
+    if anonymous {
+        area::stays_local(len, reason(len, flags, executable, far));
+    }
     // SAFETY: the caller's promise.
     let result = unsafe { system_mmap(addr, len, protection, flags, fd, offset) };
     result.unwrap_or_else(|errno| failed(errno, MAP_FAILED))
+}
+
+/// Why a private anonymous mapping stays local, though far memory was asked for it (`far`) or not.
+fn reason(len: usize, flags: c_int, executable: bool, far: bool) -> LocalReason {
+    if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
+        LocalReason::Fixed
+    } else if executable {
+        LocalReason::Executable
+    } else if flags & NOT_FAR != 0 {
+        LocalReason::Kind
+    } else if len < area::threshold() {
+        LocalReason::Small
+    } else if far {
+        LocalReason::NoRoom
+    } else {
+        LocalReason::Address
+    }
 }
 
 /// `mmap64(2)`, which is the same.
@@ -321,7 +338,7 @@ pub(crate) unsafe extern "C" fn mremap(
 }
 
 /// Far memory of `len` bytes of zeros; a status when there is none: [`NO_MORE`], or anything else when there are no addresses for it.
-fn map(len: usize, protection: c_int, hint: usize, unreserved: bool) -> Result<usize, u64> {
+pub(crate) fn map(len: usize, protection: c_int, hint: usize, unreserved: bool) -> Result<usize, u64> {
     let protection_word = u64::from(protection.unsigned_abs());
     let asked = Call::Map { len: len as u64, protection: protection_word, hint: hint as u64, unreserved };
     let answer = call(asked);
@@ -344,25 +361,6 @@ fn map(len: usize, protection: c_int, hint: usize, unreserved: bool) -> Result<u
 /// To read and write; `None` when there are no addresses for it, or no more far memory.
 pub(crate) fn map_heap(len: usize) -> Option<usize> {
     map(len, READ_WRITE, 0, false).ok()
-}
-
-/// Addresses of far memory that may not be touched yet, and for which nothing is promised; `None` when there are none.
-pub(crate) fn reserve(len: usize) -> Option<usize> {
-    map(len, libc::PROT_NONE, 0, true).ok()
-}
-
-/// Reserved far memory may be read and written from now on.
-pub(crate) fn allow(start: usize, len: usize) -> Result<(), Errno> {
-    // SAFETY: a range that its owner alone uses.
-    if unsafe { mprotect(address(start), len, READ_WRITE) } == 0 { Ok(()) } else { Err(Errno::NOMEM) }
-}
-
-/// Reserved far memory is not used any more, and its bytes are not needed.
-pub(crate) fn retract(start: usize, len: usize) {
-    // SAFETY: a range that its owner alone uses, and gives up.
-    let _ = unsafe { madvise(address(start), len, libc::MADV_DONTNEED) };
-    // SAFETY: as above.
-    let _ = unsafe { mprotect(address(start), len, libc::PROT_NONE) };
 }
 
 /// Gives far memory back.

@@ -26,7 +26,8 @@ use farmem_link::OpenError;
 use farmem_memory::window::frames_of;
 use farmem_paging::private::{Private, Table};
 use farmem_paging::{Account, Ahead, Config, ZEROS_MAX};
-use farmem_uffd::remote::call::{CONTROL_PAGES, MAILBOXES};
+use farmem_uffd::remote::call::{CONTROL_PAGES, LocalReason, MAILBOXES};
+use farmem_uffd::remote::raw::anonymous_bytes;
 use farmem_uffd::remote::{
     Accepted, Acceptor, Buffer, Event, Remote, Watch, buffer, kill, pages_come_singly, place,
 };
@@ -38,7 +39,7 @@ use sharing::Sharing;
 use spans::{Kind, Spans};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use farmem_uffd::remote::raw::{Listener, Started, Watched, spawn};
 pub use farmem_uffd::remote::{Guard, call, guard, remove as remove_socket};
@@ -122,8 +123,11 @@ pub struct PagerStats {
     pub bytes_far: u64,
     /// Pages that a program wanted, and that were lost with a memory node ([`Error::MemoryLost`]).
     pub lost: u64,
-    /// Bytes of private anonymous mappings that stayed local, of all processes that ended, each counted when it was mapped.
-    pub stayed_local: u64,
+    /// The most bytes of private anonymous memory that one process had in RAM outside far memory, as far as that was looked at.
+    pub local_resident: u64,
+    /// Bytes of private anonymous mappings that stayed local, of all processes that ended, each counted when it was mapped; by
+    /// [`LocalReason`].
+    pub mapped_local: [u64; LocalReason::ALL.len()],
 }
 
 /// Serves processes.
@@ -159,6 +163,8 @@ pub struct Pager {
     shared: Vec<Fault>,
     zeros: Box<[u8]>,
     stats: PagerStats,
+    /// When local memory was looked at last.
+    sampled: Option<Instant>,
     /// It failed: the rack is not asked for anything more.
     broken: bool,
 }
@@ -251,6 +257,7 @@ impl Pager {
             shared: Vec::new(),
             zeros: vec![0; usize::try_from(AHEAD_MAX.max(ZEROS_MAX)).expect("small") * PAGE_LEN].into(),
             stats: PagerStats::default(),
+            sampled: None,
             broken: false,
         })
     }
@@ -330,7 +337,8 @@ impl Pager {
         let (mut events, mut ended, mut busy) = (Vec::new(), false, false);
         while !(ended && self.processes.is_empty() && self.snapshots.is_empty()) {
             let over = ended && self.processes.is_empty();
-            let patience = if busy { Some(Duration::ZERO) } else { over.then_some(STRAGGLE_MAX) };
+            let patience = if over { STRAGGLE_MAX } else { SAMPLE_TIME_MAX };
+            let patience = Some(if busy { Duration::ZERO } else { patience });
             self.acceptor.events(patience, &mut events).map_err(system)?;
             if events.is_empty() && over && !busy {
                 break; // forks that failed
@@ -348,6 +356,7 @@ impl Pager {
                     }
                 }
             }
+            self.sample_local_memory();
             busy = self.turn();
             self.end_the_spoiled();
             while let Some(key) = self.gone.pop() {
@@ -433,7 +442,8 @@ impl Pager {
     fn settle(&mut self, accepted: &Accepted) -> Option<(Spans, Table, BTreeSet<u64>)> {
         let pages = accepted.remote.pages();
         if accepted.hello.snapshot == 0 {
-            return Some((Spans::new(CONTROL_PAGES as u64..pages), Table::new(pages), BTreeSet::new()));
+            let spans = Spans::new(CONTROL_PAGES as u64..pages, self.first_page(pages));
+            return Some((spans, Table::new(pages), BTreeSet::new()));
         }
         let snapshot = self.snapshots.remove(&accepted.hello.snapshot)?;
         if snapshot.pages != pages {
@@ -442,6 +452,14 @@ impl Pager {
         }
         self.stats.forks += 1;
         Some((snapshot.spans, snapshot.table, snapshot.objects))
+    }
+
+    /// The page from which a process's mappings without a hint are: random, in the third quarter, and a multiple of the largest alignment.
+    fn first_page(&self, pages: u64) -> u64 {
+        const STEP: u64 = (1 << 30) / PAGE_LEN as u64;
+        let quarter = pages / 4 / STEP * STEP;
+        let chance = (self.base as u64 >> 30).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        (2 * quarter + chance % (quarter / STEP).max(1) * STEP).max(CONTROL_PAGES as u64)
     }
 
     /// A process is gone, or has another program: what it had is free.
@@ -453,7 +471,9 @@ impl Pager {
             guard.let_go(key);
         }
         let all = 0..process.remote.pages();
-        self.stats.stayed_local += process.remote.stayed_local();
+        for (sum, bytes) in self.stats.mapped_local.iter_mut().zip(process.remote.mapped_local()) {
+            *sum += bytes;
+        }
         self.pins.bury(key);
         self.forget(key, all);
         self.private.close(key);
@@ -512,6 +532,16 @@ impl Pager {
         self.reported = reported;
     }
 
+    /// Looks at what the processes have outside far memory, from time to time.
+    fn sample_local_memory(&mut self) {
+        if self.sampled.is_some_and(|at| at.elapsed() < SAMPLE_TIME_MIN) {
+            return;
+        }
+        self.sampled = Some(Instant::now());
+        let all = self.processes.values().filter_map(|process| anonymous_bytes(process.pid));
+        self.stats.local_resident = all.fold(self.stats.local_resident, u64::max);
+    }
+
     /// Does what takes time; true when there is more to do.
     fn turn(&mut self) -> bool {
         if !self.far.under_way.is_empty() {
@@ -529,6 +559,10 @@ impl Pager {
         self.private.cache().is_awaited() || self.private.cache().is_short()
     }
 }
+
+/// Time between two looks at what processes have outside far memory: at least, and at most.
+const SAMPLE_TIME_MIN: Duration = Duration::from_millis(200);
+const SAMPLE_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The pool is this part of the local limit.
 const POOL_SHARE: usize = 8;

@@ -12,7 +12,7 @@ use farmem_uffd::remote::call::ELSEWHERE;
 use farmem_uffd::remote::raw::{
     Listener, Notification, RawCall, Seen, Touched, Watched, opens_direct, process_of,
 };
-use farmem_uffd::remote::{Advised, advised, advised_shared};
+use farmem_uffd::remote::{Advised, advised, advised_shared, place};
 use farmem_wire::message::PAGE_LEN;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -187,6 +187,10 @@ impl Pager {
                 RawCall::Advise { advice, .. } if advised_shared(advice) == Advised::Nothing => Verdict::Done,
                 _ => Verdict::Refused(errno::INVAL),
             };
+        }
+        let gate = place::gate(self.base) as u64;
+        if first < gate + PAGE_LEN as u64 && first.saturating_add(len) > gate {
+            return Verdict::Refused(errno::INVAL);
         }
         let process = &self.processes[&key];
         let (pages, whole) = match process.remote.touched(first, len) {

@@ -69,19 +69,20 @@ const WRITE: u64 = 2;
 #[derive(Clone, Debug)]
 pub(super) struct Spans {
     whole: Range<u64>,
+    /// The page from which free pages are looked for first. Those before it are for programs that choose their addresses.
+    begin: u64,
     /// By their first page: the page behind them, and what they are.
     spans: BTreeMap<u64, (u64, Kind)>,
-    /// The first page that is free, or the one behind the last: where a search begins, however many spans follow each other.
+    /// The first free page from `begin` on, or the page behind the last: where a search begins, however many spans follow each other.
     free_from: u64,
     /// Pages that are promised.
     promised: u64,
 }
 
 impl Spans {
-    /// None of `whole` in use.
-    pub(super) const fn new(whole: Range<u64>) -> Self {
-        let free_from = whole.start;
-        Self { whole, spans: BTreeMap::new(), free_from, promised: 0 }
+    /// None of `whole` in use; free pages are looked for from `begin` on first.
+    pub(super) const fn new(whole: Range<u64>, begin: u64) -> Self {
+        Self { whole, begin, spans: BTreeMap::new(), free_from: begin, promised: 0 }
     }
 
     /// The first of `count` free pages that lie together.
@@ -92,8 +93,13 @@ impl Spans {
     /// The first of `count` free pages that lie together and begin where they may: `align` answers the first such page that is not before
     /// the one that it is given.
     pub(super) fn aligned_gap(&self, count: u64, align: impl Fn(u64) -> u64) -> Option<u64> {
-        let mut at = align(self.free_from);
-        for (&start, &(end, _)) in self.spans.range(self.free_from..) {
+        let search = |from| self.aligned_gap_from(from, count, &align);
+        search(self.free_from).or_else(|| search(self.whole.start))
+    }
+
+    fn aligned_gap_from(&self, from: u64, count: u64, align: impl Fn(u64) -> u64) -> Option<u64> {
+        let mut at = align(from);
+        for (&start, &(end, _)) in self.spans.range(from..) {
             if start >= at && start - at >= count {
                 return Some(at);
             }
@@ -125,7 +131,9 @@ impl Spans {
             self.spans.remove(&start);
         }
         let Some(kind) = kind else {
-            self.free_from = self.free_from.min(pages.start);
+            if pages.end > self.begin {
+                self.free_from = self.free_from.min(pages.start.max(self.begin));
+            }
             return;
         };
         let Range { mut start, mut end } = pages;
@@ -199,8 +207,12 @@ mod tests {
     proptest! {
         /// Every answer is that of a plain list of pages; neighbours of one kind are one span.
         #[test]
-        fn as_a_list_of_pages(sets in proptest::collection::vec((0..PAGES, 1..PAGES, 0_u64..4), 0..40), want in 1..PAGES) {
-            let mut spans = Spans::new(0..PAGES);
+        fn as_a_list_of_pages(
+            sets in proptest::collection::vec((0..PAGES, 1..PAGES, 0_u64..4), 0..40),
+            want in 1..PAGES,
+            begin in 0..PAGES,
+        ) {
+            let mut spans = Spans::new(0..PAGES, begin);
             let mut plain = vec![None; n(PAGES)];
             for (start, count, what) in sets {
                 let end = (start + count).min(PAGES);
@@ -213,9 +225,14 @@ mod tests {
             let runs = plain.chunk_by(|a, b| a == b).filter(|run| run[0].is_some()).count();
             prop_assert_eq!(spans.all().count(), runs);
             let free = |start: u64| plain[n(start)..n(start + want)].iter().all(Option::is_none);
-            prop_assert_eq!(spans.gap(want), (0..=PAGES - want).find(|&start| free(start)));
+            let first = |step: u64| {
+                let mut all = (0..=PAGES - want).filter(|&start| start % step == 0 && free(start));
+                let behind = all.clone().find(|&start| start >= begin);
+                behind.or_else(|| all.next())
+            };
+            prop_assert_eq!(spans.gap(want), first(1));
             let fourth = spans.aligned_gap(want, |page| page.next_multiple_of(4));
-            prop_assert_eq!(fourth, (0..=PAGES - want).step_by(4).find(|&start| free(start)));
+            prop_assert_eq!(fourth, first(4));
             for start in 0..=PAGES - want {
                 prop_assert_eq!(spans.is_free(start..start + want), free(start));
             }

@@ -27,8 +27,8 @@ use super::state::mapping;
 use super::{BATCH, Fault, Message, Reach};
 use address_space::FileId;
 use call::{
-    CALL_WORDS, CONTROL_PAGES, Call, MAILBOX_WORDS, MAILBOXES, TEXT_MAX, TEXTS, VALUES, WORD_CALL,
-    WORD_LOCAL, WORD_NUMBER, WORD_STATUS,
+    CALL_WORDS, CONTROL_PAGES, Call, LocalReason, MAILBOX_WORDS, MAILBOXES, TEXT_MAX, TEXTS, VALUES,
+    WORD_CALL, WORD_LOCAL, WORD_NUMBER, WORD_STATUS,
 };
 use farmem_preload_abi::message::parse;
 use farmem_preload_abi::userfaultfd::{Mapping, Stopped, Userfaultfd};
@@ -354,12 +354,16 @@ impl Remote {
         (word(WORD_NUMBER), Call::of(call))
     }
 
-    /// Bytes of its private anonymous mappings that stayed local, as it says itself.
+    /// Bytes of its private anonymous mappings that stayed local, by reason, as the process says itself.
     #[must_use]
-    pub fn stayed_local(&self) -> u64 {
-        let mut word = [0; 8];
-        let read = rustix::io::pread(&self.file, &mut word, WORD_LOCAL as u64 * 8);
-        if read == Ok(word.len()) { u64::from_le_bytes(word) } else { 0 }
+    pub fn mapped_local(&self) -> [u64; LocalReason::ALL.len()] {
+        let mut bytes = [0; LocalReason::ALL.len() * 8];
+        let read = rustix::io::pread(&self.file, &mut bytes, WORD_LOCAL as u64 * 8);
+        if read != Ok(bytes.len()) {
+            return [0; _];
+        }
+        let (words, _) = bytes.as_chunks::<8>();
+        std::array::from_fn(|n| u64::from_le_bytes(words[n]))
     }
 
     /// The text that goes with the call in a mailbox: so many bytes of UTF-8. `None` when it is none.

@@ -157,7 +157,7 @@ impl Acceptor {
     /// When the system takes no more calls.
     pub fn events(&self, patience: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         events.clear();
-        if patience.is_none() && self.looking.is_worth_it() {
+        if patience != Some(Duration::ZERO) && self.looking.is_worth_it() {
             let until = self.clock.now().as_nanos() + LOOK_NS_MAX;
             while events.is_empty() && self.clock.now().as_nanos() < until {
                 self.wait(Some(Duration::ZERO), events)?;

@@ -38,7 +38,7 @@ mod seen;
 mod tests;
 
 pub use listener::{Listener, Notification, Started, spawn};
-pub use seen::{Seen, Touched, opens_direct, process_of};
+pub use seen::{Seen, Touched, anonymous_bytes, opens_direct, process_of};
 
 use super::place;
 use std::ops::Range;
@@ -46,7 +46,8 @@ use std::ops::Range;
 /// A run's addresses, as a filter knows them: its processes have far memory there, and nowhere else.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Watched {
-    far: Range<u64>,
+    /// The low addresses, and those of the second base with the gate before them.
+    far: [Range<u64>; 2],
     shared: Option<Range<u64>>,
     /// Where the preload library's calls come from.
     gate: u64,
@@ -57,7 +58,8 @@ impl Watched {
     #[must_use]
     pub fn new(base: usize, shared: Option<Range<u64>>) -> Self {
         let first = place::gate(base) as u64;
-        let far = first..(base + place::LEN_MAX) as u64;
+        let low = place::LOW as u64;
+        let far = [low..low + place::LEN_MAX as u64, first..(base + place::LEN_MAX) as u64];
         Self { far, shared, gate: place::called_from(place::gate(base)) }
     }
 }

@@ -119,7 +119,7 @@ impl Code {
                     // Calls of the library have left above.
                     Condition::PastLibrary => self.go(holds),
                     Condition::Far(part) => {
-                        for range in [Some(&watched.far), watched.shared.as_ref()].into_iter().flatten() {
+                        for range in watched.far.iter().chain(&watched.shared) {
                             let next_range = self.label();
                             self.overlap(part, range, holds, next_range);
                             self.here(next_range);

@@ -1,8 +1,8 @@
 //! The system's view of a program's threads and mappings, which holds after a call past libc.
 
+use super::super::Remote;
 use super::super::address_space::Mapped;
 use super::super::call::CONTROL_PAGES;
-use super::super::{Remote, place};
 use farmem_wire::message::PAGE_LEN;
 use std::fs;
 use std::io;
@@ -23,7 +23,7 @@ pub struct Seen {
 pub enum Touched {
     /// Nothing of far memory.
     Nothing,
-    /// The mailboxes, or the gate: no program has business there.
+    /// The mailboxes: no program has business there.
     Control,
     /// Far memory.
     Far {
@@ -45,6 +45,16 @@ pub fn process_of(thread: u32) -> Option<(u32, u32)> {
         line.split_ascii_whitespace().next_back()?.parse().ok()
     };
     Some((last("Tgid:")?, last("NSpid:").unwrap_or(thread)))
+}
+
+/// Bytes of private anonymous memory that a process has in RAM. Far memory is a file's, so all of this is local.
+#[must_use]
+pub fn anonymous_bytes(process: u32) -> Option<u64> {
+    let status = fs::read(format!("/proc/{process}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let kib: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(kib * 1024)
 }
 
 /// True when what `openat2` is to do, at an address of a thread's that is alive, says O_DIRECT. That must not be in far memory: it would wait for the
@@ -73,7 +83,7 @@ impl Remote {
     pub fn touched(&self, first: u64, len: u64) -> Touched {
         let page = PAGE_LEN as u64;
         let end = first.saturating_add(len).checked_next_multiple_of(page).unwrap_or(u64::MAX);
-        let control = place::gate(self.base) as u64..self.address(CONTROL_PAGES as u64);
+        let control = self.address(0)..self.address(CONTROL_PAGES as u64);
         let far = control.end..self.address(self.pages);
         if first < control.end && end > control.start {
             return Touched::Control;
@@ -157,7 +167,8 @@ mod tests {
         let first = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         assert_eq!(process_of(first), Some((id, first)));
         assert!(maps_of(id).is_ok_and(|maps| maps.lines().all(|line| Mapped::of(line).is_some())));
-        assert_eq!(process_of(u32::MAX), None);
+        assert_eq!((process_of(u32::MAX), anonymous_bytes(u32::MAX)), (None, None));
+        assert!(anonymous_bytes(id).is_some_and(|bytes| bytes > 0));
         let (from, mut into) = (*b"bytes", [0; 5]);
         read_memory(id, from.as_ptr().addr() as u64, &mut into).unwrap();
         assert_eq!(into, from);
