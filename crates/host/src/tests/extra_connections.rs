@@ -91,6 +91,7 @@ impl World {
     fn answer_wants(&mut self) {
         for ControlRequest { number, kind } in take(&mut self.bench.control_requests) {
             let ask = match kind {
+                ControlRequestKind::NodeGeneration { .. } => unreachable!("the host has no patience"),
                 ControlRequestKind::Connect { .. } => {
                     let connection = self.connection();
                     self.first = connection.rc.peer_qpn;
