@@ -1,4 +1,4 @@
-//! Messages of a switch about an image, late and wrong (PROTOCOL 13.8). `crates/sim/tests/images.rs` covers
+//! Messages of a switch about an image, late and wrong (PROTOCOL 13.8). `crates/sim/tests/sim/images.rs` covers
 //! network faults and restarts.
 
 use crate::rack::{Rack, text};

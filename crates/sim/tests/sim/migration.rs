@@ -18,7 +18,7 @@ const HOSTS: u16 = 2;
 const OPEN_MAX: usize = 12;
 
 /// A program that adds to the first word of each node of a chain of {value, next}, and counts the nodes.
-const LIST_ADD: &str = include_str!("../../../testdata/programs/list_add.pulse");
+const LIST_ADD: &str = include_str!("../../../../testdata/programs/list_add.pulse");
 
 #[derive(Clone, Copy, Debug)]
 enum Operation {

@@ -15,8 +15,7 @@ use farmem_traversal::Program;
 use farmem_wire::{Domain, VirtAddr};
 use std::collections::{BTreeMap, BTreeSet};
 
-mod small_tree;
-use small_tree::{KEYS, tree, view};
+use crate::small_tree::{KEYS, tree, view};
 
 const HOST: u16 = 1;
 const DOMAIN: u32 = 1;

@@ -49,7 +49,7 @@ impl Echo {
         let program = std::env::current_exe().unwrap();
         let mut command = Command::new(program);
         command
-            .args(["--exact", "echo", "--nocapture"])
+            .args(["--exact", "processes::echo", "--nocapture"])
             .env(OVER, over)
             .stdout(Stdio::null())
             .stderr(Stdio::piped());

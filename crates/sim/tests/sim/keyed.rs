@@ -15,8 +15,7 @@ use farmem_transport::rc::{self, Work};
 use farmem_wire::{Domain, Qpn, VirtAddr};
 use std::collections::{BTreeMap, BTreeSet};
 
-mod small_tree;
-use small_tree::{KEYS, tree, view};
+use crate::small_tree::{KEYS, tree, view};
 
 const HOST: u16 = 1;
 const DOMAIN: u32 = 1;

@@ -1,7 +1,7 @@
 //! A memory node that compiles programs, one that interprets them, and one that first does the latter and then the former, are the same node to everybody: the same frames in give the
 //! same frames out, to the byte, and leave the same bytes in memory.
 
-#[path = "../../traversal/tests/generator/mod.rs"]
+#[path = "../../../traversal/tests/generator/mod.rs"]
 mod generator;
 
 use farmem_link::{Compiler, MappedStore};
@@ -224,7 +224,7 @@ proptest! {
 #[test]
 fn a_list_is_summed_alike() {
     let program =
-        Program::assemble(include_str!("../../../testdata/programs/list_sum.pulse")).expect("assembles");
+        Program::assemble(include_str!("../../../../testdata/programs/list_sum.pulse")).expect("assembles");
     let mut bytes = vec![0; usize::try_from(LEN).expect("small")];
     let half = bytes.len() / 2;
     for (word, place) in bytes.as_chunks_mut::<8>().0.iter_mut().zip((0..half as u64).cycle().step_by(8)) {
