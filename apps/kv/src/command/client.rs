@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicI64, AtomicU8, AtomicUsize, Ordering::Relaxed};
 pub(crate) struct Activity {
     /// The number of the last command in the table.
     command: AtomicUsize,
-    /// The time of the last command, in milliseconds since 1970.
+    /// The time of the last command, in milliseconds since 1970; 0 before the first one.
     at: AtomicI64,
     db: AtomicU8,
     protocol: AtomicU8,
@@ -111,17 +111,21 @@ pub(super) fn client_line(context: &Context<'_>, id: u64, shown: &Shown) -> Stri
     }
     let flags = if flags.is_empty() { "N" } else { &flags };
     let (input, output) = (&state.input, &state.output);
+    let age = shown.since.elapsed().as_secs();
+    // A client that has sent nothing has been idle since it connected.
+    let idle = match state.at.load(Relaxed) {
+        0 => age,
+        at => u64::try_from((context.store.now() - at) / 1000).unwrap_or(0),
+    };
     let command = TABLE.get(number(&state.command)).map_or("NULL", |command| command.name);
     format!(
-        "id={id} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db={} sub=0 psub=0 ssub=0 multi={queued} \
+        "id={id} addr={} laddr={} fd={} name={} age={age} idle={idle} flags={flags} db={} sub=0 psub=0 ssub=0 multi={queued} \
          qbuf={} qbuf-free={} argv-mem=0 multi-mem={} rbs={} rbp={} obl={} oll=0 omem=0 tot-mem={} events={} \
          cmd={command} user={} redir=-1 resp={}",
         shown.address,
         shown.local_address,
         shown.descriptor,
         shown.name,
-        shown.since.elapsed().as_secs(),
-        (context.store.now() - state.at.load(Relaxed)).max(0) / 1000,
         state.db.load(Relaxed),
         number(&input.0),
         number(&input.1).saturating_sub(number(&input.0)),

@@ -197,6 +197,15 @@ fn clients_are_shown_with_all_fields() {
             "{word}: {said}"
         );
     }
+    // A client that has sent nothing has been idle since it came.
+    let silent = service.client();
+    let address = silent.stream.local_addr().unwrap();
+    let listed = client.says("CLIENT LIST").text();
+    let line = listed.lines().find(|line| line.contains(&format!(" addr={address} ")));
+    let line = line.expect("the silent client is listed");
+    let number = |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name)).unwrap().to_owned();
+    assert_eq!((number("idle="), number("cmd=")), (number("age="), "NULL".to_owned()), "{line}");
+    drop(silent);
     other.says("DISCARD");
     let address = other.stream.local_addr().unwrap();
     assert!(said.contains(&format!("addr={address} laddr={} ", service.address)), "{said}");
