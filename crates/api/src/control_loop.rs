@@ -16,7 +16,7 @@ const TURN_MAX: Duration = Duration::from_millis(20);
 #[derive(Default)]
 struct ApiBridge {
     asked: BTreeMap<u64, ApiCall>,
-    /// Those that were answered, until their events are told.
+    /// Answered requests whose events were not delivered yet.
     answered: Vec<(Request, Result<Response, ApiError>)>,
 }
 

@@ -84,7 +84,7 @@ impl dyn Path {
         self.asker().call(call)
     }
 
-    /// The same, once.
+    /// Sends a call to the control plane once, without waiting for the rack.
     pub(crate) fn call_now<C: Call>(&mut self, call: C) -> Result<C::Answer, Error> {
         self.asker().call_now(call)
     }

@@ -1,4 +1,4 @@
-//! What an operator wants to know of a node that fails: which bytes of which domains are out of reach, or lost.
+//! Loss reports for the operator: the bytes of each domain that are out of reach or lost with a failed node.
 
 use crate::Control;
 use crate::api::LossCounts;
@@ -40,14 +40,14 @@ impl Control {
         }
     }
 
-    /// What is allocated at a node.
+    /// Returns the bytes allocated at a node, by domain.
     #[must_use]
     pub fn held_by(&self, node: u16) -> Held {
         let vmas = self.state.vmas.iter().filter(|(_, vma)| vma.pending.is_none());
         self.sum_parts(vmas.flat_map(|(&base, vma)| self.state.parts_at(node, base, vma.size)))
     }
 
-    /// What was lost with earlier lives of a node, and not accepted since.
+    /// Returns the bytes lost with earlier incarnations of a node and not accepted since.
     #[must_use]
     pub fn lost_with(&self, node: u16) -> Held {
         self.sum_parts(self.state.lost_at(node).into_iter())

@@ -1,8 +1,7 @@
-//! Roles that have nothing to answer are asked whether they are there (PROTOCOL 8.73): a node that holds memory and dies while nothing changes would
-//! not be missed otherwise.
+//! Probes of idle roles (PROTOCOL 8.73). Without them, a node that dies while nothing changes would go unnoticed.
 //!
-//! What is asked is the last batch again, which the role answers from memory (PROTOCOL 5.9). That is no line of the log. When it is not
-//! answered, or there is none since the control plane started, the role is told something harmless, as a batch: from there on it is as with any other.
+//! A probe repeats the role's last batch, which the role answers from memory (PROTOCOL 5.9); the log gets no line. If the probe is not answered,
+//! or the control plane has sent no batch since it started, it sends a harmless batch and treats it like any other.
 
 use crate::record::{Line, Role};
 use crate::updates::Reach;
@@ -18,7 +17,7 @@ const UNANSWERED_MAX: u32 = 3;
 /// Questions without an answer are asked again after this part of the time between two.
 const AGAIN: u64 = 4;
 
-/// What a role was told last, and when it is asked about it.
+/// The last batch sent to a role, and the time of the next probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Probe {
     /// The number of the batch; 0: none since the control plane started.

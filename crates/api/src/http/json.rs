@@ -10,7 +10,7 @@ use std::fmt;
 /// Parses an object. Names are unique in it, and in every object within.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The position and the fault in the text.
 pub(super) fn object(text: &[u8]) -> Result<Map<String, Value>, serde_json::Error> {
     match serde_json::from_slice(text)? {
         Unique(Value::Object(object)) => Ok(object),

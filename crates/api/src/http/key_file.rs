@@ -69,7 +69,7 @@ impl KeyFile {
     /// user one makes the domain, and the next one knows its key before it asks.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// A message that names the fault of the file.
     pub(super) fn lock_for(&self, request: &Request) -> Result<Option<File>, String> {
         if !matches!(request, Request::CreateDomain(_)) || !self.show(request)?.is_empty() {
             return Ok(None);

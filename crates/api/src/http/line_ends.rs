@@ -11,11 +11,11 @@ pub(super) struct LineEnds {
     line: Vec<u8>,
     /// The byte before the next one, of a line.
     last: u8,
-    /// Of the head at hand.
+    /// Framing that the current head declares.
     framing: Framing,
 }
 
-/// What the next byte belongs to.
+/// The part of the message that the next byte belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 enum Part {
     /// A head, or the empty lines before it.

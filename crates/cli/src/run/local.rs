@@ -23,7 +23,7 @@ impl MappedLocal {
         Self { chosen_address, executable, fixed, other_kind, below_threshold, no_room }
     }
 
-    /// What the reasons are called, and the bytes.
+    /// Returns the name of each reason and its bytes.
     pub(super) fn rows(&self) -> [(&'static str, u64); 6] {
         [
             ("at an address of its choice", self.chosen_address),

@@ -40,7 +40,7 @@ impl Default for ConnParams {
 }
 
 impl ConnParams {
-    /// Those of connections whose node may be silent for so long.
+    /// Returns the parameters of connections whose node may be silent for `silence`.
     pub(super) fn patient(silence: Duration) -> Self {
         let timeout = Duration::from_millis(67); // 4.096 us * 2^14, the usual local ACK timeout
         Self {
@@ -261,7 +261,7 @@ impl Client {
         self.connected(told, &params)
     }
 
-    /// The same, asked once: other operations wait meanwhile.
+    /// Sets a connection up with one attempt at the control plane, because other operations wait meanwhile.
     fn connection_now(&mut self, node: u16) -> Result<Connection, Error> {
         let told = self.path.call_now(Connect::new(self.host, node, self.domain.0))?;
         let params = self.conn_params;

@@ -24,7 +24,7 @@ pub(super) fn of_process() -> Option<Duration> {
 /// Parses a time: a number with `ms`, `s`, `m` or `h`, such as `500ms` or `60 s`.
 ///
 /// # Errors
-/// What was expected.
+/// The form that was expected.
 pub fn parse_patience(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let millis = match unit.trim() {

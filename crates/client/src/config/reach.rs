@@ -281,7 +281,7 @@ impl RackConfig {
         }
     }
 
-    /// What to look at where a role is not there: the units of a rack of several machines, or the one command of a rack on one.
+    /// Returns the remedy for an absent role: check its unit, or `farmem up` on a rack of one machine.
     fn look_at(&self, title: &str, role: &str, name: &str) -> String {
         if self.is_of_one_machine() {
             return format!(

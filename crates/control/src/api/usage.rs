@@ -18,12 +18,12 @@ pub struct RackUsage {
     /// The builds of farmem that members reported when they joined (PROTOCOL 8.71).
     #[serde(default)]
     pub builds: Vec<BuildUse>,
-    /// What failed since the control plane started.
+    /// Failures since the control plane started.
     #[serde(default)]
     pub losses: LossCounts,
 }
 
-/// What failed since the control plane started.
+/// Failures since the control plane started.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct LossCounts {
     /// Memory nodes that did not answer any more.

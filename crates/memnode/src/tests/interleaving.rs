@@ -254,7 +254,7 @@ const PLACES: u64 = 0x2800 / 0x40;
 
 /// A request of the property test: first pointer, program, limit, and whether it may leave the node.
 #[derive(Clone, Debug)]
-struct Asked {
+struct TraversalRequest {
     place: u64,
     program: usize,
     key: u64,
@@ -263,10 +263,11 @@ struct Asked {
     bob: bool,
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn traversal_requests() -> impl Strategy<Value = TraversalRequest> {
     let limit = prop_oneof![0..8_u32, 8..200_u32, Just(u32::MAX)];
-    (0..PLACES + 2, 0..3_usize, 0..PLACES * 2, limit, 0..2_u8, prop::bool::weighted(0.2))
-        .prop_map(|(place, program, key, limit, hops, bob)| Asked { place, program, key, limit, hops, bob })
+    (0..PLACES + 2, 0..3_usize, 0..PLACES * 2, limit, 0..2_u8, prop::bool::weighted(0.2)).prop_map(
+        |(place, program, key, limit, hops, bob)| TraversalRequest { place, program, key, limit, hops, bob },
+    )
 }
 
 /// Generates next pointers: to a slot, near one, or away.
@@ -329,7 +330,7 @@ proptest! {
     #[test]
     fn interleaved_is_one_at_a_time(
         pointers in pointers(),
-        batches in prop::collection::vec(prop::collection::vec(asked(), 1..90), 1..4),
+        batches in prop::collection::vec(prop::collection::vec(traversal_requests(), 1..90), 1..4),
     ) {
         let mut bench = Bench::ready();
         let grant = Update::Protect { domain: BOB, base: addr(0x1c00), len: 0x400, perm: Perm::Read, vma_log2: 64 };

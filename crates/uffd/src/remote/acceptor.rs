@@ -57,7 +57,7 @@ pub struct Acceptor {
     /// For processes that may not open a userfaultfd themselves; `None` where this one may not open it.
     device: Option<File>,
     /// Connected, and not heard to the end of their greeting; the oldest first.
-    visitors: RefCell<Vec<Visitor>>,
+    pending_peers: RefCell<Vec<PendingPeer>>,
     looking: Looking,
     clock: Clock,
 }
@@ -78,7 +78,7 @@ pub struct Accepted {
 
 /// A connected process that has not said all of its greeting.
 #[derive(Debug)]
-struct Visitor {
+struct PendingPeer {
     socket: OwnedFd,
     /// The user that connected, as the kernel knows it.
     user: u32,
@@ -89,7 +89,7 @@ const BACKLOG: i32 = 128;
 /// Events of one wait.
 const EVENTS_MAX: usize = 64;
 /// Processes that may be connected and have said nothing.
-const VISITORS_MAX: usize = 64;
+const PENDING_PEERS_MAX: usize = 64;
 /// Time a process has to take what it is told.
 const GREETING_TIME_MAX: Duration = Duration::from_secs(2);
 
@@ -113,7 +113,7 @@ impl Acceptor {
             by_path,
             token,
             device: device().ok(),
-            visitors: RefCell::default(),
+            pending_peers: RefCell::default(),
             looking: Looking::new(),
             clock: Clock::start(),
         };
@@ -191,31 +191,31 @@ impl Acceptor {
     /// as any user's may be, holds none up, and makes room when too many do so.
     #[must_use]
     pub fn receive(&self) -> Option<Accepted> {
-        let mut visitors = self.visitors.borrow_mut();
+        let mut pending_peers = self.pending_peers.borrow_mut();
         // Connections beyond that are accepted at the next look, which follows at once.
-        for visitor in std::iter::from_fn(|| self.connection()).take(2 * VISITORS_MAX) {
-            if visitors.len() == VISITORS_MAX {
-                let room = makes_room(&visitors);
-                drop(visitors.remove(room));
+        for peer in std::iter::from_fn(|| self.connection()).take(2 * PENDING_PEERS_MAX) {
+            if pending_peers.len() == PENDING_PEERS_MAX {
+                let room = makes_room(&pending_peers);
+                drop(pending_peers.remove(room));
             }
-            visitors.push(visitor);
+            pending_peers.push(peer);
         }
         let mut at = 0;
-        while at < visitors.len() {
-            if !is_readable(&visitors[at].socket) {
+        while at < pending_peers.len() {
+            if !is_readable(&pending_peers[at].socket) {
                 at += 1;
                 continue;
             }
-            match hear(&visitors[at].socket) {
+            match hear(&pending_peers[at].socket) {
                 Some((words, _)) if words == device_request(self.token) => {
                     // Its next message is read at the next look: one that asks on and on holds no other up.
-                    match self.lend_device(&visitors[at].socket) {
+                    match self.lend_device(&pending_peers[at].socket) {
                         Ok(()) => at += 1,
-                        Err(_) => drop(visitors.remove(at)),
+                        Err(_) => drop(pending_peers.remove(at)),
                     }
                 }
                 said => {
-                    let Visitor { socket, .. } = visitors.remove(at);
+                    let PendingPeer { socket, .. } = pending_peers.remove(at);
                     self.forget(&socket);
                     if let Some(accepted) = said.and_then(|said| self.accept(socket, said)) {
                         return Some(accepted);
@@ -227,7 +227,7 @@ impl Acceptor {
     }
 
     /// The next one that came.
-    fn connection(&self) -> Option<Visitor> {
+    fn connection(&self) -> Option<PendingPeer> {
         let by_name = || accept_with(&self.listener, CLOEXEC).ok();
         let by_path = self.by_path.as_ref().and_then(|file| accept_with(&file.listener, CLOEXEC).ok());
         let socket = by_path.or_else(by_name)?;
@@ -235,7 +235,7 @@ impl Acceptor {
         set_socket_timeout(&socket, Timeout::Send, Some(GREETING_TIME_MAX)).ok()?;
         self.watch(&socket, Watch::Connections).ok()?;
         let user = socket_peercred(&socket).ok()?.uid.as_raw();
-        Some(Visitor { socket, user })
+        Some(PendingPeer { socket, user })
     }
 
     fn lend_device(&self, socket: &OwnedFd) -> io::Result<()> {
@@ -268,11 +268,11 @@ pub fn kill(process: impl AsFd) {
 }
 
 /// The connection that makes room for another one: the oldest silent one of the user that has most of them, so that no user pushes others out.
-fn makes_room(visitors: &[Visitor]) -> usize {
-    let count = |user| visitors.iter().filter(|visitor| visitor.user == user).count();
-    let user = visitors.iter().map(|visitor| visitor.user).max_by_key(|&user| count(user));
-    let its = || visitors.iter().enumerate().filter(|(_, visitor)| Some(visitor.user) == user);
-    let silent = its().find(|(_, visitor)| !is_readable(&visitor.socket));
+fn makes_room(pending_peers: &[PendingPeer]) -> usize {
+    let count = |user| pending_peers.iter().filter(|peer| peer.user == user).count();
+    let user = pending_peers.iter().map(|peer| peer.user).max_by_key(|&user| count(user));
+    let its = || pending_peers.iter().enumerate().filter(|(_, peer)| Some(peer.user) == user);
+    let silent = its().find(|(_, peer)| !is_readable(&peer.socket));
     silent.or_else(|| its().next()).map_or(0, |(at, _)| at)
 }
 
@@ -394,19 +394,19 @@ mod tests {
         let pair = || {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, CLOEXEC, None).expect("a pair of sockets")
         };
-        let (mut visitors, mut others) = (Vec::new(), Vec::new());
+        let (mut pending_peers, mut others) = (Vec::new(), Vec::new());
         for user in [7, 7, 1000, 1000, 1000] {
             let (socket, other) = pair();
-            visitors.push(Visitor { socket, user });
+            pending_peers.push(PendingPeer { socket, user });
             others.push(other);
         }
         send(&others[2], b"words", SendFlags::empty()).unwrap();
-        assert_eq!(makes_room(&visitors), 3);
+        assert_eq!(makes_room(&pending_peers), 3);
         for (other, n) in others.iter().zip(0..) {
             let _ = send(other, &[n], SendFlags::empty());
         }
-        assert_eq!(makes_room(&visitors), 2, "all have said something");
-        visitors.truncate(3);
-        assert_eq!(makes_room(&visitors), 0);
+        assert_eq!(makes_room(&pending_peers), 2, "all have said something");
+        pending_peers.truncate(3);
+        assert_eq!(makes_room(&pending_peers), 0);
     }
 }

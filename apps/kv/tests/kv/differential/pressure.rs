@@ -136,7 +136,7 @@ struct Step {
 struct Side {
     control: Client,
     clients: Vec<(Client, i64)>,
-    /// What each client waits with.
+    /// True for each client whose blocking command waits.
     waiting: [bool; CLIENTS],
 }
 
