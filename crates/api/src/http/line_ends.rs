@@ -92,7 +92,7 @@ impl LineEnds {
                 let size = size.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
                 self.part = match size {
                     Some(0) => Part::Trailer,
-                    // What is no size the library refuses.
+                    // The library refuses a chunk without a size.
                     size => Part::Chunk(size.unwrap_or(0).saturating_add(2)),
                 };
             }

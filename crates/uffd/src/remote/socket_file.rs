@@ -53,7 +53,7 @@ impl Drop for SocketFile {
 
 /// Removes the socket of a pager that has ended, and its directory.
 pub fn remove(path: &Path) {
-    // What is gone already is as good.
+    // A file that is gone already needs no removal.
     let _ = fs::remove_file(path);
     if let Some(directory) = path.parent().filter(|_| path.ends_with(SOCKET)) {
         let _ = fs::remove_dir(directory);
@@ -110,7 +110,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     /// The directory is this user's alone, and goes with the socket. What a process left that is no more goes when the next one looks; what a
-    /// living process has stays, and so does a socket that answers, whoever made it.
+    /// living process has stays, and so does a socket that answers, whichever process made it.
     #[test]
     fn a_directory_of_its_own() {
         let base = std::env::temp_dir().join(format!("farmem-socket-file-{}", std::process::id()));
