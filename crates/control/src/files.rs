@@ -316,7 +316,7 @@ impl Control {
             let life = self.state.generation(Role::Node(node));
             let token = look.token.filter(|token| token.generation() == life);
             let token = token.unwrap_or_else(|| self.next_question(Role::Node(node)));
-            self.send_file_message(node, token, FileBody::Look(&file), out);
+            self.send_file_message(node, token, FileBody::Lookup(&file), out);
             let due = self.now + self.wait(asked);
             if let Some(look) = self.files.looks.get_mut(&ticket) {
                 (look.token, look.asked, look.due) = (Some(token), asked + 1, due);
@@ -382,7 +382,7 @@ impl Control {
         let Ok(FileMessage { token, body }) = FileMessage::parse(payload) else {
             return out.note(Note::Dropped(DropReason::Malformed));
         };
-        let (Role::Node(node), FileBody::Said(task, state)) = (role, body) else {
+        let (Role::Node(node), FileBody::Report(task, state)) = (role, body) else {
             return out.note(Note::Dropped(DropReason::Kind));
         };
         let known = self.is_from_this_life(role, token)

@@ -33,7 +33,7 @@ use farmem_machine::{Duration, Instant};
 use farmem_transport::image::{Image, SectionKey};
 use farmem_transport::ud::{self, Peer};
 use farmem_wire::message::{
-    ImageId, ImageRule, Load, SOFT_PART_MAX, Seq, Shown, SoftBody, SoftMessage, Verdict,
+    ImageId, ImageRule, ImageStatus, Load, SOFT_PART_MAX, Seq, SoftBody, SoftMessage, Verdict,
 };
 use farmem_wire::{HostId, RequestId};
 use sections::{Caller, Edit, Sections};
@@ -417,7 +417,7 @@ impl Control {
     }
 
     /// Derives from the state of the switch what is to be sent (PROTOCOL 13.8, 13.9).
-    fn shown(&mut self, token: RequestId, shown: &Shown, out: &mut Actions) -> bool {
+    fn shown(&mut self, token: RequestId, shown: &ImageStatus, out: &mut Actions) -> bool {
         // A late flip is answered in the same way. The question is still open then.
         if self.soft.flip == Some(token) {
             self.soft.flip = None;
@@ -431,8 +431,8 @@ impl Control {
         true
     }
 
-    fn answer_shows(&mut self, shown: &Shown, out: &mut Actions) {
-        let Shown { standing, loading } = shown;
+    fn answer_shows(&mut self, shown: &ImageStatus, out: &mut Actions) {
+        let ImageStatus { standing, loading } = shown;
         let digest =
             if standing.epoch == 0 { alloc::string::String::new() } else { standing.digest.to_string() };
         let answer = SoftShown {
@@ -449,10 +449,10 @@ impl Control {
         }
     }
 
-    fn go_on_from(&mut self, shown: &Shown, out: &mut Actions) {
+    fn go_on_from(&mut self, shown: &ImageStatus, out: &mut Actions) {
         let floor = self.soft.given.max(Seq::of_epoch(self.state.epoch).0);
         let Some(wanted) = &mut self.soft.wanted else { return };
-        let Shown { standing, loading } = shown;
+        let ImageStatus { standing, loading } = shown;
         let len = wanted.image.len();
         // The flip of a loading image may be in flight.
         let is_there = (standing.len, standing.digest) == (len, wanted.image.digest()) && loading.epoch == 0;

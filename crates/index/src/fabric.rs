@@ -60,7 +60,7 @@ pub fn divide(
             let children = tree.inner(addr).map_or(&[][..], |node| &node.children);
             children.iter().all(|&child| server_of(child) == Some(server))
         };
-        let sets = select_below(tree, reached.clone(), (extent.sets, extent.nodes), wanted);
+        let sets = select_below(tree, reached.clone(), extent.sets, extent.nodes, wanted);
         let mut further = reached;
         for node in sets.iter().flatten() {
             further.remove(&node.addr);

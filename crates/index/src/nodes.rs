@@ -8,7 +8,7 @@
 //!
 //! The results of the comparison are ones followed by zeros, which identifies the child.
 
-use crate::{BRANCHES, Child, PIVOTS, SET_NODES_MAX, greater};
+use crate::{BRANCHES, Child, SET_NODES_MAX, greater};
 use alloc::vec::Vec;
 use core::fmt;
 use farmem_wire::VirtAddr;
@@ -18,7 +18,7 @@ use farmem_wire::VirtAddr;
 pub struct SetNode {
     /// Address in far memory.
     pub addr: VirtAddr,
-    /// Pivots, ascending; at most [`PIVOTS`].
+    /// Pivots, ascending; at most [`PIVOTS`](crate::PIVOTS).
     pub pivots: Vec<u64>,
     /// Children, one more than pivots.
     pub children: Vec<Child>,
@@ -149,12 +149,12 @@ impl fmt::Display for NodeSetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::TooMany { have } => {
-                write!(f, "{have} nodes are too many, a set has at most {SET_NODES_MAX}")
+                write!(f, "the set has {have} nodes, more than {SET_NODES_MAX}")
             }
             Self::Twice { addr } => write!(f, "two nodes of the set are at {addr}"),
             Self::Children { addr, children, pivots } => write!(
                 f,
-                "the node at {addr} has {children} children and {pivots} pivots; up to {BRANCHES} are possible, and {PIVOTS}, one less than children"
+                "the node at {addr} has {children} children and {pivots} pivots; expected 1 to {BRANCHES} children and one pivot less"
             ),
             Self::Pivots { addr } => write!(f, "the pivots of the node at {addr} do not ascend"),
         }
@@ -166,6 +166,7 @@ impl core::error::Error for NodeSetError {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PIVOTS;
     use alloc::vec;
     use proptest::prelude::*;
     use std::collections::BTreeSet;

@@ -226,13 +226,13 @@ fn range_words(first: u16, last: u16, nibbles: u32) -> usize {
 impl fmt::Display for RangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Empty => f.write_str("there is no range; an empty tree has one, with its root"),
+            Self::Empty => f.write_str("the fat root has no range; an empty tree has one, to its root"),
             Self::TooMany { have } => {
-                write!(f, "{have} ranges are too many, a fat root has at most {RANGES_MAX}")
+                write!(f, "the fat root has {have} ranges, more than {RANGES_MAX}")
             }
             Self::Inverted { at } => write!(f, "range {at} begins behind its end"),
-            Self::Overlap { at } => write!(f, "range {at} overlaps the one in front of it"),
-            Self::Gap { at } => write!(f, "the keys in front of range {at} are in no range"),
+            Self::Overlap { at } => write!(f, "range {at} overlaps the previous one"),
+            Self::Gap { at } => write!(f, "the keys before range {at} are in no range"),
         }
     }
 }

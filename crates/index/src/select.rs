@@ -61,14 +61,15 @@ pub(crate) fn fat_root_with(
 pub fn select_layers(tree: &TreeView, root: &[Range], layers: usize, nodes_max: usize) -> Vec<Vec<SetNode>> {
     // Ranges from outside may name a node twice.
     let addrs = root.iter().map(|range| range.child.addr).collect();
-    select_below(tree, addrs, (layers, nodes_max), |_| true)
+    select_below(tree, addrs, layers, nodes_max, |_| true)
 }
 
 /// Selects layers from the nodes `addrs` on; only nodes that are `wanted` are candidates.
 pub(crate) fn select_below(
     tree: &TreeView,
     mut addrs: BTreeSet<VirtAddr>,
-    (layers, nodes_max): (usize, usize),
+    layers: usize,
+    nodes_max: usize,
     wanted: impl Fn(VirtAddr) -> bool,
 ) -> Vec<Vec<SetNode>> {
     let nodes_max = nodes_max.min(SET_NODES_MAX);

@@ -89,15 +89,28 @@ pub enum SectionError {
 impl fmt::Display for SectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Form => f.write_str("a section that is cut off, too long, or of another version"),
-            Self::TooMany(what, have) => write!(f, "{have} {what} are too many"),
-            Self::Address(addr) => write!(f, "{addr:#x} is no node's address"),
+            Self::Form => write!(
+                f,
+                "the section is cut off, has extra bytes, or is not of version {VERSION}; publish the tree again"
+            ),
+            Self::TooMany(what, have) => write!(f, "the section has {have} {what}, more than a switch holds"),
+            Self::Address(addr) => {
+                write!(f, "{addr:#x} is not a node address: null, or not a multiple of {NODE_ALIGN}")
+            }
             Self::Ranges(error) => write!(f, "the fat root: {error}"),
             Self::Nodes(error) => write!(f, "a node set: {error}"),
-            Self::Order(addr) => write!(f, "the node at {addr} does not come in the order of addresses"),
-            Self::Stores(_) => f.write_str("a program that stores begins at the root"),
+            Self::Order(addr) => {
+                write!(f, "the node at {addr} is out of order: the nodes of a set ascend by address")
+            }
+            Self::Stores(_) => f.write_str(
+                "the section lists a program that stores; a storing traversal must begin at the root",
+            ),
             Self::Root(root) => {
-                write!(f, "a tree too many, or under a number that is not its root's, {:#x}", root.0)
+                write!(
+                    f,
+                    "the tree with root {:#x} is a duplicate, has another id than its root, or exceeds {TREES_MAX} trees",
+                    root.0
+                )
             }
         }
     }

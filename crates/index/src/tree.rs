@@ -269,14 +269,16 @@ impl fmt::Display for TreeError {
             Self::Node(error) => error.fmt(f),
             Self::Leaf { addr } => write!(f, "the leaf at {addr} has children or pivots"),
             Self::Dangling { addr, child } => {
-                write!(f, "the node at {addr} has a child at {child}, where no node is")
+                write!(f, "the node at {addr} has a child at {child}, but there is no node")
             }
             Self::Level { addr, child } => write!(f, "the child at {child} is not below its node at {addr}"),
             Self::Shared { addr } => write!(f, "the node at {addr} is a child more than once"),
             Self::Outside { addr, pivot } => {
-                write!(f, "the pivot {pivot} of the node at {addr} is not between the keys that lead there")
+                write!(f, "the pivot {pivot} of the node at {addr} is outside the node's keys")
             }
-            Self::Unsorted { key } => write!(f, "the key {key} does not come after those before it"),
+            Self::Unsorted { key } => {
+                write!(f, "the key {key} is not greater than the previous one; sort the keys")
+            }
             Self::Unreached { addr } => write!(f, "no path leads from the root to the node at {addr}"),
         }
     }

@@ -19,9 +19,9 @@ impl fmt::Display for Halt {
         match self {
             Self::BatchChanged { seq } => write!(
                 f,
-                "batch {seq} of the control plane's table updates came twice with different bytes, so its tables may not be what the \
-                 control plane takes them for: another sender has the control plane's keys, or the control plane runs on an old copy of \
-                 its state"
+                "batch {seq} of table updates arrived twice with different bytes, so the tables may differ from the control \
+                 plane's and the role has stopped. Either another sender has the control plane's keys, or the control plane \
+                 runs on an old copy of its state"
             ),
         }
     }

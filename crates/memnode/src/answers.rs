@@ -13,6 +13,13 @@ use farmem_wire::{Body, Header, Message, Pmtu, ProgramHash, Status};
 /// Most batches of answers that are open at once. One more sends the one that was opened first.
 pub const ANSWERS_OPEN_MAX: usize = 16;
 
+/// The way out for answers: the path MTU, the peers, and the outbox of the current event.
+pub(crate) struct AnswerSink<'a> {
+    pub(crate) pmtu: Pmtu,
+    pub(crate) peers: &'a mut Peers,
+    pub(crate) out: &'a mut Outbox,
+}
+
 /// Answers that are not sent yet.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
@@ -54,17 +61,17 @@ impl Answers {
         header: &Header,
         status: Status,
         state: &Traverse<'_>,
-        (pmtu, peers, out): (Pmtu, &mut Peers, &mut Outbox),
+        sink: AnswerSink<'_>,
     ) {
         let pair = Pair::of(header.request, status, state);
         // Nearly always the batch of the answer before.
         if let Some(open) = self.open.last_mut()
             && open.takes(header, state.program)
-            && open.has_room(pair.len(), pmtu)
+            && open.has_room(pair.len(), sink.pmtu)
         {
             return open.pairs.push(&pair);
         }
-        self.add_to_other_batch(to, header, &pair, state, (pmtu, peers, out));
+        self.add_to_other_batch(to, header, &pair, state, sink);
     }
 
     /// Adds an answer for which the last batch has no room.
@@ -74,8 +81,9 @@ impl Answers {
         header: &Header,
         pair: &Pair<'_>,
         state: &Traverse<'_>,
-        (pmtu, peers, out): (Pmtu, &mut Peers, &mut Outbox),
+        sink: AnswerSink<'_>,
     ) {
+        let AnswerSink { pmtu, peers, out } = sink;
         let status = pair.status;
         if pair.len() > Batch::room(pmtu) {
             let body = Body::Traverse(Traverse { code: &[], ..*state });

@@ -1,8 +1,8 @@
 //! Loads and saves of objects by file (PROTOCOL 20.6 to 20.11).
 //!
 //! ```text
-//!   control -- Look, Task --> node role -- FileRequest --> driver: opens, reads and writes files, on a thread of its own
-//!           <---- Said -----            <-- FileReply --
+//!   control -- Lookup, Task --> node role -- FileRequest --> driver: opens, reads and writes files, on a thread of its own
+//!           <--- Report ----            <-- FileReply --
 //! ```
 //!
 //! The role decides which bytes are read and written, and when pages may be used. The role does not access a
@@ -214,9 +214,9 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             return self.drop_frame(DropReason::WrongPort, out);
         }
         match FileMessage::parse(payload) {
-            Ok(FileMessage { token, body: FileBody::Look(name) }) => self.look_at_file(token, name, out),
+            Ok(FileMessage { token, body: FileBody::Lookup(name) }) => self.look_at_file(token, name, out),
             Ok(FileMessage { token, body: FileBody::Task(task) }) => self.on_file_task(token, &task, out),
-            Ok(FileMessage { body: FileBody::Said(..), .. }) => self.drop_frame(DropReason::WrongPort, out),
+            Ok(FileMessage { body: FileBody::Report(..), .. }) => self.drop_frame(DropReason::WrongPort, out),
             Err(_) => self.drop_frame(DropReason::Malformed, out),
         }
     }
@@ -418,7 +418,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
 
     fn report_file(&mut self, token: RequestId, number: u64, state: FileState, out: &mut Outbox) {
         if let Some(control) = self.peers.get(Port::CONTROL) {
-            let message = FileMessage { token, body: FileBody::Said(number, state) };
+            let message = FileMessage { token, body: FileBody::Report(number, state) };
             self.peers.emit(control, message.len(), out, |bytes| message.emit(bytes));
         }
     }

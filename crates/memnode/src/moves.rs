@@ -148,7 +148,9 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     pub(crate) fn arrive(
         &mut self,
         number: u64,
-        (base, len, offset): (VirtAddr, u64, u64),
+        base: VirtAddr,
+        len: u64,
+        offset: u64,
         end: MovePeer,
         out: &mut Outbox,
     ) -> Result<(), Status> {
@@ -175,7 +177,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         &mut self,
         now: Instant,
         number: u64,
-        (base, len): (VirtAddr, u64),
+        base: VirtAddr,
+        len: u64,
         end: MovePeer,
         out: &mut Outbox,
     ) -> Result<(), Status> {
@@ -294,11 +297,11 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 }
             }
             PushItem::Answer(request, hops) => match self.dedup.lookup_visit(request, hops) {
-                RequestState::Answered(kept) => send(MoveBody::Kept(request, hops, Some(kept))),
+                RequestState::Answered(kept) => send(MoveBody::Record(request, hops, Some(kept))),
                 // Later requests have overtaken this one: it is forgotten.
-                _ => send(MoveBody::Kept(request, hops, None)),
+                _ => send(MoveBody::Record(request, hops, None)),
             },
-            PushItem::Forgotten(request) => send(MoveBody::Kept(request, 0, None)),
+            PushItem::Forgotten(request) => send(MoveBody::Record(request, 0, None)),
         }
     }
 
@@ -331,9 +334,9 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         };
         match body {
             MoveBody::Page(page, state, part) => self.on_moved_page(number, port, page, state, part, out),
-            MoveBody::Kept(request, hops, kept) => self.on_record(number, port, request, hops, kept, out),
-            MoveBody::Taken(page) => self.on_answer(now, number, port, &[PushItem::Page(page)], out),
-            MoveBody::Told(request, hops) => {
+            MoveBody::Record(request, hops, kept) => self.on_record(number, port, request, hops, kept, out),
+            MoveBody::PageAck(page) => self.on_answer(now, number, port, &[PushItem::Page(page)], out),
+            MoveBody::RecordAck(request, hops) => {
                 let items = [PushItem::Answer(request, hops), PushItem::Forgotten(request)];
                 let count = if hops == 0 { 2 } else { 1 };
                 self.on_answer(now, number, port, &items[..count], out);
@@ -389,7 +392,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             self.regions.page_states_mut().put(page, state);
             out.note(Note::PageArrived);
         }
-        let (from, message) = (arriving.from, MoveMessage { number, body: MoveBody::Taken(page) });
+        let (from, message) = (arriving.from, MoveMessage { number, body: MoveBody::PageAck(page) });
         self.peers.emit(from, message.len(), out, |bytes| message.emit(bytes));
     }
 
@@ -416,7 +419,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             Some(_) => return self.drop_frame(DropReason::Malformed, out),
             None => self.dedup.import_forgotten(request),
         }
-        let message = MoveMessage { number, body: MoveBody::Told(request, hops) };
+        let message = MoveMessage { number, body: MoveBody::RecordAck(request, hops) };
         self.peers.emit(from, message.len(), out, |bytes| message.emit(bytes));
     }
 

@@ -3,7 +3,7 @@
 //! The switch wrote domain and origin into the header. The node checks the access again with its own tables
 //! and answers the host directly (PULSE 5).
 
-use crate::answers::Answers;
+use crate::answers::{AnswerSink, Answers};
 use crate::node::{MemNode, Outbox};
 use crate::note::{DropReason, Note};
 use crate::peers::Peers;
@@ -208,8 +208,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         match delivery {
             Delivery::Single => self.peers.send(origin, &answer, out),
             Delivery::InBatch => {
-                let way = (self.config.pmtu, &mut self.peers, out);
-                self.answers.add(origin, header, status, request, way);
+                let sink = AnswerSink { pmtu: self.config.pmtu, peers: &mut self.peers, out };
+                self.answers.add(origin, header, status, request, sink);
             }
         }
     }
@@ -355,7 +355,8 @@ impl Exit<'_> {
         match delivery {
             Delivery::Single => self.peers.send_traverse(origin, &answer, &state, self.out),
             Delivery::InBatch => {
-                self.answers.add(origin, header, status, &state, (self.pmtu, self.peers, self.out));
+                let sink = AnswerSink { pmtu: self.pmtu, peers: self.peers, out: self.out };
+                self.answers.add(origin, header, status, &state, sink);
             }
         }
     }

@@ -93,11 +93,11 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             Update::Lose { base, len } => self.lose(base, len),
             Update::Arrive { base, size_log2, offset, number, port, gid, qpn, qkey } => {
                 let peer = ud::Peer { port: Port(port), endpoint: ud::Endpoint { qpn, qkey } };
-                self.arrive(number, (base, 1 << size_log2, offset), MovePeer { peer, gid }, out)?;
+                self.arrive(number, base, 1 << size_log2, offset, MovePeer { peer, gid }, out)?;
             }
             Update::Leave { base, size_log2, number, port, gid, qpn, qkey } => {
                 let peer = ud::Peer { port: Port(port), endpoint: ud::Endpoint { qpn, qkey } };
-                self.leave(now, number, (base, 1 << size_log2), MovePeer { peer, gid }, out)?;
+                self.leave(now, number, base, 1 << size_log2, MovePeer { peer, gid }, out)?;
             }
             Update::Place { base, size_log2, offset } => {
                 self.regions.place(base, 1 << size_log2, offset)?;

@@ -121,11 +121,11 @@ fn other(bytes: &[u8]) -> Option<String> {
             MoveBody::Page(page, _, part) => {
                 format!("{page:?}{}", part.map_or_else(String::new, |(_, bytes)| payload(bytes)))
             }
-            MoveBody::Taken(page) => format!("taken {page:?}"),
-            MoveBody::Kept(request, hops, answer) => {
+            MoveBody::PageAck(page) => format!("taken {page:?}"),
+            MoveBody::Record(request, hops, answer) => {
                 format!("kept {request:?} hops {hops}{}", payload(answer.unwrap_or_default()))
             }
-            MoveBody::Told(request, hops) => format!("told {request:?} hops {hops}"),
+            MoveBody::RecordAck(request, hops) => format!("told {request:?} hops {hops}"),
         };
         return Some(format!("move {number}: {what}"));
     }

@@ -2,7 +2,7 @@
 
 use crate::directory::SLOTS_DEFAULT;
 use farmem_wire::Status;
-use farmem_wire::message::{SOFT_IMAGE_MAX, Shown};
+use farmem_wire::message::{ImageStatus, SOFT_IMAGE_MAX};
 
 /// The most entries of each table. Surplus entries are refused with [`Status::TableFull`], never dropped
 /// silently.
@@ -71,7 +71,7 @@ pub struct Occupancy {
     /// Peers.
     pub peers: Usage,
     /// The standing image, and the progress of the loading one.
-    pub soft: Shown,
+    pub soft: ImageStatus,
     /// Bytes of memory for images.
     pub soft_bytes: Usage,
     /// Bytes of memory for tables that are made of images.

@@ -18,13 +18,13 @@ use crate::{Protection, Translation};
 use farmem_index::{Descent, IndexTables};
 use farmem_wire::headers::DMA_LEN_MAX;
 use farmem_wire::message::Relayed;
-use farmem_wire::{Keyed, NodeId, Perm, Reth, Rkey, VirtAddr};
+use farmem_wire::{KeyedHeader, NodeId, Perm, Reth, Rkey, VirtAddr};
 
 /// A keyed READ in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyedRead {
     /// Contents of the temporary header, if there is one.
-    pub keyed: Keyed,
+    pub keyed: KeyedHeader,
     /// The deepest node found so far.
     pub at: VirtAddr,
     /// Requested bytes.
@@ -68,14 +68,14 @@ pub fn begin(connection: &Relayed, reth: &Reth) -> Result<KeyedRead, KeyedRefusa
         return Err(KeyedRefusal::NoRoot);
     }
     let &Relayed { domain, node, rkey, node_qpn, .. } = connection;
-    let keyed = Keyed { key: reth.va.0, domain, node, hops: Keyed::HOPS_MAX, rkey, node_qpn };
+    let keyed = KeyedHeader { key: reth.va.0, domain, node, hops: KeyedHeader::HOPS_MAX, rkey, node_qpn };
     Ok(KeyedRead { keyed, at: connection.root, len: reth.dma_len, descent: None })
 }
 
 impl KeyedRead {
     /// Continues a READ that arrived from another switch, with its header.
     #[must_use]
-    pub const fn arrived(keyed: Keyed, reth: &Reth) -> Self {
+    pub const fn arrived(keyed: KeyedHeader, reth: &Reth) -> Self {
         Self { keyed, at: reth.va, len: reth.dma_len, descent: None }
     }
 
@@ -84,11 +84,11 @@ impl KeyedRead {
     ///
     /// `owner` returns the memory node of an address.
     pub fn lead_on(&mut self, index: &IndexTables, owner: impl Fn(VirtAddr) -> Option<NodeId>) {
-        let Keyed { key, domain, node, .. } = self.keyed;
+        let KeyedHeader { key, domain, node, .. } = self.keyed;
         let may_take = |at: VirtAddr| owner(at) == Some(node);
         // At the first switch an unknown tree leads nowhere. Behind it, the node found so far may be one of
         // this switch's sets.
-        let behind = self.keyed.hops < Keyed::HOPS_MAX;
+        let behind = self.keyed.hops < KeyedHeader::HOPS_MAX;
         let led = index.lead(domain, self.at, key, &may_take);
         let led = led.or_else(|| if behind { index.lead_on(domain, self.at, key, &may_take) } else { None });
         if let Some(descent) = led {
@@ -98,9 +98,9 @@ impl KeyedRead {
 
     /// Returns the header for the next switch; none if the READ passed too many.
     #[must_use]
-    pub fn onward(&self) -> Option<Keyed> {
+    pub fn onward(&self) -> Option<KeyedHeader> {
         let hops = self.keyed.hops.checked_sub(1)?;
-        Some(Keyed { hops, ..self.keyed })
+        Some(KeyedHeader { hops, ..self.keyed })
     }
 
     /// Returns the RETH for the node; the last index switch calls this. The node checks the domain's

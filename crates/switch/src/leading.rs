@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 use farmem_index::Descent;
 use farmem_machine::{Duration, Instant, Port};
 use farmem_transport::ud::Peer;
-use farmem_wire::message::{Batch, Lead, Led, Pair, PairBuf, SWITCHES_MAX};
+use farmem_wire::message::{Batch, Lead, LeadBody, Pair, PairBuf, SWITCHES_MAX};
 use farmem_wire::{Body, Header, Message, NodeId, Pmtu, RequestId, VirtAddr};
 
 /// Time after which a traversal that was sent up and not repeated has arrived: longer than a host's timeout.
@@ -144,8 +144,8 @@ impl Switch {
     /// as any others.
     pub(crate) fn lead_up(&mut self, now: Instant, message: &Message<'_>, out: &mut Outbox) -> Option<Note> {
         let (led, root) = match message.body {
-            Body::Traverse(traverse) => (Led::One(traverse), traverse.cur_ptr),
-            Body::Batch(batch) => (Led::Batch(batch), batch.first().cur_ptr),
+            Body::Traverse(traverse) => (LeadBody::One(traverse), traverse.cur_ptr),
+            Body::Batch(batch) => (LeadBody::Batch(batch), batch.first().cur_ptr),
             Body::RegionRead { .. } | Body::RegionWrite { .. } | Body::Update(_) => return None,
         };
         let header = message.header;
@@ -153,7 +153,7 @@ impl Switch {
         let index = port.as_index()?;
         let core = self.tables.peer(port)?;
         // Pairs of a batch that begin elsewhere could not be led.
-        if let Led::Batch(batch) = led
+        if let LeadBody::Batch(batch) = led
             && batch.pairs().any(|pair| pair.cur_ptr != root)
         {
             return None;
@@ -184,7 +184,7 @@ impl Switch {
         }
         let Some(switches) = lead.switches.checked_sub(1) else { return Note::Dropped(Reason::Astray) };
         lead.switches = switches;
-        if let Led::Batch(batch) = lead.led {
+        if let LeadBody::Batch(batch) = lead.led {
             return self.lead_batch(&lead, &batch, out);
         }
         let found = self.find(&mut lead);
@@ -195,7 +195,11 @@ impl Switch {
     /// switch did.
     fn find(&self, lead: &mut Lead<'_>) -> Option<Descent> {
         let Lead {
-            header: Header { domain, .. }, root, ref mut server, led: Led::One(ref mut traverse), ..
+            header: Header { domain, .. },
+            root,
+            ref mut server,
+            led: LeadBody::One(ref mut traverse),
+            ..
         } = *lead
         else {
             return None;
@@ -222,8 +226,8 @@ impl Switch {
             let header = Header { request: lead.header.request.with_counter(*first), ..lead.header };
             let batch = Batch::of(&header, batch.program(), batch.code(), pairs);
             let led = match pairs.count() {
-                1 => Led::One(batch.traverse(&batch.first())),
-                _ => Led::Batch(batch),
+                1 => LeadBody::One(batch.traverse(&batch.first())),
+                _ => LeadBody::Batch(batch),
             };
             last = self.go_on(&Lead { header, server: *server, led, ..*lead }, descents, out);
         }

@@ -11,7 +11,8 @@ use alloc::vec::Vec;
 use farmem_machine::Port;
 use farmem_transport::ud::{Endpoint, Peer};
 use farmem_wire::message::{
-    DirectoryBody, DirectoryMessage, Listing, Page, ROWS_MAX, Region, Row, RowKind, Rows, Seq, Update,
+    DirectoryBody, DirectoryMessage, Listing, Page, ROWS_MAX, Region, RegionRow, RegionRowKind, RegionRows,
+    Seq, Update,
 };
 use farmem_wire::{HostId, NodeId, Perm, RequestId, VirtAddr};
 
@@ -165,7 +166,7 @@ impl Switch {
             if known { self.step(region.base(), Event::Swept(seq), out) } else { Note::Page(Outcome::Stale) };
         if let (Note::Page(Outcome::Stepped(..)), Some(slots)) = (note, self.directory.slots.as_mut()) {
             let removed = slots.remove(region);
-            assert_eq!(removed, Ok(()), "a region that was swept is nobody's");
+            assert_eq!(removed, Ok(()), "no host caches a swept region");
         }
         self.send_to_control(token, DirectoryBody::Ended(region, seq), out);
         note
@@ -184,12 +185,13 @@ impl Switch {
                 }
                 left -= 1;
                 let resetting = matches!(entry.phase(), Phase::Resetting | Phase::Collected);
-                let what = if resetting { RowKind::Resetting } else { RowKind::Listed };
-                Row { region, what, false_invalidations: entry.take_false_invalidations() }.emit(&mut bytes);
+                let kind = if resetting { RegionRowKind::Resetting } else { RegionRowKind::Listed };
+                RegionRow { region, kind, false_invalidations: entry.take_false_invalidations() }
+                    .emit(&mut bytes);
                 true
             });
         }
-        let rows = Rows::new(&bytes).expect("as many rows as a list has room for");
+        let rows = RegionRows::new(&bytes).expect("as many rows as a list has room for");
         let count = |n: usize| u32::try_from(n).expect("slots have 32-bit numbers");
         let listing = Listing { from, next, used: count(used), slots: count(budget), rows };
         self.send_to_control(token, DirectoryBody::Listing(listing), out);
@@ -199,15 +201,15 @@ impl Switch {
 
     /// Splits and merges regions. Regions that are not idle or have changed stay; the next listing shows them
     /// (PROTOCOL 12.16). Halves in two vmas stay too (12.52).
-    fn resize(&mut self, rows: Rows<'_>) -> Note {
+    fn resize(&mut self, rows: RegionRows<'_>) -> Note {
         let (mut done, mut refused) = (0, 0);
         if let Some(slots) = self.directory.slots.as_mut() {
             for row in rows.iter() {
-                let result = match row.what {
-                    RowKind::Split => slots.split(row.region).map(drop),
-                    RowKind::Merge if !self.tables.vmas.hold(row.region) => Err(SlotError::Bounds),
-                    RowKind::Merge => slots.merge(row.region),
-                    RowKind::Listed | RowKind::Resetting => continue,
+                let result = match row.kind {
+                    RegionRowKind::Split => slots.split(row.region).map(drop),
+                    RegionRowKind::Merge if !self.tables.vmas.hold(row.region) => Err(SlotError::Bounds),
+                    RegionRowKind::Merge => slots.merge(row.region),
+                    RegionRowKind::Listed | RegionRowKind::Resetting => continue,
                 };
                 *if result.is_ok() { &mut done } else { &mut refused } += 1;
             }

@@ -8,7 +8,7 @@ use crate::{Note, Reason, Switch};
 use farmem_machine::{Instant, Port};
 use farmem_wire::headers::view;
 use farmem_wire::message::Relayed;
-use farmem_wire::{Extension, Keyed, KeyedFrame, Opcode, Packet, Perm, Qpn, Reth, Rkey, VirtAddr, bth};
+use farmem_wire::{Extension, KeyedFrame, KeyedHeader, Opcode, Packet, Perm, Qpn, Reth, Rkey, VirtAddr, bth};
 
 impl Switch {
     /// Forwards a packet, whose bytes are `frame`, to the other end of its connection.
@@ -165,7 +165,13 @@ impl Switch {
 
 /// Sends a READ REQUEST with a temporary header to another switch; the node found so far replaces the
 /// address.
-fn emit_led(frame: &[u8; KeyedFrame::READ_LEN], at: VirtAddr, keyed: &Keyed, to: Port, out: &mut Outbox) {
+fn emit_led(
+    frame: &[u8; KeyedFrame::READ_LEN],
+    at: VirtAddr,
+    keyed: &KeyedHeader,
+    to: Port,
+    out: &mut Outbox,
+) {
     let mut read = *frame;
     let mut head = bth::View::new_checked(&mut read[..]).expect("the frame was read");
     view::Reth::new_checked(head.after_mut()).expect("the frame was read").set_va(at);

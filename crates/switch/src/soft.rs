@@ -21,7 +21,7 @@ use farmem_machine::Port;
 use farmem_transport::image::{Hasher, Image, SectionKey};
 use farmem_transport::ud::Peer;
 use farmem_wire::message::{
-    Count, Counts, ImageFault, ImageId, ImageRule, Load, Loading, SOFT_COUNTS_MAX, Shown, SoftBody,
+    Count, Counts, ImageFault, ImageId, ImageRule, ImageStatus, Load, Loading, SOFT_COUNTS_MAX, SoftBody,
     SoftMessage, Verdict,
 };
 use farmem_wire::{Domain, VirtAddr};
@@ -149,14 +149,14 @@ impl Soft {
 
     /// Returns the standing and the loading image.
     #[must_use]
-    pub fn shown(&self) -> Shown {
+    pub fn shown(&self) -> ImageStatus {
         let standing = match self.epoch {
             0 => ImageId::default(),
             epoch => ImageId { epoch, len: self.image.len(), digest: self.image.digest() },
         };
         let loading = self.loading.as_ref();
         let loading = loading.map(|f| Loading { epoch: f.epoch, len: f.len, next: f.next() });
-        Shown { standing, loading: loading.unwrap_or_default() }
+        ImageStatus { standing, loading: loading.unwrap_or_default() }
     }
 
     /// Returns the most bytes of an image.

@@ -18,14 +18,14 @@ const READ_LEN: usize = bth::LEN + Reth::LEN;
 
 /// The temporary header (PROTOCOL 15.11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Keyed {
+pub struct KeyedHeader {
     /// The key that the host asked for, in place of the RETH's address.
     pub key: u64,
     /// The connection's domain, which selects the trees on the path.
     pub domain: Domain,
     /// The memory node at the other end of the connection.
     pub node: NodeId,
-    /// Remaining switches on the path; at most [`Keyed::HOPS_MAX`].
+    /// Remaining switches on the path; at most [`KeyedHeader::HOPS_MAX`].
     pub hops: u8,
     /// The connection's rkey at the node.
     pub rkey: Rkey,
@@ -33,7 +33,7 @@ pub struct Keyed {
     pub node_qpn: Qpn,
 }
 
-impl Keyed {
+impl KeyedHeader {
     /// Bytes of the header.
     pub const LEN: usize = 24;
     /// Switches that a keyed READ may pass behind the first one: more than any path of a FatTree has. Bounds
@@ -75,14 +75,14 @@ pub struct KeyedFrame<'a> {
     /// RETH of the frame: the address that the switches found so far, rkey 0, the length.
     pub reth: Reth,
     /// The temporary header.
-    pub keyed: Keyed,
+    pub keyed: KeyedHeader,
 }
 
 impl<'a> KeyedFrame<'a> {
     /// Bytes of a READ REQUEST.
     pub const READ_LEN: usize = READ_LEN;
     /// Bytes of a READ REQUEST with the header.
-    pub const LEN: usize = Self::READ_LEN + Keyed::LEN;
+    pub const LEN: usize = Self::READ_LEN + KeyedHeader::LEN;
 
     /// Returns true if the frame has the opcode and length of a keyed READ. [`Packet::parse`] accepts no such
     /// frame.
@@ -113,7 +113,7 @@ impl<'a> KeyedFrame<'a> {
         if reth.dma_len == 0 {
             return Err(WireError::Unknown { what: "RETH.DMALen of a keyed READ", value: 0 });
         }
-        let keyed = Keyed::read(&mut r)?;
+        let keyed = KeyedHeader::read(&mut r)?;
         r.end()?;
         Ok(Self { read, bth, reth, keyed })
     }
@@ -121,8 +121,8 @@ impl<'a> KeyedFrame<'a> {
     /// Appends a READ REQUEST with the header behind it. BTH bits that the network changed stay as they are.
     ///
     /// # Panics
-    /// If `keyed.hops` is above [`Keyed::HOPS_MAX`].
-    pub fn emit(read: &[u8; READ_LEN], keyed: &Keyed, out: &mut Vec<u8>) {
+    /// If `keyed.hops` is above [`KeyedHeader::HOPS_MAX`].
+    pub fn emit(read: &[u8; READ_LEN], keyed: &KeyedHeader, out: &mut Vec<u8>) {
         out.extend_from_slice(read);
         keyed.emit(out);
     }

@@ -42,7 +42,7 @@ pub use headers::{Aeth, AtomicEth, DMA_LEN_MAX, Deth, Nak, Reth, Syndrome};
 pub use ids::{
     Domain, Gid, HostId, NodeId, Perm, Pmtu, ProgramHash, Psn, Qkey, Qpn, RequestId, Rkey, VirtAddr,
 };
-pub use keyed::{Keyed, KeyedFrame};
+pub use keyed::{KeyedFrame, KeyedHeader};
 pub use message::{Body, Header, Message, RawMessage, Status};
 pub use packet::{Datagram, Extension, OpenFrame, Packet};
 

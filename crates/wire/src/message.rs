@@ -46,12 +46,13 @@ pub use coherence::{
     Data, Done, Get, Grant, Part, Read, Recall, RecallAck, Refusal, WriteBack, WriteBackAck,
 };
 pub use directory_message::{
-    DirectoryBody, DirectoryMessage, Listing, ROWS_MAX, Row, RowKind, Rows, Sweep, UNKNOWN_MOVE,
+    DirectoryBody, DirectoryMessage, Listing, ROWS_MAX, RegionRow, RegionRowKind, RegionRows, Sweep,
+    UNKNOWN_MOVE,
 };
 pub use file_message::{
     FILE_NAME_MAX, FileBody, FileCause, FileFault, FileMessage, FileState, FileTask, is_file_name,
 };
-pub use lead::{Lead, Led, SWITCHES_MAX};
+pub use lead::{Lead, LeadBody, SWITCHES_MAX};
 pub use move_message::{MoveBody, MoveMessage, PageState};
 pub use page::{
     Access, CACHING_HOSTS_MAX, FetchId, HostSet, PAGE_LEN, PAGE_SHIFT, Page, REGION_ORDER_FIRST,
@@ -59,8 +60,8 @@ pub use page::{
 };
 pub use page_message::{PageBody, PageMessage};
 pub use soft_message::{
-    Count, Counts, ImageDigest, ImageFault, ImageId, ImageRule, Load, Loading, SOFT_COUNTERS_MAX,
-    SOFT_COUNTS_MAX, SOFT_IMAGE_MAX, SOFT_PART_MAX, Shown, SoftBody, SoftMessage, Verdict,
+    Count, Counts, ImageDigest, ImageFault, ImageId, ImageRule, ImageStatus, Load, Loading,
+    SOFT_COUNTERS_MAX, SOFT_COUNTS_MAX, SOFT_IMAGE_MAX, SOFT_PART_MAX, SoftBody, SoftMessage, Verdict,
 };
 pub use traverse::{CODE_LEN_MAX, SCRATCH_LEN_MAX, Traverse};
 pub use update::{Relayed, Update, Updates};

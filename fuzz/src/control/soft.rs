@@ -6,7 +6,7 @@ use farmem_control::api::{
     Base64, Overview, Request, SoftClear, SoftCounts, SoftLoad, SoftName, SoftRead, SoftSection, SoftShow,
 };
 use farmem_wire::message::{
-    Counts, ImageFault, ImageId, ImageRule, Load, Loading, Shown, SoftBody, SoftMessage, Verdict,
+    Counts, ImageFault, ImageId, ImageRule, ImageStatus, Load, Loading, SoftBody, SoftMessage, Verdict,
 };
 use std::collections::{BTreeSet, VecDeque};
 
@@ -66,7 +66,7 @@ impl SoftSwitch {
             SoftBody::Load(Load { epoch, .. }) | SoftBody::Flip(ImageId { epoch, .. })
                 if epoch < newest || epoch == self.standing.epoch =>
             {
-                SoftBody::Shown(Shown { standing: self.standing, loading: self.loading })
+                SoftBody::Shown(ImageStatus { standing: self.standing, loading: self.loading })
             }
             SoftBody::Load(Load { epoch, len, offset, bytes }) => {
                 if (self.loading.epoch, self.loading.len) != (epoch, len) {
@@ -93,7 +93,7 @@ impl SoftSwitch {
                 let counters = &part[..part.len().min(room)];
                 SoftBody::Counts(Counts { epoch, edition: 9, total: COUNTERS, from, counters })
             }
-            _ => SoftBody::Shown(Shown { standing: self.standing, loading: self.loading }),
+            _ => SoftBody::Shown(ImageStatus { standing: self.standing, loading: self.loading }),
         }
     }
 }
@@ -120,7 +120,7 @@ fn other(body: &SoftBody<'_>, input: &mut Input<'_>) -> SoftBody<'static> {
             from: u32::from(input.below(2)),
             counters: &[0; 4],
         }),
-        3 => SoftBody::Shown(Shown::default()),
+        3 => SoftBody::Shown(ImageStatus::default()),
         _ => SoftBody::Flipped { epoch, verdict: input.pick(&verdicts) },
     }
 }

@@ -9,7 +9,7 @@ use farmem_switch::{Note, Switch};
 use farmem_transport::image::{Hasher, Image, SectionKey};
 use farmem_transport::ud::Endpoint;
 use farmem_wire::message::{
-    Count, Counts, ImageDigest, ImageId, Load, Loading, Shown, SoftBody, SoftMessage, Verdict,
+    Count, Counts, ImageDigest, ImageId, ImageStatus, Load, Loading, SoftBody, SoftMessage, Verdict,
 };
 use farmem_wire::{Domain, Extension, Packet, RequestId};
 
@@ -91,7 +91,7 @@ pub(super) struct SoftModel {
 }
 
 impl SoftModel {
-    fn shown(&self) -> Shown {
+    fn shown(&self) -> ImageStatus {
         let id = |(epoch, bytes): &(u64, Vec<u8>)| ImageId {
             epoch: *epoch,
             len: number(bytes.len()),
@@ -101,7 +101,7 @@ impl SoftModel {
         let loading =
             loading.map(|(epoch, len, have)| Loading { epoch: *epoch, len: *len, next: number(have.len()) });
         let standing = self.standing.as_ref().map(id);
-        Shown { standing: standing.unwrap_or_default(), loading: loading.unwrap_or_default() }
+        ImageStatus { standing: standing.unwrap_or_default(), loading: loading.unwrap_or_default() }
     }
 
     /// Returns true when the epoch is too old. The switch then answers with its state.

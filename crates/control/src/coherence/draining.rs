@@ -11,7 +11,7 @@ use crate::state::State;
 use crate::{Actions, Control};
 use alloc::vec::Vec;
 use farmem_machine::Instant;
-use farmem_wire::message::{DirectoryBody, Listing, Page, REGION_ORDER_MAX, Region, RowKind, Update};
+use farmem_wire::message::{DirectoryBody, Listing, Page, REGION_ORDER_MAX, Region, RegionRowKind, Update};
 use farmem_wire::{Perm, RequestId};
 
 /// A change that completes when no host holds its pages.
@@ -127,7 +127,8 @@ impl Control {
         let (first, last) = (page_at(first), page_at(last));
         let meets = |region: Region| region.base() <= last && region.last() >= first;
         let mut resetting = look.resetting;
-        for row in listing.rows.iter().filter(|row| row.what == RowKind::Resetting && meets(row.region)) {
+        for row in listing.rows.iter().filter(|row| row.kind == RegionRowKind::Resetting && meets(row.region))
+        {
             resetting = true;
             if !self.coherence.resets.contains_key(&row.region.base()) {
                 self.want_reset(row.region.base());

@@ -12,7 +12,9 @@ use crate::{Actions, Control, Note};
 use alloc::vec::Vec;
 use farmem_machine::Instant;
 use farmem_wire::RequestId;
-use farmem_wire::message::{DirectoryBody, Listing, PAGE_SHIFT, Page, ROWS_MAX, Region, Row, RowKind, Rows};
+use farmem_wire::message::{
+    DirectoryBody, Listing, PAGE_SHIFT, Page, ROWS_MAX, Region, RegionRow, RegionRowKind, RegionRows,
+};
 
 /// A listing in progress.
 #[derive(Debug)]
@@ -23,7 +25,7 @@ pub(super) struct Round {
     from: Page,
     token: RequestId,
     due: Instant,
-    rows: Vec<Row>,
+    rows: Vec<RegionRow>,
 }
 
 impl Round {
@@ -104,7 +106,7 @@ impl Control {
 
     /// Pursues resets without a report; if there is none, forgets hosts that were fenced before.
     fn find_resets(&mut self, round: &Round, out: &mut Actions) {
-        let resetting = || round.rows.iter().filter(|row| row.what == RowKind::Resetting);
+        let resetting = || round.rows.iter().filter(|row| row.kind == RegionRowKind::Resetting);
         for row in resetting().take(RESETS_MAX) {
             if !self.coherence.resets.contains_key(&row.region.base()) {
                 self.want_reset(row.region.base());
@@ -135,7 +137,7 @@ impl Control {
         }
         let splitting = &mut known.1;
         let (splits, merges) = splitting.sync(round.rows.iter().map(|row| sized(row.region)));
-        let false_invalidations = |row: &&Row| row.false_invalidations > 0;
+        let false_invalidations = |row: &&RegionRow| row.false_invalidations > 0;
         let counts = round.rows.iter().filter(false_invalidations);
         let vmas = &self.state.vmas;
         let in_one_vma = |region: Sized| {
@@ -152,7 +154,7 @@ impl Control {
         for part in orders.chunks(ROWS_MAX) {
             bytes.clear();
             part.iter().filter_map(row_of).for_each(|row| row.emit(&mut bytes));
-            let rows = Rows::new(&bytes).expect("as many rows as a list has room for");
+            let rows = RegionRows::new(&bytes).expect("as many rows as a list has room for");
             self.tell(Role::Switch, DirectoryBody::Resize(rows), out);
         }
     }
@@ -175,12 +177,12 @@ const fn sized(region: Region) -> Sized {
     Sized { base: region.base().addr().0, size: region.len() << PAGE_SHIFT }
 }
 
-fn row_of(order: &Order) -> Option<Row> {
-    let (region, what) = match order {
-        Order::Split(region) => (region, RowKind::Split),
-        Order::Merge(region) => (region, RowKind::Merge),
+fn row_of(order: &Order) -> Option<RegionRow> {
+    let (region, kind) = match order {
+        Order::Split(region) => (region, RegionRowKind::Split),
+        Order::Merge(region) => (region, RegionRowKind::Merge),
     };
     let order = u8::try_from((region.size >> PAGE_SHIFT).ilog2()).ok()?;
     let region = Region::new(super::pending::page_at(region.base), order)?;
-    Some(Row { region, what, false_invalidations: 0 })
+    Some(RegionRow { region, kind, false_invalidations: 0 })
 }

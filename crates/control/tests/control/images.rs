@@ -10,7 +10,7 @@ use farmem_index::ROUTES_KIND;
 use farmem_machine::{Duration, Event, Port};
 use farmem_transport::image::{Image, SectionKey};
 use farmem_transport::ud::Endpoint;
-use farmem_wire::message::{ImageId, Load, Loading, Shown, SoftBody, SoftMessage, Verdict};
+use farmem_wire::message::{ImageId, ImageStatus, Load, Loading, SoftBody, SoftMessage, Verdict};
 use farmem_wire::{Bth, Deth, Domain, Extension, Opcode, Packet, Psn, Qkey, Qpn, RequestId};
 
 /// The control plane of a rack whose switch applies updates, and answers about images as a test orders.
@@ -80,8 +80,8 @@ impl Bench {
         self.rack.event(Event::Frame { port, bytes: &frame });
     }
 
-    fn shown(&self) -> Shown {
-        Shown { standing: self.standing, loading: self.loading.0 }
+    fn shown(&self) -> ImageStatus {
+        ImageStatus { standing: self.standing, loading: self.loading.0 }
     }
 
     /// Lets the switch accept what it is sent and activate it, until it gets no message for a while. Returns

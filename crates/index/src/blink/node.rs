@@ -167,7 +167,7 @@ pub struct NodeError(pub &'static str);
 
 impl fmt::Display for NodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no node of a tree: {}", self.0)
+        write!(f, "not a valid tree node: {}", self.0)
     }
 }
 

@@ -253,7 +253,7 @@ impl Nodes for Alone<'_> {
     }
 
     fn replace(&mut self, at: VirtAddr, head: Head, node: &Node) -> Result<bool, Stop> {
-        assert!(self.0.replace(at, head, node), "nobody else writes");
+        assert!(self.0.replace(at, head, node), "there is no other writer");
         Ok(true)
     }
 

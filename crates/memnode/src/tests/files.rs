@@ -58,7 +58,7 @@ impl Bench {
         };
         let payload = Packet::parse(frame).unwrap().payload;
         let FileMessage { token, body } = FileMessage::parse(payload).unwrap();
-        let FileBody::Said(number, state) = body else { panic!("what is said, not {body:?}") };
+        let FileBody::Report(number, state) = body else { panic!("what is said, not {body:?}") };
         Some((token.0, number, state))
     }
 
@@ -111,7 +111,7 @@ fn a_file_is_loaded_and_usable_all_at_once() {
     assert_eq!(bench.asked, []);
     bench.done(id, FileOutcome::Read { offset: 0, bytes: vec![0xab; len as usize] });
     assert_eq!(bench.wants(), (id, &FileOp::Finish));
-    assert_eq!(bench.read_status(1), Status::Lost, "all is read, and nobody knows yet whether it changed");
+    assert_eq!(bench.read_status(1), Status::Lost, "all is read, but the file may have changed");
     bench.done(id, FileOutcome::Finished { stamp: 77 });
     let over = FileState::Done { length: LENGTH, stamp: 77 };
     assert_eq!(bench.said(), Some((2, 9, over)), "said unasked, as an answer to the latest question");
@@ -240,11 +240,11 @@ fn a_load_that_fails_leaves_all_lost() {
 fn what_cannot_be_is_refused_before_a_file_is_touched() {
     let failed = |cause| FileState::Failed(FileFault { cause, errno: 0, at: 0 });
     let mut bench = Bench::ready();
-    let look = FileBody::Look("a");
+    let look = FileBody::Lookup("a");
     assert_eq!(bench.task(1, look), Some((0, failed(FileCause::NoDirectory))));
     assert_eq!(bench.task(1, FileBody::Task(TASK)), Some((9, failed(FileCause::NoDirectory))));
     let mut bench = Bench::with_files();
-    assert_eq!(bench.task(1, FileBody::Look("../a")), Some((0, failed(FileCause::Name))));
+    assert_eq!(bench.task(1, FileBody::Lookup("../a")), Some((0, failed(FileCause::Name))));
     let cases = [
         (FileTask { name: "/etc/passwd", ..TASK }, FileCause::Name),
         (FileTask { task: 10, ..TASK }, FileCause::Memory),
@@ -267,7 +267,7 @@ fn what_cannot_be_is_refused_before_a_file_is_touched() {
     let other = message(1, FileBody::Task(FileTask { task: 14, ..TASK }));
     bench.hear_nothing(Port::SWITCH, &other, DropReason::WrongPort);
     bench.hear_nothing(Port::host(HOST.0), &other, DropReason::WrongPort);
-    let said = message(1, FileBody::Said(9, FileState::Busy { done: 0, length: 1 }));
+    let said = message(1, FileBody::Report(9, FileState::Busy { done: 0, length: 1 }));
     bench.hear_nothing(Port::CONTROL, &said, DropReason::WrongPort);
 }
 
@@ -317,16 +317,16 @@ fn a_save_writes_what_is_there() {
 #[test]
 fn looks_and_tasks_are_bounded() {
     let mut bench = Bench::lost();
-    assert_eq!(bench.task(1, FileBody::Look("a")), None);
+    assert_eq!(bench.task(1, FileBody::Lookup("a")), None);
     let (id, op) = bench.wants();
     assert_eq!(*op, FileOp::Look("a".into()));
-    assert_eq!(bench.task(1, FileBody::Look("a")), None);
+    assert_eq!(bench.task(1, FileBody::Lookup("a")), None);
     assert_eq!(bench.asked, [], "the same question");
     bench.done(id, FileOutcome::Opened { length: 10, stamp: 3 });
     assert_eq!(bench.said(), Some((1, 0, FileState::Done { length: 10, stamp: 3 })));
     let most = u64::try_from(TASKS_MAX).unwrap();
-    (0..most).for_each(|n| assert_eq!(bench.task(100 + n, FileBody::Look("a")), None));
-    bench.hear_nothing(Port::CONTROL, &message(999, FileBody::Look("a")), DropReason::Busy);
+    (0..most).for_each(|n| assert_eq!(bench.task(100 + n, FileBody::Lookup("a")), None));
+    bench.hear_nothing(Port::CONTROL, &message(999, FileBody::Lookup("a")), DropReason::Busy);
     for task in 1..=most {
         let busy = FileState::Busy { done: 0, length: LENGTH };
         assert_eq!(bench.task(1, FileBody::Task(FileTask { task, ..TASK })), Some((task, busy)));

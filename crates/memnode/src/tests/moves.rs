@@ -255,7 +255,7 @@ fn a_push_keeps_within_its_window() {
     let mut open: Vec<Page> = (0..PUSHED_MAX as u64).map(|page| Page::of(addr(page * PAGE))).collect();
     assert_eq!(old.sent.iter().filter(|(port, _)| *port == NEW).count(), PUSHED_MAX);
     while let Some(page) = open.pop() {
-        old.hear(NEW, &pushed(MoveBody::Taken(page)));
+        old.hear(NEW, &pushed(MoveBody::PageAck(page)));
         taken += 1;
         for (port, frame) in &old.sent {
             if *port != NEW {
@@ -357,14 +357,14 @@ fn only_the_ends_of_a_move_are_heard() {
             MoveMessage { number: NUMBER + 1, body: page(0) }.emit(&mut bytes);
             raw(&bytes)
         }),
-        (OLD, pushed(MoveBody::Taken(Page::of(addr(0))))),
+        (OLD, pushed(MoveBody::PageAck(Page::of(addr(0))))),
     ];
     for (port, frame) in wrong {
         pair.new.hear_nothing(port, &frame, DropReason::NoMove);
     }
     pair.new.hear_nothing(
         OLD,
-        &pushed(MoveBody::Kept(RequestId(1), 0, Some(b"nonsense"))),
+        &pushed(MoveBody::Record(RequestId(1), 0, Some(b"nonsense"))),
         DropReason::Malformed,
     );
     pair.new.hear(OLD, &pushed(page(0)));

@@ -104,7 +104,7 @@ fn a_writer_waits_for_every_sharer() {
     assert_eq!(sent(&mut entry, ack(A, 1)), [], "once is enough");
     assert_eq!(entry.phase(), Phase::Upgrading);
     assert_eq!(sent(&mut entry, ack(B, 1)), [Action::Grant(C, Grant { page: page(9), id: ID, seq: Seq(1) })]);
-    assert_eq!(sent(&mut entry, done(B, 1)), [], "somebody else's");
+    assert_eq!(sent(&mut entry, done(B, 1)), [], "another transaction's");
     assert_eq!(entry.phase(), Phase::AwaitDone);
     assert_eq!(sent(&mut entry, done(C, 1)), []);
     assert_eq!((entry.phase(), entry.owner()), (Phase::Modified, Some(C)));
@@ -219,7 +219,7 @@ fn a_reset_takes_everything_back() {
     assert_eq!(
         sent(&mut entry, Event::Reset(HostSet::EMPTY)),
         [Action::Report(region(), Seq(1))],
-        "nobody to ask"
+        "no host to ask"
     );
 }
 

@@ -8,7 +8,7 @@ use farmem_index::{
 };
 use farmem_machine::Duration;
 use farmem_transport::image::{Image, SectionKey};
-use farmem_wire::message::{Lead, Led, SWITCHES_MAX};
+use farmem_wire::message::{Lead, LeadBody, SWITCHES_MAX};
 
 mod batches;
 mod hostile;
@@ -121,7 +121,7 @@ fn a_traversal_is_led_from_the_core_to_its_node() {
             root: ROOT,
             server: server.map(NodeId),
             switches: SWITCHES_MAX - passed,
-            led: Led::One(Traverse { cur_ptr: VirtAddr(at), ..traverse }),
+            led: LeadBody::One(Traverse { cur_ptr: VirtAddr(at), ..traverse }),
         };
         assert_eq!(lead, expected);
     };
@@ -202,7 +202,7 @@ fn what_cannot_be_led_on_goes_back() {
         server: None,
         switches: 2,
         led: match request(4, &[], false).body {
-            Body::Traverse(traverse) => Led::One(traverse),
+            Body::Traverse(traverse) => LeadBody::One(traverse),
             _ => panic!("a traversal"),
         },
     };
@@ -239,8 +239,8 @@ fn what_cannot_be_led_on_goes_back() {
     // The next switch left: the traversal returns from here, with its progress.
     core.update(&[Update::PeerGone { port: POD.port.0 }]);
     let (given, note) = core.relayed(RACK.port, &of(&lead), RACK);
-    let Led::One(traverse) = lead.led else { panic!("a traversal") };
-    let further = Led::One(Traverse { cur_ptr: VirtAddr(BASE_1 + 0x300), ..traverse });
+    let LeadBody::One(traverse) = lead.led else { panic!("a traversal") };
+    let further = LeadBody::One(Traverse { cur_ptr: VirtAddr(BASE_1 + 0x300), ..traverse });
     assert_eq!((given, note), (payload(&Lead { led: further, ..lead }.message()), Note::LedBack));
     core.update(&[Update::PeerGone { port: RACK.port.0 }]);
     assert_eq!(reason(&mut core, EDGE.port, &lead), Reason::NoWay);

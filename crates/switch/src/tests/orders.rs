@@ -5,7 +5,7 @@ use crate::directory::{Outcome, Phase, Trigger};
 use farmem_wire::Status;
 use farmem_wire::message::{
     Access, DirectoryBody, DirectoryMessage, Done, FetchId, Get, HostSet, Listing, Page, PageBody,
-    PageMessage, RecallAck, Region, Row, RowKind, Rows, Seq,
+    PageMessage, RecallAck, Region, RegionRow, RegionRowKind, RegionRows, Seq,
 };
 
 const PAGE: u64 = 4096;
@@ -113,7 +113,7 @@ fn a_reset_frees_the_slot() {
     assert!(scene.acknowledge(1, region(BASE_1), 10).len() == 1, "an earlier one's changes nothing");
     scene.acknowledge(1, region(BASE_1), 11);
     let out = scene.order(DirectoryBody::Reset(page(BASE_1)));
-    assert_eq!(recalled(&out), [(Port::host(2), Seq(11))], "who did not answer is asked again");
+    assert_eq!(recalled(&out), [(Port::host(2), Seq(11))], "only the silent host is asked again");
     assert_eq!(said(&out, Port::CONTROL), awaiting(&[2]));
     let collected =
         DirectoryMessage { token: RequestId(0), body: DirectoryBody::Collected(region(BASE_1), Seq(11)) };
@@ -201,7 +201,7 @@ fn regions_are_listed_and_resized() {
     scene.get(1, BASE_1, Access::Shared);
     scene.order(DirectoryBody::Reset(page(BASE_1)));
     scene.get(1, BASE_2, Access::Shared);
-    let row = |region, what| Row { region, what, false_invalidations: 0 };
+    let row = |region, kind| RegionRow { region, kind, false_invalidations: 0 };
     let rows = |scene: &mut Scene, from| {
         let out = scene.order(DirectoryBody::List(from));
         let [DirectoryMessage { body: DirectoryBody::Listing(listing), .. }] = said(&out, Port::CONTROL)[..]
@@ -211,20 +211,23 @@ fn regions_are_listed_and_resized() {
         let Listing { next, used, slots, rows, .. } = listing;
         (next, used, slots, rows.iter().collect::<Vec<_>>())
     };
-    let both = Vec::from([row(region(BASE_1), RowKind::Resetting), row(region(BASE_2), RowKind::Listed)]);
+    let both = Vec::from([
+        row(region(BASE_1), RegionRowKind::Resetting),
+        row(region(BASE_2), RegionRowKind::Listed),
+    ]);
     assert_eq!(rows(&mut scene, Page::FIRST), (None, 2, 300, both.clone()));
     assert_eq!(rows(&mut scene, page(BASE_1 + PAGE)).3, both[1..]);
 
     let mut orders = Vec::new();
-    for order in [row(region(BASE_1), RowKind::Split), row(region(BASE_2), RowKind::Split)] {
+    for order in [row(region(BASE_1), RegionRowKind::Split), row(region(BASE_2), RegionRowKind::Split)] {
         order.emit(&mut orders);
     }
-    let out = scene.order(DirectoryBody::Resize(Rows::new(&orders).expect("two rows")));
+    let out = scene.order(DirectoryBody::Resize(RegionRows::new(&orders).expect("two rows")));
     assert_eq!(out, [Out::Note(Note::Resized { done: 1, refused: 1 })], "one is being reset");
     assert_eq!(rows(&mut scene, page(BASE_2)).3.len(), 2);
     orders.clear();
-    row(region(BASE_2), RowKind::Merge).emit(&mut orders);
-    scene.order(DirectoryBody::Resize(Rows::new(&orders).expect("a row")));
+    row(region(BASE_2), RegionRowKind::Merge).emit(&mut orders);
+    scene.order(DirectoryBody::Resize(RegionRows::new(&orders).expect("a row")));
     assert_eq!(rows(&mut scene, page(BASE_2)).3, both[1..]);
 }
 

@@ -8,7 +8,7 @@ use crate::{Reason, Usage};
 use farmem_index::{IndexTables, TreeTables};
 use farmem_wire::headers::DMA_LEN_MAX;
 use farmem_wire::message::{Relayed, Update};
-use farmem_wire::{Aeth, AtomicEth, Keyed, Perm, Pmtu, Reth, Rkey, Status, Syndrome};
+use farmem_wire::{Aeth, AtomicEth, KeyedHeader, Perm, Pmtu, Reth, Rkey, Status, Syndrome};
 
 /// Host 1 in domain 10, to node 1 and to node 2.
 const TO_NODE_1: Relayed = Relayed {
@@ -316,9 +316,9 @@ fn several_switches_lead_as_one() {
         }
     }
     let Relayed { domain, node, rkey, node_qpn, .. } = TO_NODE_1;
-    let stale = Keyed { key: 0, domain, node, hops: 0, rkey, node_qpn };
+    let stale = KeyedHeader { key: 0, domain, node, hops: 0, rkey, node_qpn };
     assert_eq!(KeyedRead::arrived(stale, &reth(ROOT.0, 0, 256)).onward(), None);
-    for wrong in [Keyed { domain: Domain(20), ..stale }, Keyed { node: NodeId(2), ..stale }] {
+    for wrong in [KeyedHeader { domain: Domain(20), ..stale }, KeyedHeader { node: NodeId(2), ..stale }] {
         let read = KeyedRead::arrived(wrong, &reth(ROOT.0, 0, 256));
         assert_eq!(read.finish(&TO_NODE_1, translation, protection), Err(KeyedRefusal::Misdirected));
     }

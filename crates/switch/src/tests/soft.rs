@@ -4,7 +4,8 @@ use super::*;
 use crate::Reason;
 use farmem_transport::image::{Hasher, Image, SectionKey};
 use farmem_wire::message::{
-    Counts, ImageDigest, ImageFault, ImageId, ImageRule, Load, Loading, Shown, SoftBody, SoftMessage, Verdict,
+    Counts, ImageDigest, ImageFault, ImageId, ImageRule, ImageStatus, Load, Loading, SoftBody, SoftMessage,
+    Verdict,
 };
 use proptest::prelude::*;
 
@@ -39,7 +40,7 @@ fn id_of(epoch: u64, image: &Image) -> ImageId {
 enum Answer {
     Loaded(u64, u32),
     Flipped(u64, Verdict),
-    Shown(Shown),
+    Shown(ImageStatus),
 }
 
 impl Scene {
@@ -82,7 +83,7 @@ impl Scene {
         self.soft(SoftBody::Flip(id))
     }
 
-    fn shown(&mut self) -> Shown {
+    fn shown(&mut self) -> ImageStatus {
         let (Answer::Shown(shown), Note::SoftShown) = self.soft(SoftBody::Show) else { panic!("a Shown") };
         assert_eq!(shown, self.switch.occupancy().soft, "what people see is what the control plane sees");
         shown
@@ -114,17 +115,17 @@ fn an_image_stands_as_a_whole() {
     let (old, new) = (image(1, 450, 5), image(2, 333, 6));
     assert_eq!(
         (scene.shown(), scene.switch.soft().epoch()),
-        (Shown::default(), 0),
+        (ImageStatus::default(), 0),
         "a switch starts with none"
     );
     scene.stand(7, &old);
     assert_eq!(scene.switch.soft().section(key(1)), Some(&[5; 450][..]));
     let standing = id_of(7, &old);
-    assert_eq!(scene.shown(), Shown { standing, loading: Loading::default() });
+    assert_eq!(scene.shown(), ImageStatus { standing, loading: Loading::default() });
 
     scene.parts(8, new.bytes(), 0);
     let len = new.len();
-    assert_eq!(scene.shown(), Shown { standing, loading: Loading { epoch: 8, len, next: len } });
+    assert_eq!(scene.shown(), ImageStatus { standing, loading: Loading { epoch: 8, len, next: len } });
     assert_eq!(scene.switch.soft().section(key(2)), None, "it does not stand yet");
     assert_eq!(scene.switch.soft().section(key(1)), Some(&[5; 450][..]));
     let memory = scene.switch.occupancy().soft_bytes;
@@ -159,14 +160,14 @@ fn parts_are_taken_in_order_and_once() {
     let (answer, _) = scene.part(4, bytes, 0);
     assert_eq!(
         answer,
-        Answer::Shown(Shown { standing: ImageId::default(), loading }),
+        Answer::Shown(ImageStatus { standing: ImageId::default(), loading }),
         "older than what is loading"
     );
     assert_eq!(scene.flip(id_of(4, &new)).0, answer);
     assert_eq!(scene.flip(id_of(6, &new)).0, Answer::Loaded(6, 0), "no byte of it is there");
     assert_eq!(scene.flip(id_of(5, &new)).0, Answer::Flipped(5, Verdict::Stands));
     let standing = id_of(5, &new);
-    let shown = (Answer::Shown(Shown { standing, loading: Loading::default() }), Note::SoftNotTaken);
+    let shown = (Answer::Shown(ImageStatus { standing, loading: Loading::default() }), Note::SoftNotTaken);
     for epoch in [4, 5] {
         assert_eq!(scene.part(epoch, bytes, 0), shown, "not newer than what stands");
     }
@@ -192,7 +193,7 @@ fn what_is_refused_leaves_what_stands() {
     for id in [wrong, longer] {
         scene.parts(2, other.bytes(), 0);
         assert_eq!(scene.flip(id), refused(Verdict::Damaged));
-        assert_eq!(scene.shown(), Shown { standing: id_of(1, &old), loading: Loading::default() });
+        assert_eq!(scene.shown(), ImageStatus { standing: id_of(1, &old), loading: Loading::default() });
     }
     let mut none = other.bytes().to_vec();
     none[24..28].fill(0xff);
@@ -233,7 +234,7 @@ fn the_budget_is_kept() {
     let too_long = |epoch| (Answer::Flipped(epoch, Verdict::TooLong(500)), Note::SoftNotTaken);
     assert_eq!(scene.part(1, long.bytes(), 0), too_long(1));
     assert_eq!(scene.flip(id_of(1, &long)).0, too_long(1).0);
-    assert_eq!(scene.shown(), Shown::default());
+    assert_eq!(scene.shown(), ImageStatus::default());
     scene.stand(1, &fits);
     scene.parts(2, fits.bytes(), 0);
     assert_eq!(scene.switch.occupancy().soft_bytes, crate::Usage { used: 1000, budget: 1000 });
@@ -255,13 +256,13 @@ fn nobody_else_loads() {
     let mut bytes = Vec::new();
     SoftMessage { token: id(1, 5), body: load }.emit(&mut bytes);
     scene.relayed(HOST_1.port, &datagram(SESSION_1_10, &bytes), HOST_1);
-    let shown = SoftBody::Shown(Shown::default());
+    let shown = SoftBody::Shown(ImageStatus::default());
     let counts = Counts { epoch: 1, edition: 1, total: 1, from: 0, counters: &[0; 4] };
     for answer in [SoftBody::Loaded { epoch: 1, next: 0 }, shown, SoftBody::Counts(counts)] {
         assert_eq!(scene.silent(Port::CONTROL, &said(answer)), Note::Dropped(Reason::Message));
     }
     assert_eq!(scene.silent(Port::CONTROL, &frame[..frame.len() - 4]), Note::Dropped(Reason::Message));
-    assert_eq!(scene.shown(), Shown::default());
+    assert_eq!(scene.shown(), ImageStatus::default());
 }
 
 proptest! {

@@ -4,8 +4,8 @@ use super::*;
 use crate::directory::{Outcome, Phase, Trigger};
 use alloc::collections::BTreeMap;
 use farmem_wire::message::{
-    Access, DirectoryBody, DirectoryMessage, FetchId, Get, Page, PageBody, PageMessage, Read, Region, Row,
-    RowKind, Rows, Seq,
+    Access, DirectoryBody, DirectoryMessage, FetchId, Get, Page, PageBody, PageMessage, Read, Region,
+    RegionRow, RegionRowKind, RegionRows, Seq,
 };
 use proptest::prelude::*;
 
@@ -40,10 +40,10 @@ fn get(scene: &mut Scene, host: u16, to: Endpoint, addr: u64, access: Access) ->
     scene.deliver(Port::host(host), &datagram(to, &bytes))
 }
 
-fn resize(scene: &mut Scene, region: Region, what: RowKind) -> Vec<Out> {
+fn resize(scene: &mut Scene, region: Region, kind: RegionRowKind) -> Vec<Out> {
     let mut rows = Vec::new();
-    Row { region, what, false_invalidations: 0 }.emit(&mut rows);
-    let body = DirectoryBody::Resize(Rows::new(&rows).expect("one row"));
+    RegionRow { region, kind, false_invalidations: 0 }.emit(&mut rows);
+    let body = DirectoryBody::Resize(RegionRows::new(&rows).expect("one row"));
     let mut bytes = Vec::new();
     DirectoryMessage { token: RequestId(7), body }.emit(&mut bytes);
     scene.deliver(Port::CONTROL, &datagram(HOME, &bytes))
@@ -88,7 +88,10 @@ fn halves_in_two_vmas_stay_two_regions() {
         let _ = get(&mut scene, 1, SESSION_1_10, at, Access::Shared);
     }
     let both = Region::around(page(AREA), 3);
-    assert_eq!(resize(&mut scene, both, RowKind::Merge), [Out::Note(Note::Resized { done: 0, refused: 1 })]);
+    assert_eq!(
+        resize(&mut scene, both, RegionRowKind::Merge),
+        [Out::Note(Note::Resized { done: 0, refused: 1 })]
+    );
     // In a later vma of that size they may be merged.
     let free = |at| grant(10, at, 4, Perm::None, 2);
     scene.update(&[free(AREA), free(AREA + 4 * PAGE)]);
@@ -139,7 +142,7 @@ enum Step {
     Resize {
         page: u64,
         order: u8,
-        what: RowKind,
+        what: RegionRowKind,
     },
 }
 
@@ -147,7 +150,8 @@ fn steps() -> impl Strategy<Value = Step> {
     let domain = || prop_oneof![Just(10_u32), Just(20)];
     let page = || 0..64_u64;
     let perm = prop_oneof![Just(Perm::None), Just(Perm::Read), Just(Perm::ReadWrite)];
-    let what = prop_oneof![Just(RowKind::Split), Just(RowKind::Merge), Just(RowKind::Merge)];
+    let what =
+        prop_oneof![Just(RegionRowKind::Split), Just(RegionRowKind::Merge), Just(RegionRowKind::Merge)];
     prop_oneof![
         3 => (domain(), 0..6_u8, page()).prop_map(|(domain, order, from)| Step::Allocate { domain, order, from }),
         2 => (0..8_usize, domain(), page(), perm)

@@ -5,11 +5,11 @@ use alloc::vec;
 use proptest::prelude::*;
 
 const RETH: Reth = Reth { va: VirtAddr(0x0102_0304_0506_0708), rkey: Rkey(0), dma_len: 256 };
-const KEYED: Keyed = Keyed {
+const KEYED: KeyedHeader = KeyedHeader {
     key: 0x1112_1314_1516_1718,
     domain: Domain(0x2122_2324),
     node: NodeId(0x3132),
-    hops: Keyed::HOPS_MAX,
+    hops: KeyedHeader::HOPS_MAX,
     rkey: Rkey(0x4142_4344),
     node_qpn: Qpn::new(0x51_5253),
 };
@@ -21,7 +21,7 @@ fn read(reth: Reth) -> [u8; KeyedFrame::READ_LEN] {
     out.try_into().expect("28 bytes")
 }
 
-fn framed(reth: Reth, keyed: &Keyed) -> Vec<u8> {
+fn framed(reth: Reth, keyed: &KeyedHeader) -> Vec<u8> {
     let mut out = vec![];
     KeyedFrame::emit(&read(reth), keyed, &mut out);
     out
@@ -85,17 +85,16 @@ fn what_makes_no_sense_is_refused_by_name() {
     );
 }
 
-fn any_keyed() -> impl Strategy<Value = Keyed> {
-    (any::<u64>(), any::<u32>(), any::<u16>(), 0..=Keyed::HOPS_MAX, any::<u32>(), 0..=Qpn::MAX).prop_map(
-        |(key, domain, node, hops, rkey, qpn)| Keyed {
+fn any_keyed() -> impl Strategy<Value = KeyedHeader> {
+    (any::<u64>(), any::<u32>(), any::<u16>(), 0..=KeyedHeader::HOPS_MAX, any::<u32>(), 0..=Qpn::MAX)
+        .prop_map(|(key, domain, node, hops, rkey, qpn)| KeyedHeader {
             key,
             domain: Domain(domain),
             node: NodeId(node),
             hops,
             rkey: Rkey(rkey),
             node_qpn: Qpn::new(qpn),
-        },
-    )
+        })
 }
 
 proptest! {

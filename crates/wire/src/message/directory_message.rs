@@ -46,7 +46,7 @@ pub enum DirectoryBody<'a> {
     /// Switch to control: a part of the list.
     Listing(Listing<'a>),
     /// Control to switch: split and merge these regions, as far as they are idle.
-    Resize(Rows<'a>),
+    Resize(RegionRows<'a>),
     /// Switch to control: no free slot for the region of this page.
     Full(Page),
     /// Node to switch: a traversal or a READ accesses the page, whose latest bytes may be at a host.
@@ -95,23 +95,23 @@ pub struct Listing<'a> {
     /// Total number of slots.
     pub slots: u32,
     /// The regions, by address.
-    pub rows: Rows<'a>,
+    pub rows: RegionRows<'a>,
 }
 
 /// A region in a list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Row {
+pub struct RegionRow {
     /// The region. For a split, the region to split; for a merge, the region that results.
     pub region: Region,
     /// State of the region, or the change requested of it.
-    pub what: RowKind,
+    pub kind: RegionRowKind,
     /// In a listing: false invalidations since the last listing.
     pub false_invalidations: u16,
 }
 
 /// The state of a listed region, or the requested change.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum RowKind {
+pub enum RegionRowKind {
     /// The region exists.
     Listed,
     /// The region is being reset.
@@ -124,13 +124,13 @@ pub enum RowKind {
 
 /// A view of encoded rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rows<'a>(&'a [u8]);
+pub struct RegionRows<'a>(&'a [u8]);
 
-impl<'a> Rows<'a> {
+impl<'a> RegionRows<'a> {
     /// Bytes of a row.
     pub const ROW_LEN: usize = 12;
 
-    /// Creates a view of rows that were appended to `bytes` with [`Row::emit`].
+    /// Creates a view of rows that were appended to `bytes` with [`RegionRow::emit`].
     ///
     /// # Errors
     /// [`WireError`] if the bytes are not a whole number of valid rows, or more than [`ROWS_MAX`].
@@ -141,35 +141,35 @@ impl<'a> Rows<'a> {
         }
         let mut r = Reader::new("rows", bytes);
         for _ in 0..bytes.len().div_ceil(Self::ROW_LEN) {
-            Row::read(&mut r)?;
+            RegionRow::read(&mut r)?;
         }
         Ok(Self(bytes))
     }
 
     /// Returns the rows, in order.
-    pub fn iter(&self) -> impl Iterator<Item = Row> + use<'a> {
+    pub fn iter(&self) -> impl Iterator<Item = RegionRow> + use<'a> {
         let mut r = Reader::new("rows", self.0);
-        (0..self.0.len() / Self::ROW_LEN).map_while(move |_| Row::read(&mut r).ok())
+        (0..self.0.len() / Self::ROW_LEN).map_while(move |_| RegionRow::read(&mut r).ok())
     }
 }
 
-impl Row {
+impl RegionRow {
     fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let (region, kind) = (region(r)?, r.u8()?);
-        let what = match kind {
-            0 => RowKind::Listed,
-            1 => RowKind::Resetting,
-            2 => RowKind::Split,
-            3 => RowKind::Merge,
-            _ => return Err(WireError::Unknown { what: "row", value: kind.into() }),
+        let (region, bits) = (region(r)?, r.u8()?);
+        let kind = match bits {
+            0 => RegionRowKind::Listed,
+            1 => RegionRowKind::Resetting,
+            2 => RegionRowKind::Split,
+            3 => RegionRowKind::Merge,
+            _ => return Err(WireError::Unknown { what: "row", value: bits.into() }),
         };
-        Ok(Self { region, what, false_invalidations: r.u16()? })
+        Ok(Self { region, kind, false_invalidations: r.u16()? })
     }
 
     /// Appends the row.
     pub fn emit(&self, out: &mut Vec<u8>) {
         put_region(out, self.region);
-        out.put_u8(self.what as u8);
+        out.put_u8(self.kind as u8);
         out.put_u16(self.false_invalidations);
     }
 }
@@ -279,10 +279,10 @@ fn read<'a>(r: &mut Reader<'a>, kind: u8) -> Result<DirectoryBody<'a>, WireError
             let (from, next) = (page(r)?, r.u64()?);
             let next = if next == NO_PAGE { None } else { Some(whole(next)?) };
             let (used, slots) = (r.u32()?, r.u32()?);
-            let rows = Rows::new(r.rest())?;
+            let rows = RegionRows::new(r.rest())?;
             DirectoryBody::Listing(Listing { from, next, used, slots, rows })
         }
-        0x49 => DirectoryBody::Resize(Rows::new(r.rest())?),
+        0x49 => DirectoryBody::Resize(RegionRows::new(r.rest())?),
         0x4a => DirectoryBody::Full(page(r)?),
         0x4b => DirectoryBody::Visit(page(r)?),
         0x4c => DirectoryBody::Clean(page(r)?, Seq(r.u64()?)),
@@ -388,7 +388,7 @@ fn put_sweep(out: &mut Vec<u8>, sweep: Sweep) {
 }
 
 const _: () = {
-    assert!(super::OVERHEAD + 24 + ROWS_MAX * Rows::ROW_LEN <= 1024, "a listing fits a PMTU of 1024");
+    assert!(super::OVERHEAD + 24 + ROWS_MAX * RegionRows::ROW_LEN <= 1024, "a listing fits a PMTU of 1024");
     assert!(super::OVERHEAD + 32 + HostSet::LEN <= 256, "what names hosts fits the smallest PMTU");
     assert!(HostSet::LEN * 8 == CACHING_HOSTS_MAX as usize, "a set of hosts has a bit for each");
 };
@@ -420,10 +420,11 @@ mod tests {
         )
     }
 
-    fn row_of() -> impl Strategy<Value = Row> {
-        let what = vec![RowKind::Listed, RowKind::Resetting, RowKind::Split, RowKind::Merge];
+    fn row_of() -> impl Strategy<Value = RegionRow> {
+        let what =
+            vec![RegionRowKind::Listed, RegionRowKind::Resetting, RegionRowKind::Split, RegionRowKind::Merge];
         (region_of(), prop::sample::select(what), any::<u16>())
-            .prop_map(|(region, what, false_invalidations)| Row { region, what, false_invalidations })
+            .prop_map(|(region, kind, false_invalidations)| RegionRow { region, kind, false_invalidations })
     }
 
     fn bodies() -> impl Strategy<Value = DirectoryBody<'static>> {
@@ -476,7 +477,7 @@ mod tests {
         ) {
             let mut bytes = vec![];
             rows.iter().for_each(|row| row.emit(&mut bytes));
-            let list = Rows::new(&bytes).unwrap();
+            let list = RegionRows::new(&bytes).unwrap();
             prop_assert_eq!(list.iter().collect::<Vec<_>>(), rows);
             // The last page cannot be where a list continues: its address stands for the end.
             let next = next.filter(|&page| page != Page::LAST);
@@ -520,8 +521,8 @@ mod tests {
 
     #[test]
     fn too_many_rows_are_refused() {
-        let bytes = vec![0; (ROWS_MAX + 1) * Rows::ROW_LEN];
-        assert!(Rows::new(&bytes).is_err());
-        assert!(Rows::new(&bytes[..13]).is_err(), "a part of a row");
+        let bytes = vec![0; (ROWS_MAX + 1) * RegionRows::ROW_LEN];
+        assert!(RegionRows::new(&bytes).is_err());
+        assert!(RegionRows::new(&bytes[..13]).is_err(), "a part of a row");
     }
 }

@@ -15,11 +15,11 @@ pub const FILE_NAME_MAX: usize = 512;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileBody<'a> {
     /// Control to node: look up the length of the file with this name.
-    Look(&'a str),
+    Lookup(&'a str),
     /// Control to node: execute this task once.
     Task(FileTask<'a>),
     /// Node to control: the state of the task with this number; 0 for a lookup.
-    Said(u64, FileState),
+    Report(u64, FileState),
 }
 
 /// A copy of bytes between a file and a vma.
@@ -146,16 +146,16 @@ pub struct FileMessage<'a> {
 /// The first kind (PROTOCOL 3.4).
 const TASK: u8 = 0x62;
 /// The last kind.
-const SAID: u8 = 0x63;
+const REPORT: u8 = 0x63;
 /// Bytes of a task before its name.
 const TASK_LEN: usize = 44;
-const SAID_LEN: usize = 40;
+const REPORT_LEN: usize = 40;
 
 impl<'a> FileMessage<'a> {
     /// Returns true if the payload is a message about files, of this version.
     #[must_use]
     pub const fn is(payload: &[u8]) -> bool {
-        matches!(payload, [VERSION, TASK..=SAID, ..])
+        matches!(payload, [VERSION, TASK..=REPORT, ..])
     }
 
     /// Reads a message. Checks every length, number and reserved field. Accepts any text as a name;
@@ -167,7 +167,7 @@ impl<'a> FileMessage<'a> {
         let (kind, token, mut r) = read_numbered("file message", payload)?;
         let body = match kind {
             TASK => read_task(&mut r)?,
-            SAID => FileBody::Said(r.u64()?, read_state(&mut r)?),
+            REPORT => FileBody::Report(r.u64()?, read_state(&mut r)?),
             _ => return Err(WireError::Unknown { what: "message.kind", value: kind.into() }),
         };
         r.end()?;
@@ -177,7 +177,7 @@ impl<'a> FileMessage<'a> {
     /// Appends the message.
     pub fn emit(&self, out: &mut Vec<u8>) {
         match self.body {
-            FileBody::Look(name) => {
+            FileBody::Lookup(name) => {
                 put_numbered(out, TASK, self.token.0);
                 put_task(out, 1, [0; 5], name);
             }
@@ -185,8 +185,8 @@ impl<'a> FileMessage<'a> {
                 put_numbered(out, TASK, self.token.0);
                 put_task(out, if saves { 3 } else { 2 }, [task, base.0, length, size, stamp], name);
             }
-            FileBody::Said(task, state) => {
-                put_numbered(out, SAID, self.token.0);
+            FileBody::Report(task, state) => {
+                put_numbered(out, REPORT, self.token.0);
                 out.put_u64(task);
                 put_state(out, state);
             }
@@ -198,8 +198,8 @@ impl<'a> FileMessage<'a> {
     pub const fn len(&self) -> usize {
         Header::LEN
             + match self.body {
-                FileBody::Look(name) | FileBody::Task(FileTask { name, .. }) => TASK_LEN + name.len(),
-                FileBody::Said(..) => SAID_LEN,
+                FileBody::Lookup(name) | FileBody::Task(FileTask { name, .. }) => TASK_LEN + name.len(),
+                FileBody::Report(..) => REPORT_LEN,
             }
     }
 
@@ -231,7 +231,7 @@ fn read_task<'a>(r: &mut Reader<'a>) -> Result<FileBody<'a>, WireError> {
     let value = |what, value| WireError::Unknown { what, value };
     let name = core::str::from_utf8(name).map_err(|e| value("file task.name", e.valid_up_to() as u64))?;
     let saves = match what {
-        1 if [task, base, length, size, stamp] == [0; 5] => return Ok(FileBody::Look(name)),
+        1 if [task, base, length, size, stamp] == [0; 5] => return Ok(FileBody::Lookup(name)),
         1 => return Err(WireError::Reserved { what: "file task of a look" }),
         2 => false,
         3 => true,
@@ -338,8 +338,8 @@ mod tests {
             let (base, length) = (VirtAddr(place << log2), length % size + 1);
             let stamp = if saves { 0 } else { stamp };
             comes_back(FileBody::Task(FileTask { task, saves, base, length, size, stamp, name: &name }), token)?;
-            comes_back(FileBody::Look(&name), token)?;
-            comes_back(FileBody::Said(task, state), token)?;
+            comes_back(FileBody::Lookup(&name), token)?;
+            comes_back(FileBody::Report(task, state), token)?;
         }
 
         #[test]

@@ -30,19 +30,19 @@ pub struct Lead<'a> {
     /// Index switches that the message may still pass.
     pub switches: u8,
     /// The traversals; each pointer is the deepest node found so far.
-    pub led: Led<'a>,
+    pub led: LeadBody<'a>,
 }
 
 /// The traversals of a [`Lead`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Led<'a> {
+pub enum LeadBody<'a> {
     /// One traversal.
     One(Traverse<'a>),
     /// Several of one program.
     Batch(Batch<'a>),
 }
 
-impl Led<'_> {
+impl LeadBody<'_> {
     /// Returns the program that all traversals run.
     #[must_use]
     pub const fn program(&self) -> ProgramHash {
@@ -79,9 +79,9 @@ impl<'a> Lead<'a> {
         let switches = r.u8()?;
         r.zero::<5>("lead.reserved")?;
         let led = if kind == KIND_BATCH {
-            Led::Batch(Batch::read(&mut r, &header)?)
+            LeadBody::Batch(Batch::read(&mut r, &header)?)
         } else {
-            Led::One(Traverse::read(&mut r, false)?)
+            LeadBody::One(Traverse::read(&mut r, false)?)
         };
         r.end()?;
         Ok(Self { header, root, server, switches, led })
@@ -93,18 +93,18 @@ impl<'a> Lead<'a> {
     /// If [`Message::emit`] panics, and if the header is a response's.
     pub fn emit(&self, out: &mut Vec<u8>) {
         assert!(!self.header.response, "only requests are led");
-        let kind = if matches!(self.led, Led::Batch(_)) { KIND_BATCH } else { KIND };
+        let kind = if matches!(self.led, LeadBody::Batch(_)) { KIND_BATCH } else { KIND };
         out.extend_from_slice(&self.header.bytes_of(kind));
         out.put_u64(self.root.0);
         out.put_u16(self.server.map_or(0, |server| server.0));
         out.put_u8(self.switches);
         out.extend_from_slice(&[0; 5]);
         match &self.led {
-            Led::One(traverse) => {
+            LeadBody::One(traverse) => {
                 out.extend_from_slice(&traverse.fixed(false));
                 traverse.emit_rest(out);
             }
-            Led::Batch(batch) => batch.emit(&self.header, out),
+            LeadBody::Batch(batch) => batch.emit(&self.header, out),
         }
     }
 
@@ -112,8 +112,8 @@ impl<'a> Lead<'a> {
     #[must_use]
     pub const fn len(&self) -> usize {
         let body = match &self.led {
-            Led::One(traverse) => traverse.len(),
-            Led::Batch(batch) => batch.len(),
+            LeadBody::One(traverse) => traverse.len(),
+            LeadBody::Batch(batch) => batch.len(),
         };
         Header::LEN + Self::LEN + body
     }
@@ -128,8 +128,8 @@ impl<'a> Lead<'a> {
     #[must_use]
     pub const fn message(&self) -> Message<'a> {
         let body = match self.led {
-            Led::One(traverse) => Body::Traverse(traverse),
-            Led::Batch(batch) => Body::Batch(batch),
+            LeadBody::One(traverse) => Body::Traverse(traverse),
+            LeadBody::Batch(batch) => Body::Batch(batch),
         };
         Message { header: self.header, body }
     }
@@ -152,7 +152,13 @@ mod tests {
             code: b"code",
         };
         let header = Header::request(RequestId::new(HostId(2), 1, 5), 4);
-        Lead { header, root: VirtAddr(0x2200), server: Some(NodeId(3)), switches: 7, led: Led::One(traverse) }
+        Lead {
+            header,
+            root: VirtAddr(0x2200),
+            server: Some(NodeId(3)),
+            switches: 7,
+            led: LeadBody::One(traverse),
+        }
     }
 
     /// Returns a [`Lead`] with a batch of two traversals.
@@ -162,7 +168,7 @@ mod tests {
             let (status, cur_ptr, scratch) = (Status::Ok, VirtAddr(0x1100), &b"pad"[..]);
             pairs.push(&Pair { counter, status, cur_ptr, iterations: 0, limit: 9, scratch });
         }
-        Lead { led: Led::Batch(Batch::of(&lead.header, lead.led.program(), b"code", pairs)), ..lead }
+        Lead { led: LeadBody::Batch(Batch::of(&lead.header, lead.led.program(), b"code", pairs)), ..lead }
     }
 
     fn bytes(lead: &Lead<'_>) -> Vec<u8> {

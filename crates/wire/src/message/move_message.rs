@@ -1,8 +1,8 @@
 //! Messages between two memory nodes while pages migrate (PROTOCOL 7.40).
 //!
 //! ```text
-//!     old node -- Page, Kept --> new node
-//!              <-- Taken, Told --
+//!     old node -- Page, Record --> new node
+//!              <-- PageAck, RecordAck --
 //! ```
 //!
 //! Each message is retransmitted until it is answered; a duplicate has no effect. All messages of a move have
@@ -35,12 +35,12 @@ pub enum MoveBody<'a> {
     /// A part of a page with the page's state; no part for a page of zeros.
     Page(Page, PageState, Option<(Part, &'a [u8])>),
     /// The receiver has all of the page.
-    Taken(Page),
+    PageAck(Page),
     /// The outcome of an executed request that writes, with the hops left in that visit. None: all requests
     /// of the host up to this id are forgotten.
-    Kept(RequestId, u8, Option<&'a [u8]>),
+    Record(RequestId, u8, Option<&'a [u8]>),
     /// The receiver has the record.
-    Told(RequestId, u8),
+    RecordAck(RequestId, u8),
 }
 
 /// A message between memory nodes.
@@ -76,21 +76,21 @@ impl<'a> MoveMessage<'a> {
         let (kind, number, mut r) = read_numbered("move message", payload)?;
         let body = match kind {
             0x50 => page_and_state(&mut r)?,
-            0x51 => MoveBody::Taken(page(&mut r)?),
+            0x51 => MoveBody::PageAck(page(&mut r)?),
             0x52 => {
                 let (request, hops, kept) = (RequestId(r.u64()?), r.u8()?, r.u8()?);
                 r.zero::<2>("move message.reserved")?;
                 let bytes = r.rest();
                 match (kept, bytes.len()) {
-                    (1, _) => MoveBody::Kept(request, hops, Some(bytes)),
-                    (0, 0) => MoveBody::Kept(request, hops, None),
+                    (1, _) => MoveBody::Record(request, hops, Some(bytes)),
+                    (0, 0) => MoveBody::Record(request, hops, None),
                     _ => return Err(WireError::Unknown { what: "move message.kept", value: kept.into() }),
                 }
             }
             0x53 => {
                 let (request, hops) = (RequestId(r.u64()?), r.u8()?);
                 r.zero::<3>("move message.reserved")?;
-                MoveBody::Told(request, hops)
+                MoveBody::RecordAck(request, hops)
             }
             _ => return Err(WireError::Unknown { what: "message.kind", value: kind.into() }),
         };
@@ -105,20 +105,20 @@ impl<'a> MoveMessage<'a> {
     pub fn emit(&self, out: &mut Vec<u8>) {
         let kind = match self.body {
             MoveBody::Page(..) => 0x50,
-            MoveBody::Taken(_) => 0x51,
-            MoveBody::Kept(..) => 0x52,
-            MoveBody::Told(..) => 0x53,
+            MoveBody::PageAck(_) => 0x51,
+            MoveBody::Record(..) => 0x52,
+            MoveBody::RecordAck(..) => 0x53,
         };
         put_numbered(out, kind, self.number);
         match self.body {
             MoveBody::Page(page, state, part) => put_page(page, state, part, out),
-            MoveBody::Taken(page) => out.put_u64(page.addr().0),
-            MoveBody::Kept(request, hops, bytes) => {
+            MoveBody::PageAck(page) => out.put_u64(page.addr().0),
+            MoveBody::Record(request, hops, bytes) => {
                 out.put_u64(request.0);
                 out.extend_from_slice(&[hops, u8::from(bytes.is_some()), 0, 0]);
                 out.extend_from_slice(bytes.unwrap_or_default());
             }
-            MoveBody::Told(request, hops) => {
+            MoveBody::RecordAck(request, hops) => {
                 out.put_u64(request.0);
                 out.extend_from_slice(&[hops, 0, 0, 0]);
             }
@@ -132,9 +132,9 @@ impl<'a> MoveMessage<'a> {
             + match self.body {
                 MoveBody::Page(.., None) => STATE_LEN,
                 MoveBody::Page(.., Some((_, bytes))) => STATE_LEN + bytes.len(),
-                MoveBody::Taken(_) => 8,
-                MoveBody::Kept(.., None) | MoveBody::Told(..) => 12,
-                MoveBody::Kept(.., Some(bytes)) => 12 + bytes.len(),
+                MoveBody::PageAck(_) => 8,
+                MoveBody::Record(.., None) | MoveBody::RecordAck(..) => 12,
+                MoveBody::Record(.., Some(bytes)) => 12 + bytes.len(),
             }
     }
 
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(bytes.len(), message.len(), "{body:?}");
         assert!(MoveMessage::is(&bytes) && !message.is_empty());
         assert_eq!(MoveMessage::parse(&bytes), Ok(message));
-        if !matches!(body, MoveBody::Kept(.., Some(_))) {
+        if !matches!(body, MoveBody::Record(.., Some(_))) {
             (0..bytes.len())
                 .for_each(|have| assert!(MoveMessage::parse(&bytes[..have]).is_err(), "{have} bytes"));
         }
@@ -234,10 +234,10 @@ mod tests {
             for body in [
                 MoveBody::Page(page, state, Some((part, &bytes))),
                 MoveBody::Page(page, state, None),
-                MoveBody::Taken(page),
-                MoveBody::Kept(request, hops, Some(&kept)),
-                MoveBody::Kept(request, hops, None),
-                MoveBody::Told(request, hops),
+                MoveBody::PageAck(page),
+                MoveBody::Record(request, hops, Some(&kept)),
+                MoveBody::Record(request, hops, None),
+                MoveBody::RecordAck(request, hops),
             ] {
                 comes_back(number, body);
             }

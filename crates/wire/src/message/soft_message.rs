@@ -64,7 +64,7 @@ pub enum SoftBody<'a> {
     /// Control to switch: report the standing and the loading image.
     Show,
     /// Switch to control: both images.
-    Shown(Shown),
+    Shown(ImageStatus),
     /// Control to switch: report the counters of this section.
     Count(Count),
     /// Switch to control: the counters.
@@ -204,7 +204,7 @@ impl fmt::Display for ImageFault {
 
 /// The images of a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Shown {
+pub struct ImageStatus {
     /// The standing image; epoch 0 if none stands.
     pub standing: ImageId,
     /// The loading image; epoch 0 if none is loading. A loading epoch is above the standing one.
@@ -299,7 +299,7 @@ impl<'a> SoftMessage<'a> {
                 out.put_u32(detail);
             }
             SoftBody::Show => {}
-            SoftBody::Shown(Shown { standing, loading }) => {
+            SoftBody::Shown(ImageStatus { standing, loading }) => {
                 put_id(out, &standing);
                 out.put_u64(loading.epoch);
                 out.put_u32(loading.len);
@@ -421,7 +421,7 @@ fn verdict(r: &mut Reader<'_>) -> Result<Verdict, WireError> {
     }
 }
 
-fn shown(r: &mut Reader<'_>) -> Result<Shown, WireError> {
+fn shown(r: &mut Reader<'_>) -> Result<ImageStatus, WireError> {
     let standing = image_id(r)?;
     let loading = Loading { epoch: r.u64()?, len: image_len(r)?, next: image_len(r)? };
     if standing.epoch == 0 && standing != ImageId::default() {
@@ -438,7 +438,7 @@ fn shown(r: &mut Reader<'_>) -> Result<Shown, WireError> {
     if !above || loading.next > loading.len {
         return Err(WireError::Unknown { what: "shown.loading", value: loading.epoch });
     }
-    Ok(Shown { standing, loading })
+    Ok(ImageStatus { standing, loading })
 }
 
 fn count(r: &mut Reader<'_>) -> Result<Count, WireError> {

@@ -2,7 +2,8 @@
 
 use farmem_wire::message::{Batch, Pair, Traverse, Update, Updates};
 use farmem_wire::{
-    Body, Extension, Gid, Keyed, KeyedFrame, Message, Opcode, Packet, Psn, Qkey, Qpn, Reth, UDP_PORT, icrc,
+    Body, Extension, Gid, KeyedFrame, KeyedHeader, Message, Opcode, Packet, Psn, Qkey, Qpn, Reth, UDP_PORT,
+    icrc,
 };
 use std::fmt::Write as _;
 
@@ -147,7 +148,7 @@ pub(crate) fn fields(route: &icrc::Route, frame: &[u8], packet: &Packet<'_>) -> 
         }
     }
     if let Ok(KeyedFrame { keyed, .. }) = KeyedFrame::parse(frame) {
-        let Keyed { key, domain, node, hops, rkey, node_qpn } = keyed;
+        let KeyedHeader { key, domain, node, hops, rkey, node_qpn } = keyed;
         out.wide("keyed.key", key);
         out.add("keyed.domain", domain.0.to_string());
         out.add("keyed.node", node.0.to_string());

@@ -5,7 +5,7 @@ use farmem_machine::{Action, Outbox, Port};
 use farmem_transport::ud::{self, BatchAction, Endpoint, Inbox, Peer};
 use farmem_wire::message::{
     DirectoryBody, DirectoryMessage, FileBody, FileCause, FileFault, FileMessage, FileState, FileTask,
-    HostSet, Listing, Region, Relayed, Rows, Seq, SoftMessage, UNKNOWN_MOVE, Update, Updates,
+    HostSet, Listing, Region, RegionRows, Relayed, Seq, SoftMessage, UNKNOWN_MOVE, Update, Updates,
 };
 use farmem_wire::{Body, Extension, Message, Packet, Perm, Psn, Status};
 use std::collections::{BTreeMap, BTreeSet};
@@ -203,7 +203,7 @@ impl RolePeer {
             },
             DirectoryBody::End(region, seq) => DirectoryBody::Ended(region, seq),
             DirectoryBody::List(from) => {
-                let rows = Rows::new(&[]).expect("no rows");
+                let rows = RegionRows::new(&[]).expect("no rows");
                 DirectoryBody::Listing(Listing { from, next: None, used: 0, slots: 100, rows })
             }
             DirectoryBody::Resize(_) => return None,
@@ -225,7 +225,7 @@ impl RolePeer {
             FileMessage::parse(payload).expect("the control plane sends valid messages");
         let failed = |cause, at| FileState::Failed(FileFault { cause, errno: 0, at });
         let (number, state) = match body {
-            FileBody::Look(name) => (
+            FileBody::Lookup(name) => (
                 0,
                 match self.files.get(name) {
                     Some(&(length, stamp)) => FileState::Done { length, stamp },
@@ -233,9 +233,9 @@ impl RolePeer {
                 },
             ),
             FileBody::Task(task) => (task.task, self.work(&task, failed)?),
-            FileBody::Said(..) => panic!("the control plane asks"),
+            FileBody::Report(..) => panic!("the control plane asks"),
         };
-        let answer = FileMessage { token, body: FileBody::Said(number, state) };
+        let answer = FileMessage { token, body: FileBody::Report(number, state) };
         Some(self.to_control(answer.len(), |bytes| answer.emit(bytes)))
     }
 

@@ -57,7 +57,7 @@ fn a_batch_parts_at_the_core_and_comes_to_each_server_as_one() {
     let child = BASE_1 + 0x300;
     assert_eq!(pairs_of(&first.message().body), [(20, child, 55), (22, child, 60), (23, child, 20)]);
     assert_eq!((second.server, second.header.request), (Some(NodeId(2)), id(1, 21)));
-    let Led::One(alone) = second.led else { panic!("one traversal needs no batch: {second:?}") };
+    let LeadBody::One(alone) = second.led else { panic!("one traversal needs no batch: {second:?}") };
     assert_eq!(
         (alone.cur_ptr.0, alone.code, alone.scratch),
         (BASE_2 + 0x300, &b"code"[..], &5_000_u64.to_le_bytes()[..])

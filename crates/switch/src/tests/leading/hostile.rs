@@ -27,8 +27,8 @@ fn corpus() -> Vec<Vec<u8>> {
         {
             let header = led_header(message);
             let led = match message.body {
-                Body::Traverse(traverse) => Led::One(Traverse { cur_ptr: VirtAddr(at), ..traverse }),
-                Body::Batch(batch) => Led::Batch(batch),
+                Body::Traverse(traverse) => LeadBody::One(Traverse { cur_ptr: VirtAddr(at), ..traverse }),
+                Body::Batch(batch) => LeadBody::Batch(batch),
                 _ => panic!("look-ups"),
             };
             let lead = Lead { header, root: ROOT, server: server.map(NodeId), switches: 3, led };

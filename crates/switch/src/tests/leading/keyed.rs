@@ -5,7 +5,7 @@ use super::*;
 use crate::keyed::KeyedRefusal;
 use crate::protect::Denial;
 use farmem_wire::message::Relayed;
-use farmem_wire::{Keyed, KeyedFrame, Perm, Pmtu, Reth, Rkey};
+use farmem_wire::{KeyedFrame, KeyedHeader, Perm, Pmtu, Reth, Rkey};
 
 pub(super) const OVER: Relayed = Relayed {
     to_node: Qpn::new(0x4001),
@@ -32,16 +32,16 @@ pub(super) fn read(qpn: Qpn, psn: u32, reth: Reth) -> Vec<u8> {
 }
 
 /// Returns the READ with the temporary header, as switches send it to one another.
-pub(super) fn led(at: u64, keyed: &Keyed) -> Vec<u8> {
+pub(super) fn led(at: u64, keyed: &KeyedHeader) -> Vec<u8> {
     let mut frame = Vec::new();
     let read = read(OVER.to_node, 7, reth(at, 0));
     KeyedFrame::emit(read[..].try_into().expect("a READ REQUEST"), keyed, &mut frame);
     frame
 }
 
-pub(super) fn header(key: u64, passed: u8) -> Keyed {
+pub(super) fn header(key: u64, passed: u8) -> KeyedHeader {
     let Relayed { domain, node, rkey, node_qpn, .. } = OVER;
-    Keyed { key, domain, node, hops: Keyed::HOPS_MAX - passed, rkey, node_qpn }
+    KeyedHeader { key, domain, node, hops: KeyedHeader::HOPS_MAX - passed, rkey, node_qpn }
 }
 
 pub(super) fn first_hop() -> Scene {
@@ -128,14 +128,15 @@ fn what_cannot_be_led_on_goes_back() {
         assert_eq!(core.silent(port, &frame), Note::Dropped(Reason::WrongPort), "{port:?}");
         assert_eq!(first_hop().silent(port, &frame), Note::Dropped(Reason::WrongPort), "{port:?}");
     }
-    let last = Keyed { hops: 0, ..header(55, 0) };
+    let last = KeyedHeader { hops: 0, ..header(55, 0) };
     assert_eq!(core.silent(RACK.port, &led(ROOT.0, &last)), Note::Dropped(Reason::Astray));
     assert_eq!(core.silent(RACK.port, &led(ROOT.0, &header(55, 0))[..51]), Note::Dropped(Reason::Frame));
     // The next switch left; an unknown server.
     core.update(&[Update::PeerGone { port: POD.port.0 }]);
     let (back, note) = core.on(RACK.port, &frame, RACK.port);
     assert_eq!((back.clone(), note), (led(BASE_1 + 0x300, &header(55, 1)), Note::KeyedBack));
-    let (_, note) = core.on(RACK.port, &led(ROOT.0, &Keyed { node: NodeId(7), ..header(55, 0) }), RACK.port);
+    let (_, note) =
+        core.on(RACK.port, &led(ROOT.0, &KeyedHeader { node: NodeId(7), ..header(55, 0) }), RACK.port);
     assert_eq!(note, Note::KeyedBack);
     let mut rack = first_hop();
     let (out, note) = rack.on(CORE.port, &back, NODE_1.port);
@@ -144,7 +145,10 @@ fn what_cannot_be_led_on_goes_back() {
     // A returned READ may not exceed a host's limits, and the connection may have been replaced.
     let (_, note) = rack.on(CORE.port, &led(BASE_2, &header(55, 1)), NODE_1.port);
     assert_eq!(note, Note::KeyedRefused(KeyedRefusal::Elsewhere));
-    for other in [Keyed { domain: Domain(20), ..header(55, 1) }, Keyed { node: NodeId(2), ..header(55, 1) }] {
+    for other in [
+        KeyedHeader { domain: Domain(20), ..header(55, 1) },
+        KeyedHeader { node: NodeId(2), ..header(55, 1) },
+    ] {
         let (out, note) = rack.on(CORE.port, &led(ROOT.0, &other), NODE_1.port);
         assert_eq!(
             (out, note),

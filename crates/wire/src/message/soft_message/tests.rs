@@ -33,7 +33,7 @@ fn bodies() -> impl Strategy<Value = SoftBody<'static>> {
         let standing = standing.unwrap_or_default();
         let above = loading.filter(|(epoch, _)| *epoch > standing.epoch);
         let loading = above.map(|(epoch, (len, next))| Loading { epoch, len, next });
-        SoftBody::Shown(Shown { standing, loading: loading.unwrap_or_default() })
+        SoftBody::Shown(ImageStatus { standing, loading: loading.unwrap_or_default() })
     });
     prop_oneof![
         (epoch(), 0..=SOFT_IMAGE_MAX).prop_map(|(epoch, next)| SoftBody::Loaded { epoch, next }),
