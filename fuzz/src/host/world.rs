@@ -229,7 +229,15 @@ impl World {
         // The host sends waiting operations at once.
         let before = self.responders.insert(peer_qpn, rc::Responder::new(config));
         self.ask(
-            as_what(Connection { node: NodeId(number), domain, base, len: RANGE_LEN, gathers: true, rc }),
+            as_what(Connection {
+                node: NodeId(number),
+                domain,
+                base,
+                len: RANGE_LEN,
+                gathers: true,
+                generation: 1,
+                rc,
+            }),
             run,
         );
         if !self.refused {
@@ -273,6 +281,7 @@ impl World {
                     Reply::Gone
                 }
                 ControlRequestKind::Locate { .. } => located(input),
+                ControlRequestKind::NodeGeneration { .. } => Reply::NodeGeneration(1),
             },
         };
         self.ask(HostRequest::Reply { number, reply }, run);
