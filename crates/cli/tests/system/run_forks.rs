@@ -114,7 +114,7 @@ fn another_user_does_not_push_children_out() {
         return eprintln!("skipped: another user: only root may start programs as one");
     }
     let flood = "import glob, os, socket, time\n\
-                 os.setgid(65534); os.setuid(65534)\n\
+                 os.setgid(65533); os.setuid(65533)\n\
                  end = time.time() + 60\n\
                  while time.time() < end and os.getppid() != 1:\n\
                  \x20   names = [l.split()[-1] for l in open('/proc/net/unix') if 'farmem-run-' in l]\n\
