@@ -1,39 +1,42 @@
-//! What `madvise` comes to where far memory is, whichever way it is called. Pure.
+//! The effect of each `madvise` advice on far memory. Pure functions, for calls through libc and past it.
 
-/// What to do about an advice.
+/// The action that an advice requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advised {
-    /// The bytes go; the next touch finds zeros.
+    /// Drops the bytes; the next access reads zeros.
     Drop {
-        /// The system would take its time, and does so for private anonymous memory only.
+        /// True for `MADV_FREE`, which Linux does later, and only for private anonymous memory.
         lazily: bool,
     },
-    /// The pager does it: whether the children of forks have the bytes.
+    /// Tells the pager whether children of forks get the bytes.
     Inherit {
-        /// They do.
+        /// True when children get the bytes.
         inherited: bool,
     },
-    /// Nothing: there are no such pages, they would be fetched one by one, or a child has them in another way.
+    /// No action: there are no such pages, the pager would fetch them one by one, or children have them in
+    /// another way.
     Nothing,
-    /// What the system does with it is right.
+    /// Passes the call on to Linux, which does the right thing.
     System,
-    /// Refused (EINVAL), by which programs find out that a system has no such thing. To the system these are pages of a file that is shared: it
-    /// would take bytes away that anonymous memory keeps (`MADV_REMOVE`), or never come to an end (`MADV_GUARD_INSTALL`).
+    /// Refuses the advice with EINVAL, as a system without the feature does. Linux sees pages of a shared
+    /// file here. `MADV_REMOVE` would remove bytes that anonymous memory keeps, and `MADV_GUARD_INSTALL`
+    /// would never end.
     Refused,
 }
 
-/// As MADV_DONTNEED, of locked pages too; newer than libc's list.
+/// `MADV_DONTNEED_LOCKED`: `MADV_DONTNEED` that includes locked pages. The libc crate lacks it.
 const DONTNEED_LOCKED: i32 = 24;
-/// A child is to have it, as it has.
+/// `MADV_KEEPONFORK`: children get the bytes, which is the default.
 const KEEPONFORK: i32 = 19;
 
-/// Of private far memory.
+/// Returns the action for private far memory.
 #[must_use]
 pub const fn advised(advice: i32) -> Advised {
     match advice {
         libc::MADV_DONTNEED | DONTNEED_LOCKED => Advised::Drop { lazily: false },
         libc::MADV_FREE => Advised::Drop { lazily: true },
-        // Not the system's: the pager relies on far memory not being inherited by the system's fork.
+        // Linux never sees this advice: its own fork must not inherit far memory, so the pager keeps the
+        // setting.
         libc::MADV_DONTFORK => Advised::Inherit { inherited: false },
         libc::MADV_DOFORK => Advised::Inherit { inherited: true },
         libc::MADV_HUGEPAGE
@@ -55,7 +58,8 @@ pub const fn advised(advice: i32) -> Advised {
     }
 }
 
-/// Of shared memory, which keeps its bytes whatever is advised; a child has it in another way than by the system's fork.
+/// Returns the action for shared memory, which keeps its bytes under every advice. Children get it from the
+/// preload library, not from the fork of Linux.
 #[must_use]
 pub const fn advised_shared(advice: i32) -> Advised {
     match advice {

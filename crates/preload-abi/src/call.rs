@@ -1,74 +1,81 @@
-//! What a program and its pager say to each other: the words of a greeting over a socket, and of calls through a mailbox.
+//! The protocol between a program and its pager: handshake messages over a socket, and calls through a
+//! mailbox.
 //!
-//! Key types: [`Hello`], [`Call`]. Both sides are programs of one build on one machine, so words are as the machine has them.
-//! Nothing here allocates: the program's side runs inside of `malloc`.
+//! Key types: [`Hello`], [`Call`].
+//!
+//! Both sides are programs of one build on one machine, so words are in native format. Nothing here
+//! allocates, because the program's side runs inside `malloc`.
 //!
 //! ```text
 //!   page 0         1 .. 8          9 ..
 //!   mailboxes      doorbells           far memory                       the memfd, and what the program has mapped
 //! ```
 //!
-//! A thread that calls fills a mailbox and writes to its doorbell, a page that is write-protected. The fault is the call: the pager reads
-//! the mailbox, does it, answers in the mailbox, and lets the write pass. So a call needs no descriptor in the program, wakes exactly
-//! the thread that waits, and comes in order with the faults.
+//! A calling thread fills a mailbox and writes to its doorbell, a write-protected page. The page fault
+//! carries the call. The pager reads the mailbox, executes the call, writes the reply into the mailbox, and
+//! lets the write pass. So a call needs no descriptor in the program, wakes exactly the waiting thread, and
+//! is ordered with the faults.
 
 use farmem_wire::message::PAGE_LEN;
 
-/// The variable that names the pager to a program's processes.
+/// The environment variable that names the pager to a program's processes.
 pub const VARIABLE: &str = "FARMEM_RUN";
-/// Bytes of the path in it at most.
+/// Maximum length of the socket path in [`VARIABLE`], in bytes.
 pub const PATH_MAX: usize = 108;
-/// Threads of one process that can call at once; more wait for each other.
+/// Number of threads of one process that can call at once; further threads wait.
 pub const MAILBOXES: usize = 4;
-/// Words of a mailbox: number, call (5), status, values (4); and some to spare.
+/// Words of a mailbox: number, call (5), status, values (4), and spare words.
 pub const MAILBOX_WORDS: usize = 16;
-/// Of a mailbox: the number of its latest call, from 1; written last before the doorbell is rung.
+/// Index of the word with the number of the mailbox's latest call, from 1. The caller writes it last, before
+/// the doorbell.
 pub const WORD_NUMBER: usize = 0;
-/// Of a mailbox: the first of the call's words.
+/// Index of the call's first word in a mailbox.
 pub const WORD_CALL: usize = 1;
-/// Of a mailbox: 0, or why not, as a number of the system's; [`ELSEWHERE`].
+/// Index of the status word in a mailbox: 0, an errno, [`ELSEWHERE`], [`TARGET_ELSEWHERE`] or [`NO_MORE`].
 pub const WORD_STATUS: usize = WORD_CALL + CALL_WORDS;
-/// Of a mailbox: the first of the values that a call which went well answers.
+/// Index of the first value in a mailbox. A successful call returns values.
 pub const WORD_VALUE: usize = WORD_STATUS + 1;
-/// Values of an answer.
+/// Number of values in a reply.
 pub const VALUES: usize = 4;
-/// Where the text that goes with the call of the first mailbox is in page 0; those of the others are behind it.
+/// Offset in page 0 of the text that belongs to the first mailbox's call. The other mailboxes' texts follow.
 pub const TEXTS: usize = PAGE_LEN / 2;
-/// Bytes of a text at most.
+/// Maximum length of a text, in bytes.
 pub const TEXT_MAX: usize = 256;
-/// Pages before far memory. Each mailbox has two doorbells, so that one can be hung up while the other is in use.
+/// Pages before far memory. Each mailbox has two doorbells: one can be re-protected while the other is in
+/// use.
 pub const CONTROL_PAGES: usize = 1 + 2 * MAILBOXES;
-/// The status of a call about addresses that are mapped to something else: they are the system's. Of a span that a child is told of: the
-/// parent has mapped something else there. Such spans come first.
+/// Status of a call on addresses where the program has mapped something else; Linux executes such calls. In a
+/// span that a child receives, it means that the parent has mapped something else there. Such spans come
+/// first.
 pub const ELSEWHERE: u64 = u64::MAX;
-/// The status of a [`Call::Resize`] to a fixed address where something else is mapped.
+/// Status of a [`Call::Resize`] to a fixed address where something else is mapped.
 pub const TARGET_ELSEWHERE: u64 = u64::MAX - 1;
-/// The status of a call that would have the pager promise more far memory than there is.
+/// Status of a call that exceeds the far memory that the pager can commit.
 pub const NO_MORE: u64 = u64::MAX - 2;
-/// Of page 0: the first of the words in which a process counts the bytes of its private anonymous mappings that stayed local, one word for each
-/// [`LocalReason`].
+/// Index in page 0 of the first counter of local bytes. A process counts the bytes of its private anonymous
+/// mappings that stayed local there, one word for each [`LocalReason`].
 pub const WORD_LOCAL: usize = MAILBOXES * MAILBOX_WORDS;
-/// Spans in one message of an answer.
+/// Maximum number of spans in one message of a reply.
 pub const SPANS_MAX: usize = 256;
 
 const _: () =
     assert!((WORD_LOCAL + LocalReason::ALL.len()) * 8 <= TEXTS && WORD_VALUE + VALUES <= MAILBOX_WORDS);
 const _: () = assert!(TEXTS + MAILBOXES * TEXT_MAX <= PAGE_LEN);
 
-/// Why a mapping stays local.
+/// The reason for a mapping to stay local.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LocalReason {
-    /// The program insists on an address of its choice.
+    /// The program requires an address of its choice.
     Address,
     /// The mapping is executable.
     Executable,
-    /// The mapping is fixed at an address that is not far memory's.
+    /// The mapping is fixed at an address outside far memory.
     Fixed,
-    /// A stack, or memory of another kind that far memory does not have (huge pages, addresses of 32 bits).
+    /// The mapping is of a kind that far memory does not support: a stack, huge pages, or 32-bit addresses.
     Kind,
     /// The mapping is shorter than the threshold.
     Small,
-    /// The addresses for far memory are used up.
+    /// No address range for far memory is free.
     NoRoom,
 }
 
@@ -78,38 +85,40 @@ impl LocalReason {
         [Self::Address, Self::Executable, Self::Fixed, Self::Kind, Self::Small, Self::NoRoom];
 }
 
-/// The page of the doorbell that rings for call `number` of a mailbox.
+/// Returns the page of the doorbell for call `number` of a mailbox.
 #[must_use]
 pub const fn doorbell(mailbox: usize, number: u64) -> usize {
     1 + 2 * mailbox + if number.is_multiple_of(2) { 0 } else { 1 }
 }
 
-/// Words of the answer to a [`Hello`]: a status, how many spans follow, and the first byte and bytes of what is shared; 0 when nothing is.
+/// Words of the reply to a [`Hello`]: the status, the number of spans that follow, and the address and length
+/// of the shared mapping (0 without one).
 pub const WELCOME_WORDS: usize = 4;
 /// Words of a [`Hello`].
 pub const HELLO_WORDS: usize = 7;
-/// Says that a greeting is one, and of which version.
+/// Magic number of a [`Hello`], with the protocol version.
 const MAGIC: u64 = u64::from_le_bytes(*b"farmem02");
-/// Says that it is a [`device_request`].
+/// Magic number of a [`device_request`].
 const DEVICE_MAGIC: u64 = u64::from_le_bytes(*b"farmemdv");
 
-/// What a process says when it comes, with its userfaultfd and memfd.
+/// The first message of a process, sent with its userfaultfd and memfd.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// That it was invited.
+    /// The secret from the invitation, which proves that the process was invited.
     pub token: u128,
-    /// Where it has the memfd mapped.
+    /// Address of the memfd's mapping in the process.
     pub base: u64,
-    /// Bytes of it.
+    /// Length of that mapping in bytes.
     pub len: u64,
-    /// Of a fork's child: what the call [`Call::Fork`] answered; 0 of a new program.
+    /// In a fork's child, the reply to [`Call::Fork`]; 0 in a new program.
     pub snapshot: u64,
-    /// True when faults of the kernel are reported too.
+    /// True when the userfaultfd also reports faults of the kernel.
     pub full: bool,
 }
 
-/// What a process says before its greeting when it may not open a userfaultfd itself, as one that gave up root's rights: it asks for the
-/// system's device, by which it may. It is answered as a greeting is, with the device instead of a file.
+/// Returns the message by which a process requests the userfaultfd device. A process that has given up root's
+/// rights sends it before its [`Hello`], because it may not open a userfaultfd itself. The reply has the
+/// format of the reply to a [`Hello`], with the device as the file.
 #[must_use]
 pub const fn device_request(token: u128) -> [u64; HELLO_WORDS] {
     let (high, low) = halves(token);
@@ -117,14 +126,14 @@ pub const fn device_request(token: u128) -> [u64; HELLO_WORDS] {
 }
 
 impl Hello {
-    /// As it travels.
+    /// Encodes the message.
     #[must_use]
     pub const fn words(&self) -> [u64; HELLO_WORDS] {
         let (high, low) = halves(self.token);
         [MAGIC, high, low, self.base, self.len, self.snapshot, self.full as u64]
     }
 
-    /// From the words that came; `None` when they are no greeting.
+    /// Decodes a message; returns `None` for words that are no [`Hello`].
     #[must_use]
     pub const fn of(words: [u64; HELLO_WORDS]) -> Option<Self> {
         let [magic, high, low, base, len, snapshot, full] = words;
@@ -141,151 +150,162 @@ const fn halves(token: u128) -> (u64, u64) {
     (u64::from_be_bytes([a, b, c, d, e, f, g, h]), u64::from_be_bytes(rest))
 }
 
-/// What a program's process asks for. Addresses are the program's; ranges are of whole pages.
+/// A request of a program's process to its pager. Addresses are the program's; ranges consist of whole pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
-    /// Addresses for `len` bytes of zeros. The answer is the first.
+    /// Allocates addresses for `len` bytes of zeros. The reply is the first address.
     Map {
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
-        /// What may be done there, as `mmap` has it.
+        /// Access rights, as in `mmap`.
         protection: u64,
-        /// Where the program would like to have it, if that is in far memory and free; else as aligned as this. 0 for anywhere.
+        /// Preferred address, used if it is free far memory; else the result has the same alignment. 0 for no
+        /// preference.
         hint: u64,
-        /// Nothing is promised (MAP_NORESERVE): there may be too little far memory when it is touched.
+        /// True for MAP_NORESERVE: the pager commits nothing, and a later access may find too little far
+        /// memory.
         unreserved: bool,
     },
-    /// Zeros in the place of what is there, for a fixed mapping.
+    /// Replaces a range by zeros, for a fixed mapping.
     Renew {
-        /// First byte.
+        /// Address of the first byte.
         start: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
-        /// What may be done there.
+        /// Access rights of the new mapping.
         protection: u64,
-        /// As of [`Call::Map`].
+        /// See [`Call::Map`].
         unreserved: bool,
     },
-    /// The addresses are not used any more.
+    /// Frees addresses.
     Unmap {
-        /// First byte.
+        /// Address of the first byte.
         start: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// The bytes are not needed any more; zeros are as good. ENOMEM, when it is done, where some are not in use.
+    /// Discards bytes, so that they read as zeros. The status is ENOMEM, after the work, if part of the range
+    /// is unmapped.
     Drop {
-        /// First byte.
+        /// Address of the first byte.
         start: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
-        /// The system would take its time (MADV_FREE), and does so for private anonymous memory only: EINVAL, and nothing is done, where only a part is
-        /// far.
+        /// True for MADV_FREE, which Linux does later, and only for private anonymous memory. If only a part
+        /// of the range is far memory, the status is EINVAL and nothing changes.
         lazily: bool,
     },
-    /// What may be done there is another. The answer is how many bytes it holds for: up to the first that are not in use.
+    /// Changes access rights. The reply is the number of bytes changed, up to the first unmapped one.
     Protect {
-        /// First byte.
+        /// Address of the first byte.
         start: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
-        /// What may be done.
+        /// New access rights.
         protection: u64,
     },
-    /// The bytes shall be found at more or other addresses; the old ones are to be unmapped when they are others. The answer is where; an address is
-    /// a multiple of the page, and the low bits of the answer say what may be done there. EAGAIN while pages are pinned.
+    /// Makes the bytes available at more or at other addresses. If the address changes, the caller unmaps the
+    /// old range. The reply is the new address, a multiple of the page size, with the access rights in its
+    /// low bits. The status is EAGAIN while pages are pinned.
     Resize {
-        /// First byte.
+        /// Address of the first byte.
         start: u64,
-        /// Bytes now.
+        /// Current length in bytes.
         len: u64,
-        /// Bytes from then on.
+        /// New length in bytes.
         new_len: u64,
-        /// How: one of [`resize`].
+        /// Placement of the new range: one of [`resize`].
         how: u64,
     },
-    /// Something else is mapped there from now on.
+    /// Announces that the program maps something else over a range.
     Replace {
-        /// First byte.
+        /// Address of the first byte.
         start: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// Whether the children of forks have the bytes, or addresses that cannot be touched. ENOMEM, when it is done, where some are not in use.
+    /// Sets whether children of forks get the bytes, or inaccessible addresses. The status is ENOMEM, after
+    /// the work, if part of the range is unmapped.
     Inherit {
-        /// First byte.
+        /// Address of the first byte.
         start: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
-        /// They have them, as at first.
+        /// True when children get the bytes, the default.
         inherited: bool,
     },
-    /// This thread is about to fork. The answer is what the child greets with. Until [`Call::Forked`] other threads' faults wait.
+    /// Announces a fork by this thread. The reply is the snapshot number for the child's [`Hello`]. Other
+    /// threads' faults wait until [`Call::Forked`].
     Fork,
-    /// It has forked, or could not.
+    /// Announces that the fork is done or has failed.
     Forked,
-    /// The shared object whose name is the mailbox's text. The answer is its number, length, first byte and bytes of memory, as of all
-    /// calls about objects.
+    /// Opens the shared object that is named by the mailbox's text. The reply is its number, its length, and
+    /// the address and length of its memory, as for all calls about objects.
     Open {
-        /// Bytes of the name.
+        /// Length of the name in bytes.
         len: u64,
-        /// Makes it when there is none.
+        /// True to create a missing object.
         create: bool,
-        /// With `create`: refuses one that is there.
+        /// With `create`: true to refuse an existing object.
         exclusive: bool,
     },
-    /// The shared object of this number.
+    /// Adds a reference to the shared object of this number.
     Hold {
-        /// The object.
+        /// Number of the object.
         object: u64,
     },
-    /// The shared object gets a length.
+    /// Sets the length of a shared object.
     Truncate {
-        /// The object.
+        /// Number of the object.
         object: u64,
-        /// Bytes.
+        /// New length in bytes.
         length: u64,
     },
-    /// The name that is the mailbox's text is free again.
+    /// Removes the object name that is in the mailbox's text.
     Unlink {
-        /// Bytes of the name.
+        /// Length of the name in bytes.
         len: u64,
     },
-    /// The system is about to write to a process of this run, past its mappings (`process_vm_writev`): its pages there shall stay until
-    /// [`Call::Unpin`]. The answer is the pin's number, and how many bytes from `start` on may be written: at least one, and
-    /// maybe fewer than asked. ESRCH when the process is not of this run, or has no far memory; EAGAIN while too much is pinned; EOPNOTSUPP for
-    /// shared memory, and for other processes when the caller does not know them by the numbers that the pager does.
+    /// Pins pages of a process of this run before the kernel writes to them past its mappings
+    /// (`process_vm_writev`). The pages stay in place until [`Call::Unpin`]. The reply is the pin's number
+    /// and the number of writable bytes from `start` on: at least one, possibly fewer than `len`.
+    ///
+    /// Errors:
+    /// - ESRCH when the process is not of this run, or has no far memory.
+    /// - EAGAIN while too much is pinned.
+    /// - EOPNOTSUPP for shared memory, and for other processes when the caller is in another PID namespace
+    ///   than the pager.
     Pin {
-        /// The number that the caller has in its own eyes.
+        /// The caller's process id in its own PID namespace.
         caller: u64,
-        /// The process that is written to.
+        /// Process id of the target process.
         pid: u64,
-        /// First byte, in that process.
+        /// Address of the first byte in the target process.
         start: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// The system has written.
+    /// Removes a pin, after the write.
     Unpin {
-        /// The pin's number; 0 for one that was not needed.
+        /// Number of the pin; 0 when no pin was needed.
         pin: u64,
     },
-    /// How many bytes are mapped, up to the first that are not.
+    /// Returns the number of mapped bytes from `start` on, up to the first unmapped one.
     Mapped {
-        /// First byte.
+        /// Address of the first byte.
         start: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
 }
 
-/// How [`Call::Resize`] may find other addresses.
+/// Placement of the new range of a [`Call::Resize`].
 pub mod resize {
-    /// Not at all.
+    /// The range must stay in place.
     pub const IN_PLACE: u64 = 0;
-    /// When there is no room in place.
+    /// The range may move if there is no room in place.
     pub const MAY_MOVE: u64 = 1;
-    /// Bigger values: at this address.
+    /// Values from here on are the fixed target address.
     pub const FIXED_MIN: u64 = 4096;
 }
 
@@ -293,7 +313,7 @@ pub mod resize {
 pub const CALL_WORDS: usize = 5;
 
 impl Call {
-    /// As it stands in a mailbox.
+    /// Encodes the call for a mailbox.
     #[must_use]
     pub const fn words(self) -> [u64; CALL_WORDS] {
         match self {
@@ -319,7 +339,7 @@ impl Call {
         }
     }
 
-    /// From a mailbox; `None` when there is no call in it.
+    /// Decodes a call from a mailbox; returns `None` for words that are no call.
     #[must_use]
     pub const fn of(words: [u64; CALL_WORDS]) -> Option<Self> {
         Some(match words {
@@ -390,7 +410,7 @@ mod tests {
         assert_eq!(Call::of([0; CALL_WORDS]), None);
     }
 
-    /// A mailbox has two doorbells, and no two mailboxes share one.
+    /// Each mailbox has two doorbells, and no two mailboxes share one.
     #[test]
     fn bells_are_apart() {
         let mut doorbells: Vec<usize> =

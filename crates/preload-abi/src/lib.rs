@@ -1,11 +1,14 @@
-//! What a program that runs on far memory and its pager have in common: where far memory is, what they say to each other, and the
-//! userfaultfd that one opens and the other serves.
+//! The interface between a program that runs on far memory and its pager. Three things are common to both:
+//! the addresses of far memory, the protocol, and the userfaultfd, which the program opens and the pager
+//! serves.
 //!
-//! Two sides use it: the preload library (`crates/preload`), inside of the program, and the pager (`crates/run`, by the mechanism in
-//! `crates/uffd`). It is small, as all that it needs is loaded into every process of a run.
+//! Two crates use it: the preload library (`crates/preload`), inside the program, and the pager
+//! (`crates/run`, with the page operations of `crates/uffd`). The crate is small, because every process of a
+//! run loads it with its dependencies.
 //!
-//! Key types: [`call::Hello`] and [`call::Call`], the words of both; [`place`], the addresses; [`advised`], what `madvise` comes to;
-//! [`userfaultfd::Userfaultfd`] and [`message::Message`], the system's calls and reports with their results.
+//! Key types: [`call::Hello`] and [`call::Call`], the protocol; [`place`], the addresses; [`advised`], the
+//! effect of `madvise`; [`userfaultfd::Userfaultfd`] and [`message::Message`], the system calls and reports
+//! of a userfaultfd.
 
 mod advice;
 pub mod call;

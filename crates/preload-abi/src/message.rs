@@ -1,4 +1,4 @@
-//! What a userfaultfd reports: faults, and what the program does to its mappings.
+//! The reports of a userfaultfd: faults, and changes of the program's mappings.
 //!
 //! Key types: [`Message`], and [`Messages`], which reads them in batches.
 
@@ -8,68 +8,69 @@ use rustix::io::Errno;
 use std::fmt;
 use std::io;
 
-/// Why a thread waits.
+/// The cause of a page fault.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Cause {
-    /// There is no page.
+    /// No page is there.
     Missing,
-    /// The page is in the file, and not mapped.
+    /// The page is in the file but not mapped.
     Minor,
-    /// The page is there, and not to be written.
+    /// The page is write-protected.
     WriteProtected,
 }
 
-/// A thread waits for a page.
+/// A page fault, whose thread waits for the page.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Fault {
-    /// The byte it touched.
+    /// Address of the byte that the thread accessed.
     pub addr: usize,
-    /// Why it waits.
+    /// Cause of the fault.
     pub cause: Cause,
-    /// True when it wants to write.
+    /// True for a write access.
     pub write: bool,
-    /// The thread, as the system numbers them; 0 without that feature.
+    /// Thread id of the faulting thread; 0 without that userfaultfd feature.
     pub thread: u32,
 }
 
-/// A report.
+/// A report of a userfaultfd.
 #[derive(Debug)]
 pub enum Message {
     /// A thread waits for a page.
     Fault(Fault),
-    /// The process forked: what serves the child's copy of the ranges.
+    /// The process forked. The userfaultfd serves the child's copy of the ranges.
     Forked(Userfaultfd),
-    /// Pages moved to another address.
+    /// Pages moved to another address (`mremap`).
     Moved {
-        /// Where they were.
+        /// Old address.
         from: usize,
-        /// Where they are.
+        /// New address.
         to: usize,
-        /// Bytes.
+        /// Length in bytes.
         len: usize,
     },
-    /// Pages were given back (`madvise`): they are missing from now on.
+    /// The program gave pages back (`madvise`); they are missing from now on.
     Removed(std::ops::Range<usize>),
-    /// Addresses are no longer mapped.
+    /// The program unmapped addresses.
     Unmapped(std::ops::Range<usize>),
 }
 
-/// How long to wait for a report.
+/// The time that a read waits for a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Patience {
-    /// Not at all.
+    /// The read does not wait.
     None,
-    /// Until there is one.
+    /// The read waits until there is a report.
     Endless,
 }
 
-/// Messages read by one system call.
+/// Maximum number of messages that one system call reads.
 pub const BATCH: usize = 64;
 
-/// Reads what a userfaultfd reports; one at a time does.
+/// A reader of a userfaultfd's reports. One userfaultfd has at most one reader at a time.
 ///
-/// A sleep in the read itself costs one system call and one wake-up; a `poll` before it costs 2 us more. So the descriptor is switched
-/// between blocking and not, which is cheap, and only when the patience changes. (The kernel refuses to `poll` one that blocks.)
+/// A sleep in the read itself costs one system call and one wake-up; a `poll` before it costs 2 us more. So
+/// the reader switches the descriptor between blocking and non-blocking mode, and only when the patience
+/// changes. (The kernel refuses to `poll` a blocking userfaultfd.)
 pub struct Messages<'u> {
     uffd: &'u Userfaultfd,
     buffer: Box<[[u8; parse::LEN]; BATCH]>,
@@ -81,10 +82,10 @@ impl<'u> Messages<'u> {
         Self { uffd, buffer: Box::new([[0; parse::LEN]; BATCH]), patience: Patience::Endless }
     }
 
-    /// Hands over up to [`BATCH`] messages, and answers how many.
+    /// Passes up to [`BATCH`] messages to `each` and returns their number.
     ///
     /// # Errors
-    /// When the system takes no more calls on the descriptor.
+    /// The descriptor's error, when the system cannot read from it or change its mode.
     pub fn read(&mut self, patience: Patience, each: &mut dyn FnMut(Message)) -> io::Result<usize> {
         if patience != self.patience {
             self.switch(patience)?;
@@ -111,7 +112,7 @@ impl<'u> Messages<'u> {
     }
 }
 
-/// The next reader finds the descriptor as the first did: blocking.
+/// Restores blocking mode, which the next reader expects.
 impl Drop for Messages<'_> {
     fn drop(&mut self) {
         if self.patience != Patience::Endless {
@@ -126,19 +127,19 @@ impl fmt::Debug for Messages<'_> {
     }
 }
 
-/// `struct uffd_msg`, as the kernel lays it out: the event at 0, up to three words from 8.
+/// Decoding of the kernel's `struct uffd_msg`: the event at offset 0, up to three words from offset 8.
 pub mod parse {
     use super::{Cause, Fault, Message, Userfaultfd};
     use linux_raw_sys::general as raw;
 
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub const LEN: usize = size_of::<raw::uffd_msg>();
     const _: () = assert!(LEN == 32 && cfg!(target_endian = "little"));
 
-    /// What the message says.
+    /// Decodes a message.
     ///
     /// # Panics
-    /// For an event that is of no feature which [`Features`](crate::userfaultfd::Features) can name.
+    /// Panics on an event that no [`Features`](crate::userfaultfd::Features) constant enables.
     #[must_use]
     pub fn message(bytes: &[u8; LEN], uffd: &Userfaultfd) -> Message {
         let (words, _) = bytes.as_chunks::<8>();
@@ -165,7 +166,7 @@ pub mod parse {
         } else {
             Cause::Missing
         };
-        // A write-protect fault is a write whether the kernel says so or not.
+        // A write-protect fault is always a write, also when the kernel does not set the flag.
         let write = is(raw::UFFD_PAGEFAULT_FLAG_WRITE) || cause == Cause::WriteProtected;
         Fault { addr, cause, write, thread }
     }

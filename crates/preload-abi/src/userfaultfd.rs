@@ -1,8 +1,11 @@
-//! The system's userfaultfd: opened as far as this process may, every ioctl with its result.
+//! A safe-typed interface to the kernel's userfaultfd: opening with the available rights, and each ioctl with
+//! its result.
 //!
-//! Key type: [`Userfaultfd`]. It knows descriptors and addresses, nothing of pages of far memory; `farmem_uffd::Window` is
-//! built on it. Structures and constants are those of `linux-raw-sys`; what its Linux headers leave out stands in `ioctls`.
-//! The calls go to the kernel directly (`rustix`), past any `mmap` or `madvise` that a preloaded library puts before libc's.
+//! Key type: [`Userfaultfd`].
+//!
+//! The module knows descriptors and addresses, not pages of far memory; `farmem_uffd::Window` builds on it.
+//! Structures and constants are those of `linux-raw-sys`; `ioctls` adds what those headers leave out. Calls
+//! go to the kernel directly (`rustix`), past any `mmap` or `madvise` that a preloaded library interposes.
 
 use crate::message::{Messages, parse};
 use farmem_wire::message::PAGE_LEN;
@@ -14,7 +17,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 
-/// What the headers of `linux-raw-sys` leave out: macros with a cast or a shift in them, and ioctls newer than their list.
+/// Definitions that `linux-raw-sys` lacks: macros with a cast or a shift, and newer ioctls.
 mod ioctls {
     use super::raw;
     use rustix::ioctl::{Opcode, opcode};
@@ -30,40 +33,43 @@ mod ioctls {
     pub(super) const WRITEPROTECT: Opcode = opcode::read_write::<raw::uffdio_writeprotect>(GROUP, 6);
     pub(super) const CONTINUE: Opcode = opcode::read_write::<raw::uffdio_continue>(GROUP, 7);
     pub(super) const POISON: Opcode = opcode::read_write::<raw::uffdio_poison>(GROUP, 8);
-    /// Of the device: a new userfaultfd, with the flags of the system call as the argument.
+    /// The ioctl of the device that opens a userfaultfd; the argument has the flags of the system call.
     pub(super) const DEVICE_NEW: Opcode = opcode::none(GROUP, 0);
 
     pub(super) const CONTINUE_MODE_WP: u64 = 1 << 1;
     pub(super) const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
 }
 
-/// How far faults are served.
+/// The origin of the faults that a userfaultfd serves.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Reach {
-    /// Faults of user code only: a system call that meets a missing page fails with EFAULT. Every user may have that.
+    /// Faults of user code only. A system call that accesses a missing page fails with EFAULT. Every user has
+    /// this right.
     UserMode,
-    /// Faults of the kernel too: `read(2)` and `recv(2)` into far memory work.
+    /// Also faults of the kernel: `read(2)` and `recv(2)` into far memory work.
     Full,
 }
 
-/// The right to open it in full: as root, with CAP_SYS_PTRACE, where `vm.unprivileged_userfaultfd` is 1, or by this device.
+/// The userfaultfd device. [`Reach::Full`] requires root, CAP_SYS_PTRACE, `vm.unprivileged_userfaultfd` = 1,
+/// or access to this device.
 const DEVICE: &str = "/dev/userfaultfd";
 
-/// The system's device, by which a process that may not open a userfaultfd may have one ([`Userfaultfd::open_from`]).
+/// Opens the userfaultfd device, which lets a process without the right open one
+/// ([`Userfaultfd::open_from`]).
 ///
 /// # Errors
-/// What the system says: there is none, or this process may not open it.
+/// The system's error, when there is no device or this process may not open it.
 pub fn device() -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(DEVICE)
 }
 
-/// Features of the kernel's userfaultfd, as its bits.
+/// A set of userfaultfd features, as the kernel's bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features(u64);
 
 impl Features {
-    /// What a `farmem_uffd::Window` needs (Linux 6.6): missing, minor and write-protect faults of shared memory, exact
-    /// addresses, poison, and who faulted.
+    /// The features that a `farmem_uffd::Window` requires (Linux 6.6): missing, minor and write-protect
+    /// faults of shared memory, exact addresses, poison, and the faulting thread's id.
     pub const WINDOW: Self = Self::bits_of(&[
         raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP,
         raw::UFFD_FEATURE_MISSING_SHMEM,
@@ -74,17 +80,18 @@ impl Features {
         raw::UFFD_FEATURE_EXACT_ADDRESS,
         raw::UFFD_FEATURE_THREAD_ID,
     ]);
-    /// A child's copy is reported, with a descriptor of its own. The system wants CAP_SYS_PTRACE for it.
+    /// Reports forks, with a descriptor for the child's copy. The kernel requires CAP_SYS_PTRACE for it.
     pub const FORK: Self = Self::bits_of(&[raw::UFFD_FEATURE_EVENT_FORK]);
-    /// Ranges that the program gives back, moves or unmaps are reported, and it waits until the report is read.
+    /// Reports ranges that the program gives back, moves or unmaps; the program waits until the report is
+    /// read.
     pub const RANGES: Self = Self::bits_of(&[
         raw::UFFD_FEATURE_EVENT_REMAP,
         raw::UFFD_FEATURE_EVENT_REMOVE,
         raw::UFFD_FEATURE_EVENT_UNMAP,
     ]);
-    /// Pages are moved instead of copied.
+    /// Moves pages instead of copying them.
     pub const MOVE: Self = Self::bits_of(&[raw::UFFD_FEATURE_MOVE]);
-    /// A fault ends in SIGBUS at the thread that makes it; nothing is reported.
+    /// Sends SIGBUS to the faulting thread instead of a report.
     pub const SIGBUS: Self = Self::bits_of(&[raw::UFFD_FEATURE_SIGBUS]);
 
     const fn bits_of(bits: &[u32]) -> Self {
@@ -96,87 +103,88 @@ impl Features {
         Self(all)
     }
 
-    /// Both.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// True when all of `other` are among them.
+    /// Returns true when the set contains all of `other`.
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The bits, as the kernel counts them.
+    /// Returns the kernel's bits.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
     }
 }
 
-/// Which faults of a range are reported.
+/// The kinds of faults that a range reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Faulting(u64);
 
 impl Faulting {
-    /// No page is there.
+    /// Faults on missing pages.
     pub const MISSING: Self = Self(raw::UFFDIO_REGISTER_MODE_MISSING as u64);
-    /// A page is there, not writable.
+    /// Writes to write-protected pages.
     pub const WRITE_PROTECTED: Self = Self(raw::UFFDIO_REGISTER_MODE_WP as u64);
-    /// The page is in the file, and not mapped.
+    /// Faults on pages that are in the file but not mapped.
     pub const MINOR: Self = Self(raw::UFFDIO_REGISTER_MODE_MINOR as u64);
 
-    /// Both.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
-/// Whether a page that is put in place may be written.
+/// The access right of a page that is put in place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mapping {
     /// The next write faults.
     ReadOnly,
-    /// It is not reported.
+    /// Writes pass without a report.
     Writable,
 }
 
-/// An ioctl over a range ended early.
+/// The early end of an ioctl over a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("after {done} bytes: {errno}")]
 pub struct Stopped {
-    /// Bytes done before, from the front: a multiple of the page.
+    /// Bytes done from the start of the range: a multiple of the page size.
     pub done: usize,
-    /// Why it went no further; `AGAIN` after some progress means that the next page has a reason of its own.
+    /// The error at the next page. `AGAIN` after some progress means that the next page has an error of its
+    /// own.
     pub errno: Errno,
 }
 
-/// Times an ioctl is tried again that met a change of the mappings.
+/// Maximum number of retries of an ioctl that met a change of the mappings.
 pub const TRIES_MAX: u32 = 1 << 20;
 
-/// What is refused to a process that gets no userfaultfd.
+/// The activity that [`OpenError`] reports as refused.
 pub const DOING: &str = "serve page faults (userfaultfd)";
 
-/// Why there is no userfaultfd.
+/// An error of opening a userfaultfd.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The system does not let this user, or hides it.
+    /// The system does not let this user open one, or hides the system call.
     #[error("no permission to {DOING}; {remedy}")]
     NotPermitted {
-        /// What to do.
+        /// The remedy for the user.
         remedy: String,
     },
-    /// Anything else the system said.
+    /// Any other error of the system.
     #[error("cannot {DOING}: {source}")]
     System {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// An open userfaultfd. Its ranges are let go when it is dropped: touching a missing page then gives zeros.
+/// An open userfaultfd. Its ranges are unregistered on drop; missing pages then read as zeros.
 #[derive(Debug)]
 pub struct Userfaultfd {
     fd: OwnedFd,
@@ -186,11 +194,12 @@ pub struct Userfaultfd {
 }
 
 impl Userfaultfd {
-    /// Opens one with `features`: by the system call, or by the device where only that is allowed.
+    /// Opens a userfaultfd with `features`: by the system call, or through the device where only that is
+    /// permitted.
     ///
     /// # Errors
-    /// [`OpenError::NotPermitted`] when this process may not have that reach, [`OpenError::System`] when the kernel lacks
-    /// userfaultfd or one of the features.
+    /// [`OpenError::NotPermitted`] when this process may not have that reach. [`OpenError::System`] when the
+    /// kernel lacks userfaultfd or one of the features.
     pub fn open(reach: Reach, features: Features) -> Result<Self, OpenError> {
         match (open_by_call(reach), reach) {
             (Err(Errno::PERM), Reach::Full) => match device() {
@@ -201,10 +210,11 @@ impl Userfaultfd {
         }
     }
 
-    /// Opens one through an open userfaultfd device: one that was inherited from a process that may open it serves as well.
+    /// Opens a userfaultfd through an open device. The device may be inherited from a process with the right
+    /// to open it.
     ///
     /// # Errors
-    /// As [`Userfaultfd::open`].
+    /// See [`Userfaultfd::open`].
     pub fn open_from(device: &File, reach: Reach, features: Features) -> Result<Self, OpenError> {
         Self::with_features(open_by_device(device, reach).map_err(not_permitted)?, reach, features, true)
     }
@@ -218,79 +228,83 @@ impl Userfaultfd {
         match handshake(&fd, features) {
             Ok(_) => Ok(Self { fd, reach, features, by_device }),
             Err(errno) => {
-                // A refused handshake may be made again; without wishes the answer is all that there is.
+                // A refused handshake can be repeated. A request for no features returns all features of the
+                // kernel.
                 let there = handshake(&fd, Features(0)).unwrap_or(Features(0));
                 Err(lacking(features, there, errno))
             }
         }
     }
 
-    /// All features that the kernel offers.
+    /// Returns all features that the kernel offers.
     ///
     /// # Errors
-    /// As [`Userfaultfd::open`].
+    /// See [`Userfaultfd::open`].
     pub fn offered() -> Result<Features, OpenError> {
         let fd = open_by_call(Reach::UserMode).map_err(not_permitted)?;
         handshake(&fd, Features(0)).map_err(|e| lacking(Features(0), Features(0), e))
     }
 
-    /// How far faults are served.
+    /// Returns the origin of the faults that this userfaultfd serves.
     #[must_use]
     pub const fn reach(&self) -> Reach {
         self.reach
     }
 
-    /// True when the device gave it, false when the system call did.
+    /// Returns true when the device opened this userfaultfd, false when the system call did.
     #[must_use]
     pub const fn by_device(&self) -> bool {
         self.by_device
     }
 
-    /// Features that are on.
+    /// Returns the enabled features.
     #[must_use]
     pub const fn features(&self) -> Features {
         self.features
     }
 
-    /// A reader of what is reported.
+    /// Returns a reader of the reports.
     #[must_use]
     pub fn messages(&self) -> Messages<'_> {
         Messages::new(self)
     }
 
-    /// Lets faults of `len` bytes at `start` be reported.
+    /// Registers `len` bytes at `start`, so that their faults are reported.
     ///
     /// # Errors
-    /// What the system says: EBUSY when another userfaultfd has them, EINVAL for memory that cannot be served so.
+    /// The system's error: EBUSY when another userfaultfd has the range, EINVAL for memory that cannot be
+    /// registered.
     ///
     /// # Safety
-    /// The range is a mapping of the caller's, whose threads may wait for this userfaultfd from now on.
+    /// The range is a mapping of the caller's process, whose threads may wait for this userfaultfd from now
+    /// on.
     pub unsafe fn register(&self, start: usize, len: usize, faulting: Faulting) -> Result<(), Errno> {
         let mut arg = raw::uffdio_register { range: range(start, len), mode: faulting.0, ioctls: 0 };
-        // SAFETY: the structure of this ioctl; that the range may fault is the caller's promise.
+        // SAFETY: `arg` is this ioctl's structure; the caller guarantees that the range may fault.
         unsafe { call::<{ ioctls::REGISTER }, _>(&self.fd, &mut arg) }
     }
 
-    /// Lets go of a range; who waits in it tries again.
+    /// Unregisters a range. Threads that wait in it retry their access.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     ///
     /// # Safety
-    /// Nobody relies on its missing pages being reported any more: they read as zeros.
+    /// No code relies on reports of missing pages there any more: they read as zeros.
     pub unsafe fn unregister(&self, start: usize, len: usize) -> Result<(), Errno> {
         let mut arg = range(start, len);
-        // SAFETY: the structure of this ioctl; the rest is the caller's promise.
+        // SAFETY: `arg` is this ioctl's structure; the caller guarantees the rest.
         unsafe { call::<{ ioctls::UNREGISTER }, _>(&self.fd, &mut arg) }?;
-        // The system wakes who waits before it takes the range back, and a fault under its VMA's own lock (since Linux 6.7) can come to wait
-        // between the two. Now none can come any more.
+        // The kernel wakes waiting threads before it releases the range. Between the two steps, a fault under
+        // its VMA's own lock (since Linux 6.7) can start to wait. After the ioctl no new fault can wait, so
+        // one more wake is enough.
         self.wake(start, len)
     }
 
-    /// Puts copies of `bytes` in place of missing pages at `start`, and wakes who waits for them.
+    /// Puts copies of `bytes` in place of missing pages at `start`, and wakes the threads that wait for them.
     ///
     /// # Errors
-    /// [`Stopped`] at the first page that is there already, mapped or only in the file (EXIST).
+    /// [`Stopped`] at the first page that exists already, mapped or only in the file (EXIST).
     ///
     /// # Safety
     /// The range is registered, and every thread that reads or writes there expects these bytes to appear.
@@ -301,90 +315,92 @@ impl Userfaultfd {
         };
         let (src, len) = (bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64);
         let mut arg = raw::uffdio_copy { dst: start as u64, src, len, mode, copy: 0 };
-        // SAFETY: the structure of this ioctl, and `bytes` outlive the call; the rest is the caller's promise.
+        // SAFETY: `arg` is this ioctl's structure, and `bytes` outlives the call; the caller guarantees the
+        // rest.
         let result = unsafe { call::<{ ioctls::COPY }, _>(&self.fd, &mut arg) };
         stopped(result, arg.copy)
     }
 
-    /// Puts copies of `bytes` in place of missing pages at `start` as [`Userfaultfd::copy`] does, and goes on where that stops.
+    /// Copies `bytes` as [`Userfaultfd::copy`] does, and continues after early ends.
     ///
     /// # Errors
-    /// What the system says of a page that is there already, or of its address; those before it are in place.
+    /// The system's error for a page that exists already, or for its address. The pages before it are in
+    /// place.
     ///
     /// # Safety
-    /// As [`Userfaultfd::copy`].
+    /// See [`Userfaultfd::copy`].
     pub unsafe fn copy_all(&self, start: usize, bytes: &[u8], mapping: Mapping) -> Result<(), Errno> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         all_of(bytes.len(), |done| unsafe { self.copy(start + done, &bytes[done..], mapping) })
     }
 
-    /// As [`Userfaultfd::map`], and goes on where the system stopped in the middle.
+    /// Maps pages as [`Userfaultfd::map`] does, and continues after early ends.
     ///
     /// # Errors
-    /// What the system says of the page where it does not go on.
+    /// The system's error for the page that could not be mapped.
     ///
     /// # Safety
-    /// As [`Userfaultfd::map`].
+    /// See [`Userfaultfd::map`].
     pub unsafe fn map_all(&self, start: usize, len: usize, mapping: Mapping) -> Result<(), Errno> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         all_of(len, |done| unsafe { self.map(start + done, len - done, mapping) })
     }
 
-    /// Puts pages of zeros in place of missing ones, and wakes who waits for them.
+    /// Puts pages of zeros in place of missing ones, and wakes the threads that wait for them.
     ///
     /// # Errors
-    /// [`Stopped`] at the first page that is there already.
+    /// [`Stopped`] at the first page that exists already.
     ///
     /// # Safety
-    /// As [`Userfaultfd::copy`].
+    /// See [`Userfaultfd::copy`].
     pub unsafe fn zero(&self, start: usize, len: usize) -> Result<(), Stopped> {
         let mut arg = raw::uffdio_zeropage { range: range(start, len), mode: 0, zeropage: 0 };
-        // SAFETY: the structure of this ioctl; the rest is the caller's promise.
+        // SAFETY: `arg` is this ioctl's structure; the caller guarantees the rest.
         let result = unsafe { call::<{ ioctls::ZEROPAGE }, _>(&self.fd, &mut arg) };
         stopped(result, arg.zeropage)
     }
 
-    /// Maps pages that are in the file, and wakes who waits for them.
+    /// Maps pages that are in the file, and wakes the threads that wait for them.
     ///
     /// # Errors
     /// [`Stopped`] at the first page that is mapped (EXIST) or not in the file (FAULT).
     ///
     /// # Safety
-    /// The range is registered, and what the file holds there is what readers may see.
+    /// The range is registered, and readers may see the file's bytes there.
     pub unsafe fn map(&self, start: usize, len: usize, mapping: Mapping) -> Result<(), Stopped> {
         let mode = match mapping {
             Mapping::ReadOnly => ioctls::CONTINUE_MODE_WP,
             Mapping::Writable => 0,
         };
         let mut arg = raw::uffdio_continue { range: range(start, len), mode, mapped: 0 };
-        // SAFETY: the structure of this ioctl; the rest is the caller's promise.
+        // SAFETY: `arg` is this ioctl's structure; the caller guarantees the rest.
         let result = unsafe { call::<{ ioctls::CONTINUE }, _>(&self.fd, &mut arg) };
         stopped(result, arg.mapped)
     }
 
-    /// Moves pages of private anonymous memory, instead of copying them.
+    /// Moves pages of private anonymous memory from `from` to `start`, without a copy.
     ///
     /// # Errors
     /// [`Stopped`]: EBUSY for pages that a forked child shares, EINVAL when `start` is not registered here.
     ///
     /// # Safety
-    /// As [`Userfaultfd::copy`]; and nothing relies on what is at `from`.
+    /// See [`Userfaultfd::copy`]. No code relies on the bytes at `from`.
     pub unsafe fn take(&self, start: usize, from: usize, len: usize) -> Result<(), Stopped> {
         let mut arg =
             raw::uffdio_move { dst: start as u64, src: from as u64, len: len as u64, mode: 0, move_: 0 };
-        // SAFETY: the structure of this ioctl; the rest is the caller's promise.
+        // SAFETY: `arg` is this ioctl's structure; the caller guarantees the rest.
         let result = unsafe { call::<{ ioctls::MOVE }, _>(&self.fd, &mut arg) };
         stopped(result, arg.move_)
     }
 
-    /// Makes the next write to each page fault ([`Mapping::ReadOnly`]), or takes that back and wakes who waits. When it returns, no
-    /// store from before is on its way.
+    /// Write-protects pages ([`Mapping::ReadOnly`]), or removes the protection and wakes waiting threads.
+    /// When the call returns, no earlier store is in flight.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     ///
     /// # Safety
-    /// The range is registered, and its new state is what the pages' owner wants.
+    /// The range is registered, and the pages' owner wants the new state.
     pub unsafe fn protect(&self, start: usize, len: usize, mapping: Mapping) -> Result<(), Errno> {
         let mode = match mapping {
             Mapping::ReadOnly => ioctls::WRITEPROTECT_MODE_WP,
@@ -392,7 +408,7 @@ impl Userfaultfd {
         };
         loop {
             let mut arg = raw::uffdio_writeprotect { range: range(start, len), mode };
-            // SAFETY: the structure of this ioctl; the rest is the caller's promise.
+            // SAFETY: `arg` is this ioctl's structure; the caller guarantees the rest.
             match unsafe { call::<{ ioctls::WRITEPROTECT }, _>(&self.fd, &mut arg) } {
                 Err(Errno::INTR) => {}
                 result => return result,
@@ -400,7 +416,8 @@ impl Userfaultfd {
         }
     }
 
-    /// Lets every access to the pages end in SIGBUS (EFAULT in system calls), and wakes who waits, for just that.
+    /// Poisons pages: every access ends in SIGBUS, in a system call with EFAULT. Waiting threads wake and get
+    /// the same.
     ///
     /// # Errors
     /// [`Stopped`] at the first page that is mapped.
@@ -409,61 +426,62 @@ impl Userfaultfd {
     /// The range is registered.
     pub unsafe fn poison(&self, start: usize, len: usize) -> Result<(), Stopped> {
         let mut arg = raw::uffdio_poison { range: range(start, len), mode: 0, updated: 0 };
-        // SAFETY: the structure of this ioctl; the rest is the caller's promise.
+        // SAFETY: `arg` is this ioctl's structure; the caller guarantees the rest.
         let result = unsafe { call::<{ ioctls::POISON }, _>(&self.fd, &mut arg) };
         stopped(result, arg.updated)
     }
 
-    /// Poisons one page as [`Userfaultfd::poison`] does, also where a page was write-protected and then given back.
+    /// Poisons one page as [`Userfaultfd::poison`] does, also where a write-protected page was given back.
     ///
     /// # Errors
-    /// What the system says: EXIST for a page that is mapped or poisoned already. Who waited for it was woken then, to try again.
+    /// The system's error: EXIST for a page that is mapped or poisoned already. Threads that waited for it
+    /// retry their access.
     ///
     /// # Safety
-    /// The page is registered, and nothing relies on a page there being write-protected.
+    /// The page is registered, and no code relies on write protection of a page there.
     pub unsafe fn poison_page(&self, start: usize) -> Result<(), Errno> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let poison = || unsafe { self.poison(start, PAGE_LEN) }.map_err(|stopped| stopped.errno);
         match poison() {
             Err(Errno::EXIST) => {}
             result => return result,
         }
-        // A page that was write-protected leaves a mark where it was, which no poison replaces.
-        // SAFETY: the caller's promise.
+        // A write-protected page that was given back leaves a marker, which poison does not replace.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.protect(start, PAGE_LEN, Mapping::Writable) }?;
         poison()
     }
 
-    /// Wakes who waits in the range, to try again.
+    /// Wakes the threads that wait in the range; they retry their access.
     ///
     /// # Errors
-    /// EINVAL when it is not a range of whole pages.
+    /// EINVAL when the range does not consist of whole pages.
     pub fn wake(&self, start: usize, len: usize) -> Result<(), Errno> {
         let mut arg = range(start, len);
-        // SAFETY: the structure of this ioctl; it touches no memory.
+        // SAFETY: `arg` is this ioctl's structure; the ioctl writes no memory.
         unsafe { call::<{ ioctls::WAKE }, _>(&self.fd, &mut arg) }
     }
 
-    /// Reads up to `buffer.len()` messages; waits for the first.
+    /// Reads up to `buffer.len()` messages; in blocking mode, waits for the first one.
     pub fn read(&self, buffer: &mut [[u8; parse::LEN]]) -> Result<usize, Errno> {
         let bytes = rustix::io::retry_on_intr(|| rustix::io::read(&self.fd, buffer.as_flattened_mut()))?;
         assert!(bytes.is_multiple_of(parse::LEN), "the kernel hands over whole messages");
         Ok(bytes / parse::LEN)
     }
 
-    /// The userfaultfd of another process, which sent it here.
+    /// Wraps a userfaultfd that another process sent.
     pub const fn received(fd: OwnedFd, reach: Reach) -> Self {
         Self { fd, reach, features: Features::WINDOW, by_device: false }
     }
 
-    /// The same, by another descriptor.
+    /// Duplicates the descriptor; both refer to one userfaultfd.
     pub fn again(&self) -> io::Result<Self> {
         Ok(Self { fd: self.fd.try_clone()?, ..*self })
     }
 
-    /// The userfaultfd of a forked child, from its descriptor in a message.
+    /// Wraps the userfaultfd of a forked child, from the descriptor in a message.
     pub fn of_child(&self, fd: RawFd) -> Self {
-        // SAFETY: the kernel installed the descriptor for the reader of the message, and nothing else knows it.
+        // SAFETY: the kernel installed the descriptor for the reader of the message; no other code knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Self { fd, ..*self }
     }
@@ -479,22 +497,24 @@ fn range(start: usize, len: usize) -> raw::uffdio_range {
     raw::uffdio_range { start: start as u64, len: len as u64 }
 }
 
+/// Issues an ioctl.
+///
 /// # Safety
-/// `T` is the structure of the ioctl, and what it asks for is allowed.
+/// `T` is the structure of the ioctl, and the caller may do what the ioctl does.
 unsafe fn call<const OPCODE: ioctl::Opcode, T>(fd: &OwnedFd, arg: &mut T) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let updater = unsafe { Updater::<OPCODE, T>::new(arg) };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { ioctl::ioctl(fd, updater) }
 }
 
-/// Does `len` bytes by steps that may stop in the middle; each is told how many are done.
+/// Processes `len` bytes by calls of `step`, which may end early. Each call gets the number of bytes done.
 fn all_of(len: usize, mut step: impl FnMut(usize) -> Result<(), Stopped>) -> Result<(), Errno> {
     let (mut done, mut tries) = (0, 0);
     while done < len {
         match step(done) {
             Ok(()) => return Ok(()),
-            // AGAIN without progress: the program changes its mappings at this moment.
+            // `AGAIN` without progress means that the program changes its mappings right now.
             Err(Stopped { done: 0, errno: Errno::AGAIN }) if tries < TRIES_MAX => {
                 tries += 1;
                 std::thread::yield_now();
@@ -506,7 +526,8 @@ fn all_of(len: usize, mut step: impl FnMut(usize) -> Result<(), Stopped>) -> Res
     Ok(())
 }
 
-/// `done` is what the kernel wrote back: bytes, or its error again when there are none.
+/// Converts an ioctl's result. `done` is the kernel's count of bytes, or the error again when no byte was
+/// done.
 fn stopped(result: Result<(), Errno>, done: i64) -> Result<(), Stopped> {
     result.map_err(|errno| Stopped { done: usize::try_from(done).unwrap_or(0), errno })
 }
@@ -521,14 +542,15 @@ fn flags(reach: Reach) -> UserfaultfdFlags {
 }
 
 fn open_by_call(reach: Reach) -> Result<OwnedFd, Errno> {
-    // SAFETY: a descriptor that has no range yet does nothing to memory; what registers ranges is unsafe itself.
+    // SAFETY: a descriptor without a range has no effect on memory; registering ranges is unsafe itself.
     unsafe { rustix::mm::userfaultfd(flags(reach)) }
 }
 
-/// Asks the device for a userfaultfd.
+/// The ioctl that opens a userfaultfd through the device.
 struct DeviceNew(UserfaultfdFlags);
 
-// SAFETY: this ioctl takes flags as a number, writes no memory, and returns a descriptor that is the caller's.
+// SAFETY: this ioctl takes flags as a number, writes no memory, and returns a descriptor that the caller
+// owns.
 unsafe impl ioctl::Ioctl for DeviceNew {
     type Output = OwnedFd;
 
@@ -546,20 +568,20 @@ unsafe impl ioctl::Ioctl for DeviceNew {
         fd: ioctl::IoctlOutput,
         _: *mut core::ffi::c_void,
     ) -> rustix::io::Result<OwnedFd> {
-        // SAFETY: the kernel opened it for this call a moment ago, and nothing else knows it.
+        // SAFETY: the kernel opened the descriptor for this call; no other code knows it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }
 
 fn open_by_device(device: &File, reach: Reach) -> Result<OwnedFd, Errno> {
-    // SAFETY: `DeviceNew` is this ioctl as the device knows it; another file refuses it.
+    // SAFETY: `DeviceNew` matches the device's ioctl; other files refuse it.
     unsafe { ioctl::ioctl(device, DeviceNew(flags(reach))) }
 }
 
-/// Settles the features; answers all that the kernel offers.
+/// Enables features; returns all features that the kernel offers.
 fn handshake(fd: &OwnedFd, features: Features) -> Result<Features, Errno> {
     let mut arg = raw::uffdio_api { api: u64::from(raw::UFFD_API), features: features.0, ioctls: 0 };
-    // SAFETY: the structure of this ioctl; it touches no other memory.
+    // SAFETY: `arg` is this ioctl's structure; the ioctl writes no other memory.
     unsafe { call::<{ ioctls::API }, _>(fd, &mut arg) }?;
     Ok(Features(arg.features))
 }
