@@ -1,11 +1,8 @@
-//! A safe-typed interface to the kernel's userfaultfd: opening with the available rights, and each ioctl with
-//! its result.
+//! An interface to the kernel's userfaultfd: opening with the available rights, and each ioctl.
 //!
-//! Key type: [`Userfaultfd`].
-//!
-//! The module knows descriptors and addresses, not pages of far memory; `farmem_uffd::Window` builds on it.
-//! Structures and constants are those of `linux-raw-sys`; `ioctls` adds what those headers leave out. Calls
-//! go to the kernel directly (`rustix`), past any `mmap` or `madvise` that a preloaded library interposes.
+//! Key type: [`Userfaultfd`]. The module knows descriptors and addresses, not pages of far memory;
+//! `farmem_uffd::Window` builds on it. Structures and constants are those of `linux-raw-sys`; `ioctls` adds
+//! what those headers leave out. Calls go to the kernel directly (`rustix`), past preloaded libraries.
 
 use crate::message::{Messages, parse};
 use farmem_wire::message::PAGE_LEN;
@@ -43,19 +40,16 @@ mod ioctls {
 /// The origin of the faults that a userfaultfd serves.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Reach {
-    /// Faults of user code only. A system call that accesses a missing page fails with EFAULT. Every user has
-    /// this right.
+    /// Faults of user code only. A system call that accesses a missing page fails with EFAULT. Every user may.
     UserMode,
     /// Also faults of the kernel: `read(2)` and `recv(2)` into far memory work.
     Full,
 }
 
-/// The userfaultfd device. [`Reach::Full`] requires root, CAP_SYS_PTRACE, `vm.unprivileged_userfaultfd` = 1,
-/// or access to this device.
+/// The userfaultfd device. [`Reach::Full`] needs CAP_SYS_PTRACE, `vm.unprivileged_userfaultfd`, or this device.
 const DEVICE: &str = "/dev/userfaultfd";
 
-/// Opens the userfaultfd device, which lets a process without the right open one
-/// ([`Userfaultfd::open_from`]).
+/// Opens the userfaultfd device, which lets a process without the right open one ([`Userfaultfd::open_from`]).
 ///
 /// # Errors
 /// The system's error, when there is no device or this process may not open it.
@@ -68,8 +62,8 @@ pub fn device() -> io::Result<File> {
 pub struct Features(u64);
 
 impl Features {
-    /// The features that a `farmem_uffd::Window` requires (Linux 6.6): missing, minor and write-protect
-    /// faults of shared memory, exact addresses, poison, and the faulting thread's id.
+    /// The features that a `farmem_uffd::Window` requires (Linux 6.6): missing, minor and write-protect faults
+    /// of shared memory, exact addresses, poison, and the faulting thread's id.
     pub const WINDOW: Self = Self::bits_of(&[
         raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP,
         raw::UFFD_FEATURE_MISSING_SHMEM,
@@ -82,8 +76,7 @@ impl Features {
     ]);
     /// Reports forks, with a descriptor for the child's copy. The kernel requires CAP_SYS_PTRACE for it.
     pub const FORK: Self = Self::bits_of(&[raw::UFFD_FEATURE_EVENT_FORK]);
-    /// Reports ranges that the program gives back, moves or unmaps; the program waits until the report is
-    /// read.
+    /// Reports ranges that the program discards, moves or unmaps; the program waits for the reader.
     pub const RANGES: Self = Self::bits_of(&[
         raw::UFFD_FEATURE_EVENT_REMAP,
         raw::UFFD_FEATURE_EVENT_REMOVE,
@@ -156,8 +149,7 @@ pub enum Mapping {
 pub struct Stopped {
     /// Bytes done from the start of the range: a multiple of the page size.
     pub done: usize,
-    /// The error at the next page. `AGAIN` after some progress means that the next page has an error of its
-    /// own.
+    /// Error at the next page; `AGAIN` after some progress means that the next page failed itself.
     pub errno: Errno,
 }
 
@@ -194,12 +186,10 @@ pub struct Userfaultfd {
 }
 
 impl Userfaultfd {
-    /// Opens a userfaultfd with `features`: by the system call, or through the device where only that is
-    /// permitted.
+    /// Opens a userfaultfd with `features`: by the system call if permitted, else through the device.
     ///
     /// # Errors
-    /// [`OpenError::NotPermitted`] when this process may not have that reach. [`OpenError::System`] when the
-    /// kernel lacks userfaultfd or one of the features.
+    /// [`OpenError::NotPermitted`] without the right to that reach; [`OpenError::System`] without the features.
     pub fn open(reach: Reach, features: Features) -> Result<Self, OpenError> {
         match (open_by_call(reach), reach) {
             (Err(Errno::PERM), Reach::Full) => match device() {
@@ -210,8 +200,7 @@ impl Userfaultfd {
         }
     }
 
-    /// Opens a userfaultfd through an open device. The device may be inherited from a process with the right
-    /// to open it.
+    /// Opens a userfaultfd through an open device, which may be inherited from a more privileged process.
     ///
     /// # Errors
     /// See [`Userfaultfd::open`].
@@ -228,8 +217,7 @@ impl Userfaultfd {
         match handshake(&fd, features) {
             Ok(_) => Ok(Self { fd, reach, features, by_device }),
             Err(errno) => {
-                // A refused handshake can be repeated. A request for no features returns all features of the
-                // kernel.
+                // A refused handshake can be repeated. A request for none returns all features.
                 let there = handshake(&fd, Features(0)).unwrap_or(Features(0));
                 Err(lacking(features, there, errno))
             }
@@ -272,12 +260,10 @@ impl Userfaultfd {
     /// Registers `len` bytes at `start`, so that their faults are reported.
     ///
     /// # Errors
-    /// The system's error: EBUSY when another userfaultfd has the range, EINVAL for memory that cannot be
-    /// registered.
+    /// The system's error: EBUSY if another userfaultfd has the range, EINVAL for unsuitable memory.
     ///
     /// # Safety
-    /// The range is a mapping of the caller's process, whose threads may wait for this userfaultfd from now
-    /// on.
+    /// The range is a mapping of the caller, whose threads may wait for this userfaultfd from now on.
     pub unsafe fn register(&self, start: usize, len: usize, faulting: Faulting) -> Result<(), Errno> {
         let mut arg = raw::uffdio_register { range: range(start, len), mode: faulting.0, ioctls: 0 };
         // SAFETY: `arg` is this ioctl's structure; the caller guarantees that the range may fault.
@@ -295,9 +281,8 @@ impl Userfaultfd {
         let mut arg = range(start, len);
         // SAFETY: `arg` is this ioctl's structure; the caller guarantees the rest.
         unsafe { call::<{ ioctls::UNREGISTER }, _>(&self.fd, &mut arg) }?;
-        // The kernel wakes waiting threads before it releases the range. Between the two steps, a fault under
-        // its VMA's own lock (since Linux 6.7) can start to wait. After the ioctl no new fault can wait, so
-        // one more wake is enough.
+        // The kernel wakes waiting threads and then releases the range. In between, a fault under its VMA's own
+        // lock (since Linux 6.7) can start to wait. After the ioctl none can, so one more wake is enough.
         self.wake(start, len)
     }
 
@@ -315,8 +300,7 @@ impl Userfaultfd {
         };
         let (src, len) = (bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64);
         let mut arg = raw::uffdio_copy { dst: start as u64, src, len, mode, copy: 0 };
-        // SAFETY: `arg` is this ioctl's structure, and `bytes` outlives the call; the caller guarantees the
-        // rest.
+        // SAFETY: `arg` is this ioctl's structure, `bytes` outlives the call; the caller guarantees the rest.
         let result = unsafe { call::<{ ioctls::COPY }, _>(&self.fd, &mut arg) };
         stopped(result, arg.copy)
     }
@@ -324,8 +308,7 @@ impl Userfaultfd {
     /// Copies `bytes` as [`Userfaultfd::copy`] does, and continues after early ends.
     ///
     /// # Errors
-    /// The system's error for a page that exists already, or for its address. The pages before it are in
-    /// place.
+    /// The system's error for an existing page, or for its address. The pages before it are in place.
     ///
     /// # Safety
     /// See [`Userfaultfd::copy`].
@@ -393,8 +376,8 @@ impl Userfaultfd {
         stopped(result, arg.move_)
     }
 
-    /// Write-protects pages ([`Mapping::ReadOnly`]), or removes the protection and wakes waiting threads.
-    /// When the call returns, no earlier store is in flight.
+    /// Write-protects pages ([`Mapping::ReadOnly`]), or removes the protection and wakes waiting threads. When
+    /// the call returns, no earlier store is in flight.
     ///
     /// # Errors
     /// The system's error.
@@ -416,8 +399,7 @@ impl Userfaultfd {
         }
     }
 
-    /// Poisons pages: every access ends in SIGBUS, in a system call with EFAULT. Waiting threads wake and get
-    /// the same.
+    /// Poisons pages: every access, also of a waiting thread, gets SIGBUS, in a system call EFAULT.
     ///
     /// # Errors
     /// [`Stopped`] at the first page that is mapped.
@@ -434,8 +416,7 @@ impl Userfaultfd {
     /// Poisons one page as [`Userfaultfd::poison`] does, also where a write-protected page was given back.
     ///
     /// # Errors
-    /// The system's error: EXIST for a page that is mapped or poisoned already. Threads that waited for it
-    /// retry their access.
+    /// The system's error: EXIST for a mapped or poisoned page. Threads that waited for it retry.
     ///
     /// # Safety
     /// The page is registered, and no code relies on write protection of a page there.
@@ -508,7 +489,7 @@ unsafe fn call<const OPCODE: ioctl::Opcode, T>(fd: &OwnedFd, arg: &mut T) -> Res
     unsafe { ioctl::ioctl(fd, updater) }
 }
 
-/// Processes `len` bytes by calls of `step`, which may end early. Each call gets the number of bytes done.
+/// Processes `len` bytes by calls of `step`, which may end early and gets the number of bytes done.
 fn all_of(len: usize, mut step: impl FnMut(usize) -> Result<(), Stopped>) -> Result<(), Errno> {
     let (mut done, mut tries) = (0, 0);
     while done < len {
@@ -526,8 +507,7 @@ fn all_of(len: usize, mut step: impl FnMut(usize) -> Result<(), Stopped>) -> Res
     Ok(())
 }
 
-/// Converts an ioctl's result. `done` is the kernel's count of bytes, or the error again when no byte was
-/// done.
+/// Converts an ioctl's result. `done` is the kernel's count of bytes, or the error again when no byte was done.
 fn stopped(result: Result<(), Errno>, done: i64) -> Result<(), Stopped> {
     result.map_err(|errno| Stopped { done: usize::try_from(done).unwrap_or(0), errno })
 }
@@ -549,8 +529,7 @@ fn open_by_call(reach: Reach) -> Result<OwnedFd, Errno> {
 /// The ioctl that opens a userfaultfd through the device.
 struct DeviceNew(UserfaultfdFlags);
 
-// SAFETY: this ioctl takes flags as a number, writes no memory, and returns a descriptor that the caller
-// owns.
+// SAFETY: this ioctl takes flags as a number, writes no memory, and returns a descriptor of the caller.
 unsafe impl ioctl::Ioctl for DeviceNew {
     type Output = OwnedFd;
 
