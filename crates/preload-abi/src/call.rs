@@ -249,7 +249,7 @@ pub enum Call {
         /// With `create`: true to refuse an existing object.
         exclusive: bool,
     },
-    /// Adds a reference to the shared object of this number.
+    /// Looks up the shared object of this number, and registers the process as a user of it.
     Hold {
         /// Number of the object.
         object: u64,

@@ -1,16 +1,17 @@
-//! Work that needs descriptors, for a process that has no number left for one (RLIMIT_NOFILE).
+//! Work that needs descriptors, in a process whose limit of descriptors (RLIMIT_NOFILE) is reached.
 //!
-//! A thread does it that shares everything with its process but the table of descriptors: it has a copy, and closes what is in that. What the
-//! process has open stays as it is. The caller waits until the thread has ended, as after `vfork`, so no other code runs beside it.
+//! A helper thread does the work. It shares everything with the process except the descriptor table: it gets a
+//! copy of the table and closes the descriptors in the copy. The descriptors of the process stay open. The
+//! caller waits until the thread has ended, as after `vfork`, so no other code of the caller runs meanwhile.
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-/// Bytes of the thread's stack.
+/// Size of the helper thread's stack in bytes.
 const STACK_LEN: usize = 256 << 10;
-/// Numbers that are closed one by one where the system cannot close all: more than the work needs.
+/// Number of descriptors that are closed one by one where `close_range` is missing: more than the work needs.
 const CLOSED_MAX: c_int = 8;
 
 struct Work<'a> {
@@ -18,10 +19,11 @@ struct Work<'a> {
     result: Result<(), Errno>,
 }
 
-/// Does `what` with a table of descriptors of its own. The calling thread's signals are blocked, and it runs alone.
+/// Runs `what` with a private descriptor table. The calling thread's signals are blocked, and it waits for the
+/// result.
 ///
 /// # Errors
-/// What `what` says; MFILE when the system makes no such thread.
+/// The error of `what`; MFILE when the kernel cannot create such a thread.
 pub(crate) fn with_own_descriptors(what: &mut dyn FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     const FLAGS: c_int =
         libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_FS;
@@ -29,25 +31,26 @@ pub(crate) fn with_own_descriptors(what: &mut dyn FnMut() -> Result<(), Errno>) 
     // SAFETY: a new mapping, which replaces nothing.
     let stack = unsafe { mmap_anonymous(ptr::null_mut(), STACK_LEN, rights, MapFlags::PRIVATE) }?;
     let mut work = Work { what, result: Err(Errno::MFILE) };
-    // SAFETY: the end of the mapping.
+    // SAFETY: the pointer is to the end of the mapping.
     let top = unsafe { stack.add(STACK_LEN) };
-    // SAFETY: the stack and the work are there until the thread has ended, which this call waits for. It has this thread's record of libc's, as a
-    // child of `vfork` has, which no other thread uses meanwhile.
+    // SAFETY: the stack and the work exist until the thread has ended, because this call waits for it. The
+    // thread uses this thread's control block of libc, as a child of `vfork` does; no other thread uses it
+    // meanwhile.
     let _made = unsafe { libc::clone(work_apart, top, FLAGS, (&raw mut work).cast()) };
     let result = work.result;
-    // SAFETY: the mapping of above, on which nothing runs any more.
+    // SAFETY: the mapping from above; no thread runs on it any more.
     let _ = unsafe { munmap(stack, STACK_LEN) };
     result
 }
 
 extern "C" fn work_apart(work: *mut c_void) -> c_int {
-    // SAFETY: `with_own_descriptors` waits, and does not use it meanwhile.
+    // SAFETY: `with_own_descriptors` waits, and does not use the work meanwhile.
     let work = unsafe { &mut *work.cast::<Work<'_>>() };
-    // SAFETY: a table of this thread's own, in which nothing relies on any number.
+    // SAFETY: the table is private to this thread, and no code relies on a descriptor in it.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, 0, c_int::MAX, 0) };
     if closed != 0 {
         for number in 0..CLOSED_MAX {
-            // SAFETY: as above.
+            // SAFETY: see above.
             let _ = unsafe { libc::close(number) };
         }
     }
@@ -61,19 +64,19 @@ mod tests {
     use std::io::pipe;
     use std::os::fd::AsRawFd as _;
 
-    /// The work has all numbers from 0 on; what the process has open is open afterwards.
+    /// The work sees an empty descriptor table; the descriptors of the process are open afterwards.
     #[test]
     fn the_table_is_its_own() {
         let (reader, writer) = pipe().unwrap();
         let mut lowest = -1;
         let done = with_own_descriptors(&mut || {
-            // SAFETY: a new descriptor.
+            // SAFETY: the call creates a new descriptor.
             lowest = unsafe { libc::memfd_create(c"apart".as_ptr(), 0) };
             Err(Errno::XDEV)
         });
         assert_eq!((done, lowest), (Err(Errno::XDEV), 0));
         for fd in [reader.as_raw_fd(), writer.as_raw_fd()] {
-            // SAFETY: asks about a number.
+            // SAFETY: the call only queries a descriptor.
             assert!(unsafe { libc::fcntl(fd, libc::F_GETFD) } >= 0);
         }
     }

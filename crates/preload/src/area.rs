@@ -1,4 +1,5 @@
-//! The range of addresses that far memory has in this process: reserved once, handed to the pager, and again by a fork's child.
+//! The range of far memory's addresses in this process. A process reserves it once and hands it to the pager; a
+//! fork's child does so again.
 
 use crate::maps::{system_madvise, system_mprotect};
 use crate::{apart, descriptors, exec, fork, gate, heap, lock, mailbox, shared};
@@ -26,12 +27,13 @@ use std::os::fd::AsFd as _;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-/// With fewer than LEN_MAX there is less; with fewer bytes than these there is no point.
+/// Minimum length of the range. If LEN_MAX is not available, the range is shorter; below this minimum it is
+/// useless.
 const LEN_MIN: usize = 64 << 20;
-/// Bytes of a socket's name at most.
+/// Maximum length of the socket's name in bytes.
 const NAME_MAX: usize = 64;
 
-/// What has been tried.
+/// Progress of the attempt to get far memory.
 static STATE: AtomicU8 = AtomicU8::new(UNTRIED);
 const UNTRIED: u8 = 0;
 const TRYING: u8 = 1;
@@ -39,19 +41,19 @@ const READY: u8 = 2;
 const LOCAL: u8 = 3;
 
 static BASE: AtomicUsize = AtomicUsize::new(0);
-/// Where far memory is if something else is at [`LOW`]; the gate is before it.
+/// Address of far memory if something else is at [`LOW`]; the gate is before it.
 static SECOND_BASE: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of the memfd: of a child that could not reserve as much as its parent, more than it has addresses.
+/// Length of the memfd. A child that reserves less than its parent has fewer addresses than that.
 static FILE_LEN: AtomicUsize = AtomicUsize::new(0);
-/// The process that has far memory there.
+/// Process id of the process that owns the far memory.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 static FULL: AtomicBool = AtomicBool::new(false);
-/// The run shares named memory with others.
+/// True when the run shares named memory with other hosts.
 static SHARES: AtomicBool = AtomicBool::new(false);
 static TOKEN: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
-/// Where the pager is found: its socket's abstract name, and its socket file.
+/// Addresses of the pager: its socket's abstract name, and its socket file.
 static NAME: Text<NAME_MAX> = Text::new();
 static PATH: Text<PATH_MAX> = Text::new();
 
@@ -59,7 +61,7 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// True when there is far memory in this process. The first call sees to it, if the process was invited.
+/// Returns true when this process has far memory. The first call sets it up if the process was invited.
 pub(crate) fn is_ready() -> bool {
     match STATE.load(Ordering::Acquire) {
         READY => true,
@@ -68,24 +70,25 @@ pub(crate) fn is_ready() -> bool {
     }
 }
 
-/// True when the run that this process was invited to shares named memory, whether or not the process came in.
+/// Returns true when the inviting run shares named memory, even if this process could not get far memory.
 pub(crate) fn shares() -> bool {
     is_ready();
     SHARES.load(Ordering::Relaxed)
 }
 
-/// Bytes from which on a mapping is far.
+/// Returns the minimum length of a mapping in far memory.
 pub(crate) fn threshold() -> usize {
     THRESHOLD.load(Ordering::Relaxed)
 }
 
-/// True when the address is one of far memory.
+/// Returns true when far memory contains the address.
 pub(crate) fn has(addr: usize) -> bool {
     let (base, len) = (BASE.load(Ordering::Relaxed), LEN.load(Ordering::Relaxed));
     addr.wrapping_sub(base) < len
 }
 
-/// The part of a range that is in far memory: first byte and bytes, in whole pages of the range.
+/// Returns the part of a range that is in far memory, as address and length; whole pages if the range is of
+/// whole pages.
 pub(crate) fn part(addr: usize, len: usize) -> Option<(usize, usize)> {
     let (base, all) = (BASE.load(Ordering::Relaxed), LEN.load(Ordering::Relaxed));
     let start = addr.max(base + CONTROL_PAGES * PAGE_LEN);
@@ -93,18 +96,18 @@ pub(crate) fn part(addr: usize, len: usize) -> Option<(usize, usize)> {
     (all > 0 && start < end).then(|| (start, end - start))
 }
 
-/// A word of a page before far memory.
+/// Returns a word of the control pages before far memory.
 pub(crate) fn word(page: usize, word: usize) -> &'static AtomicU64 {
     assert!(page < CONTROL_PAGES && word < PAGE_LEN / 8, "a word of a mailbox or doorbell");
     let place = BASE.load(Ordering::Relaxed) + page * PAGE_LEN + word * 8;
     let place = ptr::with_exposed_provenance_mut(place);
-    // SAFETY: a word of the pages that `reserve` mapped for good; program and pager use them as atomics.
+    // SAFETY: the word is in pages that `reserve` mapped for good; program and pager use them as atomics.
     unsafe { AtomicU64::from_ptr(place) }
 }
 
-/// Counts bytes of a private anonymous mapping that stays local.
+/// Adds to the counter of private anonymous bytes that stay local.
 pub(crate) fn stays_local(len: usize, why: LocalReason) {
-    // A child that the system made without a fork's handlers has no such page.
+    // A child that was created without the fork handlers has no such page.
     if LEN.load(Ordering::Relaxed) > 0
         && OWNER.load(Ordering::Relaxed) == rustix::process::getpid().as_raw_pid()
     {
@@ -112,17 +115,17 @@ pub(crate) fn stays_local(len: usize, why: LocalReason) {
     }
 }
 
-/// Tells the user something, on standard error.
+/// Writes a message for the user to standard error.
 pub(crate) fn say(parts: &[&str]) {
     let stderr = rustix::stdio::stderr();
     for part in parts {
-        // Nobody may be reading.
+        // Standard error may be closed.
         let _ = rustix::io::write(stderr, part.as_bytes());
     }
 }
 
 fn begin() -> bool {
-    // SAFETY: libc's variable; a word that is read whole.
+    // SAFETY: libc's variable, a word that is read whole.
     let environment = unsafe { environ };
     if environment.is_null() {
         return false; // libc has not begun yet
@@ -152,15 +155,16 @@ fn begin() -> bool {
     ready
 }
 
-/// Nothing is far yet, so going on is safe.
+/// Reports the error and returns false. Nothing is in far memory yet, so the program can continue with local
+/// memory.
 fn turned_away(errno: Errno) -> bool {
     say(&["farmem: memory of this process stays local: ", name_of(errno), "\n"]);
     false
 }
 
-/// Again, in a fork's child: at the same addresses, with what the parent had.
+/// Attaches a fork's child to the pager: at the same addresses, with the parent's contents.
 pub(crate) fn attach_child(snapshot: u64) {
-    // What is allocated until it is there again is libc's.
+    // Until far memory is attached, libc's allocator serves all allocations.
     STATE.store(TRYING, Ordering::Release);
     mailbox::begin_anew();
     let mut again = || attach(Some(BASE.load(Ordering::Relaxed)), snapshot);
@@ -170,39 +174,40 @@ pub(crate) fn attach_child(snapshot: u64) {
     };
     if let Err(errno) = attached {
         say(&["farmem: the child of a fork cannot have its far memory: ", name_of(errno), "\n"]);
-        // Going on would be without a part of its memory.
+        // Continuing would lose a part of the program's memory.
         end();
     }
     STATE.store(READY, Ordering::Release);
 }
 
-/// By a signal, as its parent should see that this was no end of the program's own. A filter of the program's may refuse that.
+/// Ends the process by SIGKILL, so that its parent does not take the end for the program's own. If a seccomp
+/// filter refuses `kill`, the process exits.
 fn end() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-    // SAFETY: it calls nothing of the program's, and does not come back.
+    // SAFETY: the function calls no code of the program, and does not return.
     unsafe { libc::_exit(128 + libc::SIGKILL) }
 }
 
-/// The value of the invitation.
+/// Returns the invitation from the environment.
 fn find(environment: *const *const c_char) -> Option<&'static [u8]> {
     let mut at = environment;
     loop {
-        // SAFETY: a list of pointers that ends with a null, at which this loop ends too.
+        // SAFETY: the list of pointers ends with null, where this loop ends too.
         let entry = unsafe { *at };
         if entry.is_null() {
             return None;
         }
-        // SAFETY: the entries of the environment are texts.
+        // SAFETY: the entries of the environment are C strings.
         let text = unsafe { CStr::from_ptr(entry) }.to_bytes();
         if let Some(value) = text.strip_prefix(VARIABLE.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) {
             return Some(value);
         }
-        // SAFETY: not the last entry, so there is one behind it.
+        // SAFETY: the entry is not the last one, so another one follows.
         at = unsafe { at.add(1) };
     }
 }
 
-/// Bytes that are written before others read them.
+/// A text that is written before other threads read it.
 pub(crate) struct Text<const MAX: usize> {
     bytes: [AtomicU8; MAX],
     len: AtomicUsize,
@@ -213,7 +218,7 @@ impl<const MAX: usize> Text<MAX> {
         Self { bytes: [const { AtomicU8::new(0) }; MAX], len: AtomicUsize::new(0) }
     }
 
-    /// A text that fits.
+    /// Sets the text, which must fit.
     pub(crate) fn set(&self, text: &str) {
         self.bytes.iter().zip(text.bytes()).for_each(|(to, from)| to.store(from, Ordering::Relaxed));
         self.len.store(text.len().min(MAX), Ordering::Relaxed);
@@ -225,7 +230,8 @@ impl<const MAX: usize> Text<MAX> {
     }
 }
 
-/// Takes an invitation apart: `NAME:TOKEN:THRESHOLD:REACH:SHARED:BASE:PATH`; there may be no path. False when it is none.
+/// Parses an invitation, `NAME:TOKEN:THRESHOLD:REACH:SHARED:BASE:PATH`, whose path may be empty. Returns false
+/// for an invalid one.
 fn accept(value: &[u8]) -> bool {
     let mut parts = value.split(|&byte| byte == b':').map(|part| core::str::from_utf8(part).unwrap_or(""));
     let mut next = || parts.next();
@@ -252,7 +258,8 @@ fn accept(value: &[u8]) -> bool {
     true
 }
 
-/// Reserves the addresses and has them served. No descriptor stays open here; three are open at once, and a fourth with shared memory.
+/// Reserves the addresses and hands them to the pager. Up to three descriptors are open meanwhile, with shared
+/// memory four; none stays open.
 fn attach(at: Option<usize>, snapshot: u64) -> Result<(), Errno> {
     let (socket, uffd) = meet()?;
     let file = memfd_create("farmem", MemfdFlags::CLOEXEC)?;
@@ -270,7 +277,7 @@ fn attach(at: Option<usize>, snapshot: u64) -> Result<(), Errno> {
         if at.is_none() {
             LEN.store(0, Ordering::Relaxed);
         }
-        // SAFETY: exactly what was reserved a moment ago, and no other thread knows it yet.
+        // SAFETY: the range was just reserved, and no other thread knows it yet.
         let _ = unsafe { gate::call(libc::SYS_munmap, [area.base, area.reserved, 0, 0, 0, 0]) };
     }
     if served.is_ok() {
@@ -279,14 +286,14 @@ fn attach(at: Option<usize>, snapshot: u64) -> Result<(), Errno> {
     served
 }
 
-/// Addresses, of which the first bytes are reserved.
+/// A range of addresses, whose first bytes are reserved.
 struct Area {
     base: usize,
     len: usize,
     reserved: usize,
 }
 
-/// Where a run's processes have it: at the low addresses, at the run's second base where something else is there, or anywhere.
+/// Reserves the range for a new program: at [`LOW`], else at the run's second base, else anywhere.
 fn anew(file: &OwnedFd) -> Result<Area, Errno> {
     for at in [LOW, SECOND_BASE.load(Ordering::Relaxed)] {
         if let Ok(area) = reserve_some(file, Some(at)) {
@@ -309,16 +316,17 @@ fn reserve_some(file: &OwnedFd, at: Option<usize>) -> Result<Area, Errno> {
     }
 }
 
-/// What the parent had, in its child: first what calls need. What else is to be reserved, the pager says: where the parent mapped something
-/// itself, the child has that from it.
+/// Reserves the control pages of a fork's child at the parent's address. The pager then names the spans to
+/// reserve. Where the parent has mapped something itself, the child has inherited that.
 fn again(file: &OwnedFd, base: usize) -> Result<Area, Errno> {
     let (len, reserved) = (FILE_LEN.load(Ordering::Relaxed), CONTROL_PAGES * PAGE_LEN);
     reserve(file, Some(base), 0, reserved)?;
     Ok(Area { base, len, reserved })
 }
 
-/// Maps bytes of the file from `offset` on, which are used by what calls need alone until then; answers where. The file is still empty: the
-/// pager gives it its length, which a limit of file sizes may forbid here.
+/// Maps bytes of the file from `offset` on, and returns their address. Until they are registered, only the
+/// control pages are in use. The file is still empty: the pager sets its length, because a limit of file sizes
+/// may forbid that here.
 fn reserve(file: &OwnedFd, at: Option<usize>, offset: usize, len: usize) -> Result<usize, Errno> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
     let (hint, flags) = match at {
@@ -327,42 +335,43 @@ fn reserve(file: &OwnedFd, at: Option<usize>, offset: usize, len: usize) -> Resu
     };
     // SAFETY: a new mapping; with an address, one that replaces nothing.
     let start = unsafe { mmap(hint, len, ProtFlags::empty(), flags, file, offset as u64) }?;
-    // SAFETY: a mapping of our own, which is not used yet.
+    // SAFETY: a mapping of this library, which is not in use yet.
     unsafe { keep_from_others(start, len) }?;
     let start = start.expose_provenance();
     if offset == 0 {
-        // SAFETY: the first pages of it.
+        // SAFETY: the first pages of the new mapping.
         unsafe { system_mprotect(start, CONTROL_PAGES * PAGE_LEN, libc::PROT_READ | libc::PROT_WRITE) }?;
     }
     Ok(start)
 }
 
-/// The system's fork, core dumps and huge pages pass a mapping by.
+/// Excludes a mapping from the kernel's fork, core dumps and huge pages.
 ///
 /// # Safety
-/// The whole of a mapping of our own.
+/// The range is a whole mapping of this library.
 pub(crate) unsafe fn keep_from_others(start: *mut c_void, len: usize) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { system_madvise(start, len, libc::MADV_DONTFORK) }?; // or a child would read zeros
     for advice in [libc::MADV_DONTDUMP, libc::MADV_NOHUGEPAGE] {
-        // A kernel without huge pages need not be told.
-        // SAFETY: the caller's promise.
+        // A kernel without huge pages refuses the second advice, which is harmless.
+        // SAFETY: guaranteed by the caller.
         let _ = unsafe { system_madvise(start, len, advice) };
     }
     Ok(())
 }
 
-/// Has a part of what was reserved served.
+/// Registers a part of the range with the userfaultfd.
 fn register(uffd: &Userfaultfd, start: usize, len: usize) -> Result<(), Errno> {
     let faulting = Faulting::MISSING.and(Faulting::MINOR).and(Faulting::WRITE_PROTECTED);
-    // SAFETY: a part of the mapping that was made for it; who touches it waits for the pager.
+    // SAFETY: the range is a part of the mapping for far memory; threads that access it wait for the pager.
     unsafe { uffd.register(start, len, faulting) }
 }
 
-/// A way to the pager, and a userfaultfd.
+/// Connects to the pager and opens a userfaultfd.
 fn meet() -> Result<(OwnedFd, Userfaultfd), Errno> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    // By the file, and by the name where this process has given up the pager's user, or sees other files.
+    // The socket file comes first. The abstract name is for a process that has changed its user or its root
+    // directory.
     if connect_by_path(&socket).is_err() {
         connect(&socket, &SocketAddrUnix::new_abstract_name(NAME.get(&mut [0; NAME_MAX]))?)?;
     }
@@ -390,7 +399,8 @@ fn serve(
 ) -> Result<(), Errno> {
     let &Area { base, len, reserved } = area;
     register(uffd, base + PAGE_LEN, reserved - PAGE_LEN)?;
-    // Room for the file that may come with the answer: a child that has greeted cannot come again.
+    // This descriptor reserves a number for the file in the reply, because a child can send its `Hello` only
+    // once.
     let room = SHARES.load(Ordering::Relaxed).then(|| fcntl_dupfd_cloexec(socket, 0)).transpose()?;
     let full = FULL.load(Ordering::Relaxed);
     let hello = Hello { token: token(), base: base as u64, len: len as u64, snapshot, full };
@@ -412,7 +422,8 @@ fn serve(
     Ok(())
 }
 
-/// A userfaultfd, as this process may have it: one that gave up its rights since the program began has it by the pager's device.
+/// Opens a userfaultfd with the rights of this process. A process that has dropped its rights uses the pager's
+/// device.
 fn open(reach: Reach, socket: &OwnedFd, token: u128) -> Result<Userfaultfd, Errno> {
     match Userfaultfd::open(reach, Features::WINDOW) {
         Ok(uffd) => return Ok(uffd),
@@ -425,7 +436,7 @@ fn open(reach: Reach, socket: &OwnedFd, token: u128) -> Result<Userfaultfd, Errn
     Userfaultfd::open_from(&device.into(), reach, Features::WINDOW).map_err(|error| errno_of(&error))
 }
 
-/// That there is no descriptor left, or that this process may not.
+/// Returns MFILE when no descriptor is left, else PERM.
 fn errno_of(error: &OpenError) -> Errno {
     match error {
         OpenError::System { source, .. } if source.raw_os_error() == Some(libc::EMFILE) => Errno::MFILE,
@@ -453,7 +464,7 @@ fn greet(socket: &OwnedFd, hello: Hello, uffd: &Userfaultfd, file: &OwnedFd) -> 
     .map(drop)
 }
 
-/// The answer, and the file that goes with it.
+/// Receives the reply and the file that comes with it.
 fn hear_welcome(socket: &OwnedFd) -> Result<([u64; WELCOME_WORDS], Option<OwnedFd>), Errno> {
     let mut words = [[0_u8; 8]; WELCOME_WORDS];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -475,8 +486,8 @@ fn hear_welcome(socket: &OwnedFd) -> Result<([u64; WELCOME_WORDS], Option<OwnedF
     Ok((words.map(u64::from_le_bytes), file))
 }
 
-/// What the parent of this child had, in messages of up to [`SPANS_MAX`]: first the spans where it mapped something itself, around which the
-/// addresses in `left` are reserved.
+/// Receives the spans of this child's parent, in messages of up to [`SPANS_MAX`], and restores them. The spans
+/// where the parent has mapped something itself come first; the addresses in `left` are reserved around them.
 fn take_spans(
     socket: &OwnedFd,
     mut count: u64,
@@ -511,16 +522,16 @@ fn take_spans(
                 left.start = left.end;
             }
             if start + len > left.start {
-                // It may have no more addresses than it needs.
+                // The limit may allow only the addresses in use.
                 claim(left.start..start + len)?;
                 left.start = start + len;
             }
-            // SAFETY: a range of this mapping, as the pager was told by the parent.
+            // SAFETY: the span is a range of this mapping, as the parent told the pager.
             unsafe { system_mprotect(start, len, c_int::try_from(rights).unwrap_or(0)) }?;
         }
         count = count.saturating_sub(spans as u64);
     }
-    // What is not in use yet: a part will do.
+    // The rest is not in use yet, so a part of it is enough.
     let mut len = left.len();
     while len > 0 {
         match claim(left.start..left.start + len) {
@@ -540,7 +551,7 @@ fn take_spans(
     Ok(())
 }
 
-/// An address as the system takes it.
+/// Converts an address to a pointer.
 pub(crate) fn address(addr: usize) -> *mut c_void {
     ptr::with_exposed_provenance_mut(addr)
 }

@@ -1,6 +1,6 @@
-//! `sbrk(2)` and `brk(2)` as programs call them, and allocators (tcmalloc): addresses of far memory that follow each other.
+//! `sbrk(2)` and `brk(2)` for programs and allocators (tcmalloc): a contiguous range of far memory.
 //!
-//! libc's own `malloc` has its break from the system, by a way that no library stands before.
+//! libc's own `malloc` gets its break from the kernel by internal calls, which no library can interpose.
 
 use crate::area::{self, address};
 use crate::lock::Lock;
@@ -13,7 +13,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 
-/// Addresses that a break may grow to.
+/// Addresses reserved for the break to grow, in bytes.
 const RESERVED: usize = 64 << 30;
 
 static LOCK: Lock = Lock::new();
@@ -23,10 +23,10 @@ static BRK: Next = Next::new(c"brk");
 
 struct Break(UnsafeCell<Option<Far>>);
 
-// SAFETY: used under LOCK alone.
+// SAFETY: used only under LOCK.
 unsafe impl Sync for Break {}
 
-/// A break in far memory.
+/// The program break in far memory.
 #[derive(Clone, Copy)]
 struct Far {
     start: usize,
@@ -36,7 +36,7 @@ struct Far {
 /// `sbrk(2)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn sbrk(by: intptr_t) -> *mut c_void {
     match with_far(|far| {
@@ -45,9 +45,9 @@ pub(crate) unsafe extern "C" fn sbrk(by: intptr_t) -> *mut c_void {
     }) {
         Some(before) => before.map_or_else(|errno| failed(errno, address(usize::MAX)), address),
         None => {
-            // SAFETY: libc's function of this name, which has this type.
+            // SAFETY: the symbol is libc's function of this name, which has this type.
             let function: unsafe extern "C" fn(intptr_t) -> *mut c_void = unsafe { transmute(SBRK.known()) };
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { function(by) }
         }
     }
@@ -56,7 +56,7 @@ pub(crate) unsafe extern "C" fn sbrk(by: intptr_t) -> *mut c_void {
 /// `brk(2)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn brk(to: *mut c_void) -> c_int {
     match with_far(|far| {
@@ -65,22 +65,22 @@ pub(crate) unsafe extern "C" fn brk(to: *mut c_void) -> c_int {
     }) {
         Some(done) => maps::done(done),
         None => {
-            // SAFETY: libc's function of this name, which has this type.
+            // SAFETY: the symbol is libc's function of this name, which has this type.
             let function: unsafe extern "C" fn(*mut c_void) -> c_int = unsafe { transmute(BRK.known()) };
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { function(to) }
         }
     }
 }
 
-/// Does something with the break; `None` where this process has no far memory, or no addresses for it.
+/// Runs `what` on the break; returns `None` when this process has no far memory, or no addresses for a break.
 fn with_far<T>(what: impl FnOnce(&mut Far) -> Result<T, Errno>) -> Option<Result<T, Errno>> {
     if !area::is_ready() {
         return None;
     }
-    // A handler that interrupted its thread here.
+    // `Busy` means that this is a signal handler, which has interrupted its own thread here.
     let Ok(_held) = LOCK.take() else { return Some(Err(Errno::NOMEM)) };
-    // SAFETY: the lock is held, and nothing that is called here comes back.
+    // SAFETY: the lock is held, and nothing called here re-enters this function.
     let place = unsafe { &mut *BREAK.0.get() };
     if place.is_none() {
         let start = maps::map(RESERVED, libc::PROT_NONE, 0, true).ok()?;
@@ -90,7 +90,7 @@ fn with_far<T>(what: impl FnOnce(&mut Far) -> Result<T, Errno>) -> Option<Result
 }
 
 impl Far {
-    /// The break at another address: pages up to there may be used, and those behind it are free.
+    /// Moves the break to `to`: pages before it become usable, and pages behind it are released.
     fn moved(self, to: usize) -> Result<Self, Errno> {
         if !(self.start..=self.start + RESERVED).contains(&to) {
             return Err(Errno::NOMEM);
@@ -105,17 +105,17 @@ impl Far {
     }
 }
 
-/// The pages may be read and written from now on.
+/// Allows reads and writes of the pages.
 fn allow(start: usize, len: usize) -> Result<(), Errno> {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a range that nothing uses yet.
+    // SAFETY: the range is not in use yet.
     if unsafe { maps::mprotect(address(start), len, rights) } == 0 { Ok(()) } else { Err(Errno::NOMEM) }
 }
 
-/// The pages are not used any more, and their bytes are not needed.
+/// Discards the pages and forbids access to them.
 fn retract(start: usize, len: usize) {
-    // SAFETY: a range that its owner gives up.
+    // SAFETY: the owner of the range gives it up.
     let _ = unsafe { maps::madvise(address(start), len, libc::MADV_DONTNEED) };
-    // SAFETY: as above.
+    // SAFETY: see above.
     let _ = unsafe { maps::mprotect(address(start), len, libc::PROT_NONE) };
 }

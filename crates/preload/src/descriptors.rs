@@ -1,7 +1,9 @@
-//! Descriptors that come from other programs, inherited or in a message: those of files opened with O_DIRECT lose it, as those that this
-//! program opens do (`direct`). A device would write to pages while the pager takes them away.
+//! Descriptors from other programs, inherited or received in a message. The library removes O_DIRECT from their
+//! files, as from files that this program opens itself (`direct`). Otherwise a device could write to pages
+//! while the pager removes them.
 //!
-//! The flag is the open file's, so the program that it came from loses it too. The bytes are the same; they go by way of the system's cache.
+//! The flag belongs to the open file description, so the sending program loses it too. The bytes are the same;
+//! they pass through the page cache.
 
 use crate::area;
 use crate::next::Next;
@@ -14,7 +16,8 @@ use std::mem::{MaybeUninit, transmute};
 static RECVMSG: Next = Next::new(c"recvmsg");
 static RECVMMSG: Next = Next::new(c"recvmmsg");
 
-/// At the beginning: what was inherited. Without a /proc nothing is found, and devices' writes are not known to be safe.
+/// Checks the inherited descriptors at the start. Without a /proc the check finds none, and direct I/O of
+/// devices stays unsafe.
 pub(crate) fn look_at_inherited() {
     let _now = (RECVMSG.known(), RECVMMSG.known());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -33,12 +36,12 @@ pub(crate) fn look_at_inherited() {
     }
 }
 
-/// Takes O_DIRECT from a file or a device. Of pipes it means something else.
+/// Removes O_DIRECT from a file or a block device. On pipes the flag means packet mode.
 fn look_at(fd: c_int) {
     if fd < 0 {
         return;
     }
-    // SAFETY: borrowed for this function; one that is closed refuses.
+    // SAFETY: borrowed for this function; a closed descriptor gives an error.
     let file = unsafe { BorrowedFd::borrow_raw(fd) };
     let Ok(flags) = fcntl_getfl(file.as_fd()) else { return };
     if !flags.contains(OFlags::DIRECT) {
@@ -57,16 +60,16 @@ fn look_at(fd: c_int) {
 /// `recvmsg(2)`
 ///
 /// # Safety
-/// As the system's.
+/// The contract of the system call applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     type Function = unsafe extern "C" fn(c_int, *mut msghdr, c_int) -> ssize_t;
-    // SAFETY: libc's function of this name, which has this type.
+    // SAFETY: the symbol is libc's function of this name, which has this type.
     let function: Function = unsafe { transmute(RECVMSG.known()) };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let count = unsafe { function(fd, message, flags) };
     if count >= 0 && area::is_ready() {
-        // SAFETY: received a moment ago.
+        // SAFETY: the message was just received.
         unsafe { look_at_message(message) };
     }
     count
@@ -75,7 +78,7 @@ pub(crate) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
 /// `recvmmsg(2)`
 ///
 /// # Safety
-/// As the system's.
+/// The contract of the system call applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn recvmmsg(
     fd: c_int,
@@ -85,39 +88,41 @@ pub(crate) unsafe extern "C" fn recvmmsg(
     patience: *mut libc::timespec,
 ) -> c_int {
     type Function = unsafe extern "C" fn(c_int, *mut mmsghdr, c_uint, c_int, *mut libc::timespec) -> c_int;
-    // SAFETY: libc's function of this name, which has this type.
+    // SAFETY: the symbol is libc's function of this name, which has this type.
     let function: Function = unsafe { transmute(RECVMMSG.known()) };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let count = unsafe { function(fd, messages, room, flags, patience) };
     if area::is_ready() {
         for n in 0..usize::try_from(count).unwrap_or(0) {
-            // SAFETY: as many as were received.
+            // SAFETY: the index is less than the number of received messages.
             let message = unsafe { messages.add(n) };
-            // SAFETY: received a moment ago.
+            // SAFETY: the message was just received.
             let message = unsafe { &*message };
-            // SAFETY: as above.
+            // SAFETY: see above.
             unsafe { look_at_message(&raw const message.msg_hdr) };
         }
     }
     count
 }
 
+/// Checks the descriptors in a message.
+///
 /// # Safety
-/// A message that was received.
+/// The message was received.
 unsafe fn look_at_message(message: *const msghdr) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let mut part = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !part.is_null() {
-        // SAFETY: a header in the message's room.
+        // SAFETY: a header in the message's buffer.
         let header = unsafe { part.read_unaligned() };
         if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
-            // SAFETY: as above.
+            // SAFETY: see above.
             let data = unsafe { libc::CMSG_DATA(part) };
             let before = data.addr() - part.addr();
             for n in 0..header.cmsg_len.saturating_sub(before) / size_of::<c_int>() {
-                // SAFETY: as many as the header says.
+                // SAFETY: the index is less than the header's count.
                 let place = unsafe { data.cast::<c_int>().add(n) };
-                // SAFETY: as above.
+                // SAFETY: see above.
                 look_at(unsafe { place.read_unaligned() });
             }
         }

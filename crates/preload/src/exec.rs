@@ -1,9 +1,11 @@
-//! Programs that this one starts: the environment that they are given keeps this library first in LD_PRELOAD, so that they have far memory too.
+//! The start of other programs. Their environment keeps this library first in LD_PRELOAD, so they have far
+//! memory too.
 //!
-//! A program, or a shell, that sets LD_PRELOAD for another one (`env LD_PRELOAD=libjemalloc.so.2`) would replace it. An environment without the
-//! invitation ([`VARIABLE`]) is left as it is: that is how a program is started without far memory.
+//! A program or shell that sets LD_PRELOAD for another program (`env LD_PRELOAD=libjemalloc.so.2`) would
+//! otherwise remove the library. An environment without the invitation ([`VARIABLE`]) stays unchanged: programs
+//! are started without far memory this way.
 //!
-//! A child of `vfork` calls these functions on its parent's memory: they allocate nothing.
+//! A child of `vfork` calls these functions in its parent's memory, so they allocate nothing.
 
 use crate::area::{self, Text};
 use crate::next::Next;
@@ -13,16 +15,16 @@ use std::ffi::{CStr, c_char, c_int};
 use std::mem::transmute;
 use std::ptr;
 
-/// Entries of an environment, and bytes of LD_PRELOAD, that there is room for.
+/// Capacity of the copy: entries of an environment, and bytes of LD_PRELOAD.
 const ENTRIES_MAX: usize = 2048;
 const VALUE_MAX: usize = 4096;
-/// Bytes of this library's path.
+/// Maximum length of this library's path in bytes.
 const LIBRARY_MAX: usize = 1024;
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
 type Texts = *const *const c_char;
 
-/// Where this library is, as the dynamic linker was told.
+/// Path of this library, from the dynamic linker.
 static LIBRARY: Text<LIBRARY_MAX> = Text::new();
 static EXECVE: Next = Next::new(c"execve");
 static EXECVPE: Next = Next::new(c"execvpe");
@@ -34,14 +36,15 @@ unsafe extern "C" {
     static environ: Texts;
 }
 
-/// Finds this library's path; a handler of signals, or a child of `vfork`, may not look for it.
+/// Looks up this library's path and the next functions. A signal handler or a child of `vfork` may not look
+/// them up.
 pub(crate) fn begin() {
-    // SAFETY: plain pointers and numbers, for which zeros are as good as any.
+    // SAFETY: the struct has only pointers and numbers, which may be zero.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: an address of this library, and room for the answer.
+    // SAFETY: an address in this library, and a buffer for the result.
     let found = unsafe { libc::dladdr((&raw const LIBRARY).cast(), &raw mut info) };
     if found != 0 && !info.dli_fname.is_null() {
-        // SAFETY: the dynamic linker's text.
+        // SAFETY: a C string of the dynamic linker.
         let path = unsafe { CStr::from_ptr(info.dli_fname) };
         if let Some(path) = path.to_str().ok().filter(|path| path.len() <= LIBRARY_MAX) {
             LIBRARY.set(path);
@@ -53,71 +56,71 @@ pub(crate) fn begin() {
 /// `execve(2)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn execve(path: *const c_char, arguments: Texts, environment: Texts) -> c_int {
     type Function = unsafe extern "C" fn(*const c_char, Texts, Texts) -> c_int;
-    // SAFETY: libc's function of this name, which has this type.
+    // SAFETY: the symbol is libc's function of this name, which has this type.
     let function: Function = unsafe { transmute(EXECVE.known()) };
     let call = |environment| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { function(path, arguments, environment) }
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { with_library(environment, call) }
 }
 
 /// `execv(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn execv(path: *const c_char, arguments: Texts) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { execve(path, arguments, environ) }
 }
 
 /// `execvpe(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn execvpe(file: *const c_char, arguments: Texts, environment: Texts) -> c_int {
     type Function = unsafe extern "C" fn(*const c_char, Texts, Texts) -> c_int;
-    // SAFETY: libc's function of this name, which has this type.
+    // SAFETY: the symbol is libc's function of this name, which has this type.
     let function: Function = unsafe { transmute(EXECVPE.known()) };
     let call = |environment| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { function(file, arguments, environment) }
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { with_library(environment, call) }
 }
 
 /// `execvp(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn execvp(file: *const c_char, arguments: Texts) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { execvpe(file, arguments, environ) }
 }
 
 /// `fexecve(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fexecve(fd: c_int, arguments: Texts, environment: Texts) -> c_int {
     type Function = unsafe extern "C" fn(c_int, Texts, Texts) -> c_int;
-    // SAFETY: libc's function of this name, which has this type.
+    // SAFETY: the symbol is libc's function of this name, which has this type.
     let function: Function = unsafe { transmute(FEXECVE.known()) };
     let call = |environment| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { function(fd, arguments, environment) }
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { with_library(environment, call) }
 }
 
@@ -133,7 +136,7 @@ type Spawn = unsafe extern "C" fn(
 /// `posix_spawn(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn posix_spawn(
     pid: *mut pid_t,
@@ -143,20 +146,20 @@ pub(crate) unsafe extern "C" fn posix_spawn(
     arguments: Texts,
     environment: Texts,
 ) -> c_int {
-    // SAFETY: libc's function of this name, which has this type.
+    // SAFETY: the symbol is libc's function of this name, which has this type.
     let function: Spawn = unsafe { transmute(SPAWN.known()) };
     let call = |environment| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { function(pid, path, actions, attributes, arguments, environment) }
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { with_library(environment, call) }
 }
 
 /// `posix_spawnp(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn posix_spawnp(
     pid: *mut pid_t,
@@ -166,34 +169,34 @@ pub(crate) unsafe extern "C" fn posix_spawnp(
     arguments: Texts,
     environment: Texts,
 ) -> c_int {
-    // SAFETY: libc's function of this name, which has this type.
+    // SAFETY: the symbol is libc's function of this name, which has this type.
     let function: Spawn = unsafe { transmute(SPAWNP.known()) };
     let call = |environment| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { function(pid, file, actions, attributes, arguments, environment) }
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { with_library(environment, call) }
 }
 
-/// Calls `start` with the environment, in which LD_PRELOAD names this library where the invitation is there.
+/// Calls `start` with an environment in which LD_PRELOAD names this library if the invitation is present.
 ///
 /// # Safety
-/// A list of texts that ends with a null, or null.
+/// The environment is null, or a null-terminated list of C strings.
 unsafe fn with_library(environment: Texts, start: impl FnOnce(Texts) -> c_int) -> c_int {
     let mut room = [0; LIBRARY_MAX];
     let library = LIBRARY.get(&mut room);
     if environment.is_null() || library.is_empty() {
         return start(environment);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let Some(Found { count, preload, invited }) = (unsafe { look(environment) }) else {
         area::say(&[
             "farmem: an environment of more than 2000 variables: what is started with it may have no far memory\n",
         ]);
         return start(environment);
     };
-    // SAFETY: an entry that was found.
+    // SAFETY: `look` found the entry.
     let value = preload.map(|at| unsafe { text(environment, at) }).unwrap_or_default();
     let value = value.strip_prefix(PRELOAD).unwrap_or_default();
     if !invited || value.split(|byte| b": ".contains(byte)).any(|path| path == library) {
@@ -213,34 +216,34 @@ unsafe fn with_library(environment: Texts, start: impl FnOnce(Texts) -> c_int) -
     }
     let mut entries = [ptr::null::<c_char>(); ENTRIES_MAX + 2];
     for (n, to) in entries[..count].iter_mut().enumerate() {
-        // SAFETY: an entry that was counted.
+        // SAFETY: `look` counted the entry.
         let from = unsafe { environment.add(n) };
-        // SAFETY: as above.
+        // SAFETY: see above.
         *to = unsafe { from.read() };
     }
     entries[preload.unwrap_or(count)] = entry.as_ptr().cast();
     start(entries.as_ptr())
 }
 
-/// What an environment has.
+/// The result of a search through an environment.
 struct Found {
     count: usize,
-    /// The entry of LD_PRELOAD.
+    /// Index of the LD_PRELOAD entry.
     preload: Option<usize>,
-    /// The invitation is among them.
+    /// True when the invitation is present.
     invited: bool,
 }
 
-/// `None` for more entries than there is room for.
+/// Searches an environment; returns `None` when it has too many entries for the copy.
 ///
 /// # Safety
-/// A list of texts that ends with a null.
+/// The environment is a null-terminated list of C strings.
 unsafe fn look(environment: Texts) -> Option<Found> {
     let mut found = Found { count: 0, preload: None, invited: false };
     loop {
-        // SAFETY: the list ends with a null, at which this loop ends too.
+        // SAFETY: the list ends with null, where this loop ends too.
         let entry = unsafe { environment.add(found.count) };
-        // SAFETY: as above.
+        // SAFETY: see above.
         if unsafe { entry.read() }.is_null() {
             return Some(found);
         }
@@ -257,14 +260,16 @@ unsafe fn look(environment: Texts) -> Option<Found> {
     }
 }
 
+/// Returns an entry of an environment.
+///
 /// # Safety
 /// The list has this entry.
 unsafe fn text<'a>(environment: Texts, at: usize) -> &'a [u8] {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let entry = unsafe { environment.add(at) };
-    // SAFETY: as above.
+    // SAFETY: see above.
     let entry = unsafe { entry.read() };
-    // SAFETY: the entries are texts.
+    // SAFETY: the entries are C strings.
     unsafe { CStr::from_ptr(entry) }.to_bytes()
 }
 
@@ -272,7 +277,7 @@ unsafe fn text<'a>(environment: Texts, at: usize) -> &'a [u8] {
 mod tests {
     use super::*;
 
-    /// LD_PRELOAD has the library first, once, where the invitation is there, and other entries stay.
+    /// LD_PRELOAD names the library first and once if the invitation is present; other entries stay.
     #[test]
     fn an_environment_keeps_the_library() {
         let list = |entries: &[&CStr]| {
@@ -281,15 +286,15 @@ mod tests {
             texts.push(ptr::null());
             let mut seen = Vec::new();
             let start = |environment: Texts| {
-                // SAFETY: the list that this test made, or a copy of it.
+                // SAFETY: the list of this test, or a copy of it.
                 let Found { count, .. } = unsafe { look(environment) }.expect("a short list");
-                // SAFETY: entries that were counted.
+                // SAFETY: `look` counted the entries.
                 seen.extend(
                     (0..count).map(|n| String::from_utf8_lossy(unsafe { text(environment, n) }).into_owned()),
                 );
                 0
             };
-            // SAFETY: a list that ends with a null.
+            // SAFETY: the list ends with null.
             unsafe { with_library(texts.as_ptr(), start) };
             seen
         };

@@ -1,13 +1,16 @@
-//! Forks: the child's far memory is the parent's as it was, and its own from then on.
+//! Forks. The child's far memory starts as a snapshot of the parent's, and is the child's own from then on.
 //!
-//! The handlers are registered before any other that may touch far memory, as there is none before: so in the parent ours is the last
-//! to run before the fork, and in the child the first after it. The thread's signals wait from the first to the last: a handler in the
-//! child would find no far memory, and one that forks would fork in the middle of this fork.
+//! The library registers its handlers before any other that may touch far memory, because there is no far
+//! memory before. So its handler is the last to run in the parent before the fork, and the first to run in the
+//! child. Signals of the forking thread are blocked from the first handler to the last. A signal handler in the
+//! child would find no far memory, and one that forks would start a fork inside this fork.
 //!
-//! libc's `fork` calls them, and its `_Fork` calls none: that one is called here, between the same handlers.
+//! libc's `fork` calls the handlers; its `_Fork` does not. The library's `_Fork` runs libc's between the same
+//! handlers.
 //!
-//! A thread may fork in a signal handler that has interrupted it in the heap. Then it holds the heap's lock, in the child too, where it
-//! goes on with what was interrupted when the handler returns. Until then the handler's small blocks are libc's (`heap`).
+//! A thread may fork in a signal handler that has interrupted it in the heap. Then it holds the heap's lock,
+//! also in the child, where the interrupted code continues when the handler returns. Until then, libc serves
+//! the handler's small blocks (`heap`).
 
 use crate::maps::failed;
 use crate::next::Next;
@@ -21,12 +24,12 @@ use std::mem::transmute;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of the fork under way; the heap's lock is held for as long.
+/// Number of the current fork's snapshot; the heap's lock is held meanwhile.
 static SNAPSHOT: AtomicU64 = AtomicU64::new(0);
 static SIGNALS: OverFork = OverFork::new();
 
 unsafe extern "C" {
-    /// What `pthread_atfork` calls; without a library to belong to, the handlers stay for good.
+    /// The function behind `pthread_atfork`. Handlers that belong to no library stay registered for good.
     fn __register_atfork(
         prepare: extern "C" fn(),
         parent: extern "C" fn(),
@@ -36,29 +39,29 @@ unsafe extern "C" {
 }
 
 pub(crate) fn register() {
-    // SAFETY: functions that live as long as the program.
+    // SAFETY: the functions live as long as the program.
     let result = unsafe { __register_atfork(prepare, parent, child, ptr::null_mut()) };
     assert_eq!(result, 0, "the first handlers find room");
-    // Now, as a handler of signals may not look for it.
+    // The look-up happens now, because a signal handler may not do it.
     let _without_it_there_is_no_question = NEXT.find();
 }
 
-/// `_Fork(3)`. libc's own `fork` does not come by here.
+/// `_Fork(3)`. libc's own `fork` does not call it.
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(export_name = "_Fork")]
 pub(crate) unsafe extern "C" fn fork_without_handlers() -> pid_t {
     type Function = unsafe extern "C" fn() -> pid_t;
     let Some(function) = NEXT.find() else { return failed(Errno::NOSYS, -1) };
-    // SAFETY: libc's function of this name, which has this type.
+    // SAFETY: the symbol is libc's function of this name, which has this type.
     let function: Function = unsafe { transmute(function) };
     if !area::is_ready() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { function() };
     }
     prepare();
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let forked = unsafe { function() };
     if forked == 0 {
         child();
@@ -78,9 +81,9 @@ extern "C" fn prepare() {
     let signals = Blocked::new();
     heap::LOCK.take_to_fork();
     shared::LOCK.take_to_fork();
-    // SAFETY: the heap's lock is held until `forked`, behind `restore`.
+    // SAFETY: the heap's lock is held until `forked`, after `restore`.
     unsafe { SIGNALS.keep(signals) };
-    // Without a snapshot the child cannot have its memory; it will say so, if there is one.
+    // Without a snapshot the child cannot get its memory; the child reports that.
     SNAPSHOT.store(mailbox::call(Call::Fork).unwrap_or(NONE), Ordering::Relaxed);
 }
 
@@ -95,12 +98,12 @@ extern "C" fn child() {
 }
 
 fn forked() {
-    // SAFETY: `prepare` kept it.
+    // SAFETY: `prepare` stored the signals.
     let signals = unsafe { SIGNALS.restore() };
     shared::LOCK.forked();
     heap::LOCK.forked();
     drop(signals);
 }
 
-/// No snapshot has this number.
+/// A number that no snapshot has.
 const NONE: u64 = u64::MAX;

@@ -1,7 +1,9 @@
-//! The library's own system calls on far memory. They are made by one instruction, in a page before far memory whose address all processes of a run
-//! have: the filter of the run (docs/run.md) lets calls from there through, and asks the pager about others.
+//! The library's own system calls on far memory. One instruction makes them, in a page before far memory at an
+//! address that all processes of a run share. The run's seccomp filter (docs/run.md) lets calls from that
+//! address pass, and asks the pager about others.
 //!
-//! Without the page, as before there is far memory, calls are made in the ordinary way. Under a filter that is as right, and takes longer.
+//! Without the page, for example before there is far memory, calls are made in the ordinary way. Under a filter
+//! that is also correct, but slower.
 
 use crate::area::address;
 use crate::maps::of_syscall;
@@ -13,10 +15,10 @@ use std::arch::asm;
 use std::ffi::c_long;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where the instruction is; 0 without it.
+/// Address of the instruction; 0 without the page.
 static PLACE: AtomicUsize = AtomicUsize::new(0);
 
-/// Opens it before far memory that will begin at `base`. A fork's child has it from its parent.
+/// Creates the gate before far memory that will begin at `base`. A fork's child inherits it.
 pub(crate) fn open(base: usize) {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
     let place = address(gate(base));
@@ -24,32 +26,32 @@ pub(crate) fn open(base: usize) {
     let page = unsafe { mmap_anonymous(place, PAGE_LEN, ProtFlags::READ | ProtFlags::WRITE, flags) };
     let Ok(page) = page else { return };
     if page == place {
-        // SAFETY: a page of our own, of more bytes than that.
+        // SAFETY: a page of this library, larger than the code.
         unsafe { page.cast::<u8>().copy_from_nonoverlapping(GATE.as_ptr(), GATE.len()) };
-        // SAFETY: as above, and no thread writes to it any more.
+        // SAFETY: a page of this library, and no thread writes to it any more.
         if unsafe { mprotect(page, PAGE_LEN, MprotectFlags::READ | MprotectFlags::EXEC) }.is_ok() {
             PLACE.store(page.expose_provenance(), Ordering::Release);
             return;
         }
     }
-    // The system allows no such page.
-    // SAFETY: the page of a moment ago, which no other thread knows.
+    // The system does not allow such a page.
+    // SAFETY: the page was just mapped, and no other thread knows it.
     let _ = unsafe { munmap(page, PAGE_LEN) };
 }
 
-/// Makes a system call; answers its result.
+/// Makes a system call and returns its result.
 ///
 /// # Safety
-/// As the call's.
+/// The contract of the system call applies.
 pub(crate) unsafe fn call(number: c_long, arguments: [usize; 6]) -> Result<usize, Errno> {
     let place = PLACE.load(Ordering::Acquire);
     let [a, b, c, d, e, f] = arguments;
     if place == 0 {
-        // SAFETY: the caller's promise; libc's `syscall` is none that this library stands before.
+        // SAFETY: guaranteed by the caller; this library does not interpose libc's `syscall`.
         let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
         return of_syscall(result).map(c_long::cast_unsigned).map(usize_of);
     }
-    // SAFETY: the caller's promise; the page holds the instruction and a return for as long as the process lives.
+    // SAFETY: guaranteed by the caller; the page holds the instruction and a return while the process lives.
     let result = unsafe { through(place, number, arguments) };
     match i32::try_from(result) {
         Ok(errno @ -4095..=-1) => Err(Errno::from_raw_os_error(-errno)),
@@ -61,12 +63,14 @@ fn usize_of(word: u64) -> usize {
     usize::try_from(word).expect("an address of this machine")
 }
 
+/// Makes a system call in the gate.
+///
 /// # Safety
-/// As the call's; the gate is there.
+/// The contract of the system call applies, and the gate exists.
 #[cfg(target_arch = "x86_64")]
 unsafe fn through(place: usize, number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> c_long {
     let result;
-    // SAFETY: the caller's promise. The system keeps all registers but these.
+    // SAFETY: guaranteed by the caller. The kernel preserves all registers but these.
     unsafe {
         asm!(
             "call {place}",
@@ -79,12 +83,14 @@ unsafe fn through(place: usize, number: c_long, [a, b, c, d, e, f]: [usize; 6]) 
     result
 }
 
+/// Makes a system call in the gate.
+///
 /// # Safety
-/// As the call's; the gate is there.
+/// The contract of the system call applies, and the gate exists.
 #[cfg(target_arch = "aarch64")]
 unsafe fn through(place: usize, number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> c_long {
     let result;
-    // SAFETY: the caller's promise. The system keeps all registers but the first, and the call the return address.
+    // SAFETY: guaranteed by the caller. The kernel preserves all registers but `x0`, and the branch sets `x30`.
     unsafe {
         asm!(
             "blr {place}",

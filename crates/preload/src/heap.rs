@@ -1,12 +1,14 @@
-//! The blocks of `malloc` and its family (`malloc`). Small blocks are dlmalloc's, in far memory; large ones are mappings of their own, which are
-//! kept for a while when they are freed (`kept`).
+//! The blocks of `malloc` and its family (`malloc`). dlmalloc serves small blocks from far memory. Each large
+//! block is a mapping of its own, which is cached for a while when it is freed (`kept`).
 //!
-//! Two kinds stay with libc's own `malloc`: what is allocated before there is far memory, and small blocks that libc allocates for
-//! itself. Those must: in a fork's child libc walks its list of open files before any handler runs, and the child's far memory is
-//! only there after ours. Which is which is told by the address.
+//! libc's own `malloc` serves two kinds: allocations before there is far memory, and small blocks that libc
+//! allocates for itself. The second kind is necessary. In a fork's child, libc walks its list of open files
+//! before any handler runs, and the child's far memory exists only after this library's handler. The address
+//! tells which allocator a block belongs to.
 //!
-//! A signal handler that interrupted its thread in dlmalloc cannot enter it: its small blocks are libc's, and what it frees is freed
-//! when dlmalloc is left. So `malloc` in a handler, or in a child that it forks, never waits for the thread that it interrupted.
+//! A signal handler that has interrupted its thread in dlmalloc cannot enter dlmalloc. libc serves its small
+//! blocks, and blocks that it frees are freed when the thread leaves dlmalloc. So `malloc` in a handler, or in
+//! a child that the handler forks, never waits for the interrupted thread.
 //!
 //! ```text
 //!   large block:  | ... | offset | length of mapping | bytes ...         the length's low bits are 0; dlmalloc's blocks have
@@ -27,18 +29,18 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Held by the thread that is in dlmalloc, and over a fork.
+/// The lock of dlmalloc and of the cached blocks, also held during a fork.
 pub(crate) static LOCK: Lock = Lock::new();
 
-/// Blocks of so many bytes are mappings of their own.
+/// Minimum size of a block that is a mapping of its own.
 const LARGE: usize = 128 << 10;
-/// Blocks of libc's own below this stay with it.
+/// Below this size, libc's own `malloc` serves blocks for libc.
 const LIBC_MAX: usize = 64 << 10;
-/// What dlmalloc asks for at a time.
+/// Size of the regions that dlmalloc requests.
 const GRANULARITY: usize = 1 << 20;
-/// Every block is a multiple of this.
+/// Alignment of all blocks.
 const ALIGNMENT: usize = 16;
-/// The bits of dlmalloc's that say who is in use.
+/// dlmalloc's header bits that tell whether a chunk and its predecessor are in use.
 const IN_USE: usize = 3;
 const FLAGS: usize = 7;
 
@@ -47,13 +49,13 @@ static KEPT: KeptBlocks = KeptBlocks(UnsafeCell::new(Kept::new()));
 
 struct Heap(UnsafeCell<Dlmalloc<Far>>);
 
-// SAFETY: used under LOCK alone.
+// SAFETY: used only under LOCK.
 unsafe impl Sync for Heap {}
 
-/// Large blocks for which there is no use at present.
+/// Freed large blocks, cached for reuse.
 struct KeptBlocks(UnsafeCell<Kept>);
 
-// SAFETY: used under LOCK alone.
+// SAFETY: used only under LOCK.
 unsafe impl Sync for KeptBlocks {}
 
 const fn heap() -> Dlmalloc<Far> {
@@ -62,10 +64,10 @@ const fn heap() -> Dlmalloc<Far> {
     heap
 }
 
-/// Where dlmalloc has its memory from.
+/// The source of dlmalloc's memory.
 struct Far;
 
-// SAFETY: regions of far memory are the caller's alone until they are freed.
+// SAFETY: a region of far memory belongs to the caller alone until it is freed.
 unsafe impl Allocator for Far {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let start = map_heap(size).map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut);
@@ -110,13 +112,13 @@ unsafe extern "C" {
 /// Frees a block.
 ///
 /// # Safety
-/// As `free(3)`.
+/// The contract of `free(3)` applies.
 pub(crate) unsafe fn free(block: *mut c_void) {
     if !area::has(block.addr()) {
-        // SAFETY: a block of libc's, or none.
+        // SAFETY: a block of libc, or null.
         return unsafe { __libc_free(block) };
     }
-    // SAFETY: a block of ours, by the caller's promise.
+    // SAFETY: a block of this heap, guaranteed by the caller.
     match unsafe { large(block) } {
         Some(Large { start, len, .. }) => {
             if with_kept(|kept| kept.put(Block { start, len }, |block| unmap(block.start, block.len)))
@@ -126,31 +128,35 @@ pub(crate) unsafe fn free(block: *mut c_void) {
             }
         }
         None => {
-            // SAFETY: as above.
+            // SAFETY: see above.
             if with_heap(|heap| unsafe { heap.c_free(block.cast()) }).is_err() {
-                // SAFETY: as above.
+                // SAFETY: see above.
                 unsafe { free_later(block) };
             }
         }
     }
 }
 
+/// Allocates a block for `caller`, the return address of the call.
+///
 /// # Safety
-/// As `malloc`.
+/// The contract of `malloc(3)` applies.
 pub(crate) unsafe fn malloc(size: usize, caller: usize) -> *mut c_void {
     if is_local(size, caller) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { __libc_malloc(size) };
     }
     or_no_memory(allocate(size))
 }
 
+/// Allocates a block of zeros for `caller`, the return address of the call.
+///
 /// # Safety
-/// As `calloc`.
+/// The contract of `calloc(3)` applies.
 pub(crate) unsafe fn calloc(count: usize, size: usize, caller: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(size) else { return failed(Errno::NOMEM, ptr::null_mut()) };
     if is_local(bytes, caller) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { __libc_calloc(count, size) };
     }
     let (block, zeroed) = match bytes {
@@ -158,31 +164,33 @@ pub(crate) unsafe fn calloc(count: usize, size: usize, caller: usize) -> *mut c_
         _ => (allocate(bytes), false),
     };
     if !block.is_null() && !zeroed {
-        // SAFETY: a block of at least so many bytes.
+        // SAFETY: the block has at least so many bytes.
         unsafe { ptr::write_bytes(block.cast::<u8>(), 0, bytes) };
     }
     or_no_memory(block)
 }
 
+/// Resizes a block for `caller`, the return address of the call.
+///
 /// # Safety
-/// As `realloc`.
+/// The contract of `realloc(3)` applies.
 pub(crate) unsafe fn realloc(block: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     if block.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { malloc(size, caller) };
     }
     let ours = area::has(block.addr());
     if size == 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { free(block) };
         return ptr::null_mut();
     }
     if !ours && (size < LARGE || !area::is_ready()) {
-        // SAFETY: a block of libc's.
+        // SAFETY: a block of libc.
         return unsafe { __libc_realloc(block, size) };
     }
     if ours {
-        // SAFETY: a block of ours, by the caller's promise.
+        // SAFETY: a block of this heap, guaranteed by the caller.
         let kept = unsafe { resize(block, size) };
         if let Some(kept) = kept {
             return kept;
@@ -192,26 +200,26 @@ pub(crate) unsafe fn realloc(block: *mut c_void, size: usize, caller: usize) -> 
     if new.is_null() {
         return or_no_memory(new);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let old_len = unsafe { usable(block) };
-    // SAFETY: two blocks, of at least so many bytes each.
+    // SAFETY: both blocks have at least so many bytes.
     unsafe { ptr::copy_nonoverlapping(block.cast::<u8>(), new.cast::<u8>(), old_len.min(size)) };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { free(block) };
     new
 }
 
-/// A block of ours with another length, where that is the same kind of block. `None` when it is to be copied.
+/// Resizes a block of this heap if it stays of the same kind. Returns `None` when the caller must copy it.
 ///
 /// # Safety
-/// The block is ours and in use.
+/// The block belongs to this heap and is in use.
 unsafe fn resize(block: *mut c_void, size: usize) -> Option<*mut c_void> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let Some(Large { start, len, offset }) = (unsafe { large(block) }) else {
         if size >= LARGE {
             return None;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let resized = with_heap(|heap| unsafe { heap.c_realloc(block.cast(), size) }).ok()?;
         return Some(or_no_memory(resized.cast()));
     };
@@ -223,37 +231,38 @@ unsafe fn resize(block: *mut c_void, size: usize) -> Option<*mut c_void> {
         return None;
     }
     let moved = resize_heap(start, len, new_len)?;
-    // SAFETY: a mapping of at least a page.
+    // SAFETY: the mapping has at least one page.
     Some(unsafe { mark(moved, new_len, offset) })
 }
 
-/// A new block, or null.
+/// Allocates a block; returns null without memory.
 fn allocate(size: usize) -> *mut c_void {
     if size >= LARGE {
         return map_large(size, ALIGNMENT).0;
     }
-    // SAFETY: any length will do.
+    // SAFETY: every size is allowed.
     let block = with_heap(|heap| unsafe { heap.c_malloc(size) });
-    // SAFETY: as above.
+    // SAFETY: see above.
     block.map_or_else(|Busy| unsafe { __libc_malloc(size) }, <*mut u8>::cast)
 }
 
-/// A block at a multiple of the alignment, a power of two; or null.
+/// Allocates a block at a multiple of `alignment`, a power of two; returns null without memory.
 pub(crate) fn aligned(alignment: usize, size: usize) -> *mut c_void {
     if !area::is_ready() {
-        // SAFETY: a power of two.
+        // SAFETY: the alignment is a power of two.
         return unsafe { __libc_memalign(alignment, size) };
     }
     if size >= LARGE || alignment >= LARGE {
         return map_large(size, alignment.max(ALIGNMENT)).0;
     }
-    // SAFETY: a power of two.
+    // SAFETY: the alignment is a power of two.
     let block = with_heap(|heap| unsafe { heap.c_memalign(alignment, size) });
-    // SAFETY: as above.
+    // SAFETY: see above.
     block.map_or_else(|Busy| unsafe { __libc_memalign(alignment, size) }, <*mut u8>::cast)
 }
 
-/// A large block, or null; and whether its bytes are zeros: those of one that was kept are what its last user left there.
+/// Allocates a large block; returns null without memory. The flag is true when the bytes are zeros; a cached
+/// block still has the bytes of its last use.
 fn map_large(size: usize, alignment: usize) -> (*mut c_void, bool) {
     let slack = if alignment == ALIGNMENT { 0 } else { alignment };
     let len = size.checked_add(ALIGNMENT + slack).and_then(|len| len.checked_next_multiple_of(PAGE_LEN));
@@ -264,7 +273,7 @@ fn map_large(size: usize, alignment: usize) -> (*mut c_void, bool) {
         return (ptr::null_mut(), false);
     };
     let offset = (start + ALIGNMENT).next_multiple_of(alignment) - start;
-    // SAFETY: a mapping of our own, in which the offset and `size` bytes behind it lie.
+    // SAFETY: a mapping of this heap, which contains the offset and `size` bytes behind it.
     (unsafe { mark(start, len, offset) }, zeroed)
 }
 
@@ -272,109 +281,117 @@ fn map_large(size: usize, alignment: usize) -> (*mut c_void, bool) {
 struct Large {
     start: usize,
     len: usize,
-    /// From its start to the block's bytes.
+    /// Distance from the mapping's start to the block's bytes.
     offset: usize,
 }
 
-/// Writes what a large block is before its bytes, and answers where they are.
+/// Writes the header of a large block and returns the address of its bytes.
 ///
 /// # Safety
-/// The mapping is ours, and the offset at least 16.
+/// The mapping belongs to this heap, and the offset is at least 16.
 unsafe fn mark(start: usize, len: usize, offset: usize) -> *mut c_void {
     let block = area::address(start + offset);
     // SAFETY: a word before the block's first byte, in its mapping.
     let before = unsafe { block.cast::<usize>().sub(1) };
-    // SAFETY: as above.
+    // SAFETY: see above.
     let first = unsafe { block.cast::<usize>().sub(2) };
-    // SAFETY: as above, and aligned.
+    // SAFETY: see above; the address is aligned.
     unsafe { before.write(len) };
-    // SAFETY: as above.
+    // SAFETY: see above.
     unsafe { first.write(offset) };
     block
 }
 
+/// Reads the header of a large block; returns `None` for a block of dlmalloc.
+///
 /// # Safety
-/// The block is ours and in use.
+/// The block belongs to this heap and is in use.
 unsafe fn large(block: *mut c_void) -> Option<Large> {
     // SAFETY: every block has a word before it.
     let len = unsafe { header(block) };
     if len & IN_USE != 0 {
         return None;
     }
-    // SAFETY: a large block has two.
+    // SAFETY: a large block has two words before it.
     let first = unsafe { block.cast::<usize>().sub(2) };
-    // SAFETY: as above; `mark` wrote it.
+    // SAFETY: see above; `mark` wrote the word.
     let offset = unsafe { first.read() };
     Some(Large { start: block.addr() - offset, len, offset })
 }
 
-/// Bytes of a block, ours or libc's. Both descend from one allocator: the word before a block is the length of the chunk, which begins
-/// there or 8 bytes earlier, with bits.
+/// Returns the usable size of a block, of this heap or of libc. Both allocators descend from one design: the
+/// word before a block is the length of its chunk, with flag bits. The chunk begins at that word or 8 bytes
+/// earlier.
 ///
 /// # Safety
 /// The block is in use.
 pub(crate) unsafe fn usable(block: *mut c_void) -> usize {
     const WORD: usize = size_of::<usize>();
-    /// Of libc's: the chunk is a mapping of its own.
+    /// libc's flag of a chunk that is a mapping of its own.
     const LIBC_MAPPED: usize = 2;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let header = unsafe { header(block) };
     if !area::has(block.addr()) {
         let overhead = if header & LIBC_MAPPED != 0 { 2 * WORD } else { WORD };
         return (header & !FLAGS) - overhead;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     match unsafe { large(block) } {
         Some(Large { len, offset, .. }) => len - offset,
         None => (header & !FLAGS) - WORD,
     }
 }
 
+/// Returns the word before a block.
+///
 /// # Safety
 /// The block is in use.
 unsafe fn header(block: *mut c_void) -> usize {
-    // SAFETY: the caller's promise: there is a word before it.
+    // SAFETY: guaranteed by the caller: a word is before the block.
     let before = unsafe { block.cast::<usize>().sub(1) };
-    // SAFETY: that word is its chunk's length.
+    // SAFETY: the word is the length of the block's chunk.
     unsafe { before.read() }
 }
 
-/// True for blocks that libc's own `malloc` is to give.
+/// Returns true for blocks that libc's own `malloc` must serve.
 fn is_local(size: usize, caller: usize) -> bool {
     !area::is_ready() || (size < LIBC_MAX && is_libc(caller))
 }
 
-/// With the blocks that are kept; not from a handler that interrupted its thread there.
+/// Runs `what` on the cached blocks; fails in a handler that has interrupted its own thread there.
 fn with_kept<T>(what: impl FnOnce(&mut Kept) -> T) -> Result<T, Busy> {
     let _held = LOCK.take()?;
-    // SAFETY: the lock is held; and what is done with them does not come back here.
+    // SAFETY: the lock is held, and `what` does not re-enter this function.
     Ok(what(unsafe { &mut *KEPT.0.get() }))
 }
 
-/// Enters dlmalloc; not from a handler that interrupted its thread there.
+/// Runs `what` on dlmalloc; fails in a handler that has interrupted its own thread there.
 fn with_heap<T>(what: impl FnOnce(&mut Dlmalloc<Far>) -> T) -> Result<T, Busy> {
     let _held = LOCK.take()?;
-    // SAFETY: the lock is held; and nothing that dlmalloc calls comes back here.
+    // SAFETY: the lock is held, and dlmalloc calls nothing that re-enters this function.
     let heap = unsafe { &mut *HEAP.0.get() };
     let result = what(heap);
-    // A handler of this thread puts blocks there, so it is enough to look.
+    // Only handlers of this thread add blocks, so a plain load is enough to check.
     let some = LATER.load(Ordering::Relaxed) != 0;
     let mut later = if some { LATER.swap(0, Ordering::Acquire) } else { 0 };
     while later != 0 {
         let block: *mut u8 = area::address(later).cast();
-        // SAFETY: `free_later` left the next one's address there.
+        // SAFETY: `free_later` stored the next block's address there.
         later = unsafe { block.cast::<usize>().read() };
-        // SAFETY: a block that its owner has freed.
+        // SAFETY: the owner has freed the block.
         unsafe { heap.c_free(block) };
     }
     Ok(result)
 }
 
-/// Blocks that handlers freed while their threads were in dlmalloc; each has the address of the next. 0 when there is none.
+/// Blocks that handlers freed while their threads were in dlmalloc: a list whose links are in the blocks. 0
+/// when it is empty.
 static LATER: AtomicUsize = AtomicUsize::new(0);
 
+/// Adds a block to the list of blocks to free later.
+///
 /// # Safety
-/// A block of dlmalloc's, which its owner has freed.
+/// The block belongs to dlmalloc, and its owner has freed it.
 unsafe fn free_later(block: *mut c_void) {
     let mut next = LATER.load(Ordering::Relaxed);
     loop {
@@ -387,45 +404,47 @@ unsafe fn free_later(block: *mut c_void) {
     }
 }
 
-/// At the beginning: libc's `malloc` asks for random numbers at its first block. Without far memory that is the program's first block. Here libc
-/// may want its first one much later, when a filter of the program's ends who makes that system call.
+/// Lets libc's `malloc` initialize. At its first block it requests random numbers from the kernel. Without far
+/// memory, that first block is allocated at the start of the program. In a run it may come much later, when the
+/// program's seccomp filter kills callers of that system call.
 pub(crate) fn begin() {
     if other::is_there() {
         return; // it may be asking for its memory at this moment, and hold a lock
     }
-    // SAFETY: any length will do.
+    // SAFETY: every size is allowed.
     let block = unsafe { __libc_malloc(1) };
-    // SAFETY: the block of a moment ago, or none.
+    // SAFETY: the block was just allocated, or is null.
     unsafe { __libc_free(block) };
 }
 
-/// Leaves the error of a block that there is no memory for.
+/// Sets ENOMEM for a null block, and returns the block.
 pub(crate) fn or_no_memory(block: *mut c_void) -> *mut c_void {
     if block.is_null() { failed(Errno::NOMEM, block) } else { block }
 }
 
-/// Where libc lies in this process: first address and bytes; 0 until it was looked for.
+/// Address and length of libc's code in this process; 0 before the look-up.
 static LIBC: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
-/// True when the address is in libc's code.
+/// Returns true when the address is in libc's code.
 pub(crate) fn is_libc(addr: usize) -> bool {
     if LIBC[1].load(Ordering::Acquire) == 0 {
-        // SAFETY: the callback reads what it is given, and ends the walk.
+        // SAFETY: the callback reads only its arguments, and ends the walk.
         let _ = unsafe { libc::dl_iterate_phdr(Some(find_libc), ptr::null_mut()) };
     }
     let (start, len) = (LIBC[0].load(Ordering::Relaxed), LIBC[1].load(Ordering::Acquire));
     addr.wrapping_sub(start) < len
 }
 
-/// Ends with 1 at the object that has a function which only libc defines. Other allocators define even `__libc_malloc` (mimalloc, tcmalloc).
+/// Stores the address range of libc and ends the walk. The test is for a function that only libc defines: other
+/// allocators (mimalloc, tcmalloc) define even `__libc_malloc`.
 unsafe extern "C" fn find_libc(info: *mut libc::dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
     let wanted = (libc::gnu_get_libc_version as unsafe extern "C" fn() -> *const c_char) as usize;
-    // SAFETY: the walk's own record.
+    // SAFETY: the record is the walk's own.
     let info = unsafe { &*info };
     for n in 0..usize::from(info.dlpi_phnum) {
-        // SAFETY: as many headers as it says.
+        // SAFETY: the index is less than the record's number of headers.
         let header = unsafe { info.dlpi_phdr.add(n) };
-        // SAFETY: as above.
+        // SAFETY: see above.
         let header = unsafe { &*header };
         let (start, len) =
             (usize::try_from(info.dlpi_addr + header.p_vaddr), usize::try_from(header.p_memsz));

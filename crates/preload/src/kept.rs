@@ -1,26 +1,29 @@
-//! Large blocks that were freed and are kept to be used again, as libc keeps them: a program that allocates and frees blocks of one length
-//! would otherwise map, fault and unmap each time.
+//! A cache of freed large blocks, as in libc. Without it, a program that allocates and frees blocks of one
+//! length would map, fault and unmap each time.
 //!
-//! Key type: [`Kept`]. As in libc (`M_MMAP_THRESHOLD`), the first free of a length gives the mapping back and raises the threshold to it;
-//! later blocks up to the threshold are kept, together twice the threshold at most (`M_TRIM_THRESHOLD`). The oldest goes first.
+//! Key type: [`Kept`].
+//!
+//! As in libc (`M_MMAP_THRESHOLD`), the first free of a length unmaps the block and raises the threshold to
+//! that length. Later blocks up to the threshold are cached, together at most twice the threshold
+//! (`M_TRIM_THRESHOLD`). The oldest block is evicted first.
 
-/// Blocks of more bytes are never kept; libc's largest threshold, too (`DEFAULT_MMAP_THRESHOLD_MAX`).
+/// Maximum length of a cached block, also libc's largest threshold (`DEFAULT_MMAP_THRESHOLD_MAX`).
 const KEPT_MAX: usize = 32 << 20;
-/// Blocks kept at most.
+/// Maximum number of cached blocks.
 const COUNT_MAX: usize = 64;
-/// A block is used again where at most this part of it is more than what is asked for.
+/// A cached block is reused when its excess length is at most the requested length divided by this.
 const SPARE: usize = 4;
 
-/// A mapping that is not used.
+/// An unused mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Block {
-    /// First address.
+    /// Address of the first byte.
     pub(crate) start: usize,
-    /// Bytes, in whole pages.
+    /// Length in bytes, whole pages.
     pub(crate) len: usize,
 }
 
-/// Freed blocks, the oldest first.
+/// The cached blocks, the oldest first.
 #[derive(Debug)]
 pub(crate) struct Kept {
     blocks: [Block; COUNT_MAX],
@@ -34,7 +37,7 @@ impl Kept {
         Self { blocks: [Block { start: 0, len: 0 }; COUNT_MAX], count: 0, bytes: 0, threshold: 0 }
     }
 
-    /// A block that was freed. What is to be given back goes to `give_back`: that block itself, or older ones.
+    /// Adds a freed block. Blocks to unmap go to `give_back`: that block itself, or older ones.
     pub(crate) fn put(&mut self, block: Block, mut give_back: impl FnMut(Block)) {
         if block.len > self.threshold {
             if block.len <= KEPT_MAX {
@@ -50,7 +53,7 @@ impl Kept {
         self.bytes += block.len;
     }
 
-    /// The smallest block that has `len` bytes and not many more; it is the caller's.
+    /// Removes and returns the smallest cached block that has `len` bytes and not many more.
     pub(crate) fn take(&mut self, len: usize) -> Option<Block> {
         let fits = |block: &Block| block.len >= len && block.len - len <= len / SPARE;
         let all = self.blocks[..self.count].iter().enumerate();
@@ -88,7 +91,7 @@ mod tests {
         assert_eq!(kept.take(MIB + 1), None);
         assert_eq!(kept.take(MIB), Some(Block { start: 2, len: MIB }));
         assert_eq!(kept.take(MIB), None);
-        // Shorter ones are kept at once, and do not serve for much shorter ones.
+        // Shorter blocks are cached at once, and do not serve requests for much shorter ones.
         assert_eq!(put(&mut kept, 3, MIB / 2), []);
         assert_eq!(kept.take(MIB / 4), None);
         assert_eq!(kept.take(MIB / 2 - MIB / 16), Some(Block { start: 3, len: MIB / 2 }));
@@ -110,7 +113,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each block is in one place at any time: here, in use, or given back; and the bounds hold.
+        /// Each block is in one place at any time: cached, in use, or given back. The bounds hold.
         #[test]
         fn no_block_is_in_two_places(steps in prop::collection::vec((any::<bool>(), 1_usize..40), 1..400)) {
             let mut kept = Kept::new();

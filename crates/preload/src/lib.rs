@@ -1,15 +1,21 @@
-//! The preload library: `farmem run` has the dynamic linker load it into an unmodified program, whose large anonymous mappings
-//! and heap it then puts into far memory.
+//! The preload library, which puts a program's large anonymous mappings and heap into far memory. `farmem run`
+//! makes the dynamic linker load it into the unmodified program.
 //!
-//! It stands before libc's `mmap`, `munmap`, `mremap`, `mprotect`, `madvise` (`maps`), `mincore` (`resident`), `malloc` with its family (`malloc`), `sbrk` (`brk`), `execve` with its
-//! family (`exec`), `shm_open` and
-//! what is done with what that opens (`shared`), `open` with what is like it (`direct`), `recvmsg` (`descriptors`),
-//! `process_vm_writev` (`pins`), and `_Fork` (`fork`). What it reserves in the program is one range of addresses (`area`), backed by a memfd and served by the pager, another process, through
-//! a userfaultfd. So there is no thread of ours in the program, and no descriptor: both are sent to the pager and closed. What is
-//! asked of the pager goes through a mailbox (`mailbox`), where the fault itself is the message.
+//! The library interposes these functions of libc:
+//! - `mmap`, `munmap`, `mremap`, `mprotect` and `madvise` (`maps`), `mincore` (`resident`), `sbrk` and `brk`
+//!   (`brk`).
+//! - `malloc` and its family (`malloc`).
+//! - `execve` and its family (`exec`), `_Fork` (`fork`).
+//! - `shm_open` and the functions on its descriptors (`shared`), `open` and its family (`direct`), `recvmsg`
+//!   (`descriptors`), `process_vm_writev` (`pins`).
 //!
-//! Nothing in here may call what it stands before: it calls the system directly, and allocates nothing. Without an invitation in the
-//! environment, all calls are the system's and libc's.
+//! The library reserves one range of addresses in the program (`area`), backed by a memfd. The pager, another
+//! process, serves the range through a userfaultfd. So the library needs no thread and no open descriptor in
+//! the program: it sends the memfd and the userfaultfd to the pager and closes them. Calls to the pager go
+//! through a mailbox (`mailbox`), where a page fault carries the message.
+//!
+//! The library's code must not call functions that it interposes: it calls the kernel directly, and allocates
+//! nothing. Without an invitation, the environment variable `FARMEM_RUN`, all calls go to the kernel and libc.
 
 mod apart;
 mod area;
@@ -35,12 +41,12 @@ mod signals;
 mod tests;
 mod told;
 
-/// Called by the dynamic linker before `main`, for programs that have not allocated anything until then.
+/// Runs before `main`, by the dynamic linker. Programs that have not allocated yet get their far memory here.
 extern "C" fn constructor() {
     let _without_it_all_is_local = area::is_ready();
 }
 
-// SAFETY: the section is a list of functions without arguments that are called once at start.
+// SAFETY: the section is a list of functions without arguments that the dynamic linker calls once at start.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static CONSTRUCTOR: extern "C" fn() = constructor;

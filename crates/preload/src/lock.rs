@@ -1,12 +1,14 @@
-//! A lock that a signal handler cannot wait for in vain: it knows its owner.
+//! A lock that knows its owner, so that a signal handler never waits for its own thread.
 //!
-//! A handler may interrupt a thread that holds the lock. The thread cannot let go before the handler returns, so the handler does not wait:
-//! it is told that its own thread is [`Busy`]. The owner is named by its thread pointer, which is the same in a fork's child (its number
-//! is another); it is the lock's word itself, so there is no moment at which the lock is held and its owner unknown.
+//! A handler may interrupt a thread that holds the lock. The thread cannot release the lock before the handler
+//! returns, so the handler does not wait: `take` returns [`Busy`]. The owner's thread pointer is the owner's
+//! name, because a fork's child keeps it (a thread id changes). The pointer is the lock's word itself, so the
+//! lock is never held without a known owner.
 //!
-//! A process of one thread takes it without an atomic instruction, as libc's own `malloc` does: those are most of what a small block costs. libc says
-//! so (`__libc_single_threaded`), and says otherwise before a second thread begins. A handler of the one thread may come between load and store; it lets
-//! go of what it takes before it returns.
+//! A process of one thread takes the lock without an atomic instruction, as libc's own `malloc` does. Atomic
+//! instructions are most of the cost of a small block. libc's `__libc_single_threaded` tells, and changes
+//! before a second thread begins. A handler of the only thread may run between load and store; it releases what
+//! it takes before it returns.
 //!
 //! ```text
 //!   word:   | thread pointer | FORKING | AWAITED |      0 when it is free
@@ -21,24 +23,25 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize,
 #[derive(Debug)]
 pub(crate) struct Lock {
     word: AtomicUsize,
-    /// Counts the times that the lock was released to threads that waited: what they sleep on.
+    /// Number of releases that had waiting threads; the futex that waiting threads sleep on.
     released: AtomicU32,
-    /// The thread that forks held the lock already, as its handler interrupted it: it keeps it.
+    /// True when the forking thread already held the lock, because its signal handler forks. It keeps the lock.
     interrupted: AtomicBool,
 }
 
 const FREE: usize = 0;
-/// A thread waits.
+/// A thread waits for the lock.
 const AWAITED: usize = 1;
-/// The owner forks, and is not in what the lock protects: it may take it once more, as other libraries' handlers run between ours.
+/// The owner forks, and is not in the protected code. It may take the lock once more, for handlers of other
+/// libraries that run between the fork handlers of this one.
 const FORKING: usize = 2;
 const BITS: usize = AWAITED | FORKING;
 
-/// The lock is held by a thread whose signal handler asks for it.
+/// The error of a signal handler whose own thread holds the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Busy;
 
-/// Lets go when dropped.
+/// A guard, which releases the lock on drop.
 #[derive(Debug)]
 pub(crate) struct Guard<'a> {
     lock: &'a Lock,
@@ -51,12 +54,12 @@ impl Lock {
         Self { word: AtomicUsize::new(FREE), released, interrupted: AtomicBool::new(false) }
     }
 
-    /// Waits until no other thread holds it.
+    /// Waits until no other thread holds the lock, and takes it.
     pub(crate) fn take(&self) -> Result<Guard<'_>, Busy> {
         let me = thread();
         let word = self.word.load(Ordering::Relaxed);
         if word & !BITS == me {
-            // Only this thread takes the bit away, and handlers that meet it without are turned away.
+            // Only this thread clears the bit, and handlers that find it clear get `Busy`.
             if word & FORKING == 0 {
                 return Err(Busy);
             }
@@ -75,18 +78,18 @@ impl Lock {
     fn wait(&self, me: usize) {
         loop {
             let released = self.released.load(Ordering::Acquire);
-            // Others may wait too, so it is taken as one that is awaited.
+            // Further threads may wait, so the new owner keeps the mark.
             let taken = self.word.compare_exchange(FREE, me | AWAITED, Ordering::Acquire, Ordering::Relaxed);
             let Err(word) = taken else { return };
             let marked = word | AWAITED;
             if self.word.compare_exchange(word, marked, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                // Woken, released meanwhile, or interrupted: it is looked at again.
+                // After a wake-up, a release meanwhile, or a signal, the loop checks the lock again.
                 let _ = futex::wait(&self.released, futex::Flags::PRIVATE, released, None);
             }
         }
     }
 
-    /// Takes it for a fork. The thread's signals are blocked.
+    /// Takes the lock for a fork. The thread's signals are blocked.
     pub(crate) fn take_to_fork(&self) {
         let taken = self.take();
         self.interrupted.store(taken.is_err(), Ordering::Relaxed);
@@ -96,7 +99,8 @@ impl Lock {
         }
     }
 
-    /// The fork is over, here or in the child, where no other thread is. What a handler had interrupted goes on in both.
+    /// Ends the fork, in the parent and in the child, which has no other thread. Code that a handler
+    /// interrupted continues in both.
     pub(crate) fn forked(&self) {
         if !self.interrupted.swap(false, Ordering::Relaxed) {
             self.release();
@@ -125,38 +129,40 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// libc's word on whether this process has one thread; without it, that it has several.
+/// libc's flag that this process has one thread. Without the flag, the process counts as multi-threaded.
 static ALONE: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::from_ref(&NOT_KNOWN).cast_mut());
 static NOT_KNOWN: AtomicU8 = AtomicU8::new(0);
 
-/// Looks for libc's word: since 2.32 there is one.
+/// Looks up libc's flag, which exists since glibc 2.32.
 pub(crate) fn begin() {
-    // SAFETY: a text.
+    // SAFETY: the name is a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
     if !found.is_null() {
         ALONE.store(found.cast(), Ordering::Relaxed);
     }
 }
 
-/// No other thread is there, nor begins before this one asks for it.
+/// Returns true when this thread is the only one. Another one cannot begin unless this thread creates it.
 fn is_alone() -> bool {
     let place = ALONE.load(Ordering::Relaxed);
-    // SAFETY: a byte of this library's or of libc's, which are there for good.
+    // SAFETY: a byte of this library or of libc, which exists for good.
     unsafe { &*place }.load(Ordering::Relaxed) != 0
 }
 
-/// What names the calling thread, here and in a child that it forks: the address of libc's record of it, which is a multiple of 64.
+/// Returns the identity of the calling thread, in this process and in its forked children: the address of
+/// libc's thread control block, a multiple of 64.
 #[cfg(target_arch = "x86_64")]
 fn thread() -> usize {
     let me;
-    // SAFETY: `fs` points to libc's record of the thread, whose third word is its own address: what `pthread_self` answers.
+    // SAFETY: `fs` points to libc's thread control block, whose third word is its own address, the result of
+    // `pthread_self`.
     unsafe { asm!("mov {}, fs:[16]", out(reg) me, options(nostack, pure, readonly, preserves_flags)) };
     me
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 fn thread() -> usize {
-    // SAFETY: it reads a register.
+    // SAFETY: the function reads a register.
     let me = unsafe { libc::pthread_self() };
     usize::try_from(me).expect("an address")
 }
@@ -168,10 +174,10 @@ mod tests {
 
     struct Counter(UnsafeCell<u64>);
 
-    // SAFETY: used under the test's lock alone.
+    // SAFETY: used only under the test's lock.
     unsafe impl Sync for Counter {}
 
-    /// Threads that add to a plain number under the lock lose nothing, and each of them is woken.
+    /// Threads that increment a plain counter under the lock lose no increment, and every waiting thread wakes.
     #[test]
     fn it_excludes_threads() {
         const TIMES: u64 = 200_000;
@@ -191,7 +197,8 @@ mod tests {
         assert_eq!(lock.word.into_inner() & !BITS, FREE);
     }
 
-    /// A thread that asks for what it holds is a handler of its own that interrupted it: it is told so, and what it interrupted goes on.
+    /// `take` by the owner comes from a signal handler: it returns `Busy`, and the interrupted code keeps the
+    /// lock.
     #[test]
     fn a_handler_does_not_wait_for_its_own_thread() {
         let lock = Lock::new();
@@ -201,7 +208,8 @@ mod tests {
         assert!(lock.take().is_ok());
     }
 
-    /// A thread that forks may take the lock between the handlers; one that held it already, interrupted by its handler, holds it afterwards.
+    /// A forking thread may take the lock between the handlers. A thread that held it before the fork,
+    /// interrupted by its signal handler, holds it afterwards.
     #[test]
     fn a_fork_leaves_it_as_it_was() {
         let lock = Lock::new();

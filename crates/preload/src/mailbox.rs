@@ -1,4 +1,5 @@
-//! Calls of the pager: a mailbox is filled, its doorbell is rung, and when the ringing returns the answer is there.
+//! Calls to the pager. The caller fills a mailbox and rings its doorbell; when that store returns, the reply is
+//! in the mailbox.
 
 use crate::area;
 use crate::signals::Blocked;
@@ -11,15 +12,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 static BUSY: [AtomicBool; MAILBOXES] = [const { AtomicBool::new(false) }; MAILBOXES];
 static NUMBERS: [AtomicU64; MAILBOXES] = [const { AtomicU64::new(0) }; MAILBOXES];
 
-/// Carries a call out; answers its value, or the status that it came to.
+/// Makes a call; returns its first value, or its status as the error.
 pub(crate) fn call(call: Call) -> Result<u64, u64> {
     call_with(&[], call).map(|[value, ..]| value)
 }
 
-/// Carries a call out that goes with a text; answers its values.
+/// Makes a call with a text; returns its values.
 pub(crate) fn call_with(text: &[u8], call: Call) -> Result<[u64; VALUES], u64> {
     assert!(text.len() <= TEXT_MAX, "a text that fits");
-    // A handler that forked here would have a child go on with half a call, in a mailbox that is empty.
+    // A handler that forks during the call would leave the child with half a call in an empty mailbox.
     let _whole = Blocked::new();
     let mailbox = take();
     for (n, bytes) in text.chunks(8).enumerate() {
@@ -34,7 +35,7 @@ pub(crate) fn call_with(text: &[u8], call: Call) -> Result<[u64; VALUES], u64> {
         area::word(0, mailbox * MAILBOX_WORDS + WORD_CALL + n).store(word, Ordering::Relaxed);
     }
     area::word(0, mailbox * MAILBOX_WORDS + WORD_NUMBER).store(number, Ordering::Release);
-    // The page is write-protected: this store waits until the pager has answered.
+    // The page is write-protected: this store waits until the pager has replied.
     area::word(doorbell(mailbox, number), 0).store(number, Ordering::SeqCst);
     let answer = |word| area::word(0, mailbox * MAILBOX_WORDS + word).load(Ordering::Acquire);
     let (status, values) = (answer(WORD_STATUS), std::array::from_fn(|n| answer(WORD_VALUE + n)));
@@ -42,13 +43,13 @@ pub(crate) fn call_with(text: &[u8], call: Call) -> Result<[u64; VALUES], u64> {
     if status == 0 { Ok(values) } else { Err(status) }
 }
 
-/// In a fork's child: its mailboxes are new, and no thread is calling.
+/// Resets the mailboxes in a fork's child, where no other thread is calling.
 pub(crate) fn begin_anew() {
     BUSY.iter().for_each(|busy| busy.store(false, Ordering::Relaxed));
     NUMBERS.iter().for_each(|number| number.store(0, Ordering::Relaxed));
 }
 
-/// A mailbox of this thread's own until it lets go.
+/// Acquires a free mailbox for this thread.
 fn take() -> usize {
     loop {
         let free = |busy: &AtomicBool| {

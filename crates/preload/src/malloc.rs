@@ -1,7 +1,8 @@
-//! The functions of `malloc`'s family that this library stands before: each goes to another library that the program has for it (`other`), or
-//! to the heap in far memory (`heap`).
+//! The interposed functions of the `malloc` family. Each call goes to another allocator library that the
+//! program uses (`other`), or to the heap in far memory (`heap`).
 //!
-//! `malloc`, `calloc` and `realloc` are told where they were called from: some blocks of libc's own stay with libc.
+//! `malloc`, `calloc` and `realloc` pass on their return address, because libc's own small blocks stay with
+//! libc.
 
 use crate::heap::{self, aligned, or_no_memory};
 use crate::maps::failed;
@@ -22,7 +23,7 @@ type OfTwoSizes = unsafe extern "C" fn(size_t, size_t) -> *mut c_void;
 /// `malloc(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn malloc(size: size_t) -> *mut c_void {
@@ -35,7 +36,7 @@ pub(crate) unsafe extern "C" fn malloc(size: size_t) -> *mut c_void {
 /// `calloc(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn calloc(count: size_t, size: size_t) -> *mut c_void {
@@ -48,7 +49,7 @@ pub(crate) unsafe extern "C" fn calloc(count: size_t, size: size_t) -> *mut c_vo
 /// `realloc(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn realloc(block: *mut c_void, size: size_t) -> *mut c_void {
@@ -61,34 +62,34 @@ pub(crate) unsafe extern "C" fn realloc(block: *mut c_void, size: size_t) -> *mu
 /// `free(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn free(block: *mut c_void) {
     if let Some(function) = other::function(&other::FREE) {
         // SAFETY: the other library's function of this name, which has this type.
         let function: unsafe extern "C" fn(*mut c_void) = unsafe { transmute(function) };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { function(block) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { heap::free(block) };
 }
 
 /// `reallocarray(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn reallocarray(block: *mut c_void, count: size_t, size: size_t) -> *mut c_void {
     if let Some(function) = other::function(&other::REALLOCARRAY) {
         // SAFETY: the other library's function of this name, which has this type.
         let function: unsafe extern "C" fn(*mut c_void, size_t, size_t) -> *mut c_void =
             unsafe { transmute(function) };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { function(block, count, size) };
     }
     match count.checked_mul(size) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         Some(bytes) => unsafe { heap::realloc(block, bytes, 0) },
         None => failed(Errno::NOMEM, ptr::null_mut()),
     }
@@ -97,13 +98,13 @@ pub(crate) unsafe extern "C" fn reallocarray(block: *mut c_void, count: size_t, 
 /// `memalign(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn memalign(alignment: size_t, size: size_t) -> *mut c_void {
     if let Some(function) = other::function(&other::MEMALIGN) {
         // SAFETY: the other library's function of this name, which has this type.
         let function: OfTwoSizes = unsafe { transmute(function) };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { function(alignment, size) };
     }
     let Some(alignment) = alignment.checked_next_power_of_two() else {
@@ -115,23 +116,23 @@ pub(crate) unsafe extern "C" fn memalign(alignment: size_t, size: size_t) -> *mu
 /// `aligned_alloc(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn aligned_alloc(alignment: size_t, size: size_t) -> *mut c_void {
     if let Some(function) = other::function(&other::ALIGNED_ALLOC) {
         // SAFETY: the other library's function of this name, which has this type.
         let function: OfTwoSizes = unsafe { transmute(function) };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { function(alignment, size) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { memalign(alignment, size) }
 }
 
 /// `posix_memalign(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn posix_memalign(
     block: *mut *mut c_void,
@@ -142,7 +143,7 @@ pub(crate) unsafe extern "C" fn posix_memalign(
         type Function = unsafe extern "C" fn(*mut *mut c_void, size_t, size_t) -> c_int;
         // SAFETY: the other library's function of this name, which has this type.
         let function: Function = unsafe { transmute(function) };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { function(block, alignment, size) };
     }
     if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<*mut c_void>()) {
@@ -152,7 +153,7 @@ pub(crate) unsafe extern "C" fn posix_memalign(
     if found.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { *block = found };
     0
 }
@@ -160,13 +161,13 @@ pub(crate) unsafe extern "C" fn posix_memalign(
 /// `valloc(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn valloc(size: size_t) -> *mut c_void {
     if let Some(function) = other::function(&other::VALLOC) {
         // SAFETY: the other library's function of this name, which has this type.
         let function: OfSize = unsafe { transmute(function) };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { function(size) };
     }
     or_no_memory(aligned(PAGE_LEN, size))
@@ -175,13 +176,13 @@ pub(crate) unsafe extern "C" fn valloc(size: size_t) -> *mut c_void {
 /// `pvalloc(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn pvalloc(size: size_t) -> *mut c_void {
     if let Some(function) = other::function(&other::PVALLOC) {
         // SAFETY: the other library's function of this name, which has this type.
         let function: OfSize = unsafe { transmute(function) };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { function(size) };
     }
     let whole = size.checked_next_multiple_of(PAGE_LEN).unwrap_or(usize::MAX);
@@ -191,58 +192,64 @@ pub(crate) unsafe extern "C" fn pvalloc(size: size_t) -> *mut c_void {
 /// `malloc_usable_size(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> size_t {
     if let Some(function) = other::function(&other::MALLOC_USABLE_SIZE) {
         // SAFETY: the other library's function of this name, which has this type.
         let function: unsafe extern "C" fn(*mut c_void) -> size_t = unsafe { transmute(function) };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { function(block) };
     }
     if block.is_null() {
         return 0;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { heap::usable(block) }
 }
 
+/// Allocates a block for `caller`.
+///
 /// # Safety
-/// As `malloc`.
+/// The contract of `malloc(3)` applies.
 unsafe extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
     if let Some(function) = other::function(&other::MALLOC) {
         // SAFETY: the other library's function of this name, which has this type.
         let function: OfSize = unsafe { transmute(function) };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { function(size) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { heap::malloc(size, caller) }
 }
 
+/// Allocates a block of zeros for `caller`.
+///
 /// # Safety
-/// As `calloc`.
+/// The contract of `calloc(3)` applies.
 unsafe extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *mut c_void {
     if let Some(function) = other::function(&other::CALLOC) {
         // SAFETY: the other library's function of this name, which has this type.
         let function: OfTwoSizes = unsafe { transmute(function) };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { function(count, size) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { heap::calloc(count, size, caller) }
 }
 
+/// Resizes a block for `caller`.
+///
 /// # Safety
-/// As `realloc`.
+/// The contract of `realloc(3)` applies.
 unsafe extern "C" fn realloc_from(block: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     if let Some(function) = other::function(&other::REALLOC) {
         // SAFETY: the other library's function of this name, which has this type.
         let function: unsafe extern "C" fn(*mut c_void, size_t) -> *mut c_void =
             unsafe { transmute(function) };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { function(block, size) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { heap::realloc(block, size, caller) }
 }

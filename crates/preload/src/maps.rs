@@ -1,4 +1,4 @@
-//! What stands before libc's calls for mappings. Those that have nothing to do with far memory go to the system as they are.
+//! The interposed functions for mappings. Calls that do not touch far memory go to the kernel unchanged.
 
 use crate::area::{self, address};
 use crate::gate;
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Flags of mappings that are not for far memory, though they are anonymous and private.
+/// Flags of private anonymous mappings that far memory does not support.
 const NOT_FAR: c_int = libc::MAP_FIXED
     | libc::MAP_FIXED_NOREPLACE
     | libc::MAP_GROWSDOWN
@@ -26,8 +26,8 @@ const LOW: c_int = libc::MAP_32BIT;
 #[cfg(not(target_arch = "x86_64"))]
 const LOW: c_int = 0;
 
-/// The latest mapping that is not where the program would have had it, and whether one was given back at once: such a program goes by
-/// addresses, tries the next one, and has what the system has there.
+/// The latest mapping that is not at its hint, and whether the program gave one back at once. Such a program
+/// requires its hints: it tries the next address, and further hints get local memory.
 static NOT_AS_HINTED: AtomicUsize = AtomicUsize::new(0);
 static INSISTS: AtomicBool = AtomicBool::new(false);
 
@@ -36,7 +36,7 @@ const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 /// `mmap(2)`
 ///
 /// # Safety
-/// As the system's.
+/// The contract of the system call applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mmap(
     addr: *mut c_void,
@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C" fn mmap(
                 return address(start);
             }
             Err(NO_MORE) => return failed(Errno::NOMEM, MAP_FAILED),
-            // With no addresses left it gets local memory.
+            // Without free addresses the program gets local memory.
             Err(_) => {}
         }
     }
@@ -88,11 +88,11 @@ pub(crate) unsafe extern "C" fn mmap(
             match renew(start, part, protection, flags & libc::MAP_NORESERVE != 0) {
                 Ok(()) => return addr,
                 Err(NO_MORE) => return failed(Errno::NOMEM, MAP_FAILED),
-                // Something else is mapped there.
+                // The program has mapped something else there.
                 Err(_) => {}
             }
         }
-        // What is there stays when the system refuses.
+        // If the kernel refuses the mapping, the old one must stay.
         if let Err(errno) = try_mapping(len, protection, flags, fd, offset) {
             return failed(errno, MAP_FAILED);
         }
@@ -101,12 +101,13 @@ pub(crate) unsafe extern "C" fn mmap(
     if anonymous {
         area::stays_local(len, reason(len, flags, executable, far));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let result = unsafe { system_mmap(addr, len, protection, flags, fd, offset) };
     result.unwrap_or_else(|errno| failed(errno, MAP_FAILED))
 }
 
-/// Why a private anonymous mapping stays local, though far memory was asked for it (`far`) or not.
+/// Returns the reason for a private anonymous mapping to stay local. `far` tells whether far memory was
+/// requested.
 fn reason(len: usize, flags: c_int, executable: bool, far: bool) -> LocalReason {
     if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
         LocalReason::Fixed
@@ -123,10 +124,10 @@ fn reason(len: usize, flags: c_int, executable: bool, far: bool) -> LocalReason 
     }
 }
 
-/// `mmap64(2)`, which is the same.
+/// `mmap64(2)`, an alias of `mmap(2)`.
 ///
 /// # Safety
-/// As the system's.
+/// The contract of the system call applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mmap64(
     addr: *mut c_void,
@@ -136,20 +137,20 @@ pub(crate) unsafe extern "C" fn mmap64(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { mmap(addr, len, protection, flags, fd, offset) }
 }
 
 /// `munmap(2)`
 ///
 /// # Safety
-/// As the system's.
+/// The contract of the system call applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
     let start = addr.addr();
     let in_shared = shared::part(start, len);
     let Some((far, part)) = area::part(start, len).or(in_shared) else {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return done(unsafe { system_munmap(addr.addr(), len) });
     };
     if !start.is_multiple_of(PAGE_LEN) {
@@ -165,14 +166,14 @@ pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int 
     if start == NOT_AS_HINTED.swap(0, Ordering::Relaxed) {
         INSISTS.store(true, Ordering::Relaxed);
     }
-    // What is before and behind far memory is the system's.
+    // The parts before and behind far memory are ordinary mappings.
     let (before, end) = (far - start, start + len);
     if before > 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let _ = unsafe { system_munmap(start, before) };
     }
     if end > far + part {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let _ = unsafe { system_munmap(far + part, end - far - part) };
     }
     unmap(far, part);
@@ -182,7 +183,7 @@ pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int 
 /// `mprotect(2)`
 ///
 /// # Safety
-/// As the system's.
+/// The contract of the system call applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, protection: c_int) -> c_int {
     if let Some((start, part)) = shared::part(addr.addr(), len) {
@@ -191,13 +192,13 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, protect
     }
     let Some((start, part)) = area::part(addr.addr(), len).filter(|_| addr.addr().is_multiple_of(PAGE_LEN))
     else {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return done(unsafe { system_mprotect(addr.addr(), len, protection) });
     };
     if protection & !KNOWN_RIGHTS != 0 {
         return failed(Errno::INVAL, -1);
     }
-    // A fork's child is to have it so, too. The system knows only what was reserved, the pager what of it is in use.
+    // A fork's child needs the rights too. The kernel knows the reserved addresses, and the pager those in use.
     let asked = Call::Protect {
         start: start as u64,
         len: part as u64,
@@ -213,7 +214,7 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, protect
     };
     let until = if used < part { start + used } else { addr.addr() + len };
     if until > addr.addr() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let result = unsafe { system_mprotect(addr.addr(), until - addr.addr(), protection) };
         if used == part || result.is_err() {
             return done(result);
@@ -222,22 +223,22 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, protect
     failed(Errno::NOMEM, -1)
 }
 
-/// What `mprotect` takes of anonymous memory.
+/// Access rights that `mprotect` accepts for anonymous memory.
 const KNOWN_RIGHTS: c_int = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC | PROT_SEM;
-/// Of atomics, where they need it.
+/// The right to use atomics, on architectures that need it.
 const PROT_SEM: c_int = 8;
 
 /// `madvise(2)`
 ///
 /// # Safety
-/// As the system's.
+/// The contract of the system call applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if shared::part(addr.addr(), len).is_some() {
         return if advised_shared(advice) == Advised::Nothing { 0 } else { failed(Errno::INVAL, -1) };
     }
     let Some((start, part)) = area::part(addr.addr(), len) else {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return done(unsafe { system_madvise(addr, len, advice) });
     };
     match advised(advice) {
@@ -246,18 +247,18 @@ pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: 
             if !addr.addr().is_multiple_of(PAGE_LEN) || (lazily && !whole) {
                 return failed(Errno::INVAL, -1);
             }
-            // Zeros, or at once unreachable: then the system has pages of its own there.
+            // The range reads as zeros, or the call fails because the kernel has pages of its own there.
             let dropped = call(Call::Drop { start: start as u64, len: part as u64, lazily });
             if lazily {
                 return match dropped {
                     Ok(_) => 0,
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     Err(ELSEWHERE) => done(unsafe { system_madvise(addr, len, advice) }),
                     Err(status) => failed(errno_of(status), -1),
                 };
             }
             if part < len || dropped == Err(ELSEWHERE) {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 let _ = unsafe { system_madvise(addr, len, libc::MADV_DONTNEED) };
             }
             match dropped {
@@ -272,36 +273,36 @@ pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: 
             }
             match call(Call::Inherit { start: start as u64, len: part as u64, inherited }) {
                 Ok(_) if whole => 0,
-                // The rest is the system's. Far memory is already what MADV_DONTFORK makes of it.
-                // SAFETY: the caller's promise.
+                // The kernel handles the rest; MADV_DONTFORK changes nothing in far memory.
+                // SAFETY: guaranteed by the caller.
                 Ok(_) | Err(ELSEWHERE) => done(unsafe { system_madvise(addr, len, advice) }),
                 Err(status) => failed(errno_of(status), -1),
             }
         }
         Advised::Nothing => 0,
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         Advised::System => done(unsafe { system_madvise(addr, len, advice) }),
         Advised::Refused => failed(Errno::INVAL, -1),
     }
 }
 
-/// `posix_madvise(3)`, whose advice is never more than advice.
+/// `posix_madvise(3)`, whose advice never changes the memory's contents.
 ///
 /// # Safety
-/// As the system's.
+/// The contract of the system call applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if advice == libc::POSIX_MADV_DONTNEED || area::part(addr.addr(), len).is_some() {
         return 0;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { system_madvise(addr, len, advice) }.map_or_else(Errno::raw_os_error, |()| 0)
 }
 
-/// `mremap(2)`. The last argument is there when the flags say so.
+/// `mremap(2)`. The last argument is present only when the flags require it.
 ///
 /// # Safety
-/// As the system's.
+/// The contract of the system call applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mremap(
     old: *mut c_void,
@@ -332,12 +333,13 @@ pub(crate) unsafe extern "C" fn mremap(
     if fixed && aligned && flags & libc::MREMAP_MAYMOVE != 0 {
         replace(Some(new), new_len);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let result = unsafe { system_mremap(old, old_len, new_len, flags, new) };
     result.unwrap_or_else(|errno| failed(errno, MAP_FAILED))
 }
 
-/// Far memory of `len` bytes of zeros; a status when there is none: [`NO_MORE`], or anything else when there are no addresses for it.
+/// Maps `len` bytes of zeros in far memory. The error is a status: [`NO_MORE`], or another one without free
+/// addresses.
 pub(crate) fn map(len: usize, protection: c_int, hint: usize, unreserved: bool) -> Result<usize, u64> {
     let protection_word = u64::from(protection.unsigned_abs());
     let asked = Call::Map { len: len as u64, protection: protection_word, hint: hint as u64, unreserved };
@@ -350,7 +352,7 @@ pub(crate) fn map(len: usize, protection: c_int, hint: usize, unreserved: bool) 
     let no_memory = u64::from(libc::ENOMEM.unsigned_abs());
     let start = usize::try_from(answer?).ok().filter(|&start| start > 0).ok_or(no_memory)?;
     let len = len.next_multiple_of(PAGE_LEN);
-    // SAFETY: addresses that no other mapping has, as the pager says.
+    // SAFETY: the pager guarantees that no other mapping has these addresses.
     if unsafe { system_mprotect(start, len, protection) }.is_err() {
         unmap(start, len);
         return Err(no_memory);
@@ -358,23 +360,23 @@ pub(crate) fn map(len: usize, protection: c_int, hint: usize, unreserved: bool) 
     Ok(start)
 }
 
-/// To read and write; `None` when there are no addresses for it, or no more far memory.
+/// Maps far memory for reading and writing; returns `None` without free addresses or far memory.
 pub(crate) fn map_heap(len: usize) -> Option<usize> {
     map(len, READ_WRITE, 0, false).ok()
 }
 
-/// Gives far memory back.
+/// Unmaps far memory.
 pub(crate) fn unmap(start: usize, len: usize) {
-    // First no thread reaches it, then others may have the addresses.
-    // SAFETY: a range of far memory, which its owner gives up.
+    // First no thread can access the range; then the pager may reuse the addresses.
+    // SAFETY: the owner of the range of far memory gives it up.
     let _ = unsafe { system_mprotect(start, len, libc::PROT_NONE) };
     if call(Call::Unmap { start: start as u64, len: len as u64 }) == Err(ELSEWHERE) {
-        // SAFETY: something that the program mapped there itself.
+        // SAFETY: the program mapped something else there itself.
         let _ = unsafe { system_munmap(start, len) };
     }
 }
 
-/// Far memory of another length, in whole pages; at other addresses when there is no room.
+/// Resizes far memory, in whole pages; moves it when there is no room.
 pub(crate) fn resize_heap(start: usize, len: usize, new_len: usize) -> Option<usize> {
     if new_len < len {
         shrink(start, len, new_len);
@@ -389,7 +391,7 @@ fn shrink(start: usize, len: usize, new_len: usize) {
     }
 }
 
-/// Zeros for a fixed anonymous mapping; a status when something else is mapped there, or there is no more far memory.
+/// Replaces a range by zeros, for a fixed anonymous mapping. The error is the status of the call.
 fn renew(start: usize, len: usize, protection: c_int, unreserved: bool) -> Result<(), u64> {
     let asked = Call::Renew {
         start: start as u64,
@@ -402,21 +404,21 @@ fn renew(start: usize, len: usize, protection: c_int, unreserved: bool) -> Resul
             told::no_more();
         }
     })?;
-    // SAFETY: a range that the caller maps anew.
+    // SAFETY: the caller maps the range anew.
     unsafe { system_mprotect(start, len, protection) }
         .map_err(|errno| u64::from(errno.raw_os_error().unsigned_abs()))
 }
 
-/// Whether the system would map this, at any place.
+/// Checks that the kernel accepts this mapping at some address.
 fn try_mapping(len: usize, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> Result<(), Errno> {
     let flags = flags & !(libc::MAP_FIXED | libc::MAP_POPULATE | libc::MAP_LOCKED);
-    // SAFETY: a new mapping that replaces nothing.
+    // SAFETY: a new mapping, which replaces nothing.
     let there = unsafe { system_mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) }?;
-    // SAFETY: the mapping of a moment ago, which no other thread knows.
+    // SAFETY: the mapping was just made, and no other thread knows it.
     unsafe { system_munmap(there.addr(), len) }
 }
 
-/// Something else is about to be mapped at a fixed place.
+/// Tells the pager that something else is about to be mapped at a fixed address.
 fn replace(target: Option<*mut c_void>, len: usize) {
     if let Some((start, part)) = target.and_then(|target| area::part(target.addr(), len)) {
         let _told = call(Call::Replace { start: start as u64, len: part as u64 });
@@ -449,7 +451,7 @@ fn remap(
         Ok(start) => Ok(address(start)),
         Err(ELSEWHERE) => {
             replace(target, new_len);
-            // SAFETY: something that the program mapped there itself.
+            // SAFETY: the program mapped something else there itself.
             unsafe { system_mremap(old, old_len, new_len, flags, target.unwrap_or(old)) }
         }
         Err(TARGET_ELSEWHERE) => move_out(old, old_len, new_len, target.unwrap_or(old)),
@@ -457,7 +459,7 @@ fn remap(
     }
 }
 
-/// What a call of the pager came to.
+/// Converts the status of a call to an error.
 fn errno_of(status: u64) -> Errno {
     Errno::from_raw_os_error(i32::try_from(status).unwrap_or(libc::ENOMEM))
 }
@@ -465,11 +467,12 @@ fn errno_of(status: u64) -> Errno {
 fn resized(start: usize, len: usize, new_len: usize, how: u64) -> Result<usize, u64> {
     let (len, new_len) = (len.next_multiple_of(PAGE_LEN), new_len.next_multiple_of(PAGE_LEN));
     let asked = Call::Resize { start: start as u64, len: len as u64, new_len: new_len as u64, how };
-    // Threads that touch the old addresses wait until those are unmapped; a handler of this one would wait for itself.
+    // Threads that access the old addresses wait until the unmap; a signal handler of this thread would wait
+    // forever.
     let (_whole, answer) = loop {
         let whole = Blocked::new();
         match call(asked) {
-            // The system writes to it at this moment.
+            // The kernel is writing to pinned pages of the range right now.
             Err(AGAIN) => {
                 drop(whole);
                 rustix::thread::sched_yield();
@@ -487,15 +490,15 @@ fn resized(start: usize, len: usize, new_len: usize, how: u64) -> Result<usize, 
     if moved != start {
         unmap(start, len);
     }
-    // SAFETY: addresses that are this mapping's.
+    // SAFETY: the addresses belong to this mapping.
     unsafe { system_mprotect(moved, new_len, rights) }.map_err(|_| u64::from(libc::ENOMEM.unsigned_abs()))?;
     Ok(moved)
 }
 
-/// The status of a call that may be tried again.
+/// Status of a call that may be repeated.
 const AGAIN: u64 = libc::EAGAIN.unsigned_abs() as u64;
 
-/// To an address that is not far memory's: its bytes become local.
+/// Moves a mapping to an address outside far memory: its bytes become local.
 fn move_out(
     old: *mut c_void,
     old_len: usize,
@@ -503,21 +506,21 @@ fn move_out(
     new: *mut c_void,
 ) -> Result<*mut c_void, Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // A thread that writes there from now on finds that it has moved: nothing is written to what has been copied.
-    // SAFETY: the caller of `mremap` gives it up.
+    // From now on no thread can write to bytes that have been copied.
+    // SAFETY: the caller of `mremap` gives the old mapping up.
     unsafe { system_mprotect(old.addr(), old_len.next_multiple_of(PAGE_LEN), libc::PROT_READ) }?;
     replace(Some(new), new_len);
-    // SAFETY: the caller of `mremap` wants whatever is there replaced.
+    // SAFETY: the caller of `mremap` wants the target replaced.
     let there = unsafe { system_mmap(new, new_len, READ_WRITE, flags, -1, 0) }?;
     let count = old_len.min(new_len);
-    // SAFETY: the old mapping, which may be read, and the new one.
+    // SAFETY: the old mapping is readable, and the new one is writable.
     unsafe { std::ptr::copy_nonoverlapping(old.cast::<u8>(), there.cast::<u8>(), count) };
     unmap(old.addr(), old_len.next_multiple_of(PAGE_LEN));
     Ok(there)
 }
 
 /// # Safety
-/// As `mmap(2)`.
+/// The contract of `mmap(2)` applies.
 unsafe fn system_mmap(
     addr: *mut c_void,
     len: usize,
@@ -528,33 +531,33 @@ unsafe fn system_mmap(
 ) -> Result<*mut c_void, Errno> {
     let offset = usize::try_from(offset.cast_unsigned()).expect("offsets of 64 bits");
     let arguments = [addr.addr(), len, word(protection), word(flags), word(fd), offset];
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { gate::call(libc::SYS_mmap, arguments) }.map(address)
 }
 
 /// # Safety
-/// As `munmap(2)`.
+/// The contract of `munmap(2)` applies.
 unsafe fn system_munmap(start: usize, len: usize) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { gate::call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) }.map(drop)
 }
 
 /// # Safety
-/// As `mprotect(2)`.
+/// The contract of `mprotect(2)` applies.
 pub(crate) unsafe fn system_mprotect(start: usize, len: usize, protection: c_int) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { gate::call(libc::SYS_mprotect, [start, len, word(protection), 0, 0, 0]) }.map(drop)
 }
 
 /// # Safety
-/// As `madvise(2)`.
+/// The contract of `madvise(2)` applies.
 pub(crate) unsafe fn system_madvise(addr: *mut c_void, len: usize, advice: c_int) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { gate::call(libc::SYS_madvise, [addr.addr(), len, word(advice), 0, 0, 0]) }.map(drop)
 }
 
 /// # Safety
-/// As `mremap(2)`.
+/// The contract of `mremap(2)` applies.
 unsafe fn system_mremap(
     old: *mut c_void,
     old_len: usize,
@@ -563,11 +566,11 @@ unsafe fn system_mremap(
     new: *mut c_void,
 ) -> Result<*mut c_void, Errno> {
     let arguments = [old.addr(), old_len, new_len, word(flags), new.addr(), 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { gate::call(libc::SYS_mremap, arguments) }.map(address)
 }
 
-/// A number as it stands in a register.
+/// Converts a number to a register's word.
 fn word(number: c_int) -> usize {
     usize::try_from(i64::from(number).cast_unsigned()).expect("words of 64 bits")
 }
@@ -576,9 +579,9 @@ pub(crate) fn of_syscall(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result != -1 {
         return Ok(result);
     }
-    // SAFETY: it names the calling thread's own number.
+    // SAFETY: the function returns the address of the calling thread's errno.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: see above.
     let errno = unsafe { *place };
     Err(Errno::from_raw_os_error(errno))
 }
@@ -587,11 +590,11 @@ pub(crate) fn done(result: Result<(), Errno>) -> c_int {
     result.map_or_else(|errno| failed(errno, -1), |()| 0)
 }
 
-/// Leaves the error where libc's callers look for it.
+/// Sets errno and returns `value`.
 pub(crate) fn failed<T>(errno: Errno, value: T) -> T {
-    // SAFETY: it names the calling thread's own number.
+    // SAFETY: the function returns the address of the calling thread's errno.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: see above.
     unsafe { *place = errno.raw_os_error() };
     value
 }

@@ -1,8 +1,9 @@
-//! The `malloc` of another library (jemalloc, mimalloc, tcmalloc) that the program is linked with, or that is preloaded behind this one.
+//! The `malloc` of another library (jemalloc, mimalloc, tcmalloc) that the program links with, or that is
+//! preloaded behind this one.
 //!
-//! Such a library has more functions that allocate and free than the family that this library stands before: C++'s `operator new` and
-//! `operator delete`, `mallocx`, `sdallocx`. Each may take a block that another one gave. So the whole family is left to that library.
-//! Its blocks are far all the same, because it gets its memory by `mmap` and `sbrk`.
+//! Such a library has more allocation functions than the interposed family: C++'s `operator new` and `operator
+//! delete`, `mallocx`, `sdallocx`. Each may get a block from any other one. So that library keeps the whole
+//! family. Its blocks are in far memory anyway, because it gets its memory by `mmap` and `sbrk`.
 
 use crate::area;
 use crate::heap::is_libc;
@@ -28,12 +29,13 @@ const LOOKING: u8 = 1;
 const LIBC: u8 = 2;
 const OTHER: u8 = 3;
 
-/// The other library's function of this name; `None` where `malloc` is libc's. The first block asks, before a second thread begins.
+/// Returns the other library's function; `None` where `malloc` is libc's. The first block triggers the look-up,
+/// before a second thread begins.
 pub(crate) fn function(next: &Next) -> Option<*mut c_void> {
     is_there().then(|| next.known())
 }
 
-/// True when `malloc` is another library's.
+/// Returns true when another library provides `malloc`.
 pub(crate) fn is_there() -> bool {
     match STATE.load(Ordering::Acquire) {
         LIBC => false,
@@ -48,7 +50,7 @@ fn look() -> bool {
     }
     let other = !is_libc(MALLOC.known().addr());
     if other {
-        // Now, since a look-up in the middle of an allocation could allocate.
+        // The look-ups happen now, because a look-up during an allocation could allocate.
         let all = [
             &CALLOC,
             &REALLOC,
@@ -65,7 +67,8 @@ fn look() -> bool {
     }
     STATE.store(if other { OTHER } else { LIBC }, Ordering::Release);
     if other {
-        // Before the library asks for memory the first time, maybe with a lock held that its allocations take.
+        // Far memory must exist before the library's first request for memory, which may hold a lock that its
+        // allocations take.
         let _without_it_all_is_local = area::is_ready();
     }
     other

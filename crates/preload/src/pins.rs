@@ -1,7 +1,9 @@
-//! `process_vm_writev`: the kernel takes hold of the pages that it will write to, and the pager cannot see that. So the pages are pinned
-//! before, a piece of the range at a time, and let go after (`farmem_run`, `pins`).
+//! `process_vm_writev`. The kernel holds the pages that it will write to, and the pager cannot see that. So the
+//! library pins the pages before the write, one piece of the range at a time, and unpins them afterwards
+//! (`farmem_run`, `pins`).
 //!
-//! What the kernel only reads needs no pin: `process_vm_readv`, `vmsplice` and `MSG_ZEROCOPY` keep the bytes that were there.
+//! Pages that the kernel only reads need no pin: `process_vm_readv`, `vmsplice` and `MSG_ZEROCOPY` keep the old
+//! bytes.
 
 use crate::area;
 use crate::gate;
@@ -16,7 +18,7 @@ use std::ffi::c_int;
 /// `process_vm_writev(2)`
 ///
 /// # Safety
-/// As the system's.
+/// The contract of the system call applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn process_vm_writev(
     pid: pid_t,
@@ -26,7 +28,7 @@ pub(crate) unsafe extern "C" fn process_vm_writev(
     remote_count: c_ulong,
     flags: c_ulong,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let wrote = unsafe { write_to_process(pid, (local, local_count), (remote, remote_count), flags) };
     wrote.map_or_else(
         |errno| failed(errno, -1),
@@ -34,27 +36,27 @@ pub(crate) unsafe extern "C" fn process_vm_writev(
     )
 }
 
-/// As the system call.
+/// Writes to a process as the system call does, with pins.
 ///
 /// # Safety
-/// As `process_vm_writev(2)`.
+/// The contract of `process_vm_writev(2)` applies.
 pub(crate) unsafe fn write_to_process(
     pid: pid_t,
     (local, local_count): (*const iovec, c_ulong),
     (remote, remote_count): (*const iovec, c_ulong),
     flags: c_ulong,
 ) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let system = || unsafe { system_writev(pid, (local, local_count), (remote, remote_count), flags) };
     let counts = [local_count, remote_count].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
-    // The system says what is wrong with it.
+    // The kernel reports invalid arguments.
     let plain = flags == 0 && counts.iter().all(|&count| 0 < count && count <= SEGMENTS_MAX);
     if !plain || !area::is_ready() {
         return system();
     }
-    // SAFETY: so many, by the caller's promise.
+    // SAFETY: the list has so many entries, guaranteed by the caller.
     let mut source = Cursor::new(unsafe { std::slice::from_raw_parts(local, counts[0]) });
-    // SAFETY: as above.
+    // SAFETY: see above.
     let mut target = Cursor::new(unsafe { std::slice::from_raw_parts(remote, counts[1]) });
     if source.negative() || target.negative() {
         return system();
@@ -64,7 +66,7 @@ pub(crate) unsafe fn write_to_process(
         let mut piece = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECE_SEGMENTS];
         let (count, len) = source.gather(&mut piece, len);
         let wrote = match write_piece(pid, &piece[..count], (start, len)) {
-            // Not of this run: nothing of ours is written to.
+            // The process is not of this run: no far memory is written to.
             Err(Errno::SRCH) if done == 0 => return system(),
             Err(errno) if done == 0 => return Err(errno),
             Err(_) => break,
@@ -80,13 +82,13 @@ pub(crate) unsafe fn write_to_process(
     Ok(done)
 }
 
-/// Writes what the pager pins of a range, from the front.
+/// Writes the part of a range that the pager pins, from its start.
 fn write_piece(pid: pid_t, from: &[iovec], (start, len): (usize, usize)) -> Result<usize, Errno> {
-    // A handler that left by a jump would leave the pages pinned.
+    // A signal handler that leaves by `longjmp` would leave the pages pinned.
     let (_whole, [pin, granted]) = loop {
         let whole = Blocked::new();
         match pin(pid, start, len) {
-            // Others have pinned all that may be, for one system call each.
+            // Other calls hold all available pins, each for one system call.
             Err(Errno::AGAIN) => {
                 drop(whole);
                 rustix::thread::sched_yield();
@@ -99,7 +101,7 @@ fn write_piece(pid: pid_t, from: &[iovec], (start, len): (usize, usize)) -> Resu
     let mut piece = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECE_SEGMENTS];
     let (count, len) = from.gather(&mut piece, len);
     let to = iovec { iov_base: area::address(start), iov_len: len };
-    // SAFETY: segments of the caller's, who wants them written there.
+    // SAFETY: the caller's segments, and the target of the caller's write.
     let wrote = unsafe { system_writev(pid, (piece.as_ptr(), count as c_ulong), (&raw const to, 1), 0) };
     if pin != 0 {
         let _always = mailbox::call(Call::Unpin { pin });
@@ -122,15 +124,15 @@ fn pin(pid: pid_t, start: usize, len: usize) -> Result<[u64; 2], Errno> {
     })
 }
 
-/// Segments of one call, as the system has it (IOV_MAX).
+/// Maximum number of segments of one call (IOV_MAX).
 const SEGMENTS_MAX: usize = 1024;
-/// Segments of one piece at most.
+/// Maximum number of segments of one piece.
 const PIECE_SEGMENTS: usize = 8;
 
-/// A place in a list of segments.
+/// A position in a list of segments.
 struct Cursor<'a> {
     segments: &'a [iovec],
-    /// Bytes of the first one that are behind it.
+    /// Number of bytes of the first segment that are already done.
     done: usize,
 }
 
@@ -139,12 +141,12 @@ impl<'a> Cursor<'a> {
         Self { segments, done: 0 }
     }
 
-    /// A length that the system refuses.
+    /// Returns true for a segment length that the kernel refuses.
     fn negative(&self) -> bool {
         self.segments.iter().any(|segment| isize::try_from(segment.iov_len).is_err())
     }
 
-    /// What is left of the first segment that has anything left: first byte and bytes.
+    /// Returns the rest of the first unfinished segment, as address and length.
     fn next(&mut self) -> Option<(usize, usize)> {
         loop {
             let segment = self.segments.first()?;
@@ -155,7 +157,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Fills `piece` with the next segments, up to `len` bytes together; answers how many, and their bytes.
+    /// Fills `piece` with the next segments, up to `len` bytes together. Returns the numbers of segments and
+    /// bytes.
     fn gather(&self, piece: &mut [iovec], len: usize) -> (usize, usize) {
         let (mut ahead, mut count, mut bytes) = (Self { ..*self }, 0, 0);
         while count < piece.len() && bytes < len {
@@ -179,8 +182,10 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// Calls the kernel's `process_vm_writev`.
+///
 /// # Safety
-/// As `process_vm_writev(2)`.
+/// The contract of `process_vm_writev(2)` applies.
 unsafe fn system_writev(
     pid: pid_t,
     (local, local_count): (*const iovec, c_ulong),
@@ -197,7 +202,7 @@ unsafe fn system_writev(
         word(remote_count),
         word(flags),
     ];
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { gate::call(libc::SYS_process_vm_writev, arguments) }
 }
 
@@ -207,7 +212,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever the pieces, the bytes come out in order, each once.
+        /// For every sequence of pieces, the bytes come out in order, each once.
         #[test]
         fn pieces_are_the_whole(lens in proptest::collection::vec(0_usize..50, 1..20), steps in proptest::collection::vec(1_usize..60, 1000)) {
             let starts: Vec<usize> = (0..lens.len()).map(|n| (n + 1) * 1000).collect();

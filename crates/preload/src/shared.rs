@@ -1,9 +1,10 @@
-//! Named shared memory (`shm_open`) in a program whose run shares: its objects are the rack's, at the same addresses in every process of every
-//! host that shares them.
+//! Named shared memory (`shm_open`) in a run that shares. Objects belong to the rack, and have the same
+//! addresses in every process of every host that shares them.
 //!
-//! All of the rack's addresses are mapped once, without any access, and served as far memory is. To map an object is to allow the access; to
-//! unmap it takes that away. What a program has in its hand is a *token* (`token`): a program that gets one past this library gets an error, and not
-//! memory of this host.
+//! All addresses of the rack's shared memory are mapped once, without access rights, and served like far
+//! memory. Mapping an object grants access to its addresses, and unmapping revokes the access. The program's
+//! descriptor of an object is a *token* (`token`). If a program maps a token past this library, the kernel
+//! refuses it, instead of mapping memory of this host.
 
 mod pieces;
 mod token;
@@ -31,23 +32,23 @@ use token::{Token, identify, token};
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Held by the thread that is in the list of mappings, and over a fork.
+/// The lock of the list of mappings, also held during a fork.
 pub(crate) static LOCK: Lock = Lock::new();
 static MAPPINGS: Mappings = Mappings(UnsafeCell::new(List { count: 0, all: [Piece::NONE; MAPPINGS_MAX] }));
 
 struct Mappings(UnsafeCell<List>);
 
-// SAFETY: used under LOCK alone.
+// SAFETY: used only under LOCK.
 unsafe impl Sync for Mappings {}
 
-/// An object, as it was a moment ago.
+/// A snapshot of an object's attributes.
 #[derive(Clone, Copy, Debug)]
 struct Object {
     number: u64,
     length: u64,
-    /// Its first byte; 0 before it has a length.
+    /// Address of the first byte; 0 before the object has a length.
     base: usize,
-    /// Bytes from there on that are its.
+    /// Number of bytes reserved for the object from `base` on.
     size: usize,
 }
 
@@ -59,7 +60,7 @@ impl Object {
     }
 }
 
-/// Maps the rack's addresses, and has them served. Once in a process, and again in a fork's child.
+/// Maps the rack's addresses and registers them. A process does so once, and a fork's child again.
 pub(crate) fn begin(file: &OwnedFd, base: u64, len: u64, uffd: &Userfaultfd) -> Result<(), Errno> {
     let place = |n: u64| usize::try_from(n).map_err(|_| Errno::NOMEM);
     let (base, len) = (place(base)?, place(len)?);
@@ -68,7 +69,7 @@ pub(crate) fn begin(file: &OwnedFd, base: u64, len: u64, uffd: &Userfaultfd) -> 
     let start = unsafe { mmap(address(base), len, ProtFlags::empty(), flags, file, 0) }?;
     let served = serve(start, len, uffd);
     if served.is_err() {
-        // SAFETY: exactly what was mapped a moment ago, and no other thread knows it yet.
+        // SAFETY: the range was just mapped, and no other thread knows it yet.
         let _ = unsafe { gate::call(libc::SYS_munmap, [start.addr(), len, 0, 0, 0, 0]) };
         return served;
     }
@@ -78,29 +79,30 @@ pub(crate) fn begin(file: &OwnedFd, base: u64, len: u64, uffd: &Userfaultfd) -> 
 }
 
 fn serve(start: *mut c_void, len: usize, uffd: &Userfaultfd) -> Result<(), Errno> {
-    // SAFETY: the mapping of a moment ago.
+    // SAFETY: the mapping was just made.
     unsafe { area::keep_from_others(start, len) }?;
     let faulting = Faulting::MISSING.and(Faulting::MINOR).and(Faulting::WRITE_PROTECTED);
-    // SAFETY: the mapping of a moment ago; who touches it waits for the pager.
+    // SAFETY: the mapping was just made; threads that access it wait for the pager.
     unsafe { uffd.register(start.expose_provenance(), len, faulting) }
 }
 
-/// In a fork's child, which has the addresses again: what its parent had mapped is mapped.
+/// Restores the access rights of the parent's mappings in a fork's child, which has the addresses again.
 pub(crate) fn restore() -> Result<(), Errno> {
-    // The thread that forked holds the lock until the handler after this one, and there is no other here.
-    // SAFETY: as said, no other thread is in it.
+    // The forking thread holds the lock until the next handler, and the child has no other thread.
+    // SAFETY: no other thread uses the list, as explained.
     let list = unsafe { &*MAPPINGS.0.get() };
     list.all[..list.count].iter().try_for_each(|piece| list.protect(piece.start, piece.end))
 }
 
-/// The part of a range that is the rack's: first byte and bytes, in whole pages of the range.
+/// Returns the part of a range that is in the rack's addresses, as address and length; whole pages if the range
+/// is of whole pages.
 pub(crate) fn part(addr: usize, len: usize) -> Option<(usize, usize)> {
     let (base, all) = (BASE.load(Ordering::Relaxed), LEN.load(Ordering::Relaxed));
     let (start, end) = (addr.max(base), addr.saturating_add(len).min(base + all));
     (all > 0 && start < end).then(|| (start, end - start))
 }
 
-/// What a mapping of a descriptor comes to; `None` when that is no object of the rack's.
+/// Maps a descriptor's object; returns `None` when the descriptor is no token.
 pub(crate) fn map(
     addr: *mut c_void,
     len: usize,
@@ -152,20 +154,21 @@ fn map_object(
     Ok(start)
 }
 
-/// Takes a mapping of the rack's addresses away, or the part of it.
+/// Unmaps a range of the rack's addresses.
 pub(crate) fn unmap(start: usize, len: usize) -> Result<(), Errno> {
     let (start, end) = (start, (start + len).next_multiple_of(PAGE_LEN));
     with_list(|list| {
         list.remove(start, end)?;
         list.protect(start, end)
     })?;
-    // Mappings that are left find their pages again. A page that could not be had is asked for anew when it is mapped again.
+    // The remaining mappings find their pages again. A page whose fetch failed is fetched anew after the next
+    // mapping.
     // SAFETY: the bytes are in the pages' file, which stays.
     let _ = unsafe { system_madvise(address(start), end - start, libc::MADV_DONTNEED) };
     Ok(())
 }
 
-/// Allows another access. The system says what is wrong with it, if anything.
+/// Changes access rights. The kernel reports invalid ones.
 pub(crate) fn protect(start: usize, len: usize, protection: c_int) -> Result<(), Errno> {
     let end = (start + len).next_multiple_of(PAGE_LEN);
     with_list(|list| {
@@ -181,17 +184,17 @@ pub(crate) fn protect(start: usize, len: usize, protection: c_int) -> Result<(),
 fn with_list<T>(f: impl FnOnce(&mut List) -> T) -> T {
     let _no_handler_comes = Blocked::new();
     let _held = LOCK.take().expect("no handler interrupts its thread in here");
-    // SAFETY: no other thread is in it while the lock is held, and `f` does not come back here.
+    // SAFETY: the lock is held, so no other thread uses the list, and `f` does not re-enter this function.
     f(unsafe { &mut *MAPPINGS.0.get() })
 }
 
 /// `shm_open(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shm_open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: a text, by the caller's promise.
+    // SAFETY: a C string, guaranteed by the caller.
     let name = unsafe { CStr::from_ptr(name) };
     let opened = if area::shares() { open_object(name, flags) } else { open_local(name, flags, mode) };
     opened.map_or_else(|errno| failed(errno, -1), |file| file.into_raw_fd())
@@ -200,98 +203,100 @@ pub(crate) unsafe extern "C" fn shm_open(name: *const c_char, flags: c_int, mode
 /// `shm_unlink(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shm_unlink(name: *const c_char) -> c_int {
-    // SAFETY: a text, by the caller's promise.
+    // SAFETY: a C string, guaranteed by the caller.
     let name = unsafe { CStr::from_ptr(name) };
     let done = if area::shares() { unlink_object(name) } else { unlink_local(name) };
     done.map_or_else(|errno| failed(errno, -1), |()| 0)
 }
 
-/// `ftruncate(2)`
+/// `ftruncate64(2)`
 ///
 /// # Safety
-/// As the system's.
+/// The contract of the system call applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ftruncate64(fd: c_int, length: off_t) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { ftruncate_of(fd, length) }.map_or_else(|errno| failed(errno, -1), |()| 0)
 }
 
 /// `ftruncate(2)`
 ///
 /// # Safety
-/// As the system's.
+/// The contract of the system call applies.
 #[unsafe(export_name = "ftruncate")]
 pub(crate) unsafe extern "C" fn ftruncate32(fd: c_int, length: off_t) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { ftruncate64(fd, length) }
 }
 
-/// `posix_fallocate(3)`, which answers its error.
+/// `posix_fallocate64(3)`, which returns its error.
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn posix_fallocate64(fd: c_int, offset: off_t, len: off_t) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { allocate(fd, offset, len) }.map_or_else(Errno::raw_os_error, |()| 0)
 }
 
 /// `posix_fallocate(3)`
 ///
 /// # Safety
-/// As libc's.
+/// The contract of libc's function applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn posix_fallocate(fd: c_int, offset: off_t, len: off_t) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { posix_fallocate64(fd, offset, len) }
 }
 
 /// `fstat(2)`
 ///
 /// # Safety
-/// As the system's.
+/// The contract of the system call applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fstat(fd: c_int, stat: *mut libc::stat) -> c_int {
-    // SAFETY: the caller's promise; libc's `syscall` is none that this library stands before.
+    // SAFETY: guaranteed by the caller; this library does not interpose libc's `syscall`.
     let result = unsafe { libc::syscall(libc::SYS_fstat, fd, stat) };
     if result != 0 {
         return -1;
     }
-    // Files in memory have no place in a directory.
-    // SAFETY: filled a moment ago.
+    // Files in memory have no link in a directory.
+    // SAFETY: the system call just filled the struct.
     let nameless = unsafe { (*stat).st_nlink } == 0;
     if nameless
         && area::shares()
         && let Some(token) = identify(fd)
         && let Ok(object) = call(Call::Hold { object: token.object })
     {
-        // SAFETY: as above.
+        // SAFETY: see above.
         unsafe { (*stat).st_size = off_t::try_from(object.length).unwrap_or(off_t::MAX) };
     }
     0
 }
 
-/// `fstat64(2)`, which is the same.
+/// `fstat64(2)`, an alias of `fstat(2)`.
 ///
 /// # Safety
-/// As the system's.
+/// The contract of the system call applies.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fstat64(fd: c_int, stat: *mut libc::stat) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { fstat(fd, stat) }
 }
 
+/// Sets the length of an object or a file.
+///
 /// # Safety
-/// As `ftruncate(2)`.
+/// The contract of `ftruncate(2)` applies.
 unsafe fn ftruncate_of(fd: c_int, length: off_t) -> Result<(), Errno> {
     let length = u64::try_from(length).map_err(|_| Errno::INVAL)?;
     if fd < 0 {
         return Err(Errno::BADF);
     }
-    // SAFETY: borrowed for this call; one that is closed refuses.
+    // SAFETY: borrowed for this call; a closed descriptor gives an error.
     let file = unsafe { BorrowedFd::borrow_raw(fd) };
     let token = area::shares().then(|| identify(fd)).flatten();
     if let Some(Token { object, read_only }) = token {
@@ -300,16 +305,18 @@ unsafe fn ftruncate_of(fd: c_int, length: off_t) -> Result<(), Errno> {
         }
         call(Call::Truncate { object, length })?;
     }
-    // A token shows the length to those who look past this library, too.
+    // The token's own length is for programs that query it past this library.
     ftruncate(file, length)
 }
 
+/// Extends an object or a file.
+///
 /// # Safety
-/// As `posix_fallocate(3)`.
+/// The contract of `posix_fallocate(3)` applies.
 unsafe fn allocate(fd: c_int, offset: off_t, len: off_t) -> Result<(), Errno> {
     let token = area::shares().then(|| identify(fd)).flatten();
     let Some(token) = token else {
-        // SAFETY: the caller's promise; libc's `syscall` is none that this library stands before.
+        // SAFETY: guaranteed by the caller; this library does not interpose libc's `syscall`.
         let result = unsafe { libc::syscall(libc::SYS_fallocate, fd, 0, offset, len) };
         return crate::maps::of_syscall(result).map(drop);
     };
@@ -319,7 +326,7 @@ unsafe fn allocate(fd: c_int, offset: off_t, len: off_t) -> Result<(), Errno> {
     if end <= object.length {
         return Ok(());
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { ftruncate_of(fd, off_t::try_from(end).map_err(|_| Errno::FBIG)?) }
 }
 
@@ -342,7 +349,7 @@ fn unlink_object(name: &CStr) -> Result<(), Errno> {
     named(plain(name)?, |len| Call::Unlink { len }).map(drop)
 }
 
-/// A name without the slash before it.
+/// Returns a name without its leading slashes.
 fn plain(name: &CStr) -> Result<&[u8], Errno> {
     let name = name.to_bytes();
     let start = name.iter().position(|&byte| byte != b'/').unwrap_or(name.len());
@@ -355,7 +362,7 @@ fn plain(name: &CStr) -> Result<&[u8], Errno> {
     }
 }
 
-/// A call with a name.
+/// Makes a call with a name.
 fn named(name: &[u8], what: impl FnOnce(u64) -> Call) -> Result<Object, Errno> {
     const { assert!(TEXT_MAX >= 255) };
     reached()?;
@@ -367,7 +374,8 @@ fn call(call: Call) -> Result<Object, Errno> {
     mailbox::call_with(&[], call).map(Object::of).map_err(errno_of)
 }
 
-/// Nothing is shared in a process that the pager did not let in: that is an error, and not memory of this host.
+/// Returns an error in a process without access to shared memory. Falling back to memory of this host would be
+/// wrong.
 fn reached() -> Result<(), Errno> {
     if area::is_ready() && LEN.load(Ordering::Relaxed) > 0 {
         return Ok(());
@@ -384,7 +392,7 @@ fn refused(what: &str, errno: Errno) -> Errno {
     errno
 }
 
-/// As libc's own, for runs that do not share.
+/// Opens an object as libc does, for runs that do not share.
 fn open_local(name: &CStr, flags: c_int, mode: mode_t) -> Result<OwnedFd, Errno> {
     let (directory, mut room) = (shm_directory()?, [0; 256]);
     let flags = OFlags::from_bits_retain(flags.cast_unsigned()) | OFlags::CLOEXEC | OFlags::NOFOLLOW;

@@ -1,4 +1,4 @@
-//! What the user is told once, on standard error, however often it happens.
+//! Messages to the user on standard error, each at most once per process.
 
 use crate::area;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static NO_MORE: AtomicBool = AtomicBool::new(false);
 static NO_ADDRESSES: AtomicBool = AtomicBool::new(false);
 
-/// A mapping was refused, or a block.
+/// Reports that far memory is exhausted, when a mapping or a block is refused.
 pub(crate) fn no_more() {
     once(
         &NO_MORE,
@@ -14,7 +14,7 @@ pub(crate) fn no_more() {
     );
 }
 
-/// Memory stays local for want of addresses.
+/// Reports that no addresses are left, so memory stays local.
 pub(crate) fn no_addresses() {
     once(
         &NO_ADDRESSES,

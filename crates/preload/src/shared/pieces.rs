@@ -1,10 +1,11 @@
-//! Which of the rack's addresses a process has mapped, and how. Mappings of the same bytes are at the same addresses, so they overlap.
+//! The parts of the rack's addresses that a process has mapped, with their access rights. Mappings of the same
+//! bytes have the same addresses, so they overlap.
 
 use crate::maps::system_mprotect;
 use rustix::io::Errno;
 use std::ffi::c_int;
 
-/// Mappings of objects that a process may have at once.
+/// Maximum number of mappings of objects in one process.
 pub(super) const MAPPINGS_MAX: usize = 1024;
 
 pub(super) struct List {
@@ -12,7 +13,7 @@ pub(super) struct List {
     pub(super) all: [Piece; MAPPINGS_MAX],
 }
 
-/// What one call of `mmap` mapped, or what is left of it.
+/// The mapping of one `mmap` call, or the rest of it.
 #[derive(Clone, Copy)]
 pub(super) struct Piece {
     pub(super) start: usize,
@@ -41,7 +42,7 @@ impl List {
         Ok(())
     }
 
-    /// The part of a piece between two addresses goes, or gets another protection.
+    /// Removes the part of a piece between two addresses, or changes its access rights.
     fn cut(&mut self, at: usize, start: usize, end: usize, protection: Option<c_int>) -> Result<(), Errno> {
         let piece = self.all[at];
         let (from, to) = (piece.start.max(start), piece.end.min(end));
@@ -77,7 +78,7 @@ impl List {
         Ok(())
     }
 
-    /// What the mappings between two addresses allow together, from the one on: to where, and what.
+    /// Returns the combined rights of all mappings at `at`, and the address up to which they hold.
     fn allowed(&self, at: usize, end: usize) -> (usize, c_int) {
         let pieces = &self.all[..self.count];
         let ends = pieces.iter().flat_map(|piece| [piece.start, piece.end]);
@@ -86,19 +87,20 @@ impl List {
         (next, there.fold(libc::PROT_NONE, |all, piece| all | piece.protection))
     }
 
-    /// Has the system allow that.
+    /// Sets the combined rights in the kernel.
     pub(super) fn protect(&self, start: usize, end: usize) -> Result<(), Errno> {
         let mut at = start;
         while at < end {
             let (next, protection) = self.allowed(at, end);
-            // SAFETY: a range of the mapping of `begin`; who may do what there is what the program asked for.
+            // SAFETY: the range is in the mapping of `begin`; the rights are those that the program requested.
             unsafe { system_mprotect(at, next - at, protection) }?;
             at = next;
         }
         Ok(())
     }
 
-    /// One mapping of these addresses is taken away: of two that are alike the latest; or what there is of all that are only partly there.
+    /// Removes one mapping of these addresses. Among several that contain the range, the latest goes; if none
+    /// contains it, all mappings lose their part of the range.
     pub(super) fn remove(&mut self, start: usize, end: usize) -> Result<(), Errno> {
         let whole = (0..self.count).rev().find(|&at| self.all[at].start <= start && end <= self.all[at].end);
         match whole {
@@ -119,7 +121,7 @@ mod tests {
         Box::new(List { count: 0, all: [Piece::NONE; MAPPINGS_MAX] })
     }
 
-    /// What may be done at each place.
+    /// Returns the access rights at each place.
     fn rights(list: &List) -> Vec<c_int> {
         let mut all = Vec::new();
         while all.len() < PLACES {
@@ -131,7 +133,7 @@ mod tests {
     }
 
     proptest! {
-        /// Mappings as a plain stack of layers: each place allows what the layers over it allow together.
+        /// The model is a plain stack of layers: each place allows what its layers allow together.
         #[test]
         fn as_a_stack_of_layers(acts in prop::collection::vec((0..PLACES, 1..PLACES, 0..3_u8, 0..4_i32), 0..40)) {
             let mut list = list();
@@ -144,7 +146,7 @@ mod tests {
                         layers.push((0..PLACES).map(|at| (start..end).contains(&at).then_some(protection)).collect());
                     }
                     1 => {
-                        // A mapping that is only partly there goes with all others that are.
+                        // If no mapping contains the range, all mappings lose their part of it.
                         let whole = layers.iter().any(|layer| layer[start..end].iter().all(Option::is_some));
                         if whole {
                             continue;
@@ -167,7 +169,7 @@ mod tests {
         }
     }
 
-    /// A mapping twice, and once away.
+    /// `remove` takes the latest of two equal mappings.
     #[test]
     fn the_latest_of_two_goes() {
         let mut list = list();

@@ -1,6 +1,8 @@
-//! Tokens: descriptors that a program has of shared objects. A token is a file without bytes, whose name says which object it is.
+//! Tokens: a program's descriptors of shared objects. A token is a file without bytes whose name identifies the
+//! object.
 //!
-//! It is told from other files by that name, which survives `dup`, `fork` and `exec`; and it can be neither mapped nor written.
+//! The name distinguishes tokens from other files, and survives `dup`, `fork` and `exec`. A token can be
+//! neither mapped nor written.
 
 use super::Object;
 use rustix::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -11,20 +13,20 @@ use rustix::io::Errno;
 use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
 
-/// What a descriptor of an object says.
+/// The contents of a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Token {
     pub(super) object: u64,
     pub(super) read_only: bool,
 }
 
-/// What a token's name begins with, and what the system puts before it.
+/// The prefix of a token's name, and the kernel's prefix before it.
 const NAME: &CStr = c"farmem-shm-";
 const MEMFD: &[u8] = b"/memfd:";
-/// Digits of an object's number in a token's name; behind them `r` when it was opened to be read only.
+/// Number of digits of the object's number in a token's name. An `r` for read-only or a `w` follows.
 const DIGITS: usize = 16;
 
-/// A descriptor for an object.
+/// Creates a token for an object.
 pub(super) fn token(object: &Object, read_only: bool) -> Result<OwnedFd, Errno> {
     let mut name = [0_u8; 64];
     let prefix = NAME.to_bytes();
@@ -39,14 +41,14 @@ pub(super) fn token(object: &Object, read_only: bool) -> Result<OwnedFd, Errno> 
     ftruncate(&file, object.length)?;
     fcntl_add_seals(&file, SealFlags::WRITE)?;
     let mut path = [0; LINK_LEN];
-    // For writing, of which nothing can be mapped; and sealed, to which nothing can be written.
+    // The descriptor is write-only, so it cannot be mapped; the file is sealed, so it cannot be written.
     open(link_of(file.as_fd().as_raw_fd(), &mut path), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Bytes of a path below.
+/// Capacity for a path from `link_of`, in bytes.
 const LINK_LEN: usize = 32;
 
-/// The file by which the system says what a descriptor is.
+/// Returns the path of a descriptor's link in /proc.
 fn link_of(fd: c_int, path: &mut [u8; LINK_LEN]) -> &CStr {
     const PREFIX: &[u8] = b"/proc/self/fd/";
     path[..PREFIX.len()].copy_from_slice(PREFIX);
@@ -66,7 +68,7 @@ fn link_of(fd: c_int, path: &mut [u8; LINK_LEN]) -> &CStr {
     CStr::from_bytes_until_nul(path).unwrap_or(c"")
 }
 
-/// The object that a descriptor is of.
+/// Returns the contents of a descriptor that is a token.
 pub(super) fn identify(fd: c_int) -> Option<Token> {
     if fd < 0 {
         return None;
@@ -95,7 +97,7 @@ mod tests {
     use rustix::mm::{MapFlags, ProtFlags, mmap};
 
     proptest! {
-        /// Descriptors are called as the system calls them.
+        /// The path matches the kernel's.
         #[test]
         fn numbers_come_back(fd in 0..i32::MAX) {
             let mut path = [0; LINK_LEN];
@@ -112,7 +114,7 @@ mod tests {
             assert_eq!(identify(file.as_fd().as_raw_fd()), Some(Token { object: number, read_only }));
             let copy = file.try_clone().unwrap();
             assert_eq!(identify(copy.as_raw_fd()), Some(Token { object: number, read_only }));
-            // SAFETY: a mapping that is refused.
+            // SAFETY: the kernel refuses the mapping.
             let mapped =
                 unsafe { mmap(std::ptr::null_mut(), PAGE_LEN, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
             assert_eq!(mapped, Err(Errno::ACCESS));
