@@ -1,4 +1,4 @@
-//! What a process asks for through a mailbox: addresses, and what is to become of those it has.
+//! The calls of a process through a mailbox: allocation of addresses, and changes of allocated ones.
 
 use super::spans::Kind;
 use super::{Pager, errno};
@@ -7,20 +7,20 @@ use farmem_uffd::remote::call::{Call, ELSEWHERE, NO_MORE, TARGET_ELSEWHERE, VALU
 use farmem_wire::message::PAGE_LEN;
 use std::ops::Range;
 
-/// Two to the power of this is the largest alignment of a mapping that is not where the program would have it.
+/// Logarithm of the largest alignment of a mapping that is not at its hint.
 const ALIGNMENT_MAX: u32 = 30;
 
-/// What a call answers: a value, or a status that is none.
+/// The result of a call: a value, or an error status.
 type Answer = Result<u64, u64>;
 
 impl Pager {
-    /// A thread writes to a doorbell: answers its call, and lets the write pass.
+    /// Handles a write to a doorbell: executes the call, and lets the write pass.
     pub(super) fn rang(&mut self, key: u32, page: u64, thread: u32) {
         let Some(process) = self.processes.get(&key) else { return };
         let Ok(page_number) = usize::try_from(page) else { return };
         let Some(mailbox) = page_number.checked_sub(1).map(|doorbell| doorbell / 2) else { return };
         let (number, call) = process.remote.call(mailbox);
-        // A signal makes a thread ring again; then it is answered already.
+        // A signal makes a thread repeat its write; the reply is in the mailbox already.
         if number != process.called[mailbox] && doorbell(mailbox, number) == page_number {
             let answer = match call {
                 Some(
@@ -143,41 +143,45 @@ impl Pager {
         Ok(address)
     }
 
-    /// Free pages for a mapping: where the program would have it, if that is far memory; else as aligned as that place is. A program that
-    /// asks for an alignment in this way, as mimalloc does, would give up what is not aligned.
+    /// Chooses free pages for a mapping: at the hint, if that is free far memory, else with the hint's
+    /// alignment. Programs like mimalloc request an alignment in this way, and would give an unaligned mapping
+    /// back.
     fn place(&self, key: u32, count: u64, hint: u64) -> Option<u64> {
         let process = &self.processes[&key];
         let (spans, page) = (&process.spans, PAGE_LEN as u64);
         if hint == 0 {
             return spans.gap(count);
         }
-        // More than there are addresses is nowhere, and its bytes have no number.
+        // A longer range than the address space fits nowhere, and its length in bytes overflows.
         let (len, room) = (count.checked_mul(page)?, count.checked_next_power_of_two()?);
         let wanted = process.remote.range(hint, len).filter(|_| hint.is_multiple_of(page));
         if let Some(wanted) = wanted.filter(|wanted| spans.is_free(wanted.clone())) {
             return Some(wanted.start);
         }
-        // The base of far memory is a multiple of the largest alignment. Nothing is aligned more than it is long.
+        // The base of far memory is a multiple of the largest alignment. A mapping is never aligned to more
+        // than its length.
         let bits = hint.trailing_zeros().min((room.checked_mul(page)?).trailing_zeros());
         let align = (1 << bits.min(ALIGNMENT_MAX)) / page;
         spans.aligned_gap(count, |at| at.next_multiple_of(align.max(1))).or_else(|| spans.gap(count))
     }
 
-    /// Whether pages of far memory may be what `becomes` makes of them, each with the room that they were promised.
+    /// Checks that the pages can become what `becomes` returns, with committed room for each.
     fn promise(&self, key: u32, pages: Range<u64>, becomes: impl Fn(Kind) -> Kind) -> Result<(), u64> {
         let spans = self.processes[&key].spans.within(pages);
         let more = spans.filter(|(_, kind)| !kind.is_promised() && becomes(*kind).is_promised());
         self.may_promise(more.map(|(span, _)| span.end - span.start).sum())
     }
 
-    /// Refuses to promise more pages than there is far memory for: it is said when memory is asked for, and not by a SIGBUS when it is
-    /// touched. What a fork's child has from its parent is not counted twice.
+    /// Checks that far memory has room for further committed pages. So the program gets ENOMEM when it requests
+    /// memory, instead of SIGBUS when it accesses the memory. Pages that a fork's child shares with its parent
+    /// count once.
     fn may_promise(&self, pages: u64) -> Result<(), u64> {
         if pages == 0 {
             return Ok(());
         }
         let Some(most) = self.options.far_limit else {
-            // A rack that others use, too: it has said that it has no more, and what it gave is in use.
+            // Other users share this rack. After a refusal by the rack, only free slots of this pager are
+            // available.
             let free = self.private.free_slots();
             return if self.far.no_more.is_some() && pages > free { Err(NO_MORE) } else { Ok(()) };
         };
@@ -186,19 +190,20 @@ impl Pager {
         if promised + pages > most / PAGE_LEN as u64 { Err(NO_MORE) } else { Ok(()) }
     }
 
-    /// The pages are not far memory any more. They were dropped; something else may be there by now.
+    /// Ends the unwatched state of pages that are no longer far memory. The pages are dropped, and something
+    /// else may be mapped there already.
     pub(super) fn end_plain(&mut self, key: u32, pages: Range<u64>, is_ours: bool) {
         let (private, mut outside) = self.parts();
         private.unmap(key, pages, is_ours, &mut outside);
     }
 
-    /// What the pages are is about to change in a way that the system alone cannot be left with.
+    /// Watches pages again, before a change that the kernel alone cannot handle. Returns false on failure.
     pub(super) fn take_over_plain(&mut self, key: u32, pages: Range<u64>) -> bool {
         let (private, mut outside) = self.parts();
         private.take_over(key, pages, &mut outside)
     }
 
-    /// Bytes at more, fewer or other addresses. The value's low bits are the protection.
+    /// Moves or resizes a mapping. The low bits of the value are the access rights.
     fn resize(&mut self, key: u32, (start, len): (u64, u64), new_len: u64, how: u64) -> Answer {
         let old = self.range(key, start, len)?;
         let process = &self.processes[&key];
@@ -231,7 +236,7 @@ impl Pager {
             return Err(errno::AGAIN);
         }
         let process = &self.processes[&key];
-        // Both places for a moment, of which the old one needs no room any more.
+        // Both ranges exist for a moment, but the old one needs no room any more.
         self.may_promise(if kind.is_promised() { count.saturating_sub(old.end - old.start) } else { 0 })?;
         let first = if how < resize::FIXED_MIN {
             process.spans.gap(count).ok_or(errno::NOMEM)?
@@ -248,7 +253,7 @@ impl Pager {
         if !self.take_over_plain(key, old.clone()) || !self.take_over_plain(key, first..first + count) {
             return Err(errno::NOMEM);
         }
-        // A thread that writes waits from here on, until the old addresses are unmapped.
+        // From here on, a writing thread waits until the old addresses are unmapped.
         let (private, mut outside) = self.parts();
         private.write_protect(key, old.clone(), &mut outside);
         if self.gone.contains(&key) {
@@ -261,18 +266,18 @@ impl Pager {
         let (private, mut outside) = self.parts();
         private.rename(key, old.start..old.end.min(old.start + count), first, &mut outside);
         self.set_span(key, old.clone(), Some(Kind::Moved));
-        // The old addresses are free once the process has said that no thread of it reaches them.
+        // The old addresses become free when the process reports that none of its threads can access them.
         self.drop_pages(key, old);
         value(self, first)
     }
 
-    /// The pages' bytes are not needed any more.
+    /// Discards the pages' bytes.
     pub(super) fn drop_pages(&mut self, key: u32, pages: Range<u64>) {
         if self.private.is_anywhere(key, pages.clone()) {
             self.forget(key, pages.clone());
             self.processes[&key].remote.discard(pages.clone());
         }
-        // A thread that waited for one of them tries again, and finds what is there now.
+        // A thread that waits for one of the pages retries its access, and finds the new state.
         self.parts().1.wake(key, pages);
     }
 
@@ -285,7 +290,7 @@ impl Pager {
         self.processes.get_mut(&key).expect("it called a moment ago").spans.set(pages, kind);
     }
 
-    /// Has far memory among the pages be what `change` makes of its protection and of whether children have it.
+    /// Applies `change` to the kind of all far memory among the pages.
     pub(super) fn change_far(&mut self, key: u32, pages: Range<u64>, change: impl Fn(Kind) -> Kind) {
         let far = self.processes[&key].spans.within(pages).filter_map(|(span, kind)| match kind {
             Kind::Far { .. } => Some((span, change(kind))),
@@ -296,7 +301,7 @@ impl Pager {
         }
     }
 
-    /// The first of the pages that is not in use, or the one behind them.
+    /// Returns the first of the pages that is not in use, or the page behind them.
     pub(super) fn used(&self, key: u32, pages: Range<u64>) -> u64 {
         let spans = self.processes[&key].spans.within(pages.clone());
         spans.fold(pages.start, |end, (span, _)| if span.start == end { span.end } else { end })

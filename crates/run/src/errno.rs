@@ -1,4 +1,4 @@
-//! The system's numbers of errors, as programs are told them.
+//! Linux error numbers, as the replies to programs carry them.
 
 pub(super) const PERM: u64 = 1;
 pub(super) const NOENT: u64 = 2;

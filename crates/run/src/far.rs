@@ -1,9 +1,9 @@
-//! Far memory as the pager's pages reach it: READs and WRITEs under way, why they failed, and what was lost.
+//! The pager's access to far memory: outstanding READs and WRITEs, the reasons of failures, and lost pages.
 //!
-//! A node that was started again has lost the bytes that it had; those that are here are not lost (PROTOCOL 9.19). A page that was far and is lost is a
-//! SIGBUS for the program that touches it, and the reason for the end of [`Pager::serve`]. All others go on. What is written back is a page's latest
-//! bytes, whatever was lost: its old ones are accepted as lost first. Nobody else reads this memory, and a pager that dies in between takes its
-//! programs along.
+//! A restarted node has lost its bytes; pages that are on this host are not lost (PROTOCOL 9.19). A program
+//! that accesses a lost page gets SIGBUS, and [`Pager::serve`] returns the reason. All other programs continue.
+//! A write-back carries a page's latest bytes, so it first accepts the loss of the old ones. No other client
+//! reads this memory, and the programs end with their pager.
 
 use super::Pager;
 use farmem_client::{Client, Completed, Error, Ticket};
@@ -13,29 +13,29 @@ use farmem_paging::{Cause, Op as Number, Outcome};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
 
-/// What an operation under way is for.
+/// The purpose of an outstanding operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
     Fetch { op: Number, first: u64 },
     WriteBack { op: Number, addr: VirtAddr, len: u64 },
 }
 
-/// The client, and what is to be known of what it was asked.
+/// The client and the pager's outstanding operations.
 #[derive(Debug)]
 pub(super) struct Far {
     pub(super) client: Client,
     pub(super) under_way: Vec<(Ticket, Purpose)>,
-    /// Operations that the client did not take.
+    /// Operations that the client rejected.
     refused: Vec<Purpose>,
-    /// What the READ brought that has ended, and its first page.
+    /// First page and bytes of the READ that has just completed.
     pub(super) arrived: (u64, Vec<u8>),
-    /// Why the latest operation failed, and why bytes were lost.
+    /// Causes of the latest failure and of the latest loss.
     why: Option<Error>,
     why_lost: Option<Error>,
-    /// Why the rack gives no more far memory.
+    /// The rack's reason for its latest refusal of far memory.
     pub(super) no_more: Option<Error>,
     pub(super) failed: Option<Error>,
-    /// Bytes that a program wanted and that are lost; everything else goes on.
+    /// The first loss of bytes that a program accessed; everything else continues.
     pub(super) lost: Option<Error>,
     pub(super) pages_lost: u64,
 }
@@ -70,7 +70,7 @@ impl Far {
         self.failed.get_or_insert(error);
     }
 
-    /// A program is told that it cannot have a page: so is who reads what came of the run.
+    /// Records that a program cannot get a page, for the result of the run.
     pub(super) fn told(&mut self, why: Cause) {
         match why {
             Cause::Lost => {
@@ -92,14 +92,14 @@ impl Far {
         }
     }
 
-    /// Far memory takes and gives nothing any more.
+    /// Records that far memory is unreachable.
     fn give_up(&mut self) {
         let rack = || Error::Unreachable { what: "the rack".into() };
         let error = self.why.take();
         self.failed.get_or_insert_with(|| error.unwrap_or_else(rack));
     }
 
-    /// What came of an operation.
+    /// Returns the outcome of an operation, and records its error.
     fn outcome(&mut self, result: Result<(), Error>, purpose: Purpose) -> Outcome {
         let Err(error) = result else { return Outcome::Done };
         let is_lost = matches!(error, Error::MemoryLost { .. });
@@ -108,7 +108,7 @@ impl Far {
                 self.why_lost = Some(error);
                 Outcome::Lost
             }
-            // Its pages are written wholly: what was there before may be lost.
+            // The operation overwrites its pages entirely, so the loss of their old bytes is harmless.
             Purpose::WriteBack { addr, len, .. }
                 if is_lost && self.client.accept_lost(addr, len).is_err() =>
             {
@@ -124,7 +124,7 @@ impl Far {
 }
 
 impl Pager {
-    /// Waits for one operation, and takes the ends of all that have ended then.
+    /// Waits for one operation, and handles all completed ones.
     pub(super) fn wait(&mut self) {
         match self.far.client.next_completed() {
             Ok(Some(completed)) => self.ended(completed),
@@ -134,7 +134,7 @@ impl Pager {
         self.take_ends();
     }
 
-    /// Takes the ends of all that has ended.
+    /// Handles all completed operations.
     pub(super) fn take_ends(&mut self) {
         while let Some(completed) = self.far.client.poll_ended() {
             self.ended(completed);
@@ -168,7 +168,8 @@ impl Pager {
         }
     }
 
-    /// To be called when pages were seen to: what the client did not take has failed.
+    /// Fails the operations that the client rejected. Callers that acted on pages call this function
+    /// afterwards.
     pub(super) fn carried_out(&mut self) {
         while let Some(refused) = self.far.refused.pop() {
             self.end(refused, Outcome::Failed);
@@ -186,20 +187,21 @@ impl Pager {
         self.carried_out();
     }
 
-    /// The name of the memory node that has this address of far memory, as far as the pager knows: for who tells people which one failed.
+    /// Returns the name of the memory node at an address of far memory, for error messages. `None` if the pager
+    /// does not know it.
     #[must_use]
     pub fn name_of_node_at(&self, addr: VirtAddr) -> Option<String> {
         self.far.client.name_of_node_at(addr)
     }
 
-    /// The pages are zeros from now on, wherever they were. What the program sees of them is the caller's to discard.
+    /// Turns the pages into zeros, wherever their bytes are. The caller discards the program's view of them.
     pub(super) fn forget(&mut self, key: u32, pages: std::ops::Range<u64>) {
         loop {
             let (private, mut outside) = self.parts();
             if private.forget(key, pages.clone(), &mut outside) {
                 return;
             }
-            // Others need bytes of theirs, and there is no place for them before others are written back.
+            // Other pages need these bytes, and a write-back must first make room for the copies.
             if self.far.under_way.is_empty() {
                 self.private_turn();
             }
@@ -219,7 +221,7 @@ impl Pager {
     }
 }
 
-/// Bytes of so many pages.
+/// Returns the length of so many pages in bytes.
 pub(super) const fn bytes(pages: u64) -> u64 {
     pages * PAGE_LEN as u64
 }

@@ -1,6 +1,6 @@
-//! A fault, and how its page comes: the pager's cache decides, [`Outside`] carries it out.
+//! Page faults. The pager's cache decides how the page comes, and [`Outside`] carries the decision out.
 //!
-//! Key type: [`Outside`]: programs by their userfaultfds, the pool, far memory by the client.
+//! Key type: [`Outside`], which connects the cache to the programs' userfaultfds, the pool, and far memory.
 
 use super::far::{Far, Purpose, bytes};
 use super::pins::Pins;
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 impl Pager {
-    /// A thread waits.
+    /// Handles the fault of a waiting thread.
     pub(super) fn fault(&mut self, key: u32, page: u64, fault: Fault) {
         let Some(process) = self.processes.get_mut(&key) else { return };
         if page < CONTROL_PAGES as u64 {
@@ -30,9 +30,9 @@ impl Pager {
         }
         match process.spans.at(page) {
             Some((_, Kind::Far { .. })) => self.far_fault(Key { space: key, page }, fault.write),
-            // It is woken when the page is unmapped.
+            // The thread wakes when the page is unmapped.
             Some((_, Kind::Moved)) => {}
-            // Unmapped since: the thread finds that out.
+            // The page was unmapped meanwhile; the thread's retry gets the result of that.
             Some((_, Kind::Elsewhere)) | None => {
                 self.served(key, page, |remote| remote.wake(page..page + 1));
             }
@@ -41,7 +41,7 @@ impl Pager {
 
     pub(super) fn far_fault(&mut self, page: Key, write: bool) {
         if write && self.private.is_needed(page) {
-            // Nobody may need it any more: a fork that is followed by an exec copies nothing.
+            // The process that shares the page may be gone: a fork that is followed by an exec copies nothing.
             self.look_for_the_gone();
             if !self.processes.contains_key(&page.space) {
                 return;
@@ -52,19 +52,19 @@ impl Pager {
         self.carried_out();
     }
 
-    /// What decides, and what it decides on.
+    /// Splits the pager into the cache, which decides, and the interface that carries the decisions out.
     pub(super) fn parts(&mut self) -> (&mut Private, Outside<'_>) {
         let Self { private, far, processes, pins, pool, zeros, gone, .. } = self;
         (private, Outside { far, processes, pins, pool, zeros, gone })
     }
 
-    /// Lets a thread go on.
+    /// Resumes a waiting thread.
     pub(super) fn served(&mut self, key: u32, page: u64, how: impl FnOnce(&Remote) -> Result<(), Lost>) {
         self.parts().1.served(Key { space: key, page }, how);
     }
 }
 
-/// What pages are in.
+/// The cache's interface to programs and far memory.
 pub(super) struct Outside<'a> {
     far: &'a mut Far,
     processes: &'a BTreeMap<u32, Process>,
@@ -75,18 +75,19 @@ pub(super) struct Outside<'a> {
 }
 
 impl Outside<'_> {
-    /// Lets a thread go on.
+    /// Resumes a waiting thread.
     fn served(&mut self, Key { space, page }: Key, how: impl FnOnce(&Remote) -> Result<(), Lost>) {
         let Some(process) = self.processes.get(&space) else { return };
         match how(&process.remote) {
             Err(Lost::Gone) => self.gone.push(space),
-            // Whatever is there now does not wait for us.
+            // A mapping that has replaced the page does not wait for the pager.
             Err(Lost::Remapped(_)) => drop(process.remote.wake(page..page + 1)),
             Ok(()) => {}
         }
     }
 
-    /// Does something to pages together, or one by one where the system stops at the first that is something else by now.
+    /// Applies `how` to all pages together. Where the kernel stops, because a page is something else by now,
+    /// the pages follow one by one.
     fn all_or_each(
         &mut self,
         space: u32,
@@ -110,7 +111,7 @@ impl Outside<'_> {
         &self.pool[place as usize * PAGE_LEN..][..PAGE_LEN]
     }
 
-    /// As [`put`], of one page that is nowhere else.
+    /// Installs one page as [`put`] does. The caller has the only copy of its bytes.
     fn put_or_keep(&mut self, key: Key, bytes: &[u8], access: Access) {
         let Some(process) = self.processes.get(&key.space) else { return };
         if put(&process.remote, key.page, bytes, access, self.gone, key.space) == 0
@@ -134,7 +135,8 @@ impl Programs for Outside<'_> {
     }
 
     fn unwatch(&mut self, space: u32, pages: Range<u64>) -> bool {
-        // While it forks its other threads store nothing, and what a call past libc put there is not known yet.
+        // During a fork, other threads store nothing. Pages in doubt may have been remapped by a call past
+        // libc.
         let is_steady = |process: &&Process| process.forking.is_none() && process.doubts.is_empty();
         self.processes
             .get(&space)
@@ -148,7 +150,7 @@ impl Programs for Outside<'_> {
             Ok(()) => return true,
             Err(Lost::Gone) => self.gone.push(space),
             Err(Lost::Remapped(errno)) => {
-                // Its pages would stay for ever, and it would not be known how many they are.
+                // Unwatched pages would stay in memory for good, and the pager could not count them.
                 let what = "the pages of a program cannot be watched".into();
                 self.far.fail(Error::System { what, source: errno.into() });
             }
@@ -161,12 +163,12 @@ impl Programs for Outside<'_> {
     }
 
     fn write_protect(&mut self, space: u32, pages: Range<u64>) {
-        // One that is gone stores nothing, nor does a store come to what is something else by now.
+        // A process that is gone stores nothing. A page that is something else by now gets no store.
         self.all_or_each(space, pages, Remote::write_protect);
     }
 
     fn allow(&mut self, space: u32, pages: Range<u64>) {
-        // Whatever is there now does not wait for us.
+        // A mapping that has replaced the page does not wait for the pager.
         self.all_or_each(space, pages, |remote, pages| match remote.allow(pages.clone()) {
             Err(Lost::Remapped(_)) if pages.end - pages.start == 1 => remote.wake(pages),
             other => other,
@@ -290,8 +292,9 @@ impl Programs for Outside<'_> {
     }
 }
 
-/// Puts a run of pages into the program; answers how many. Where the program's mappings are not what they seem from here (two that
-/// are about to be one, or something else mapped in between), it is the first alone, or none: who waits then finds out itself.
+/// Installs a run of pages in the program, and returns how many. The program's mappings may differ from the
+/// pager's view: two mappings are about to merge, or another one is in between. Then only the first page is
+/// installed, or none, and a waiting thread retries its access.
 fn put(remote: &Remote, first: u64, bytes: &[u8], access: Access, gone: &mut Vec<u32>, key: u32) -> u64 {
     let mut count = bytes.len() / PAGE_LEN;
     loop {
@@ -302,10 +305,10 @@ fn put(remote: &Remote, first: u64, bytes: &[u8], access: Access, gone: &mut Vec
                 return 0;
             }
             Err(Lost::Remapped(_)) => {
-                // Whatever of it came is not counted here, so it must not be there.
+                // Pages of a partial install do not count, so they must not stay.
                 remote.discard(first..first + count as u64);
                 if count == 1 {
-                    // One that is gone since is buried when that is noticed.
+                    // A failure means that the process is gone; the pager notices that elsewhere.
                     let _ = remote.wake(first..first + 1);
                     return 0;
                 }
@@ -315,7 +318,7 @@ fn put(remote: &Remote, first: u64, bytes: &[u8], access: Access, gone: &mut Vec
     }
 }
 
-/// Bytes of pages that lie together.
+/// Returns the length in bytes of a run of pages.
 fn len(pages: &Range<u64>) -> usize {
     usize::try_from(bytes(pages.end - pages.start)).expect("pages of one operation")
 }

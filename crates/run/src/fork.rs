@@ -1,4 +1,4 @@
-//! Forks: what a child will have, kept from its parent's call until it comes in.
+//! Forks. The pager keeps a snapshot of the parent's memory, from the parent's call until the child attaches.
 
 use super::spans::Spans;
 use super::{Pager, errno};
@@ -8,7 +8,7 @@ use farmem_uffd::{Cause, Fault};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// The memory of a process as it was when it forked. Its slots are owned.
+/// A snapshot of a process's memory at its fork. The snapshot owns its slots.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     pub(super) pages: u64,
@@ -17,11 +17,11 @@ pub(super) struct Snapshot {
     pub(super) objects: BTreeSet<u64>,
 }
 
-/// Forks whose children may be on their way at once. More than that are forks that failed.
+/// Maximum number of snapshots whose children have not attached yet. Further ones belong to failed forks.
 const SNAPSHOTS_MAX: usize = 256;
 
 impl Pager {
-    /// A thread is about to fork: what it has now is what the child will have. Answers the snapshot's number.
+    /// Takes a snapshot for the child of a thread that is about to fork. Returns the snapshot's number.
     pub(super) fn snapshot(&mut self, key: u32, thread: u32) -> Result<u64, u64> {
         self.look_for_the_gone();
         let process = self.processes.get(&key).ok_or(errno::FAULT)?;
@@ -55,8 +55,9 @@ impl Pager {
         Ok(self.forks)
     }
 
-    /// Whether the children of forks have what is in the pages (MADV_DOFORK, MADV_DONTFORK). Those who do not keep the addresses, and may not
-    /// touch them: the part of a program that asked for it is not the one that allocates, and would be given them once more.
+    /// Sets whether children of forks get the pages' bytes (MADV_DOFORK, MADV_DONTFORK). Children without the
+    /// bytes keep the addresses reserved, without access. Otherwise the child's allocator could reuse addresses
+    /// that another part of the program still knows.
     pub(super) fn leave_to_children(
         &mut self,
         key: u32,
@@ -65,7 +66,7 @@ impl Pager {
     ) -> Result<(), u64> {
         let elsewhere = self.is_elsewhere(key, pages.clone());
         if inherited && elsewhere && !self.is_all_elsewhere(key, pages.clone()) {
-            // The system would do it to the rest as well, and children come to have far memory twice.
+            // The kernel would apply the advice to far pages too, and children would get far memory twice.
             return Err(errno::INVAL);
         }
         self.change_far(key, pages.clone(), |kind| kind.with_inherited(inherited));
@@ -75,7 +76,7 @@ impl Pager {
         if self.used(key, pages.clone()) < pages.end { Err(errno::NOMEM) } else { Ok(()) }
     }
 
-    /// The fork is done, or failed: other threads' faults are served again.
+    /// Ends a fork, done or failed: other threads' faults are served again.
     pub(super) fn forked(&mut self, key: u32) {
         let Some(process) = self.processes.get_mut(&key) else { return };
         process.forking = None;
@@ -84,7 +85,7 @@ impl Pager {
         }
     }
 
-    /// Nobody will come for it.
+    /// Releases a snapshot whose child will not attach.
     pub(super) fn release(&mut self, snapshot: Snapshot) {
         self.private.release(snapshot.table);
         self.close_unused(snapshot.objects);

@@ -1,7 +1,8 @@
-//! Which process has an address space, and which address space a process has.
+//! The relation between processes and address spaces.
 //!
-//! A pid alone says neither (`farmem_uffd::remote::AddressSpace`): a child by `clone` with CLONE_VM has its parent's address space, and
-//! keeps it when the parent ends or runs another program. So a number is looked up by the memfd that is mapped there.
+//! A pid alone does not identify an address space (`farmem_uffd::remote::AddressSpace`). A child by `clone`
+//! with CLONE_VM has its parent's address space, and keeps it when the parent ends or runs another program. So
+//! the look-up goes through the memfd that the process has mapped.
 
 use super::Pager;
 use super::Watch;
@@ -10,10 +11,11 @@ use farmem_uffd::remote::raw::{Seen, process_of};
 use std::io;
 
 impl Pager {
-    /// The key of the address space that a process or thread has, by its number here; `None` when it has no far memory.
+    /// Returns the key of a process's or thread's address space, by its number in the pager's PID namespace.
+    /// `None` means that the process has no far memory.
     ///
     /// # Errors
-    /// When the system does not let the pager look at the process, and its number is none that came in.
+    /// The system's error, when the pager may not inspect the process and no attached process has its number.
     pub(super) fn with_memory_of(&self, number: u32) -> io::Result<Option<u32>> {
         let Some(last) = self.processes.values().map(|process| process.remote.address(0)).max() else {
             return Ok(None);
@@ -30,15 +32,15 @@ impl Pager {
         }
     }
 
-    /// The process by whose number an address space was known has ended, or runs another program. Another process may have the address space:
-    /// then it is known by that one from now on. Otherwise its memory is freed.
+    /// Handles the end or exec of the process that stands for an address space. If another process has the
+    /// address space, that process stands for it from now on. Otherwise the memory is freed.
     pub(super) fn holder_left(&mut self, key: u32) {
         if !self.hand_over(key) {
             self.bury(key);
         }
     }
 
-    /// Has an address space be known by another process that has it. False when there is none.
+    /// Lets another process stand for the address space. Returns false when no other process has it.
     fn hand_over(&mut self, key: u32) -> bool {
         let Some(process) = self.processes.get_mut(&key) else { return false };
         if process.remote.is_gone() {
@@ -55,11 +57,12 @@ impl Pager {
         self.acceptor.watch(&process.ended, Watch::Ended(key)).is_ok()
     }
 
-    /// What the system has of an address space's far memory; `None` when that cannot be seen.
+    /// Returns the kernel's mappings of an address space's far memory; `None` when the pager cannot read them.
     pub(super) fn seen(&mut self, key: u32) -> Option<Vec<Seen>> {
         let process = self.processes.get(&key)?;
         let seen = process.remote.seen(process.pid);
-        // Of a process that has the address space the mailboxes are seen; one that runs another program has other mappings.
+        // The first mapping of a process with the address space is the mailboxes. A process that runs another
+        // program has none.
         if seen.as_ref().is_ok_and(|seen| seen.first().is_some_and(|first| first.pages.start == 0)) {
             return seen.ok();
         }

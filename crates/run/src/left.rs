@@ -1,4 +1,4 @@
-//! What a pager leaves when it is killed: on a rack that goes on, where all of it is in a domain of its own, and here.
+//! Cleanup after a killed pager: its domain on a running rack, and its socket file on this host.
 
 use super::Pager;
 use farmem_client::host_parts::api_client;
@@ -6,7 +6,7 @@ use farmem_client::{Error, RackConfig};
 use farmem_control::api::{ErrorCode, Free, Overview, RackOverview};
 use std::path::Path;
 
-/// A name for the domain of one pager, which no other has, on whatever machine of the rack.
+/// Returns a domain name for one pager that is unique in the rack.
 ///
 /// # Errors
 /// [`Error::System`] without random numbers.
@@ -17,10 +17,11 @@ pub fn own_domain() -> Result<String, Error> {
     Ok(format!("run-{}-{:016x}", std::process::id(), u64::from_be_bytes(*number)))
 }
 
-/// Frees what the domain called `name` has on a running rack, for a pager that was killed, or lost it. There may be nothing.
+/// Frees the memory of the domain called `name` on a running rack, after its pager was killed or lost the rack.
+/// A missing domain is no error.
 ///
 /// # Errors
-/// When the rack does not answer, or refuses.
+/// The rack's error, when it does not answer or refuses.
 pub fn free_left(config: &RackConfig, name: &str) -> Result<(), Error> {
     let mut api = api_client(config)?;
     let RackOverview { domains, vmas, .. } = api.call(Overview {})?;
@@ -35,14 +36,15 @@ pub fn free_left(config: &RackConfig, name: &str) -> Result<(), Error> {
 }
 
 impl Pager {
-    /// A socket that is a file. The pager removes it when it is dropped, and a later run is to when it was killed.
+    /// Returns the path of the pager's socket file. The pager removes the file on drop; after a killed pager, a
+    /// later run removes it.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.acceptor.path()
     }
 }
 
-/// What was allocated is free again; a rack that does not answer has forgotten it.
+/// Frees the pager's allocations. A rack that does not answer has forgotten them.
 impl Drop for Pager {
     fn drop(&mut self) {
         for base in self.private.allocations() {

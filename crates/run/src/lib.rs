@@ -1,12 +1,16 @@
-//! The pager of `farmem run`: far memory under programs that know nothing of it, one limit for the memory that all of them use here.
+//! The pager of `farmem run`: far memory for unmodified programs, with one limit for their memory on this host.
 //!
-//! Key type: [`Pager`]. A process of the program comes in with its memfd and userfaultfd ([`Acceptor`]); from then on its faults are
-//! served from here, by one-sided READs and WRITEs of one client. Its memory is private: no other client reads or writes those slots.
-//! (Named memory, which a run may share with others, is `sharing`'s, and has a limit of its own.)
-//! What a process asks beside (addresses, a fork) comes as a call through its mailbox, in order with its faults.
+//! Key type: [`Pager`].
 //!
-//! Which page comes, goes, rests, is written back and tried again is the page cache's to say, and what forks share the [`Private`]'s
-//! around it; here is what they say it to: processes, the pool, and the client.
+//! A process of the program attaches with its memfd and userfaultfd ([`Acceptor`]). From then on, the pager
+//! serves its faults by one-sided READs and WRITEs of one client. The memory is private: no other client reads
+//! or writes its slots. Named memory, which a run may share with others, belongs to `sharing` and has its own
+//! limit. Further requests of a process (addresses, a fork) are calls through its mailbox, ordered with its
+//! faults.
+//!
+//! The page cache decides which pages are fetched, evicted, inactive, written back and retried. [`Private`],
+//! around the cache, manages the pages that forks share. This crate connects both to the processes, the pool
+//! and the client.
 
 mod calls;
 mod errno;
@@ -48,89 +52,92 @@ pub use left::{free_left, own_domain};
 pub use farmem_link::limits::{AddressLimit, largest_resident_set};
 pub use farmem_link::signals::{SignalInfo, Signals};
 
-/// How a pager works.
+/// The options of a pager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PagerOptions {
-    /// Bytes of far memory that may be here at once, of all processes together; counted in whole pages, and never exceeded. At least
-    /// [`LOCAL_MIN`].
+    /// Bytes of far memory that may be on this host at once, for all processes together. The limit counts whole
+    /// pages and is never exceeded. The minimum is [`LOCAL_MIN`].
     pub local_limit: u64,
-    /// Pages fetched at most for a stream of faults that go on where the last fetch ended; 1 fetches each page alone.
+    /// Maximum number of pages fetched for a stream of faults that continues where the last fetch ended; 1
+    /// disables prefetch.
     pub ahead: u64,
-    /// Anonymous mappings of fewer bytes stay the program's own.
+    /// Shorter anonymous mappings stay local.
     pub threshold: u64,
-    /// True serves faults of user code only: system calls on far memory then fail with EFAULT.
+    /// True to serve only faults of user code: system calls on far memory then fail with EFAULT.
     pub user_mode_only: bool,
-    /// Bytes of far memory that all processes together are promised at most: more is ENOMEM when it is asked for. `None` on a rack that
-    /// others use, too, which says itself when it has no more.
+    /// Maximum bytes of far memory committed to all processes together; further requests get ENOMEM. `None` on
+    /// a shared rack, which refuses allocations itself.
     pub far_limit: Option<u64>,
 }
 
-/// The smallest local limit: what one instruction and one system call touch, of several threads at once.
+/// The smallest local limit: the pages that one instruction and one system call access, in several threads at
+/// once.
 pub const LOCAL_MIN: u64 = 256 << 10;
 
 impl PagerOptions {
-    /// The usual pager, with this much memory here.
+    /// Returns the default options with this local limit.
     #[must_use]
     pub const fn new(local_limit: u64) -> Self {
         Self { local_limit, ahead: 16, threshold: 128 << 10, user_mode_only: false, far_limit: None }
     }
 }
 
-/// What a pager did.
+/// Counters of a pager.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PagerStats {
-    /// Processes that came in: one for each program that was started, and each child of a fork.
+    /// Processes that attached: one for each started program, and each child of a fork.
     pub processes: u64,
-    /// Forks among them.
+    /// The children of forks among them.
     pub forks: u64,
     /// Calls of the processes.
     pub calls: u64,
-    /// System calls of theirs that passed the preload library by, and that were asked about.
+    /// System calls past the preload library that the filter asked about.
     pub past_libc: u64,
-    /// Faults reported.
+    /// Reported faults.
     pub faults: u64,
-    /// Of those, at pages of zeros.
+    /// Faults at pages of zeros.
     pub zeros: u64,
-    /// Of those, at pages that were far.
+    /// Faults at far pages.
     pub missing: u64,
-    /// Of those, at pages that were in the pool, or in another process.
+    /// Faults at pages that were in the pool, or in another process.
     pub near: u64,
-    /// Of those, first writes to a page.
+    /// First writes to a page.
     pub upgrades: u64,
-    /// Pages of memory that fitted, and that were left to the system, without a fault: touched or not.
+    /// Pages left to the kernel without a fault, because they fit the limit; accessed or not.
     pub plain: u64,
-    /// Those of them that were here when frames were wanted, or at a fork or a move.
+    /// Pages among `plain` that were resident when the pager needed frames, or at a fork or a move.
     pub taken_over: u64,
     /// READs sent.
     pub fetches: u64,
-    /// What was fetched, or made of zeros, before a thread waited for it, and what became of it: pages.
+    /// Pages that were fetched, or made of zeros, before a thread waited for them, and their fate.
     pub ahead: Account,
-    /// Bytes they brought.
+    /// Bytes that READs fetched.
     pub bytes_fetched: u64,
-    /// Of the pages fetched, those that came again soon after they had gone ([`Refaults`](farmem_paging::Refaults)).
+    /// Fetched pages that came back soon after their eviction ([`Refaults`](farmem_paging::Refaults)).
     pub refaults: u64,
-    /// The program thrashed: a local limit of so many bytes would have kept three of four of the pages that came again.
+    /// If the program thrashed, the local limit in bytes that would have kept three of four refaulted pages.
     pub local_wanted: Option<u64>,
-    /// Pages that were taken from a program to make room.
+    /// Pages taken from a program to make room.
     pub evictions: u64,
-    /// WRITEs sent, each of one page or of several that lie together.
+    /// WRITEs sent, each of one page or of adjacent ones.
     pub write_backs: u64,
-    /// Bytes they carried, also those of WRITEs that were not answered yet when the last process ended.
+    /// Bytes in WRITEs, including those without a reply when the last process ended.
     pub bytes_written_back: u64,
-    /// The most bytes that were here at once.
+    /// Maximum number of bytes on this host at once.
     pub bytes_here_max: u64,
-    /// Bytes of far memory allocated: 0 as long as nothing had to leave.
+    /// Allocated bytes of far memory: 0 until the first eviction.
     pub bytes_far: u64,
-    /// Pages that a program wanted, and that were lost with a memory node ([`Error::MemoryLost`]).
+    /// Pages that a program accessed after their loss with a memory node ([`Error::MemoryLost`]).
     pub lost: u64,
-    /// The most bytes of private anonymous memory that one process had in RAM outside far memory, as far as that was looked at.
+    /// Maximum sampled number of bytes of private anonymous memory that one process had in RAM outside far
+    /// memory.
     pub local_resident: u64,
-    /// Bytes of private anonymous mappings that stayed local, of all processes that ended, each counted when it was mapped; by
-    /// [`LocalReason`].
+    /// Bytes of private anonymous mappings that stayed local, by [`LocalReason`]. Each mapping counts when it
+    /// is made, for all processes that ended.
     pub mapped_local: [u64; LocalReason::ALL.len()],
 }
 
-/// Serves processes.
+/// The pager, which serves the faults and calls of the run's processes.
 #[derive(Debug)]
 pub struct Pager {
     far: Far,
@@ -138,24 +145,24 @@ pub struct Pager {
     guard: Option<Guard>,
     sharing: Option<Sharing>,
     past: past::Past,
-    /// Where all processes have their far memory, if they can.
+    /// Address of far memory in the processes that have something else at the low addresses.
     base: usize,
     moving: Vec<sharing::Moving>,
     options: PagerOptions,
     processes: BTreeMap<u32, Process>,
-    /// The key of the next process.
+    /// Key of the next process.
     next: u32,
-    /// Their pages.
+    /// Pages of the processes.
     private: Private,
-    /// Pages that stay where they are.
+    /// Pages that must stay in place.
     pins: Pins,
-    /// Pages that rest.
+    /// Inactive pages.
     pool: Box<[u8]>,
-    /// Processes that turned out to be gone.
+    /// Keys of processes that turned out to be gone.
     gone: Vec<u32>,
-    /// Forks whose children have not come yet.
+    /// Snapshots whose children have not attached yet.
     snapshots: BTreeMap<u64, Snapshot>,
-    /// Their number so far.
+    /// Number of forks so far.
     forks: u64,
     buffer: Buffer,
     reported: Vec<(u64, Fault)>,
@@ -163,9 +170,9 @@ pub struct Pager {
     shared: Vec<Fault>,
     zeros: Box<[u8]>,
     stats: PagerStats,
-    /// When local memory was looked at last.
+    /// Time of the latest sample of local memory.
     sampled: Option<Instant>,
-    /// It failed: the rack is not asked for anything more.
+    /// True after a failure: the pager sends no more requests to the rack.
     broken: bool,
 }
 
@@ -176,40 +183,40 @@ struct Process {
     remote: Remote,
     ended: OwnedFd,
     spans: Spans,
-    /// Shared objects that it used, by number.
+    /// Numbers of the shared objects that the process used.
     objects: BTreeSet<u64>,
-    /// What was made of its pages past libc and not looked at yet.
+    /// Changes by calls past libc that the pager has not checked yet.
     doubts: Vec<past::Doubt>,
-    /// The latest call of each mailbox.
+    /// Number of the latest call of each mailbox.
     called: [u64; MAILBOXES],
-    /// Pages that it was promised by its parent's fork, and may come to need room for only where it or the parent writes.
+    /// Committed pages from the parent's fork. They need room only where the process or its parent writes.
     inherited: u64,
-    /// The thread that forks; faults of others wait.
+    /// The forking thread; faults of other threads wait.
     forking: Option<u32>,
     deferred: Vec<(u64, bool)>,
 }
 
-/// Pages of one READ at most.
+/// Maximum number of pages in one READ.
 const AHEAD_MAX: u64 = 64;
-/// WRITEs under way at once.
+/// Maximum number of outstanding WRITEs.
 const WRITING_MAX: usize = 64;
-/// Pages that go in one step, and pages of one WRITE, at most; and no more than the pool has.
+/// Maximum number of pages evicted in one step, and of pages in one WRITE; the pool's size is a further limit.
 const BATCH: usize = 32;
-/// Times a READ or WRITE is tried before the pager gives up; each waits until the rack counts as gone.
+/// Number of attempts of a READ or WRITE. Each waits until the rack counts as unreachable.
 const TRIES_MAX: u32 = 2;
-/// Pages of zeros that are touched one after the other, each alone, until memory that fits is left to the system.
+/// Number of separate faults at successive pages of zeros before the pager leaves fitting memory to the kernel.
 const STRAYS: u32 = 16;
-/// Time that the last processes' children have to come in after a fork.
+/// Time limit for the children of the last processes to attach after a fork.
 const STRAGGLE_MAX: Duration = Duration::from_secs(2);
 
 impl Pager {
-    /// A pager that keeps its pages by `client`, whose domain should be its own.
+    /// Opens a pager that keeps its pages through `client`, whose domain should be the pager's own.
     ///
     /// # Errors
-    /// [`Error::Open`] when faults may not be served as far as asked, or the options cannot be.
+    /// [`Error::Open`] when the faults cannot be served as requested, or the options are invalid.
     pub fn open(client: Client, options: PagerOptions) -> Result<Self, Error> {
         let reach = if options.user_mode_only { Reach::UserMode } else { Reach::Full };
-        // What the processes will do themselves; here it can still be said why not.
+        // The processes open their own userfaultfds later; an error here can still be explained.
         drop(Userfaultfd::open(reach, Features::WINDOW).map_err(OpenError::from)?);
         let pages = frames_of(options.local_limit, LOCAL_MIN / PAGE_LEN as u64)?;
         let pool = (pages / POOL_SHARE).max(POOL_MIN);
@@ -231,7 +238,8 @@ impl Pager {
             stream_writes: true,
         };
         let mut private = Private::new(config);
-        // System calls on far memory fail from the start, or never.
+        // In user mode, system calls on far memory must fail from the start, so no memory is left to the
+        // kernel.
         if !options.user_mode_only && pages_come_singly() {
             private.allow_plain(STRAYS);
         }
@@ -262,7 +270,7 @@ impl Pager {
         })
     }
 
-    /// The value of the variable [`call::VARIABLE`] for the program.
+    /// Returns the value of the variable [`call::VARIABLE`] for the program.
     #[must_use]
     pub fn invitation(&self) -> String {
         let reach = if self.options.user_mode_only { "user" } else { "full" };
@@ -272,9 +280,9 @@ impl Pager {
         format!("{acceptor}:{threshold}:{reach}:{sharing}:{:x}:{path}", self.base)
     }
 
-    /// From now on processes that come in are guarded against this one's death.
+    /// Guards the processes that attach from now on against the pager's death.
     ///
-    /// The guard also takes shared pages away when their lease ends while this process stands still.
+    /// The guard also removes shared pages when their lease expires while the pager is stopped.
     ///
     /// # Errors
     /// [`Error::System`] when the guard is gone already.
@@ -287,7 +295,7 @@ impl Pager {
         Ok(())
     }
 
-    /// What it did so far.
+    /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> PagerStats {
         let cache = self.private.stats();
@@ -302,7 +310,8 @@ impl Pager {
             ahead: cache.ahead,
             bytes_fetched: bytes(cache.pages_fetched),
             refaults: self.private.refaults().count(),
-            // What the pool has is here and costs a fault all the same: the programs' share of the limit is to be as large.
+            // Pages in the pool are on this host but still cost a fault, so the programs' share of the limit
+            // must reach that size.
             local_wanted: self
                 .private
                 .refaults()
@@ -318,12 +327,13 @@ impl Pager {
         }
     }
 
-    /// Serves until `program` is readable, which says that the program has ended, and no process of it is left; calls `signalled` when
-    /// `signals` is.
+    /// Serves until `program` is readable, which means that the program has ended, and none of its processes is
+    /// left. Calls `signalled` when `signals` is readable.
     ///
     /// # Errors
-    /// What kept it from fetching or writing back, or [`Error::MemoryLost`]: programs that needed it got a SIGBUS. Or [`Error::System`] when the system
-    /// takes no more calls; then the processes are best killed.
+    /// - The reason of a failed fetch or write-back, or [`Error::MemoryLost`]: programs that accessed the
+    ///   memory got SIGBUS.
+    /// - [`Error::System`] when system calls fail; the caller should then kill the processes.
     pub fn serve(
         &mut self,
         program: impl AsFd,
@@ -369,10 +379,11 @@ impl Pager {
         self.far.failed.take().or_else(|| self.far.lost.take()).map_or(shared, Err)
     }
 
-    /// Lets a process in.
+    /// Attaches a process.
     fn receive(&mut self) {
         let Some(accepted) = self.acceptor.receive() else { return };
-        // The same process with another program: what the one before had is given up, but for descriptors of objects.
+        // The process runs another program now. The memory of the former program is freed; descriptors of
+        // objects survive.
         let before = self.processes.iter().find(|(_, process)| process.pid == accepted.pid);
         let mut objects = BTreeSet::new();
         if let Some((&key, process)) = before {
@@ -404,7 +415,7 @@ impl Pager {
             .collect();
         let key = self.next;
         self.next += 1;
-        // The doorbells are hung up before the first call can be made.
+        // The doorbells must be write-protected before the first call.
         let doorbells = &self.zeros[..(CONTROL_PAGES - 1) * PAGE_LEN];
         let hung = accepted.remote.install(1, doorbells, Access::Shared);
         let watched = self.acceptor.watch(&accepted.remote, Watch::Faults(key)).is_ok()
@@ -438,7 +449,7 @@ impl Pager {
         }
     }
 
-    /// What a process begins with: nothing, or what its parent had.
+    /// Returns the initial state of a process: empty, or its parent's snapshot.
     fn settle(&mut self, accepted: &Accepted) -> Option<(Spans, Table, BTreeSet<u64>)> {
         let pages = accepted.remote.pages();
         if accepted.hello.snapshot == 0 {
@@ -454,7 +465,8 @@ impl Pager {
         Some((snapshot.spans, snapshot.table, snapshot.objects))
     }
 
-    /// The page from which a process's mappings without a hint are: random, in the third quarter, and a multiple of the largest alignment.
+    /// Returns the first page for a process's mappings without a hint: random in the third quarter, with the
+    /// largest alignment.
     fn first_page(&self, pages: u64) -> u64 {
         const STEP: u64 = (1 << 30) / PAGE_LEN as u64;
         let quarter = pages / 4 / STEP * STEP;
@@ -462,7 +474,7 @@ impl Pager {
         (2 * quarter + chance % (quarter / STEP).max(1) * STEP).max(CONTROL_PAGES as u64)
     }
 
-    /// A process is gone, or has another program: what it had is free.
+    /// Frees the memory of a process that has ended or runs another program.
     fn bury(&mut self, key: u32) {
         let Some(process) = self.processes.get(&key) else { return };
         self.acceptor.forget(&process.remote);
@@ -482,7 +494,7 @@ impl Pager {
         }
     }
 
-    /// Processes whose memory is gone without a word: they run another program now that does not come in.
+    /// Removes processes whose memory is gone: they run another program, which has not attached.
     fn look_for_the_gone(&mut self) {
         for (&key, process) in &self.processes {
             if process.remote.is_gone() {
@@ -494,8 +506,8 @@ impl Pager {
         }
     }
 
-    /// Processes that put something else in the place of their memory file, or sealed or cut it: their bytes are lost, and they are not left to go on
-    /// with others.
+    /// Kills processes that replaced, sealed or truncated their memory file. Their bytes are lost, and they
+    /// must not continue with wrong ones.
     fn end_the_spoiled(&mut self) {
         for (&key, process) in self.processes.iter().filter(|(_, process)| process.remote.is_spoiled()) {
             eprintln!("farmem: process {} has spoilt the file of its far memory, and is killed", process.pid);
@@ -505,7 +517,7 @@ impl Pager {
         }
     }
 
-    /// Reads what a process's threads wait for, and serves it as far as that goes at once.
+    /// Reads a process's faults, and serves them as far as possible without waiting.
     fn faulted(&mut self, key: u32) {
         let mut reported = std::mem::take(&mut self.reported);
         while let Some(process) = self.processes.get(&key) {
@@ -532,7 +544,7 @@ impl Pager {
         self.reported = reported;
     }
 
-    /// Looks at what the processes have outside far memory, from time to time.
+    /// Samples the memory that the processes have outside far memory.
     fn sample_local_memory(&mut self) {
         if self.sampled.is_some_and(|at| at.elapsed() < SAMPLE_TIME_MIN) {
             return;
@@ -542,10 +554,10 @@ impl Pager {
         self.stats.local_resident = all.fold(self.stats.local_resident, u64::max);
     }
 
-    /// Does what takes time; true when there is more to do.
+    /// Does pending work that takes time; returns true when more is left.
     fn turn(&mut self) -> bool {
         if !self.far.under_way.is_empty() {
-            // Sends what was asked for, and clears up while it is on its way.
+            // This sends the requests; further work is done while they are in flight.
             match self.far.client.poll() {
                 Ok(completed) => completed.into_iter().for_each(|completed| self.ended(completed)),
                 Err(error) => self.link_lost(error),
@@ -560,15 +572,15 @@ impl Pager {
     }
 }
 
-/// Time between two looks at what processes have outside far memory: at least, and at most.
+/// Minimum and maximum time between two samples of the processes' local memory.
 const SAMPLE_TIME_MIN: Duration = Duration::from_millis(200);
 const SAMPLE_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// The pool is this part of the local limit.
+/// Divisor of the local limit that gives the pool's size.
 const POOL_SHARE: usize = 8;
-/// Pages of the pool at least.
+/// Minimum number of pages in the pool.
 const POOL_MIN: usize = 16;
-/// Of [`Watch::Other`].
+/// Identifiers for [`Watch::Other`].
 const PROGRAM: u32 = 0;
 const SIGNALS: u32 = 1;
 const PAST_LIBC: u32 = 2;

@@ -1,9 +1,11 @@
-//! Calls that processes make past libc, so past the preload library (`raw`): what the pager answers, and how it learns what came of them.
+//! System calls that processes make past libc, so past the preload library (`raw`). The pager decides each
+//! call, and learns its effect.
 //!
-//! A process that has no far memory is let go on. One that has is answered as the library would have done, or the system makes the call; what
-//! that made of far memory is looked up where it is known for certain, in the system's list of mappings, before the pager next relies on
-//! what it holds of these pages. Until then the pages are *in doubt*: they keep their bytes, and their faults are served, as a call that the
-//! system refuses leaves all as it was.
+//! The pager lets calls of a process without far memory pass. For a process with far memory, the pager answers
+//! as the library would, or the kernel makes the call. The kernel's list of mappings then shows the effect on
+//! far memory. The pager reads the list before it next relies on its own view of these pages. Until then the
+//! pages are *in doubt*. They keep their bytes, and their faults are served, because a call that the kernel
+//! refuses changes nothing.
 
 use super::spans::Kind;
 use super::{Pager, errno};
@@ -17,35 +19,35 @@ use farmem_wire::message::PAGE_LEN;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// What is known of calls past libc.
+/// The state of calls past libc.
 #[derive(Debug, Default)]
 pub(super) struct Past {
     listener: Option<Listener>,
-    /// Threads that wait until another one of theirs has forked.
+    /// Threads that wait until another thread of their process has forked.
     waiting: VecDeque<Notification>,
 }
 
-/// Pages of which a thread had the system make something that has not been looked at yet.
+/// Pages that a system call may have changed, not checked yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Doubt {
     pages: Range<u64>,
     thread: u32,
-    /// What may be done there, and not what is there.
+    /// True when the call changes access rights, not contents.
     of_rights: bool,
 }
 
-/// What becomes of a call.
+/// The decision on a system call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
     GoOn,
     Done,
     Refused(u64),
-    /// Later: another thread forks.
+    /// The call waits, because another thread forks.
     Wait,
 }
 
 impl Pager {
-    /// What a filter has to know of the processes.
+    /// Returns the parameters of the filter.
     #[must_use]
     pub fn watched(&self) -> Watched {
         let shared = self.sharing.as_ref().map(|sharing| {
@@ -55,10 +57,10 @@ impl Pager {
         Watched::new(self.base, shared)
     }
 
-    /// From now on answers the calls that a filter asks about.
+    /// Starts to answer the calls that the filter asks about.
     ///
     /// # Errors
-    /// [`Error::System`] when the system takes no more calls.
+    /// [`Error::System`] when the listener cannot be watched.
     pub fn watch(&mut self, listener: Listener) -> Result<(), Error> {
         let watched = self.acceptor.watch(&listener, super::Watch::Other(super::PAST_LIBC));
         watched
@@ -67,7 +69,7 @@ impl Pager {
         Ok(())
     }
 
-    /// Answers all threads that wait.
+    /// Answers all waiting threads.
     pub(super) fn asked(&mut self) {
         let Some(listener) = self.past.listener.take() else { return };
         while let Some(asked) = listener.receive() {
@@ -79,7 +81,7 @@ impl Pager {
         self.past.listener = Some(listener);
     }
 
-    /// Threads that waited for a fork may be answered now.
+    /// Answers the threads that waited for a fork.
     pub(super) fn asked_again(&mut self) {
         if self.past.waiting.is_empty() {
             return;
@@ -100,14 +102,14 @@ impl Pager {
         }
         let (_, own) = caller.unwrap_or((asked.thread, asked.thread));
         let verdict = match (call, process) {
-            // Also by a process that has no far memory itself.
+            // A process without far memory may also write to another process.
             (RawCall::WriteTo { process }, _) => self.judge_write(process, own == asked.thread),
             (_, Ok(Some(key))) => {
                 self.stats.past_libc += 1;
                 self.judge(key, (asked.thread, own), call)
             }
             (_, Ok(None)) => Verdict::GoOn,
-            // The process cannot be looked at, so whether it has far memory is not known.
+            // The pager cannot inspect the process, so it may have far memory.
             (_, Err(_)) => Verdict::Refused(errno::PERM),
         };
         match verdict {
@@ -123,14 +125,15 @@ impl Pager {
         }
     }
 
-    /// The thread is named as the pager sees it, and as its process does, which is how it is named in faults.
+    /// Decides a call. The thread has two numbers: in the pager's PID namespace, and in its process's, which
+    /// faults carry.
     fn judge(&mut self, key: u32, (here, thread): (u32, u32), call: RawCall) -> Verdict {
         match call {
-            // Answered before.
+            // `answer` has handled this call.
             RawCall::WriteTo { .. } => Verdict::Refused(errno::NOSYS),
             RawCall::NotHere { errno } => Verdict::Refused(u64::from(errno.unsigned_abs())),
             RawCall::SetDirect { descriptor } => {
-                // Of a pipe it means packets.
+                // On a pipe the flag means packet mode.
                 if is_pipe(here, descriptor) { Verdict::GoOn } else { Verdict::Refused(errno::INVAL) }
             }
             RawCall::OpenHow { first, len } => self.judge_open(key, here, (first, len)),
@@ -151,10 +154,10 @@ impl Pager {
         }
     }
 
-    /// Whether a process may be written to without its pages being pinned. Of a caller in a pid namespace of its own it is not known which process
-    /// it names.
+    /// Decides a write to a process whose pages are not pinned. A caller in another PID namespace may name
+    /// another process.
     fn judge_write(&self, process: i32, counted_as_here: bool) -> Verdict {
-        // The system knows no process with a negative number.
+        // No process has a negative number.
         let Ok(process) = u32::try_from(process) else { return Verdict::GoOn };
         match self.with_memory_of(process) {
             _ if !counted_as_here => Verdict::Refused(errno::NOSYS),
@@ -164,11 +167,11 @@ impl Pager {
         }
     }
 
-    /// The flags of `openat2` are in memory.
+    /// Decides `openat2`, whose flags are in the caller's memory.
     fn judge_open(&self, key: u32, thread: u32, (first, len): (u64, u64)) -> Verdict {
         let process = &self.processes[&key];
         if process.remote.touched(first, len) != Touched::Nothing || self.shared_part(first, len) {
-            // To read it could mean to wait for oneself.
+            // A read of the flags could wait for the pager itself.
             return Verdict::Refused(errno::NOSYS);
         }
         if opens_direct(thread, first) { Verdict::Refused(errno::INVAL) } else { Verdict::GoOn }
@@ -205,7 +208,7 @@ impl Pager {
             return Verdict::Refused(errno::INVAL);
         }
         self.look_again(key, thread);
-        // What the program mapped there itself is the system's alone.
+        // Mappings that the program made there itself belong to the kernel alone.
         let far = self.processes[&key].spans.within(pages.clone()).any(|(_, kind)| kind != Kind::Elsewhere);
         match call {
             RawCall::Advise { advice, .. } => self.judge_advice(key, pages, (whole, far), advice),
@@ -249,21 +252,22 @@ impl Pager {
                 let alone = whole && !self.is_elsewhere(key, pages.clone());
                 let used = self.used(key, pages.clone()) == pages.end;
                 if lazily && !alone {
-                    // The system would refuse it of far pages, having done it to others.
+                    // The kernel would refuse the advice for far pages after it has changed other pages.
                     return Verdict::Refused(errno::INVAL);
                 }
                 self.drop_pages(key, pages);
                 match (alone, used) {
                     (true, true) => Verdict::Done,
                     (true, false) => Verdict::Refused(errno::NOMEM),
-                    // The rest is the system's; of far pages there is nothing left that it could keep.
+                    // The kernel handles the rest; the far pages are discarded already.
                     (false, _) => Verdict::GoOn,
                 }
             }
         }
     }
 
-    /// What the system makes of MADV_DONTFORK is what far pages are already; MADV_DOFORK it must never make of them.
+    /// Decides a fork advice. MADV_DONTFORK by the kernel changes nothing in far pages, but MADV_DOFORK must
+    /// never reach them.
     fn judge_inherit(&mut self, key: u32, pages: Range<u64>, whole: bool, inherited: bool) -> Verdict {
         if self.is_all_elsewhere(key, pages.clone()) && (whole || !inherited) {
             return Verdict::GoOn;
@@ -278,27 +282,30 @@ impl Pager {
         }
     }
 
-    /// The system makes the call, and what came of it will be looked at. Refused where that cannot be.
+    /// Lets the kernel make the call, and notes the pages for a later check. Refuses the call where a check is
+    /// impossible.
     fn doubt(&mut self, key: u32, doubt: Doubt) -> Verdict {
         if self.seen(key).is_none() {
             return Verdict::Refused(errno::PERM);
         }
         let Some(process) = self.processes.get_mut(&key) else { return Verdict::GoOn };
         process.doubts.push(doubt.clone());
-        // What is to be something else is watched before: that is not taken for the program's plain pages later.
+        // Pages that may become something else are watched first, so that the pager does not take them for
+        // unwatched far memory.
         if !doubt.of_rights && !self.take_over_plain(key, doubt.pages) {
             return Verdict::Refused(errno::NOMEM);
         }
         Verdict::GoOn
     }
 
-    /// Looks at what the system made of pages in doubt, for a thread that is here now: so whatever calls it made before have ended. Others' calls may
-    /// be under way still: as long as nothing has come of them, they stay in doubt.
+    /// Checks the pages in doubt against the kernel's mappings, on behalf of a thread whose earlier calls have
+    /// all ended. Calls of other threads may still be in progress, so their pages stay in doubt while nothing
+    /// has changed.
     pub(super) fn look_again(&mut self, key: u32, thread: u32) {
         if self.processes.get(&key).is_none_or(|process| process.doubts.is_empty()) {
             return;
         }
-        // One that has ended, or runs another program, is noticed otherwise.
+        // The process has ended or runs another program; the pager notices that elsewhere.
         let Some(seen) = self.seen(key) else { return };
         let Some(process) = self.processes.get_mut(&key) else { return };
         for doubt in std::mem::take(&mut process.doubts) {
@@ -312,7 +319,8 @@ impl Pager {
         }
     }
 
-    /// Has what is known of some pages be what was seen. True when some are mapped as before.
+    /// Updates the state of pages in doubt from the kernel's mappings. Returns true when some are still mapped
+    /// as before.
     fn take_over(&mut self, key: u32, doubt: &Doubt, seen: &[Seen]) -> bool {
         let pages = &doubt.pages;
         let (mut at, mut still) = (pages.start, false);
@@ -332,7 +340,7 @@ impl Pager {
         still
     }
 
-    /// The pages are used anew: what they had been allowed is of no matter any more.
+    /// Drops doubts about the access rights of pages that are mapped anew.
     pub(super) fn anew(&mut self, key: u32, pages: &Range<u64>) {
         let Some(process) = self.processes.get_mut(&key) else { return };
         for doubt in std::mem::take(&mut process.doubts) {
@@ -347,7 +355,7 @@ impl Pager {
         }
     }
 
-    /// What was far memory is something else now.
+    /// Records that far memory has become something else.
     fn replaced(&mut self, key: u32, pages: Range<u64>) {
         if pages.is_empty() {
             return;

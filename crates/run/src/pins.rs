@@ -1,8 +1,10 @@
-//! Pages that stay where they are while a system call writes to them past the program's mappings.
+//! Pinned pages, which stay in place while a system call writes to them past the program's mappings.
 //!
-//! Key type: [`Pins`], pure. The kernel takes hold of a process's pages for `process_vm_writev`, and writes later. A page that was evicted
-//! between the two would be written to when it is no page of the process's any more; nothing tells the pager of it. So a process of the run
-//! says before such a call which pages are to stay, and after it that they need not.
+//! Key type: [`Pins`], pure.
+//!
+//! For `process_vm_writev`, the kernel takes references to a process's pages and writes later. If a page were
+//! evicted in between, the write would reach a page that the process no longer has, without notice to the
+//! pager. So a process of the run announces the pages before such a call, and releases them after it.
 
 use super::{Pager, errno};
 use farmem_paging::Key;
@@ -12,37 +14,38 @@ use farmem_wire::message::PAGE_LEN;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Of the frames, so many may be pinned at once: one of so many.
+/// Divisor of the number of frames that gives the number of pinnable ones.
 const PINNED_SHARE: u64 = 4;
-/// Of what may be pinned yet, one call gets one of so many: the next one finds something, too.
+/// Divisor of the remaining pinnable pages that gives one call's maximum, so that the next call finds some too.
 const GRANTED_SHARE: u64 = 2;
 
-/// Pages that do not go.
+/// The pins of a pager.
 #[derive(Debug)]
 pub(super) struct Pins {
     pins: BTreeMap<u64, Pin>,
-    /// The number of the last one.
+    /// Number of the latest pin.
     last: u64,
-    /// Pages that may be pinned yet; one that is pinned twice counts twice.
+    /// Number of pages that may still be pinned; a page that is pinned twice counts twice.
     left: u64,
 }
 
 #[derive(Debug)]
 struct Pin {
-    /// The process that asked for it.
+    /// Key of the process that requested the pin.
     by: u32,
-    /// The process whose pages they are.
+    /// Key of the process that has the pages.
     of: u32,
     pages: Range<u64>,
 }
 
 impl Pins {
-    /// None yet, of so many frames.
+    /// Creates an empty set for so many frames.
     pub(super) fn new(frames: usize) -> Self {
         Self { pins: BTreeMap::new(), last: 0, left: (frames as u64 / PINNED_SHARE).max(1) }
     }
 
-    /// Pins the first of the pages, as many as may be; answers the pin's number and how many. `None` while none may be.
+    /// Pins the first of the pages, as many as allowed. Returns the pin's number and the number of pages;
+    /// `None` while no page may be pinned.
     fn pin(&mut self, by: u32, of: u32, pages: Range<u64>) -> Option<(u64, u64)> {
         let most = self.left.div_ceil(GRANTED_SHARE);
         let count = (pages.end - pages.start).min(most);
@@ -55,14 +58,14 @@ impl Pins {
         Some((self.last, count))
     }
 
-    /// The process that asked for a pin does not need it any more. Without effect when it has none of that number.
+    /// Removes a pin of the process `by`. Without effect if the process has no pin of that number.
     pub(super) fn unpin(&mut self, by: u32, number: u64) {
         if self.pins.get(&number).is_some_and(|pin| pin.by == by) {
             self.remove(number);
         }
     }
 
-    /// A process is gone: nothing is written for it, nor to it.
+    /// Removes the pins by and of a process that is gone.
     pub(super) fn bury(&mut self, key: u32) {
         let its = self.pins.iter().filter(|(_, pin)| pin.by == key || pin.of == key);
         let its: Vec<u64> = its.map(|(&number, _)| number).collect();
@@ -74,12 +77,12 @@ impl Pins {
         self.left += pages.end - pages.start;
     }
 
-    /// True when the page stays.
+    /// Returns true when the page is pinned.
     pub(super) fn has(&self, Key { space, page }: Key) -> bool {
         self.pins.values().any(|pin| pin.of == space && pin.pages.contains(&page))
     }
 
-    /// True when one of the pages stays.
+    /// Returns true when one of the pages is pinned.
     pub(super) fn has_any(&self, of: u32, pages: &Range<u64>) -> bool {
         let meets = |pin: &Pin| pin.pages.start < pages.end && pages.start < pin.pages.end;
         self.pins.values().any(|pin| pin.of == of && meets(pin))
@@ -87,8 +90,8 @@ impl Pins {
 }
 
 impl Pager {
-    /// A process is about to have the system write `len` bytes at `start` of the process `pid`. Answers the pin's number, and how many of
-    /// those bytes may be written now.
+    /// Pins pages before a system call writes `len` bytes at `start` of the process `pid`. Returns the pin's
+    /// number, and the number of bytes that may be written now.
     pub(super) fn pin(
         &mut self,
         by: u32,
@@ -101,7 +104,7 @@ impl Pager {
             match u32::try_from(pid).map_or(Ok(None), |pid| self.with_memory_of(pid)) {
                 Ok(Some(of)) => of,
                 Ok(None) => return Err(errno::SRCH),
-                // The process cannot be looked at: its pages cannot be pinned either.
+                // The pager cannot inspect the process, so it cannot pin its pages either.
                 Err(_) => return Err(errno::PERM),
             }
         } else {
@@ -112,7 +115,7 @@ impl Pager {
             && start < shared + bytes
             && shared < end
         {
-            // Up to there it may be written.
+            // The part before the shared memory may be written.
             return if start < shared {
                 self.pin(by, (caller, pid), (start, shared - start))
             } else {
@@ -134,8 +137,8 @@ impl Pager {
         Ok([pin, until - start])
     }
 
-    /// Whether a caller in the address space `by`, which is `caller` in its own eyes, counts processes as they are counted here, and not in a
-    /// pid namespace of its own.
+    /// Returns true when the caller, in the address space `by`, is in the pager's PID namespace. `caller` is
+    /// its own number for itself.
     fn counts_as_here(&self, by: u32, caller: u64) -> bool {
         u64::from(self.processes[&by].pid) == caller
             || u32::try_from(caller).is_ok_and(|caller| {
@@ -153,7 +156,7 @@ mod tests {
         Key { space, page }
     }
 
-    /// A pinned page stays until the last pin of it is gone; others go.
+    /// A pinned page stays until its last pin is removed; other pages are not pinned.
     #[test]
     fn pinned_pages_stay() {
         let mut pins = Pins::new(400);
@@ -174,7 +177,8 @@ mod tests {
         assert_eq!(pins.left, 100);
     }
 
-    /// No more than a quarter of the frames is pinned, whichever process asks and however often; one that asks while little is left gets little.
+    /// At most a quarter of the frames is pinned, for any number of calls by any process. A call gets few pages
+    /// while few are left.
     #[test]
     fn pins_are_bounded() {
         let mut pins = Pins::new(64);
@@ -188,7 +192,7 @@ mod tests {
         assert_eq!(Pins::new(1).pin(1, 2, 0..9).map(|(_, count)| count), Some(1));
     }
 
-    /// Only the process that asked for a pin ends it, and its end does; so does the end of the process whose pages they are.
+    /// A pin ends with a call of the process that requested it, or with the end of either process.
     #[test]
     fn pins_end_with_their_processes() {
         let mut pins = Pins::new(400);

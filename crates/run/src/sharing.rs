@@ -1,8 +1,10 @@
-//! What the processes of a run share with those of other runs, on other hosts: named objects, whose pages they have coherently.
+//! Named objects that the processes of a run share coherently with other runs, on other hosts.
 //!
-//! Key type: [`Sharing`], a host of the rack beside the one that private memory is kept by. Its page cache is a [`SharedMapping`]: one frame for a page,
-//! however many processes of this run use it. It has a thread of its own; faults are handed to it, so that neither kind of memory
-//! waits for the other. Objects are the control plane's (PROTOCOL 8.33); here is only which process uses which.
+//! Key type: [`Sharing`], a second host of the rack beside the one for private memory.
+//!
+//! Its page cache is a [`SharedMapping`]: one frame for a page, for any number of processes of this run. The
+//! cache has its own thread, and the pager hands faults to it, so neither kind of memory waits for the other.
+//! The control plane manages objects (PROTOCOL 8.33); this module records which process uses which object.
 
 use super::{Pager, Process, errno};
 use farmem_api::ApiClient;
@@ -29,18 +31,18 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    /// Joins the rack as a host that shares with all others that name the same `domain`.
+    /// Joins the rack as a host that shares with all others of the same `domain`.
     pub(super) fn join(config: &RackConfig, domain: &str, options: ShareOptions) -> Result<Self, Error> {
         let space = HostHandle::of_others(config, domain, options)?;
         Ok(Self { space, api: api_client(config)? })
     }
 
-    /// Where its pages are.
+    /// Returns the mapping that holds the shared pages.
     pub(super) fn shared_mapping(&self) -> &SharedMapping {
         self.space.fault_source()
     }
 
-    /// A thread of a process waits.
+    /// Handles the fault of a waiting thread.
     pub(super) fn fault(&self, key: u32, fault: &Fault) {
         if let Some(page) = self.shared_mapping().fault(key, fault) {
             self.space.fault(page, fault.write);
@@ -51,12 +53,13 @@ impl Sharing {
         self.space.stats()
     }
 
-    /// The last process has ended: what was written goes to the memory nodes.
+    /// Writes all modified pages back to the memory nodes, after the last process has ended.
     pub(super) fn finish(&self) -> Result<(), Error> {
         self.space.write_back()
     }
 
-    /// What a process asks: an object's number, length, first byte and bytes of memory.
+    /// Executes a call on an object. Returns the object's number, its length, and the address and length of its
+    /// memory.
     fn carry_out(&mut self, call: Call, name: Option<String>) -> Result<[u64; VALUES], u64> {
         let (host, domain) = (self.space.host(), self.space.domain());
         let request: Request = match (call, name) {
@@ -78,18 +81,18 @@ impl Sharing {
         }
     }
 
-    /// No process of the run uses the object any more.
+    /// Closes an object that no process of the run uses any more.
     fn close(&mut self, object: u64) {
         let open = self.space.objects().remove(&object);
         if open {
             let host = self.space.host();
-            // A rack that does not answer, or has forgotten this host, has closed it.
+            // A rack that does not answer, or has forgotten this host, has closed the object.
             let _closed = self.api.call(DropObject { host, object });
         }
     }
 }
 
-/// What a process had whose memory is gone, though it is not known to have ended.
+/// The objects of a process whose memory is gone, but whose end is not known.
 #[derive(Debug)]
 pub(super) struct Moving {
     pid: u32,
@@ -104,10 +107,10 @@ impl Moving {
 }
 
 impl Pager {
-    /// Has its processes share named memory with those of other runs that name the same `domain` of the rack.
+    /// Shares named memory with other runs of the same `domain` of the rack.
     ///
     /// # Errors
-    /// As [`SharedSpace::join`](farmem_memory::SharedSpace::join).
+    /// See [`SharedSpace::join`](farmem_memory::SharedSpace::join).
     pub fn share(
         &mut self,
         rack: &farmem_client::Rack,
@@ -119,26 +122,26 @@ impl Pager {
         Ok(())
     }
 
-    /// What was done to shared pages; `None` when nothing is shared.
+    /// Returns the counters of shared pages; `None` when nothing is shared.
     #[must_use]
     pub fn share_stats(&self) -> Option<ShareStats> {
         self.sharing.as_ref().map(Sharing::stats)
     }
 
-    /// First address and bytes of what is shared, in every process that shares.
+    /// Returns address and length of the shared memory, which are the same in every process.
     pub(super) fn shared_span(&self) -> Option<(u64, u64)> {
         let (base, len) = self.sharing.as_ref()?.shared_mapping().span();
         Some((base.0, len))
     }
 
-    /// A process comes in; true when it can share what there is to be shared.
+    /// Attaches a process to the shared memory; returns true on success, or when nothing is shared.
     pub(super) fn let_share(&self, key: u32, accepted: &Accepted) -> bool {
         self.sharing
             .as_ref()
             .is_none_or(|sharing| sharing.shared_mapping().join(key, &accepted.remote).is_ok())
     }
 
-    /// A process asks for an object.
+    /// Executes a process's call on an object.
     pub(super) fn call_for_object(
         &mut self,
         key: u32,
@@ -158,7 +161,8 @@ impl Pager {
         Ok(values)
     }
 
-    /// A process has ended, or runs another program, which may have descriptors of its objects and is about to come in.
+    /// Ends the sharing of a process that has ended or runs another program. The new program may inherit
+    /// descriptors of objects, and is about to attach.
     pub(super) fn stop_sharing(&mut self, key: u32, process: Process) {
         let Some(sharing) = &self.sharing else { return };
         sharing.shared_mapping().leave(key);
@@ -169,13 +173,13 @@ impl Pager {
         self.close_of_ended();
     }
 
-    /// The objects that a process had before it ran another program.
+    /// Returns the objects that a process had before it ran another program.
     pub(super) fn take_moved(&mut self, pid: u32) -> BTreeSet<u64> {
         let its = |moving: &mut Moving| moving.pid == pid;
         self.moving.extract_if(.., its).flat_map(|moving| moving.objects).collect()
     }
 
-    /// Of those who were to come in again, some have ended instead.
+    /// Closes the objects of processes that ended instead of attaching again.
     fn close_of_ended(&mut self) {
         let ended: Vec<Moving> = self.moving.extract_if(.., |moving| moving.has_ended()).collect();
         for Moving { objects, .. } in ended {
@@ -183,7 +187,7 @@ impl Pager {
         }
     }
 
-    /// Of objects that a process used, those that no other uses are closed.
+    /// Closes those of a process's objects that no other process uses.
     pub(super) fn close_unused(&mut self, objects: BTreeSet<u64>) {
         let Some(sharing) = &mut self.sharing else { return };
         for object in objects {
@@ -197,7 +201,7 @@ impl Pager {
     }
 }
 
-/// The system's number for what came of a call.
+/// Returns the errno for the error of a call.
 fn errno_of(error: &Error, call: Call) -> u64 {
     match (error.code(), call) {
         (Some(ErrorCode::NotFound), _) => errno::NOENT,

@@ -1,24 +1,26 @@
-//! Which addresses of a process are in use, and for what. Pure.
+//! The use of a process's addresses. Pure.
 //!
-//! Key type: [`Spans`]. Neighbours of one kind are one span, so a heap that grows piece by piece stays one entry.
+//! Key type: [`Spans`]. Neighbours of one kind are one span, so a heap that grows piece by piece stays one
+//! entry.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What addresses are used for.
+/// The use of a range of addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Far memory, of which the program may do this; a fork's child has its bytes, or nothing there that may be touched. The program was
-    /// promised that it may fill it, unless it asked for no promise.
+    /// Far memory with these access rights. A fork's child inherits its bytes, or gets the addresses without
+    /// access. With `reserved`, room in far memory is committed for every writable page.
     Far { protection: u64, inherited: bool, reserved: bool },
-    /// Something else that the program mapped there: not ours any more.
+    /// Something else that the program mapped there; the pager does not manage it.
     Elsewhere,
-    /// Its bytes have moved, and the process is about to unmap it: a thread that touches it waits until then, for its SIGSEGV.
+    /// An old range whose bytes have moved, and which the process is about to unmap. A thread that accesses it
+    /// waits until then, and gets SIGSEGV.
     Moved,
 }
 
 impl Kind {
-    /// Whether each of its pages may come to need room in far memory, as the program was promised.
+    /// Returns true when room in far memory is committed for each page.
     pub(super) const fn is_promised(self) -> bool {
         match self {
             Self::Far { protection, reserved, .. } => reserved && protection & WRITE != 0,
@@ -26,7 +28,8 @@ impl Kind {
         }
     }
 
-    /// What a fork's child has in the place of memory that it does not have from its parent; `None` where it has that.
+    /// Returns the kind that a fork's child gets for memory that it does not inherit; `None` for inherited
+    /// memory.
     pub(super) const fn instead(self) -> Option<Self> {
         match self {
             Self::Far { inherited: false, reserved, .. } => {
@@ -36,7 +39,7 @@ impl Kind {
         }
     }
 
-    /// Far memory with these rights; anything else as it is.
+    /// Returns far memory with these rights, or another kind unchanged.
     pub(super) const fn with_protection(self, protection: u64) -> Self {
         match self {
             Self::Far { inherited, reserved, .. } => Self::Far { protection, inherited, reserved },
@@ -44,7 +47,7 @@ impl Kind {
         }
     }
 
-    /// Far memory that children have, or do not have; anything else as it is.
+    /// Returns far memory with this inheritance, or another kind unchanged.
     pub(super) const fn with_inherited(self, inherited: bool) -> Self {
         match self {
             Self::Far { protection, reserved, .. } => Self::Far { protection, inherited, reserved },
@@ -52,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// What the program may do there, as `mprotect` has it.
+    /// Returns the access rights, as in `mprotect`.
     pub(super) const fn protection(self) -> Option<u64> {
         match self {
             Self::Far { protection, .. } => Some(protection),
@@ -62,36 +65,37 @@ impl Kind {
     }
 }
 
-/// PROT_WRITE
+/// The `PROT_WRITE` bit of access rights.
 const WRITE: u64 = 2;
 
-/// Pages in use. Those that are in no span are free.
+/// The pages in use. A page in no span is free.
 #[derive(Clone, Debug)]
 pub(super) struct Spans {
     whole: Range<u64>,
-    /// The page from which free pages are looked for first. Those before it are for programs that choose their addresses.
+    /// The page where searches for free pages start. Pages before it are for programs that choose addresses.
     begin: u64,
-    /// By their first page: the page behind them, and what they are.
+    /// Spans by their first page: the page behind the span, and its kind.
     spans: BTreeMap<u64, (u64, Kind)>,
-    /// The first free page from `begin` on, or the page behind the last: where a search begins, however many spans follow each other.
+    /// The first free page from `begin` on, or the page behind the last one. Searches start here, past any
+    /// number of spans.
     free_from: u64,
-    /// Pages that are promised.
+    /// Number of committed pages.
     promised: u64,
 }
 
 impl Spans {
-    /// None of `whole` in use; free pages are looked for from `begin` on first.
+    /// Creates an empty set for the pages of `whole`; searches for free pages start at `begin`.
     pub(super) const fn new(whole: Range<u64>, begin: u64) -> Self {
         Self { whole, begin, spans: BTreeMap::new(), free_from: begin, promised: 0 }
     }
 
-    /// The first of `count` free pages that lie together.
+    /// Returns the first page of a run of `count` free pages.
     pub(super) fn gap(&self, count: u64) -> Option<u64> {
         self.aligned_gap(count, |page| page)
     }
 
-    /// The first of `count` free pages that lie together and begin where they may: `align` answers the first such page that is not before
-    /// the one that it is given.
+    /// Returns the first page of an aligned run of `count` free pages. `align` returns the first allowed page
+    /// at or after its argument.
     pub(super) fn aligned_gap(&self, count: u64, align: impl Fn(u64) -> u64) -> Option<u64> {
         let search = |from| self.aligned_gap_from(from, count, &align);
         search(self.free_from).or_else(|| search(self.whole.start))
@@ -108,17 +112,17 @@ impl Spans {
         (self.whole.end.checked_sub(at)? >= count).then_some(at)
     }
 
-    /// Whether all of the pages are ours and free.
+    /// Returns true when the pages are all in far memory and free.
     pub(super) fn is_free(&self, pages: Range<u64>) -> bool {
         self.whole.start <= pages.start && pages.end <= self.whole.end && self.within(pages).next().is_none()
     }
 
-    /// Pages that may come to need room in far memory, as was promised.
+    /// Returns the number of pages with committed room in far memory.
     pub(super) const fn promised(&self) -> u64 {
         self.promised
     }
 
-    /// What the pages are used for from now on: `None` for nothing.
+    /// Sets the use of the pages; `None` frees them.
     pub(super) fn set(&mut self, pages: Range<u64>, kind: Option<Kind>) {
         assert!(pages.start < pages.end && self.whole.start <= pages.start && pages.end <= self.whole.end);
         let before = self.within(pages.clone()).filter(|(_, kind)| kind.is_promised());
@@ -155,13 +159,13 @@ impl Spans {
         }
     }
 
-    /// The span that a page is in.
+    /// Returns the span that contains a page.
     pub(super) fn at(&self, page: u64) -> Option<(Range<u64>, Kind)> {
         let (&start, &(end, kind)) = self.spans.range(..=page).next_back()?;
         (page < end).then_some((start..end, kind))
     }
 
-    /// What of `pages` is in use, cut to it.
+    /// Returns the spans within `pages`, cut to that range.
     pub(super) fn within(&self, pages: Range<u64>) -> impl Iterator<Item = (Range<u64>, Kind)> {
         let first = self.at(pages.start).map_or(pages.start, |(span, _)| span.start);
         self.spans
@@ -169,12 +173,12 @@ impl Spans {
             .map(move |(&start, &(end, kind))| (start.max(pages.start)..end.min(pages.end), kind))
     }
 
-    /// All of it.
+    /// Returns all spans.
     pub(super) fn all(&self) -> impl Iterator<Item = (Range<u64>, Kind)> {
         self.spans.iter().map(|(&start, &(end, kind))| (start..end, kind))
     }
 
-    /// Lets a span end at `page`, if one reaches over it.
+    /// Splits a span that contains `page` in its middle at `page`.
     fn cut(&mut self, page: u64) {
         if let Some((&start, &(end, kind))) = self.spans.range(..page).next_back()
             && page < end
@@ -205,7 +209,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every answer is that of a plain list of pages; neighbours of one kind are one span.
+        /// Every result equals that of a plain list of pages; neighbours of one kind are one span.
         #[test]
         fn as_a_list_of_pages(
             sets in proptest::collection::vec((0..PAGES, 1..PAGES, 0_u64..4), 0..40),
