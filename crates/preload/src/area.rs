@@ -2,7 +2,7 @@
 //! fork's child does so again.
 
 use crate::maps::{system_madvise, system_mprotect};
-use crate::{apart, descriptors, exec, fork, gate, heap, lock, mailbox, shared};
+use crate::{descriptor_thread, descriptors, exec, fork, gate, heap, lock, mailbox, shared};
 use farmem_preload_abi::call::{
     CONTROL_PAGES, Call, ELSEWHERE, HELLO_WORDS, Hello, LocalReason, PATH_MAX, SPANS_MAX, VARIABLE,
     WELCOME_WORDS, WORD_LOCAL, device_request,
@@ -169,7 +169,7 @@ pub(crate) fn attach_child(snapshot: u64) {
     mailbox::begin_anew();
     let mut again = || attach(Some(BASE.load(Ordering::Relaxed)), snapshot);
     let attached = match again() {
-        Err(Errno::MFILE) => apart::with_own_descriptors(&mut again),
+        Err(Errno::MFILE) => descriptor_thread::with_own_descriptors(&mut again),
         other => other,
     };
     if let Err(errno) = attached {

@@ -17,9 +17,9 @@
 //! The library's code must not call functions that it interposes: it calls the kernel directly, and allocates
 //! nothing. Without an invitation, the environment variable `FARMEM_RUN`, all calls go to the kernel and libc.
 
-mod apart;
 mod area;
 mod brk;
+mod descriptor_thread;
 mod descriptors;
 mod direct;
 mod exec;
@@ -39,7 +39,7 @@ mod shared;
 mod signals;
 #[cfg(test)]
 mod tests;
-mod told;
+mod warnings;
 
 /// Runs before `main`, by the dynamic linker. Programs that have not allocated yet get their far memory here.
 extern "C" fn constructor() {

@@ -5,7 +5,7 @@ use crate::gate;
 use crate::mailbox::call;
 use crate::shared;
 use crate::signals::Blocked;
-use crate::told;
+use crate::warnings;
 use farmem_preload_abi::call::{Call, ELSEWHERE, LocalReason, NO_MORE, TARGET_ELSEWHERE, resize};
 use farmem_preload_abi::{Advised, advised, advised_shared};
 use farmem_wire::message::PAGE_LEN;
@@ -207,7 +207,7 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, protect
     let part = part.next_multiple_of(PAGE_LEN);
     let used = match call(asked) {
         Err(NO_MORE) => {
-            told::no_more();
+            warnings::no_more();
             return failed(Errno::NOMEM, -1);
         }
         used => used.ok().and_then(|used| usize::try_from(used).ok()).unwrap_or(part),
@@ -345,8 +345,8 @@ pub(crate) fn map(len: usize, protection: c_int, hint: usize, unreserved: bool) 
     let asked = Call::Map { len: len as u64, protection: protection_word, hint: hint as u64, unreserved };
     let answer = call(asked);
     match answer {
-        Err(NO_MORE) => told::no_more(),
-        Err(_) => told::no_addresses(),
+        Err(NO_MORE) => warnings::no_more(),
+        Err(_) => warnings::no_addresses(),
         Ok(_) => {}
     }
     let no_memory = u64::from(libc::ENOMEM.unsigned_abs());
@@ -401,7 +401,7 @@ fn renew(start: usize, len: usize, protection: c_int, unreserved: bool) -> Resul
     };
     call(asked).inspect_err(|status| {
         if *status == NO_MORE {
-            told::no_more();
+            warnings::no_more();
         }
     })?;
     // SAFETY: the caller maps the range anew.
@@ -478,7 +478,7 @@ fn resized(start: usize, len: usize, new_len: usize, how: u64) -> Result<usize, 
                 rustix::thread::sched_yield();
             }
             Err(NO_MORE) => {
-                told::no_more();
+                warnings::no_more();
                 return Err(NO_MORE);
             }
             answer => break (whole, answer?),
