@@ -323,7 +323,7 @@ impl Door {
             .map(|(&n, _)| n)
             .collect();
         gone.into_iter().for_each(|number| self.leave(number));
-        self.bury();
+        self.join_ended_threads();
         let left = std::mem::take(&mut *self.ground.left.lock().unwrap_or_else(PoisonError::into_inner));
         left.into_iter().for_each(|(asker, settled)| self.settle(asker, settled));
         self.close_gone();
@@ -351,8 +351,8 @@ impl Door {
         }
     }
 
-    /// The thread of a domain whose host was fenced has ended, and no node takes anything of it any more: nothing of it is under way.
-    fn bury(&mut self) {
+    /// Joins the threads of domains whose host was fenced. No node accepts their requests any more, so nothing of them is in flight.
+    fn join_ended_threads(&mut self) {
         let ended = |lane: &DomainThread| lane.thread.is_finished();
         while let Some(at) = self.lanes.iter().position(ended) {
             let lane = self.lanes.swap_remove(at);
@@ -396,7 +396,7 @@ impl Door {
         let asker = Asker(number);
         let lane = self.lanes.iter().find(|lane| lane.domain == domain);
         self.leaving.push(Leaving { asker, domain, talk, is_told: false });
-        // A thread that has ended is buried, and all that was its with it.
+        // An ended thread is joined, and everything that it owned is released.
         let _told = lane.is_some_and(|lane| lane.tell(Order::Go(asker)));
     }
 
@@ -427,7 +427,7 @@ impl Door {
 
     /// A process comes in, at once or when the client of its domain has joined.
     fn admit(&mut self, domain: u32, caller: Caller) {
-        self.bury();
+        self.join_ended_threads();
         if let Some(at) = self.lanes.iter().position(|lane| lane.domain == domain) {
             return self.let_in(at, caller);
         }

@@ -15,7 +15,7 @@ type Answer = Result<u64, u64>;
 
 impl Pager {
     /// Handles a write to a doorbell: executes the call, and lets the write pass.
-    pub(super) fn rang(&mut self, key: u32, page: u64, thread: u32) {
+    pub(super) fn doorbell_rung(&mut self, key: u32, page: u64, thread: u32) {
         let Some(process) = self.processes.get(&key) else { return };
         let Ok(page_number) = usize::try_from(page) else { return };
         let Some(mailbox) = page_number.checked_sub(1).map(|doorbell| doorbell / 2) else { return };

@@ -23,7 +23,7 @@ impl Pager {
     pub(super) fn fault(&mut self, key: u32, page: u64, fault: Fault) {
         let Some(process) = self.processes.get_mut(&key) else { return };
         if page < CONTROL_PAGES as u64 {
-            return self.rang(key, page, fault.thread);
+            return self.doorbell_rung(key, page, fault.thread);
         }
         if process.forking.is_some_and(|thread| thread != fault.thread) {
             return process.deferred.push((page, fault.write));
@@ -42,7 +42,7 @@ impl Pager {
     pub(super) fn far_fault(&mut self, page: Key, write: bool) {
         if write && self.private.is_needed(page) {
             // The process that shares the page may be gone: a fork that is followed by an exec copies nothing.
-            self.look_for_the_gone();
+            self.reap_dead_processes();
             if !self.processes.contains_key(&page.space) {
                 return;
             }

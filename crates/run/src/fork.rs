@@ -23,7 +23,7 @@ const SNAPSHOTS_MAX: usize = 256;
 impl Pager {
     /// Takes a snapshot for the child of a thread that is about to fork. Returns the snapshot's number.
     pub(super) fn snapshot(&mut self, key: u32, thread: u32) -> Result<u64, u64> {
-        self.look_for_the_gone();
+        self.reap_dead_processes();
         let process = self.processes.get(&key).ok_or(errno::FAULT)?;
         let pages = process.remote.pages();
         let (mut spans, objects) = (process.spans.clone(), process.objects.clone());

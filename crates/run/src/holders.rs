@@ -36,7 +36,7 @@ impl Pager {
     /// address space, that process stands for it from now on. Otherwise the memory is freed.
     pub(super) fn holder_left(&mut self, key: u32) {
         if !self.hand_over(key) {
-            self.bury(key);
+            self.remove_process(key);
         }
     }
 

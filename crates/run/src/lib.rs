@@ -368,9 +368,9 @@ impl Pager {
             }
             self.sample_local_memory();
             busy = self.turn();
-            self.end_the_spoiled();
+            self.kill_spoiled_processes();
             while let Some(key) = self.gone.pop() {
-                self.bury(key);
+                self.remove_process(key);
             }
             self.asked_again();
         }
@@ -390,7 +390,7 @@ impl Pager {
             objects.clone_from(&process.objects);
             self.holder_left(key);
         }
-        self.look_for_the_gone();
+        self.reap_dead_processes();
         match self.settle(&accepted) {
             Some((spans, table, had)) => {
                 objects.extend(had);
@@ -475,7 +475,7 @@ impl Pager {
     }
 
     /// Frees the memory of a process that has ended or runs another program.
-    fn bury(&mut self, key: u32) {
+    fn remove_process(&mut self, key: u32) {
         let Some(process) = self.processes.get(&key) else { return };
         self.acceptor.forget(&process.remote);
         self.acceptor.forget(&process.ended);
@@ -486,7 +486,7 @@ impl Pager {
         for (sum, bytes) in self.stats.mapped_local.iter_mut().zip(process.remote.mapped_local()) {
             *sum += bytes;
         }
-        self.pins.bury(key);
+        self.pins.forget_process(key);
         self.forget(key, all);
         self.private.close(key);
         if let Some(process) = self.processes.remove(&key) {
@@ -495,20 +495,20 @@ impl Pager {
     }
 
     /// Removes processes whose memory is gone: they run another program, which has not attached.
-    fn look_for_the_gone(&mut self) {
+    fn reap_dead_processes(&mut self) {
         for (&key, process) in &self.processes {
             if process.remote.is_gone() {
                 self.gone.push(key);
             }
         }
         while let Some(key) = self.gone.pop() {
-            self.bury(key);
+            self.remove_process(key);
         }
     }
 
     /// Kills processes that replaced, sealed or truncated their memory file. Their bytes are lost, and they
     /// must not continue with wrong ones.
-    fn end_the_spoiled(&mut self) {
+    fn kill_spoiled_processes(&mut self) {
         for (&key, process) in self.processes.iter().filter(|(_, process)| process.remote.is_spoiled()) {
             eprintln!("farmem: process {} has spoilt the file of its far memory, and is killed", process.pid);
             kill(&process.ended);

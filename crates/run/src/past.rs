@@ -121,7 +121,7 @@ impl Pager {
             Verdict::Wait => self.past.waiting.push_back(asked),
         }
         while let Some(key) = self.gone.pop() {
-            self.bury(key);
+            self.remove_process(key);
         }
     }
 

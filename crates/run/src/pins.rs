@@ -66,7 +66,7 @@ impl Pins {
     }
 
     /// Removes the pins by and of a process that is gone.
-    pub(super) fn bury(&mut self, key: u32) {
+    pub(super) fn forget_process(&mut self, key: u32) {
         let its = self.pins.iter().filter(|(_, pin)| pin.by == key || pin.of == key);
         let its: Vec<u64> = its.map(|(&number, _)| number).collect();
         its.into_iter().for_each(|number| self.remove(number));
@@ -200,10 +200,10 @@ mod tests {
         pins.unpin(2, of_one);
         pins.unpin(1, of_one + 1);
         assert!(pins.has(page(2, 0)));
-        pins.bury(1);
+        pins.forget_process(1);
         assert!(!pins.has(page(2, 0)));
         pins.pin(1, 2, 0..5).unwrap();
-        pins.bury(2);
+        pins.forget_process(2);
         assert!(!pins.has(page(2, 0)) && pins.left == 100);
     }
 }
