@@ -48,7 +48,7 @@ pub struct Args {
     /// This server's certificate, and those between it and its authority (PEM).
     #[arg(long, value_name = "FILE", requires = "ports_with_tls")]
     pub tls_cert_file: Option<PathBuf>,
-    /// The key of that certificate (PEM).
+    /// The private key of the certificate in --tls-cert-file (PEM).
     #[arg(long, value_name = "FILE", requires = "ports_with_tls")]
     pub tls_key_file: Option<PathBuf>,
     /// Certificates of the authority that signs the clients' certificates (PEM).
@@ -60,7 +60,7 @@ pub struct Args {
     /// Disconnect a client that has not finished its TLS handshake in so many seconds; 0 for never.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "ports_with_tls")]
     pub tls_handshake_timeout: u32,
-    /// The running rack whose memory takes what does not fit here; without it, a rack in this process.
+    /// Description of the running rack that holds the data beyond --local; without it, the rack is in this process.
     #[arg(long, value_name = "RACK.TOML")]
     pub rack: Option<PathBuf>,
     /// The protection domain of the data in the rack.

@@ -240,7 +240,7 @@ pub(crate) enum ChangeKind {
         /// Keep the allocation when its domain has no user. Allocations by earlier versions are kept.
         #[serde(default = "always")]
         durable: bool,
-        /// The named object whose memory this is, and the length that the object then has.
+        /// Id of the named object that owns this memory, and its length after the change; `None` for unnamed memory.
         #[serde(default)]
         object: Option<(u64, u64)>,
         /// The file of the node whose bytes the object gets.

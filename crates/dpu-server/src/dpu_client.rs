@@ -57,7 +57,7 @@ pub(super) struct RegionAt {
 pub(super) struct DpuClient {
     asker: Asker,
     requests: Requests,
-    /// Threads that complete its requests share it.
+    /// Answers to the process; shared with the threads that complete its requests.
     answering: Arc<Mutex<Answering>>,
     pub(super) regions: BTreeMap<u16, RegionAt>,
     registered: BTreeMap<u32, Arc<Registered>>,

@@ -10,10 +10,11 @@ const PAGE: &str = "docs/architecture.md";
 const SECTION: &str = "Where it is decided";
 
 /// Questions of a newcomer. A row of the section's table begins with each question.
-const QUESTIONS: [&str; 3] = [
+const QUESTIONS: [&str; 4] = [
     "Where does a faulted page come from?",
     "Which node does a traversal go to next?",
     "Why is a WRITE refused?",
+    "Where does `farmem kv` execute a GET?",
 ];
 
 /// Link of a page: `[text](path#anchor)`.

@@ -36,7 +36,7 @@ impl PageRank {
         &self.ranks
     }
 
-    /// Returns the total movement of all ranks in the last round; infinite before the first.
+    /// Returns the sum of the absolute rank changes in the last round; infinite before the first round.
     #[must_use]
     pub const fn moved(&self) -> f64 {
         self.moved

@@ -36,7 +36,7 @@ fn minutes(now: i64) -> u32 {
     (clock(now) / 60) & MINUTES_MASK
 }
 
-/// One use of a key.
+/// An access to a key: its time, and the frequency counter of an LFU policy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Use {
     now: i64,

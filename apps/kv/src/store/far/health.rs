@@ -162,7 +162,7 @@ impl Far {
         known.fault = fault;
     }
 
-    /// Returns the bytes of chunks that do not answer now.
+    /// Returns the bytes stored in allocations whose last operation got no answer.
     pub(crate) fn silent_bytes(&self) -> usize {
         let silent = self.slabs.values().filter(|slab| matches!(slab.fault, Some(Fault::Silent(_))));
         silent.map(|slab| slab.used * CHUNK).sum()
