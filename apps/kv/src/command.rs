@@ -77,7 +77,8 @@ pub(crate) fn carry_out(context: &mut Context<'_>, args: Args<'_>, out: &mut Wri
         }
         Ok(None) => {
             out.simple("QUEUED");
-            Ok(())
+            // A client that reads an error here expects that EXEC refuses the transaction.
+            check_reply_len(context, out).inspect_err(|_| context.session.spoil())
         }
         Err(failure) => reject(context, args, failure),
     };

@@ -129,6 +129,8 @@ pub struct Client {
     patience: Duration,
     /// Nodes of which it was said that they are waited for.
     awaited: BTreeSet<u16>,
+    /// Nodes that a connection was set up to since the client joined.
+    reached: BTreeSet<u16>,
 }
 
 impl core::fmt::Debug for Client {
@@ -181,6 +183,7 @@ impl Client {
             durable: false,
             patience: Duration::ZERO,
             awaited: BTreeSet::new(),
+            reached: BTreeSet::new(),
         };
         client.open_session()?;
         client.name_cards()?;
@@ -209,7 +212,8 @@ impl Client {
     fn allocate_at(&mut self, size: u64, node: Option<u16>) -> Result<Vma, Error> {
         let vma = self.path.call(Allocate { domain: self.domain.0, size, node, durable: self.durable })?;
         self.allocations.made(&vma);
-        if !self.nodes.iter().any(|n| n.node == vma.node)
+        // Memory that a client has allocated stays usable without the control plane, so the connection is made now.
+        if !self.reached.contains(&vma.node)
             && let Err(error) = self.connect(vma.node)
         {
             // The caller is not told. Memory that the control plane does not take back goes with the domain.

@@ -53,7 +53,7 @@ fn a_role_says_who_joins_is_refused_and_leaves() {
         (" INFO ", "control plane: the switch joined at"),
         (" INFO ", "control plane: memory node node1 joined as node 1"),
         (" INFO ", "control plane: host client joined as host 1, generation 1"),
-        (" WARN ", "control plane: leave was refused (NotFound): nobody has port 77"),
+        (" WARN ", "control plane: leave was refused (NotFound): no member has port 77"),
         (" WARN ", "control plane: join_host was refused (BadRequest)"),
         (" INFO ", "control plane: client left"),
     ];

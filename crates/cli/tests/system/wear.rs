@@ -95,7 +95,7 @@ fn what_is_in_use_is_not_taken_without_force() {
     let (host, _) = owner.life();
     let host = host.to_string();
     leave(&[&host, "--yes"]).refuses(&["is in use: it has sessions in 1 domains"]);
-    leave(&["nobody", "--yes"]).refuses(&["no host \"nobody\""]);
+    leave(&["nobody", "--yes"]).refuses(&["no host or memory node \"nobody\""]);
     assert_eq!(leave(&[&host, "--force", "--yes", "--json"]).json()["domains"], 1);
     owner.read(vmas[1], &mut bytes).expect_err("its host is out of the rack");
     let rest = free(&["--yes"]);

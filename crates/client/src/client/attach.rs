@@ -99,6 +99,7 @@ impl Client {
     }
 
     fn join(&mut self) -> Result<(), Error> {
+        self.reached.clear();
         let hosts = self.path.call(Overview {})?.hosts;
         // Another host may have the number by now.
         let own = hosts.into_iter().find(|host| (host.host, host.generation) == (self.host, self.generation));
@@ -146,6 +147,7 @@ impl Client {
     /// Sets up the first connection to `node`.
     pub(crate) fn connect(&mut self, node: u16) -> Result<(), Error> {
         let connection = self.connection(node)?;
+        self.reached.insert(node);
         self.path.submit(HostRequest::Connect(connection))
     }
 
@@ -155,6 +157,7 @@ impl Client {
             ControlRequestKind::Connect { node, .. } => match self.connection_now(node.0) {
                 Ok(connection) => {
                     self.awaited.remove(&node.0);
+                    self.reached.insert(node.0);
                     return self.path.submit(HostRequest::Connect(connection));
                 }
                 Err(error) => match error.code() {
