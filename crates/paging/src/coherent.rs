@@ -41,7 +41,7 @@ impl Cache {
     /// - A fetch ends with [`Outcome::Granted`], [`Outcome::Lost`], [`Outcome::Refused`], [`Outcome::Void`] or [`Outcome::Later`], a
     ///   write-back with [`Outcome::Done`] or [`Outcome::Later`].
     /// - A dirty page is deactivated like any other, and is written back at its eviction; then no program may access it.
-    /// - The driver reports revocations with [`Cache::revocation`], at any time.
+    /// - The driver reports revocations with [`Cache::revoke`], at any time.
     /// - The end of an operation triggers no other work: the driver calls [`Cache::turn`] afterwards.
     ///
     /// At most `fetching_max` fetches are in flight.

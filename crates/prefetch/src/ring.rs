@@ -1,6 +1,6 @@
 //! Records of a program and the DPU that is a process, through two rings (PROTOCOL 19.15 to 19.18): pieces of its connections, and reports of what it does with its items.
 //!
-//! Key types: [`Piece`] and [`Word`], the records; [`Line`], the program's end of a ring, which never waits; [`Life`], whether the DPU serves.
+//! Key types: `Piece` and `Word`, the records; [`Line`], the program's end of a ring, which never waits; [`Life`], whether the DPU serves.
 //!
 //! Nothing here parses bytes of clients, or knows what is in the zone.
 

@@ -4,7 +4,7 @@
 //! privileges, and it sees through TLS. Handing over takes a lock for as long as a copy takes and waits for nothing else: when there is no room, or the other end
 //! parses no more, the bytes count as not seen, and the parser is told (PROTOCOL 19.13).
 //!
-//! The DPU may be a process of its own ([`super::AtDpu`]): then pieces go through a ring, and threads share no lock. Its end may have a tap of its own process beside the ring, for a mirror.
+//! The DPU may be a process of its own (`AtDpu` of the crate dpu-server): then pieces go through a ring, and threads share no lock. Its end may have a tap of its own process beside the ring, for a mirror.
 //!
 //! A tap does not keep order between threads that hand over pieces of one connection, or find out that a parser never returns.
 

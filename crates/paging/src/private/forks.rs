@@ -84,7 +84,7 @@ impl Private {
     }
 
     /// Removes waiting faults of a process that must not be served now; see
-    /// [`Cache::take_waiting`](crate::Cache::hold_back).
+    /// [`Cache::take_waiting`](crate::Cache::take_waiting).
     pub fn take_waiting(&mut self, space: u32) -> Vec<(Key, bool)> {
         self.cache.take_waiting(space)
     }
