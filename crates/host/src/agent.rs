@@ -67,7 +67,7 @@ pub enum Event {
     Recall(Recall),
     /// The memory node acknowledges a write-back.
     WriteBackAck(WriteBackAck),
-    /// The switch refuses a request, for now or for good.
+    /// The switch refuses a request; the refusal says whether a retry can succeed.
     Refusal(Refusal),
     /// The timer of a page's request expired.
     Retry(Page),

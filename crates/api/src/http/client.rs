@@ -261,7 +261,7 @@ impl ApiClient {
         }
     }
 
-    /// Asks, and waits for the answer: as long as it has patience, if there is none for now.
+    /// Sends a request and waits for the answer. While the control plane is away, the client retries until its patience ends.
     ///
     /// # Errors
     /// [`ApiCallError`].

@@ -113,7 +113,7 @@ impl Door {
         if self.lane(domain)?.tell(order) { Ok(None) } else { Err(busy()) }
     }
 
-    /// Hears what other threads have done, and answers the processes that wait for it, also those that have waited too long.
+    /// Processes the notices of other threads and answers the processes that wait for them. A process that has waited too long gets an error.
     pub(super) fn take_mail(&mut self) {
         self.mailbox.bell.hear();
         while let Ok((question, came)) = self.came.try_recv() {
@@ -232,7 +232,7 @@ impl Door {
         Ok(answered)
     }
 
-    /// A process registers memory, which only its thread reads and writes.
+    /// Registers memory of a process. Only the thread of the process's domain reads and writes it.
     fn register(&mut self, number: u32, (rkey, most): (u32, u64), file: Option<OwnedFd>) -> Answered {
         let wrong = |message: String| refusal(ErrorCode::BadRequest, message, SAME);
         let file = file.ok_or_else(|| wrong("memory is registered without a file".into()))?;
@@ -263,6 +263,7 @@ impl Door {
         self.have_done(number, refused, |done| Order::Threads { asker, submissions, done })
     }
 
+    /// Sets the prefetch policy of a region, or of `part` of it (offset and length in bytes).
     fn advise(&mut self, number: u32, region: u16, policy: Foresight, part: Option<(u64, u64)>) -> Answered {
         let object = self.object(number, region)?;
         let Some((offset, len)) = part else {

@@ -179,8 +179,8 @@ fn hold_all(space: &SharedSpace, args: &[u64], talk: &mut TestChannel) -> u64 {
     0
 }
 
-/// Loads a word until it is `last`. Before each load, reads the writer's published progress from a shared
-/// file. Returns how often the load was older than that.
+/// Loads a word in several threads until it is `last`. Before each load, a thread reads the writer's published
+/// progress from a shared file. Returns the number of loads that were older than that progress.
 fn see(space: &SharedSpace, args: &[u64], talk: &mut TestChannel) -> u64 {
     let &[first, at, last] = args else { panic!("pages, a word behind them, and its last value") };
     let said = talk.said();
