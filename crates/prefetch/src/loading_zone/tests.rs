@@ -35,24 +35,32 @@ fn take(reader: &mut ZoneReader, key: &[u8], least: u64) -> Option<Vec<u8>> {
     Some(buf)
 }
 
-/// A zone of several megabytes, which lies in huge pages where the system gives some, is the same memory for both ends, and for one that comes later; it goes with its last end, and
-/// addresses that others got are left alone.
+/// Checks that a zone of several megabytes, which lies in huge pages where the kernel gives some, is the same memory for the producer, its reader, and a reader that opens it later.
+///
+/// The index has sixteen places for the items of two buckets, and the hash key is random. A zone that is filled to its last item needs a seventeenth one time in fifty: the producer
+/// then gives up the oldest item of the pair and counts it.
 #[test]
 fn a_large_zone_is_shared_whole() {
+    const ITEMS: u64 = 1 << 16;
     let size = ZoneSize { items: 1 << 16, data: 1 << 12 };
     let (file, mut producer, mut reader) = zone(size);
-    for n in 0..1_u64 << 16 {
+    for n in 0..ITEMS {
         assert_eq!(put_into(&mut producer, &item(&n.to_le_bytes(), n, &n.to_be_bytes())), Placed::There);
     }
     drop(reader.clone());
     let mut later = ZoneReader::of(&file, size, Finding::Index).unwrap();
-    for n in 0..1_u64 << 16 {
+    let mut missed = 0;
+    for n in 0..ITEMS {
         let reader = if n % 2 == 0 { &mut reader } else { &mut later };
-        assert_eq!(take(reader, &n.to_le_bytes(), n).as_deref(), Some(&n.to_be_bytes()[..]), "{n}");
+        match take(reader, &n.to_le_bytes(), n) {
+            Some(value) => assert_eq!(value, n.to_be_bytes(), "{n}"),
+            None => missed += 1,
+        }
     }
     drop((reader, later, file));
     let counts = counts_of(&mut producer);
-    assert_eq!((counts.put, counts.taken), (1 << 16, 1 << 16));
+    assert_eq!((counts.put, counts.taken, counts.old), (ITEMS, ITEMS - missed, missed));
+    assert!(missed < 8, "{missed} items were given up");
 }
 
 /// Items short and long, with values of no byte too, are found either way, once, with all their bytes; keys that begin alike are two keys.
