@@ -16,6 +16,7 @@ const LINE: usize = 8;
 ///
 /// # Panics
 /// When there are not as many words.
+#[inline]
 pub(crate) fn store_words(words: &[AtomicU64], bytes: &[[u8; WORD]]) {
     let words = &words[..bytes.len()];
     let lines = bytes.len() / LINE * LINE;
@@ -35,6 +36,7 @@ pub(crate) fn store_words(words: &[AtomicU64], bytes: &[[u8; WORD]]) {
 ///
 /// # Panics
 /// When there are not as many words.
+#[inline]
 pub(crate) fn load_words(words: &[AtomicU64], bytes: &mut [[u8; WORD]]) {
     let words = &words[..bytes.len()];
     let lines = bytes.len() / LINE * LINE;

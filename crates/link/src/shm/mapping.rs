@@ -195,6 +195,7 @@ impl Mapping {
     }
 
     /// The words. Another process may change them at any moment, as atomics may.
+    #[inline]
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: `start` is page-aligned and mapped read-write for `len` words until drop. All accesses to these words, here and in
         // other processes of the same user, do so atomically; any bit pattern is a valid u64. A file cut short under us

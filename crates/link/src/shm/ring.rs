@@ -36,6 +36,7 @@ pub(super) fn data(ring: &[AtomicU64]) -> &[AtomicU64] {
 }
 
 /// The place of `index` in the data.
+#[inline]
 pub(super) fn place(index: u64, data: &[AtomicU64]) -> usize {
     #[expect(clippy::cast_possible_truncation, reason = "masked by the length of a slice")]
     let place = (index & (data.len() as u64 - 1)) as usize;
@@ -173,6 +174,7 @@ pub(super) fn record_len(word: u64, room: usize, waiting: u64) -> Result<usize, 
 }
 
 /// Stores `bytes` into the first words, the last one padded with zeros.
+#[inline]
 pub(crate) fn store(words: &[AtomicU64], bytes: &[u8]) {
     let (whole, rest) = bytes.as_chunks::<WORD>();
     store_words(words, whole);
@@ -184,6 +186,7 @@ pub(crate) fn store(words: &[AtomicU64], bytes: &[u8]) {
 }
 
 /// Stores `bytes` into words from `at` on, and goes on at the first where they end.
+#[inline]
 pub fn store_at(words: &[AtomicU64], at: u64, bytes: &[u8]) {
     let start = place(at, words);
     let (first, second) = bytes.split_at(bytes.len().min((words.len() - start) * WORD));
@@ -192,6 +195,7 @@ pub fn store_at(words: &[AtomicU64], at: u64, bytes: &[u8]) {
 }
 
 /// Fills `bytes` from the first words; of the last one only what is wanted.
+#[inline]
 pub(crate) fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     let (whole, rest) = bytes.as_chunks_mut::<WORD>();
     load_words(words, whole);
@@ -201,6 +205,7 @@ pub(crate) fn load(words: &[AtomicU64], bytes: &mut [u8]) {
 }
 
 /// Fills `bytes` from words from `at` on, and goes on at the first where they end.
+#[inline]
 pub fn load_at(words: &[AtomicU64], at: u64, bytes: &mut [u8]) {
     let start = place(at, words);
     let (first, second) = bytes.split_at_mut(bytes.len().min((words.len() - start) * WORD));

@@ -41,10 +41,8 @@ const BUCKET: usize = 8;
 pub const KEY_MAX: usize = 0xffff;
 /// Bytes of a value, at most: its size has 31 bits (PD3 6.2).
 pub const VALUE_MAX: usize = 0x7fff_ffff;
-
 const HEAD: usize = 8;
 const TAIL: usize = 9;
-
 pub(crate) const CLAIM: usize = 0;
 const META: usize = 1;
 const VERSION: usize = 2;
@@ -62,7 +60,6 @@ const STALE: u64 = 2;
 /// The producer gave it up.
 const OLD: u64 = 3;
 const STATE_BITS: u32 = 2;
-
 /// Bits of an item's number in the index; below them are the same bits of the key's hash.
 const NUMBER_BITS: u32 = 48;
 pub(crate) const TAG_BITS: u32 = 16;
@@ -88,15 +85,18 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// Words of the whole zone.
+    #[inline]
     pub(crate) const fn words(&self) -> usize {
         HEADER_WORDS + self.items * (DESC_WORDS + INDEX_WORDS) + self.data
     }
 
+    #[inline]
     pub(crate) fn desc<'z>(&self, zone: &'z [AtomicU64], number: u64) -> &'z [AtomicU64] {
         &zone[HEADER_WORDS + masked(number, self.items) * DESC_WORDS..][..DESC_WORDS]
     }
 
     /// The two buckets in which an item with this hash is entered: a second one beside the first, for when that is full.
+    #[inline]
     pub(crate) fn buckets<'z>(&self, zone: &'z [AtomicU64], hash: u64) -> [&'z [AtomicU64]; 2] {
         let buckets = self.items * INDEX_WORDS / BUCKET;
         let from = HEADER_WORDS + self.items * DESC_WORDS;
@@ -104,12 +104,14 @@ impl Shape {
         [home, home ^ 1].map(|bucket| &zone[from + masked(bucket, buckets) * BUCKET..][..BUCKET])
     }
 
+    #[inline]
     fn data<'z>(&self, zone: &'z [AtomicU64]) -> &'z [AtomicU64] {
         &zone[self.words() - self.data..self.words()]
     }
 }
 
 /// `n` modulo a power of two.
+#[inline]
 fn masked(n: u64, end: usize) -> usize {
     debug_assert!(end.is_power_of_two());
     #[expect(clippy::cast_possible_truncation, reason = "masked by the length of a slice")]
@@ -155,6 +157,7 @@ struct Body<'z> {
 }
 
 impl<'z> Body<'z> {
+    #[inline]
     fn of(shape: &Shape, zone: &'z [AtomicU64], desc: &'z [AtomicU64], words: usize, place: u64) -> Self {
         if words <= SHORT_WORDS {
             // As many as there are numbers of them: the last four, of which the first is not used.
@@ -165,10 +168,12 @@ impl<'z> Body<'z> {
     }
 
     /// Where the value begins, behind the key.
+    #[inline]
     const fn behind(&self, key_len: usize) -> u64 {
         self.at.wrapping_add(key_len.div_ceil(WORD) as u64)
     }
 
+    #[inline]
     fn has_key(&self, key: &[u8]) -> bool {
         let word = |n: usize| {
             let at = masked(self.at.wrapping_add(n as u64), self.words.len());
