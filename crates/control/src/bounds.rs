@@ -26,26 +26,37 @@ pub struct Bounds {
 
 /// Maximum number of memory nodes.
 pub const NODES_MAX: u16 = 1024;
+
 /// Maximum number of hosts: memory nodes remember the answers to writes of this many (PROTOCOL 5.8).
 pub const HOSTS_MAX: u16 = 4096;
+
 /// Maximum number of protection domains.
 pub const DOMAINS_MAX: usize = 65_536;
+
 /// Maximum number of vmas.
 pub const VMAS_MAX: usize = 65_536;
+
 /// Maximum number of moved parts of vmas: the room of a switch beside its nodes.
 pub const PIECES_MAX: usize = 4096;
+
 /// Maximum number of spans of all grants.
 pub const GRANTS_MAX: usize = 65_536;
+
 /// Maximum number of sessions.
 pub const SESSIONS_MAX: usize = 65_536;
+
 /// Maximum number of RC connections.
 pub const CONNECTIONS_MAX: usize = 65_536;
+
 /// Maximum number of processes with an address space.
 pub const PROCESSES_MAX: usize = 65_536;
+
 /// Maximum number of named objects.
 pub const OBJECTS_MAX: usize = 65_536;
+
 /// Maximum number of ranges of lost addresses that result from partial acceptance.
 pub const LOST_MAX: usize = 262_144;
+
 /// Maximum number of unanswered requests.
 pub const PENDING_MAX: usize = 1024;
 
@@ -68,3 +79,19 @@ impl Default for Bounds {
         }
     }
 }
+
+/// Maximum length of a name in characters.
+pub const NAME_LEN_MAX: usize = 64;
+
+/// Maximum number of index switches in a rack: a FatTree of k = 4 uses 13 (Fat-B+Tree IV-A: a core switch, 4
+/// pods of an aggregation switch and 2 edges).
+pub const INDEX_MAX: u16 = 256;
+
+/// Maximum number of names below an index switch.
+pub const BELOW_MAX: usize = 1024;
+
+/// The first number that is no node's (see [`farmem_machine::Port::node`]).
+pub(crate) const NODE_END: u16 = 0xf000;
+
+/// Number of updates that a silent role may miss; one more, and it must rejoin (PROTOCOL 8.22).
+pub const MISSED_MAX: u32 = 4096;

@@ -6,33 +6,28 @@
 //! Keys are derived, not stored: from the rack's secret, the owner's kind and number, and the change that
 //! created the owner. So no key is valid for a later owner of the number.
 
+mod authorization;
+mod key;
 mod ring;
 
+pub use key::{Key, NoKey};
 pub use ring::{OWNERS_MAX, RING_MAX, Ring};
 
 use crate::api::{
-    AcceptLost, ActFor, Allocate, ApiError, Brk, Connect, CreateDomain, Disconnect, DropObject, ErrorCode,
-    Free, Grant, HoldObject, JoinHost, JoinIndex, JoinNode, LoadObject, Migrate, Mmap, Mprotect, Munmap,
-    OpenObject, OpenSession, ProcessExit, ProcessStart, Recover, Renew, Request, ResizeObject, SaveObject,
-    ShowObject, SoftClear, SoftCounts, SoftLoad, SoftRead, Stay, UnlinkObject,
+    AcceptLost, ActFor, Allocate, Brk, Connect, CreateDomain, Disconnect, DropObject, Free, Grant,
+    HoldObject, JoinHost, JoinIndex, JoinNode, LoadObject, Migrate, Mmap, Mprotect, Munmap, OpenObject,
+    OpenSession, ProcessExit, ProcessStart, Recover, Renew, Request, ResizeObject, SaveObject, ShowObject,
+    SoftClear, SoftCounts, SoftLoad, SoftRead, Stay, UnlinkObject,
 };
-use crate::errors::error;
-use crate::{Control, Submitted};
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
-use core::str::FromStr;
 use farmem_machine::Port;
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::Sha256;
 
 /// Maximum number of keys of one request; further ones are ignored.
 pub const KEYS_SHOWN_MAX: usize = 16;
-/// Number of digits of a key's text.
-const DIGITS: usize = 32;
 
 /// The secret from which all keys of a rack are derived: at least 32 unpredictable bytes.
 #[derive(Clone)]
@@ -69,56 +64,6 @@ impl Secret {
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
-    }
-}
-
-/// The key of a host, memory node, switch or domain: 128 bits, 32 hexadecimal digits as text.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Key(u128);
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-/// Omits the key: printed text may be stored where others read it.
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key")
-    }
-}
-
-/// The error for text that is no key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NoKey;
-
-impl fmt::Display for NoKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "expected a key of {DIGITS} hexadecimal digits")
-    }
-}
-
-impl FromStr for Key {
-    type Err = NoKey;
-
-    fn from_str(text: &str) -> Result<Self, NoKey> {
-        if text.len() != DIGITS || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return Err(NoKey);
-        }
-        u128::from_str_radix(text, 16).map(Self).map_err(|_| NoKey)
-    }
-}
-
-impl Serialize for Key {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Key {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 
@@ -271,112 +216,6 @@ pub(crate) const fn brings_in(request: &Request) -> bool {
         request,
         Request::JoinSwitch(_) | Request::JoinNode(_) | Request::JoinIndex(_) | Request::JoinHost(_)
     )
-}
-
-impl Control {
-    /// Refuses a request without the needed keys.
-    pub(crate) fn keys_fit(&self, ask: &Submitted) -> Result<(), ApiError> {
-        let Some(secret) = self.config.secret.as_ref().filter(|_| !ask.shown.operator) else { return Ok(()) };
-        for whose in wanted(&ask.request) {
-            let shown = match self.owner(whose) {
-                // Another check of the request reports what does not exist.
-                Found::NoOwner => continue,
-                Found::Operator => false,
-                Found::Owner(owner) => {
-                    let keys = ask.shown.keys.iter().take(KEYS_SHOWN_MAX);
-                    // All keys are compared, so that timing does not reveal which one matched.
-                    keys.fold(false, |found, &key| secret.is_of(owner, key) | found)
-                }
-            };
-            if !shown {
-                return Err(not_shown(&ask.request, whose));
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the key for the answer to a join or creation.
-    pub(crate) fn key(&self, kind: Kind, number: u32) -> Option<Key> {
-        let secret = self.config.secret.as_ref()?;
-        match self.owner(RequiredKey::Numbered(kind, number)) {
-            Found::Owner(owner) => Some(secret.key(owner)),
-            Found::NoOwner | Found::Operator => None,
-        }
-    }
-
-    /// Returns the key of a domain, which may be about to be created.
-    pub(crate) fn domain_key(&self, domain: u32) -> Option<Key> {
-        Some(self.config.secret.as_ref()?.key(Owner { kind: Kind::Domain, number: domain, since: 0 }))
-    }
-
-    fn owner(&self, whose: RequiredKey<'_>) -> Found {
-        let state = &self.state;
-        let domain = |domain: u32| {
-            let there = state.domains.contains_key(&domain);
-            there.then_some(Owner { kind: Kind::Domain, number: domain, since: 0 })
-        };
-        let found = match whose {
-            RequiredKey::Operator => return Found::Operator,
-            RequiredKey::Numbered(Kind::Domain, number) => domain(number),
-            RequiredKey::Numbered(kind, number) => {
-                self.since(kind, number).map(|since| Owner { kind, number, since })
-            }
-            RequiredKey::Named(Kind::Domain, name) => {
-                state.domains.iter().find(|(_, known)| *known == name).and_then(|(&number, _)| domain(number))
-            }
-            RequiredKey::Named(kind, name) => {
-                let mut members = state.members().filter(|member| member.name == Some(name));
-                let member =
-                    members.find_map(|member| Kind::of(member.port.0).filter(|found| found.0 == kind));
-                let found = member.and_then(|(_, number)| Some((number, self.since(kind, number)?)));
-                found.map(|(number, since)| Owner { kind, number, since })
-            }
-            RequiredKey::Process(process) => state.processes.get(&process).and_then(|&of| domain(of)),
-            RequiredKey::Object(object) => state.objects.get(&object).and_then(|row| domain(row.domain)),
-            RequiredKey::Address(addr) => state.vma_at(addr).and_then(|(_, vma)| domain(vma.domain)),
-        };
-        found.map_or(Found::NoOwner, Found::Owner)
-    }
-
-    /// Returns the change that created a member, if it exists.
-    fn since(&self, kind: Kind, number: u32) -> Option<u64> {
-        let state = &self.state;
-        let short = u16::try_from(number).ok()?;
-        match kind {
-            Kind::Switch => (state.switch_joined || state.switch.is_some()).then_some(0),
-            Kind::Node => state.nodes.get(&short).map(|row| row.since),
-            Kind::Index => state.index.get(&short).map(|row| row.since),
-            Kind::Host => state.hosts.get(&short).filter(|row| row.present).map(|row| row.since),
-            Kind::Domain => None,
-        }
-    }
-}
-
-/// The result of looking an owner up.
-enum Found {
-    Owner(Owner),
-    NoOwner,
-    Operator,
-}
-
-fn not_shown(request: &Request, whose: RequiredKey<'_>) -> ApiError {
-    let what = match whose {
-        RequiredKey::Numbered(Kind::Switch, _) => String::from("the switch"),
-        RequiredKey::Numbered(kind, number) => format!("{} {number}", kind.text()),
-        RequiredKey::Named(kind, name) => format!("{} {name}", kind.text()),
-        RequiredKey::Process(process) => format!("the domain of process {process}"),
-        RequiredKey::Object(object) => format!("the domain of object {object}"),
-        RequiredKey::Address(addr) => format!("the domain of the allocation at {addr:#x}"),
-        RequiredKey::Operator => {
-            let message = format!("{} without a domain is for the operator", request.name());
-            let remedy = "name a domain whose key you hold, or ask with the token in the file `operator` of the control plane's state directory";
-            return error(ErrorCode::NotOwner, message, remedy);
-        }
-    };
-    let message = format!("{} requires the key of {what}, which was not shown", request.name());
-    let remedy = "ask with the key file of the user to whom the key was issued; use another name for a new member; or ask with the token in the file \
-                  `operator` of the control plane's state directory";
-    error(ErrorCode::NotOwner, message, remedy)
 }
 
 #[cfg(test)]

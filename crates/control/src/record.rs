@@ -7,19 +7,18 @@
 mod files;
 mod moves;
 
+pub(crate) use files::{FaultRow, FileEnd, FileRow, FileTurn};
+pub(crate) use moves::{Migration, MigrationStep, Remap};
+
 use crate::api::{CardMemory, OpenMode, PermName, Tier};
 use crate::syscalls::Space;
-use crate::updates::Queue;
+use crate::updates::{LoggedUpdate, Queue};
 use alloc::string::String;
 use alloc::vec::Vec;
 use farmem_machine::Port;
 use farmem_transport::ud::Endpoint;
-use farmem_wire::message::{Update, Updates};
 use farmem_wire::{Gid, NodeId, Perm, Qkey, Qpn, Status};
-pub(crate) use files::{FaultRow, FileEnd, FileRow, FileTurn};
-pub(crate) use moves::{Migration, MigrationStep, Remap};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 /// One line of the log. The driver keeps lines in the order it got them and returns them at a restart. The
 /// content of a line is private to this crate.
@@ -124,6 +123,20 @@ impl Line {
                 | Self::Forgotten { .. }
                 | Self::FileEnded { .. }
                 | Self::DomainGone { .. }
+        )
+    }
+
+    /// Returns true for an event in the life of a change, after which queues go on and changes may end.
+    pub(crate) const fn settles(&self) -> bool {
+        matches!(
+            self,
+            Self::Began { .. }
+                | Self::Answered { .. }
+                | Self::Silent { .. }
+                | Self::Probed { .. }
+                | Self::Restarted
+                | Self::Advanced { .. }
+                | Self::GivenUp { .. }
         )
     }
 }
@@ -522,26 +535,6 @@ pub(crate) enum RollbackReason {
     Restarted,
     /// Hosts did not give up the pages that were to move.
     Held,
-}
-
-/// An update, kept as its bytes on the wire.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct LoggedUpdate(pub(crate) Update);
-
-impl Serialize for LoggedUpdate {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut bytes = Vec::new();
-        self.0.emit(&mut bytes);
-        bytes.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for LoggedUpdate {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bytes = Vec::<u8>::deserialize(deserializer)?;
-        let one = Updates::request(1, 1, &bytes).map_err(D::Error::custom)?;
-        one.iter().next().map(Self).ok_or_else(|| D::Error::custom("an update"))
-    }
 }
 
 /// Returns the permission class of this name.

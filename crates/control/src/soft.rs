@@ -12,43 +12,47 @@
 //! sent, whatever was lost.
 
 mod burst;
+mod counting;
 mod counts;
-mod sections;
+mod publishing;
+pub(crate) mod sections;
+mod target_image;
 mod targets;
 
+pub use burst::{SOFT_BURST, SOFT_PACE, SOFT_WINDOW};
+pub use counting::COUNTS_ANEW_MAX;
+
 use crate::api::{ApiError, ErrorCode, SoftShow, SoftShown};
+use crate::decision::{Decided, Decision};
 use crate::errors::{bad, error, not_found};
+use crate::messages::{Actions, reply};
+use crate::note::{DropReason, Note};
+use crate::rack::Rack;
 use crate::record::Role;
-use crate::requests::{Decided, Decision};
+use crate::soft::burst::Burst;
+use crate::soft::counting::Counting;
+use crate::soft::sections::{Caller, Sections, SoftRequest};
+use crate::soft::target_image::{Progress, Stage, TargetImage};
 use crate::updates::Reach;
-use crate::{Actions, Control, DropReason, Note, reply};
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::ToString as _;
 use alloc::vec::Vec;
-use burst::Burst;
 use core::mem;
-pub use counts::COUNTS_ANEW_MAX;
-pub(crate) use counts::Counting;
-use farmem_machine::{Duration, Instant};
-use farmem_transport::image::{Image, SectionKey};
-use farmem_transport::ud::{self, Peer};
+use farmem_machine::Instant;
+use farmem_transport::ud;
+use farmem_transport::ud::Peer;
 use farmem_wire::message::{
-    ImageId, ImageRule, ImageStatus, Load, SOFT_PART_MAX, Seq, SoftBody, SoftMessage, Verdict,
+    ImageRule, ImageStatus, Load, SOFT_PART_MAX, Seq, SoftBody, SoftMessage, Verdict,
 };
 use farmem_wire::{HostId, RequestId};
-use sections::{Caller, Edit, Sections};
 
-/// Loads in flight at once, beyond the first byte that the switch misses.
-pub const SOFT_WINDOW: u32 = 32;
-/// Maximum number of Loads sent in [`SOFT_PACE`]: a request that reaches the switch at the same time waits
-/// for this many.
-pub const SOFT_BURST: u32 = 4;
-/// Time from one burst of Loads to the next.
-pub const SOFT_PACE: Duration = Duration::from_micros(400);
 /// How often an image may be found damaged before it is abandoned.
 pub const DAMAGED_MAX: u32 = 3;
+
 /// Number of answers with the same first missing byte after which that byte is sent again.
 const NAMED_MAX: u32 = 3;
+
 /// Bytes of an image in a message.
 #[expect(clippy::cast_possible_truncation, reason = "less than a datagram")]
 const PART: u32 = SOFT_PART_MAX as u32;
@@ -94,54 +98,6 @@ pub(crate) struct Soft {
     burst: Burst,
     /// True if the event at hand asked or reported something about this state.
     touched: bool,
-}
-
-/// An image that is to become active.
-#[derive(Debug)]
-struct TargetImage {
-    image: Image,
-    /// The sections from which the image was built.
-    sections: Sections,
-    revision: u64,
-    has_stood: bool,
-    /// 0 until the switch has reported what it has.
-    epoch: u64,
-    stage: Stage,
-    /// How often the image was found damaged.
-    damaged: u32,
-}
-
-/// Progress of an image.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
-    /// The state of the switch is unknown.
-    Asking,
-    /// The bytes of the image are being sent.
-    Loading(Progress),
-    /// The switch was asked to activate the image.
-    Flipping,
-    /// The image is active.
-    Standing,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Progress {
-    /// The first byte that the switch misses.
-    next: u32,
-    /// The first byte that was not sent, or is to be sent again.
-    sent: u32,
-    /// Answers that named `next` since it became the first missing byte.
-    named: u32,
-}
-
-impl TargetImage {
-    const fn new(image: Image, sections: Sections, revision: u64) -> Self {
-        Self { image, sections, revision, has_stood: false, epoch: 0, stage: Stage::Asking, damaged: 0 }
-    }
-
-    fn id(&self) -> ImageId {
-        ImageId { epoch: self.epoch, len: self.image.len(), digest: self.image.digest() }
-    }
 }
 
 impl Default for Soft {
@@ -236,36 +192,25 @@ impl Soft {
     }
 }
 
-/// The event that a request about soft state waits for.
-#[derive(Debug)]
-pub(crate) enum SoftRequest {
-    /// The published sections change, and the new image becomes active.
-    Stands(Edit),
-    /// The switch shows what it has.
-    Shown,
-    /// The counters of the tables of this section.
-    Counts(SectionKey),
-}
-
 // Requests.
-impl Control {
-    pub(crate) fn soft_show(&self, switch: Option<u16>) -> Decided<SoftShow> {
-        Ok(Decision::Soft(self.soft_target(switch)?, SoftRequest::Shown))
+impl Images {
+    pub(crate) fn soft_show(&self, rack: &Rack, switch: Option<u16>) -> Decided<SoftShow> {
+        Ok(Decision::Soft(self.soft_target(rack, switch)?, SoftRequest::Shown))
     }
 
     /// Returns the switch of a request if it can be asked. None means the rack's switch.
-    fn soft_target(&self, switch: Option<u16>) -> Result<Role, ApiError> {
+    fn soft_target(&self, rack: &Rack, switch: Option<u16>) -> Result<Role, ApiError> {
         let Some(index) = switch else {
-            return self.switch_joined().map(|()| Role::Switch);
+            return rack.switch_joined().map(|()| Role::Switch);
         };
         let role = Role::Index(index);
-        if !self.state.index.contains_key(&index) {
+        if !rack.state.index.contains_key(&index) {
             let message = format!("there is no index switch {index}");
             return Err(not_found(message, "GET /v1/overview lists those there are"));
         }
-        match self.state.reach(role) {
-            None => Err(self.state.unavailable(role, "refused its tables and must join again")),
-            Some(Reach::Silent) => Err(self.state.unavailable(role, "does not answer")),
+        match rack.state.reach(role) {
+            None => Err(rack.state.unavailable(role, "refused its tables and must join again")),
+            Some(Reach::Silent) => Err(rack.state.unavailable(role, "does not answer")),
             Some(Reach::Ready | Reach::Held) => Ok(role),
         }
     }
@@ -284,23 +229,23 @@ impl Control {
 }
 
 // Timers.
-impl Control {
+impl Images {
     /// Updates the image of the switch at hand after time has passed or the switch rejoined.
-    pub(super) fn update_soft(&mut self, out: &mut Actions) {
+    pub(super) fn update_soft(&mut self, rack: &mut Rack, out: &mut Actions) {
         let target = self.soft.target;
-        self.withdraw_orphans(out);
+        self.withdraw_orphans(rack, out);
         if self.soft.wanted.is_none() && self.soft.waiting() == 0 {
             (self.soft.due, self.soft.burst.waits) = (None, false);
             return;
         }
-        let hears = matches!(self.state.reach(target), Some(Reach::Ready | Reach::Silent));
-        let life = self.state.generation(target);
+        let hears = matches!(rack.state.reach(target), Some(Reach::Ready | Reach::Silent));
+        let life = rack.state.generation(target);
         if !hears {
             // A joining switch is asked after its join. A switch that must rejoin may do so at any time or
             // never.
             (self.soft.due, self.soft.burst.waits) = (None, false);
-            if self.state.reach(target).is_none() {
-                let gone = self.state.unavailable(target, "must rejoin; the image is loaded when it has");
+            if rack.state.reach(target).is_none() {
+                let gone = rack.state.unavailable(target, "must rejoin; the image is loaded when it has");
                 self.give_up_waiting(&gone, out);
             }
             return;
@@ -308,44 +253,44 @@ impl Control {
         if life != self.soft.life {
             // Everything that the switch had is lost.
             (self.soft.life, self.soft.room, self.soft.stands) = (life, None, None);
-            self.routes_due = true;
+            rack.routes_due = true;
             self.soft.forget_questions();
             if let Some(wanted) = &mut self.soft.wanted {
                 wanted.stage = Stage::Asking;
                 self.begin_image();
             }
         }
-        if self.soft.burst.due().is_some_and(|due| due <= self.now) {
+        if self.soft.burst.due().is_some_and(|due| due <= rack.now) {
             let due = self.soft.due;
-            self.send_parts(out);
+            self.send_parts(rack, out);
             // The turn of a burst is no sign of the switch. A burst without anything to send waits for no
             // turn.
             self.soft.due = due;
-            self.soft.burst.waits &= self.soft.burst.next.is_none_or(|next| next > self.now);
+            self.soft.burst.waits &= self.soft.burst.next.is_none_or(|next| next > rack.now);
         }
         if !self.soft.is_open() {
             self.soft.due = None;
         } else if self.soft.is_to_ask() {
             let due = self.soft.due.filter(|_| !self.soft.is_asking());
-            self.ask_switch(out);
+            self.ask_switch(rack, out);
             // A loading image has its own timer.
             self.soft.due = due.or(self.soft.due);
-        } else if self.soft.due.is_none_or(|due| due <= self.now) {
-            self.soft_timer(out);
+        } else if self.soft.due.is_none_or(|due| due <= rack.now) {
+            self.soft_timer(rack, out);
         }
     }
 
     /// Asks the switch for its state after nothing was heard of it.
-    fn soft_timer(&mut self, out: &mut Actions) {
+    fn soft_timer(&mut self, rack: &mut Rack, out: &mut Actions) {
         self.soft.idle = self.soft.idle.saturating_add(1);
         out.note(Note::Retransmitted(self.soft.target));
-        if self.soft.idle > self.config.retries_max && self.soft.waiting() > 0 {
+        if self.soft.idle > rack.config.retries_max && self.soft.waiting() > 0 {
             let because = "does not answer; the requested image is loaded when it does";
-            let silent = self.state.unavailable(self.soft.target, because);
+            let silent = rack.state.unavailable(self.soft.target, because);
             self.give_up_waiting(&silent, out);
         }
         if self.soft.is_open() {
-            self.ask_switch(out);
+            self.ask_switch(rack, out);
         } else {
             (self.soft.question, self.soft.due) = (None, None);
         }
@@ -359,56 +304,56 @@ impl Control {
         }
     }
 
-    fn ask_switch(&mut self, out: &mut Actions) {
-        self.soft.question = Some(self.tell_switch(SoftBody::Show, out));
-        self.soft.due = Some(self.now + self.wait(self.soft.idle));
+    fn ask_switch(&mut self, rack: &mut Rack, out: &mut Actions) {
+        self.soft.question = Some(self.tell_switch(rack, SoftBody::Show, out));
+        self.soft.due = Some(rack.now + rack.wait(self.soft.idle));
     }
 
     /// Sends a message about images.
-    fn tell_switch(&mut self, body: SoftBody<'_>, out: &mut Actions) -> RequestId {
-        let token = self.soft_token();
+    fn tell_switch(&mut self, rack: &mut Rack, body: SoftBody<'_>, out: &mut Actions) -> RequestId {
+        let token = self.soft_token(rack);
         let message = SoftMessage { token, body };
-        if let Some((peer, from)) = self.route_to_switch() {
-            ud::send_bytes(out, peer, from, self.psn, message.len(), |bytes| message.emit(bytes));
-            self.psn = self.psn.plus(1);
+        if let Some((peer, from)) = self.route_to_switch(rack) {
+            ud::send_bytes(out, peer, from, rack.psn, message.len(), |bytes| message.emit(bytes));
+            rack.psn = rack.psn.plus(1);
         }
         token
     }
 
-    fn soft_token(&mut self) -> RequestId {
-        let rng = &mut self.rng;
+    fn soft_token(&mut self, rack: &mut Rack) -> RequestId {
+        let rng = &mut rack.rng;
         let (_, newest) = self.soft.questions.get_or_insert_with(|| {
             let before = rng.next_u32();
             (before, before)
         });
         *newest = newest.wrapping_add(1).max(1);
         let question = *newest;
-        RequestId::new(HostId(0), self.state.generation(self.soft.target), question)
+        RequestId::new(HostId(0), rack.state.generation(self.soft.target), question)
     }
 
-    fn route_to_switch(&self) -> Option<(Peer, farmem_wire::Qpn)> {
-        let (switch, own) = (self.state.home_of(self.soft.target)?, self.state.home?);
+    fn route_to_switch(&self, rack: &Rack) -> Option<(Peer, farmem_wire::Qpn)> {
+        let (switch, own) = (rack.state.home_of(self.soft.target)?, rack.state.home?);
         Some((Peer { port: self.soft.target.port(), endpoint: switch.endpoint() }, own.endpoint().qpn))
     }
 }
 
 // Messages of the switch.
-impl Control {
+impl Images {
     /// Handles a message about images.
-    pub(crate) fn on_soft(&mut self, role: Role, payload: &[u8], out: &mut Actions) {
+    pub(crate) fn on_soft(&mut self, rack: &mut Rack, role: Role, payload: &[u8], out: &mut Actions) {
         let Ok(SoftMessage { token, body }) = SoftMessage::parse(payload) else {
             return out.note(Note::Dropped(DropReason::Malformed));
         };
-        if role != self.soft.target || !self.is_from_this_life(role, token) {
+        if role != self.soft.target || !rack.is_from_this_life(role, token) {
             return out.note(Note::Dropped(DropReason::Stale));
         }
         let heard = match body {
-            SoftBody::Counts(counts) => self.counts(token, &counts, out),
+            SoftBody::Counts(counts) => self.counts(rack, token, &counts, out),
             // An earlier control plane may have sent another image under the epoch of this one.
             _ if self.soft.life != token.generation() || !self.soft.has_asked(token) => false,
-            SoftBody::Shown(shown) => self.shown(token, &shown, out),
-            SoftBody::Loaded { epoch, next } => self.loaded(token, epoch, next, out),
-            SoftBody::Flipped { epoch, verdict } => self.flipped(token, epoch, verdict, out),
+            SoftBody::Shown(shown) => self.shown(rack, token, &shown, out),
+            SoftBody::Loaded { epoch, next } => self.loaded(rack, token, epoch, next, out),
+            SoftBody::Flipped { epoch, verdict } => self.flipped(rack, token, epoch, verdict, out),
             SoftBody::Load(_) | SoftBody::Flip(_) | SoftBody::Show | SoftBody::Count(_) => false,
         };
         if !heard {
@@ -417,7 +362,7 @@ impl Control {
     }
 
     /// Derives from the state of the switch what is to be sent (PROTOCOL 13.8, 13.9).
-    fn shown(&mut self, token: RequestId, shown: &ImageStatus, out: &mut Actions) -> bool {
+    fn shown(&mut self, rack: &mut Rack, token: RequestId, shown: &ImageStatus, out: &mut Actions) -> bool {
         // A late flip is answered in the same way. The question is still open then.
         if self.soft.flip == Some(token) {
             self.soft.flip = None;
@@ -427,7 +372,7 @@ impl Control {
         } else {
             return false;
         }
-        self.go_on_from(shown, out);
+        self.go_on_from(rack, shown, out);
         true
     }
 
@@ -449,8 +394,8 @@ impl Control {
         }
     }
 
-    fn go_on_from(&mut self, shown: &ImageStatus, out: &mut Actions) {
-        let floor = self.soft.given.max(Seq::of_epoch(self.state.epoch).0);
+    fn go_on_from(&mut self, rack: &mut Rack, shown: &ImageStatus, out: &mut Actions) {
+        let floor = self.soft.given.max(Seq::of_epoch(rack.state.epoch).0);
         let Some(wanted) = &mut self.soft.wanted else { return };
         let ImageStatus { standing, loading } = shown;
         let len = wanted.image.len();
@@ -458,7 +403,7 @@ impl Control {
         let is_there = (standing.len, standing.digest) == (len, wanted.image.digest()) && loading.epoch == 0;
         if standing.epoch != 0 && is_there {
             wanted.epoch = standing.epoch;
-            return self.stands(out);
+            return self.stands(rack, out);
         }
         let is_ours = (loading.epoch, loading.len) == (wanted.epoch, len);
         let taken = if is_ours { standing.epoch } else { standing.epoch.max(loading.epoch) };
@@ -478,11 +423,18 @@ impl Control {
             self.soft.idle = 0;
         }
         wanted.stage = Stage::Loading(Progress { next, sent, named: 0 });
-        self.send_parts(out);
+        self.send_parts(rack, out);
     }
 
     /// Records that the switch has all bytes before `next`.
-    fn loaded(&mut self, token: RequestId, epoch: u64, next: u32, out: &mut Actions) -> bool {
+    fn loaded(
+        &mut self,
+        rack: &mut Rack,
+        token: RequestId,
+        epoch: u64,
+        next: u32,
+        out: &mut Actions,
+    ) -> bool {
         let Some(wanted) = self.soft.wanted.as_mut().filter(|wanted| wanted.epoch == epoch) else {
             return false;
         };
@@ -508,39 +460,46 @@ impl Control {
             }
             _ => return false,
         }
-        self.send_parts(out);
+        self.send_parts(rack, out);
         true
     }
 
     /// Sends what the window has room for. When the switch has everything, it is asked to activate the image.
-    fn send_parts(&mut self, out: &mut Actions) {
+    fn send_parts(&mut self, rack: &mut Rack, out: &mut Actions) {
         let Some(wanted) = self.soft.wanted.take() else { return };
-        let wanted = self.send_of(wanted, out);
+        let wanted = self.send_of(rack, wanted, out);
         self.soft.wanted = Some(wanted);
-        self.soft.due = Some(self.now + self.wait(self.soft.idle));
+        self.soft.due = Some(rack.now + rack.wait(self.soft.idle));
     }
 
-    fn send_of(&mut self, mut wanted: TargetImage, out: &mut Actions) -> TargetImage {
+    fn send_of(&mut self, rack: &mut Rack, mut wanted: TargetImage, out: &mut Actions) -> TargetImage {
         let Stage::Loading(mut progress) = wanted.stage else { return wanted };
         let (epoch, len) = (wanted.epoch, wanted.image.len());
         if progress.next == len {
             wanted.stage = Stage::Flipping;
-            self.soft.flip = Some(self.tell_switch(SoftBody::Flip(wanted.id()), out));
+            self.soft.flip = Some(self.tell_switch(rack, SoftBody::Flip(wanted.id()), out));
             return wanted;
         }
         let end = progress.next.saturating_add(SOFT_WINDOW * PART).min(len);
-        while progress.sent < end && self.soft.burst.takes(self.now) {
+        while progress.sent < end && self.soft.burst.takes(rack.now) {
             let offset = progress.sent;
             let behind = offset.saturating_add(PART).min(end);
             let bytes = &wanted.image.bytes()[offset as usize..behind as usize];
-            self.tell_switch(SoftBody::Load(Load { epoch, len, offset, bytes }), out);
+            self.tell_switch(rack, SoftBody::Load(Load { epoch, len, offset, bytes }), out);
             progress.sent = behind;
         }
         wanted.stage = Stage::Loading(progress);
         wanted
     }
 
-    fn flipped(&mut self, token: RequestId, epoch: u64, verdict: Verdict, out: &mut Actions) -> bool {
+    fn flipped(
+        &mut self,
+        rack: &mut Rack,
+        token: RequestId,
+        epoch: u64,
+        verdict: Verdict,
+        out: &mut Actions,
+    ) -> bool {
         let Some(wanted) = self.soft.wanted.as_mut().filter(|wanted| wanted.epoch == epoch) else {
             return false;
         };
@@ -555,9 +514,9 @@ impl Control {
                     wanted.image.len()
                 );
                 let remedy = "publish less, or start the switch with more room for images";
-                self.refused(error(ErrorCode::TableFull, message, remedy), out);
+                self.refused(rack, error(ErrorCode::TableFull, message, remedy), out);
             }
-            (Stage::Flipping, Verdict::Stands) if to_flip => self.stands(out),
+            (Stage::Flipping, Verdict::Stands) if to_flip => self.stands(rack, out),
             (Stage::Flipping, Verdict::Fault(fault)) if to_flip => {
                 let message = format!("the switch does not accept the image: {fault}");
                 let remedy = match fault.rule {
@@ -566,7 +525,7 @@ impl Control {
                     }
                     _ => "run the switch and the control plane in the same version",
                 };
-                self.refused(bad(message, remedy), out);
+                self.refused(rack, bad(message, remedy), out);
             }
             (Stage::Flipping, Verdict::Damaged) if to_flip => {
                 wanted.damaged += 1;
@@ -575,15 +534,26 @@ impl Control {
                     self.soft.given = wanted.epoch;
                     wanted.stage = Stage::Loading(Progress { next: 0, sent: 0, named: 0 });
                     self.soft.flip = None;
-                    self.send_parts(out);
+                    self.send_parts(rack, out);
                 } else {
                     let message = format!("the switch found the image damaged {DAMAGED_MAX} times");
                     let remedy = "look for a second control plane with the keys of this one, then ask again";
-                    self.refused(error(ErrorCode::Unavailable, message, remedy), out);
+                    self.refused(rack, error(ErrorCode::Unavailable, message, remedy), out);
                 }
             }
             _ => return false,
         }
         true
     }
+}
+
+/// The soft state of all switches. That of the rack's switch, or of one index switch, is at hand.
+#[derive(Debug, Default)]
+pub(crate) struct Images {
+    soft: Soft,
+    counting: Counting,
+    /// Soft state of the index switches.
+    index_soft: BTreeMap<u16, (Soft, Counting)>,
+    /// The incarnation of each switch at the start of this control plane: the image of such a switch stays active until the next publication (PROTOCOL 16.4).
+    pub(crate) restored: BTreeMap<Role, u16>,
 }

@@ -10,7 +10,7 @@
 //! here before [`Splitting::carried_out`] reports that it was done. A refused order comes again in the next
 //! epoch if it still applies.
 
-use crate::PAGE;
+use crate::addresses::PAGE;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -19,25 +19,33 @@ use farmem_wire::message::{REGION_ORDER_FIRST, REGION_ORDER_MAX};
 
 /// The smallest region: a page.
 pub const REGION_MIN: u64 = PAGE;
+
 /// The largest region in bytes, MIND's block of M pages.
 pub const REGION_MAX: u64 = PAGE << REGION_ORDER_MAX;
+
 /// Size in bytes of a region when it is first touched (MIND 5.2: a favourable trade-off for the paper's
 /// programs).
 pub const REGION_INITIAL: u64 = PAGE << REGION_ORDER_FIRST;
+
 /// Length of an epoch (MIND 7.3: longer ones cost little, shorter ones see too few invalidations).
 pub const EPOCH: Duration = Duration::from_millis(100);
+
 /// Number of entries that the switch has room for (MIND 7.2).
 pub const SLOTS: usize = 30_000;
+
 /// Percentage of the slots that may be used after an epoch (MIND 5.2).
 pub const SLOT_USE_MAX: usize = 95;
 
 /// Number of epochs for which a region is not merged after a split: log2 M, the number of accesses for which
 /// the paper takes it to be stable.
 const HOLD_EPOCHS: u64 = (REGION_MAX / REGION_MIN).ilog2() as u64;
+
 /// The denominator of `c`.
 const C_ONE: u64 = 1 << 10;
+
 /// Minimum of c: a block's share of false invalidations is then never above this many times the average.
 const C_MIN: u64 = C_ONE / 64;
+
 /// Maximum of c.
 const C_MAX: u64 = C_ONE * 1024;
 

@@ -3,23 +3,40 @@
 //! [`State::apply`] is the only way in. The state has no clock, no randomness and no outbox. Consequences for
 //! the outside are listed as [`Effect`]s, which a restart ignores.
 
+pub(crate) mod acting_hosts;
+pub(crate) mod cards;
+pub(crate) mod change;
+pub(crate) mod claims;
+pub(crate) mod domains;
+pub(crate) mod draining;
+pub(crate) mod files;
+pub(crate) mod grants;
+pub(crate) mod index_switches;
+pub(crate) mod invariants;
+pub(crate) mod lost_memory;
+pub(crate) mod members;
+pub(crate) mod migrations;
+pub(crate) mod objects;
+pub(crate) mod open_modes;
+pub(crate) mod pieces;
+pub(crate) mod placement;
+pub(crate) mod spaces;
+pub(crate) mod tables;
+pub(crate) mod titles;
+pub(crate) mod vmas;
+
 use crate::record::{
-    Cache, Change, ChangeKind, ConnectionRow, FileRow, HostRow, IndexRow, Key, Line, LoggedUpdate, NodeRow,
-    ObjectRow, PieceRow, Record, Role, RollbackReason, SessionRow, Span, SwitchRow, VmaRow,
+    Change, ChangeKind, ConnectionRow, FileRow, HostRow, IndexRow, Key, Line, NodeRow, ObjectRow, PieceRow,
+    Record, Role, RollbackReason, SessionRow, SwitchRow, VmaRow,
 };
 use crate::syscalls::Space;
-use crate::updates::{Queue, Reach};
+use crate::updates::Queue;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use farmem_machine::Port;
 use farmem_transport::PeerChange;
-use farmem_wire::Gid;
-use farmem_wire::message::Update;
 use rangemap::RangeSet;
-
-/// A port that no member has: nodes are numbered from 1.
-const NOBODY: Port = Port::node(0);
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct State {
@@ -79,17 +96,6 @@ pub(crate) enum Effect {
     Gone(Role),
 }
 
-/// A member of the rack other than the control plane.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Member<'a> {
-    pub(crate) port: Port,
-    pub(crate) gid: [u8; 16],
-    /// Queue pair of the member's endpoint.
-    pub(crate) qpn: u32,
-    /// Name of the member. The switch has none.
-    pub(crate) name: Option<&'a str>,
-}
-
 /// A line that does not fit the lines before it, as only a damaged or foreign log has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LogError(pub(crate) &'static str);
@@ -99,111 +105,46 @@ impl State {
     pub(crate) fn apply(&mut self, line: &Line, effects: &mut Vec<Effect>) -> Result<(), LogError> {
         match line {
             Line::Home(key) => self.home = Some(*key),
-            Line::Domain { domain, name } => {
-                self.domains.insert(*domain, name.clone());
-                self.next_domain = domain.wrapping_add(1);
-            }
-            Line::DomainGone { domain } => {
-                self.domains.remove(domain).ok_or(LogError("an unknown domain goes"))?;
-            }
-            Line::NextDomain(next) => self.next_domain = *next,
-            Line::Object { object, row: Some(row) } => {
-                self.objects.insert(*object, row.clone());
-            }
-            Line::Object { object, row: None } => {
-                self.objects.remove(object);
-                self.files.remove(object);
-            }
-            Line::File { object, row } => {
-                self.files.insert(*object, row.clone());
-            }
-            Line::FileEnded { object, task, end } => self.file_ended(*object, *task, *end)?,
-            Line::Build { port, build: Some(build) } => {
-                self.builds.insert(Port(*port), build.clone());
-            }
-            Line::Build { port, build: None } => {
-                self.builds.remove(&Port(*port));
-            }
-            Line::Began { change, what } => self.begin(*change, what, effects)?,
-            Line::Answered { role, seq, refusal } => self.answered(*role, *seq, *refusal, effects)?,
-            Line::Silent { role } => self.silent(*role, effects)?,
-            // Every role answers that: there is nothing to forget.
-            Line::Probed { role } => {
-                let nothing = LoggedUpdate(Update::PeerGone { port: NOBODY.0 });
-                self.enqueue(*role, None, nothing, None, effects);
-            }
-            Line::Restarted => self.abandon(effects),
-            Line::Advanced { change } => self.advance(*change, effects)?,
-            Line::GivenUp { change, why } => self.give_up(*change, *why, effects)?,
-            Line::Piece { base, row } => {
-                self.pieces.insert(*base, *row);
-            }
-            Line::Lost { base, len } => {
-                let end = base.checked_add(*len).filter(|_| *len > 0);
-                self.lost.insert(*base..end.ok_or(LogError("what is lost is a range of addresses"))?);
-            }
-            Line::Acts { host, of, begins } => self.acts(*host, *of, *begins)?,
-            Line::Forgotten { host } => {
-                let row = self.hosts.get_mut(host).filter(|row| row.cache == Cache::Fenced);
-                row.ok_or(LogError("a host is forgotten that was not fenced"))?.cache = Cache::Empty;
-                self.close_shared(*host);
-            }
             Line::Counters { next_change, switch_generation, epoch, directory, switch_joined } => {
-                self.next_change = *next_change;
-                self.switch_generation = *switch_generation;
+                (self.next_change, self.switch_generation) = (*next_change, *switch_generation);
                 (self.epoch, self.directory) = (*epoch, *directory);
                 self.switch_joined = *switch_joined;
             }
-            Line::Space { domain, space, processes } => {
-                self.spaces.insert(*domain, space.clone());
-                self.processes.extend(processes.iter().map(|&process| (process, *domain)));
-            }
+            Line::Domain { domain, name } => self.create_domain(*domain, name),
+            Line::DomainGone { domain } => self.remove_domain(*domain)?,
+            Line::NextDomain(next) => self.next_domain = *next,
+            Line::Switch(row) => self.put_switch(row),
+            Line::Node { node, row } => drop(self.nodes.insert(*node, row.clone())),
+            Line::Index { index, row } => drop(self.index.insert(*index, row.clone())),
+            Line::Host { host, row } => drop(self.hosts.insert(*host, row.clone())),
+            Line::Build { port, build } => self.put_build(Port(*port), build.as_deref()),
+            Line::Acts { host, of, begins } => self.acts(*host, *of, *begins)?,
+            Line::Forgotten { host } => self.forget_cache(*host)?,
+            Line::Vma { base, row } => drop(self.vmas.insert(*base, row.clone())),
+            Line::Piece { base, row } => drop(self.pieces.insert(*base, *row)),
+            Line::Lost { base, len } => self.put_lost(*base, *len)?,
+            Line::Space { domain, space, processes } => self.put_space(*domain, space, processes),
             Line::NextProcess(next) => self.next_process = *next,
-            Line::Switch(row) => {
-                self.switch = Some(row.clone());
-                // Logs of earlier versions record it in no other way.
-                self.switch_joined |= row.joining.is_none();
-            }
-            Line::Node { node, row } => {
-                self.nodes.insert(*node, row.clone());
-            }
-            Line::Index { index, row } => {
-                self.index.insert(*index, row.clone());
-            }
-            Line::Host { host, row } => {
-                self.hosts.insert(*host, row.clone());
-            }
-            Line::Vma { base, row } => {
-                self.vmas.insert(*base, row.clone());
-            }
-            Line::Session(row) => {
-                self.sessions.insert(row.key.qpn, row.clone());
-            }
-            Line::Connection(row) => {
-                self.connections.insert(row.key(), row.clone());
-            }
-            Line::Queue { role, queue } => {
-                self.queues.insert(*role, queue.clone());
-            }
-            Line::InFlight { change, row } => {
-                self.changes.insert(*change, row.clone());
-            }
+            Line::Object { object, row } => self.put_object(*object, row.as_ref()),
+            Line::File { object, row } => drop(self.files.insert(*object, row.clone())),
+            Line::FileEnded { object, task, end } => self.file_ended(*object, *task, *end)?,
+            Line::Session(row) => drop(self.sessions.insert(row.key.qpn, row.clone())),
+            Line::Connection(row) => drop(self.connections.insert(row.key(), row.clone())),
+            Line::Queue { role, queue } => drop(self.queues.insert(*role, queue.clone())),
+            Line::InFlight { change, row } => drop(self.changes.insert(*change, row.clone())),
+            Line::Began { change, what } => self.begin(*change, what, effects)?,
+            Line::Answered { role, seq, refusal } => self.answered(*role, *seq, *refusal, effects)?,
+            Line::Silent { role } => self.silent(*role, effects)?,
+            Line::Probed { role } => self.probe(*role, effects),
+            Line::Restarted => self.abandon(effects),
+            Line::Advanced { change } => self.advance(*change, effects)?,
+            Line::GivenUp { change, why } => self.give_up(*change, *why, effects)?,
         }
         // Rows of a compacted log come one by one. Only events settle the queues.
-        let settles = matches!(
-            line,
-            Line::Began { .. }
-                | Line::Answered { .. }
-                | Line::Silent { .. }
-                | Line::Probed { .. }
-                | Line::Restarted
-                | Line::Advanced { .. }
-                | Line::GivenUp { .. }
-        );
-        if settles {
+        if line.settles() {
             self.settle(effects);
         }
-        if settles || matches!(line, Line::Acts { .. }) {
+        if line.settles() || matches!(line, Line::Acts { .. }) {
             self.release_objects();
         }
         Ok(())
@@ -252,90 +193,5 @@ impl State {
         lines.extend(self.queues.iter().map(|(&role, queue)| Line::Queue { role, queue: queue.clone() }));
         lines.extend(self.changes.iter().map(|(&change, row)| Line::InFlight { change, row: row.clone() }));
         lines.into_iter().map(Record).collect()
-    }
-
-    /// Returns the permissions of `domain` in the vma at `base`, which it does not own.
-    pub(crate) fn grants_of(&self, base: u64, domain: u32) -> &[Span] {
-        let vma = self.vmas.get(&base);
-        let found = vma.and_then(|vma| vma.grants.iter().find(|(to, _)| *to == domain));
-        found.map_or(&[], |(_, spans)| spans)
-    }
-
-    /// Returns the vma that holds `addr`.
-    pub(crate) fn vma_at(&self, addr: u64) -> Option<(u64, &VmaRow)> {
-        let (&base, vma) = self.vmas.range(..=addr).next_back()?;
-        (addr - base < vma.size).then_some((base, vma))
-    }
-
-    /// Returns the bytes allocated on `node`, counted where they are. With `pending`, allocations in flight
-    /// are included.
-    pub(crate) fn allocated(&self, node: u16, pending: bool) -> u64 {
-        let Some(row) = self.nodes.get(&node) else { return 0 };
-        let range = row.base..row.base.saturating_add(row.capacity);
-        let homes = self.vmas.range(range.clone()).map(|(_, vma)| vma);
-        let homes: u64 = homes.filter(|vma| pending || vma.pending.is_none()).map(|vma| vma.size).sum();
-        let coming = || self.coming_pieces().filter(|_| pending);
-        let pieces = || self.pieces.iter().map(|(&base, &piece)| (base, piece)).chain(coming());
-        let away: u64 = pieces().filter(|(base, _)| range.contains(base)).map(|(_, piece)| piece.size).sum();
-        let here = pieces().filter(|(_, piece)| piece.node == node);
-        homes - away + here.map(|(_, piece)| piece.size).sum::<u64>()
-    }
-
-    pub(crate) fn reach(&self, role: Role) -> Option<Reach> {
-        self.queues.get(&role).map(|queue| queue.reach)
-    }
-
-    pub(crate) fn generation(&self, role: Role) -> u16 {
-        match role {
-            Role::Switch => self.switch_generation,
-            Role::Node(node) => self.nodes.get(&node).map_or(0, |row| row.generation),
-            Role::Index(index) => self.index.get(&index).map_or(0, |row| row.generation),
-        }
-    }
-
-    /// Returns the endpoint of a role.
-    pub(crate) fn home_of(&self, role: Role) -> Option<Key> {
-        match role {
-            Role::Switch => self.switch.as_ref().map(|row| row.home),
-            Role::Node(node) => self.nodes.get(&node).map(|row| row.home),
-            Role::Index(index) => self.index.get(&index).map(|row| row.home),
-        }
-    }
-
-    /// Returns true if an endpoint or a connection has this queue pair number.
-    pub(crate) fn uses_qpn(&self, qpn: u32) -> bool {
-        let connection = |row: &ConnectionRow| row.qpns().any(|its| its == qpn);
-        self.home.is_some_and(|key| key.qpn == qpn)
-            || self.switch.as_ref().is_some_and(|row| row.home.qpn == qpn)
-            || self.nodes.values().any(|row| row.home.qpn == qpn)
-            || self.index.values().any(|row| row.home.qpn == qpn)
-            || self.hosts.values().any(|row| row.home.qpn == qpn)
-            || self.sessions.contains_key(&qpn)
-            || self.connections.values().any(connection)
-            || self.changes.values().any(|change| match &change.what {
-                ChangeKind::OpenSession(row) => row.key.qpn == qpn,
-                ChangeKind::Connect(row) | ChangeKind::Disconnect(row) => connection(row),
-                _ => false,
-            })
-    }
-
-    /// Iterates over all members: the switch, memory nodes, index switches, and hosts that have not left.
-    pub(crate) fn members(&self) -> impl Iterator<Item = Member<'_>> {
-        fn member<'a>(port: Port, gid: [u8; 16], home: Key, name: Option<&'a str>) -> Member<'a> {
-            Member { port, gid, qpn: home.qpn, name }
-        }
-        let switch = self.switch.iter().map(|row| member(Port::SWITCH, row.gid, row.home, None));
-        let nodes = self.nodes.iter();
-        let nodes = nodes.map(|(&node, row)| member(Port::node(node), row.gid, row.home, Some(&row.name)));
-        let index = self.index.iter();
-        let index = index.map(|(&index, row)| member(Port::index(index), row.gid, row.home, Some(&row.name)));
-        let hosts = self.hosts.iter().filter(|(_, row)| row.present);
-        let hosts = hosts.map(|(&host, row)| member(Port::host(host), row.gid, row.home, Some(&row.name)));
-        switch.chain(nodes).chain(index).chain(hosts)
-    }
-
-    /// Returns the addresses of all members.
-    pub(crate) fn peers(&self) -> Vec<PeerChange> {
-        self.members().map(|Member { port, gid, .. }| PeerChange { port, gid: Some(Gid(gid)) }).collect()
     }
 }

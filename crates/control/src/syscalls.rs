@@ -11,54 +11,20 @@
 
 mod calls;
 mod pages;
+mod protection;
+
+use crate::addresses::PAGE;
+use crate::syscalls::pages::Pages;
+use alloc::collections::BTreeMap;
+pub(crate) use calls::{Allocator, Call, Plan};
+pub(crate) use protection::{Errno, Prot};
+use serde::{Deserialize, Serialize};
+
 #[cfg(test)]
 mod tests;
 
-pub(crate) use calls::{Allocator, Call, Plan};
-
-use crate::allocate::PAGE;
-use alloc::collections::BTreeMap;
-use pages::Pages;
-use serde::{Deserialize, Serialize};
-
 /// Maximum number of areas of different protection in one address space: `vm.max_map_count` of Linux.
 pub(crate) const AREAS_MAX: usize = 65_530;
-
-/// A Linux error number.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
-pub(crate) enum Errno {
-    /// There is no room, or nothing is mapped there (ENOMEM).
-    NoMemory = 12,
-    /// The protection is not allowed (EACCES).
-    Access = 13,
-    /// A mapping is there already (EEXIST).
-    Exists = 17,
-    /// An argument is invalid (EINVAL).
-    Invalid = 22,
-}
-
-/// Permission of loads and stores for a page. A page that may be written may be read too.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Prot {
-    None,
-    Read,
-    ReadWrite,
-}
-
-impl Prot {
-    /// Decodes the bits of `mmap` and `mprotect`: PROT_READ 1, PROT_WRITE 2, PROT_EXEC 4. Far memory holds
-    /// data only.
-    pub(crate) const fn from_bits(bits: u32) -> Result<Self, Errno> {
-        match bits {
-            0 => Ok(Self::None),
-            1 => Ok(Self::Read),
-            2 | 3 => Ok(Self::ReadWrite),
-            4..8 => Err(Errno::Access),
-            _ => Err(Errno::Invalid),
-        }
-    }
-}
 
 /// One step of a plan. Lengths are whole pages. The addresses of an edit other than `Reserve` lie in one vma
 /// of the space.

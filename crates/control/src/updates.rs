@@ -4,11 +4,11 @@
 //! The head of a queue that is not held is *sent*: its bytes never change until it is answered, even across a
 //! restart of the control plane, because a role that already applied it answers by number alone.
 
-use crate::record::LoggedUpdate;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use farmem_wire::message::Updates;
-use serde::{Deserialize, Serialize};
+use farmem_wire::message::{Update, Updates};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The updates for one role since its join.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -222,4 +222,24 @@ fn encoded_len(told: &LoggedUpdate) -> usize {
     let mut bytes = Vec::new();
     told.0.emit(&mut bytes);
     bytes.len()
+}
+
+/// An update, kept as its bytes on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LoggedUpdate(pub(crate) Update);
+
+impl Serialize for LoggedUpdate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut bytes = Vec::new();
+        self.0.emit(&mut bytes);
+        bytes.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for LoggedUpdate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = Vec::<u8>::deserialize(deserializer)?;
+        let one = Updates::request(1, 1, &bytes).map_err(D::Error::custom)?;
+        one.iter().next().map(Self).ok_or_else(|| D::Error::custom("an update"))
+    }
 }

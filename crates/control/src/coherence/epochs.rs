@@ -5,133 +5,122 @@
 //! [`Splitting`] learns of false invalidations; resets that the switch began without a report are found; and
 //! a listing without resets shows that nothing is left of fenced hosts.
 
-use super::pending::RESETS_MAX;
+use crate::coherence::Coherence;
+use crate::coherence::waits::{RESETS_MAX, Round};
+use crate::messages::Actions;
+use crate::note::Note;
+use crate::rack::Rack;
 use crate::record::{Cache, Line, Role};
 use crate::splitting::{Order, REGION_INITIAL, Region as Sized, Splitting};
-use crate::{Actions, Control, Note};
 use alloc::vec::Vec;
-use farmem_machine::Instant;
 use farmem_wire::RequestId;
 use farmem_wire::message::{
     DirectoryBody, Listing, PAGE_SHIFT, Page, ROWS_MAX, Region, RegionRow, RegionRowKind, RegionRows,
 };
 
-/// A listing in progress.
-#[derive(Debug)]
-pub(super) struct Round {
-    number: u64,
-    began: Instant,
-    /// The first page of the requested part.
-    from: Page,
-    token: RequestId,
-    due: Instant,
-    rows: Vec<RegionRow>,
-}
-
-impl Round {
-    pub(super) const fn due(&self) -> Instant {
-        self.due
-    }
-}
-
-impl Control {
+impl Coherence {
     /// Begins a listing when it is due, and repeats the request for a missing part.
-    pub(super) fn send_rounds(&mut self, out: &mut Actions) {
-        let now = self.now;
-        if !self.state.directory {
-            (self.coherence.round, self.coherence.next_round) = (None, None);
+    pub(super) fn send_rounds(&mut self, rack: &mut Rack, out: &mut Actions) {
+        let now = rack.now;
+        if !rack.state.directory {
+            (self.round, self.next_round) = (None, None);
             return;
         }
-        if let Some(round) = self.coherence.round.as_mut().filter(|round| round.due <= now) {
-            round.due = now + self.config.timeout;
+        if let Some(round) = self.round.as_mut().filter(|round| round.due <= now) {
+            round.due = now + rack.config.timeout;
             let from = round.from;
-            self.ask_for_part(from, out);
+            self.ask_for_part(rack, from, out);
             return;
         }
-        if self.coherence.round.is_none() && self.is_listing_due() {
-            self.coherence.rounds += 1;
-            let (number, due) = (self.coherence.rounds, now + self.config.timeout);
+        if self.round.is_none() && self.is_listing_due(rack) {
+            self.rounds += 1;
+            let (number, due) = (self.rounds, now + rack.config.timeout);
             let (from, rows) = (Page::FIRST, Vec::new());
             let round = Round { number, began: now, from, token: RequestId(0), due, rows };
-            self.coherence.round = Some(round);
-            self.ask_for_part(from, out);
+            self.round = Some(round);
+            self.ask_for_part(rack, from, out);
         }
     }
 
     /// Returns true if regions must be listed: while a host caches pages, or pages of a host are left.
-    fn is_listing_due(&mut self) -> bool {
+    fn is_listing_due(&mut self, rack: &mut Rack) -> bool {
         // No fenced host can be forgotten before all nodes are swept.
-        let fenced = self.unswept().next().is_none();
+        let fenced = self.unswept(rack).next().is_none();
         let counts = |cache: Cache| match cache {
             Cache::Empty => false,
             Cache::Live { .. } | Cache::Orphaned => true,
             Cache::Fenced => fenced,
         };
-        let caches = self.state.hosts.values().any(|row| counts(row.cache));
-        let coherence = &mut self.coherence;
+        let caches = rack.state.hosts.values().any(|row| counts(row.cache));
+        let coherence = self;
         if !caches && coherence.wanted.is_empty() && coherence.resets.is_empty() {
             coherence.next_round = None;
             return false;
         }
-        *coherence.next_round.get_or_insert(self.now) <= self.now
+        *coherence.next_round.get_or_insert(rack.now) <= rack.now
     }
 
-    fn ask_for_part(&mut self, from: Page, out: &mut Actions) {
-        let token = self.tell(Role::Switch, DirectoryBody::List(from), out);
-        if let Some(round) = &mut self.coherence.round {
+    fn ask_for_part(&mut self, rack: &mut Rack, from: Page, out: &mut Actions) {
+        let token = self.tell(rack, Role::Switch, DirectoryBody::List(from), out);
+        if let Some(round) = &mut self.round {
             round.token = token;
         }
     }
 
     /// Handles a part of the directory.
-    pub(super) fn listed(&mut self, token: RequestId, listing: &Listing<'_>, out: &mut Actions) {
-        let asked =
-            self.coherence.round.as_mut().filter(|round| (round.token, round.from) == (token, listing.from));
+    pub(super) fn listed(
+        &mut self,
+        rack: &mut Rack,
+        token: RequestId,
+        listing: &Listing<'_>,
+        out: &mut Actions,
+    ) {
+        let asked = self.round.as_mut().filter(|round| (round.token, round.from) == (token, listing.from));
         let Some(round) = asked else { return };
         round.rows.extend(listing.rows.iter());
         if let Some(next) = listing.next.filter(|&next| next > round.from) {
             round.from = next;
-            round.due = self.now + self.config.timeout;
-            return self.ask_for_part(next, out);
+            round.due = rack.now + rack.config.timeout;
+            return self.ask_for_part(rack, next, out);
         }
-        if let Some(round) = self.coherence.round.take() {
+        if let Some(round) = self.round.take() {
             out.note(Note::Listed);
-            self.coherence.next_round = Some(self.now.max(round.began + self.config.epoch));
-            self.coherence.counts.used = listing.used;
-            self.coherence.counts.slots = listing.slots;
-            self.find_resets(&round, out);
-            self.split_and_merge(&round, listing.slots, out);
+            self.next_round = Some(rack.now.max(round.began + rack.config.epoch));
+            self.counts.used = listing.used;
+            self.counts.slots = listing.slots;
+            self.find_resets(rack, &round, out);
+            self.split_and_merge(rack, &round, listing.slots, out);
         }
     }
 
     /// Pursues resets without a report; if there is none, forgets hosts that were fenced before.
-    fn find_resets(&mut self, round: &Round, out: &mut Actions) {
+    fn find_resets(&mut self, rack: &mut Rack, round: &Round, out: &mut Actions) {
         let resetting = || round.rows.iter().filter(|row| row.kind == RegionRowKind::Resetting);
         for row in resetting().take(RESETS_MAX) {
-            if !self.coherence.resets.contains_key(&row.region.base()) {
-                self.want_reset(row.region.base());
+            if !self.resets.contains_key(&row.region.base()) {
+                self.want_reset(rack, row.region.base());
             }
         }
-        if resetting().next().is_some() || self.unswept().next().is_some() {
+        if resetting().next().is_some() || self.unswept(rack).next().is_some() {
             return;
         }
-        let settled = self.coherence.fences.iter().filter(|(_, first)| **first <= round.number);
+        let settled = self.fences.iter().filter(|(_, first)| **first <= round.number);
         let settled: Vec<u16> = settled.map(|(&host, _)| host).collect();
         for host in settled {
-            if self.keep(Line::Forgotten { host }, out).is_err() {
+            if rack.keep(Line::Forgotten { host }, out).is_err() {
                 return; // a later listing shows it too
             }
-            self.coherence.fences.remove(&host);
+            self.fences.remove(&host);
         }
     }
 
-    fn split_and_merge(&mut self, round: &Round, slots: u32, out: &mut Actions) {
+    fn split_and_merge(&mut self, rack: &mut Rack, round: &Round, slots: u32, out: &mut Actions) {
         let slots = slots as usize;
         if slots == 0 {
             return;
         }
         let fresh = || (slots, Splitting::new(slots, REGION_INITIAL));
-        let known = self.coherence.splitting.get_or_insert_with(fresh);
+        let known = self.splitting.get_or_insert_with(fresh);
         if known.0 != slots {
             *known = fresh();
         }
@@ -139,14 +128,14 @@ impl Control {
         let (splits, merges) = splitting.sync(round.rows.iter().map(|row| sized(row.region)));
         let false_invalidations = |row: &&RegionRow| row.false_invalidations > 0;
         let counts = round.rows.iter().filter(false_invalidations);
-        let vmas = &self.state.vmas;
+        let vmas = &rack.state.vmas;
         let in_one_vma = |region: Sized| {
             let before = vmas.range(..=region.base).next_back();
             before.is_some_and(|(base, vma)| base + vma.size >= region.base + region.size)
         };
         let counted = counts.clone().map(|row| (row.region.base().addr().0, row.false_invalidations.into()));
         let orders = splitting.epoch(counted, in_one_vma);
-        let counted = &mut self.coherence.counts;
+        let counted = &mut self.counts;
         counted.splits += splits;
         counted.merges += merges;
         counted.false_invalidations += counts.map(|row| u64::from(row.false_invalidations)).sum::<u64>();
@@ -155,20 +144,20 @@ impl Control {
             bytes.clear();
             part.iter().filter_map(row_of).for_each(|row| row.emit(&mut bytes));
             let rows = RegionRows::new(&bytes).expect("as many rows as a list has room for");
-            self.tell(Role::Switch, DirectoryBody::Resize(rows), out);
+            self.tell(rack, Role::Switch, DirectoryBody::Resize(rows), out);
         }
     }
 
     /// Resets the quietest region, because the switch has no slot left.
-    pub(super) fn make_room(&mut self) {
-        let quietest = self.coherence.splitting.as_mut().and_then(|(_, splitting)| splitting.take_quietest());
+    pub(super) fn make_room(&mut self, rack: &mut Rack) {
+        let quietest = self.splitting.as_mut().and_then(|(_, splitting)| splitting.take_quietest());
         match quietest {
             Some(region) => {
-                self.coherence.counts.evictions += 1;
-                self.want_reset(super::pending::page_at(region.base));
+                self.counts.evictions += 1;
+                self.want_reset(rack, super::waits::page_at(region.base));
             }
             // The regions are not known yet.
-            None => self.coherence.next_round = Some(self.now),
+            None => self.next_round = Some(rack.now),
         }
     }
 }
@@ -183,6 +172,6 @@ fn row_of(order: &Order) -> Option<RegionRow> {
         Order::Merge(region) => (region, RegionRowKind::Merge),
     };
     let order = u8::try_from((region.size >> PAGE_SHIFT).ilog2()).ok()?;
-    let region = Region::new(super::pending::page_at(region.base), order)?;
+    let region = Region::new(super::waits::page_at(region.base), order)?;
     Some(RegionRow { region, kind, false_invalidations: 0 })
 }

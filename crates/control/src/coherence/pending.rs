@@ -5,150 +5,135 @@
 //! for a fence or a node that is gone, and reports each when all hosts have given it up. None of this is in
 //! the log: the switch knows which regions are being reset, and lists them.
 
-use super::{Coherence, newest};
+use crate::coherence::Coherence;
+use crate::coherence::waits::{RESETS_MAX, Running};
+use crate::messages::Actions;
+use crate::note::{DropReason, Note};
+use crate::rack::Rack;
 use crate::record::{Cache, Role};
 use crate::reset::{Event, Order, Reset, Stage};
+use crate::state::tables::newest;
 use crate::updates::Reach;
-use crate::{Actions, Control, DropReason, Note};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use farmem_machine::Instant;
-use farmem_transport::ud::{self, Peer};
 use farmem_wire::message::{DirectoryBody, DirectoryMessage, HostSet, PAGE_LEN, Page, Region, Seq, Sweep};
-use farmem_wire::{HostId, RequestId, VirtAddr};
+use farmem_wire::{HostId, RequestId};
 
-/// Maximum number of concurrent resets. The switch may begin more, which are handled when they are listed.
-pub const RESETS_MAX: usize = 4096;
-
-/// A reset whose hosts have given up the region.
-#[derive(Debug)]
-pub(super) struct Running {
-    reset: Reset,
-    /// Nodes that have not reported their sweep yet.
-    nodes: BTreeSet<u16>,
-    due: Instant,
-}
-
-impl Running {
-    pub(super) const fn due(&self) -> Instant {
-        self.due
-    }
-}
-
-impl Control {
+impl Coherence {
     /// Requests the reset of a page's region, unless the limit is reached: then the caller repeats the
     /// request.
-    pub(super) fn want_reset(&mut self, page: Page) {
-        let Coherence { wanted, .. } = &mut self.coherence;
-        if wanted.len() < RESETS_MAX {
-            wanted.entry(page).or_insert(self.now);
+    pub(super) fn want_reset(&mut self, rack: &mut Rack, page: Page) {
+        if self.wanted.len() < RESETS_MAX {
+            self.wanted.entry(page).or_insert(rack.now);
         }
     }
 
     /// Sends the pending messages that are due, again or for the first time.
-    pub(super) fn retransmit(&mut self, out: &mut Actions) {
-        let (now, again) = (self.now, self.now + self.config.timeout);
+    pub(super) fn retransmit(&mut self, rack: &mut Rack, out: &mut Actions) {
+        let (now, again) = (rack.now, rack.now + rack.config.timeout);
         let mut pages: Vec<Page> = Vec::new();
-        for (&page, due) in self.coherence.wanted.iter_mut().filter(|(_, due)| **due <= now) {
+        for (&page, due) in self.wanted.iter_mut().filter(|(_, due)| **due <= now) {
             *due = again;
             pages.push(page);
         }
         for page in pages {
-            self.tell(Role::Switch, DirectoryBody::Reset(page), out);
+            self.tell(rack, Role::Switch, DirectoryBody::Reset(page), out);
         }
         let mut regions: Vec<Region> = Vec::new();
-        for running in self.coherence.resets.values_mut().filter(|running| running.due <= now) {
+        for running in self.resets.values_mut().filter(|running| running.due <= now) {
             running.due = again;
             regions.push(running.reset.region());
         }
         for region in regions {
-            self.send_reset(region, out);
+            self.send_reset(rack, region, out);
         }
-        self.sweep_nodes(out);
+        self.sweep_nodes(rack, out);
     }
 
     /// Handles a message of the switch or a node about the directory.
-    pub(crate) fn on_report(&mut self, role: Role, payload: &[u8], out: &mut Actions) {
+    pub(crate) fn on_report(&mut self, rack: &mut Rack, role: Role, payload: &[u8], out: &mut Actions) {
         let Ok(DirectoryMessage { token, body }) = DirectoryMessage::parse(payload) else {
             return out.note(Note::Dropped(DropReason::Malformed));
         };
-        let asked = self.is_from_this_life(role, token);
+        let asked = rack.is_from_this_life(role, token);
         match (role, body) {
-            (Role::Switch, DirectoryBody::Collected(region, seq)) => self.collected(region, seq, out),
+            (Role::Switch, DirectoryBody::Collected(region, seq)) => self.collected(rack, region, seq, out),
             (Role::Switch, DirectoryBody::Unknown(page)) if asked => {
-                self.coherence.wanted.remove(&page);
-                self.coherence.stalls.forget(Region::around(page, 0));
+                self.wanted.remove(&page);
+                self.stalls.forget(Region::around(page, 0));
             }
-            (Role::Switch, DirectoryBody::Ended(region, seq)) if asked => self.ended(region, seq, out),
+            (Role::Switch, DirectoryBody::Ended(region, seq)) if asked => self.ended(rack, region, seq, out),
             (Role::Switch, DirectoryBody::Listing(listing)) if asked => {
-                if !self.drained(token, &listing, out) && !self.listed_for_draining(token, &listing, out) {
-                    self.listed(token, &listing, out);
+                if !self.drained(rack, token, &listing, out)
+                    && !self.listed_for_draining(rack, token, &listing, out)
+                {
+                    self.listed(rack, token, &listing, out);
                 }
             }
             (Role::Switch, DirectoryBody::Awaiting(region, seq, hosts)) if asked => {
-                self.awaiting(region, seq, hosts, out);
+                self.awaiting(rack, region, seq, hosts, out);
             }
             (Role::Node(node), DirectoryBody::Moved(number, left)) => {
-                self.is_there(node);
-                self.pushed(node, number, left);
+                self.is_there(rack, node);
+                self.pushed(rack, node, number, left);
             }
-            (Role::Switch, DirectoryBody::Full(_)) => self.make_room(),
+            (Role::Switch, DirectoryBody::Full(_)) => self.make_room(rack),
             (Role::Node(node), DirectoryBody::Swept(sweep, lost)) if asked => {
-                self.swept(node, &sweep, lost, out);
+                self.swept(rack, node, &sweep, lost, out);
             }
             _ => out.note(Note::Dropped(DropReason::Stale)),
         }
     }
 
     /// Handles the report that every host has given the region up. Numbers of an earlier switch are stale.
-    fn collected(&mut self, region: Region, seq: Seq, out: &mut Actions) {
-        if seq.epoch() != self.state.epoch {
+    fn collected(&mut self, rack: &mut Rack, region: Region, seq: Seq, out: &mut Actions) {
+        if seq.epoch() != rack.state.epoch {
             return out.note(Note::Dropped(DropReason::Stale));
         }
-        self.coherence.wanted.retain(|page, _| !region.contains(*page));
-        self.coherence.stalls.forget(region);
-        let known = self.coherence.resets.get(&region.base()).map(|running| running.reset);
-        let due = self.now;
+        self.wanted.retain(|page, _| !region.contains(*page));
+        self.stalls.forget(region);
+        let known = self.resets.get(&region.base()).map(|running| running.reset);
+        let due = rack.now;
         match known {
             // The switch restarted the reset since.
-            Some(reset) if reset.region() != region => _ = self.coherence.resets.remove(&region.base()),
+            Some(reset) if reset.region() != region => _ = self.resets.remove(&region.base()),
             Some(reset) if matches!(reset.stage(), Stage::Ended(old) if old < seq) => {
-                self.coherence.resets.remove(&region.base());
+                self.resets.remove(&region.base());
             }
             Some(_) => {}
-            None if self.coherence.resets.len() >= RESETS_MAX => return,
+            None if self.resets.len() >= RESETS_MAX => return,
             None => {}
         }
-        let nodes = self.nodes_of(region);
+        let nodes = self.nodes_of(rack, region);
         let count = u16::try_from(nodes.len()).unwrap_or(u16::MAX);
         let begun = || Running { reset: Reset::new(region, count), nodes: BTreeSet::new(), due };
-        let fenced = self.fenced();
-        let running = self.coherence.resets.entry(region.base()).or_insert_with(begun);
+        let fenced = self.fenced(rack);
+        let running = self.resets.entry(region.base()).or_insert_with(begun);
         if let Some(Order::Sweep(..)) = running.reset.step(Event::Report(seq), fenced) {
             running.nodes = nodes;
             if running.nodes.is_empty() {
                 // No host holds its pages any more: there is nothing to sweep.
                 let _ = running.reset.step(Event::Swept(seq), fenced);
             }
-            running.due = self.now + self.config.timeout;
-            self.send_reset(region, out);
+            running.due = rack.now + rack.config.timeout;
+            self.send_reset(rack, region, out);
         }
     }
 
     /// Handles the report of a node's sweep, as a whole or of a region.
-    fn swept(&mut self, node: u16, sweep: &Sweep, lost: u32, out: &mut Actions) {
+    fn swept(&mut self, rack: &mut Rack, node: u16, sweep: &Sweep, lost: u32, out: &mut Actions) {
         out.note(Note::Swept);
-        self.coherence.counts.lost_pages += u64::from(lost);
+        self.counts.lost_pages += u64::from(lost);
         if sweep.opens {
-            if sweep.seq == newest(self.state.epoch) {
-                let life = (self.state.generation(Role::Node(node)), self.state.epoch);
-                self.coherence.sweeps.remove(&node);
-                self.coherence.swept.insert(node, life);
+            if sweep.seq == newest(rack.state.epoch) {
+                let life = (rack.state.generation(Role::Node(node)), rack.state.epoch);
+                self.sweeps.remove(&node);
+                self.swept.insert(node, life);
             }
             return;
         }
-        let fenced = self.fenced();
-        let running = self.coherence.resets.get_mut(&sweep.first);
+        let fenced = self.fenced(rack);
+        let running = self.resets.get_mut(&sweep.first);
         let Some(running) = running.filter(|running| running.reset.region().last() == sweep.last) else {
             return;
         };
@@ -156,150 +141,124 @@ impl Control {
             && running.nodes.remove(&node)
             && let Some(Order::End(region, _)) = running.reset.step(Event::Swept(sweep.seq), fenced)
         {
-            running.due = self.now + self.config.timeout;
-            self.send_reset(region, out);
+            running.due = rack.now + rack.config.timeout;
+            self.send_reset(rack, region, out);
         }
     }
 
-    fn ended(&mut self, region: Region, seq: Seq, out: &mut Actions) {
+    fn ended(&mut self, rack: &mut Rack, region: Region, seq: Seq, out: &mut Actions) {
         let over = |running: &Running| {
             (running.reset.region(), running.reset.stage()) == (region, Stage::Ended(seq))
         };
-        if self.coherence.resets.get(&region.base()).is_some_and(over) {
-            self.coherence.resets.remove(&region.base());
-            self.coherence.counts.resets += 1;
-            self.look_at_drained();
-            self.look_at_draining();
+        if self.resets.get(&region.base()).is_some_and(over) {
+            self.resets.remove(&region.base());
+            self.counts.resets += 1;
+            self.look_at_drained(rack);
+            self.look_at_draining(rack);
             out.note(Note::ResetEnded);
         }
     }
 
     /// Sends the messages that a reset waits for.
-    fn send_reset(&mut self, region: Region, out: &mut Actions) {
-        let Some(running) = self.coherence.resets.get(&region.base()) else { return };
+    fn send_reset(&mut self, rack: &mut Rack, region: Region, out: &mut Actions) {
+        let Some(running) = self.resets.get(&region.base()) else { return };
         let nodes: Vec<u16> = running.nodes.iter().copied().collect();
         match running.reset.stage() {
             Stage::Recalling => {}
             Stage::Sweeping(seq, _) => {
                 let (first, last) = (region.base(), region.last());
-                let sweep = Sweep { first, last, seq, fenced: self.died(), opens: false };
+                let sweep = Sweep { first, last, seq, fenced: self.died(rack), opens: false };
                 for node in nodes {
-                    if self.state.nodes.contains_key(&node) {
-                        self.tell(Role::Node(node), DirectoryBody::Sweep(sweep), out);
+                    if rack.state.nodes.contains_key(&node) {
+                        self.tell(rack, Role::Node(node), DirectoryBody::Sweep(sweep), out);
                     } else {
                         // The node left, with all its memory.
-                        self.swept(node, &sweep, 0, out);
+                        self.swept(rack, node, &sweep, 0, out);
                     }
                 }
             }
-            Stage::Ended(seq) => _ = self.tell(Role::Switch, DirectoryBody::End(region, seq), out),
+            Stage::Ended(seq) => _ = self.tell(rack, Role::Switch, DirectoryBody::End(region, seq), out),
         }
     }
 
     /// Sweeps every node once under the numbers of an epoch, and again after its restart (PROTOCOL 12.36).
-    fn sweep_nodes(&mut self, out: &mut Actions) {
-        if !self.state.directory {
+    fn sweep_nodes(&mut self, rack: &mut Rack, out: &mut Actions) {
+        if !rack.state.directory {
             return;
         }
-        let epoch = self.state.epoch;
+        let epoch = rack.state.epoch;
         let hears =
-            |node: &u16| matches!(self.state.reach(Role::Node(*node)), Some(Reach::Ready | Reach::Silent));
-        let open: Vec<u16> = self.unswept().filter(hears).collect();
-        let (now, again) = (self.now, self.now + self.config.timeout);
-        let fenced = self.died();
-        self.coherence.sweeps.retain(|node, _| open.contains(node));
+            |node: &u16| matches!(rack.state.reach(Role::Node(*node)), Some(Reach::Ready | Reach::Silent));
+        let open: Vec<u16> = self.unswept(rack).filter(hears).collect();
+        let (now, again) = (rack.now, rack.now + rack.config.timeout);
+        let fenced = self.died(rack);
+        self.sweeps.retain(|node, _| open.contains(node));
         for node in open {
-            let due = self.coherence.sweeps.entry(node).or_insert(now);
+            let due = self.sweeps.entry(node).or_insert(now);
             if *due > now {
                 continue;
             }
             *due = again;
             let seq = newest(epoch);
             let sweep = Sweep { first: Page::FIRST, last: Page::LAST, seq, fenced, opens: true };
-            self.tell(Role::Node(node), DirectoryBody::Sweep(sweep), out);
+            self.tell(rack, Role::Node(node), DirectoryBody::Sweep(sweep), out);
         }
     }
 
     /// Returns the joined nodes that were not swept in this epoch and incarnation.
-    pub(super) fn unswept(&self) -> impl Iterator<Item = u16> + '_ {
-        let epoch = self.state.epoch;
+    pub(super) fn unswept(&self, rack: &Rack) -> impl Iterator<Item = u16> {
+        let epoch = rack.state.epoch;
         // No host caches pages of a card's memory.
-        let joined = self.state.nodes.iter().filter(|(_, row)| row.joining.is_none() && row.card.is_none());
+        let joined = rack.state.nodes.iter().filter(|(_, row)| row.joining.is_none() && row.card.is_none());
         joined
-            .filter(move |&(node, row)| self.coherence.swept.get(node) != Some(&(row.generation, epoch)))
+            .filter(move |&(node, row)| self.swept.get(node) != Some(&(row.generation, epoch)))
             .map(|(&node, _)| node)
     }
 
     /// Returns the nodes that may have pages of a region: those whose range contains it, and those that vmas
     /// in it were moved to.
-    pub(super) fn nodes_of(&self, region: Region) -> BTreeSet<u16> {
+    pub(super) fn nodes_of(&self, rack: &Rack, region: Region) -> BTreeSet<u16> {
         let (first, last) = (region.base().addr().0, region.last().addr().0 + (PAGE_LEN as u64 - 1));
-        let ranges = self.state.nodes.iter().filter(|(_, row)| row.card.is_none());
+        let ranges = rack.state.nodes.iter().filter(|(_, row)| row.card.is_none());
         let ranges =
             ranges.filter(|(_, row)| row.base <= last && row.base + ((1 << row.size_log2) - 1) >= first);
         let vmas =
-            self.state.vmas.range(..=last).rev().take_while(|(base, vma)| *base + (vma.size - 1) >= first);
-        let of_vmas = vmas.flat_map(|(&base, _)| self.state.nodes_of_vma(base));
-        let of_vmas = of_vmas.filter(|node| self.state.nodes.get(node).is_some_and(|row| row.card.is_none()));
-        let moving = self.state.migrations().filter(|m| m.base <= last && m.base + (m.size - 1) >= first);
+            rack.state.vmas.range(..=last).rev().take_while(|(base, vma)| *base + (vma.size - 1) >= first);
+        let of_vmas = vmas.flat_map(|(&base, _)| rack.state.nodes_of_vma(base));
+        let of_vmas = of_vmas.filter(|node| rack.state.nodes.get(node).is_some_and(|row| row.card.is_none()));
+        let moving = rack.state.migrations().filter(|m| m.base <= last && m.base + (m.size - 1) >= first);
         let moving = moving.flat_map(|migration| [migration.from, migration.to]);
         ranges.map(|(&node, _)| node).chain(of_vmas).chain(moving).collect()
     }
 
     /// Returns the hosts of whose earlier incarnation pages may be left.
-    fn fenced(&self) -> HostSet {
-        let fenced = self.state.hosts.iter().filter(|(_, row)| row.cache == Cache::Fenced);
+    fn fenced(&self, rack: &Rack) -> HostSet {
+        let fenced = rack.state.hosts.iter().filter(|(_, row)| row.cache == Cache::Fenced);
         fenced.fold(HostSet::EMPTY, |set, (&host, _)| set.with(HostId(host)))
     }
 
     /// Returns those of them that did not give up their pages before.
-    fn died(&self) -> HostSet {
-        let orderly = self.state.hosts.iter().filter(|(_, row)| row.given_up != 0);
-        orderly.fold(self.fenced(), |set, (&host, _)| set.without(HostId(host)))
-    }
-
-    /// Returns true if the answer is to a question of the role's present incarnation.
-    pub(crate) fn is_from_this_life(&self, role: Role, token: RequestId) -> bool {
-        token.host() == HostId(0) && token.0 != 0 && token.generation() == self.state.generation(role)
+    fn died(&self, rack: &Rack) -> HostSet {
+        let orderly = rack.state.hosts.iter().filter(|(_, row)| row.given_up != 0);
+        orderly.fold(self.fenced(rack), |set, (&host, _)| set.without(HostId(host)))
     }
 
     /// Sends a question, if its role is reachable.
-    pub(super) fn tell(&mut self, role: Role, body: DirectoryBody<'_>, out: &mut Actions) -> RequestId {
-        let token = self.next_question(role);
-        let message = DirectoryMessage { token, body };
-        self.send_question(role, message.len(), out, |bytes| message.emit(bytes));
-        token
-    }
-
-    /// Returns the number of the next question to a role in its present incarnation.
-    pub(crate) fn next_question(&mut self, role: Role) -> RequestId {
-        self.coherence.questions = self.coherence.questions.wrapping_add(1).max(1);
-        RequestId::new(HostId(0), self.state.generation(role), self.coherence.questions)
-    }
-
-    /// Sends a message of `len` bytes, if its role is reachable.
-    pub(crate) fn send_question(
+    pub(super) fn tell(
         &mut self,
+        rack: &mut Rack,
         role: Role,
-        len: usize,
+        body: DirectoryBody<'_>,
         out: &mut Actions,
-        emit: impl FnOnce(&mut Vec<u8>),
-    ) {
-        let reached = matches!(self.state.reach(role), Some(Reach::Ready | Reach::Silent));
-        if let (true, Some(key), Some(own)) = (reached, self.state.home_of(role), self.state.home) {
-            let peer = Peer { port: role.port(), endpoint: key.endpoint() };
-            ud::send_bytes(out, peer, own.endpoint().qpn, self.psn, len, emit);
-            self.psn = self.psn.plus(1);
-        }
+    ) -> RequestId {
+        let token = rack.next_question(role);
+        let message = DirectoryMessage { token, body };
+        rack.send_question(role, message.len(), out, |bytes| message.emit(bytes));
+        token
     }
 }
 
 /// Returns the stage that waits for this many nodes, under this number.
 fn stage_of(nodes: usize, seq: Seq) -> Stage {
     Stage::Sweeping(seq, u16::try_from(nodes).unwrap_or(u16::MAX))
-}
-
-/// Returns the page of an address.
-pub(super) const fn page_at(addr: u64) -> Page {
-    Page::of(VirtAddr(addr))
 }

@@ -1,7 +1,8 @@
 //! The keys of a caller: in memory, and as the text of a file (PROTOCOL 8.66).
 
-use super::{KEYS_SHOWN_MAX, KINDS, Key, Kind, RequiredKey, wanted};
 use crate::api::{Request, Response};
+use crate::keys::key::Key;
+use crate::keys::{KEYS_SHOWN_MAX, KINDS, Kind, RequiredKey, wanted};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
@@ -9,6 +10,7 @@ use alloc::vec::Vec;
 
 /// Maximum number of keys in a [`Ring`].
 pub const RING_MAX: usize = 8192;
+
 /// Maximum number of processes, and of objects, whose domain a [`Ring`] remembers; the lowest numbers, which
 /// are the oldest, go first.
 pub const OWNERS_MAX: usize = 8192;

@@ -1,7 +1,6 @@
 //! Pacing of the Loads of an image (PROTOCOL 13.8).
 
-use super::{SOFT_BURST, SOFT_PACE, SOFT_WINDOW};
-use farmem_machine::Instant;
+use farmem_machine::{Duration, Instant};
 
 /// The Loads of one [`SOFT_PACE`].
 #[derive(Clone, Copy, Default, Debug)]
@@ -36,3 +35,13 @@ impl Burst {
         self.next.filter(|_| self.waits)
     }
 }
+
+/// Loads in flight at once, beyond the first byte that the switch misses.
+pub const SOFT_WINDOW: u32 = 32;
+
+/// Maximum number of Loads sent in [`SOFT_PACE`]: a request that reaches the switch at the same time waits
+/// for this many.
+pub const SOFT_BURST: u32 = 4;
+
+/// Time from one burst of Loads to the next.
+pub const SOFT_PACE: Duration = Duration::from_micros(400);

@@ -5,88 +5,29 @@
 //! When another image becomes active meanwhile, the reading restarts: counters of two images are never
 //! combined.
 
-use super::SOFT_WINDOW;
 use crate::api::{ApiError, Base64, ErrorCode, SoftCounted, SoftCounts};
+use crate::decision::{Decided, Decision};
 use crate::errors::{error, not_found};
-use crate::requests::{Decided, Decision};
+use crate::messages::{Actions, reply};
+use crate::note::Note;
+use crate::rack::Rack;
+use crate::soft::Images;
+use crate::soft::burst::SOFT_WINDOW;
+use crate::soft::counting::{COUNTS_ANEW_MAX, Reading};
+use crate::soft::sections::SoftRequest;
 use crate::updates::Reach;
-use crate::{Actions, Control, Note, reply};
-use alloc::collections::{BTreeMap, VecDeque};
-use alloc::format;
-use alloc::vec;
 use alloc::vec::Vec;
-use farmem_machine::Instant;
+use alloc::{format, vec};
 use farmem_transport::image::SectionKey;
 use farmem_wire::message::{Count, Counts, SOFT_COUNTS_MAX, SoftBody};
 use farmem_wire::{Domain, RequestId};
 
-/// How often a reading may restart because another image became active.
-pub const COUNTS_ANEW_MAX: u32 = 8;
-
-/// Requests for counters, and the reading in progress.
-#[derive(Debug, Default)]
-pub(crate) struct Counting {
-    /// Requests in order. The first is being read.
-    asked: VecDeque<(u64, SectionKey)>,
-    reading: Option<Reading>,
-    due: Option<Instant>,
-}
-
-/// Counters that are being read.
-#[derive(Debug, Default)]
-struct Reading {
-    /// Incarnation of the switch, epoch of the image and edition of the section.
-    of: Option<(u16, u64, u64)>,
-    bytes: Vec<u8>,
-    /// Parts that have not arrived.
-    missing: usize,
-    /// The first part that was not requested.
-    next: usize,
-    /// Open questions, and the part of each.
-    open: BTreeMap<RequestId, usize>,
-    /// Timeouts since the last part.
-    idle: u32,
-    /// How often the reading restarted.
-    anew: u32,
-}
-
-impl Counting {
-    pub(crate) const fn due(&self) -> Option<Instant> {
-        self.due
-    }
-
-    /// Returns the number of unanswered requests.
-    pub(crate) fn waiting(&self) -> usize {
-        self.asked.len()
-    }
-
-    pub(crate) fn check(&self) {
-        assert!(self.reading.is_none() || !self.asked.is_empty(), "a reading has a request");
-        let Some(reading) = &self.reading else { return };
-        assert!(reading.open.len() <= SOFT_WINDOW as usize, "no more is asked for than the window");
-        assert!(reading.missing >= reading.open.len(), "what is asked for has not come");
-    }
-}
-
-impl Reading {
-    fn parts(&self) -> usize {
-        (self.bytes.len() / 4).div_ceil(SOFT_COUNTS_MAX)
-    }
-
-    /// Returns the bytes of a part.
-    fn part(&mut self, part: usize) -> &mut [u8] {
-        let first = (4 * SOFT_COUNTS_MAX * part).min(self.bytes.len());
-        let end = (first + 4 * SOFT_COUNTS_MAX).min(self.bytes.len());
-        &mut self.bytes[first..end]
-    }
-}
-
-impl Control {
-    pub(crate) fn soft_counts(&self, call: &SoftCounts) -> Decided<SoftCounts> {
-        self.domain_known(call.domain)?;
-        let target = self.soft_target(call.switch)?;
+impl Images {
+    pub(crate) fn soft_counts(&self, rack: &Rack, call: &SoftCounts) -> Decided<SoftCounts> {
+        rack.domain_known(call.domain)?;
+        let target = self.soft_target(rack, call.switch)?;
         let key = SectionKey { domain: Domain(call.domain), kind: call.kind, id: call.id };
-        Ok(Decision::Soft(target, super::SoftRequest::Counts(key)))
+        Ok(Decision::Soft(target, SoftRequest::Counts(key)))
     }
 
     pub(super) fn count_wait(&mut self, ticket: u64, key: SectionKey) {
@@ -94,65 +35,71 @@ impl Control {
     }
 
     /// Requests the due parts, and repeats unanswered requests.
-    pub(super) fn update_counts(&mut self, out: &mut Actions) {
+    pub(super) fn update_counts(&mut self, rack: &mut Rack, out: &mut Actions) {
         if self.counting.asked.is_empty() {
             self.counting.due = None;
             return;
         }
-        match self.state.reach(self.soft.target) {
+        match rack.state.reach(self.soft.target) {
             Some(Reach::Ready | Reach::Silent) => {}
             // A joining switch is asked after its join.
             Some(Reach::Held) => {
                 self.counting.due = None;
                 return;
             }
-            None => return self.give_up_counting("must join again", out),
+            None => return self.give_up_counting(rack, "must join again", out),
         }
-        let is_due = self.counting.due.is_none_or(|due| due <= self.now);
+        let is_due = self.counting.due.is_none_or(|due| due <= rack.now);
         match self.counting.reading.take() {
-            None => self.begin_counting(0, out),
+            None => self.begin_counting(rack, 0, out),
             // A restarted switch has lost the counters that were read.
             Some(reading)
-                if reading.of.is_some_and(|(life, ..)| life != self.state.generation(self.soft.target)) =>
+                if reading.of.is_some_and(|(life, ..)| life != rack.state.generation(self.soft.target)) =>
             {
-                self.begin_counting(reading.anew, out);
+                self.begin_counting(rack, reading.anew, out);
             }
             Some(reading) if !is_due => self.counting.reading = Some(reading),
-            Some(reading) if reading.idle >= self.config.retries_max => {
+            Some(reading) if reading.idle >= rack.config.retries_max => {
                 self.counting.reading = Some(reading);
-                self.give_up_counting("does not answer", out);
+                self.give_up_counting(rack, "does not answer", out);
             }
             Some(mut reading) => {
                 out.note(Note::Retransmitted(self.soft.target));
                 reading.idle += 1;
                 let parts: Vec<usize> = core::mem::take(&mut reading.open).into_values().collect();
-                parts.into_iter().for_each(|part| self.ask_for_counters(&mut reading, part, out));
-                self.go_on_counting(reading);
+                parts.into_iter().for_each(|part| self.ask_for_counters(rack, &mut reading, part, out));
+                self.go_on_counting(rack, reading);
             }
         }
     }
 
-    fn begin_counting(&mut self, anew: u32, out: &mut Actions) {
+    fn begin_counting(&mut self, rack: &mut Rack, anew: u32, out: &mut Actions) {
         let mut reading = Reading { missing: 1, next: 1, anew, ..Reading::default() };
-        self.ask_for_counters(&mut reading, 0, out);
-        self.go_on_counting(reading);
+        self.ask_for_counters(rack, &mut reading, 0, out);
+        self.go_on_counting(rack, reading);
     }
 
-    fn go_on_counting(&mut self, reading: Reading) {
-        self.counting.due = Some(self.now + self.wait(reading.idle));
+    fn go_on_counting(&mut self, rack: &mut Rack, reading: Reading) {
+        self.counting.due = Some(rack.now + rack.wait(reading.idle));
         self.counting.reading = Some(reading);
     }
 
-    fn ask_for_counters(&mut self, reading: &mut Reading, part: usize, out: &mut Actions) {
+    fn ask_for_counters(&mut self, rack: &mut Rack, reading: &mut Reading, part: usize, out: &mut Actions) {
         let Some(&(_, SectionKey { domain, kind, id })) = self.counting.asked.front() else { return };
         let epoch = reading.of.map_or(0, |(_, epoch, _)| epoch);
         let from = u32::try_from(part * SOFT_COUNTS_MAX).expect("a section has few counters");
-        let token = self.tell_switch(SoftBody::Count(Count { epoch, domain, kind, id, from }), out);
+        let token = self.tell_switch(rack, SoftBody::Count(Count { epoch, domain, kind, id, from }), out);
         reading.open.insert(token, part);
     }
 
     /// Handles the switch's answer. Returns true if it was asked for.
-    pub(super) fn counts(&mut self, token: RequestId, counts: &Counts<'_>, out: &mut Actions) -> bool {
+    pub(super) fn counts(
+        &mut self,
+        rack: &mut Rack,
+        token: RequestId,
+        counts: &Counts<'_>,
+        out: &mut Actions,
+    ) -> bool {
         let Some(mut reading) = self.counting.reading.take() else { return false };
         let Some(part) = reading.open.remove(&token) else {
             self.counting.reading = Some(reading);
@@ -167,7 +114,7 @@ impl Control {
             reading.of.is_some_and(|known| known != of) || reading.bytes.len() != 4 * counts.total as usize;
         if is_other {
             if reading.anew < COUNTS_ANEW_MAX {
-                self.begin_counting(reading.anew + 1, out);
+                self.begin_counting(rack, reading.anew + 1, out);
             } else {
                 let message = "another image became active during each reading of the counters";
                 self.counted(Err(error(ErrorCode::Unavailable, message, "ask again in a moment")), out);
@@ -197,9 +144,9 @@ impl Control {
         while reading.next < reading.parts() && reading.open.len() < SOFT_WINDOW as usize {
             let part = reading.next;
             reading.next += 1;
-            self.ask_for_counters(&mut reading, part, out);
+            self.ask_for_counters(rack, &mut reading, part, out);
         }
-        self.go_on_counting(reading);
+        self.go_on_counting(rack, reading);
         true
     }
 
@@ -222,8 +169,8 @@ impl Control {
         }
     }
 
-    pub(super) fn give_up_counting(&mut self, because: &str, out: &mut Actions) {
-        let gone = self.state.unavailable(self.soft.target, because);
+    pub(super) fn give_up_counting(&mut self, rack: &mut Rack, because: &str, out: &mut Actions) {
+        let gone = rack.state.unavailable(self.soft.target, because);
         while !self.counting.asked.is_empty() {
             self.counted(Err(gone.clone()), out);
         }

@@ -1,7 +1,7 @@
 //! Planning of each call: the errors of its manual page, then a plan.
 
-use super::{AREAS_MAX, Edit, Errno, Prot, Space};
-use crate::allocate::{PAGE, VA_END, vma_size};
+use crate::addresses::{PAGE, VA_END, vma_size};
+use crate::syscalls::{AREAS_MAX, Edit, Errno, Prot, Space};
 use alloc::vec::Vec;
 
 /// A memory system call.
@@ -32,8 +32,10 @@ pub(crate) enum Call {
 
 /// MAP_FIXED.
 pub(crate) const FIXED: u32 = 0x10;
+
 /// MAP_FIXED_NOREPLACE.
 pub(crate) const FIXED_NOREPLACE: u32 = 0x10_0000;
+
 /// MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MAP_POPULATE, MAP_STACK: nothing here depends on
 /// them.
 const IGNORED: u32 = 0x1 | 0x2 | 0x20 | 0x4000 | 0x8000 | 0x2_0000;

@@ -1,7 +1,7 @@
 //! Mapped pages of an address space, with their protection.
 
-use super::Prot;
-use crate::allocate::PAGE;
+use crate::addresses::PAGE;
+use crate::syscalls::protection::Prot;
 use alloc::collections::BTreeMap;
 use rangemap::RangeMap;
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@
 
 use super::calls::{FIXED, FIXED_NOREPLACE};
 use super::*;
-use crate::allocate::first_fit;
+use crate::addresses::first_fit;
 use alloc::vec;
 use alloc::vec::Vec;
 use proptest::prelude::*;

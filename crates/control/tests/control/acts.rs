@@ -46,7 +46,7 @@ fn acting(rack: &mut Rack) -> Vec<(u16, Vec<(u16, u16)>)> {
 /// A repeated start of acting counts once, and is in the log. Acting ends when that is requested, and with
 /// the acting host, but not with the host for which it acts.
 #[test]
-fn who_acts_for_whom_is_known() {
+fn acting_hosts_are_listed() {
     let (mut rack, _) = rack(500);
     assert_eq!(acting(&mut rack), []);
     rack.call(ACTS).unwrap();
@@ -72,7 +72,7 @@ fn who_acts_for_whom_is_known() {
 /// A host cannot begin to act for an incarnation that has ended, for itself, or for more incarnations than
 /// the limit.
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_reports_of_acting_hosts_are_refused() {
     let (mut rack, _) = rack(510);
     assert_eq!(rack.refused(ActFor { of_host: 2, ..ACTS }).code, ErrorCode::BadRequest);
     rack.call(leave(1)).unwrap();
@@ -98,7 +98,7 @@ fn what_cannot_be_is_refused() {
 /// host gets the object, even after a restart of the control plane, until the DPU reports that nothing is in
 /// flight, or is removed as well and the node has been told.
 #[test]
-fn what_a_host_wrote_is_kept_from_others_as_long_as_somebody_acts_for_it() {
+fn written_objects_stay_reserved_while_a_host_acts_for_the_writer() {
     for is_taken_out in [false, true] {
         let (mut rack, object) = rack(520);
         rack.call(ACTS).unwrap();

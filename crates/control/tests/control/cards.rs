@@ -179,7 +179,7 @@ fn a_card_is_a_memory_node() {
 /// domains, grants, migration to and from it. Allocations without a node do not come to it: objects and
 /// address spaces.
 #[test]
-fn what_a_card_cannot_do_is_refused() {
+fn operations_beyond_a_card_are_refused() {
     let mut rack = Rack::new(75);
     rack.join_switch().unwrap();
     rack.join_host(1);

@@ -108,7 +108,7 @@ fn an_index_switch_that_joins_again_in_vain_is_still_a_member() {
 /// A member below one index switch is below no other, even while one of them leaves. After the leave it may
 /// be.
 #[test]
-fn what_is_below_a_switch_that_left_may_be_below_another() {
+fn members_below_a_departed_switch_may_move() {
     let mut rack = rack(141);
     let taken = rack.refused(edge(3, 2));
     assert_eq!(taken.code, ErrorCode::Conflict);

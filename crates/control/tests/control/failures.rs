@@ -229,7 +229,7 @@ fn a_silent_switch_makes_requests_unavailable() {
 
 /// A node that is silent during very many changes must rejoin: what it missed is not kept for ever.
 #[test]
-fn who_misses_too_much_must_join_again() {
+fn a_role_that_misses_too_many_updates_must_rejoin() {
     let (mut rack, owner, _) = rack_of_one(47);
     rack.cut.insert(NODE);
     rack.refused(Allocate { domain: owner, size: 1, node: None, durable: false });
@@ -428,7 +428,7 @@ fn a_restart_sends_the_same_batch_again() {
 /// allocated anew at once, while it is unknown whether the first allocation was applied. It was, and it is
 /// undone before the second is told, not after (PROTOCOL 8.16).
 #[test]
-fn what_is_taken_back_late_does_not_hit_who_came_since() {
+fn a_late_rollback_spares_later_members() {
     let (mut rack, owner, _) = rack_of_one(54);
     rack.ask(Allocate { domain: owner, size: 16384, node: None, durable: false });
     rack.restart();

@@ -149,7 +149,7 @@ fn an_object_is_loaded_by_its_node() {
 /// PROTOCOL 20.14 to 20.16: an object opened to write counts as different from its file before any role hears
 /// of it. A save ends the right to write, and the saved content is loaded in the node's next incarnation.
 #[test]
-fn what_is_written_is_saved_and_loaded_again() {
+fn written_bytes_are_saved_and_loaded_again() {
     let (mut rack, domain) = rack(202);
     let object = by_file(&mut rack, domain);
     rack.pass(Duration::from_secs(1));
@@ -195,7 +195,7 @@ fn what_is_written_is_saved_and_loaded_again() {
 /// PROTOCOL 20.17, 20.18: unsaved content is lost with its node, and stays lost until its owner alone accepts
 /// the file's bytes for it.
 #[test]
-fn what_was_not_saved_is_lost() {
+fn unsaved_bytes_are_lost_with_their_node() {
     let (mut rack, domain) = rack(203);
     let object = by_file(&mut rack, domain);
     rack.pass(Duration::from_secs(1));
@@ -298,7 +298,7 @@ fn refusals_name_what_was_wrong() {
 /// PROTOCOL 20.20: an object that is being saved is not freed before the save is over. One that is loading is
 /// freed at once.
 #[test]
-fn what_is_being_saved_is_freed_later() {
+fn an_object_is_freed_after_its_save() {
     let (mut rack, domain) = rack(206);
     let object = by_file(&mut rack, domain);
     rack.pass(Duration::from_secs(1));
@@ -327,7 +327,7 @@ fn what_is_being_saved_is_freed_later() {
 /// A host that opens an object to write dies before the answer: the object counts as written, and another
 /// host may have it.
 #[test]
-fn who_opens_to_write_may_die() {
+fn a_host_may_leave_while_it_opens_to_write() {
     let (mut rack, domain) = rack(207);
     let object = by_file(&mut rack, domain);
     rack.pass(Duration::from_secs(1));

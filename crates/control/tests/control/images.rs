@@ -155,7 +155,7 @@ fn an_answer_to_an_earlier_control_plane_is_none_to_this() {
 /// A switch that has room for an image and claims that it is too long is not believed. One that has a byte
 /// less is.
 #[test]
-fn what_has_room_is_not_too_long() {
+fn a_false_report_of_a_long_image_is_ignored() {
     let mut bench = Bench::new();
     let (ticket, token, epoch, len) = bench.publish(100);
     for most in [len, len + 154] {

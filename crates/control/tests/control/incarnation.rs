@@ -45,7 +45,7 @@ fn accept(vma: &VmaInfo, page: u64, pages: u64) -> AcceptLost {
 /// There are two vmas on one node and one on another. The first node restarts: its two are lost, it is told
 /// so before it knows the switch, and a caller that locates them is told. The other node's vma is not lost.
 #[test]
-fn what_was_on_a_node_that_starts_again_is_lost() {
+fn a_restarted_node_loses_its_memory() {
     let (mut rack, owner) = rack_of_two(70);
     let (here, too) = (allocate_on(&mut rack, owner, 4, 1), allocate_on(&mut rack, owner, 1, 1));
     let there = allocate_on(&mut rack, owner, 4, 2);
@@ -69,7 +69,7 @@ fn what_was_on_a_node_that_starts_again_is_lost() {
 /// The owner accepts two pages in the middle: they are no longer lost, but in the node's next incarnation
 /// they are again, with all the others.
 #[test]
-fn what_is_accepted_is_lost_no_more() {
+fn an_accepted_loss_is_forgotten() {
     let (mut rack, owner) = rack_of_two(71);
     let other = rack.domain("other");
     let vma = allocate_on(&mut rack, owner, 8, 1);
@@ -94,7 +94,7 @@ fn what_is_accepted_is_lost_no_more() {
 /// Pages that moved away from the node are not lost with it, and pages that moved to it are, whatever node
 /// their addresses belong to. Lost pages may move.
 #[test]
-fn what_counts_is_where_the_bytes_were() {
+fn migrated_bytes_are_lost_with_their_present_node() {
     let (mut rack, owner) = rack_of_two(72);
     let (one, two) = (allocate_on(&mut rack, owner, 8, 1), allocate_on(&mut rack, owner, 8, 2));
     let to = |base: u64, node| Migrate { domain: None, base, len: 2 * PAGE, node };
@@ -119,7 +119,7 @@ fn what_counts_is_where_the_bytes_were() {
 /// A freed vma has no owner: the next owner of its addresses has lost nothing. Nor has the owner of memory
 /// that is allocated while the node joins.
 #[test]
-fn what_is_allocated_anew_is_not_lost() {
+fn a_new_allocation_is_not_lost() {
     let (mut rack, owner) = rack_of_two(73);
     let old = allocate_on(&mut rack, owner, 4, 1);
     rack.join_node(1, MIB);

@@ -107,7 +107,7 @@ fn a_vma_in_pieces_is_granted_and_freed_as_a_whole() {
 /// Memory that was left may be allocated: a full node can receive as much as it gave away, and pages come
 /// back to another place when theirs is taken (PROTOCOL 8.43).
 #[test]
-fn what_was_left_is_used_again() {
+fn memory_left_by_a_migration_is_used_again() {
     let mut rack = Rack::new(72);
     rack.join_switch().unwrap();
     rack.join_node(1, 4 * PAGE);
@@ -163,7 +163,7 @@ fn a_whole_range_moves() {
 
 /// An impossible move is refused with the reason, and no role is told anything (PROTOCOL 8.38).
 #[test]
-fn what_cannot_be_moved_is_refused() {
+fn an_impossible_migration_is_refused() {
     let (mut rack, vma, other) = rack_of_two(73);
     rack.call(to(vma.base + 2 * PAGE, 2, 2)).unwrap();
     let batches: Vec<u64> = rack.peers.values().map(|peer| peer.batches).collect();
@@ -234,7 +234,7 @@ fn a_push_that_does_not_end_is_given_up() {
 /// The control plane crashes at every step, or a role rejoins at every step: the migration is rolled back,
 /// restarted or completed, and the log leads to the same state (PROTOCOL 8.25, 8.41).
 #[test]
-fn whoever_starts_again_finds_everything_in_order() {
+fn a_migration_survives_restarts_of_every_role() {
     for victim in 0..4 {
         let mut ends = [0, 0];
         for steps in 0..40 {

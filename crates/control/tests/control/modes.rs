@@ -232,7 +232,7 @@ fn a_lapse_closes_what_is_shared_only() {
 
 /// `leave` removes the named incarnation, or none. The port of a node has no generation.
 #[test]
-fn who_fences_a_host_does_not_hit_its_next_life() {
+fn a_fence_spares_the_next_incarnation() {
     let (mut rack, object) = rack(250);
     rack.call(hold(1, object, Write)).unwrap();
     let leave = |port: Port, generation| Leave { port: port.0, generation };

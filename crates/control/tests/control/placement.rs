@@ -130,7 +130,7 @@ proptest! {
 
     /// Whether a request succeeds is what the model says, no memory is two vmas', and when everything is freed each node is whole.
     #[test]
-    fn what_is_free_can_be_allocated(steps in steps()) {
+    fn all_free_memory_can_be_allocated(steps in steps()) {
         let mut rack = Rack::new(91);
         rack.join_switch().unwrap();
         for node in 1..=NODES {

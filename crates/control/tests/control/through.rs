@@ -75,7 +75,7 @@ fn both_ends_and_the_switch_agree() {
 /// PROTOCOL 15.12: a root for a direct connection, an invalid root, and a rack whose switch has not joined or
 /// does not answer.
 #[test]
-fn what_cannot_be_is_refused_with_a_reason() {
+fn impossible_connections_are_refused_with_a_reason() {
     let (mut rack, domain) = rack(71);
     let refused = |rack: &mut Rack, call: Connect| {
         let ApiError { code, message, remedy } = rack.refused(call);

@@ -403,7 +403,7 @@ fn no_host_is_taken_out_for_a_stop_that_began_within_its_lease() {
 /// The switch refuses the updates of memory that is freed. They are repeated from time to time, not as fast as it answers: the log grows by a line or
 /// two per interval, and other requests are served.
 #[test]
-fn what_is_refused_is_not_begun_again_at_once() {
+fn a_refused_free_is_not_repeated_at_once() {
     let mut rack = rack(845);
     let domain = rack.domain("web");
     rack.call(Allocate::new(domain, PAGE)).unwrap();
@@ -471,7 +471,7 @@ fn memory_goes_with_its_last_user_unless_it_is_durable() {
 /// A removed domain had granted memory to a present one, which can read it no more: switch and node refuse it before the addresses are allocated
 /// anew.
 #[test]
-fn who_reads_memory_of_the_dead_is_refused_and_reads_nothing_else() {
+fn reads_of_reclaimed_memory_are_refused() {
     let mut rack = rack(820);
     let ((owner_host, _), (host, _)) = (rack.join_host(1), rack.join_host(2));
     let (owner, reader) = (rack.domain("owner"), rack.domain("reader"));
@@ -539,7 +539,7 @@ fn processes_do_not_end_under_pages_that_move() {
 
 /// A node that does not answer keeps no memory: its memory is free when it answers again. A switch that does not answer has to be told first.
 #[test]
-fn what_cannot_be_freed_now_is_freed_later() {
+fn a_blocked_free_is_repeated_later() {
     for port in [Port::node(1), Port::SWITCH] {
         let mut rack = rack(840);
         let domain = rack.domain("web");
