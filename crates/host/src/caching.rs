@@ -23,7 +23,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use buffers::Buffers;
 use core::mem;
-use farmem_machine::{self as machine, Duration, Instant, Machine, Outbox, Port, Rng};
+use farmem_machine::{self as machine, Backoff, Duration, Instant, Machine, Outbox, Port, Rng};
 use farmem_transport::ud;
 use farmem_wire::message::{
     Access, Data, FetchId, PAGE_LEN, Page, PageBody, PageMessage, Part, Recall, RecallAck, Seq, WriteBack,
@@ -398,23 +398,18 @@ impl<P: Pages> CachingHost<P> {
     fn retry(&mut self, now: Instant, timer: Timer, page: Page) {
         let before = self.retry_timers.get(timer, page);
         let (tries, since) = before.map_or((0, now), |retry| (retry.tries + 1, retry.since));
-        let at = now + self.jitter(self.config.timeout.times(1 << tries.min(DOUBLINGS_MAX)));
+        let timeout = Backoff::new(self.config.timeout, DOUBLINGS_MAX);
+        let at = now + timeout.jittered_after(tries, &mut self.rng);
         self.retry_timers.set(timer, page, RetryTimer { at, tries, since });
     }
 
     /// Schedules a retry soon, at a random time, so that hosts that wait for one region do not collide again.
     fn back_off(&mut self, now: Instant, page: Page) {
         let Some(retry) = self.retry_timers.get(Timer::Request, page) else { return };
-        let wait = self.config.backoff.times(1 << retry.tries.min(DOUBLINGS_MAX));
-        let at = (now + self.jitter(wait)).min(retry.at);
+        let wait =
+            Backoff::new(self.config.backoff, DOUBLINGS_MAX).jittered_after(retry.tries, &mut self.rng);
+        let at = (now + wait).min(retry.at);
         self.retry_timers.set(Timer::Request, page, RetryTimer { at, ..retry });
-    }
-
-    /// Returns a random time between half of `wait` and one and a half times `wait`.
-    fn jitter(&mut self, wait: Duration) -> Duration {
-        let nanos = wait.as_nanos();
-        let spread = u32::try_from(nanos).unwrap_or(u32::MAX).max(1);
-        Duration::from_nanos(nanos / 2 + u64::from(self.rng.below(spread)))
     }
 
     fn wake(&mut self, now: Instant, out: &mut Out) {

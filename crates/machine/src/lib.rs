@@ -11,6 +11,7 @@
 
 extern crate alloc;
 
+mod backoff;
 mod bucket;
 mod halt;
 mod outbox;
@@ -19,6 +20,7 @@ mod run;
 mod time;
 mod timers;
 
+pub use backoff::Backoff;
 pub use bucket::{Bucket, Rate};
 pub use halt::Halt;
 pub use outbox::{Action, FrameWriter, Outbox};

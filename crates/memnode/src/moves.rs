@@ -19,7 +19,7 @@ use crate::store::Store;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
-use farmem_machine::{Duration, Instant, Port};
+use farmem_machine::{Backoff, Duration, Instant, Port};
 use farmem_transport::PeerChange;
 use farmem_transport::ud::{self, RequestState};
 use farmem_wire::message::{
@@ -35,9 +35,10 @@ pub const MOVES_MAX: usize = 64;
 /// Most bytes of one move.
 pub const MOVE_LEN_MAX: u64 = 1 << 30;
 
-/// Time after which unanswered messages are retransmitted; doubles up to 8 times this.
+/// Time after which unanswered messages are retransmitted for the first time.
 const PUSH_TIMEOUT: Duration = Duration::from_millis(5);
-const BACKOFF_MAX: u32 = 3;
+/// Times between retransmissions: up to 8 timeouts.
+const PUSH_WAITS: Backoff = Backoff::new(PUSH_TIMEOUT, 3);
 
 /// An item to push.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -315,8 +316,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             }
             let mut late = Vec::new();
             for (&item, flight) in leaving.pushed.iter_mut().filter(|(_, flight)| flight.due <= now) {
-                flight.resent = (flight.resent + 1).min(BACKOFF_MAX);
-                flight.due = now + PUSH_TIMEOUT.times(1 << flight.resent);
+                flight.resent = flight.resent.saturating_add(1);
+                flight.due = now + PUSH_WAITS.after(flight.resent);
                 late.push(item);
             }
             for item in late {

@@ -7,14 +7,14 @@ use crate::rack::Rack;
 use crate::record::{Line, Refusal, Role, status};
 use crate::updates::Reach;
 use alloc::vec::Vec;
-use farmem_machine::{Duration, Instant, Port};
+use farmem_machine::{Backoff, Duration, Instant, Port};
 use farmem_transport::ud;
 use farmem_transport::ud::Peer;
 use farmem_wire::message::Updates;
 use farmem_wire::{Body, Extension, Header, HostId, Message, Packet, RequestId, Status};
 
-/// Maximum time between two transmissions of a batch, in timeouts.
-const BACKOFF_MAX: u64 = 8;
+/// Number of times that the wait between transmissions doubles: 8 timeouts at most.
+const DOUBLINGS_MAX: u32 = 3;
 
 impl Rack {
     /// Handles the answer of a role to its outstanding batch.
@@ -118,8 +118,7 @@ impl Rack {
 
     /// Returns the time until the next retransmission, after this many.
     pub(crate) fn wait(&self, resent: u32) -> Duration {
-        let times = 1u64.checked_shl(resent).map_or(BACKOFF_MAX, |times| times.min(BACKOFF_MAX));
-        self.config.timeout.times(times)
+        Backoff::new(self.config.timeout, DOUBLINGS_MAX).after(resent)
     }
 
     /// Returns the id of the outstanding batch of `role`.

@@ -8,7 +8,7 @@ use super::workload::Step;
 use super::{Outcome, Regions, Setup, System, Workload};
 use farmem_control::reset;
 use farmem_host::agent::{self, Action as HostAction};
-use farmem_machine::{Duration, Rng};
+use farmem_machine::{Backoff, Duration, Rng};
 use farmem_memnode::page_states::{GrantReply, PageStates};
 use farmem_switch::directory::{Action, Event, Phase};
 use farmem_wire::message::{
@@ -397,10 +397,9 @@ impl<'a> Rack<'a> {
     /// Schedules a retry at a random time.
     fn back_off(&mut self, id: HostId, page: Page) {
         let pace = self.hosts[usize::from(id.0)].retry_timers.entry(page).or_default();
-        let wait = self.setup.profile.backoff.as_nanos() << pace.tries.min(DOUBLINGS_MAX);
+        let waits = Backoff::new(self.setup.profile.backoff, DOUBLINGS_MAX);
+        let at = self.now + waits.jittered_after(pace.tries, &mut self.rng).as_nanos();
         pace.tries += 1;
-        let spread = u32::try_from(wait).expect("short waits");
-        let at = self.now + wait / 2 + u64::from(self.rng.below(spread));
         self.put(at, RackEvent::Host(id, agent::Event::Retry(page)));
     }
 

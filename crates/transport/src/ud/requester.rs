@@ -6,7 +6,7 @@
 
 use super::table::Table;
 use alloc::collections::VecDeque;
-use farmem_machine::{Duration, Instant};
+use farmem_machine::{Backoff, Duration, Instant};
 use farmem_wire::RequestId;
 
 /// Number of times that the wait doubles: 1, 2, 4 and then 8 times the timeout (PROTOCOL 5.2).
@@ -244,7 +244,7 @@ pub fn retries_in(silence: Duration, timeout: Duration) -> u32 {
 
 /// Returns the wait after this number of retransmissions.
 fn wait(timeout: Duration, retries: u32) -> Duration {
-    timeout.times(1 << retries.min(DOUBLINGS_MAX))
+    Backoff::new(timeout, DOUBLINGS_MAX).after(retries)
 }
 
 /// Returns the queue for this number of retransmissions.
