@@ -15,6 +15,7 @@ mod canonical;
 mod claims;
 mod configs;
 mod control;
+mod enabled;
 mod guards;
 mod message;
 mod model;

@@ -4,10 +4,9 @@
 //! an answer is forged. Key types: [`Guard`], [`Guards`].
 
 use super::message::Message;
-use super::model::World;
 use farmem_host::agent::Agent;
 use farmem_switch::directory::{self, Entry, Phase};
-use farmem_wire::message::{Access, Data, Done, Get, Page, Read, Recall, RecallAck, Region, Seq};
+use farmem_wire::message::{Access, Data, Done, Get, Read, Recall, RecallAck, Region, Seq};
 
 /// A safety measure of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,33 +110,6 @@ impl Guards {
         }
     }
 
-    pub(super) fn on_delivery(self, world: &World, message: Message) -> Message {
-        match message {
-            Message::Data(host, mut data, latest) => {
-                let request = world.host(host).agent.requests().find(|(page, _)| *page == data.page);
-                if let Some((_, request)) = request {
-                    if self.lacks(Guard::DataId) {
-                        (data.id, data.access) = (request.id, request.access);
-                    }
-                    if self.lacks(Guard::Floors) {
-                        data.seq = data.seq.max(request.min_seq);
-                    }
-                }
-                Message::Data(host, data, latest)
-            }
-            Message::Grant(host, mut grant) if self.lacks(Guard::Floors) => {
-                let request = world.host(host).agent.requests().find(|(page, _)| *page == grant.page);
-                grant.seq = grant.seq.max(request.map_or(Seq(0), |(_, request)| request.min_seq));
-                Message::Grant(host, grant)
-            }
-            Message::Ack(host, ack) if self.lacks(Guard::AckSeq) => {
-                let (region, entry) = &world.entries[world.at(ack.region.base())];
-                Message::Ack(host, RecallAck { region: *region, seq: entry.seq(), ..ack })
-            }
-            _ => message,
-        }
-    }
-
     /// Runs one step of an entry.
     pub(super) fn step(
         self,
@@ -191,15 +163,6 @@ impl Guards {
 
     pub(super) const fn late_write_back_ends_loan(self) -> bool {
         self.lacks(Guard::LentMark)
-    }
-
-    /// Returns the page that the directory assigns to a passing write-back.
-    pub(super) fn page_that_passes(self, world: &World, page: Page) -> Page {
-        let (region, entry) = &world.entries[world.at(page)];
-        match entry.transaction() {
-            Some((.., index)) if self.lacks(Guard::PassingPage) => region.page(index),
-            _ => page,
-        }
     }
 
     pub(super) const fn sweep_min_seq(self, seq: Seq) -> Seq {

@@ -4,7 +4,7 @@
 //! or not). A host writes a page the moment it may. Table updates always arrive (the control plane's orders
 //! are steps, not messages).
 
-use super::guards::Guards;
+use super::guards::{Guard, Guards};
 use super::message::Message;
 use super::moves::Move;
 use super::{Config, Remaining};
@@ -239,7 +239,7 @@ impl World {
     }
 
     fn deliver(&mut self, message: Message, rules: &mut Rules) -> Result<(), Broken> {
-        let message = rules.guards.on_delivery(self, message);
+        let message = self.on_delivery(rules.guards, message);
         match message {
             Message::Get(host, get) => {
                 self.directory_of(get.page, host, directory::Event::Get(host, get), rules)
@@ -470,7 +470,7 @@ impl World {
         let Message::WriteBack(host, WriteBack { page, ack: Some(ack), .. }, _) = message else {
             return None;
         };
-        let page = rules.guards.page_that_passes(self, page);
+        let page = self.page_that_passes(rules.guards, page);
         Some((host, page, directory::Event::Passing(host, page, ack)))
     }
 
@@ -524,5 +524,42 @@ impl World {
             directory::Action::Busy(..) | directory::Action::Delay(_) => {}
         }
         Ok(())
+    }
+
+    /// Returns the message as a host takes it that lacks these guards.
+    fn on_delivery(&self, guards: Guards, message: Message) -> Message {
+        match message {
+            Message::Data(host, mut data, latest) => {
+                let request = self.host(host).agent.requests().find(|(page, _)| *page == data.page);
+                if let Some((_, request)) = request {
+                    if guards.lacks(Guard::DataId) {
+                        (data.id, data.access) = (request.id, request.access);
+                    }
+                    if guards.lacks(Guard::Floors) {
+                        data.seq = data.seq.max(request.min_seq);
+                    }
+                }
+                Message::Data(host, data, latest)
+            }
+            Message::Grant(host, mut grant) if guards.lacks(Guard::Floors) => {
+                let request = self.host(host).agent.requests().find(|(page, _)| *page == grant.page);
+                grant.seq = grant.seq.max(request.map_or(Seq(0), |(_, request)| request.min_seq));
+                Message::Grant(host, grant)
+            }
+            Message::Ack(host, ack) if guards.lacks(Guard::AckSeq) => {
+                let (region, entry) = &self.entries[self.at(ack.region.base())];
+                Message::Ack(host, RecallAck { region: *region, seq: entry.seq(), ..ack })
+            }
+            _ => message,
+        }
+    }
+
+    /// Returns the page that the directory assigns to a passing write-back.
+    fn page_that_passes(&self, guards: Guards, page: Page) -> Page {
+        let (region, entry) = &self.entries[self.at(page)];
+        match entry.transaction() {
+            Some((.., index)) if guards.lacks(Guard::PassingPage) => region.page(index),
+            _ => page,
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Calls of the drivers to the control plane, and their answers: hosts renew their leases, owners accept
 //! losses, pages move.
 
-use super::rack::{LEASE, NODES, PAGES, Rack, host_in};
+use super::rack::{Call, LEASE, NODES, PAGES, Rack, host_in};
 use crate::sim_node::RoleId;
 use farmem_control::api::{
     AcceptLost, Allocate, ApiError, CreateDomain, LeaseInfo, Locate, LocatedVma, Migrate, OpenSession,
@@ -17,20 +17,6 @@ const DOMAIN: u32 = 1;
 /// Time after which a call has surely ended, even if the control plane crashed meanwhile and recovered from
 /// its log.
 const LATE: Duration = Duration::from_millis(60);
-
-/// An unanswered call: its purpose, and the start of its host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Call {
-    Domain,
-    Allocate,
-    Session(usize, u32),
-    Renew(usize, u32, Instant),
-    AcceptLost(Page),
-    Recover(usize, Page),
-    /// A block of pages moves to a node.
-    Migrate(u64, u16),
-    Locate,
-}
 
 impl Rack {
     /// Calls the control plane. If it is down, the call fails at once and the host repeats it in its next

@@ -1,7 +1,6 @@
 //! The rack: a [`World`] whose hosts cache pages, the threads of its programs, and machines that crash and
 //! restart.
 
-use super::calls::Call;
 use super::memory::Memory;
 use super::word_checker::WordChecker;
 use super::{Step, THREADS};
@@ -37,6 +36,20 @@ const TRACE_MAX: usize = 400;
 pub(super) const NODES: u16 = 2;
 
 type Caching = CachingHost<Memory>;
+
+/// An unanswered call: its purpose, and the start of its host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Call {
+    Domain,
+    Allocate,
+    Session(usize, u32),
+    Renew(usize, u32, Instant),
+    AcceptLost(Page),
+    Recover(usize, Page),
+    /// A block of pages moves to a node.
+    Migrate(u64, u16),
+    Locate,
+}
 
 /// A machine that runs programs, up or down. The first one is host 1.
 #[derive(Default)]

@@ -1,6 +1,5 @@
 //! The programs' calls to the control plane: setup, connections, memory, grants.
 
-use super::moves::Piece;
 use super::{DOMAINS, End, Rack};
 use crate::campaign::Verdict;
 use crate::checker::{Counter, SlotId, Vma};
@@ -21,6 +20,15 @@ pub(super) const AGAIN: Duration = Duration::from_millis(1);
 const COUNTERS: u16 = 2;
 /// Maximum number of vmas of one program.
 pub(super) const VMAS_MAX: usize = 4;
+
+/// A piece of memory that moves as one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Piece {
+    /// A piece of an allocation: its number, its address, and the offset of the piece.
+    Vma { number: u64, base: u64, offset: u64 },
+    /// The vma of a counter.
+    Counter(usize),
+}
 
 /// A program: one domain on one host.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 //! whose addition was not atomic (PROTOCOL 7.35, 7.36).
 
 use super::Rack;
-use super::tasks::{Operation, Path, Task};
+use super::tasks::{Operation, Path, Stop, Task};
 use crate::checker::Counter;
 use farmem_host::{Answer, Done, Failure, Op};
 use farmem_traversal::Program;
@@ -40,16 +40,6 @@ end:
 pub(super) fn program() -> Program {
     let names = format!(".def ADDRS {ADDRS}\n.def FOUND {FOUND}\n.scratch {SCRATCH_LEN}\n.stores\n");
     Program::assemble(&(names + ADD_ALONG)).expect("a program")
-}
-
-/// A counter on the path.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stop {
-    counter: usize,
-    /// Number of additions to it that had ended at the start of this one.
-    floor: u64,
-    /// Number of its losses at that time.
-    losses: u32,
 }
 
 impl Rack {

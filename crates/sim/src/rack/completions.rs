@@ -1,8 +1,7 @@
 //! Ends of operations, and whether they are valid.
 
 use super::calls::AGAIN;
-use super::lists::{Found, NOWHERE};
-use super::tasks::{ExpectedFailure, Operation, Path, Task};
+use super::tasks::{ExpectedFailure, Found, NOWHERE, Operation, Path, Task};
 use super::{End, Rack};
 use crate::campaign::Verdict;
 use crate::checker::{Counter, Home, Loss, SlotId};

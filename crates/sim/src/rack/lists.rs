@@ -1,7 +1,7 @@
 //! Linked lists over several nodes, and the program that looks a key up.
 
 use super::Rack;
-use super::tasks::{Operation, Task};
+use super::tasks::{Found, NOWHERE, Operation, Task};
 use crate::checker::SlotId;
 use farmem_host::Op;
 use farmem_machine::Rng;
@@ -14,8 +14,6 @@ const LEN_MIN: u32 = 2;
 const LEN_MAX: u32 = 10;
 /// Maximum number of lists of all programs.
 const LISTS_MAX: usize = 6;
-/// A page without an owner.
-pub(super) const NOWHERE: u64 = 0x00de_ad00_0000;
 
 /// A node is a key, a value and the address of the next node. The scratch pad is the wanted key, 1 if found,
 /// and the value.
@@ -79,19 +77,6 @@ struct Node {
     addr: u64,
     key: u64,
     value: u64,
-}
-
-/// The expected result of a lookup.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Found {
-    /// Returns this value after this number of iterations.
-    Value(u64, u32),
-    /// Returns nothing after this number of iterations.
-    Nothing(u32),
-    /// Stops at its limit, at this pointer.
-    Limit(u64),
-    /// Meets a dangling pointer.
-    Dangling,
 }
 
 impl Rack {

@@ -3,22 +3,13 @@
 //! Hosts learn of a move from a node's refusal, and follow it (PROTOCOL 11.10): programs do not notice. The
 //! model relies on the host's statement whether an operation that it gives up was executed.
 
-use super::calls::Call;
+use super::calls::{Call, Piece};
 use super::{DOMAINS, Rack};
 use crate::checker::{Home, Loss};
 use farmem_control::api::{AcceptLost, ErrorCode, Migrate, MovedInfo};
 
 /// Maximum number of concurrent moves.
 const MOVES_MAX: usize = 3;
-
-/// A piece of memory that moves as one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Piece {
-    /// A piece of an allocation: its number, its address, and the offset of the piece.
-    Vma { number: u64, base: u64, offset: u64 },
-    /// The vma of a counter.
-    Counter(usize),
-}
 
 impl Rack {
     /// Moves some memory from time to time.

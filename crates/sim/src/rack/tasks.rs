@@ -2,8 +2,6 @@
 
 use super::Rack;
 use super::calls::{Call, VMAS_MAX};
-use super::chains::Stop;
-use super::lists::{Found, NOWHERE};
 use crate::checker::{SlotId, Version, Vma};
 use crate::sim_node::RoleId;
 use farmem_control::api::PermName;
@@ -13,6 +11,9 @@ use farmem_wire::{Domain, Status, VirtAddr};
 
 /// Maximum number of concurrent operations of one program.
 const TASKS_MAX: usize = 8;
+
+/// A page without an owner.
+pub(super) const NOWHERE: u64 = 0x00de_ad00_0000;
 
 /// An operation in flight.
 #[derive(Clone, Debug)]
@@ -90,6 +91,29 @@ impl Task {
             _ => None,
         }
     }
+}
+
+/// A counter on the path of a traversal that adds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stop {
+    pub(super) counter: usize,
+    /// Number of additions to it that had ended at the start of this one.
+    pub(super) floor: u64,
+    /// Number of its losses at that time.
+    pub(super) losses: u32,
+}
+
+/// The expected result of a lookup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Found {
+    /// Returns this value after this number of iterations.
+    Value(u64, u32),
+    /// Returns nothing after this number of iterations.
+    Nothing(u32),
+    /// Stops at its limit, at this pointer.
+    Limit(u64),
+    /// Meets a dangling pointer.
+    Dangling,
 }
 
 impl Rack {
