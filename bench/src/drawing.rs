@@ -14,7 +14,7 @@ use std::path::Path;
 /// Width and height of a figure.
 const SIZE: (u32, u32) = (900, 480);
 /// The font of all text: the viewer's default.
-pub(crate) const FONT: (&str, i32) = ("sans-serif", 16);
+const FONT: (&str, i32) = ("sans-serif", 16);
 
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(crate) type Drawn = Result<(), Box<dyn StdError>>;
@@ -33,7 +33,7 @@ pub(crate) fn in_file(
 }
 
 /// Returns the colour of series number `n`.
-pub(crate) fn colour(n: usize) -> RGBColor {
+fn colour(n: usize) -> RGBColor {
     const COLOURS: [RGBColor; 6] = [BLUE, RED, GREEN, MAGENTA, BLACK, RGBColor(200, 120, 0)];
     COLOURS[n % COLOURS.len()]
 }
@@ -48,19 +48,20 @@ pub(crate) struct Labels<'a> {
     pub(crate) up: &'a str,
 }
 
-/// The points of a figure by the varied parameter: one value per line.
-pub(crate) type Points<const LINES: usize> = BTreeMap<u64, [Option<f64>; LINES]>;
+/// A line of a figure: its name, and the measured values by the varied parameter.
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) points: BTreeMap<u64, f64>,
+}
+
+/// The bars of a figure by group, each with its name.
+pub(crate) type Groups = BTreeMap<String, Vec<(String, f64)>>;
 
 /// Draws lines over the varied parameter, from 0 on.
-pub(crate) fn lines<const LINES: usize>(
-    area: &Area<'_>,
-    labels: Labels<'_>,
-    names: [&str; LINES],
-    points: &Points<LINES>,
-) -> Drawn {
-    let xs = || points.keys().map(|x| to_f64(*x));
+pub(crate) fn lines(area: &Area<'_>, labels: Labels<'_>, all: &[Line]) -> Drawn {
+    let xs = || all.iter().flat_map(|line| line.points.keys().map(|x| to_f64(*x)));
     let (first, last) = (xs().fold(f64::INFINITY, f64::min), xs().fold(0.0, f64::max));
-    let most = points.values().flatten().flatten().fold(0.0_f64, |most, y| most.max(*y));
+    let most = all.iter().flat_map(|line| line.points.values()).fold(0.0_f64, |most, y| most.max(*y));
     let around = ((last - first) / 20.0).max(0.5);
     let mut chart = ChartBuilder::on(area)
         .caption(labels.caption, FONT)
@@ -69,12 +70,8 @@ pub(crate) fn lines<const LINES: usize>(
         .y_label_area_size(80)
         .build_cartesian_2d(first - around..last + around, 0.0..most * 1.1)?;
     chart.configure_mesh().x_desc(labels.across).y_desc(labels.up).draw()?;
-    for (n, name) in names.into_iter().enumerate() {
-        let line: Vec<(f64, f64)> =
-            points.iter().filter_map(|(x, each)| Some((to_f64(*x), each[n]?))).collect();
-        if line.is_empty() {
-            continue;
-        }
+    for (n, Line { name, points }) in all.iter().enumerate().filter(|(_, line)| !line.points.is_empty()) {
+        let line: Vec<(f64, f64)> = points.iter().map(|(x, y)| (to_f64(*x), *y)).collect();
         chart.draw_series(line.iter().map(|at| Circle::new(*at, 3, colour(n).filled())))?;
         chart
             .draw_series(LineSeries::new(line, &colour(n)))?
@@ -86,17 +83,12 @@ pub(crate) fn lines<const LINES: usize>(
 }
 
 /// Draws groups of bars, each with its name inside, on a logarithmic scale.
-pub(crate) fn bars(
-    area: &Area<'_>,
-    caption: &str,
-    up: &str,
-    groups: &BTreeMap<&str, Vec<(&str, f64)>>,
-) -> Drawn {
+pub(crate) fn bars(area: &Area<'_>, caption: &str, up: &str, groups: &Groups) -> Drawn {
     let values = || groups.values().flatten().map(|(_, value)| *value);
     let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
     let all: Vec<(&str, &str, f64)> = groups
         .iter()
-        .flat_map(|(group, of)| of.iter().map(|(name, value)| (*group, *name, *value)))
+        .flat_map(|(group, of)| of.iter().map(|(name, value)| (group.as_str(), name.as_str(), *value)))
         .collect();
     let mut chart = ChartBuilder::on(area)
         .caption(caption, FONT)
@@ -106,7 +98,8 @@ pub(crate) fn bars(
         .build_cartesian_2d(0..all.len(), (low / 2.0..high * 2.0).log_scale())?;
     chart.configure_mesh().disable_x_mesh().disable_x_axis().y_desc(up).draw()?;
     let turned = ("sans-serif", 11).into_font().transform(FontTransform::Rotate270).color(&BLACK);
-    let numbers: BTreeMap<&str, usize> = groups.keys().enumerate().map(|(n, group)| (*group, n)).collect();
+    let numbers: BTreeMap<&str, usize> =
+        groups.keys().enumerate().map(|(n, group)| (group.as_str(), n)).collect();
     for (at, (group, name, value)) in all.into_iter().enumerate() {
         let colour = colour(numbers[group]).mix(0.5).filled();
         chart.draw_series([Rectangle::new([(at, low / 2.0), (at + 1, value)], colour)])?;

@@ -8,13 +8,13 @@
 //! connection through the switch. Every value is checked. Counts of round trips and packets come from racks
 //! in this process, the tables' entries from the tables.
 
+mod alternation;
 mod baselines;
 mod drift;
 mod e2e;
 mod fabric;
 mod keyed;
 mod load;
-mod plots;
 mod ranges;
 mod server;
 mod store;
@@ -26,17 +26,14 @@ pub use server::{Lazy, lazy};
 pub use store::LookupPath;
 pub use union::{Counts, count};
 
-use crate::pulse::{NodeKind, Racks};
-use crate::{Outcome, Plan, Progress, Row, Sheet};
-use farmem::Error;
+use crate::{NodeKind, Plan, Racks, Row, Sheet};
 use farmem::blink_tree::Extent;
-use std::path::Path;
 use std::time::Duration;
 
 impl Plan {
-    fn effort(&self) -> e2e::Budget {
+    fn effort(&self) -> alternation::Budget {
         let (rounds, slice) = if self.quick { (2, 20) } else { (9, 150) };
-        e2e::Budget { rounds, slice: Duration::from_millis(slice) }
+        alternation::Budget { rounds, slice: Duration::from_millis(slice) }
     }
 
     /// Returns the key counts of the trees of `fat.e2e.scale` (figure 5). The first tree also serves all
@@ -65,18 +62,12 @@ impl Plan {
     }
 }
 
-/// Measures what `plan` selects and reports progress. Draws the paper's figures into `plots`, if given.
+/// Measures what `plan` selects.
 ///
 /// # Errors
-/// An error when a rack does not start, far memory does not answer, or a figure cannot be written. A tree
-/// that exceeds this machine's memory is a row that says so.
-pub fn run<R: Racks>(
-    plan: &Plan,
-    plots: Option<&Path>,
-    racks: &mut R,
-    mut tell: impl FnMut(Progress<'_>),
-) -> Result<Outcome, R::Failure> {
-    let mut sheet = Sheet::new(&plan.only, &mut tell);
+/// An error when a rack does not start or far memory does not answer. A tree that exceeds this machine's
+/// memory is a row that says so.
+pub(crate) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_>) -> Result<(), R::Failure> {
     if plan.wants("fat.encode.") {
         sheet.begins("range tables");
         sheet.add(tables::measure(if plan.quick { 5 } else { 50 }));
@@ -88,7 +79,7 @@ pub fn run<R: Racks>(
         sheet.add(baselines::counted(keys)?);
         let timed = ["fat.union.latency", "fat.union.in_flight32", "fat.union.sherman", "fat.union.netcache"];
         if timed.into_iter().any(|row| plan.wants(row)) {
-            e2e::over_nodes(plan, racks, (keys, "fat.union"), true, &mut sheet)?;
+            e2e::over_nodes(plan, racks, (keys, "fat.union"), true, sheet)?;
         }
         let (keys, group) = (plan.many(), format!("fat.union.{}", plan.many()));
         if plan.wants(&format!("{group}.")) {
@@ -96,7 +87,7 @@ pub fn run<R: Racks>(
             sheet.add(union::measure(keys, &group)?);
         }
         if ["latency", "in_flight32"].iter().any(|row| plan.wants(&format!("{group}.{row}"))) {
-            e2e::over_nodes(plan, racks, (keys, &group), false, &mut sheet)?;
+            e2e::over_nodes(plan, racks, (keys, &group), false, sheet)?;
         }
     }
     if plan.wants("fat.drift.recovery") {
@@ -117,18 +108,11 @@ pub fn run<R: Racks>(
             || all && (plan.wants("fat.e2e.zipf.") || plan.wants("fat.e2e.drift."))
             || keyed::is_for(plan, keys) && plan.wants(&format!("fat.keyed.{keys}."));
         if wanted {
-            e2e::measure(plan, racks, keys, all, &mut sheet)?;
+            e2e::measure(plan, racks, keys, all, sheet)?;
         }
     }
-    ranges_and_servers(plan, racks, &mut sheet)?;
-    if let Some(directory) = plots {
-        sheet.begins("plots");
-        plots::draw(directory, sheet.rows()).map_err(|source| Error::System {
-            what: format!("cannot draw into {}", directory.display()),
-            source,
-        })?;
-    }
-    Ok(sheet.end())
+    ranges_and_servers(plan, racks, sheet)?;
+    Ok(())
 }
 
 /// Measures range queries and the client-server mode.

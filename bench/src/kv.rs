@@ -10,14 +10,12 @@
 //! READs.
 
 mod load;
-mod plots;
 
-use crate::{CpuMeter, CpuTime, Outcome, Plan, Progress, Row, Sheet, to_f64};
+use crate::{CpuMeter, CpuTime, Plan, Row, Sheet, to_f64};
 use farmem::{Rack, Rng};
 use load::{Batch, Kind, Protocol, VALUE_LEN};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -257,18 +255,16 @@ fn ahead_or_not(cpus: Cpus, local: u64, rack: &Rack) -> Result<[LoadedServer; 2]
     Ok([begun("ahead", &[])?, begun("not-ahead", &["--no-read-ahead"])?])
 }
 
-/// Runs the measurements. Draws figures into the directory `plots`, if given. `start` starts a rack of
-/// processes, with one memory node of this many bytes, that runs until it is dropped.
+/// Measures what `plan` selects. `start` starts a rack of processes, with one memory node of this many bytes,
+/// that runs until it is dropped.
 ///
 /// # Errors
-/// The system's error when no load can be generated or no figure be drawn.
-pub fn run(
+/// The system's error when no load can be generated.
+pub(crate) fn measure(
     plan: &Plan,
-    plots: Option<&Path>,
     start: &mut dyn FnMut(u64) -> Result<Box<dyn AsRef<Rack>>, String>,
-    tell: &mut dyn FnMut(Progress<'_>),
-) -> io::Result<Outcome> {
-    let mut sheet = Sheet::new(&plan.only, tell);
+    sheet: &mut Sheet<'_>,
+) -> io::Result<()> {
     let sizes = if plan.quick {
         Sizes { keys: 40_000, pairs: 2, slice: Duration::from_millis(100) }
     } else {
@@ -307,7 +303,7 @@ pub fn run(
             let Some((first, ..)) = wanted.first() else { continue };
             sheet.begins(&format!("{name}: {size}"));
             match pair(protocol) {
-                Ok(mut pair) => rows(&mut sheet, &sizes, &size, &wanted, &mut pair),
+                Ok(mut pair) => rows(sheet, &sizes, &size, &wanted, &mut pair),
                 Err(why) => sheet.add([Row::absent(first.clone(), "1/s", why)]),
             }
         }
@@ -323,7 +319,7 @@ pub fn run(
             .and_then(|rack| Ok((ahead_or_not(cpus, local, (*rack).as_ref())?, rack)))
         {
             Ok((mut pair, _rack)) => {
-                rows(&mut sheet, &sizes, &size, &[(ahead.to_owned(), Kind::Get, 16)], &mut pair);
+                rows(sheet, &sizes, &size, &[(ahead.to_owned(), Kind::Get, 16)], &mut pair);
             }
             Err(why) => sheet.add([Row::absent(ahead, "1/s", why)]),
         }
@@ -338,11 +334,7 @@ pub fn run(
             Err(why) => sheet.add([Row::absent("kv.connections", "connections", why)]),
         }
     }
-    if let Some(directory) = plots {
-        sheet.begins("plots");
-        plots::draw(directory, sheet.rows())?;
-    }
-    Ok(sheet.end())
+    Ok(())
 }
 
 /// Returns the rows of a pair of servers. After a failed row no more follow, because a late reply would be

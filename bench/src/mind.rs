@@ -1,7 +1,7 @@
 //! `farmem bench mind`: coherent far memory (MIND 7): the cost of a fault, the cost of a page-state change,
 //! and scaling.
 //!
-//! Key function: [`run`]. The rack's roles are threads of this process, all on one CPU with the program. So
+//! Key function: [`measure`]. The rack's roles are threads of this process, all on one CPU with the program. So
 //! are the two hosts that share memory. Each host has its own link, page cache and threads, like a process of
 //! its own.
 
@@ -9,7 +9,6 @@ mod fault;
 mod filter;
 mod processes;
 mod replay;
-pub(crate) mod roles;
 mod scaling;
 mod tables;
 mod transition;
@@ -22,13 +21,13 @@ pub(crate) use zram::ZramProbe;
 pub use zram::{SQUEEZED, squeezed};
 
 use crate::cpu::on_its_own;
-use crate::{Outcome, Plan, Progress, Row, Samples, Sheet};
+use crate::roles::Roles;
+use crate::{Plan, Racks, Row, Samples, Shape, Sheet};
 use farmem::serve::pin_to_cpu;
 use farmem::window::{FaultMode, Place, WindowOptions};
 use farmem::{Error, Placement, Rack, RackConfig, ShareOptions, SharedSpace, Transport, Vma, Waiting};
 use farmem_link::affinity::allowed_cpus;
 use fault::{Cpus, Faulting};
-use roles::Roles;
 
 /// Bytes of a page.
 const PAGE: usize = farmem::PAGE_LEN;
@@ -46,26 +45,6 @@ impl Plan {
 /// control plane, which merges quiet regions ten times a second, rarely interferes.
 const VMA_LEN: u64 = 1 << 20;
 
-/// A factory of rack descriptions with distinct addresses.
-pub trait Racks {
-    /// A rack description, valid while it exists.
-    type Rack: AsRef<RackConfig>;
-    /// The error when there is no rack or a measurement failed.
-    type Failure: From<Error>;
-
-    /// Returns a description of a rack over `transport` with `nodes` memory nodes of 1 GiB and blocking
-    /// waits: all on one CPU, or placed by the system.
-    ///
-    /// # Errors
-    /// An error when no addresses are free.
-    fn describe(
-        &mut self,
-        nodes: u8,
-        transport: Transport,
-        placement: Placement,
-    ) -> Result<Self::Rack, Self::Failure>;
-}
-
 /// Measures what `plan` selects and reports progress. Workers are this program again. The program must call
 /// [`farmem::worker::begin`] with Native-KVS's entries and [`ENTRIES`], [`squeezed`] when its first argument
 /// is [`SQUEEZED`], and [`calls`] when it is [`CALLS`].
@@ -73,12 +52,7 @@ pub trait Racks {
 /// # Errors
 /// An error when a rack does not start or fails. A measurement that this machine forbids is a row with the
 /// reason.
-pub fn run<R: Racks>(
-    plan: &Plan,
-    racks: &mut R,
-    mut tell: impl FnMut(Progress<'_>),
-) -> Result<Outcome, R::Failure> {
-    let mut sheet = Sheet::new(&plan.only, &mut tell);
+pub(crate) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_>) -> Result<(), R::Failure> {
     let cpus = allowed_cpus().unwrap_or_default();
     // Measurements on all CPUs come first: threads of this process are bound to one CPU from then on.
     for transport in BOTH {
@@ -87,16 +61,16 @@ pub fn run<R: Racks>(
             continue;
         }
         sheet.begins(&format!("native-kvs over {name}"));
-        let rack = racks.describe(1, transport, Placement::Free)?;
-        let measured = scaled(plan, rack.as_ref(), &mut sheet).map(|()| Vec::new());
+        let rack = racks.describe(shape(1, transport, Placement::Free))?;
+        let measured = scaled(plan, rack.as_ref(), sheet).map(|()| Vec::new());
         sheet.add(allowed(&format!("mind.scaling.nativekvs.{name}"), "1/s", measured)?);
     }
     for transport in BOTH {
-        coherence(plan, transport, racks, &mut sheet)?;
+        coherence(plan, transport, racks, sheet)?;
         let prefix = format!("mind.fault.{}.apart", transport.name());
         if plan.wants(&prefix) {
             sheet.begins(&format!("faults across CPUs over {}", transport.name()));
-            let rack = racks.describe(1, transport, Placement::SameCpu)?;
+            let rack = racks.describe(shape(1, transport, Placement::SameCpu))?;
             sheet.add(allowed(&prefix, "ns", apart(plan, rack.as_ref(), &cpus))?);
         }
     }
@@ -113,15 +87,20 @@ pub fn run<R: Racks>(
             continue;
         }
         sheet.begins("allocations");
-        let rack = racks.describe(tables::NODES, Transport::Shm, Placement::SameCpu)?;
+        let rack = racks.describe(shape(tables::NODES, Transport::Shm, Placement::SameCpu))?;
         let _roles = Roles::start(rack.as_ref())?;
         sheet.add(tables::measure(sequence, rack.as_ref())?);
     }
-    replay::measure(plan, &mut sheet);
-    Ok(sheet.end())
+    replay::measure(plan, sheet);
+    Ok(())
 }
 
 const BOTH: [Transport; 2] = [Transport::Shm, Transport::Udp];
+
+/// Returns the shape of a rack with memory nodes of 1 GiB and blocking waits.
+const fn shape(nodes: u8, transport: Transport, placement: Placement) -> Shape {
+    Shape { nodes, memory: 1 << 30, transport, waiting: Waiting::Block, placement }
+}
 
 /// Measures the cost of one page: faults, and changes between two hosts of this process and between two
 /// processes.
@@ -138,12 +117,12 @@ fn coherence<R: Racks>(
     let fault = format!("mind.fault.{name}");
     if plan.wants(&fault) || of_change("transition", "") || of_change("packets", "") {
         sheet.begins(&format!("faults and changes over {name}"));
-        let rack = racks.describe(1, transport, Placement::SameCpu)?;
+        let rack = racks.describe(shape(1, transport, Placement::SameCpu))?;
         sheet.add(allowed(&fault, "ns", over(plan, rack.as_ref()))?);
     }
     if of_change("transition", ".processes") {
         sheet.begins(&format!("changes between processes over {name}"));
-        let rack = racks.describe(1, transport, Placement::SameCpu)?;
+        let rack = racks.describe(shape(1, transport, Placement::SameCpu))?;
         let _roles = Roles::start(rack.as_ref())?;
         let measured = processes::measure(rack.as_ref(), plan.rounds());
         sheet.add(allowed(&format!("mind.transition.{name}.processes"), "ns", measured)?);

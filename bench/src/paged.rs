@@ -1,34 +1,51 @@
 //! A host that caches pages of far memory and runs all traversals locally: the cache-based system that PULSE
 //! compares with (PULSE 6).
 //!
-//! Key type: [`Paged`], which implements far memory, so that the same structures and programs run on it. One
-//! READ fetches a missing page. A modified page is written back on eviction, by a WRITE that no job waits
-//! for, together with other old pages, as a kernel's reclaim does. Fetches of pages that one access spans go
-//! out together. Calls of [`FarMemory`] wait for each fetch, like a faulting thread; [`Concurrent`] calls
-//! overlap their fetches.
+//! Key type: [`Paged`], which implements far memory, so that the same structures and programs run on it. Which
+//! pages are evicted and written back, and when, decides the page cache of farmem's own pagers ([`Cache`]):
+//! pages come one by one, without prefetching. An access faults as a processor does, at a page table in this
+//! process. Fetches of pages that one access spans go out together. Calls of [`FarMemory`] wait for each fetch,
+//! like a faulting thread; [`Concurrent`] calls overlap their fetches.
 //!
 //! Only one host may use the memory at a time: others see changes only after they are written back
 //! ([`Paged::flush`]).
 
+mod access;
+mod resident;
+
 use crate::native::Native;
-use crate::page_cache::{Evicted, PAGE_LEN, Page, Pages};
+use access::{Access, Blocked, place};
 use farmem::dispatch::run_over_reads;
 use farmem::task::{Concurrent, carry_out};
 use farmem::{
-    Answer, Client, Completed, Dispatched, Error, FarMemory, Op, Policy, Program, Site, Ticket, VirtAddr,
-    forward_far_memory,
+    Answer, Client, Completed, Dispatched, Error, FarMemory, Op, PAGE_LEN, Policy, Program, Site, Ticket,
+    VirtAddr, forward_far_memory,
 };
+use farmem_paging::{Action, Ahead, Cache, Config, Key, Layout, Outcome, Source};
+use farmem_wire::message::Page;
+use resident::PageTable;
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 
-mod access;
-
-use access::{Access, Blocked};
-
-/// Old dirty pages written back together with an evicted one.
-const WRITE_BACK_BATCH: usize = 16;
-/// Bound on the write-backs in flight; a further one waits for the first.
+/// Pages written back by one WRITE at most.
+const WRITE_BACK_PAGES: usize = 16;
+/// Write-backs in flight at most.
 const WRITE_BACKS_MAX: usize = 64;
+/// One page of this many is inactive: evicted next, unless an access reactivates it.
+const INACTIVE_PART: usize = 8;
+
+/// All of far memory, each page at its address.
+struct AllFar;
+
+impl Layout for AllFar {
+    fn source(&self, key: Key) -> Source {
+        Source::Far(key.page)
+    }
+
+    fn home(&self, key: Key) -> Option<u64> {
+        Some(key.page)
+    }
+}
 
 /// The counters of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -46,18 +63,30 @@ struct Job {
     access: Access,
 }
 
+/// A READ or WRITE of the cache.
+#[derive(Clone, Copy, Debug)]
+enum Transfer {
+    Fetch(farmem_paging::Op),
+    WriteBack(farmem_paging::Op),
+}
+
 /// Far memory through a cache of pages.
 pub struct Paged {
     client: Client,
-    pages: Pages,
+    cache: Cache,
+    capacity: usize,
+    pages: PageTable,
     native: Native,
-    /// Fetches in flight.
-    fetches: BTreeMap<Ticket, Page>,
-    /// Requested pages, with the jobs that wait for them.
-    wanted: BTreeMap<Page, Vec<usize>>,
-    /// Requested pages without room: all room is taken by pages in flight.
-    without_room: VecDeque<Page>,
-    write_backs: usize,
+    /// READs and WRITEs in flight.
+    transfers: BTreeMap<Ticket, Transfer>,
+    /// The bytes of fetches that have ended and are not installed yet.
+    arrived: BTreeMap<farmem_paging::Op, Vec<u8>>,
+    /// The errors of fetches that failed.
+    refused: BTreeMap<Page, Error>,
+    /// Actions of the cache that are not carried out yet.
+    actions: VecDeque<Action>,
+    /// Jobs by the page at which they faulted.
+    faulted: BTreeMap<Page, Vec<usize>>,
     /// Jobs by slot. A job keeps its slot until its completion is taken; `None` after its end.
     jobs: Slab<Option<Job>>,
     submitted: u64,
@@ -65,45 +94,59 @@ pub struct Paged {
     waiting: usize,
     /// Completions not yet taken, with their slots.
     ended: VecDeque<(usize, Completed)>,
-    counts: PageCounts,
     failed: Option<Error>,
 }
 
 impl core::fmt::Debug for Paged {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Paged").field("counts", &self.counts).finish_non_exhaustive()
+        f.debug_struct("Paged").field("counts", &self.counts()).finish_non_exhaustive()
     }
+}
+
+const fn key(page: Page) -> Key {
+    Key { space: 0, page: page.number() }
 }
 
 impl Paged {
     /// Creates an empty cache of `bytes` in front of the far memory of `client`, which has nothing
-    /// outstanding.
-    ///
-    /// # Panics
-    /// Panics when `bytes` is less than a page.
+    /// outstanding. The cache holds at least two pages.
     #[must_use]
     pub fn new(client: Client, bytes: u64) -> Self {
+        let frames = usize::try_from(bytes / PAGE_LEN as u64).expect("pages of this machine").max(2);
+        let cache = Cache::new(Config {
+            frames,
+            inactive_max: (frames / INACTIVE_PART).max(1),
+            inactive_apart: false,
+            run_max: 1,
+            batch_max: WRITE_BACK_PAGES,
+            writing_max: WRITE_BACKS_MAX,
+            tries_max: 1,
+            ahead: Ahead::None,
+            stream_writes: false,
+        });
         Self {
             client,
-            pages: Pages::new(bytes),
+            cache,
+            capacity: frames,
+            pages: PageTable::default(),
             native: Native::new(),
-            fetches: BTreeMap::new(),
-            wanted: BTreeMap::new(),
-            without_room: VecDeque::new(),
-            write_backs: 0,
+            transfers: BTreeMap::new(),
+            arrived: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            actions: VecDeque::new(),
+            faulted: BTreeMap::new(),
             jobs: Slab::new(),
             submitted: 0,
             waiting: 0,
             ended: VecDeque::new(),
-            counts: PageCounts::default(),
             failed: None,
         }
     }
 
     /// Returns the capacity in pages.
     #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.pages.capacity()
+    pub const fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Returns the client. Modified pages that were not flushed are lost.
@@ -115,7 +158,8 @@ impl Paged {
     /// Returns the counters so far.
     #[must_use]
     pub const fn counts(&self) -> PageCounts {
-        self.counts
+        let stats = self.cache.stats();
+        PageCounts { fetched: stats.pages_fetched, written_back: stats.pages_written_back }
     }
 
     /// Writes back all modified pages, so that others see them. The pages stay.
@@ -123,45 +167,149 @@ impl Paged {
     /// # Errors
     /// [`Error`] when far memory refuses a write.
     pub fn flush(&mut self) -> Result<(), Error> {
-        self.write_back_oldest(usize::MAX)?;
-        while self.write_backs > 0 {
+        self.decide(Cache::flush)?;
+        while !self.cache.is_quiet() && self.failed.is_none() {
             self.turn()?;
         }
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Runs an access to its end, waiting for each missing page.
+    /// Runs an access to its end, waiting at each fault.
     fn carry_out(&mut self, op: Op) -> Result<Access, Error> {
         let mut access = Access::of(op, &self.native);
         loop {
             match access.advance(&mut self.pages) {
                 Ok(()) => return Ok(access),
-                Err(Blocked::Pages { first, last: _ }) => self.fetch_now(first)?,
+                Err(Blocked::Pages { first, write, .. }) => self.fault_now(first, write)?,
                 Err(Blocked::Never(error)) => return Err(error),
             }
         }
     }
 
-    fn fetch_now(&mut self, page: Page) -> Result<(), Error> {
-        self.want(page, None)?;
-        while self.wanted.contains_key(&page) {
+    /// Waits until the page is mapped with the right that the access needs.
+    fn fault_now(&mut self, page: Page, write: bool) -> Result<(), Error> {
+        self.refused.remove(&page); // an earlier fault's
+        self.fault(page, write)?;
+        loop {
+            let is_mapped =
+                if write { self.pages.get_mut(page).is_some() } else { self.pages.get(page).is_some() };
+            if let Some(error) = self.refused.remove(&page).or_else(|| self.failed.take()) {
+                return Err(error);
+            }
+            if is_mapped {
+                return Ok(());
+            }
             self.turn()?;
         }
-        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Reports a fault to the cache and carries out what the cache decides.
+    fn fault(&mut self, page: Page, write: bool) -> Result<(), Error> {
+        self.decide(|cache, layout, out| {
+            cache.fault(key(page), write, layout, out);
+            cache.turn(layout, out);
+        })
+    }
+
+    /// Lets the cache decide, and carries out its actions in order. Jobs that continue meanwhile may fault: the
+    /// actions for them come last.
+    fn decide(&mut self, event: impl FnOnce(&mut Cache, &AllFar, &mut Vec<Action>)) -> Result<(), Error> {
+        let mut out = Vec::new();
+        event(&mut self.cache, &AllFar, &mut out);
+        let is_busy = !self.actions.is_empty();
+        self.actions.extend(out);
+        // An outer call carries them out.
+        while let Some(&action) = self.actions.front().filter(|_| !is_busy) {
+            self.act(action)?;
+            self.actions.pop_front();
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), Error> {
+        let run = |first: Key, count: u32| (first.page..first.page + u64::from(count)).map(Page::numbered);
+        match action {
+            Action::Fetch { op, first, .. } => {
+                let buf = self.client.buffer(PAGE_LEN);
+                let ticket = self.client.submit(Op::Read { addr: Page::numbered(first.page).addr(), buf })?;
+                self.transfers.insert(ticket, Transfer::Fetch(op));
+            }
+            Action::WriteBack { op } => {
+                let (mut buf, mut first) = (self.client.buffer(0), None);
+                for page in self.cache.pages_of(op).map(|key| Page::numbered(key.page)) {
+                    first.get_or_insert(page);
+                    buf.extend_from_slice(self.pages.bytes(page));
+                }
+                let addr = first.expect("a write-back has pages").addr();
+                let ticket = self.client.submit(Op::Write { addr, buf })?;
+                self.transfers.insert(ticket, Transfer::WriteBack(op));
+            }
+            Action::Install { op, first, access, .. } => {
+                let bytes = self.arrived.remove(&op).expect("the fetch has ended");
+                self.pages.install(Page::numbered(first.page), bytes, access);
+                self.wake(Page::numbered(first.page))?;
+            }
+            Action::Map { key, access } => {
+                self.pages.set(Page::numbered(key.page), Some(access));
+                self.wake(Page::numbered(key.page))?;
+            }
+            Action::Allow { first, count } => {
+                for page in run(first, count) {
+                    self.pages.set(page, Some(farmem_wire::message::Access::Modified));
+                    self.wake(page)?;
+                }
+            }
+            Action::Deactivate { first, count } => {
+                run(first, count).for_each(|page| self.pages.set(page, None));
+            }
+            Action::Discard { key } => {
+                if let Some(bytes) = self.pages.remove(Page::numbered(key.page)) {
+                    self.client.recycle(bytes);
+                }
+            }
+            Action::Wake { key } => self.wake(Page::numbered(key.page))?,
+            Action::Poison { key, .. } => self.poison(Page::numbered(key.page)),
+            Action::Zeros { .. } | Action::Copy { .. } | Action::Keep { .. } => {
+                unreachable!("all pages are in far memory: {action:?}")
+            }
+        }
+        Ok(())
+    }
+
+    /// Continues the jobs that wait for a page.
+    fn wake(&mut self, page: Page) -> Result<(), Error> {
+        let jobs = self.faulted.remove(&page).unwrap_or_default();
+        jobs.into_iter().try_for_each(|job| self.go_on(job))
+    }
+
+    /// Ends the jobs that wait for a page that cannot be fetched; one gets the cause. Without jobs a call waits,
+    /// and takes the cause itself.
+    fn poison(&mut self, page: Page) {
+        let jobs = self.faulted.remove(&page).unwrap_or_default();
+        if jobs.is_empty() {
+            let error = self.failed.take().unwrap_or(Error::Interrupted);
+            self.refused.entry(page).or_insert(error);
+            return;
+        }
+        let mut error = self.refused.remove(&page).or_else(|| self.failed.take());
+        for job in jobs {
+            self.end(job, Some(error.take().unwrap_or(Error::Interrupted)));
+        }
     }
 
     /// Continues a job as far as possible.
-    fn go_on(&mut self, place: usize) -> Result<(), Error> {
-        let job = self.jobs[place].as_mut().expect("a job that waits for a page is there");
+    fn go_on(&mut self, slot: usize) -> Result<(), Error> {
+        let job = self.jobs[slot].as_mut().expect("a job that waits for a page is there");
         match job.access.advance(&mut self.pages) {
-            Ok(()) => self.end(place, None),
-            Err(Blocked::Never(error)) => self.end(place, Some(error)),
-            Err(Blocked::Pages { first, last }) => {
-                self.want(first, Some(place))?;
+            Ok(()) => self.end(slot, None),
+            Err(Blocked::Never(error)) => self.end(slot, Some(error)),
+            Err(Blocked::Pages { first, last, write }) => {
+                self.faulted.entry(first).or_default().push(slot);
+                self.fault(first, write)?;
                 // The following pages that the access needs are fetched along with the first.
-                for number in first.0 + 1..=last.0 {
-                    if self.pages.get(Page(number)).is_none() {
-                        self.want(Page(number), None)?;
+                for page in (first.number() + 1..=last.number()).map(Page::numbered) {
+                    if self.pages.get(page).is_none() {
+                        self.fault(page, write)?;
                     }
                 }
             }
@@ -169,68 +317,20 @@ impl Paged {
         Ok(())
     }
 
-    fn end(&mut self, place: usize, error: Option<Error>) {
-        let Job { ticket, access } = self.jobs[place].take().expect("a job ends once");
+    fn end(&mut self, slot: usize, error: Option<Error>) {
+        let Job { ticket, access } = self.jobs[slot].take().expect("a job ends once");
         self.waiting -= 1;
         let (answer, buf) = access.into_answer();
         let result = error.map_or(Ok(answer), Err);
-        self.ended.push_back((place, Completed { ticket, result, buf }));
+        self.ended.push_back((slot, Completed { ticket, result, buf }));
     }
 
-    /// Requests a page, for a job or for none in particular.
-    fn want(&mut self, page: Page, job: Option<usize>) -> Result<(), Error> {
-        let asked = self.wanted.contains_key(&page);
-        self.wanted.entry(page).or_default().extend(job);
-        if asked { Ok(()) } else { self.fetch(page) }
-    }
-
-    /// Fetches a page when there is room for it.
-    fn fetch(&mut self, page: Page) -> Result<(), Error> {
-        if self.pages.len() + self.fetches.len() >= self.pages.capacity() && !self.make_room()? {
-            self.without_room.push_back(page);
-            return Ok(());
-        }
-        let buf = self.client.buffer(PAGE_LEN);
-        let ticket = self.client.submit(Op::Read { addr: page.addr(), buf })?;
-        self.fetches.insert(ticket, page);
-        Ok(())
-    }
-
-    /// Evicts the oldest page. Returns false when there is none.
-    fn make_room(&mut self) -> Result<bool, Error> {
-        let Some(Evicted { page, dirty }) = self.pages.evict() else { return Ok(false) };
-        if let Some(bytes) = dirty {
-            // On one connection, a READ of the page sees the earlier WRITE.
-            write_back(&mut self.client, page, bytes)?;
-            self.counts.written_back += 1;
-            self.write_backs += 1;
-            self.write_back_oldest(WRITE_BACK_BATCH)?;
-        }
-        while self.write_backs > WRITE_BACKS_MAX {
-            self.turn()?;
-        }
-        Ok(true)
-    }
-
-    /// Writes back the dirty ones among the `most` oldest pages.
-    fn write_back_oldest(&mut self, most: usize) -> Result<(), Error> {
-        let mut failed = Ok(());
-        let (client, mut written) = (&mut self.client, 0);
-        self.pages.clean_oldest(most, |page, bytes| {
-            if failed.is_ok() {
-                failed = write_back(client, page, bytes);
-                written += 1;
-            }
-        });
-        self.counts.written_back += written as u64;
-        self.write_backs += written;
-        failed
-    }
-
-    /// Waits until a fetch or write-back ends, and processes it.
+    /// Waits until a READ or WRITE of the cache ends, and processes all that have ended.
     fn turn(&mut self) -> Result<(), Error> {
-        let completed =
-            self.client.next_completed()?.expect("a fault that waits for a page has requested it");
+        if self.transfers.is_empty() {
+            return self.decide(Cache::turn);
+        }
+        let completed = self.client.next_completed()?.expect("a transfer is in flight");
         self.landed(completed)?;
         while let Some(completed) = self.client.poll_ended() {
             self.landed(completed)?;
@@ -238,50 +338,33 @@ impl Paged {
         Ok(())
     }
 
-    fn landed(&mut self, completed: Completed) -> Result<(), Error> {
-        let Some(page) = self.fetches.remove(&completed.ticket) else {
-            self.write_backs -= 1;
-            self.client.recycle(completed.buf);
-            if let Err(error) = completed.result {
-                // The owner of the change is no longer known: the next call reports the loss.
-                self.failed.get_or_insert(error);
+    fn landed(&mut self, Completed { ticket, result, buf }: Completed) -> Result<(), Error> {
+        match (self.transfers.remove(&ticket).expect("a transfer of the cache"), result) {
+            (Transfer::Fetch(op), Ok(_)) => {
+                self.arrived.insert(op, buf);
+                self.decide(|cache, layout, out| cache.fetched(op, Outcome::Done, layout, out))?;
+                // Nothing installs a page that was removed meanwhile.
+                self.arrived.remove(&op);
+                Ok(())
             }
-            return Ok(());
-        };
-        let jobs = self.wanted.remove(&page).unwrap_or_default();
-        match completed.result {
-            Ok(_) => {
-                self.counts.fetched += 1;
-                self.pages.fill(page, &completed.buf);
-            }
-            Err(error) if jobs.is_empty() => drop(self.failed.get_or_insert(error)),
-            Err(error) => {
-                // All waiting jobs need this page, so none of them can continue; one gets the cause.
-                let mut error = Some(error);
-                for &place in &jobs {
-                    let why = error.take().unwrap_or(Error::Interrupted);
-                    self.end(place, Some(why));
+            (Transfer::Fetch(op), Err(error)) => {
+                if let Some(key) = self.cache.pages_of(op).next() {
+                    self.refused.insert(Page::numbered(key.page), error);
                 }
+                self.client.recycle(buf);
+                self.decide(|cache, layout, out| cache.fetched(op, Outcome::Refused, layout, out))
             }
-        }
-        self.client.recycle(completed.buf);
-        for place in jobs {
-            if self.jobs.get(place).is_some_and(Option::is_some) {
-                self.go_on(place)?;
+            (Transfer::WriteBack(op), result) => {
+                self.client.recycle(buf);
+                let outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed };
+                if let Err(error) = result {
+                    // The owner of the change is no longer known: the next call reports the loss.
+                    self.failed.get_or_insert(error);
+                }
+                self.decide(|cache, layout, out| cache.written_back(op, outcome, layout, out))
             }
-        }
-        // The landed page was used, so it can be evicted.
-        match self.without_room.pop_front() {
-            Some(page) => self.fetch(page),
-            None => Ok(()),
         }
     }
-}
-
-fn write_back(client: &mut Client, page: Page, bytes: &[u8]) -> Result<(), Error> {
-    let mut buf = client.buffer(0);
-    buf.extend_from_slice(bytes);
-    client.submit(Op::Write { addr: page.addr(), buf }).map(drop)
 }
 
 impl FarMemory for Paged {
@@ -289,7 +372,7 @@ impl FarMemory for Paged {
 
     fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
         // The fast path: all bytes in one cached page, without allocation.
-        let (page, at) = Page::of(addr);
+        let (page, at) = place(addr);
         if let Some(bytes) = self.pages.get(page).and_then(|bytes| bytes.get(at..at + into.len())) {
             into.copy_from_slice(bytes);
             return Ok(());
@@ -338,7 +421,8 @@ impl FarMemory for Paged {
     /// Frees memory and empties the cache: a later allocation at the same address has other bytes.
     fn free(&mut self, base: VirtAddr) -> Result<(), Error> {
         self.flush()?;
-        while self.pages.evict().is_some() {}
+        self.cache.remove_space(0);
+        self.pages.clear();
         self.client.free(base)
     }
 }
@@ -346,21 +430,21 @@ impl FarMemory for Paged {
 impl Concurrent for Paged {
     /// Runs a traversal locally, whatever its policy, as far as its pages are cached.
     fn submit(&mut self, op: Op) -> Result<Ticket, Error> {
-        let place = self.jobs.insert(None);
+        let slot = self.jobs.insert(None);
         self.submitted += 1;
-        let ticket = Ticket::at(self.submitted, place);
+        let ticket = Ticket::at(self.submitted, slot);
         match op {
             // A storing traversal runs alone, so that its stores do not interleave with others on the same
             // page.
             Op::Traverse { program, cur_ptr, scratch, limit } if program.stores() => {
                 let op = Op::Traverse { program, cur_ptr, scratch, limit };
                 let completed = carry_out(self, op, &Policy::Host);
-                self.ended.push_back((place, Completed { ticket, ..completed }));
+                self.ended.push_back((slot, Completed { ticket, ..completed }));
             }
             op => {
                 self.waiting += 1;
-                self.jobs[place] = Some(Job { ticket, access: Access::of(op, &self.native) });
-                self.go_on(place)?;
+                self.jobs[slot] = Some(Job { ticket, access: Access::of(op, &self.native) });
+                self.go_on(slot)?;
             }
         }
         Ok(ticket)
@@ -377,8 +461,8 @@ impl Concurrent for Paged {
     }
 
     fn poll_ended(&mut self) -> Option<Completed> {
-        let (place, completed) = self.ended.pop_front()?;
-        self.jobs.remove(place);
+        let (slot, completed) = self.ended.pop_front()?;
+        self.jobs.remove(slot);
         Some(completed)
     }
 }

@@ -9,16 +9,12 @@
 mod e2e;
 mod far;
 mod hostview;
-mod plots;
 mod rings;
 mod shortest;
 mod transfer;
 mod zone;
 
-use crate::pulse::Racks;
-use crate::{Outcome, Plan, Progress, Sheet};
-use farmem::Error;
-use std::path::Path;
+use crate::{Plan, Racks, Sheet};
 
 /// The domain of all measurements.
 const DOMAIN: &str = "pd3";
@@ -33,42 +29,28 @@ const KEYS_QUICK: usize = 1_000_000;
 /// Smallest number of keys.
 pub const KEYS_MIN: usize = 1_000;
 
-/// Measures what `plan` selects and reports progress. `keys` are those of the host view. Draws the paper's
-/// figures into `plots`, if given.
+/// Measures what `plan` selects.
 ///
 /// # Errors
-/// An error when a rack does not start or far memory does not answer; [`Error::System`] when a figure cannot
-/// be written.
-pub fn run<R: Racks>(
-    plan: &Plan,
-    keys: Option<usize>,
-    plots: Option<&Path>,
-    racks: &mut R,
-    mut tell: impl FnMut(Progress<'_>),
-) -> Result<Outcome, R::Failure> {
-    let mut sheet = Sheet::new(&plan.only, &mut tell);
+/// An error when a rack does not start or far memory does not answer.
+pub(crate) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_>) -> Result<(), R::Failure> {
     let usual = if plan.quick { KEYS_QUICK } else { KEYS };
-    let keys = keys.unwrap_or(usual).max(KEYS_MIN);
+    let keys = plan.keys.unwrap_or(usual).max(KEYS_MIN);
     if plan.wants("pd3.hostview.") {
         let rounds = if plan.quick { 2 } else { 9 };
-        hostview::measure(hostview::Budget { keys, rounds }, &mut sheet);
+        hostview::measure(hostview::Budget { keys, rounds }, sheet);
     }
-    zone::measure(plan, &mut sheet);
-    transfer::measure(plan, &mut sheet);
-    far::measure(plan, racks, &mut sheet)?;
-    shortest::measure(plan, racks, &mut sheet)?;
-    e2e::measure(plan, racks, &mut sheet)?;
-    if let Some(directory) = plots {
-        sheet.begins("plots");
-        let what = || format!("the figures in {}", directory.display());
-        plots::draw(directory, sheet.rows()).map_err(|source| Error::System { what: what(), source })?;
-    }
-    Ok(sheet.end())
+    zone::measure(plan, sheet);
+    transfer::measure(plan, sheet);
+    far::measure(plan, racks, sheet)?;
+    shortest::measure(plan, racks, sheet)?;
+    e2e::measure(plan, racks, sheet)?;
+    Ok(())
 }
 
 /// Returns the row ids of a full run, in order.
 #[cfg(test)]
-fn ids() -> Vec<String> {
+pub(crate) fn ids() -> Vec<String> {
     let of_parts = hostview::IDS
         .into_iter()
         .chain(zone::IDS)
@@ -81,8 +63,8 @@ fn ids() -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mind::roles::Roles;
-    use crate::pulse::NodeKind;
+    use crate::roles::Roles;
+    use crate::{Bench, NodeKind, Shape};
     use farmem::{Error, LinkProfile, Rack, RackConfig};
     use std::net::UdpSocket;
     use std::sync::atomic::{AtomicU8, Ordering};
@@ -106,8 +88,13 @@ mod tests {
     }
 
     impl Racks for Threads {
+        type Description = Box<RackConfig>;
         type Rack = Running;
         type Failure = Error;
+
+        fn describe(&mut self, shape: Shape) -> Result<Box<RackConfig>, Error> {
+            unreachable!("PD3 is measured on racks that run, and {shape:?} was asked for")
+        }
 
         fn start_with(&mut self, _: u8, _: NodeKind, memory: u64, more: &str) -> Result<Running, Error> {
             let directory = tempfile::tempdir().unwrap();
@@ -159,9 +146,10 @@ mod tests {
     /// of the requests (PROTOCOL 18.28).
     #[test]
     fn every_row_is_there() {
-        let plan = Plan { quick: true, ..Plan::default() };
         let plots = tempfile::tempdir().unwrap();
-        let outcome = run(&plan, Some(20_000), Some(plots.path()), &mut Threads, |_| {}).unwrap();
+        let keys = Some(20_000);
+        let plan = Plan { quick: true, keys, plots: Some(plots.path().into()), ..Plan::default() };
+        let outcome = crate::run_bench(Bench::Pd3, &plan, &mut Threads, |_| {}).unwrap();
         assert_eq!(outcome.wrong, 0);
         let found: Vec<&str> = outcome.rows.iter().map(|row| &*row.id).collect();
         assert_eq!(found, ids());

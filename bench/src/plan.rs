@@ -1,5 +1,7 @@
 //! The selection of what a benchmark measures.
 
+use std::path::PathBuf;
+
 /// The extent of a benchmark run.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Plan {
@@ -7,6 +9,10 @@ pub struct Plan {
     pub quick: bool,
     /// Comma-separated prefixes: only rows whose ids begin with one of them are measured.
     pub only: String,
+    /// The directory of the figures; `None` draws none.
+    pub plots: Option<PathBuf>,
+    /// Keys of the host view of PD3; `None` is the usual number.
+    pub keys: Option<usize>,
 }
 
 impl Plan {

@@ -16,12 +16,12 @@ mod counts;
 mod coupled;
 mod lookups;
 pub(crate) mod node;
-mod plots;
 mod run;
 mod scatter;
 
-pub use compare::{Racks, Scenario};
-pub use contender::{App, NodeKind};
+pub use compare::Scenario;
+pub use contender::App;
 pub use counts::{Counted, Fixture, Subject};
-pub use run::run;
+pub(crate) use run::measure;
+pub(crate) use scatter::Crossings;
 pub use scatter::SUBJECTS;

@@ -11,7 +11,6 @@ mod far;
 mod files;
 mod link;
 mod paper;
-mod plots;
 mod processes;
 mod share;
 mod slice;
@@ -24,8 +23,7 @@ pub use far::{Counts, count};
 pub use system::System;
 pub use work::App;
 
-use crate::pulse::{NodeKind, Racks};
-use crate::{Outcome, Plan, Progress, Row, Samples, Sheet, to_f64};
+use crate::{NodeKind, Plan, Racks, Row, Samples, Sheet, to_f64};
 use alone::Squeezed;
 use far::{Placed, Run, node_memory};
 use farmem::window::{Memory, WindowOptions, with_window};
@@ -33,7 +31,6 @@ use farmem::{Error, Rack};
 use farmem_graph::Values;
 use farmem_graph::generate::RATIOS;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
-use std::path::Path;
 use std::time::{Duration, Instant};
 use subject::{Subject, named};
 use system::{Pages, local};
@@ -79,18 +76,12 @@ fn pool(threads: usize) -> Result<ThreadPool, ThreadPoolBuildError> {
     ThreadPoolBuilder::new().num_threads(threads).build()
 }
 
-/// Measures what `plan` selects and reports progress. Draws the paper's figures into `plots`, if given.
+/// Measures what `plan` selects.
 ///
 /// # Errors
 /// An error when a rack does not start, or far memory does not answer. A measurement that this machine
 /// forbids is a row that says so.
-pub fn run<R: Racks>(
-    plan: &Plan,
-    plots: Option<&Path>,
-    racks: &mut R,
-    mut tell: impl FnMut(Progress<'_>),
-) -> Result<Outcome, R::Failure> {
-    let mut sheet = Sheet::new(&plan.only, &mut tell);
+pub(crate) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_>) -> Result<(), R::Failure> {
     let sizes = plan.soda();
     for (ratio, scale) in RATIOS.into_iter().zip(sizes.scales) {
         let wanted = |part: &str| {
@@ -111,7 +102,7 @@ pub fn run<R: Racks>(
             sheet.add([alone::disk_rate(&subject.path, sizes.rounds)]);
         }
         if !counted.is_empty() {
-            traffic((&subject, ratio), &counted, sizes.pages, &mut sheet)?;
+            traffic((&subject, ratio), &counted, sizes.pages, sheet)?;
         }
         if !timed.is_empty() || !apart.is_empty() {
             let dpu = system::process(subject.image, sizes.pages, "");
@@ -119,26 +110,21 @@ pub fn run<R: Racks>(
             // Placed once, because the node has room for one graph.
             let mut client = rack.as_ref().client("soda")?;
             let mut placed = Placed::new(&mut client, &subject)?;
-            times((rack.as_ref(), &mut placed), &subject, &timed, &sizes, &mut sheet)?;
-            host_cpu((rack.as_ref(), &mut placed), &subject, &apart, &sizes, &mut sheet)?;
+            times((rack.as_ref(), &mut placed), &subject, &timed, &sizes, sheet)?;
+            host_cpu((rack.as_ref(), &mut placed), &subject, &apart, &sizes, sheet)?;
         }
     }
-    files::rows(plan, &sizes, racks, &mut sheet)?;
-    link::rows(plan, racks, &mut sheet)?;
-    processes::rows(plan, &sizes, racks, &mut sheet)?;
-    share::rows(plan, &sizes, racks, &mut sheet)?;
-    slice::rows(plan, &sizes, &mut sheet)?;
+    files::rows(plan, &sizes, racks, sheet)?;
+    link::rows(plan, racks, sheet)?;
+    processes::rows(plan, &sizes, racks, sheet)?;
+    share::rows(plan, &sizes, racks, sheet)?;
+    slice::rows(plan, &sizes, sheet)?;
     if plan.wants("soda.evict.waited") {
         sheet.begins("pages that are written");
         let rack = racks.start(1, NodeKind::Offload, node_memory(sizes.written))?;
-        evicted(rack.as_ref(), &sizes, &mut sheet)?;
+        evicted(rack.as_ref(), &sizes, sheet)?;
     }
-    if let Some(directory) = plots {
-        sheet.begins("plots");
-        let what = || format!("cannot draw into {}", directory.display());
-        plots::draw(directory, sheet.rows()).map_err(|source| Error::System { what: what(), source })?;
-    }
-    Ok(sheet.end())
+    Ok(())
 }
 
 /// The times of a system in all rounds, or the reason for their absence.

@@ -3,8 +3,10 @@
 
 use farmem::hash_table::{Key, Spread};
 use farmem::task::{Concurrent as _, carry_out, run_tasks};
-use farmem::{Client, Error, FarMemory as _, HashTable, Next, Op, OpQueue, Policy, Rack, Task, VirtAddr};
-use farmem_bench::{PAGE_LEN, Paged};
+use farmem::{
+    Client, Error, FarMemory as _, HashTable, Next, Op, OpQueue, PAGE_LEN, Policy, Rack, Task, VirtAddr,
+};
+use farmem_bench::Paged;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

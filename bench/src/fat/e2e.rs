@@ -1,43 +1,16 @@
 //! `fat.e2e.*`: one client's look-ups by each path, alternating, over trees of several sizes and with
 //! different parts of the tree in the switch (Fat-B+Tree V-B, figures 5 to 9).
 
+use super::alternation::{Bench, Budget, Figures};
 use super::store::{KEY_BYTES, LookupPath, Popularity, Store};
 use super::{baselines, drift, keyed, load, union};
-use crate::pulse::{NodeKind, Racks};
-use crate::{CpuMeter, Plan, Row, Samples, Sheet, rate_row, to_f64};
+use crate::{CpuMeter, NodeKind, Plan, Racks, Row, Sheet, rate_row, to_f64};
 use farmem::blink_tree::Extent;
 use farmem::{Error, Layout};
 use farmem_index::TreeSection;
-use std::time::{Duration, Instant};
 
-/// The time budget of a measurement.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Budget {
-    /// Rounds of all paths, after one that warms up.
-    pub(super) rounds: u32,
-    /// The time of one measurement of a path in a round.
-    pub(super) slice: Duration,
-}
-
-/// Look-ups in flight in the parallel throughput measurement.
-const DEPTH: usize = 32;
 /// All paths, the index first: while a section is published, every look-up from the root begins further down.
 const PATHS: [LookupPath; 4] = [LookupPath::Index, LookupPath::Root, LookupPath::Relayed, LookupPath::Direct];
-
-/// The measurements of a path.
-#[derive(Default)]
-pub(super) struct Figures {
-    pub(super) latency: Samples,
-    /// Look-ups per second by round, one at a time.
-    pub(super) alone: Vec<f64>,
-    /// Packets of each look-up sent one at a time: a READ is one.
-    pub(super) reads: Vec<u64>,
-    /// Look-ups per second with [`DEPTH`] in flight, for paths that support it.
-    many: Vec<f64>,
-    round_trips: u64,
-    /// Nodes and lines that memory nodes visited.
-    visits: u64,
-}
 
 /// Measures a tree of `keys` keys: everything if `all`, else only the effect of its size.
 pub(super) fn measure<R: Racks>(
@@ -79,14 +52,14 @@ pub(super) fn measure<R: Racks>(
             .extend(nodes.iter().map(|&nodes| (format!("fat.e2e.nodes.{nodes}"), Extent { nodes, ..usual })));
         for (id, extent) in extents.into_iter().filter(|(id, _)| plan.wants(id)) {
             let section = bench.store.section(extent)?;
-            bench.beside_relayed(plan, &id, &section, &draw, effort, sheet)?;
+            beside_relayed(&mut bench, plan, &id, &section, &draw, effort, sheet)?;
         }
         for skew in [90, 95, 99] {
             let id = format!("fat.e2e.zipf.{skew}");
             if plan.wants(&id) {
                 let draw = Popularity { skew, ..Popularity::usual(keys) }.draw();
                 let section = bench.store.section(usual)?;
-                bench.beside_relayed(plan, &id, &section, &draw, effort, sheet)?;
+                beside_relayed(&mut bench, plan, &id, &section, &draw, effort, sheet)?;
             }
         }
         if plan.wants("fat.e2e.drift.") {
@@ -95,7 +68,7 @@ pub(super) fn measure<R: Racks>(
             for changed in [0, 25, 50, 75, 100] {
                 let draw = Popularity { changed, ..Popularity::usual(keys) }.draw();
                 let id = format!("fat.e2e.drift.{changed}");
-                bench.beside_relayed(plan, &id, &section, &draw, effort, sheet)?;
+                beside_relayed(&mut bench, plan, &id, &section, &draw, effort, sheet)?;
             }
         }
         if plan.wants("fat.load.") {
@@ -139,105 +112,24 @@ pub(super) fn over_nodes<R: Racks>(
     Ok(())
 }
 
-pub(super) struct Bench {
-    pub(super) store: Store,
-    cpu: CpuMeter,
-}
-
-impl Bench {
-    /// Compares the index and relayed READs with this section in the switch.
-    fn beside_relayed(
-        &mut self,
-        plan: &Plan,
-        id: &str,
-        section: &TreeSection,
-        draw: &[u64],
-        effort: Budget,
-        sheet: &mut Sheet<'_>,
-    ) -> Result<(), Error> {
-        if !plan.wants(id) {
-            return Ok(());
-        }
-        sheet.begins(id);
-        let figures =
-            self.compare(&[LookupPath::Index, LookupPath::Relayed], section, draw, effort, false)?;
-        let [index, relayed] = figures.as_slice() else { unreachable!("two paths were measured") };
-        sheet.add(rows_beside(id, index, relayed));
-        Ok(())
+/// Compares the index and relayed READs with this section in the switch.
+fn beside_relayed(
+    bench: &mut Bench,
+    plan: &Plan,
+    id: &str,
+    section: &TreeSection,
+    draw: &[u64],
+    effort: Budget,
+    sheet: &mut Sheet<'_>,
+) -> Result<(), Error> {
+    if !plan.wants(id) {
+        return Ok(());
     }
-
-    /// Measures all of `paths` in alternating rounds.
-    pub(super) fn compare(
-        &mut self,
-        paths: &[LookupPath],
-        section: &TreeSection,
-        draw: &[u64],
-        effort: Budget,
-        with_many: bool,
-    ) -> Result<Vec<Figures>, Error> {
-        let mut all: Vec<Figures> = paths.iter().map(|_| Figures::default()).collect();
-        let mut numbers = draw.iter().copied().cycle();
-        for round in 0..=effort.rounds {
-            for (path, figures) in paths.iter().zip(&mut all) {
-                match path {
-                    LookupPath::Index | LookupPath::Keyed => self.store.publish_section(section)?,
-                    LookupPath::Root | LookupPath::Relayed | LookupPath::Direct | LookupPath::Through => {
-                        self.store.withdraw()?
-                    }
-                }
-                // The first round warms up: nodes learn programs, the heap's lease begins.
-                let mut unused = Figures::default();
-                let figures = if round == 0 { &mut unused } else { figures };
-                self.alone(*path, &mut numbers, effort.slice, figures)?;
-                if with_many && matches!(path, LookupPath::Index | LookupPath::Root) {
-                    self.many(&mut numbers, effort.slice, figures)?;
-                }
-            }
-        }
-        self.store.withdraw()?;
-        Ok(all)
-    }
-
-    fn alone(
-        &mut self,
-        path: LookupPath,
-        numbers: &mut impl Iterator<Item = u64>,
-        slice: Duration,
-        figures: &mut Figures,
-    ) -> Result<(), Error> {
-        let (mut busy, mut count) = (Duration::ZERO, 0);
-        let before = self.store.client().tally();
-        let cpu = self.cpu.begin();
-        while busy < slice {
-            let number = numbers.next().expect("a cycle has no end");
-            let sent = self.store.client().packets().0;
-            let begin = Instant::now();
-            self.store.get(number, path)?;
-            let took = begin.elapsed();
-            figures.reads.push(self.store.client().packets().0 - sent);
-            figures.latency.record(took);
-            busy += took;
-            count += 1;
-        }
-        figures.latency.spent(cpu.end(), count);
-        figures.alone.push(to_f64(count) / busy.as_secs_f64());
-        let after = self.store.client().tally();
-        figures.round_trips += after.requests - before.requests;
-        figures.visits += after.iterations - before.iterations;
-        Ok(())
-    }
-
-    fn many(
-        &mut self,
-        numbers: &mut impl Iterator<Item = u64>,
-        slice: Duration,
-        figures: &mut Figures,
-    ) -> Result<(), Error> {
-        let begin = Instant::now();
-        let count = self.store.get_many(numbers.take_while(|_| begin.elapsed() < slice), DEPTH)?;
-        figures.many.push(to_f64(count) / begin.elapsed().as_secs_f64());
-        Ok(())
-    }
+    sheet.begins(id);
+    let figures = bench.compare(&[LookupPath::Index, LookupPath::Relayed], section, draw, effort, false)?;
+    let [index, relayed] = figures.as_slice() else { unreachable!("two paths were measured") };
+    sheet.add(rows_beside(id, index, relayed));
+    Ok(())
 }
 
 /// Returns the rows of figures 6 to 9: the index against READs on the same path.

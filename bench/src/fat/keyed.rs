@@ -2,7 +2,7 @@
 //! its path, against READs from the root, over one reliable connection through the switch. Path of all rows:
 //! relayed.
 
-use super::e2e::{Bench, Budget, Figures};
+use super::alternation::{Bench, Budget, Figures};
 use super::store::LookupPath;
 use crate::{Plan, Row, rate_row, to_f64};
 use farmem::Error;

@@ -1,7 +1,7 @@
 //! `fat.ranges.*`: a range of 100 keys in 1, 2, 5 and 10 parallel sub-ranges, through the index and by
 //! descents from the root (Fat-B+Tree IV-C). Both use traversals through the switch, in the same batches.
 
-use super::e2e::Budget;
+use super::alternation::Budget;
 use crate::{Row, Samples, to_f64};
 use farmem::blink_tree::{Extent, Separators, publish};
 use farmem::{BLinkTree, Client, Error, Layout, Policy, Rack, Rng};

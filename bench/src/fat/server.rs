@@ -6,7 +6,7 @@
 //! ([`played`]). Values have 64 bytes, nine of ten operations read, and keys are zipfian with a skew of 0.99,
 //! unless the row's id says otherwise.
 
-use super::e2e::Budget;
+use super::alternation::Budget;
 use crate::{Row, Sheet, rate_row, to_f64};
 use farmem::blink_tree::{Extent, publish};
 use farmem::heap::{Heap, HeapOptions};

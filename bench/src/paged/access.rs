@@ -1,10 +1,11 @@
 //! One access through the cache, as far as cached pages permit.
 
+use super::resident::PageTable;
 use crate::native::{Native, NativeLogic};
-use crate::page_cache::{PAGE_LEN, Page, Pages};
 use farmem::serve::Logic as _;
 use farmem::{Answer, Error, Op, TraversalStop, Traversed, VirtAddr};
 use farmem_traversal::{Step, WINDOW_LEN_MAX};
+use farmem_wire::message::{PAGE_LEN, Page};
 
 /// Bytes of the word of an atomic.
 const WORD_LEN: usize = 8;
@@ -12,8 +13,8 @@ const WORD_LEN: usize = 8;
 /// The reason why an access cannot continue.
 #[derive(Debug)]
 pub(super) enum Blocked {
-    /// Page `first` is missing, and the pages up to `last` will be needed as well.
-    Pages { first: Page, last: Page },
+    /// The access faults at page `first`, and needs the pages up to `last` as well.
+    Pages { first: Page, last: Page, write: bool },
     /// The access can never succeed.
     Never(Error),
 }
@@ -78,12 +79,12 @@ impl Access {
         Self { operation, done: 0 }
     }
 
-    /// Continues to the end, or to the first missing page.
-    pub(super) fn advance(&mut self, pages: &mut Pages) -> Result<(), Blocked> {
+    /// Continues to the end, or to the first fault.
+    pub(super) fn advance(&mut self, pages: &mut PageTable) -> Result<(), Blocked> {
         let done = &mut self.done;
         match &mut self.operation {
-            Operation::Read { addr, buf } => copy(pages, *addr, buf, done, read),
-            Operation::Write { addr, buf } => copy(pages, *addr, buf, done, write),
+            Operation::Read { addr, buf } => copy(pages, *addr, buf, done, read, false),
+            Operation::Write { addr, buf } => copy(pages, *addr, buf, done, write, true),
             Operation::Swap { addr, compare, swap, old } => {
                 *old = exchange(pages, *addr, |word| if word == *compare { *swap } else { word })?;
                 Ok(())
@@ -122,14 +123,14 @@ impl Access {
 }
 
 impl Walk {
-    fn advance(&mut self, pages: &mut Pages, done: &mut usize) -> Result<(), Blocked> {
+    fn advance(&mut self, pages: &mut PageTable, done: &mut usize) -> Result<(), Blocked> {
         let (have, need) = (self.scratch.len(), self.scratch_len);
         if have != need {
             return Err(Blocked::Never(Error::ScratchLen { have, need }));
         }
         while self.iterations < self.limit {
             let window = &mut self.window[..self.window_len];
-            copy(pages, self.cur_ptr, window, done, read)?;
+            copy(pages, self.cur_ptr, window, done, read, false)?;
             *done = 0;
             self.iterations += 1;
             match self.logic.step(window, &mut self.cur_ptr, &mut self.scratch) {
@@ -150,43 +151,44 @@ impl Walk {
 
 /// Copies between `buf` and the pages at `addr`, page by page, after the first `done` bytes.
 fn copy(
-    pages: &mut Pages,
+    pages: &mut PageTable,
     addr: VirtAddr,
     buf: &mut [u8],
     done: &mut usize,
-    piece: impl Fn(&mut Pages, Page, usize, &mut [u8]) -> Option<()>,
+    piece: impl Fn(&mut PageTable, Page, usize, &mut [u8]) -> Option<()>,
+    write: bool,
 ) -> Result<(), Blocked> {
     let len = buf.len();
     while *done < len {
         let at = checked(addr, *done, 1)?;
-        let (page, offset) = Page::of(at);
+        let (page, offset) = place(at);
         let end = len.min(*done + PAGE_LEN - offset);
         if piece(pages, page, offset, &mut buf[*done..end]).is_none() {
-            let (last, _) = Page::of(checked(addr, len - 1, 1)?);
-            return Err(Blocked::Pages { first: page, last });
+            let (last, _) = place(checked(addr, len - 1, 1)?);
+            return Err(Blocked::Pages { first: page, last, write });
         }
         *done = end;
     }
     Ok(())
 }
 
-fn read(pages: &mut Pages, page: Page, offset: usize, into: &mut [u8]) -> Option<()> {
+fn read(pages: &mut PageTable, page: Page, offset: usize, into: &mut [u8]) -> Option<()> {
     into.copy_from_slice(&pages.get(page)?[offset..offset + into.len()]);
     Some(())
 }
 
-fn write(pages: &mut Pages, page: Page, offset: usize, from: &mut [u8]) -> Option<()> {
+fn write(pages: &mut PageTable, page: Page, offset: usize, from: &mut [u8]) -> Option<()> {
     pages.get_mut(page)?[offset..offset + from.len()].copy_from_slice(from);
     Some(())
 }
 
 /// Replaces the word at `addr` by `change` of it. Returns the previous value.
-fn exchange(pages: &mut Pages, addr: VirtAddr, change: impl FnOnce(u64) -> u64) -> Result<u64, Blocked> {
+fn exchange(pages: &mut PageTable, addr: VirtAddr, change: impl FnOnce(u64) -> u64) -> Result<u64, Blocked> {
     if !addr.0.is_multiple_of(WORD_LEN as u64) {
         return Err(Blocked::Never(Error::Misaligned { addr }));
     }
-    let (page, offset) = Page::of(addr);
-    let bytes = pages.get_mut(page).ok_or(Blocked::Pages { first: page, last: page })?;
+    let (page, offset) = place(addr);
+    let bytes = pages.get_mut(page).ok_or(Blocked::Pages { first: page, last: page, write: true })?;
     let word: &mut [u8; WORD_LEN] =
         bytes[offset..].first_chunk_mut().expect("a page is a whole number of words");
     let old = u64::from_le_bytes(*word);
@@ -197,4 +199,11 @@ fn exchange(pages: &mut Pages, addr: VirtAddr, change: impl FnOnce(u64) -> u64) 
 /// Returns `addr` plus `by`, if that is a valid address for `len` bytes.
 fn checked(addr: VirtAddr, by: usize, len: u64) -> Result<VirtAddr, Blocked> {
     addr.checked_add(by as u64).ok_or(Blocked::Never(Error::OutOfBounds { addr, len }))
+}
+
+/// Returns the page of `addr`, and the offset in it.
+pub(super) const fn place(addr: VirtAddr) -> (Page, usize) {
+    #[expect(clippy::cast_possible_truncation, reason = "less than a page")]
+    let offset = (addr.0 % PAGE_LEN as u64) as usize;
+    (Page::of(addr), offset)
 }

@@ -17,6 +17,7 @@
 //! Every answer is checked.
 
 mod local_items;
+mod locked_zone;
 mod process;
 mod program;
 mod requests;
@@ -27,8 +28,8 @@ mod variants;
 
 use super::{DOMAIN, DPU};
 use crate::cpu::CpuMeter;
-use crate::pulse::{NodeKind, Racks};
 use crate::samples::median;
+use crate::{NodeKind, Racks};
 use crate::{Plan, Row, Samples, Sheet, to_f64};
 use farmem::prefetch::tap::tap;
 use farmem::prefetch::{

@@ -7,8 +7,8 @@
 //! what the DPU offloads. The DPU, the switch and the memory node share the other CPU.
 
 use super::{DOMAIN, DPU};
-use crate::pulse::{NodeKind, Racks};
 use crate::rates::cpu_time;
+use crate::{NodeKind, Racks};
 use crate::{Plan, Row, Sheet, rate_row, to_f64};
 use farmem::dpu::api::{ApiOptions, ApiThread, Carried, MemoryApi, Pending, Region};
 use farmem::{Client, Error, Op, Rack, RackConfig, Ticket, VirtAddr};

@@ -8,7 +8,7 @@
 //! node.
 
 use super::DOMAIN;
-use crate::pulse::{NodeKind, Racks};
+use crate::{NodeKind, Racks};
 use crate::{Plan, Row, Samples, Sheet, rate_row, to_f64};
 use farmem::prefetch::{Change, Placing, SharedZone, Zone, ZoneReader, ZoneSize};
 use farmem::{Client, Error, FlatMap, Rack, RackConfig, Ticket};

@@ -2,10 +2,10 @@
 //! datagrams, compared with one datagram each (PROTOCOL 11.13). Both clients use one table, alternating, and
 //! every answer is checked.
 
-use super::compare::{NODE_MEMORY, Racks, Scenario as _};
-use super::contender::{App as _, NodeKind};
+use super::compare::{NODE_MEMORY, Scenario as _};
+use super::contender::App as _;
 use super::lookups::Lookups;
-use crate::{CpuMeter, CpuTime, Row, rate_row, to_f64};
+use crate::{CpuMeter, CpuTime, NodeKind, Racks, Row, rate_row, to_f64};
 use farmem::{Client, ClientOptions, Error, Policy, Rack};
 use std::iter::from_fn;
 use std::num::NonZero;

@@ -1,64 +1,12 @@
 //! The comparison of all systems on one application: the systems, alternating rounds, and the result rows.
 
-use super::contender::{App, Contender, Figures, How, NodeKind, Shared, System};
-use crate::{CpuMeter, Row, Sheet, rate_row, to_f64};
-use farmem::{Client, Error, LinkProfile, Rack};
+use super::contender::{App, Contender, Figures, How, Shared, System};
+use crate::{CpuMeter, NodeKind, Racks, Row, Sheet, rate_row, to_f64};
+use farmem::{Client, Error};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
-
-/// A factory of racks.
-pub trait Racks {
-    /// A rack that runs until it is dropped.
-    type Rack: AsRef<Rack>;
-    /// The error when no rack starts.
-    type Failure: From<Error>;
-
-    /// Starts a rack of `nodes` memory nodes of `memory` bytes each.
-    ///
-    /// # Errors
-    /// The reason why the rack does not start.
-    fn start(&mut self, nodes: u8, kind: NodeKind, memory: u64) -> Result<Self::Rack, Self::Failure> {
-        self.start_with(nodes, kind, memory, "")
-    }
-
-    /// Works as [`Racks::start`], with more lines in the rack's description.
-    ///
-    /// # Errors
-    /// As [`Racks::start`].
-    fn start_with(
-        &mut self,
-        nodes: u8,
-        kind: NodeKind,
-        memory: u64,
-        more: &str,
-    ) -> Result<Self::Rack, Self::Failure>;
-
-    /// Works as [`Racks::start_with`], over links with a different profile.
-    ///
-    /// # Errors
-    /// As [`Racks::start`].
-    fn start_over(
-        &mut self,
-        link: LinkProfile,
-        nodes: u8,
-        memory: u64,
-        more: &str,
-    ) -> Result<Self::Rack, Self::Failure>;
-
-    /// Returns the process of a role, by its name; `None` when none runs.
-    fn role(&self, rack: &Self::Rack, name: &str) -> Option<u32>;
-
-    /// Restarts a dead role, and waits until it serves.
-    ///
-    /// # Errors
-    /// The reason why the role does not start.
-    fn begin_again(&mut self, rack: &mut Self::Rack, name: &str) -> Result<(), Self::Failure>;
-
-    /// Returns the processes of the rack's roles, whose CPU time counts with this process's.
-    fn processes(&self, rack: &Self::Rack) -> Vec<u32>;
-}
 
 /// An application and its data, to be laid out on a rack.
 pub trait Scenario {

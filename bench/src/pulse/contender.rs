@@ -1,6 +1,6 @@
 //! The compared systems: a kind of memory node, a client, and a site for traversals.
 
-use crate::{CpuMeter, CpuTime, Paged, Samples, to_f64};
+use crate::{CpuMeter, CpuTime, NodeKind, Paged, Samples, to_f64};
 use farmem::task::{run_one, run_tasks};
 use farmem::{Client, ClientOptions, Error, Policy, Rack, Task};
 use std::cell::RefCell;
@@ -8,20 +8,6 @@ use std::iter::from_fn;
 use std::num::NonZero;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-
-/// The traversal executor of a memory node.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum NodeKind {
-    /// farmem's own engine.
-    Offload,
-    /// Native code in place of the programs: a server of remote procedure calls.
-    Native {
-        /// Traversals whose hops are interleaved.
-        workspaces: usize,
-        /// Extra time of each iteration.
-        stretch: Duration,
-    },
-}
 
 /// An application to be measured on its data: a sequence of operations with checkable answers.
 pub trait App {
@@ -247,7 +233,7 @@ impl<A: App> Contender<A> {
     reason = "a share of bytes is a number of bytes, far below 2^52"
 )]
 fn share(bytes: u64, percent: f64) -> u64 {
-    ((bytes as f64 * percent / 100.0) as u64).max(crate::PAGE_LEN as u64)
+    ((bytes as f64 * percent / 100.0) as u64).max(farmem::PAGE_LEN as u64)
 }
 
 #[cfg(test)]

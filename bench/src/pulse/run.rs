@@ -1,12 +1,10 @@
 //! The whole benchmark: its parts and their extents.
 
 use super::apps::{TableStore, TimeSeries, WebService};
-use super::compare::{Budget, Fleet, Racks, Scenario, systems};
+use super::compare::{Budget, Fleet, Scenario, systems};
 use super::lookups::Lookups;
-use super::{batch, coupled, node, plots, scatter};
-use crate::{Outcome, Plan, Progress, Sheet};
-use farmem::Error;
-use std::path::Path;
+use super::{batch, coupled, node, scatter};
+use crate::{Plan, Racks, Sheet};
 use std::time::Duration;
 
 /// Slowdown of an iteration, load and logic, on the wimpy processor.
@@ -48,18 +46,16 @@ impl Plan {
 /// Operations in flight when throughput is measured: as many as a memory node interleaves.
 const DEPTH: usize = farmem_memnode::WORKSPACES;
 
-/// Measures what `plan` selects and reports progress. Draws figures into the directory `plots`, if given.
+/// Measures what `plan` selects. Returns the crossings for the figures.
 ///
 /// # Errors
 /// An error when a rack does not start, or far memory does not answer.
-pub fn run<R: Racks>(
+pub(crate) fn measure<R: Racks>(
     plan: &Plan,
-    plots: Option<&Path>,
     racks: &mut R,
-    mut tell: impl FnMut(Progress<'_>),
-) -> Result<Outcome, R::Failure> {
-    let mut sheet = Sheet::new(&plan.only, &mut tell);
-    let mut lines = Vec::new();
+    sheet: &mut Sheet<'_>,
+) -> Result<Vec<scatter::Crossings>, R::Failure> {
+    let mut crossings = Vec::new();
     let mut hop = HOP;
     if plan.wants("pulse.node.") {
         sheet.begins("a node's core");
@@ -72,8 +68,8 @@ pub fn run<R: Racks>(
         sheet.add(coupled::measure());
     }
     if plan.wants("pulse.scatter.") {
-        lines = scatter::measure(plan.scatter(), &mut |what| sheet.begins(what))?;
-        sheet.add(lines.iter().flat_map(scatter::Line::rows));
+        crossings = scatter::measure(plan.scatter(), &mut |what| sheet.begins(what))?;
+        sheet.add(crossings.iter().flat_map(scatter::Crossings::rows));
     }
     if scatter::SUBJECTS.iter().any(|(name, _)| plan.wants(&format!("pulse.distributed.{name}."))) {
         sheet.begins("packets and round trips");
@@ -83,16 +79,8 @@ pub fn run<R: Racks>(
         sheet.begins("look-ups in batches");
         sheet.add(batch::measure(plan.batch(), racks)?);
     }
-    applications(plan, racks, &mut sheet, hop * (WIMPY_TIMES - 1))?;
-    if let Some(directory) = plots {
-        sheet.begins("plots");
-        let drawn = plots::draw(directory, &lines, sheet.rows());
-        drawn.map_err(|source| Error::System {
-            what: format!("cannot draw into {}", directory.display()),
-            source,
-        })?;
-    }
-    Ok(sheet.end())
+    applications(plan, racks, sheet, hop * (WIMPY_TIMES - 1))?;
+    Ok(crossings)
 }
 
 /// Measures the applications on one, two and four memory nodes.

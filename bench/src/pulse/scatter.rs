@@ -25,40 +25,54 @@ const MEMORY: u64 = 256 << 20;
 pub(super) const GRANULARITIES: [(&str, u64); 5] =
     [("4k", 4 << 10), ("64k", 64 << 10), ("256k", 256 << 10), ("1m", 1 << 20), ("4m", 4 << 20)];
 
-/// A line of figure 2.
+/// The crossings of a structure's operations when its memory is scattered in pieces of one size.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
-    pub(super) structure: &'static str,
-    pub(super) granularity: &'static str,
-    pub(super) counted: Counted,
+pub(crate) struct Crossings {
+    pub(crate) structure: &'static str,
+    /// The name of the pieces' size in ids.
+    pub(crate) granularity: &'static str,
+    /// Bytes of a piece.
+    pub(crate) bytes: u64,
+    pub(crate) counted: Counted,
 }
 
 /// Counts crossings for each structure and granularity.
-pub(super) fn measure(effort: Budget, progress: &mut dyn FnMut(&str)) -> Result<Vec<Line>, Error> {
+pub(super) fn measure(effort: Budget, progress: &mut dyn FnMut(&str)) -> Result<Vec<Crossings>, Error> {
     type Make = fn(Layout) -> Subject;
     let structures: [(&str, Make); 2] = [("tree", Subject::Tree), ("series", Subject::Series)];
-    let mut lines = Vec::new();
+    let mut all = Vec::new();
     for (structure, subject) in structures {
         for (granularity, bytes) in GRANULARITIES {
             progress(&format!("crossings: {structure}, pieces of {granularity}"));
             let layout = Layout::Scattered { granularity: bytes };
             let mut bed = Fixture::new(subject(layout), NODES, MEMORY, effort.records)?;
-            lines.push(Line { structure, granularity, counted: bed.count(effort.operations, true)? });
+            let counted = bed.count(effort.operations, true)?;
+            all.push(Crossings { structure, granularity, bytes, counted });
         }
     }
-    Ok(lines)
+    Ok(all)
 }
 
-impl Line {
+impl Crossings {
+    /// Returns the share of operations with at least `times` crossings.
+    pub(crate) fn share(&self, times: u64) -> f64 {
+        to_f64(self.counted.crossed(times)) / to_f64(self.counted.operations)
+    }
+
+    /// Returns the most crossings of an operation, at least 1.
+    pub(crate) fn most(&self) -> u64 {
+        self.counted.crossings.last().copied().unwrap_or(1).max(1)
+    }
+
     /// Returns the share of operations that cross at all, and the distribution of their crossings.
     pub(super) fn rows(&self) -> [Row; 2] {
-        let Self { structure, granularity, counted } = self;
+        let Self { structure, granularity, counted, .. } = self;
         let id = |what: &str| format!("pulse.scatter.{structure}.{granularity}.{what}");
         let n = counted.operations;
         let of = |q: f64| Some(quantile(&counted.crossings, q));
         let mean = to_f64(counted.crossings.iter().sum()) / to_f64(n);
         [
-            Row::figure(id("crossing"), "of operations", to_f64(counted.crossed(1)) / to_f64(n), n),
+            Row::figure(id("crossing"), "of operations", self.share(1), n),
             Row { p50: of(0.5), p99: of(0.99), ..Row::figure(id("crossings"), "per operation", mean, n) },
         ]
     }

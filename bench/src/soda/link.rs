@@ -6,7 +6,7 @@
 //! file, by a system call). *net*: a client reads from a memory node.
 
 use super::far::node_memory;
-use crate::pulse::{NodeKind, Racks};
+use crate::{NodeKind, Racks};
 use crate::{Plan, Row, Samples, Sheet, to_f64};
 use farmem::{Client, Error, Op, VirtAddr};
 use farmem_link::dpu::{Answers, PairSize, ProcessEnd, Registered, Requests, make_pair};

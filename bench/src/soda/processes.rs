@@ -6,7 +6,7 @@ use super::subject::Subject;
 use super::system::{self, System};
 use super::work::App;
 use super::{Sizes, settings};
-use crate::pulse::Racks;
+use crate::Racks;
 use crate::{Plan, Row, Samples, Sheet};
 use farmem::{Client, Error, LinkProfile};
 use farmem_graph::generate::RATIOS;

@@ -6,7 +6,7 @@ use super::subject::{Subject, named};
 use super::system::{self, System};
 use super::work::{App, Work};
 use super::{Sizes, one_thread, settings};
-use crate::pulse::Racks;
+use crate::Racks;
 use crate::{Plan, Row, Samples, Sheet, to_f64};
 use farmem::window::{Memory, WindowOptions, with_window};
 use farmem::{Error, PAGE_LEN, Rack};

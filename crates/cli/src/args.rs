@@ -111,6 +111,9 @@ pub(crate) enum Command {
     Guard(Guard),
     /// Run one role of a rack until SIGTERM, for racks on several machines (docs/operate.md).
     Role(Role),
+    /// Run a memory node with native code in place of known programs (started by `farmem bench pulse`).
+    #[command(hide = true, name = NATIVE_ROLE)]
+    NativeRole(NativeRole),
     /// Make system calls (started by `farmem bench mind`).
     #[command(hide = true, name = farmem_bench::mind::CALLS)]
     Calls,
@@ -136,6 +139,9 @@ pub(crate) enum Command {
     #[command(hide = true, name = farmem_bench::soda::ALONE)]
     SodaAlone(SodaAlone),
 }
+
+/// Name of the command of a memory node that runs native code.
+pub(crate) const NATIVE_ROLE: &str = "native-role";
 
 /// Example of a rack.toml. `farmem up --example` prints it.
 pub(crate) const EXAMPLE: &str = include_str!("example-rack.toml");
@@ -256,7 +262,7 @@ pub(crate) struct Run {
 pub(crate) enum Bench {
     /// Measure READ, WRITE, atomics and traversals over every transport, each with a raw exchange of the same
     /// size, mode and path.
-    Net(BenchNet),
+    Net(BenchLinked),
     /// Measure traversal offload, and compare it with a page cache, READs, native code at the memory node,
     /// and the limits of this machine.
     Pulse(BenchDrawn),
@@ -277,20 +283,6 @@ pub(crate) enum Bench {
     /// Measure unmodified programs under `farmem run`, and compare them with the same programs alone, on a
     /// swap file, and on zram.
     Run(BenchRows),
-}
-
-/// Arguments of `farmem bench net`.
-#[derive(Debug, Args)]
-pub(crate) struct BenchNet {
-    /// Print one JSON object instead of the table; progress and notes go to stderr.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Run fewer repetitions: ends within 20 s.
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Links of the benchmark's racks.
-    #[command(flatten)]
-    pub(crate) links: BenchLinks,
 }
 
 /// Arguments of `farmem bench pulse`, `fat` and `soda`.
@@ -322,7 +314,7 @@ pub(crate) struct SodaAlone {
     pub(crate) sources: String,
 }
 
-/// Arguments of `farmem bench mind`.
+/// Arguments of `farmem bench net` and `mind`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchLinked {
     /// Rows to measure.
@@ -372,13 +364,6 @@ pub(crate) struct BenchRows {
     /// run.over4. Commas separate several prefixes [default: all rows].
     #[arg(long, value_name = "PREFIX")]
     pub(crate) only: Option<String>,
-}
-
-impl BenchRows {
-    /// Returns the selected rows and effort.
-    pub(crate) fn plan(&self) -> farmem_bench::Plan {
-        farmem_bench::Plan { quick: self.quick, only: self.only.clone().unwrap_or_default() }
-    }
 }
 
 /// Arguments for the links of a benchmark's racks.
@@ -463,36 +448,20 @@ pub(crate) struct Role {
     /// of `farmem up`, off].
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub(crate) log: Option<LogLevel>,
-    /// Engine of a memory node's traversals.
-    #[command(flatten)]
-    pub(crate) runs: NodeRuns,
 }
 
-/// Arguments for a memory node's traversal engine: farmem's own engine, or native code for comparison.
-#[derive(Clone, Copy, Default, Debug, Args)]
-pub(crate) struct NodeRuns {
-    /// Replace known programs with native code.
-    #[arg(long, requires = "workspaces")]
-    pub(crate) native: bool,
-    /// Number of traversals with interleaved hops, with --native.
-    #[arg(long, value_name = "N", requires = "native")]
-    pub(crate) workspaces: Option<usize>,
-    /// Additional time of each iteration, in nanoseconds, with --native.
-    #[arg(long, value_name = "NS", requires = "native", default_value_t = 0)]
+/// Arguments of `farmem native-role`.
+#[derive(Debug, Args)]
+pub(crate) struct NativeRole {
+    /// Number of traversals with interleaved hops.
+    #[arg(long, value_name = "N")]
+    pub(crate) workspaces: usize,
+    /// Additional time of each iteration, in nanoseconds.
+    #[arg(long, value_name = "NS")]
     pub(crate) stretch_ns: u64,
-}
-
-impl NodeRuns {
-    /// Returns the command line arguments for these values.
-    pub(crate) fn arguments(&self) -> Vec<String> {
-        let Self { native, workspaces, stretch_ns } = *self;
-        let mut arguments = Vec::new();
-        if native {
-            arguments.extend(["--native".to_owned(), format!("--stretch-ns={stretch_ns}")]);
-            arguments.extend(workspaces.map(|count| format!("--workspaces={count}")));
-        }
-        arguments
-    }
+    /// Role to run.
+    #[command(flatten)]
+    pub(crate) role: Role,
 }
 
 /// Role that runs as a separate process.

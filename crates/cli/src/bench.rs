@@ -1,30 +1,94 @@
-//! `farmem bench`: the list of benchmarks, and their output while they run. The format of results is in
+//! `farmem bench`: the racks of the benchmarks, and their output while they run. The format of results is in
 //! farmem-bench.
 
-mod fat;
-mod kv;
-mod mind;
-mod net;
-mod pd3;
-mod pulse;
-mod run;
-mod soda;
+mod racks;
 
-pub(crate) use fat::run as fat;
-pub(crate) use kv::run as kv;
-pub(crate) use mind::run as mind;
-pub(crate) use mind::{calls, squeezed};
-pub(crate) use net::run as net;
-pub(crate) use pd3::run as pd3;
-pub(crate) use pulse::run as pulse;
-pub(crate) use run::{run as runs, work};
-pub(crate) use soda::{alone as soda_alone, run as soda};
-
-use crate::output;
-use crate::{End, Failure, progress};
-use farmem::LinkProfile;
-use farmem_bench::{Machine, Outcome, Progress, Results, Row, link_late};
+use crate::args::{Bench as Args, BenchRows, NativeRole, SodaAlone};
+use crate::{End, Failure, output, progress, role};
+use farmem::serve::{Runner, node_running};
+use farmem::{LinkProfile, Transport};
+use farmem_bench::pd3::KEYS_MIN;
+use farmem_bench::{Bench, Machine, Native, Outcome, Plan, Progress, Results, Row, link_late, run_bench};
 use indicatif::ProgressBar;
+use racks::OwnRacks;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// Runs a benchmark.
+pub(crate) fn run(args: &Args) -> Result<End, Failure> {
+    let own = LinkProfile::NONE;
+    let (bench, rows, link, plots) = match args {
+        Args::Net(args) => (Bench::Net, &args.rows, args.links.link, None),
+        Args::Mind(args) => (Bench::Mind, &args.rows, args.links.link, None),
+        Args::Pulse(args) => (Bench::Pulse, &args.rows, args.links.link, args.plots.as_ref()),
+        Args::Fat(args) => (Bench::Fat, &args.rows, args.links.link, args.plots.as_ref()),
+        Args::Soda(args) => (Bench::Soda, &args.rows, args.links.link, args.plots.as_ref()),
+        // These have links of their own, or none: the racks of programs run in the pager's process.
+        Args::Kv(args) => (Bench::Kv, &args.rows, own, args.plots.as_ref()),
+        Args::Pd3(args) => (Bench::Pd3, &args.rows, own, args.plots.as_ref()),
+        Args::Run(rows) => (Bench::Run, rows, own, None),
+    };
+    let keys = if let Args::Pd3(args) = args { args.keys } else { None };
+    if keys.is_some_and(|keys| keys < KEYS_MIN) {
+        let remedy = format!("choose {KEYS_MIN} or more");
+        return Err(Failure::environment("--keys is too small to measure anything", remedy));
+    }
+    if let Some(directory) = plots {
+        check_writable(directory)?;
+    }
+    let BenchRows { json, quick, only } = rows;
+    let only = only.clone().unwrap_or_default();
+    let plan = Plan { quick: *quick, only, plots: plots.cloned(), keys };
+    let transport = if bench == Bench::Pd3 { Transport::Shm } else { Transport::Udp };
+    let screen = Screen::begin(bench.name(), *json, link);
+    let outcome = run_bench(bench, &plan, &mut OwnRacks { transport, link }, |told| screen.hear(told))?;
+    screen.end(&plan.only, outcome)
+}
+
+/// Checks that figures can be written to the directory. Figures are drawn after all measurements, so the
+/// check comes first.
+fn check_writable(directory: &Path) -> Result<(), Failure> {
+    let drawable = std::fs::create_dir_all(directory).and_then(|()| tempfile::tempfile_in(directory));
+    drawable.map(drop).map_err(|error| {
+        let what = format!("cannot draw into {}: {error}", directory.display());
+        Failure::environment(what, "name a directory that can be written to with --plots")
+    })
+}
+
+/// Runs `farmem native-role`, a memory node with native code in place of known programs.
+pub(crate) fn native_role(args: &NativeRole) -> Result<End, Failure> {
+    let compile = Native::stretched(Duration::from_nanos(args.stretch_ns));
+    let runner = Runner { compile, workspaces: args.workspaces.max(1) };
+    role::run_with(&args.role, |config, node, serving| node_running(config, node, runner, serving))
+}
+
+/// Runs `farmem squeezed`, the benchmark process under a memory limit.
+pub(crate) fn squeezed(pages: usize, rounds: usize) -> Result<End, Failure> {
+    ended("benchmark process under a memory limit", farmem_bench::mind::squeezed(pages, rounds))
+}
+
+/// Runs `farmem calls`, the benchmark process that makes system calls.
+pub(crate) fn calls() -> Result<End, Failure> {
+    ended("benchmark process that makes system calls", farmem_bench::mind::calls())
+}
+
+/// Runs `farmem work`, the program of the benchmark `run`.
+pub(crate) fn work(name: &str, bytes: usize, cpu: Option<usize>) -> Result<End, Failure> {
+    ended("benchmark's program", farmem_bench::run::work(name, bytes, cpu))
+}
+
+/// Runs `farmem soda-alone`, the graph application under a memory limit.
+pub(crate) fn soda_alone(args: &SodaAlone) -> Result<End, Failure> {
+    let SodaAlone { file, app, system, rounds, sources } = args;
+    let run = farmem_bench::soda::alone(file, app, system, *rounds, sources);
+    ended("benchmark process under a memory limit", run)
+}
+
+fn ended(what: &str, result: io::Result<()>) -> Result<End, Failure> {
+    let failed = |error| Failure::environment(format!("the {what} failed: {error}"), "");
+    result.map(|()| End::Fine).map_err(failed)
+}
 
 /// Output of a benchmark: a table that grows row by row, or one JSON object at the end. The current
 /// measurement is shown on stderr.

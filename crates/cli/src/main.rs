@@ -32,10 +32,11 @@ mod sweep;
 mod trace;
 mod up;
 
-use args::{Bench, Cli, Command, Index};
+use args::{Cli, Command, Index};
 use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::any::Any;
+use std::fmt;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::{panic, thread};
@@ -74,6 +75,15 @@ pub(crate) enum Failure {
 impl From<farmem::Error> for Failure {
     fn from(error: farmem::Error) -> Self {
         Self::Farmem(error)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Farmem(error) => write!(f, "{error}"),
+            Self::Environment { message, remedy } => write!(f, "{message}: {remedy}"),
+        }
     }
 }
 
@@ -123,14 +133,7 @@ fn carry_out(command: Command) -> Result<End, Failure> {
         Command::Kv(args) => farmem_kv::run(&args).map(|()| End::Fine).map_err(Failure::from),
         Command::Timeseries(args) => apps::finish(farmem_timeseries::run(&args), args.plan.json),
         Command::Graph(command) => apps::finish(farmem_graph::run(&command), command.json()),
-        Command::Bench { bench: Bench::Net(args) } => bench::net(&args),
-        Command::Bench { bench: Bench::Pulse(args) } => bench::pulse(&args),
-        Command::Bench { bench: Bench::Mind(args) } => bench::mind(&args),
-        Command::Bench { bench: Bench::Fat(args) } => bench::fat(&args),
-        Command::Bench { bench: Bench::Soda(args) } => bench::soda(&args),
-        Command::Bench { bench: Bench::Kv(args) } => bench::kv(&args),
-        Command::Bench { bench: Bench::Pd3(args) } => bench::pd3(&args),
-        Command::Bench { bench: Bench::Run(args) } => bench::runs(&args),
+        Command::Bench { bench } => bench::run(&bench),
         Command::Join(args) => join::run(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Status(args) => manage::status(&args),
@@ -152,6 +155,7 @@ fn carry_out(command: Command) -> Result<End, Failure> {
         Command::Manual { directory } => manual::write_pages(&directory),
         Command::Completions { shell } => Ok(manual::print_completions(shell)),
         Command::Role(args) => role::run(&args),
+        Command::NativeRole(args) => bench::native_role(&args),
         Command::Calls => bench::calls(),
         Command::ZramProbe { pages, rounds } => bench::squeezed(pages, rounds),
         Command::Work { name, bytes, cpu } => bench::work(&name, bytes, cpu),

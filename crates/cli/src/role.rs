@@ -9,16 +9,23 @@ use crate::args::{Role, RoleName};
 use crate::logging::{self, LogLevel};
 use crate::{End, Failure, output};
 use farmem::RackConfig;
-use farmem::serve::{self, Runner, Serving, Stop};
-use farmem_bench::Native;
+use farmem::config::NodeConfig;
+use farmem::serve::{self, Serving, Stop};
 use sd_notify::NotifyState;
 use std::io::{self, Read as _};
-use std::time::Duration;
 
 /// Line that tells the supervisor that the role serves.
 pub(crate) const READY: &str = "ready\n";
 
 pub(crate) fn run(args: &Role) -> Result<End, Failure> {
+    run_with(args, |config, node, serving| serve::node(config, node, serving))
+}
+
+/// Works as [`run`], with another function that serves a memory node.
+pub(crate) fn run_with(
+    args: &Role,
+    serve_node: impl for<'a> FnOnce(&'a RackConfig, &'a NodeConfig, Serving<'a>) -> Result<(), farmem::Error>,
+) -> Result<End, Failure> {
     logging::begin(args.log, if args.until_input_ends { LogLevel::Off } else { LogLevel::Info })?;
     let config = RackConfig::load(&args.rack)?;
     let stop = Stop::new();
@@ -48,13 +55,7 @@ pub(crate) fn run(args: &Role) -> Result<End, Failure> {
         RoleName::Node => {
             let name = args.node.as_deref().unwrap_or_default();
             let node = config.nodes.iter().find(|n| n.name == name).ok_or_else(|| unknown(&config, name))?;
-            if args.runs.native {
-                let compile = Native::stretched(Duration::from_nanos(args.runs.stretch_ns));
-                let workspaces = args.runs.workspaces.unwrap_or(1).max(1);
-                serve::node_running(&config, node, Runner { compile, workspaces }, serving)?;
-            } else {
-                serve::node(&config, node, serving)?;
-            }
+            serve_node(&config, node, serving)?;
         }
     }
     tell_systemd(NotifyState::Stopping);

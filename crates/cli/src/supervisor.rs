@@ -50,13 +50,13 @@ impl Supervisor {
     /// Starts the control plane, the switch, the memory nodes, the index switches and the DPU, and waits
     /// until all serve.
     pub(crate) fn start(config: RackConfig) -> Result<Self, Failure> {
-        Self::start_with(config, &[])
+        Self::start_nodes_by(config, &[])
     }
 
-    /// Like [`Supervisor::start`], with further arguments for the memory nodes.
-    pub(crate) fn start_with(config: RackConfig, of_nodes: &[String]) -> Result<Self, Failure> {
+    /// Like [`Supervisor::start`], with memory nodes that run by this command in place of `farmem role`.
+    pub(crate) fn start_nodes_by(config: RackConfig, by: &[String]) -> Result<Self, Failure> {
         let never = || false;
-        Ok(Self::begin_all(config, of_nodes, &never)?.expect("no one asks it to stop"))
+        Ok(Self::begin_all(config, by, &never)?.expect("no one asks it to stop"))
     }
 
     /// Like [`Supervisor::start`]. Returns `None` when `is_asked` requests a stop before all roles serve;
@@ -70,7 +70,7 @@ impl Supervisor {
 
     fn begin_all(
         config: RackConfig,
-        of_nodes: &[String],
+        nodes_by: &[String],
         is_asked: &dyn Fn() -> bool,
     ) -> Result<Option<Self>, Failure> {
         serve::make_state(&config)?;
@@ -82,8 +82,8 @@ impl Supervisor {
         roles.extend(config.dpu.iter().map(|_| ("dpu", None)));
         let mut rack = Self { config, processes: Vec::new() };
         for (role, name) in roles {
-            let further = if role == "node" { of_nodes } else { &[] };
-            if !rack.begin(role, name.as_deref(), further, is_asked)? {
+            let by = if role == "node" { nodes_by } else { &[] };
+            if !rack.begin(role, name.as_deref(), by, is_asked)? {
                 return Ok(None);
             }
         }
@@ -175,10 +175,10 @@ impl Supervisor {
         &mut self,
         role: &'static str,
         node: Option<&str>,
-        further: &[String],
+        by: &[String],
         is_asked: &dyn Fn() -> bool,
     ) -> Result<bool, Failure> {
-        let mut process = Process::new(role, node, further);
+        let mut process = Process::new(role, node, by);
         let cannot = |why| Failure::environment(why, "`farmem doctor` may know why");
         process.start(&self.config).map_err(cannot)?;
         self.processes.push(process);

@@ -2,14 +2,15 @@
 //! figure 19). Also the path itself, on which `pd3.path.*` are based.
 
 use super::super::DOMAIN;
+use super::locked_zone::LockedZone;
 use super::store::{Far, Kind};
 use super::{Bench, Draw, LEAD, SECRET, Size};
 use crate::rates::cpu_time;
 use crate::{Row, to_f64};
 use farmem::prefetch::tap::{Tap, tap};
 use farmem::prefetch::{
-    Beside, Change, Config, Driver, FLOORS, HostKeys, HostView, KeySet, KeysConfig, LocalZone, Position,
-    SharedZone, Taker, Zone,
+    Beside, Change, Config, Driver, FLOORS, HostKeys, HostView, KeySet, KeysConfig, Position, SharedZone,
+    Taker, Zone,
 };
 use farmem::{Client, Completed, Error, LookUp, LookedUp, Op, Rack};
 use std::hint::black_box;
@@ -147,7 +148,7 @@ fn stage<V: HostView, L: LookUp>(
         let mut taker = Taker::new(&reader, &beside);
         return path(size, driver, (&tap, &beside), |key, into| taker.take(key, into).is_some());
     }
-    let zone = LocalZone::new(size.zone.items);
+    let zone = LockedZone::new(size.zone.items);
     let driver = Driver::new(config, view, parts, client, far, zone.clone())?;
     path(size, driver, (&tap, &beside), |key, into| {
         let item = zone.take(key, |stamp| beside.good(key, stamp));

@@ -65,7 +65,8 @@ pub(super) struct Process {
     role: &'static str,
     /// Name of the memory node or the index switch.
     name: Option<String>,
-    further: Vec<String>,
+    /// Command that runs the role.
+    by: Vec<String>,
     child: Option<Child>,
     /// Channel that receives one message when the child serves.
     ready: Option<Receiver<()>>,
@@ -77,12 +78,13 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn new(role: &'static str, name: Option<&str>, further: &[String]) -> Self {
+    pub(super) fn new(role: &'static str, name: Option<&str>, by: &[String]) -> Self {
+        let by = if by.is_empty() { vec!["role".to_owned()] } else { by.to_vec() };
         Self {
             what: name.map_or_else(|| role.to_owned(), |name| format!("{role} {name}")),
             role,
             name: name.map(str::to_owned),
-            further: further.to_vec(),
+            by,
             child: None,
             ready: None,
             unstarted: None,
@@ -141,11 +143,10 @@ impl Process {
 
     fn spawn(&self, itself: &Path, config: &RackConfig) -> io::Result<Child> {
         let mut command = Command::new(itself);
-        command.arg("role").arg(self.role).arg("--until-input-ends").arg("--rack").arg(&config.file);
+        command.args(&self.by).arg(self.role).arg("--until-input-ends").arg("--rack").arg(&config.file);
         if let Some(name) = &self.name {
             command.arg(format!("--{}", self.role)).arg(name);
         }
-        command.args(&self.further);
         // In its own process group, the role does not get Ctrl-C. The supervisor gets it and closes the
         // pipes.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn()

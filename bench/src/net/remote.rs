@@ -1,17 +1,16 @@
 //! Measurement of round trips over a link, compared with raw exchanges of the same sizes over the same kind
 //! of link.
 
+use super::exchange::{Ends, RAW_FAILED, RawConfig, system};
 use super::operations::{ALL, Fixture, Operation};
-use super::roles::Roles;
 use super::{Budget, rates};
-use crate::Failure;
-use crate::rack_file::{RackFile, Shape};
+use crate::raw::{Onward, RawRing, RawSocket};
+use crate::roles::Roles;
+use crate::{CpuMeter, Racks, Row, Samples, Shape};
 use farmem::serve::{Stop, pin_to_cpu};
-use farmem::{Client, LinkProfile, Placement, Rack, RackConfig, Transport, Waiting};
-use farmem_bench::raw::{Onward, RawRing, RawSocket};
-use farmem_bench::{CpuMeter, Row, Samples};
-use std::net::{IpAddr, SocketAddr};
-use std::thread::{Scope, scope};
+use farmem::{Client, Error, Placement, Rack, RackConfig, Transport, Waiting};
+use std::io;
+use std::thread::scope;
 
 /// CPU of the client, and of every other thread when all threads block.
 const HOME_CPU: usize = 0;
@@ -25,31 +24,33 @@ pub(super) fn id(transport: Transport, operation: Operation, suffix: &str) -> St
     format!("net.{}.{}.rtt{suffix}", transport.name(), operation.name())
 }
 
-pub(super) fn measure(
+/// Measures all operations on a rack of one memory node, with all threads placed here.
+pub(super) fn measure<R: Racks>(
+    racks: &mut R,
     transport: Transport,
     waiting: Waiting,
     suffix: &str,
     effort: Budget,
-    link: LinkProfile,
-) -> Result<Vec<Row>, Failure> {
+) -> Result<Vec<Row>, R::Failure> {
+    let placement = Placement::Free;
+    let rack = racks.describe(Shape { nodes: 1, memory: NODE_MEMORY, transport, waiting, placement })?;
+    Ok(on_rack(rack.as_ref(), transport, waiting, suffix, effort)?)
+}
+
+fn on_rack(
+    config: &RackConfig,
+    transport: Transport,
+    waiting: Waiting,
+    suffix: &str,
+    effort: Budget,
+) -> Result<Vec<Row>, Error> {
     let node_cpu = if waiting == Waiting::Spin { AWAY_CPU } else { HOME_CPU };
-    pin(HOME_CPU)?;
-    // This function places the threads of the roles itself, regardless of the rack's description.
-    let shape = Shape {
-        nodes: 1,
-        memory: NODE_MEMORY,
-        transport,
-        waiting,
-        placement: Placement::Free,
-        prefetch: farmem::Prefetch::Bursts,
-        link,
-    };
-    let file = RackFile::new("bench", shape)?;
-    let mut roles = Roles::start(file.config(), HOME_CPU, node_cpu)?;
-    let mut client = Rack::running(file.config().clone()).client("bench")?;
+    pin_to_cpu(HOME_CPU).map_err(system("cannot run on the first CPU"))?;
+    let mut roles = Roles::start_on(config, Some([HOME_CPU, node_cpu]))?;
+    let mut client = Rack::running(config.clone()).client("bench")?;
     let mut bed = Fixture::new(&mut client)?;
-    roles.end_control()?;
-    let away = RawConfig { config: file.config(), transport, waiting, node_cpu };
+    roles.end_control();
+    let away = RawConfig { config, transport, waiting, node_cpu };
     let mut rows = Vec::new();
     let (triangles, direct): (Vec<Operation>, Vec<Operation>) =
         ALL.into_iter().partition(|op| op.is_triangle());
@@ -60,7 +61,7 @@ pub(super) fn measure(
             Waiting::Block => away.round_trips(&mut client, &mut bed, operation, &id, effort)?,
         });
     }
-    roles.end_switch()?;
+    roles.end_switch();
     for operation in direct {
         let id = id(transport, operation, suffix);
         rows.insert(rows.len() - 1, away.round_trips(&mut client, &mut bed, operation, &id, effort)?);
@@ -68,24 +69,7 @@ pub(super) fn measure(
     if waiting == Waiting::Block {
         rows.extend(rates::measure(&away, &mut client, bed.vma().base, effort)?);
     }
-    drop(client);
-    drop(roles);
-    if transport == Transport::Shm {
-        let rings = file.config().rings();
-        std::fs::remove_dir_all(&rings).map_err(|e| {
-            Failure::environment(format!("cannot remove {}: {e}", rings.display()), "remove it by hand")
-        })?;
-    }
     Ok(rows)
-}
-
-/// Configuration of the raw exchange.
-#[derive(Clone, Copy)]
-pub(super) struct RawConfig<'a> {
-    pub(super) config: &'a RackConfig,
-    pub(super) transport: Transport,
-    waiting: Waiting,
-    pub(super) node_cpu: usize,
 }
 
 impl RawConfig<'_> {
@@ -96,8 +80,8 @@ impl RawConfig<'_> {
         operation: Operation,
         id: &str,
         effort: Budget,
-    ) -> Result<Row, Failure> {
-        let mut work = || Ok::<(), Failure>(bed.once(client, operation)?);
+    ) -> Result<Row, Error> {
+        let mut work = || bed.once(client, operation);
         let (samples, baseline) = match (self.transport, operation.is_triangle()) {
             (Transport::Udp, triangle) => self.beside_datagrams(operation, triangle, effort, &mut work)?,
             (Transport::Shm, false) => self.beside_rings(operation, effort, &mut work)?,
@@ -112,14 +96,13 @@ impl RawConfig<'_> {
         operation: Operation,
         triangle: bool,
         effort: Budget,
-        work: &mut dyn FnMut() -> Result<(), Failure>,
-    ) -> Result<(Samples, Samples), Failure> {
+        work: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<(Samples, Samples), Error> {
         let (request, answer) = operation.sizes();
         let mut pinger = self.socket()?;
-        let home = address(&pinger)?;
-        let mut node = self.socket()?;
-        let mut switch = self.socket()?;
-        let (node_at, switch_at) = (address(&node)?, address(&switch)?);
+        let (mut node, mut switch) = (self.socket()?, self.socket()?);
+        let address = |socket: &RawSocket| socket.address().map_err(system("a raw socket has no address"));
+        let (home, node_at, switch_at) = (address(&pinger)?, address(&node)?, address(&switch)?);
         let stop = Stop::new();
         scope(|threads| {
             let _ends = Ends(&stop);
@@ -136,13 +119,13 @@ impl RawConfig<'_> {
         &self,
         operation: Operation,
         effort: Budget,
-        work: &mut dyn FnMut() -> Result<(), Failure>,
-    ) -> Result<(Samples, Samples), Failure> {
+        work: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<(Samples, Samples), Error> {
         let (request, answer) = operation.sizes();
         let dir = self.config.rings().with_extension("raw");
         let (own, peer) = (self.config.control.address, self.config.switch.address);
-        let mut pinger = RawRing::open(&dir, own, peer, self.link_waiting()).map_err(farmem::Error::from)?;
-        let mut node = RawRing::open(&dir, peer, own, self.link_waiting()).map_err(farmem::Error::from)?;
+        let mut pinger = RawRing::open(&dir, own, peer, self.link_waiting())?;
+        let mut node = RawRing::open(&dir, peer, own, self.link_waiting())?;
         let stop = Stop::new();
         let result = scope(|threads| {
             let _ends = Ends(&stop);
@@ -150,81 +133,35 @@ impl RawConfig<'_> {
             self.serve(threads, move |stop| node.serve(answer, stop), &stop);
             interleave(effort, work, &mut || pinger.exchange(request))
         });
-        std::fs::remove_dir_all(&dir).map_err(|e| {
-            Failure::environment(format!("cannot remove {}: {e}", dir.display()), "remove it by hand")
+        std::fs::remove_dir_all(&dir).map_err(|source| {
+            let what = format!("cannot remove {}", dir.display());
+            Error::System { what, source }
         })?;
         result
     }
-
-    pub(super) fn socket(&self) -> Result<RawSocket, Failure> {
-        let ip: IpAddr = self.config.control.address;
-        Ok(RawSocket::open(ip, self.link_waiting()).map_err(farmem::Error::from)?)
-    }
-
-    /// Starts a raw server in the node's place.
-    pub(super) fn serve<'scope>(
-        &self,
-        threads: &'scope Scope<'scope, '_>,
-        serve: impl FnOnce(&Stop) -> std::io::Result<()> + Send + 'scope,
-        stop: &'scope Stop,
-    ) {
-        let cpu = self.node_cpu;
-        threads.spawn(move || {
-            if let Err(error) = pin_to_cpu(cpu).and_then(|()| serve(stop)) {
-                eprintln!("farmem: a raw server ended: {error}");
-            }
-        });
-    }
-
-    const fn link_waiting(&self) -> farmem_bench::raw::Waiting {
-        match self.waiting {
-            Waiting::Block => farmem_bench::raw::Waiting::Block,
-            Waiting::Spin => farmem_bench::raw::Waiting::Spin,
-        }
-    }
-}
-
-/// Guard that stops the raw server at the end of a measurement, also after an error. Otherwise the thread
-/// scope would wait for the server forever.
-pub(super) struct Ends<'a>(pub(super) &'a Stop);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.set();
-    }
-}
-
-fn pin(cpu: usize) -> Result<(), Failure> {
-    pin_to_cpu(cpu)
-        .map_err(|e| Failure::environment(format!("cannot run on CPU {cpu}: {e}"), "run without taskset"))
-}
-
-pub(super) fn address(socket: &RawSocket) -> Result<SocketAddr, Failure> {
-    socket.address().map_err(|e| Failure::environment(format!("a raw socket has no address: {e}"), ""))
 }
 
 /// Alternates rounds of both kinds. A lost raw exchange is repeated and not counted.
 fn interleave(
     effort: Budget,
-    work: &mut dyn FnMut() -> Result<(), Failure>,
-    raw: &mut dyn FnMut() -> std::io::Result<bool>,
-) -> Result<(Samples, Samples), Failure> {
-    let lost = |e: std::io::Error| Failure::environment(format!("the raw exchange failed: {e}"), "");
+    work: &mut dyn FnMut() -> Result<(), Error>,
+    raw: &mut dyn FnMut() -> io::Result<bool>,
+) -> Result<(Samples, Samples), Error> {
     let (mut samples, mut baseline) = (Samples::new(), Samples::new());
     for _ in 0..effort.per_round / 10 {
-        raw().map_err(lost)?; // warms caches and neighbours
+        raw().map_err(system(RAW_FAILED))?; // warms caches and neighbours
         work()?;
     }
     for _ in 0..effort.rounds {
         for _ in 0..effort.per_round {
-            baseline.time_if(|| raw().map_err(lost))?;
+            baseline.time_if(|| raw().map_err(system(RAW_FAILED)))?;
         }
         round(&mut samples, effort.per_round, work)?;
     }
     Ok((samples, baseline))
 }
 
-fn alone(id: &str, effort: Budget, work: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Row, Failure> {
+fn alone(id: &str, effort: Budget, work: &mut dyn FnMut() -> Result<(), Error>) -> Result<Row, Error> {
     let mut samples = Samples::new();
     for _ in 0..effort.rounds {
         round(&mut samples, effort.per_round, work)?;
@@ -237,8 +174,8 @@ fn alone(id: &str, effort: Budget, work: &mut dyn FnMut() -> Result<(), Failure>
 fn round(
     samples: &mut Samples,
     operations: u32,
-    work: &mut dyn FnMut() -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    work: &mut dyn FnMut() -> Result<(), Error>,
+) -> Result<(), Error> {
     let own = CpuMeter::own();
     let cpu = own.begin();
     for _ in 0..operations {

@@ -3,17 +3,15 @@
 
 use super::Budget;
 use super::operations::{ALL, Fixture, Operation};
-use crate::Failure;
+use crate::{Row, Samples};
 use farmem::{Error, Rack};
-use farmem_bench::Row;
-use farmem_bench::Samples;
 use std::convert::Infallible;
 use std::hint::black_box;
 
 /// Number of operations timed together, because one operation is too short for the clock.
 const BATCH: u32 = 100;
 
-pub(super) fn measure(effort: Budget) -> Result<Vec<Row>, Failure> {
+pub(super) fn measure(effort: Budget) -> Result<Vec<Row>, Error> {
     let mut client = Rack::embedded()?.client("bench")?;
     let mut bed = Fixture::new(&mut client)?;
     let mut rows = Vec::new();

@@ -2,11 +2,10 @@
 //! a page's size.
 
 use super::Budget;
-use super::remote::{Ends, RawConfig, address};
-use crate::Failure;
+use super::exchange::{Ends, RAW_FAILED, RawConfig, system};
+use crate::{CpuMeter, CpuTime, Row, rate_row, to_f64};
 use farmem::serve::Stop;
-use farmem::{Client, Op, Transport, VirtAddr};
-use farmem_bench::{CpuMeter, CpuTime, Row, rate_row, to_f64};
+use farmem::{Client, Error, Op, Transport, VirtAddr};
 use std::thread::scope;
 use std::time::Instant;
 
@@ -33,7 +32,7 @@ pub(super) fn measure(
     client: &mut Client,
     base: VirtAddr,
     effort: Budget,
-) -> Result<Vec<Row>, Failure> {
+) -> Result<Vec<Row>, Error> {
     let pages = effort.per_round * PAGES_PER_OPERATION;
     let (mut reads, mut writes, mut datagrams) = (Vec::new(), Vec::new(), Vec::new());
     let (mut reads_spent, mut writes_spent) = (CpuTime::default(), CpuTime::default());
@@ -41,16 +40,14 @@ pub(super) fn measure(
     let own = CpuMeter::own();
     let stop = Stop::new();
     let (mut sink, mut source) = (raw.socket()?, raw.socket()?);
-    let source_at = address(&source)?;
+    let source_at = source.address().map_err(system("a raw socket has no address"))?;
     scope(|threads| {
         let _ends = Ends(&stop);
         raw.serve(threads, move |stop| source.stream(DEPTH, DATAGRAM, stop), &stop);
         for _ in 0..effort.rounds {
             if raw.transport == Transport::Udp {
                 let begin = Instant::now();
-                let came = sink.drain(source_at, DEPTH, pages as usize);
-                let came =
-                    came.map_err(|e| Failure::environment(format!("the raw stream failed: {e}"), ""))?;
+                let came = sink.drain(source_at, DEPTH, pages as usize).map_err(system(RAW_FAILED))?;
                 datagrams.push(to_f64(came as u64) / begin.elapsed().as_secs_f64());
             }
             for (direction, rates, spent) in [
@@ -62,7 +59,7 @@ pub(super) fn measure(
                 spent.add(cpu.end(), pages.into());
             }
         }
-        Ok::<(), Failure>(())
+        Ok::<(), Error>(())
     })?;
     let n = u64::from(pages) * u64::from(effort.rounds);
     let row = |name: &str, rounds: &mut [f64], baseline: &mut [f64]| {
@@ -79,7 +76,7 @@ fn pages_per_second(
     base: VirtAddr,
     pages: u32,
     direction: Direction,
-) -> Result<f64, Failure> {
+) -> Result<f64, Error> {
     let begin = Instant::now();
     let (mut submitted, mut ended, mut under_way) = (0, 0, 0);
     while ended < pages {
