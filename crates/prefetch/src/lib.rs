@@ -42,4 +42,4 @@ pub use keys::{HostKeys, KeyShards, KeysConfig};
 pub use loading_zone::{Found, ZoneReader};
 pub use mirror::MirrorStats;
 pub use tap::PARSERS_BYTES_MAX;
-pub use zone::{Lines, LocalZone, Placing, SharedZone, Taker, Zone, ZoneCounts, ZoneSize};
+pub use zone::{Lines, Placing, SharedZone, Taker, Zone, ZoneCounts, ZoneSize};

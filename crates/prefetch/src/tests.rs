@@ -177,7 +177,14 @@ fn a_driver_is_given_what_it_hears() {
         let parts = (watch, beside, Change(1));
         let client = rack.client("far").unwrap();
         let records = Records { base, is_shut: Arc::default(), entered: Arc::default() };
-        Driver::new(Config::DEFAULT, KeySet::new(10), parts, client, records, LocalZone::new(1))
+        Driver::new(
+            Config::DEFAULT,
+            KeySet::new(10),
+            parts,
+            client,
+            records,
+            SharedZone::make(ZONE).unwrap().0,
+        )
     };
     let refused = new(&beside, watch).err().expect("it hears nothing");
     assert!(matches!(refused, Error::Open(OpenError::Setting { .. })), "{refused:?}");

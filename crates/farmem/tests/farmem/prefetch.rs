@@ -7,7 +7,7 @@ use farmem::prefetch::parse::resp::Resp;
 use farmem::prefetch::tap::{Tap, TapConnection, tap};
 use farmem::prefetch::{
     ANSWERS_BYTES_MAX, Beside, Change, Config, Copy, Driver, FLOORS, HostKeys, HostView, KeySet, KeyShards,
-    KeysConfig, LocalZone, Position, SharedZone, Taker, ZoneSize,
+    KeysConfig, Position, SharedZone, Taker, ZoneSize,
 };
 use farmem::table::TableLookUp;
 use farmem::{
@@ -25,13 +25,13 @@ struct Program {
     heap: Heap,
     table: Table,
     beside: Beside,
-    zone: LocalZone,
+    taker: Taker,
     tap: Tap,
     connection: TapConnection,
     position: Position,
 }
 
-type Beside1 = Driver<KeySet, TableLookUp, LocalZone>;
+type Beside1 = Driver<KeySet, TableLookUp, SharedZone>;
 
 fn request(words: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
@@ -41,26 +41,27 @@ fn request(words: &[&str]) -> Vec<u8> {
 
 impl Program {
     /// Starts a program and its DPU on a rack.
-    fn start(rack: &Rack, zone: usize) -> (Self, Beside1) {
-        Self::start_with(rack, zone, FLOORS)
+    fn start(rack: &Rack, items: usize) -> (Self, Beside1) {
+        Self::start_with(rack, items, FLOORS)
     }
 
-    fn start_with(rack: &Rack, zone: usize, floors: NonZero<u32>) -> (Self, Beside1) {
+    fn start_with(rack: &Rack, items: usize, floors: NonZero<u32>) -> (Self, Beside1) {
         let mut client = rack.client("kv").unwrap();
         let mut heap = Heap::create(&mut client, "kv", HeapOptions::default()).unwrap();
         let table = Table::create(&mut client, &mut heap, "items", 1000).unwrap();
         let (tap, watch) = tap(1 << 16, SECRET);
         let beside = Beside::new(tap.clone(), SECRET, floors, Change(0));
         let connection = tap.connection(Box::new(Resp::new())).unwrap();
-        let zone = LocalZone::new(zone);
+        let (zone, reader) = SharedZone::make(ZoneSize { items, data: 1 << 16 }).unwrap();
+        let taker = Taker::new(&reader, &beside);
         let mut of_dpu = rack.client("kv").unwrap();
         let mut its_heap = Heap::open(&mut of_dpu, "kv", HeapOptions::default()).unwrap();
         let its_table = Table::open(&mut of_dpu, &mut its_heap, "items").unwrap();
         let (parts, ahead) = ((watch, &beside, Change(0)), TableLookUp::new(its_table, its_heap));
         let view = KeySet::new(10_000);
-        let driver = Driver::new(Config::DEFAULT, view, parts, of_dpu, ahead, zone.clone()).unwrap();
+        let driver = Driver::new(Config::DEFAULT, view, parts, of_dpu, ahead, zone).unwrap();
         let position = Position::UNKNOWN;
-        (Self { client, heap, table, beside, zone, tap, connection, position }, driver)
+        (Self { client, heap, table, beside, taker, tap, connection, position }, driver)
     }
 
     /// Writes an item to far memory and drops the local copy.
@@ -77,9 +78,9 @@ impl Program {
     /// Executes a GET from the zone or by a look-up. Returns whether the zone had the item, and the item.
     fn get(&mut self, key: &str) -> (bool, Option<Vec<u8>>) {
         let key = key.as_bytes();
-        let ahead = self.zone.take(key, |stamp| self.beside.good(key, stamp));
-        let answer = match ahead {
-            Some(item) => (true, Some(item.into_vec())),
+        let mut item = Vec::new();
+        let answer = match self.taker.take(key, &mut item) {
+            Some(_) => (true, Some(item)),
             None => {
                 self.beside.asks(key);
                 let value = self.table.get(&mut self.client, &mut self.heap, key).unwrap();
@@ -98,7 +99,7 @@ impl Program {
 #[test]
 fn items_are_there_before_the_program_looks() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
-    let (mut program, mut driver) = Program::start(&rack, 100);
+    let (mut program, mut driver) = Program::start(&rack, 128);
     let long = [7; 700];
     program.flush("short", b"1");
     program.flush("long", &long);
@@ -125,7 +126,7 @@ fn items_are_there_before_the_program_looks() {
 #[test]
 fn an_item_from_before_a_flush_is_not_taken() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
-    let (mut program, mut driver) = Program::start(&rack, 100);
+    let (mut program, mut driver) = Program::start(&rack, 128);
     program.flush("k", b"old");
     driver.settle().unwrap();
     program.receives(&["GET", "k"]);
@@ -143,7 +144,7 @@ fn an_item_from_before_a_flush_is_not_taken() {
 #[test]
 fn no_acknowledgement_is_lost_where_much_is_said() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
-    let (mut program, mut driver) = Program::start_with(&rack, 100, NonZero::<u32>::MIN);
+    let (mut program, mut driver) = Program::start_with(&rack, 128, NonZero::<u32>::MIN);
     (0..1 << 16).for_each(|_| program.beside.asks(b"other"));
     program.flush("first", b"1");
     program.flush("second", b"2");
@@ -158,7 +159,7 @@ fn no_acknowledgement_is_lost_where_much_is_said() {
 #[test]
 fn many_keys_go_in_a_few_messages() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
-    let (mut program, mut driver) = Program::start(&rack, 1000);
+    let (mut program, mut driver) = Program::start(&rack, 1024);
     let keys: Vec<String> = (0..64).map(|n| format!("key{n}")).collect();
     keys.iter().for_each(|key| program.flush(key, b"value"));
     driver.settle().unwrap();
@@ -174,21 +175,24 @@ fn many_keys_go_in_a_few_messages() {
 #[test]
 fn what_is_not_there_in_time_is_read() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
-    let (mut program, mut driver) = Program::start(&rack, 1);
-    program.flush("a", b"1");
-    program.flush("b", b"2");
+    let (mut program, mut driver) = Program::start(&rack, 2);
+    for (key, item) in [("a", b"1"), ("b", b"2"), ("c", b"3")] {
+        program.flush(key, item);
+    }
     driver.settle().unwrap();
-    program.receives(&["MGET", "a", "b"]);
+    program.receives(&["MGET", "a", "b", "c"]);
     driver.settle().unwrap();
-    assert_eq!(program.get("a"), (false, Some(b"1".to_vec())));
-    assert_eq!(program.get("b"), (true, Some(b"2".to_vec())));
+    let found = ["a", "b", "c"].map(|key| program.get(key));
+    assert_eq!(found.iter().filter(|(ahead, _)| *ahead).count(), 2, "the zone has room for two: {found:?}");
+    let values = found.map(|(_, item)| item.expect("every item is read"));
+    assert_eq!(values, [b"1", b"2", b"3"].map(|item| item.to_vec()));
     program.connection.received(b"*nonsense\r\n");
     program.receives(&["GET", "a"]);
     driver.settle().unwrap();
     assert_eq!(driver.seen().broken, 1);
     assert!(driver.seen().passed_over > 0);
     let account = driver.prefetcher().account();
-    assert_eq!((account.used, account.wasted, account.missed()), (1, 1, 1), "{account:?}");
+    assert_eq!((account.used, account.wasted, account.missed()), (2, 1, 1), "{account:?}");
 }
 
 /// A hash table of PULSE with values of 40 bytes is looked up as well.
@@ -203,17 +207,19 @@ fn the_hash_table_is_looked_up_too() {
     let (tap, watch) = tap(1 << 16, SECRET);
     let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(9));
     let connection = tap.connection(Box::new(Resp::new())).unwrap();
-    let zone = LocalZone::new(10);
+    let (zone, reader) = SharedZone::make(ZoneSize { items: 16, data: 4096 }).unwrap();
+    let mut taker = Taker::new(&reader, &beside);
     map.begin(&mut client).unwrap();
     let view = KeySet::new(10);
     let mut driver =
-        Driver::new(Config::DEFAULT, view, (watch, &beside, Change(9)), client, map, zone.clone()).unwrap();
+        Driver::new(Config::DEFAULT, view, (watch, &beside, Change(9)), client, map, zone).unwrap();
     connection.received(&request(&["GET", "k"]));
     connection.received(&request(&["GET", "none"]));
     driver.settle().unwrap();
-    let item = zone.take(b"k", |stamp| beside.good(b"k", stamp)).unwrap();
+    let mut item = Vec::new();
+    taker.take(b"k", &mut item).unwrap();
     assert_eq!(item[..4], *b"item");
-    assert_eq!(zone.take(b"none", |_| true), None);
+    assert_eq!(taker.take(b"none", &mut item), None);
 }
 
 /// Forty pages of two memory nodes, some never written, some nonexistent: a few requests fetch them, and each
@@ -462,9 +468,11 @@ fn answers_have_so_many_bytes_and_no_more() {
     let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(1));
     let connection = tap.connection(Box::new(Records::pages())).unwrap();
     let pages = usize::try_from(PAGES).unwrap();
-    let (view, zone, parts) = (KeySet::new(pages), LocalZone::new(pages), (watch, &beside, Change(1)));
+    let (zone, reader) = SharedZone::make(ZoneSize { items: 1 << 14, data: 1 << 26 }).unwrap();
+    let mut taker = Taker::new(&reader, &beside);
+    let (view, parts) = (KeySet::new(pages), (watch, &beside, Change(1)));
     let config = Config { flying_keys_max: 1 << 16, ..Config::DEFAULT };
-    let mut driver = Driver::new(config, view, parts, client, store, zone.clone()).unwrap();
+    let mut driver = Driver::new(config, view, parts, client, store, zone).unwrap();
     let header = Header { request: Request::Read, key_len: 8, value_len: 0 }.emit();
     // A turn takes 64 KiB: as many requests as exceed the byte bound.
     let all: Vec<u64> = (0..PAGES).collect();
@@ -481,7 +489,8 @@ fn answers_have_so_many_bytes_and_no_more() {
     let (account, stats) = (*driver.prefetcher().account(), *driver.prefetcher().stats());
     assert_eq!((account.wanted, account.wasted, stats.bounded), (PAGES, 0, 0), "{account:?}, {stats:?}");
     for page in [0, 1, 4000, PAGES - 1] {
-        let item = zone.take(&page.to_be_bytes(), |_| true).unwrap();
+        let mut item = Vec::new();
+        taker.take(&page.to_be_bytes(), &mut item).unwrap();
         assert!(item.len() == 4096 && item.iter().all(|byte| u64::from(*byte) == page % 251), "{page}");
     }
     driver.prefetcher().check();
