@@ -9,7 +9,7 @@ help: ## list the targets
 setup: ## install what is missing: Debian packages, .venv
 	@scripts/setup
 
-demo: ## a rack on this machine, a word list in far memory, READs against traversals
+demo: ## six short acts on this machine, each with its cost
 	@scripts/demo $(ARGS)
 
 test: ## everything CI runs; ONLY=kv runs the tests of one crate

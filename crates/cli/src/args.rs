@@ -39,6 +39,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Start the roles of a rack as processes on this machine and print their addresses.
     Up(Up),
+    /// Show what farmem does in six short acts on this machine, with every answer checked.
+    Tour(Tour),
     /// Look up every word of a dictionary in far memory, by READs and by traversals, and run three
     /// applications.
     Demo(Demo),
@@ -163,6 +165,14 @@ pub(crate) struct Up {
     #[arg(long)]
     pub(crate) example: bool,
     /// Print the addresses of the roles as one JSON object, and each later event of a role as another.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `farmem tour`.
+#[derive(Debug, Args)]
+pub(crate) struct Tour {
+    /// Print one JSON object at the end.
     #[arg(long)]
     pub(crate) json: bool,
 }

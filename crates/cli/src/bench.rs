@@ -46,6 +46,19 @@ pub(crate) fn run(args: &Args) -> Result<End, Failure> {
     screen.end(&plan.only, outcome)
 }
 
+/// Measures a program with a quarter of its memory local under swap, beside the same program under `farmem
+/// run`. Returns the kind of swap and how many times as long the program took under swap, or the reason why
+/// this machine measures neither swap file nor zram.
+pub(crate) fn beside_swap() -> Result<Result<(&'static str, f64), String>, Failure> {
+    let plan = Plan { quick: true, only: "run.over4.sort".into(), ..Plan::default() };
+    let mut racks = OwnRacks { transport: Transport::Udp, link: LinkProfile::NONE };
+    let rows = run_bench(Bench::Run, &plan, &mut racks, |_| {})?.rows;
+    let kind = |row: &Row| if row.id.ends_with(".zram") { "zram" } else { "a swap file" };
+    let measured = rows.iter().find_map(|row| Some((kind(row), 1.0 / row.ratio?)));
+    let why = || rows.first().and_then(|row| row.why.clone()).unwrap_or_default();
+    Ok(measured.ok_or_else(why))
+}
+
 /// Checks that figures can be written to the directory. Figures are drawn after all measurements, so the
 /// check comes first.
 fn check_writable(directory: &Path) -> Result<(), Failure> {

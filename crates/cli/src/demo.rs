@@ -10,7 +10,7 @@ use crate::output::{self, Report};
 use crate::rack_file::{RackFile, Shape};
 use crate::supervisor::Supervisor;
 use crate::{End, Failure, progress};
-use dictionary::Words;
+pub(crate) use dictionary::Words;
 use farmem::hash_table::{HashTable, Spread};
 use farmem::{Client, Placement, Rack, RackConfig, Transport, Waiting};
 use farmem_workload::Report as Application;
@@ -44,16 +44,17 @@ struct DemoReport {
     seconds: f64,
 }
 
+/// Figures of one method on one table.
 #[derive(Serialize)]
-struct Row {
+pub(crate) struct Row {
     chains: &'static str,
     method: &'static str,
     lookups: u64,
     requests: u64,
     packets: u64,
-    round_trips_per_lookup: f64,
-    nodes_visited_per_lookup: f64,
-    latency_p50_ns: u64,
+    pub(crate) round_trips_per_lookup: f64,
+    pub(crate) nodes_visited_per_lookup: f64,
+    pub(crate) latency_p50_ns: u64,
     latency_p99_ns: u64,
     lookups_per_second: f64,
     /// Throughput relative to the READs on the same table.
@@ -171,7 +172,7 @@ fn on_rack(config: RackConfig, words: Words, start: Instant) -> Result<DemoRepor
 }
 
 /// Loads the table and looks up all words by both methods. Returns the number of wrong answers.
-fn on_table(
+pub(crate) fn on_table(
     client: &mut Client,
     table: &mut HashTable,
     words: &Words,

@@ -29,6 +29,7 @@ mod run;
 mod sim;
 mod supervisor;
 mod sweep;
+mod tour;
 mod trace;
 mod up;
 
@@ -125,6 +126,7 @@ fn carry_out(command: Command) -> Result<End, Failure> {
     }
     match command {
         Command::Up(args) => up::run(&args),
+        Command::Tour(args) => tour::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Webservice(args) => apps::finish(farmem_webservice::run(&args), args.plan.json),
         Command::Nativekvs(args) => apps::finish(farmem_nativekvs::run(&args), args.json),

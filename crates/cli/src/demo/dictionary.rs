@@ -7,6 +7,8 @@ use std::path::Path;
 
 /// Path of the word list in Debian's wamerican-insane.
 const DICTIONARY: &str = "/usr/share/dict/american-english-insane";
+/// Source of generated words.
+const GENERATED_LIST: &str = "a generated list";
 /// Number of words in the generated list, close to the number in the dictionary.
 const GENERATED: u64 = 663_000;
 
@@ -39,19 +41,28 @@ impl Words {
                 output::note(&format!(
                     "note: {DICTIONARY} is absent, words are generated; `make setup` installs wamerican-insane"
                 ));
-                ("a generated list".to_owned(), generated())
+                (GENERATED_LIST.to_owned(), generated())
             }
         };
-        let mut seen = BTreeSet::new();
-        let words = text.split(|&b| b == b'\n').filter(|w| !w.is_empty() && seen.insert(*w)).take(limit);
-        let entries: Vec<Entry> = words.zip(1..).map(|(word, line)| entry(word, line)).collect();
-        if entries.is_empty() {
+        let words = Self::of(source, &text, limit);
+        if words.entries.is_empty() {
             return Err(Failure::environment(
-                format!("{source} holds no word"),
+                format!("{} holds no word", words.source),
                 "name a file with one word per line",
             ));
         }
-        Ok(Self { source, entries })
+        Ok(words)
+    }
+
+    /// Generates this many words.
+    pub(crate) fn generate(count: usize) -> Self {
+        Self::of(GENERATED_LIST.to_owned(), &generated(), count)
+    }
+
+    fn of(source: String, text: &[u8], limit: usize) -> Self {
+        let mut seen = BTreeSet::new();
+        let words = text.split(|&b| b == b'\n').filter(|w| !w.is_empty() && seen.insert(*w)).take(limit);
+        Self { source, entries: words.zip(1..).map(|(word, line)| entry(word, line)).collect() }
     }
 
     pub(crate) fn source(&self) -> &str {

@@ -50,6 +50,7 @@ mod run_shared;
 mod service;
 mod sim;
 mod soak;
+mod tour;
 mod trace;
 mod tutorials;
 mod wear;
