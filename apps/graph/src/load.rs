@@ -16,6 +16,7 @@ pub use parquet::read_parquet;
 pub use text::read_edge_list;
 
 use crate::{Csr, Edges, Malformed, Shape};
+use farmem_workload::other_encoding;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -212,6 +213,8 @@ struct Lines<R> {
     number: u64,
 }
 
+/// The mark with which some programs begin a text in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Bound on the bytes of a line.
 const LINE_MAX: u64 = 4096;
 
@@ -232,6 +235,15 @@ impl<R: BufRead> Lines<R> {
         let read = (&mut self.reader).take(LINE_MAX + 1).read_until(b'\n', &mut self.line);
         if read.map_err(|error| LoadError::io(at, &error))? == 0 {
             return Ok(None);
+        }
+        if self.number == 1 {
+            if let Some(encoding) = other_encoding(&self.line) {
+                let what = format!("the file is {} text, expected UTF-8: {}", encoding.name, encoding.remedy);
+                return Err(LoadError::new(At::Whole, what));
+            }
+            if self.line.starts_with(BYTE_ORDER_MARK) {
+                self.line.drain(..BYTE_ORDER_MARK.len());
+            }
         }
         if self.line.len() as u64 > LINE_MAX {
             return Err(LoadError::new(

@@ -1,14 +1,15 @@
 //! The service's commands, under the names that Redis clients know, plus two for ranges.
 //!
 //! `GET`, `SET`, `DEL`, `EXISTS`, `MGET`, `MSET`, `STRLEN`, `PING`, `ECHO`, `INFO`, `COMMAND`, `QUIT` are
-//! Redis's, without options. Redis has no command for a range of its keys: its `SCAN` is unordered, and
-//! `ZRANGEBYLEX` covers the members of one key. `RANGE first last [LIMIT n]` returns alternating keys and
-//! values, and `KEYRANGE` the keys alone. As in `ZRANGEBYLEX`, `-` is before all keys and `+` after them. A
-//! key that begins with one of `-`, `+` and `[` is preceded by `[`.
+//! Redis's, without options. `HELLO` selects RESP2 or RESP3. Redis has no command for a range of its keys: its
+//! `SCAN` is unordered, and `ZRANGEBYLEX` covers the members of one key. `RANGE first last [LIMIT n]` returns
+//! alternating keys and values, and `KEYRANGE` the keys alone. As in `ZRANGEBYLEX`, `-` is before all keys and
+//! `+` after them, and a range excludes a bound that follows `(`. A key that begins with one of `-`, `+`, `[`
+//! and `(` is preceded by `[` or `(`.
 
 use crate::store::{Pair, Store, StoreError};
 use farmem::{Client, Error};
-use farmem_resp::Reply;
+use farmem_resp::{Protocol, Reply, Writer};
 
 /// Bound on the keys of a range, and the default of `LIMIT`.
 pub const RANGE_MAX: usize = 10_000;
@@ -39,7 +40,7 @@ pub(crate) fn carry_out(store: &mut Store, client: &mut Client, done: &mut Done,
         CommandError::Args(usage) => Reply::Error(format!("ERR wrong arguments; {usage}")),
         CommandError::Unknown => {
             let name = String::from_utf8_lossy(&args[0][..args[0].len().min(40)]).into_owned();
-            Reply::Error(format!("ERR unknown command {name:?}; there are GET SET DEL EXISTS MGET MSET STRLEN RANGE KEYRANGE PING ECHO INFO QUIT"))
+            Reply::Error(format!("ERR unknown command {name:?}; there are GET SET DEL EXISTS MGET MSET STRLEN RANGE KEYRANGE PING ECHO INFO HELLO QUIT"))
         }
         CommandError::Store(error) => {
             let remedy = error.remedy();
@@ -52,6 +53,40 @@ pub(crate) fn carry_out(store: &mut Store, client: &mut Client, done: &mut Done,
     });
     done.refused += u64::from(matches!(reply, Reply::Error(_)));
     reply
+}
+
+/// Executes `HELLO` of connection `id`: the reply, and all later ones, have the requested protocol version.
+pub(crate) fn hello(done: &mut Done, options: &[&[u8]], id: u64, into: &mut Writer<'_>) {
+    done.commands += 1;
+    let protocol = match options {
+        [] => Ok(into.protocol()),
+        [_, word, ..] if word.eq_ignore_ascii_case(b"AUTH") => {
+            Err("ERR this service has no users and passwords; connect without them")
+        }
+        // A client's name has no use here.
+        [version, rest @ ..] if matches!(rest, []) || is_name(rest) => match *version {
+            b"2" => Ok(Protocol::Resp2),
+            b"3" => Ok(Protocol::Resp3),
+            // Clients know the first word.
+            _ => Err("NOPROTO this service speaks protocol versions 2 and 3"),
+        },
+        _ => Err("ERR wrong arguments; HELLO [2|3 [SETNAME name]]"),
+    };
+    match protocol {
+        Ok(protocol) => {
+            into.set_protocol(protocol);
+            into.hello("farmem", env!("CARGO_PKG_VERSION"), id);
+        }
+        Err(refusal) => {
+            done.refused += 1;
+            into.error(refusal);
+        }
+    }
+}
+
+/// Returns true for the option of `HELLO` that names the client.
+const fn is_name(options: &[&[u8]]) -> bool {
+    matches!(options, [word, _] if word.eq_ignore_ascii_case(b"SETNAME"))
 }
 
 enum CommandError {
@@ -116,14 +151,19 @@ fn command(
         (b"RANGE", _) => range(store, client, args, true),
         (b"KEYRANGE", _) => range(store, client, args, false),
         (b"INFO", _) => Ok(Reply::Bulk(info(store, client, done).into_bytes())),
-        // Clients send this at the start; an empty reply suffices.
+        // Clients send these at the start; an empty reply suffices.
         (b"COMMAND", _) => Ok(Reply::Array(Vec::new())),
+        (b"CLIENT", [word, ..])
+            if [&b"SETNAME"[..], b"SETINFO"].iter().any(|name| word.eq_ignore_ascii_case(name)) =>
+        {
+            Ok(Reply::Simple("OK"))
+        }
         _ => Err(CommandError::Unknown),
     }
 }
 
 /// The usage of ranges.
-const RANGE_USAGE: &str = "RANGE first last [LIMIT n] with n of 1 to 10000, - for the first of all keys, + for the last, [ in front of a key that begins with -, + or [";
+const RANGE_USAGE: &str = "RANGE first last [LIMIT n] with n of 1 to 10000, - for the first of all keys, + for the last, ( in front of a key to exclude it, [ in front of a key that begins with -, +, [ or (";
 
 fn range(
     store: &mut Store,
@@ -144,17 +184,25 @@ fn range(
     if *first == b"+" || *last == b"-" {
         return Ok(Reply::Array(Vec::new()));
     }
-    let bound =
-        |text: &[u8], open: &[u8]| (text != open).then(|| text.strip_prefix(b"[").unwrap_or(text).to_vec());
+    let bound = |text: &[u8], open: &[u8]| {
+        let key = text.strip_prefix(b"[").or_else(|| text.strip_prefix(b"(")).unwrap_or(text);
+        (text != open).then(|| key.to_vec())
+    };
+    // A key that the range excludes, as the store returns it.
+    let excluded = |text: &[u8]| -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(text.strip_prefix(b"(").map(|key| store.kind().canonical(key)).transpose()?)
+    };
+    let (mut before, end) = (excluded(first)?, excluded(last)?);
     let (mut from, to) = (bound(first, b"-"), bound(last, b"+"));
     let (mut replies, mut bytes, mut left) = (Vec::new(), 0, limit);
     // In pieces, because values are long and a reply is bounded. The last key of a piece is the first of the
     // next.
-    let mut before = None;
     while left > 0 && bytes < REPLY_LEN_MAX {
         let wanted = PIECE.min(left) + usize::from(before.is_some());
-        let piece = store.range(client, from.as_deref(), to.as_deref(), wanted)?;
+        let mut piece = store.range(client, from.as_deref(), to.as_deref(), wanted)?;
         let (is_last, next) = (piece.len() < wanted, piece.last().map(|(key, _)| key.clone()));
+        // The last key of all is at the end of the last piece.
+        piece.pop_if(|(key, _)| Some(&*key) == end.as_ref());
         for (key, value) in not_answered(piece, before.as_deref(), left) {
             bytes += key.len() + value.len();
             left -= 1;
@@ -171,8 +219,8 @@ fn range(
     Ok(Reply::Array(replies))
 }
 
-/// Returns at most `most` pairs of a piece, without the last key of the previous piece, which another program
-/// may have removed meanwhile.
+/// Returns at most `most` pairs of a piece, without the last key of the previous piece or the excluded first
+/// one, which another program may have removed meanwhile.
 fn not_answered(piece: Vec<Pair>, before: Option<&[u8]>, most: usize) -> impl Iterator<Item = Pair> {
     let was = usize::from(piece.first().is_some_and(|(key, _)| before == Some(key)));
     piece.into_iter().skip(was).take(most)

@@ -11,8 +11,36 @@ pub const KEY_LEN_MAX: usize = 512;
 /// Bytes of a slice: the sort key of one tree.
 pub(crate) const SLICE: usize = 8;
 
-/// The kind of a store's keys.
+/// The type of keys in a file and on the command line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum KeyType {
+    /// Text, or any bytes.
+    #[value(alias = "string")]
+    Text,
+    /// Whole numbers of 0 to 2^64 - 1.
+    U64,
+    /// Whole numbers of -2^63 to 2^63 - 1.
+    I64,
+    /// Times. Keys are microseconds since 1970 in UTC. Files have RFC 3339 (UTC without a zone, a date alone
+    /// for its first moment) or Parquet timestamps.
+    Timestamp,
+}
+
+impl KeyType {
+    /// Returns the kind of a store's keys for this type.
+    #[must_use]
+    pub const fn kind(self) -> KeyKind {
+        match self {
+            Self::Text => KeyKind::Text,
+            Self::U64 => KeyKind::U64,
+            Self::I64 | Self::Timestamp => KeyKind::I64,
+        }
+    }
+}
+
+/// The kind of a store's keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyKind {
     /// Any bytes, 0 to 512 of them, ordered byte by byte.
     Text,
@@ -84,6 +112,14 @@ impl KeyKind {
                 Ok(KeyBytes::new().i64(number).as_bytes().to_vec())
             }
         }
+    }
+
+    /// Returns a key in the form in which a store returns it: a number without a plus or leading zeros.
+    ///
+    /// # Errors
+    /// As [`KeyKind::encode`].
+    pub(crate) fn canonical(self, key: &[u8]) -> Result<Vec<u8>, KeyError> {
+        Ok(self.decode(&self.encode(key)?))
     }
 
     /// Decodes a key; zeros may follow its bytes.

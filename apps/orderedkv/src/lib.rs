@@ -14,7 +14,7 @@ mod store;
 mod work;
 
 pub use command::{RANGE_MAX, REPLY_LEN_MAX};
-pub use keys::{KEY_LEN_MAX, KeyError, KeyKind};
+pub use keys::{KEY_LEN_MAX, KeyError, KeyKind, KeyType};
 pub use server::{CONNECTIONS_MAX, Server, Stop};
 pub use store::{Access, Dropped, Pair, Store, StoreError, VALUE_LEN_MAX};
 pub use work::{Args, Mix, Operation, Settings, run, serve};

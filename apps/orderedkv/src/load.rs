@@ -12,7 +12,7 @@
 //! rows. Repeating the command for the same rows resumes there. An interrupted bulk load leaves the store
 //! empty and starts again.
 
-use crate::keys::{KeyKind, slice};
+use crate::keys::{KeyKind, KeyType, slice};
 use crate::store::{Access, Store, StoreError, VALUE_LEN_MAX, emit};
 use farmem::Client;
 use farmem_workload::Failure;
@@ -29,33 +29,6 @@ const NOTE_EVERY: u64 = 1_024;
 const FILL: usize = 10;
 /// Rows between two progress reports.
 const TELL_EVERY: u64 = 256;
-
-/// The type of the key column.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-#[value(rename_all = "lower")]
-pub enum KeyType {
-    /// Whole numbers of 0 to 2^64 - 1.
-    U64,
-    /// Whole numbers of -2^63 to 2^63 - 1.
-    I64,
-    /// Text, or any bytes.
-    String,
-    /// Times: RFC 3339, in UTC without a zone, a date alone for its first moment; or a Parquet timestamp.
-    /// Keys are microseconds since 1970 in UTC.
-    Timestamp,
-}
-
-impl KeyType {
-    /// Returns the kind of a store's keys for this type.
-    #[must_use]
-    pub const fn kind(self) -> KeyKind {
-        match self {
-            Self::U64 => KeyKind::U64,
-            Self::I64 | Self::Timestamp => KeyKind::I64,
-            Self::String => KeyKind::Text,
-        }
-    }
-}
 
 /// A file, and its interpretation.
 #[derive(Clone, Debug)]
@@ -74,6 +47,8 @@ pub struct Source {
     pub header: bool,
     /// The field separator of a CSV file.
     pub delimiter: u8,
+    /// The value of a row whose value in a Parquet file is null.
+    pub null: Vec<u8>,
 }
 
 impl Source {
@@ -85,6 +60,7 @@ impl Source {
             Fault::NoColumn { .. } => "--key and --value take a name, or a number from 1 on",
             Fault::NamedTwice { .. } => "say which by its number",
             Fault::Quote => "close the quote; a quote within a quoted field is written twice",
+            Fault::Encoding(encoding) => encoding.remedy,
             Fault::File(_) => "name another file",
             _ => "",
         };

@@ -1,4 +1,4 @@
-//! The service: a store behind a TCP port, for clients that speak RESP2.
+//! The service: a store behind a TCP port, for clients that speak RESP2 or RESP3.
 //!
 //! Key type: [`Server`]. A thread per connection reads requests and writes replies. One thread owns the store
 //! and executes requests; pipelined requests of a client run one after the other. Connections, requests in
@@ -8,7 +8,7 @@
 //! The service ends when its host was removed from the rack, as by a program that took over the store: its
 //! later operations would not count.
 
-use crate::command::{Done, carry_out};
+use crate::command::{Done, carry_out, hello};
 use crate::store::{Store, StoreError};
 use farmem::{Client, Error};
 use farmem_resp::{Limits, Parsed, Protocol, Reply, Requests, Writer};
@@ -46,7 +46,15 @@ const KEEP: Duration = Duration::from_secs(2);
 /// Requests of a connection, as words, and the channel of their replies.
 struct RequestBatch {
     requests: Vec<Vec<Vec<u8>>>,
-    replies: SyncSender<Vec<u8>>,
+    session: Session,
+    replies: SyncSender<(Vec<u8>, Session)>,
+}
+
+/// The number of a connection, and the protocol version that its client selected.
+#[derive(Clone, Copy)]
+struct Session {
+    id: u64,
+    protocol: Protocol,
 }
 
 /// A listening service.
@@ -117,6 +125,7 @@ impl Server {
     /// Accepts connections until the service ends, and waits for their threads.
     fn accept(&self, work: &SyncSender<RequestBatch>) {
         let open = Arc::new(AtomicUsize::new(0));
+        let mut ids = 1..;
         let mut threads: Vec<thread::JoinHandle<()>> = Vec::new();
         while !self.stop.load(Ordering::Acquire) {
             threads.retain(|thread| !thread.is_finished());
@@ -125,9 +134,11 @@ impl Server {
                 Ok((stream, _)) => {
                     open.fetch_add(1, Ordering::AcqRel);
                     let (work, stop, open) = (work.clone(), Arc::clone(&self.stop), Arc::clone(&open));
+                    let id = ids.next().expect("fewer connections than 2^64");
+                    let session = Session { id, protocol: Protocol::Resp2 };
                     threads.push(thread::spawn(move || {
                         // The client left or reads nothing; this affects only the client.
-                        let _client_is_gone = connection(stream, &work, &stop);
+                        let _client_is_gone = connection(stream, session, &work, &stop);
                         open.fetch_sub(1, Ordering::AcqRel);
                     }));
                 }
@@ -139,7 +150,7 @@ impl Server {
     }
 }
 
-/// Encodes a reply.
+/// Encodes a reply that is the same in both protocol versions.
 fn emitted(reply: &Reply) -> Vec<u8> {
     let mut bytes = Vec::new();
     reply.emit(&mut Writer::new(&mut bytes, Protocol::Resp2));
@@ -163,15 +174,21 @@ fn carry_out_all(
     let (mut done, mut health) = (Done::default(), Health::default());
     loop {
         match work.recv_timeout(KEEP) {
-            Ok(RequestBatch { requests, replies }) => {
+            Ok(RequestBatch { requests, mut session, replies }) => {
                 let mut bytes = Vec::new();
-                let mut into = Writer::new(&mut bytes, Protocol::Resp2);
+                let mut into = Writer::new(&mut bytes, session.protocol);
                 for request in &requests {
                     let args: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
-                    carry_out(store, client, &mut done, &args).emit(&mut into);
+                    match args[..] {
+                        [name, ref options @ ..] if name.eq_ignore_ascii_case(b"HELLO") => {
+                            hello(&mut done, options, session.id, &mut into);
+                        }
+                        _ => carry_out(store, client, &mut done, &args).emit(&mut into),
+                    }
                 }
+                session.protocol = into.protocol();
                 // The connection may have ended meanwhile.
-                let _nobody_waits = replies.send(bytes);
+                let _nobody_waits = replies.send((bytes, session));
                 if let Some(error) = done.far.take() {
                     health.fails(client, &error, tell)?;
                 }
@@ -242,7 +259,12 @@ fn leave(stream: &mut TcpStream, chunk: &mut [u8]) -> io::Result<()> {
 }
 
 /// Reads requests and writes replies until the client leaves, sends an invalid request, or the service ends.
-fn connection(mut stream: TcpStream, work: &SyncSender<RequestBatch>, stop: &AtomicBool) -> io::Result<()> {
+fn connection(
+    mut stream: TcpStream,
+    mut session: Session,
+    work: &SyncSender<RequestBatch>,
+    stop: &AtomicBool,
+) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(LOOK))?;
@@ -271,10 +293,11 @@ fn connection(mut stream: TcpStream, work: &SyncSender<RequestBatch>, stop: &Ato
         if had_some {
             let (replies, answer) = sync_channel(1);
             // The service is ending: no further request is executed.
-            if work.send(RequestBatch { requests, replies }).is_err() {
+            if work.send(RequestBatch { requests, session, replies }).is_err() {
                 return Ok(());
             }
-            let Ok(answer) = answer.recv() else { return Ok(()) };
+            let Ok((answer, selected)) = answer.recv() else { return Ok(()) };
+            session = selected;
             stream.write_all(&answer)?;
         }
         if let Some(last) = end {

@@ -1,8 +1,8 @@
 //! Loads of CSV and Parquet files: the contents, the method, and the errors.
 
 use farmem::{Client, Rack};
-use farmem_orderedkv::load::{Column, Format, KeyType, Loaded, Source, load};
-use farmem_orderedkv::{Access, KeyKind, Store};
+use farmem_orderedkv::load::{Column, Format, Loaded, Source, load};
+use farmem_orderedkv::{Access, KeyKind, KeyType, Store};
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
@@ -19,8 +19,8 @@ fn client() -> Client {
 
 fn source(file: PathBuf, key_type: KeyType) -> Source {
     let format = Format::of(&file).unwrap();
-    let key = Column::Number(1);
-    Source { file, format, key, value: Some(Column::Number(2)), key_type, header: true, delimiter: b',' }
+    let (key, value) = (Column::Number(1), Some(Column::Number(2)));
+    Source { file, format, key, value, key_type, header: true, delimiter: b',', null: Vec::new() }
 }
 
 fn file(dir: &TempDir, name: &str, content: &str) -> PathBuf {
@@ -81,7 +81,7 @@ fn keys_of_all_kinds() {
         with("-5\n3\n-1\n", KeyType::I64, false),
         (false, vec!["-5=1".into(), "-1=3".into(), "3=2".into()])
     );
-    assert_eq!(with("k\nb\n\na\nab\n", KeyType::String, true).1, ["a=2", "ab=3", "b=1"]);
+    assert_eq!(with("k\nb\n\na\nab\n", KeyType::Text, true).1, ["a=2", "ab=3", "b=1"]);
     let times = "at\n1969-12-31T23:59:59.5Z\n1970-01-01T01:00:00+01:00\n1970-01-01 00:00:02\n1970-01-02T23:59:00+23:59\n1970-01-03\n";
     assert_eq!(
         with(times, KeyType::Timestamp, true),
@@ -91,7 +91,7 @@ fn keys_of_all_kinds() {
         )
     );
     // A quote inside an unquoted field is a character, and a quote closed by the end of the file is closed.
-    assert_eq!(with("k\n5\" disk\n\"a\nb\"", KeyType::String, true).1, ["5\" disk=1", "a\nb=2"]);
+    assert_eq!(with("k\n5\" disk\n\"a\nb\"", KeyType::Text, true).1, ["5\" disk=1", "a\nb=2"]);
 }
 
 /// Writes a file of `count` rows in groups of 100: a time in microseconds, and a text; row number `null_at`
@@ -146,7 +146,7 @@ fn parquet_columns() {
     assert_eq!((ids.rows, ids.ascending), (350, false));
     assert_eq!(all(&mut two)[..2], [("651".into(), "349".into()), ("652".into(), "348".into())]);
     let mut three = client();
-    let texts = Source { key: Column::Name("what".into()), value: None, ..source(path, KeyType::String) };
+    let texts = Source { key: Column::Name("what".into()), value: None, ..source(path, KeyType::Text) };
     assert_eq!(loaded(&mut three, &texts).unwrap().rows, 350);
     assert_eq!(
         all(&mut three)[..3],
@@ -174,7 +174,7 @@ fn what_is_wrong_is_named() {
         (source(csv("id,what\nnow,a\n"), KeyType::Timestamp), "line 2: key \"now\": expected a time such as"),
         (source(csv(&long), KeyType::U64), "line 3: a value of 65537 bytes: expected at most 65536"),
         (
-            source(csv(&format!("id,what\n{},a\n", "k".repeat(513))), KeyType::String),
+            source(csv(&format!("id,what\n{},a\n", "k".repeat(513))), KeyType::Text),
             "line 2: a key of 513 bytes",
         ),
         (
@@ -205,7 +205,7 @@ fn what_is_wrong_is_named() {
         ),
         (source(csv("id,what\n1,a\n\n2,\"b"), KeyType::U64), "line 4: a quote opens"),
         (source(csv("id,what\n1,\"a\nb\"\n\"2,b\n3,c\n"), KeyType::U64), "line 4: a quote opens"),
-        (source(csv("id,what\n\"1\n\n\",\"a\"\"\n2,b\n"), KeyType::String), "line 4: a quote opens"),
+        (source(csv("id,what\n\"1\n\n\",\"a\"\"\n2,b\n"), KeyType::Text), "line 4: a quote opens"),
         (source(csv("id,\"what\n1,a\n"), KeyType::U64), "line 1: a quote opens"),
         (
             source(csv(&format!("id,what\n1,\"a\n{}", "2,b\n".repeat(20_000))), KeyType::U64),
@@ -217,7 +217,13 @@ fn what_is_wrong_is_named() {
         ),
         (source(dir.path().join("none.csv"), KeyType::U64), "No such file"),
         (source(file(&dir, "no.parquet", "PAR1 and no more"), KeyType::U64), "no.parquet: "),
-        (source(parquet_file(&dir, 250, 203), KeyType::I64), "row 204: no value: expected one in every row"),
+        (
+            Source {
+                key: Column::Name("what".into()),
+                ..source(parquet_file(&dir, 250, 203), KeyType::Text)
+            },
+            "row 204: no key: expected one in every row",
+        ),
     ];
     for (source, words) in cases {
         let mut client = client();

@@ -5,6 +5,7 @@ use farmem::Rack;
 use farmem_orderedkv::{Access, KeyKind, Server, Stop, Store};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
@@ -71,6 +72,22 @@ fn requests_and_replies() {
     assert_eq!(says("KEYRANGE - +\r\n"), "*4\r\n$5\r\napple\r\n$3\r\nfig\r\n$4\r\npear\r\n$4\r\nplum\r\n");
     assert_eq!(says("RANGE b pear limit 2\r\n"), "*4\r\n$3\r\nfig\r\n$1\r\n4\r\n$4\r\npear\r\n$1\r\n2\r\n");
     assert_eq!(says("RANGE plum fig\r\nRANGE + -\r\n"), "*0\r\n*0\r\n", "l > r has no keys");
+    for (range, keys) in [
+        ("(apple +", &["fig", "pear", "plum"][..]),
+        ("(apple (plum", &["fig", "pear"]),
+        ("(apple (plum LIMIT 1", &["fig"]),
+        ("(b (pea", &["fig"]),
+        ("(fig (fig", &[]),
+        ("(fig fig", &[]),
+        ("fig (fig", &[]),
+        ("(plum +", &[]),
+        ("- (apple", &[]),
+        ("- ([", &[]),
+    ] {
+        let replies: String = keys.iter().map(|key| format!("${}\r\n{key}\r\n", key.len())).collect();
+        let expected = format!("*{}\r\n{replies}", keys.len());
+        assert_eq!(says(&format!("KEYRANGE {range}\r\n")), expected, "{range}");
+    }
     assert_eq!(
         says("SET - 1\r\nRANGE [- [-\r\nDEL - fig nothing\r\n"),
         "+OK\r\n*2\r\n$1\r\n-\r\n$1\r\n1\r\n:2\r\n"
@@ -89,7 +106,66 @@ fn requests_and_replies() {
     }
     let long = format!("*2\r\n$3\r\nGET\r\n$600\r\n{}\r\nPING\r\n", "k".repeat(600));
     assert_eq!(says(&long), "-ERR a key of 600 bytes: keys have at most 512\r\n+PONG\r\n", "and it goes on");
-    assert_eq!(service.end(), 26);
+    assert_eq!(service.end(), 36);
+}
+
+/// `HELLO` selects the protocol version of its own reply and of all later ones of its connection.
+#[test]
+fn a_client_selects_the_protocol() {
+    let service = Service::start(KeyKind::Text);
+    let says = |request: &str| String::from_utf8(service.says(request.as_bytes())).unwrap();
+    let reply = |head: &str, proto: u8, id: u64| {
+        let version = env!("CARGO_PKG_VERSION");
+        let texts = |pairs: &[&str]| -> String {
+            pairs.iter().map(|text| format!("${}\r\n{text}\r\n", text.len())).collect()
+        };
+        let (first, last) = (
+            texts(&["server", "farmem", "version", version]),
+            texts(&["mode", "standalone", "role", "master", "modules"]),
+        );
+        let number = |name: &str, n: u64| format!("{}:{n}\r\n", texts(&[name]));
+        format!("{head}{first}{}{}{last}*0\r\n", number("proto", proto.into()), number("id", id))
+    };
+    assert_eq!(says("GET a\r\nHELLO 3\r\nGET a\r\n"), format!("$-1\r\n{}_\r\n", reply("%7\r\n", 3, 1)));
+    assert_eq!(
+        says("HELLO\r\nGET a\r\n"),
+        format!("{}$-1\r\n", reply("*14\r\n", 2, 2)),
+        "each connection begins anew"
+    );
+    assert_eq!(
+        says("hello 3 setname x\r\nHELLO 2\r\nGET a\r\n"),
+        format!("{}{}$-1\r\n", reply("%7\r\n", 3, 3), reply("*14\r\n", 2, 3))
+    );
+    for (request, words) in [
+        ("HELLO 4\r\n", "-NOPROTO "),
+        ("HELLO x\r\n", "-NOPROTO "),
+        ("HELLO 3 AUTH default secret\r\n", "-ERR this service has no users and passwords"),
+        ("HELLO 3 SETNAME\r\n", "-ERR wrong arguments; HELLO [2|3 [SETNAME name]]"),
+    ] {
+        let said = says(&format!("{request}GET a\r\n"));
+        assert!(said.starts_with(words) && said.ends_with("\r\n$-1\r\n"), "{request}: {said}");
+    }
+    service.end();
+}
+
+/// Pages of one key end: each begins behind the last key of the one before, also of numbers in other forms.
+#[test]
+fn pages_of_one_advance() {
+    let service = Service::start(KeyKind::I64);
+    let says = |request: &str| String::from_utf8(service.says(request.as_bytes())).unwrap();
+    assert_eq!(says("MSET -5 a 7 b 70 c\r\n"), "+OK\r\n");
+    let (mut from, mut keys) = ("-".to_owned(), Vec::new());
+    while keys.len() < 9 {
+        let page = says(&format!("KEYRANGE {from} + LIMIT 1\r\n"));
+        let Some(key) = page.lines().nth(2) else { break };
+        keys.push(key.to_owned());
+        from = format!("({key}");
+    }
+    assert_eq!(keys, ["-5", "7", "70"]);
+    assert_eq!(says("KEYRANGE (+007 +\r\n"), "*1\r\n$2\r\n70\r\n");
+    assert_eq!(says("KEYRANGE - (+070\r\n"), "*2\r\n$2\r\n-5\r\n$1\r\n7\r\n");
+    assert!(says("KEYRANGE (x +\r\n").starts_with("-ERR \"x\" is no key of this store"));
+    service.end();
 }
 
 /// Invalid bytes end their connection with an error reply, however they arrive; other connections continue.
@@ -247,5 +323,23 @@ fn redis_clients_are_served() {
     let keys = cli(&["keyrange", "key:", "key;"]);
     let keys: Vec<&str> = keys.lines().collect();
     assert!(keys.len() > 300 && keys.len() <= 500 && keys.is_sorted(), "{} keys", keys.len());
+    service.end();
+}
+
+/// redis-py, as its users have it, with both protocol versions.
+#[test]
+fn redis_py() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let python = here.join("../../.venv/bin/python");
+    let has = Command::new(&python).args(["-c", "import redis"]).status();
+    if !has.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: redis-py absent in .venv (scripts/setup installs it)");
+        return;
+    }
+    let service = Service::start(KeyKind::Text);
+    let port = service.address.port().to_string();
+    let output = Command::new(python).arg(here.join("tests/redis_py.py")).arg(port).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said.trim(), "all as expected", "{}", String::from_utf8_lossy(&output.stderr));
     service.end();
 }

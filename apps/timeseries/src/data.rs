@@ -3,7 +3,7 @@
 
 use farmem::Rng;
 use farmem::series::{Columns, Point, VALUE_MAX, load_csv};
-use farmem_workload::Failure;
+use farmem_workload::{Failure, other_encoding};
 use parquet::basic::{Compression, LogicalType, TimeUnit};
 use parquet::data_type::Decimal;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
@@ -11,6 +11,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
 use parquet::schema::types::Type;
 use std::fs::File;
+use std::io::{Read as _, Seek as _};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
@@ -74,7 +75,14 @@ pub fn read(path: &Path, columns: &Columns) -> Result<Vec<Point>, Failure> {
             "see --time, --value and --value-decimals, or name another file",
         )
     };
-    let file = File::open(path).map_err(|error| failure(&error))?;
+    let mut file = File::open(path).map_err(|error| failure(&error))?;
+    let mut first = Vec::new();
+    let looked_at = (&mut file).take(4).read_to_end(&mut first).and_then(|_| file.rewind());
+    looked_at.map_err(|error| failure(&error))?;
+    if let Some(encoding) = other_encoding(&first) {
+        let message = format!("{shown}: the file is {} text: expected UTF-8", encoding.name);
+        return Err(Failure::new(message, encoding.remedy));
+    }
     let mut points = match path.extension().and_then(|extension| extension.to_str()) {
         Some("csv") => load_csv(file, columns).map_err(|error| failure(&error))?,
         Some("parquet") => load_parquet(file, columns).map_err(|error| failure(&error))?,
@@ -132,14 +140,9 @@ fn wanted(file: &ParquetMetaData, columns: &Columns) -> Result<(Type, bool), Str
     let (time, value) = (column(&columns.time)?, column(&columns.value)?);
     for chunk in file.row_groups().iter().flat_map(RowGroupMetaData::columns) {
         let (name, how) = (chunk.column_path().string(), chunk.compression());
-        if [time.name(), value.name()].contains(&name.as_str())
-            && !matches!(
-                how,
-                Compression::UNCOMPRESSED | Compression::SNAPPY | Compression::GZIP(_) | Compression::ZSTD(_)
-            )
-        {
+        if [time.name(), value.name()].contains(&name.as_str()) && how == Compression::LZO {
             return Err(format!(
-                "column {name:?} is compressed as {how}: write the file with Snappy, gzip, zstd or without compression"
+                "column {name:?} is compressed as LZO: write the file with another codec, or without compression"
             ));
         }
     }

@@ -5,7 +5,7 @@ use farmem::series::{Columns, LEAF_POINTS_MAX, Point, load_csv};
 use farmem::{Layout, Policy, Rack};
 use farmem_timeseries::{Recording, Source, generate, load_parquet, read, serve};
 use farmem_workload::{Load, RunAt};
-use parquet::basic::{Compression, GzipLevel, ZstdLevel};
+use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
 use parquet::data_type::{DoubleType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
@@ -113,6 +113,9 @@ fn compressed_files_are_read() {
         Compression::SNAPPY,
         Compression::GZIP(GzipLevel::default()),
         Compression::ZSTD(ZstdLevel::default()),
+        Compression::BROTLI(BrotliLevel::default()),
+        Compression::LZ4,
+        Compression::LZ4_RAW,
     ];
     for way in ways {
         let (path, _) = decimals(folder.path(), way);

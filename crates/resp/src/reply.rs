@@ -166,6 +166,26 @@ impl<'a> Writer<'a> {
         self.sized(if self.protocol == Protocol::Resp2 { b'*' } else { b'>' }, len);
     }
 
+    /// Writes the reply to `HELLO`, in the writer's protocol version, for connection `id` of a server of this
+    /// name and version.
+    pub fn hello(&mut self, server: &str, version: &str, id: u64) {
+        self.map(7);
+        let text = |writer: &mut Self, field: &str, text: &str| {
+            writer.bulk(field.as_bytes());
+            writer.bulk(text.as_bytes());
+        };
+        text(self, "server", server);
+        text(self, "version", version);
+        self.bulk(b"proto");
+        self.integer(if self.protocol == Protocol::Resp2 { 2 } else { 3 });
+        self.bulk(b"id");
+        self.integer(i64::try_from(id).unwrap_or(i64::MAX));
+        text(self, "mode", "standalone");
+        text(self, "role", "master");
+        self.bulk(b"modules");
+        self.array(0);
+    }
+
     /// Writes a double.
     pub fn double(&mut self, number: f64) {
         let text = double(number);

@@ -14,6 +14,7 @@ mod progress;
 mod report;
 mod size;
 mod stop;
+mod text;
 pub mod ycsb;
 
 pub use alloc_guard::load_or_free;
@@ -24,6 +25,7 @@ pub use progress::Progress;
 pub use report::{Outcome, Report, Row, finish, to_f64};
 pub use size::bytes;
 pub use stop::{STOPPED, asked as stopped, on_interrupt, on_terminate};
+pub use text::{OtherEncoding, other_encoding};
 
 /// The failure of a command, with its remedy.
 #[derive(Debug)]

@@ -137,22 +137,7 @@ pub(super) fn hello(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     }
     context.session.protocol = protocol;
     out.set_protocol(protocol);
-    out.map(7);
-    let texts = [("server", "redis"), ("version", REDIS_VERSION)];
-    texts.iter().for_each(|(field, text)| {
-        out.bulk(field.as_bytes());
-        out.bulk(text.as_bytes());
-    });
-    out.bulk(b"proto");
-    out.integer(if protocol == Protocol::Resp2 { 2 } else { 3 });
-    out.bulk(b"id");
-    out.integer(i64::try_from(context.session.id).unwrap_or(i64::MAX));
-    for (field, text) in [("mode", "standalone"), ("role", "master")] {
-        out.bulk(field.as_bytes());
-        out.bulk(text.as_bytes());
-    }
-    out.bulk(b"modules");
-    out.array(0);
+    out.hello("redis", REDIS_VERSION, context.session.id);
     Ok(())
 }
 

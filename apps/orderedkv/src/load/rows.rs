@@ -1,20 +1,16 @@
 //! Rows of CSV and Parquet files, one at a time, each with its position.
 
 use super::{KeyType, Source};
+use farmem_workload::{OtherEncoding, other_encoding};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
-use parquet::basic::{Compression, LogicalType, TimeUnit};
-use parquet::file::metadata::RowGroupMetaData;
-use parquet::file::reader::{FileReader as _, SerializedFileReader};
-use parquet::record::Field;
-use parquet::record::reader::RowIter;
-use parquet::schema::types::Type;
 use std::fmt;
 use std::fs::File;
 use std::io::{BufReader, Read as _, Seek as _, SeekFrom};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+
+mod parquet;
 
 /// The format of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -159,15 +155,21 @@ pub enum Fault {
     /// The key exceeds a store's limits.
     #[error("{0}")]
     KeyLength(String),
-    /// The row has no key, or no value.
-    #[error("no {0}: expected one in every row")]
-    Null(&'static str),
+    /// The row has no key.
+    #[error("no key: expected one in every row")]
+    NoKey,
+    /// The file's text has another encoding than expected.
+    #[error("the file is {} text: expected UTF-8", .0.name)]
+    Encoding(OtherEncoding),
     /// The value is too long.
     #[error("a value of {0} bytes: expected at most 65536")]
     ValueLength(usize),
     /// The column's values are not text, bytes or numbers.
-    #[error("{0} is no text and no number: expected a flat column of these")]
+    #[error("column {0:?} is no text and no number: expected a flat column of these")]
     Nested(String),
+    /// A date outside the calendar.
+    #[error("a date {0} days from 1970-01-01: expected a year of -9999 to 9999")]
+    Date(i32),
     /// The store refused the row.
     #[error("{0}")]
     Store(String),
@@ -192,12 +194,7 @@ enum Reader {
         /// The start of the newest record, or of the unreadable one.
         begin: csv::Position,
     },
-    Parquet {
-        rows: RowIter<'static>,
-        key: String,
-        value: Option<String>,
-        nanoseconds: bool,
-    },
+    Parquet(Box<parquet::Table>),
 }
 
 impl fmt::Debug for Rows {
@@ -212,10 +209,8 @@ impl Rows {
         let file = File::open(&source.file).map_err(|error| whole(error.to_string()))?;
         let (reader, place) = match source.format {
             Format::Csv => (open_csv(file, source)?, Place::Line(1)),
-            // The library panics on some damaged files.
             Format::Parquet => {
-                let opened = catch_unwind(AssertUnwindSafe(|| open_parquet(file, source)));
-                (opened.unwrap_or_else(|_| Err(whole("the file is damaged".into())))?, Place::Row(0))
+                (Reader::Parquet(Box::new(parquet::Table::open(file, source)?)), Place::Row(0))
             }
         };
         Ok(Self { reader, key_type: source.key_type, place, number: 0 })
@@ -268,25 +263,9 @@ impl Rows {
                 let value = value.map_or_else(|| number.to_string().into_bytes(), |at| field(at).to_vec());
                 Some(made.map(|key| Row { key, value }))
             }
-            Reader::Parquet { rows, key, value, nanoseconds } => {
+            Reader::Parquet(table) => {
                 *place = Place::Row(*number);
-                let damaged = || Fault::File("the file is damaged".into());
-                let next = catch_unwind(AssertUnwindSafe(|| rows.next()));
-                let row = match next {
-                    Ok(None) => return None,
-                    Ok(Some(Ok(row))) => row,
-                    Ok(Some(Err(error))) => return Some(Err(Fault::File(error.to_string()))),
-                    Err(_) => return Some(Err(damaged())),
-                };
-                let field = |name: &str| {
-                    row.get_column_iter().find(|(n, _)| *n == name).map_or(&Field::Null, |(_, field)| field)
-                };
-                let made = parquet_key(field(key), *key_type, *nanoseconds);
-                let value = match value {
-                    None => Ok(number.to_string().into_bytes()),
-                    Some(name) => parquet_value(field(name)),
-                };
-                Some(made.and_then(|key| Ok(Row { key, value: value? })))
+                table.next(*number, *key_type)
             }
         }
     }
@@ -301,7 +280,14 @@ impl Iterator for Rows {
     }
 }
 
-fn open_csv(file: File, source: &Source) -> Result<Reader, RowError> {
+fn open_csv(mut file: File, source: &Source) -> Result<Reader, RowError> {
+    let whole = |fault| RowError { place: Place::File, fault };
+    let mut first = Vec::new();
+    let looked_at = (&mut file).take(4).read_to_end(&mut first).and_then(|_| file.rewind());
+    looked_at.map_err(|error| whole(Fault::File(error.to_string())))?;
+    if let Some(encoding) = other_encoding(&first) {
+        return Err(whole(Fault::Encoding(encoding)));
+    }
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(source.header)
         .delimiter(source.delimiter)
@@ -384,7 +370,7 @@ fn key_of(text: &[u8], key_type: KeyType) -> Result<Vec<u8>, Fault> {
     let number = |expected: &str| Fault::Key(format!("key {:?}: expected {expected}", shown()));
     let said = std::str::from_utf8(trimmed).unwrap_or_default();
     match key_type {
-        KeyType::String => Ok(text.to_vec()),
+        KeyType::Text => Ok(text.to_vec()),
         KeyType::U64 => {
             let parsed = said.parse::<u64>().map_err(|_| number("a whole number of 0 to 2^64 - 1"))?;
             Ok(parsed.to_string().into_bytes())
@@ -409,89 +395,4 @@ fn has_a_real_offset(time: &str) -> bool {
     let behind = time.find(['T', 't', ' ']).map_or("", |at| &time[at..]);
     let hours = behind.rfind(['+', '-']).and_then(|at| behind[at + 1..].get(..2)?.parse::<u8>().ok());
     hours.is_none_or(|hours| hours < 24)
-}
-
-/// Opens the selected columns as a separate schema.
-fn open_parquet(file: File, source: &Source) -> Result<Reader, RowError> {
-    let whole = |error: String| RowError { place: Place::File, fault: Fault::File(error) };
-    let reader = SerializedFileReader::new(file).map_err(|error| whole(error.to_string()))?;
-    let schema = reader.metadata().file_metadata().schema();
-    let fields = schema.get_fields();
-    let names: Vec<&str> = fields.iter().map(|field| field.name()).collect();
-    let key = source.key.among(&names, Place::File)?;
-    let value = source.value.as_ref().map(|column| column.among(&names, Place::File)).transpose()?;
-    let mut wanted: Vec<usize> = [Some(key), value].into_iter().flatten().collect();
-    wanted.sort_unstable();
-    wanted.dedup();
-    for &at in &wanted {
-        let name = names[at];
-        if !fields[at].is_primitive() {
-            return Err(RowError { place: Place::File, fault: Fault::Nested(format!("column {name:?}")) });
-        }
-        let compressions = reader.metadata().row_groups().iter().flat_map(RowGroupMetaData::columns);
-        let mut others =
-            compressions.filter(|chunk| chunk.column_path().string() == name).map(|c| c.compression());
-        let can_read = |how: &Compression| {
-            matches!(
-                how,
-                Compression::UNCOMPRESSED | Compression::SNAPPY | Compression::GZIP(_) | Compression::ZSTD(_)
-            )
-        };
-        if let Some(how) = others.find(|how| !can_read(how)) {
-            return Err(whole(format!(
-                "column {name:?} is compressed as {how}: write the file with Snappy, gzip, zstd or without compression"
-            )));
-        }
-    }
-    let nanoseconds = matches!(
-        fields[key].get_basic_info().logical_type_ref(),
-        Some(LogicalType::Timestamp(stamp)) if stamp.unit == TimeUnit::NANOS
-    );
-    let (key, value) = (names[key].to_owned(), value.map(|at| names[at].to_owned()));
-    let projected = Type::group_type_builder(schema.name())
-        .with_fields(wanted.iter().map(|&at| fields[at].clone()).collect())
-        .build()
-        .map_err(|error| whole(error.to_string()))?;
-    let rows = RowIter::from_file_into(Box::new(reader)).project(Some(projected));
-    let rows = rows.map_err(|error| whole(error.to_string()))?;
-    Ok(Reader::Parquet { rows, key, value, nanoseconds })
-}
-
-/// Converts a field to a key.
-fn parquet_key(field: &Field, key_type: KeyType, nanoseconds: bool) -> Result<Vec<u8>, Fault> {
-    let microseconds = match (key_type, field) {
-        (KeyType::Timestamp, Field::TimestampMillis(n)) => Some(n.saturating_mul(1000)),
-        (KeyType::Timestamp, Field::TimestampMicros(n)) => Some(*n),
-        (KeyType::Timestamp, Field::Long(n)) if nanoseconds => Some(n.div_euclid(1000)),
-        _ => None,
-    };
-    if let Some(microseconds) = microseconds {
-        return Ok(microseconds.to_string().into_bytes());
-    }
-    match field {
-        Field::Null => Err(Fault::Null("key")),
-        other => key_of(&parquet_value(other)?, key_type),
-    }
-}
-
-/// Converts a field to the bytes of a value.
-fn parquet_value(field: &Field) -> Result<Vec<u8>, Fault> {
-    Ok(match field {
-        Field::Null => return Err(Fault::Null("value")),
-        Field::Str(text) => text.clone().into_bytes(),
-        Field::Bytes(bytes) => bytes.data().to_vec(),
-        Field::Bool(is) => is.to_string().into_bytes(),
-        Field::Byte(n) => n.to_string().into_bytes(),
-        Field::Short(n) => n.to_string().into_bytes(),
-        Field::Int(n) => n.to_string().into_bytes(),
-        Field::Long(n) | Field::TimestampMillis(n) | Field::TimestampMicros(n) => n.to_string().into_bytes(),
-        Field::UByte(n) => n.to_string().into_bytes(),
-        Field::UShort(n) => n.to_string().into_bytes(),
-        Field::UInt(n) => n.to_string().into_bytes(),
-        Field::ULong(n) => n.to_string().into_bytes(),
-        Field::Float(_) | Field::Double(_) | Field::Float16(_) | Field::Decimal(_) | Field::Date(_) => {
-            field.to_string().into_bytes()
-        }
-        other => return Err(Fault::Nested(other.to_string().chars().take(40).collect())),
-    })
 }

@@ -3,8 +3,8 @@
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use farmem_index::{ADDR_BITS, Budget, PIVOTS, RANGES_DEFAULT, RANGES_MAX, SET_NODES_MAX, SETS_MAX};
-use farmem_orderedkv::KeyKind;
-use farmem_orderedkv::load::{Column, Format, KeyType};
+use farmem_orderedkv::KeyType;
+use farmem_orderedkv::load::{Column, Format};
 use farmem_workload::Keys;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub(crate) enum Index {
     Top(IndexLive),
     /// Load a CSV or Parquet file into an ordered store.
     Load(IndexLoad),
-    /// Serve an ordered store to RESP2 clients, such as redis-cli, until Ctrl-C.
+    /// Serve an ordered store to clients of Redis, such as redis-cli, until Ctrl-C.
     Serve(IndexServe),
     /// Free an ordered store, with all its keys and its name.
     Drop(IndexDrop),
@@ -54,9 +54,9 @@ pub(crate) struct IndexLoad {
     /// Column of the keys, by name or by number, from 1 [default: the first].
     #[arg(long, value_name = "COLUMN")]
     pub(crate) key: Option<Column>,
-    /// Type of the keys [default: string].
-    #[arg(long, value_enum)]
-    pub(crate) key_type: Option<KeyType>,
+    /// Type of the keys.
+    #[arg(long, value_enum, default_value_t = KeyType::Text)]
+    pub(crate) key_type: KeyType,
     /// Column of the values [default: the values are the row numbers].
     #[arg(long, value_name = "COLUMN")]
     pub(crate) value: Option<Column>,
@@ -66,6 +66,9 @@ pub(crate) struct IndexLoad {
     /// Read the first line of a CSV file as data. Otherwise, it holds the column names.
     #[arg(long)]
     pub(crate) no_header: bool,
+    /// Value of a row of a Parquet file whose value is null.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) null: String,
     /// Separator of the fields of a CSV file: one character, or tab.
     #[arg(long, value_name = "CHARACTER", default_value = ",", value_parser = delimiter)]
     pub(crate) delimiter: u8,
@@ -93,8 +96,8 @@ fn delimiter(text: &str) -> Result<u8, String> {
     after_help = "farmem index serve --rack rack.toml --domain shop --store orders --listen 127.0.0.1:6379 &\n\
                         redis-cli set apple 1\n\
                         redis-cli range apple + limit 10\n\
-                        Keys are in order. RANGE first last [LIMIT n] and KEYRANGE are additional commands; - is before all keys and + after them. SET has no\n\
-                        options, and keys do not expire. Every client that can reach the port can read and write."
+                        Keys are in order. RANGE first last [LIMIT n] and KEYRANGE are additional commands; - is before all keys and + after them, and ( in front\n\
+                        of a key excludes it. SET has no options, and keys do not expire. Every client that can reach the port can read and write."
 )]
 pub(crate) struct IndexServe {
     /// Description of the rack.
@@ -110,8 +113,8 @@ pub(crate) struct IndexServe {
     #[arg(long)]
     pub(crate) create: bool,
     /// Type of the store's keys.
-    #[arg(long, value_enum, default_value_t = KeyKind::Text)]
-    pub(crate) keys: KeyKind,
+    #[arg(long, visible_alias = "keys", value_enum, default_value_t = KeyType::Text)]
+    pub(crate) key_type: KeyType,
     /// Address to listen on; port 0 selects a free port.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6379")]
     pub(crate) listen: SocketAddr,

@@ -5,7 +5,7 @@ use crate::args::{IndexDrop, IndexLoad, IndexServe};
 use crate::output::{self, Report};
 use crate::{End, Failure, progress};
 use farmem::{ClientOptions, Error, Rack};
-use farmem_orderedkv::load::{Column, Format, KeyType, Loaded, Source, Stage, load};
+use farmem_orderedkv::load::{Column, Format, Loaded, Source, Stage, load};
 use farmem_orderedkv::{Access, Dropped, Server, Store, StoreError};
 use farmem_workload::STOPPED;
 use serde::Serialize;
@@ -55,9 +55,9 @@ pub(crate) fn serve(args: &IndexServe) -> Result<End, Failure> {
         .map_err(|error| Failure::environment(format!("cannot catch Ctrl-C: {error}"), ""))?;
     let mut client = Rack::open(&args.rack)?.client_with(&args.domain, ClientOptions::durable())?;
     let opened = if args.create {
-        Store::create(&mut client, &args.store, args.keys, access(args.take_over))
+        Store::create(&mut client, &args.store, args.key_type.kind(), access(args.take_over))
     } else {
-        Store::open(&mut client, &args.store, Some(args.keys), access(args.take_over))
+        Store::open(&mut client, &args.store, Some(args.key_type.kind()), access(args.take_over))
     };
     let mut store = opened.map_err(|error| match &error {
         StoreError::Far(Error::Missing { .. }) => {
@@ -139,9 +139,10 @@ pub(crate) fn load_file(args: &IndexLoad) -> Result<End, Failure> {
         format,
         key: args.key.clone().unwrap_or(Column::Number(1)),
         value: args.value.clone(),
-        key_type: args.key_type.unwrap_or(KeyType::String),
+        key_type: args.key_type,
         header: !args.no_header,
         delimiter: args.delimiter,
+        null: args.null.clone().into_bytes(),
     };
     let asked = Arc::new(AtomicBool::new(false));
     let ask = Arc::clone(&asked);
