@@ -59,6 +59,9 @@ pub enum StoreError {
     /// Another program writes; with the control plane's message.
     #[error("another program writes to this store of texts, or ended while it did: {0}")]
     Locked(String),
+    /// Other programs have the store open.
+    #[error("the store is open at {}", .0.join(", "))]
+    InUse(Vec<String>),
     /// A store of texts was opened for reading.
     #[error("this program has opened the store of texts for reading only")]
     ReadOnly,
@@ -79,6 +82,7 @@ impl StoreError {
         match self {
             Self::Far(error) => error.remedy(),
             Self::Locked(_) => "wait for its end; when it has ended or hangs, take over (--take-over): its host is then taken out of the rack".into(),
+            Self::InUse(_) => "end the programs there first (`farmem status` lists hosts); the store of a program that died is free three leases later".into(),
             Self::ReadOnly => "open it for writing".into(),
             Self::Fenced => "end this program; start it anew when the store is to be its again (--take-over)".into(),
             Self::Kind(_) => "name another store, or write keys as it has them".into(),

@@ -159,7 +159,7 @@ pub(crate) fn free(args: &Free) -> Result<End, Failure> {
     let number = args.domain.parse::<u32>().ok();
     let named = usage.domains.iter().find(|row| row.name == args.domain);
     let domain = named.or_else(|| usage.domains.iter().find(|row| Some(row.domain) == number));
-    let domain = domain.ok_or_else(|| unknown("domain", &args.domain))?;
+    let Some(domain) = domain else { return Err(no_domain(&config, &args.domain)) };
     let wanted = |vma: &&VmaUse| {
         vma.domain == domain.domain && args.allocation.is_none_or(|allocation| allocation == vma.id)
     };
@@ -227,9 +227,10 @@ pub(crate) fn leave(args: &Leave) -> Result<End, Failure> {
     let named = usage.hosts.iter().find(|row| row.name == args.member);
     let host = named.or_else(|| usage.hosts.iter().find(|row| Some(row.host) == number));
     let Some(host) = host else {
-        let nodes = farmem::serve::overview(&config)?.nodes;
-        let node = nodes.iter().find(|node| node.name == args.member);
-        return leave_node(args, &config, node.ok_or_else(|| unknown("host or memory node", &args.member))?);
+        let overview = farmem::serve::overview(&config)?;
+        let node = overview.nodes.iter().find(|node| node.name == args.member);
+        let node = node.ok_or_else(|| unknown("host or memory node", &args.member))?;
+        return leave_node(args, &config, &overview, node);
     };
     let uses = host.domains.len() as u64;
     let in_use = (uses > 0 || host.connections > 0).then(|| {
@@ -257,14 +258,29 @@ pub(crate) fn leave(args: &Leave) -> Result<End, Failure> {
     Ok(End::Fine)
 }
 
-/// Takes a memory node out that has nothing any more.
-fn leave_node(args: &Leave, config: &RackConfig, node: &NodeInfo) -> Result<End, Failure> {
+/// Takes a memory node out that has no bytes and no addresses of any allocation.
+fn leave_node(
+    args: &Leave,
+    config: &RackConfig,
+    overview: &RackOverview,
+    node: &NodeInfo,
+) -> Result<End, Failure> {
     let NodeInfo { node: number, name, allocated, .. } = node;
+    let rack = args.rack.display();
     if *allocated > 0 {
-        let rack = args.rack.display();
         let message = format!("memory node {name} has {} bytes allocated", count(*allocated));
         let remedy = format!(
             "`farmem migrate --rack {rack}` lists them, and with `--base ADDRESS --node NODE` moves them to another node; then take {name} out"
+        );
+        return Err(Failure::environment(message, remedy));
+    }
+    let homed = overview.vmas.iter().filter(|vma| vma.node == *number).count();
+    if homed > 0 {
+        let message = format!(
+            "memory node {name} has no bytes any more, and {homed} allocations whose bytes have moved keep their addresses there"
+        );
+        let remedy = format!(
+            "keep its role running until they are freed, because programs find the moved bytes by way of it (`farmem status --rack {rack}` lists the allocations)"
         );
         return Err(Failure::environment(message, remedy));
     }
@@ -292,6 +308,18 @@ impl Report for NodeLeft {
 
 fn unknown(what: &str, named: &str) -> Failure {
     Failure::environment(format!("there is no {what} {named:?}"), "`farmem status` lists those there are")
+}
+
+/// Returns the failure of `farmem free` for a name of no domain. The name of a memory node has another command.
+fn no_domain(config: &RackConfig, named: &str) -> Failure {
+    let overview = farmem::serve::overview(config);
+    if overview.is_ok_and(|overview| overview.nodes.iter().any(|node| node.name == named)) {
+        let remedy = format!(
+            "name a domain (`farmem status` lists them); `farmem migrate` moves memory off {named}, and `farmem leave` takes it out"
+        );
+        return Failure::environment(format!("{named:?} is a memory node and no domain"), remedy);
+    }
+    unknown("domain", named)
 }
 
 fn refuse_in_use(what: &str, name: &str, why: Option<String>, force: bool) -> Result<(), Failure> {

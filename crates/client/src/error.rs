@@ -361,7 +361,10 @@ impl Error {
                  plane was started from a copy of its state: check which users can read the state directory, and stop the rack to remove it"
                 .into(),
             Self::Open(_) => String::new(), // its text ends with the remedy
-            Self::Api { .. } => "start the rack with `farmem up`, and use its address and token".into(),
+            Self::Api { .. } => {
+                "see with `farmem doctor --rack rack.toml` whether the control plane runs: `farmem up` starts a rack of one machine, `systemctl start farmem@control` the control plane of several (docs/operate.md)"
+                    .into()
+            }
             Self::Join { file, .. } => format!(
                 "on the control plane's machine, once it serves there: `farmem join --rack rack.toml`; bring what it prints to {}, mode 0600",
                 file.display()

@@ -259,9 +259,7 @@ impl Client {
             if taken.as_ref().err().and_then(Error::code) != Some(ErrorCode::Conflict) {
                 break;
             }
-            let (own, domain) = (self.host(), self.domain_number());
-            let shown = self.call(ShowObject { domain, name: name.into() })?;
-            for HostInfo { host, generation, .. } in shown.hosts.into_iter().filter(|info| info.host != own) {
+            for HostInfo { host, generation, .. } in self.others_with_named(name)? {
                 match self.fence(host, generation) {
                     // The host left meanwhile, or joined again: then it is shown in its next life.
                     Err(error) if error.code() == Some(ErrorCode::NotFound) => {}
@@ -271,6 +269,18 @@ impl Client {
             taken = self.lock_named(name);
         }
         taken
+    }
+
+    /// Returns the other hosts that have the memory or lock called `name` open.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when there is none of this name.
+    pub fn others_with_named(&mut self, name: &str) -> Result<Vec<HostInfo>, Error> {
+        let (own, domain) = (self.host(), self.domain_number());
+        let shown = self.call(ShowObject { domain, name: name.into() });
+        let mut hosts = shown.map_err(|error| or_missing(error, name))?.hosts;
+        hosts.retain(|info| info.host != own);
+        Ok(hosts)
     }
 
     /// Takes another host out of the rack: nothing that it still sends counts, and its objects may be opened by others. Call this to keep a process that

@@ -23,9 +23,9 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Far`] with [`Error::Missing`] when there is no store of that name, with
-    /// [`Error::Broken`] when the name belongs to something else, with [`Error::Locked`] while another
-    /// program has the store open; [`StoreError::Locked`] while another program writes texts to it, unless
-    /// `access` takes over. Nothing is freed then.
+    /// [`Error::Broken`] when the name belongs to something else; [`StoreError::InUse`] while another program
+    /// has the store open; [`StoreError::Locked`] while another program writes texts to it, unless `access`
+    /// takes over. Nothing is freed then.
     pub fn drop_named(client: &mut Client, name: &str, access: Access) -> Result<Dropped, StoreError> {
         client.open_named(name)?;
         let lock = locked(client, &lock_name(name), access)?;
@@ -35,6 +35,13 @@ impl Store {
                 // Lost memory of this name may belong to something else: a store has a heap of its own.
                 client.open_named(&heap_name(name))?;
                 Dropped { trees: 0, lost: Some(error.to_string()) }
+            }
+            Err(StoreError::Far(error @ Error::Locked { .. })) => {
+                let hosts = client.others_with_named(name)?;
+                let hosts: Vec<String> =
+                    hosts.iter().map(|info| format!("{} (host {})", info.name, info.host)).collect();
+                // Without a host, the program that had the store open has died, and its membership goes later.
+                return Err(if hosts.is_empty() { error.into() } else { StoreError::InUse(hosts) });
             }
             Err(error) => return Err(error),
         };

@@ -53,15 +53,19 @@ fn a_rack_that_does_not_run_is_named() {
         let description = Description::new("off", transport);
         let file = description.file();
         run(&["demo", "--limit", "10", "--rack", &file]).refuses(&["farmem: ", "farmem up"]);
-        run(&["role", "switch", "--rack", &file])
-            .refuses(&["state/token", "start the rack with `farmem up`"]);
+        run(&["role", "switch", "--rack", &file]).refuses(&[
+            "state/token",
+            "`farmem up` starts a rack of one machine, `systemctl start farmem@control`",
+        ]);
         assert_eq!(description.dir().names(), ["rack.toml"]);
         if transport == "udp" {
             fs::create_dir(description.dir().path().join("state")).unwrap();
             description.dir().file("state/token", "it ran once");
             let silent = "no control plane answers at unix:".to_owned();
-            run(&["demo", "--limit", "10", "--rack", &file])
-                .refuses(&[&silent, "start the rack with `farmem up`"]);
+            run(&["demo", "--limit", "10", "--rack", &file]).refuses(&[
+                &silent,
+                "`farmem up` starts a rack of one machine, `systemctl start farmem@control`",
+            ]);
         }
         drop(fs::remove_dir_all(description.rings()));
     }

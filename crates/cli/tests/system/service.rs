@@ -176,7 +176,7 @@ fn a_store_is_dropped() {
         (service, listening["address"].as_str().unwrap().to_owned())
     };
     for (store, keys, said) in
-        [("texts", "text", "another program writes"), ("numbers", "u64", "has the heap")]
+        [("texts", "text", "another program writes"), ("numbers", "u64", "the store is open at host-")]
     {
         let (mut service, address) = serve(store, keys);
         let refused = drop(store, &["--yes"]);

@@ -105,6 +105,41 @@ fn what_is_in_use_is_not_taken_without_force() {
     up.stop();
 }
 
+/// A memory node that holds bytes is not taken out: the command names the one that moves them. After that, the
+/// command says what keeps the node. The node leaves once no allocation has addresses there; a node without any
+/// leaves at once.
+#[test]
+fn a_memory_node_leaves_once_it_is_empty() {
+    let description = Description::new("wear-node", "udp").with_nodes(3);
+    let (up, file) = (description.up(), description.file());
+    let mut owner = description.rack().client("shop").unwrap();
+    let vma = owner.allocate(8192).unwrap();
+    owner.write(vma.base, b"stays").unwrap();
+    let on = run(&["migrate", "--rack", &file, "--json"]).json();
+    let holder = on["allocations"][0]["node_name"].as_str().expect("it is somewhere").to_owned();
+    let mut others = ["node1", "node2", "node3"].into_iter().filter(|name| *name != holder);
+    let (empty, other) = (others.next().unwrap(), others.next().unwrap());
+    let leave = |node: &str| run(&["leave", "--rack", &file, node, "--yes", "--json"]);
+    assert_eq!(leave(empty).json()["name"], empty);
+    let holds = format!("memory node {holder} has 8 192 bytes allocated");
+    leave(&holder).refuses(&[&holds, "farmem migrate --rack", "--base ADDRESS --node NODE"]);
+    let base = format!("{:#x}", vma.base.0);
+    let moved = run(&["migrate", "--rack", &file, "--base", &base, "--node", other, "--json"]).json();
+    assert_eq!(moved["bytes"], 8192);
+    let moved = format!("memory node {holder} has no bytes any more, and 1 allocations");
+    leave(&holder).refuses(&[&moved, "keep its role running until they are freed", "farmem status --rack"]);
+    let mut bytes = [0; 5];
+    owner.read(vma.base, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"stays");
+    owner.free(vma.base).unwrap();
+    assert_eq!(leave(&holder).json()["name"], holder.as_str());
+    leave(&holder).refuses(&["no host or memory node", "farmem status"]);
+    run(&["free", "--rack", &file, other, "--yes"])
+        .refuses(&["is a memory node and no domain", "farmem leave"]);
+    drop(owner);
+    up.stop();
+}
+
 /// The pager of a run stands still for longer than its host's lease, like a suspended machine, and the rack
 /// removes the host with its memory. When the pager continues, an access of the program to far memory is a
 /// SIGBUS. The command prints the reason and the permitted pause, does not wait, and reads no other bytes.

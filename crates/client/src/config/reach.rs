@@ -282,7 +282,7 @@ impl RackConfig {
     }
 
     /// Returns the remedy for an absent role: check its unit, or `farmem up` on a rack of one machine.
-    fn look_at(&self, title: &str, role: &str, name: &str) -> String {
+    pub(super) fn look_at(&self, title: &str, role: &str, name: &str) -> String {
         if self.is_of_one_machine() {
             return format!(
                 "see what `farmem up` said of {title}, and start the rack with it if it does not run"

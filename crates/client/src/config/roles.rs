@@ -30,8 +30,14 @@ impl RackConfig {
                     (Support::Ok, format!("{where_to}: not an address of this machine"), String::new())
                 }
                 Ok(_) if is_up => {
-                    let remedy = "`farmem up` starts a role that died, up to four times in a row, and says why: see what it said";
-                    (Support::Missing, format!("{where_to}: does not run, and other roles do"), remedy.into())
+                    let (role, own_name) = match name.rsplit_once(' ') {
+                        Some(("memory node", own_name)) => ("node", own_name),
+                        Some(("index switch", own_name)) => ("index", own_name),
+                        Some(_) => ("control", ""),
+                        None => (name.as_str(), ""),
+                    };
+                    let remedy = self.look_at(&name, role, own_name);
+                    (Support::Missing, format!("{where_to}: does not run, and other roles do"), remedy)
                 }
                 Ok(_) => (Support::Ok, format!("{where_to}: does not run, and no role does"), String::new()),
             };

@@ -45,8 +45,7 @@ impl State {
                         None => format!("port {port}"),
                     },
                 };
-                let remedy = "look for its present number with GET /v1/overview (`farmem up` prints the API's address and its token's file), \
-                              then ask again";
+                let remedy = "ask again with its present number, which `farmem status --rack rack.toml` and GET /v1/overview list";
                 error(ErrorCode::NotFound, format!("{member} left or restarted during the change"), remedy)
             }
             RollbackReason::Held => error(
