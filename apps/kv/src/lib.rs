@@ -37,11 +37,11 @@ pub use tls::AuthClients;
 
 use connection::ClientKind;
 use durable::Durable;
-use farmem::Rack;
+use farmem::{ClientOptions, Rack};
 use io_threads::IoThreads;
 use std::io;
 use std::path::PathBuf;
-use store::{Far, Store};
+use store::{Far, PATIENCE, Store};
 use world::World;
 
 /// Errors that prevent a server from starting, or end it.
@@ -113,15 +113,18 @@ impl Kv {
             None => Durable::none(),
         };
         let system = |error| KvError::Settings(format!("no chance from /dev/urandom: {error}"));
+        let client = |domain: &str| {
+            rack.client_with(domain, ClientOptions { patience: Some(PATIENCE), ..ClientOptions::default() })
+        };
         let far = match durable.domain(&args.domain) {
-            None => Far::new(rack.client(&args.domain)?),
+            None => Far::new(client(&args.domain)?),
             Some(Err(error)) => {
                 return Err(KvError::Dir { dir: args.dir.clone().unwrap_or_default(), error });
             }
             // All memory of this domain belongs to an earlier process, which has ended: no other process has
             // the directory.
             Some(Ok(domain)) => {
-                let mut far = Far::new(rack.client(&domain)?);
+                let mut far = Far::new(client(&domain)?);
                 let freed = far.free_earlier(&domain)?;
                 if freed > 0 {
                     say(&format!("far memory of an earlier process was freed: {freed} allocations"));
@@ -215,6 +218,9 @@ impl Kv {
     }
 }
 
+/// Bytes that the process takes in addition while it serves: buffers of clients and of READs.
+const SERVING: usize = 8 << 20;
+
 /// Refuses a start with less local memory than the process, the index and a short log take, because no write
 /// would succeed.
 fn check_local(store: &mut Store, world: &mut World) -> Result<(), KvError> {
@@ -229,7 +235,7 @@ fn check_local(store: &mut Store, world: &mut World) -> Result<(), KvError> {
         store.memory.local,
         world.other,
         store.index_bytes(),
-        store.least_local().div_ceil(1 << 20)
+        (store.least_local() + SERVING).div_ceil(1 << 20)
     )))
 }
 

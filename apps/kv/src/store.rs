@@ -29,7 +29,7 @@ mod scan;
 mod tests;
 mod value;
 
-pub(crate) use far::Far;
+pub(crate) use far::{Far, PATIENCE};
 pub(crate) use index::Name;
 pub(crate) use item::{Head, Item};
 pub(crate) use memory::Policy;

@@ -341,9 +341,11 @@ impl Client {
 
     /// The next operation that has ended already, without a look at the network: for taking a whole batch of ends before submitting more.
     pub fn poll_ended(&mut self) -> Option<Completed> {
-        if let Some(completed) = self.ready.pop_front() {
-            return Some(completed);
-        }
+        self.ready.pop_front().or_else(|| self.pop_ended())
+    }
+
+    /// The next operation that has ended, of those that this client has not taken from its path yet.
+    pub(super) fn pop_ended(&mut self) -> Option<Completed> {
         loop {
             self.take_told().ok()?;
             match self.path.pop()? {
@@ -518,6 +520,8 @@ impl Client {
             match self.path.poll(wait)? {
                 Some(Out::Done(done)) => return Ok(Some(done)),
                 Some(Out::Control(request)) => self.fulfil(request)?,
+                // An answer of the control plane is still to come, and operations wait for it.
+                None if wait && !self.aside.is_empty() && !self.slots.is_empty() => {}
                 None => return Ok(None),
             }
         }

@@ -11,6 +11,7 @@ mod reach;
 mod roles;
 
 use crate::Error;
+use crate::rack::{SILENCE_MAX, machine};
 use addresses::{TakenAddresses, is_of_one_machine};
 use bytesize::ByteSize;
 use farmem_control::api::Tier;
@@ -352,9 +353,16 @@ impl RackConfig {
             file,
         };
         if let Some(dpu) = rack.dpu.take() {
-            rack.dpu = Some(DpuSection { credentials: rack.credentials(), ..dpu });
+            let (credentials, patience) = (rack.credentials(), rack.silence_max());
+            rack.dpu = Some(DpuSection { credentials, patience, ..dpu });
         }
         Ok(rack)
+    }
+
+    /// Silence of the rack after which a host gives it up: `patience`, and at least what packets lost one after the other may take.
+    #[must_use]
+    pub fn silence_max(&self) -> Duration {
+        machine(self.patience).max(SILENCE_MAX)
     }
 
     /// Features that this rack goes without because cards are among its peers, and the remedy.

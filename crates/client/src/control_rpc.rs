@@ -1,4 +1,4 @@
-//! Control-plane requests of a client whose thread must not wait for them: connections beside the first ones (PROTOCOL 11.16).
+//! Control-plane requests of a client whose thread must not wait for them: those of the host role.
 //!
 //! ```text
 //!   client's thread: ask ──> questions ──> control thread: one at a time, as long as it takes
@@ -47,6 +47,11 @@ impl ControlRpc {
         questions.send((number, request)).map_err(|_| gone())?;
         self.asked += 1;
         Ok(())
+    }
+
+    /// True while a question has no answer.
+    pub(crate) const fn is_asked(&self) -> bool {
+        self.asked > 0
     }
 
     /// The next answer that there is.

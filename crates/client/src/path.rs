@@ -54,7 +54,8 @@ pub(crate) trait Path {
     fn set_peer(&mut self, port: Port, gid: Gid) -> Result<(), Error>;
     /// Hands a request to the host role.
     fn submit(&mut self, ask: HostRequest) -> Result<(), Error>;
-    /// The host role's next output; waits for it when `wait` is true and something is outstanding.
+    /// The host role's next output; waits for it when `wait` is true and something is outstanding, but no longer than for a turn while the control
+    /// plane was asked.
     fn poll(&mut self, wait: bool) -> Result<Option<Out>, Error>;
     /// Its next output, when that is at hand.
     fn pop(&mut self) -> Option<Out>;
@@ -194,11 +195,12 @@ pub(crate) struct OverLink<L: Link> {
 
 /// The longest sleep between two looks at the timers.
 const TURN_MAX: Duration = Duration::from_millis(20);
+/// The longest sleep while the control plane was asked: a connection that an operation waits for comes within a millisecond or two.
+const ANSWER_TURN_MAX: Duration = Duration::from_millis(1);
 
 impl<L: Link> OverLink<L> {
     /// A path that asks by `api`, and by `aside` for requests that no caller waits for.
-    pub(crate) fn new(driver: Driver<Host, L>, api: ApiClient, aside: ApiClient) -> Self {
-        let api = RefCell::new(api);
+    pub(crate) fn new(driver: Driver<Host, L>, api: Rc<RefCell<ApiClient>>, aside: ApiClient) -> Self {
         let asker = Asker::new(move |request, tries| {
             let mut api = api.borrow_mut();
             Ok(if tries == Tries::Once { api.call_now(request) } else { api.call(request) }?)
@@ -252,6 +254,11 @@ impl<L: Link> Path for OverLink<L> {
             self.turn(Wait::No)?;
         }
         while wait && self.out.is_empty() && self.driver.machine().outstanding() > 0 {
+            if self.control_rpc.is_asked() {
+                // The answer does not end a sleep. The client looks for it after each turn.
+                self.turn(Wait::AtMost(ANSWER_TURN_MAX))?;
+                break;
+            }
             self.turn(Wait::AtMost(TURN_MAX))?;
         }
         Ok(self.out.pop_front())

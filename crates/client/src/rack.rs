@@ -60,8 +60,8 @@ pub struct ClientOptions {
     /// Its allocations stay when its domain has no user any more: for data that outlives the programs that use it. Otherwise they are freed then, a
     /// minute after the last client of the domain left or died (PROTOCOL 8.62).
     pub durable: bool,
-    /// How long it waits for roles and networks that do not answer; none: as long as the rack's description says (`patience`). Zero is for a program that has others to serve
-    /// meanwhile: its operations fail after 4 s of silence.
+    /// How long it waits for roles and networks that do not answer; none: as long as the rack's description says (`patience`). A short time is for a program that has others to
+    /// serve meanwhile: a call of the control plane takes no longer (and is given 100 ms at least), and an operation fails after 4 s of silence if the time is shorter.
     pub patience: Option<std::time::Duration>,
 }
 
@@ -279,6 +279,9 @@ pub fn host_settings(
     HostConfig { pmtu, hops_max, pairs_max, connections_each, request_retries_max, patience, ..usual }
 }
 
+/// Time in which a call of the control plane may be answered in any case.
+const API_TIME_MIN: std::time::Duration = std::time::Duration::from_millis(100);
+
 /// A span of time as roles count it.
 pub(crate) fn machine(span: std::time::Duration) -> Duration {
     Duration::from_nanos(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
@@ -354,10 +357,14 @@ impl WithLink for Attach<'_> {
         let settings = host_settings(host, generation, &home, self.config.pmtu, options);
         let role = Host::new(settings);
         let aside = api_client(self.config)?.patient(std::time::Duration::ZERO);
-        let path = OverLink::new(Driver::new(role, link, Clock::start()), api.patient(patience), aside);
+        let api = Rc::new(RefCell::new(api));
+        let path = OverLink::new(Driver::new(role, link, Clock::start()), Rc::clone(&api), aside);
         let mut client = Client::attach(Box::new(path), (host, generation), self.domain, (nodes, cards))?;
         client.allocates_durably(self.options.durable);
         client.waits_for_nodes(patience);
+        if let Some(patience) = self.options.patience {
+            *api.borrow_mut() = api_client(self.config)?.impatient(patience.max(API_TIME_MIN));
+        }
         client.stays_by(Renewal::begin(self.config, (host, generation))?);
         client.set_dpu(self.config.dpu.clone());
         Ok(client)

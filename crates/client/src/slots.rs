@@ -83,6 +83,11 @@ impl Slots {
         self.slots.get(place(ticket)).is_some_and(|slot| slot.ticket == ticket)
     }
 
+    /// True while no operation is under way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
     #[inline]
     pub(crate) fn give_back(&mut self, ticket: u64) -> Meta {
         assert!(self.holds(ticket), "an operation ends once");

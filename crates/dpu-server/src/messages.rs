@@ -324,8 +324,8 @@ fn lost(source: io::Error) -> Error {
     Error::System { what: "the DPU does not answer".into(), source }
 }
 
-/// How long a DPU may take to let a program in, and to answer it.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a DPU may take at least to let a program in, and to answer it.
+pub const ANSWER_TIME_MIN: Duration = Duration::from_secs(10);
 
 /// Comes to the DPU of this machine in the domain of `client`, with the memory of the rings, and waits until it is let in: how to talk to it, and what it said, [`DpuMessage::Welcome`] if it makes sense.
 ///
@@ -338,7 +338,7 @@ pub fn come_in(
     pair: BorrowedFd<'_>,
 ) -> Result<(DpuSocket, DpuMessage), Error> {
     let talk = DpuSocket::connect(&section.socket)?;
-    talk.set_patience(PATIENCE).map_err(lost)?;
+    talk.set_patience(section.patience.max(ANSWER_TIME_MIN)).map_err(lost)?;
     let (version, rack, domain) = (VERSION.into(), section.mark()?, client.domain());
     let (host, generation) = client.life();
     let mut said =
@@ -361,7 +361,7 @@ pub fn answer(talk: &DpuSocket) -> Result<DpuMessage, Error> {
         None => Err(Error::Refused(ApiError {
             code: ErrorCode::Unavailable,
             message: "the DPU has sent this process away".into(),
-            remedy: "try again, and see what `farmem up` says of the DPU".into(),
+            remedy: "try again, and see with `farmem doctor --rack rack.toml` whether the DPU runs".into(),
         })),
     }
 }

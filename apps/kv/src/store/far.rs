@@ -1,8 +1,9 @@
 //! The far memory of the log, in chunks.
 //!
-//! Key type: [`Far`]. An operation on an allocation that did not answer a moment ago fails at once, so that a
-//! silent memory node does not hold all clients up. A READ that nothing waits for finds out when the
-//! allocation answers again ([`health`]).
+//! Key type: [`Far`]. An operation waits for a memory node for [`PATIENCE`] at most, and then fails while it is
+//! still under way. Operations on allocations of that node fail at once from then on, so that a silent node
+//! does not hold all clients up. A READ that nothing waits for finds out when an allocation answers again
+//! ([`health`]).
 
 mod health;
 
@@ -12,6 +13,7 @@ use super::place::CHUNK;
 use farmem::{Client, Completed, Error, Op, Ticket, VirtAddr};
 use health::Health;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Chunks of one allocation.
 const TOGETHER: usize = 64;
@@ -19,6 +21,8 @@ const TOGETHER: usize = 64;
 const RESERVE: usize = 2;
 /// Bytes of a buffer that is kept for the next READ.
 const KEPT_MAX: usize = 16 << 10;
+/// Longest wait for a memory node, and for an answer of the control plane: all clients wait meanwhile.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// Allocations that are tried for a chunk when nodes do not answer.
 const TRIES: usize = 3;
 
@@ -125,7 +129,7 @@ impl Far {
         buf.clear();
         buf.extend_from_slice(bytes);
         let ticket = self.client.submit(Op::Write { addr, buf })?;
-        let done = self.client.wait(ticket)?;
+        let done = self.wait(ticket, slab_of(addr))?;
         self.chunk = done.buf;
         done.result.map(drop)
     }
@@ -198,7 +202,7 @@ impl Far {
         let ticket = self.client.submit(Op::Read { addr, buf })?;
         self.reads += 1;
         self.rounds += 1;
-        let done = self.client.wait(ticket)?;
+        let done = self.wait(ticket, slab_of(addr))?;
         self.note(slab_of(addr), done.result.as_ref().err());
         match done.result {
             Ok(_) => {
@@ -255,7 +259,7 @@ impl Far {
             None => {
                 self.waited += 1;
                 self.under_way = self.under_way.saturating_sub(1);
-                self.client.wait(ticket)?
+                self.wait(ticket, pending.slab)?
             }
         };
         self.note(pending.slab, done.result.as_ref().err());
@@ -264,13 +268,27 @@ impl Far {
         Ok(done.buf)
     }
 
+    /// Waits for an operation on an allocation, unless its node has been silent since the operation began. An
+    /// operation that has not ended in time goes on as a probe of the allocation.
+    fn wait(&mut self, ticket: Ticket, slab: u64) -> Result<Completed, Error> {
+        let silent = match self.check(slab) {
+            Err(silent) => silent,
+            Ok(()) => match self.client.wait_for(ticket, PATIENCE)? {
+                Some(done) => return Ok(done),
+                None => self.note_silence(slab),
+            },
+        };
+        self.health.goes_on(ticket, slab);
+        Err(silent)
+    }
+
     /// Takes in what has arrived, and sends what is to be sent.
     fn take_in(&mut self) {
         // A READ reports the failure of its link.
         while let Ok(Some(done)) = self.client.poll() {
             if let Some(slab) = self.health.probed(done.ticket) {
                 self.note(slab, done.result.as_ref().err());
-                self.client.recycle(done.buf);
+                self.recycle(done.buf);
                 continue;
             }
             self.landed.push(done);

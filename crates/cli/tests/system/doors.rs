@@ -1,9 +1,9 @@
 //! Tests of the API's access control from outside: a join file, an impostor on the port, unencrypted HTTP,
 //! and users without rights to each other.
 
-use crate::process::{Running, eventually, farmem, run, run_command, signal};
+use crate::process::{Ended, Running, eventually, farmem, run, run_command, signal};
 use crate::rack::{Description, HTTP_PORT};
-use crate::run::may_run;
+use crate::run::{PYTHON, may_run};
 use farmem::{Rack, ShareOptions, SharedSpace};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -11,6 +11,8 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 /// Returns a description of the same rack for a machine that joins with a join file, and the path of this
 /// file. No other user can read the file.
@@ -64,7 +66,7 @@ fn a_machine_joins_by_its_file() {
 
     elsewhere(&description, &printed.stdout);
     let thief = TcpListener::bind((description.address(1), HTTP_PORT)).unwrap();
-    let watching = std::thread::spawn(move || {
+    let watching = thread::spawn(move || {
         let (mut stream, _) = thief.accept().unwrap();
         let mut heard = vec![0; 1 << 16];
         let len = stream.read(&mut heard).unwrap();
@@ -258,6 +260,83 @@ fn another_user_of_the_rack_is_a_stranger() {
     let (status, _) = description.ask("POST", "/v1/free", &requests[0].1.to_string());
     assert_eq!(status, 200, "the operator");
     drop((client, second));
+    assert_eq!(up.stop().code, Some(0));
+}
+
+/// Program that holds connections over TLS, each of which has shown the token. An evicted one is opened again
+/// after a second. The program ends with its input, and prints the number of connections that it opened.
+const CROWD: &str = "\
+import socket, ssl, sys, threading
+host, port, token, ca, count = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])
+context = ssl.create_default_context(cafile=ca)
+request = f'GET /v1/overview HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer {token}\\r\\n\\r\\n'.encode()
+ended, shown, opened = threading.Event(), threading.Semaphore(0), []
+def hold():
+    is_first = True
+    while not ended.is_set():
+        try:
+            with context.wrap_socket(socket.create_connection((host, port), 60), server_hostname=host) as stream:
+                stream.sendall(request)
+                if stream.recv(12) == b'HTTP/1.1 200':
+                    opened.append(1)
+                    if is_first:
+                        is_first = False
+                        shown.release()
+                    while stream.recv(65536):
+                        pass
+        except OSError:
+            pass
+        ended.wait(1)
+for _ in range(count):
+    threading.Thread(target=hold, daemon=True).start()
+for _ in range(count):
+    shown.acquire()
+print('ready', flush=True)
+sys.stdin.readline()
+ended.set()
+print(len(opened))
+";
+
+/// A holder of the rack's token has 300 connections over TLS, and opens each again when it is evicted. All of 20
+/// runs that start meanwhile are let in: ten from another machine, over TLS and from the same address, and ten
+/// over the Unix socket.
+#[test]
+fn a_crowd_keeps_no_run_out() {
+    if !may_run("crowd") {
+        return;
+    }
+    const CROWD_LEN: usize = 300;
+    const RUNS: usize = 20;
+    let description = Description::new("crowd", "udp");
+    let up = description.up();
+    let printed = run(&["join", "--rack", &description.file()]).stdout;
+    let certificate = printed.split("-----").nth(2).expect("a certificate is in the file");
+    let certificate = format!("-----BEGIN CERTIFICATE-----{certificate}-----END CERTIFICATE-----\n");
+    let ca = description.dir().file("crowd-ca.pem", &certificate);
+    let (remote, _) = elsewhere(&description, &printed);
+    let mut crowd = std::process::Command::new(PYTHON);
+    crowd.args(["-c", CROWD, &description.address(1).to_string(), &HTTP_PORT.to_string()]);
+    crowd.args([&description.token(), &ca, &CROWD_LEN.to_string()]);
+    crowd.stdin(std::process::Stdio::piped());
+    let mut crowd = Running::start(crowd);
+    let said = crowd.line();
+    assert!(said == "ready\n", "{said:?}: {:?}", crowd.ended());
+    let next = AtomicUsize::new(0);
+    let start = || {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        let file = if number.is_multiple_of(2) { remote.clone() } else { description.file() };
+        (number < RUNS).then(|| run(&["run", "--rack", &file, "--local", "1MiB", "--", "/bin/true"]))
+    };
+    let ends: Vec<Ended> = thread::scope(|scope| {
+        let starts_runs = || std::iter::from_fn(start).collect::<Vec<_>>();
+        let workers: Vec<_> = (0..4).map(|_| scope.spawn(starts_runs)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    let kept_out: Vec<&Ended> = ends.iter().filter(|ended| ended.code != Some(0)).collect();
+    assert!(ends.len() == RUNS && kept_out.is_empty(), "{} of {RUNS}: {kept_out:?}", kept_out.len());
+    crowd.say("");
+    let opened: usize = crowd.ended().stdout.trim().parse().expect("a number");
+    assert!(opened >= CROWD_LEN, "{opened}");
     assert_eq!(up.stop().code, Some(0));
 }
 

@@ -1,6 +1,6 @@
 //! Tests of `farmem kv` as a process, with a rack of processes.
 
-use crate::process::{Dir, Running, eventually, farmem, signal};
+use crate::process::{Dir, Running, eventually, farmem, run, signal};
 use crate::rack::Description;
 use std::collections::BTreeMap;
 use std::fs;
@@ -272,6 +272,50 @@ fn a_silent_or_dead_node_is_reported_and_the_rest_is_served() {
     {
         assert!(said.contains(line), "{line}: {said}");
     }
+}
+
+/// A server with 40,000 keys starts again with too little local memory: it is refused with a size. With that
+/// size it starts, has all keys, and takes new data.
+#[test]
+fn a_refused_local_memory_names_a_size_that_suffices() {
+    const KEYS: usize = 40_000;
+    let description = Description::new("kv-little", "udp").with_nodes(16);
+    let up = description.up();
+    let (file, dir) = (description.file(), Dir::new("kv-little-data"));
+    let path = dir.path().to_str().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port_text = port.to_string();
+    let words = |local: &str| {
+        let words = ["kv", "--rack", &file, "--port", &port_text, "--dir", path, "--appendonly", "--local"];
+        words.iter().copied().chain([local]).map(str::to_owned).collect::<Vec<String>>()
+    };
+    let start = |local: &str| {
+        let server = Running::start(farmem(&words(local).iter().map(String::as_str).collect::<Vec<_>>()));
+        let mut client = None;
+        eventually("the server listens", || {
+            client =
+                TcpStream::connect(("127.0.0.1", port)).ok().map(|stream| Client(BufReader::new(stream)));
+            client.is_some()
+        });
+        (server, client.unwrap())
+    };
+    let (mut server, mut client) = start("64MiB");
+    let value = "v".repeat(1_000);
+    client.pipelined(KEYS, "+OK", |number| vec!["SET".into(), format!("key:{number}"), value.clone()]);
+    signal(server.pid(), "TERM");
+    assert_eq!(server.ended().code, Some(0));
+    let words = words("16MiB");
+    let refused = run(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    refused.refuses(&["--local 16777216 is too little", "the index of 40000 keys"]);
+    let size = refused.stderr.split("give it ").nth(1).and_then(|text| text.split(" at least").next());
+    let size = size.expect("it names a size");
+    let (mut server, mut client) = start(size);
+    assert_eq!(client.info("memory")["local_full"], 0, "{size}");
+    client.pipelined(KEYS, "$1000", |number| vec!["GET".into(), format!("key:{number}")]);
+    client.pipelined(2_000, "+OK", |number| vec!["SET".into(), format!("new:{number}"), value.clone()]);
+    signal(server.pid(), "TERM");
+    assert_eq!(server.ended().code, Some(0));
+    up.stop();
 }
 
 struct Client(BufReader<TcpStream>);

@@ -276,7 +276,7 @@ fn a_dead_rack_is_no_old_bytes() {
 }
 
 /// Only the switch is stopped, and the control plane still grants leases. A thread that needs a page gets a
-/// SIGBUS with the reason after 20 s of silence, instead of an endless wait.
+/// SIGBUS with the reason once the rack's patience is over, instead of an endless wait.
 #[test]
 fn a_dead_switch_ends_the_wait() {
     let Some(rig) = Rig::new("shared-switch-gone") else { return };
@@ -293,7 +293,7 @@ fn a_dead_switch_ends_the_wait() {
     let ended = touching.ended();
     signal(switch, "CONT");
     assert_eq!((ended.stdout.as_str(), ended.code), ("", Some(2)), "{ended:?}");
-    assert!(ended.stderr.contains("no answer from the switch for 20 s"), "{ended:?}");
+    assert!(ended.stderr.contains("no answer from the switch for 4 s"), "{ended:?}");
     made.kill();
     drop(up);
 }

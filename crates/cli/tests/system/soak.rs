@@ -12,11 +12,11 @@ use crate::run::{PYTHON, may_run};
 use farmem::{Client, ClientOptions, Error, NodeId, PAGE_LEN, Rng, VirtAddr};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, process};
+
+mod server;
 
 /// Length of each block that a client keeps across the death of a role, in bytes.
 const BLOCK: usize = 16 * PAGE_LEN;
@@ -85,6 +85,11 @@ struct Counts(BTreeMap<&'static str, u64>);
 impl Counts {
     fn count(&mut self, what: &'static str) {
         *self.0.entry(what).or_default() += 1;
+    }
+
+    fn largest(&mut self, what: &'static str, number: u64) {
+        let known = self.0.entry(what).or_default();
+        *known = number.max(*known);
     }
 }
 
@@ -230,33 +235,6 @@ impl Soak<'_> {
         let ended = writer.ended();
         assert_eq!((ended.code, ended.stdout.trim()), (Some(0), "200 201"), "{ended:?}");
         self.counts.count("programs that share");
-    }
-
-    /// Runs a Redis server without a disk. Its far memory is freed with it.
-    fn a_server_that_is_killed(&mut self) {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let words = ["kv", "--rack", &self.file, "--port", &port.to_string(), "--local", "67108864"];
-        let mut server = Running::start(self.farmem(&words));
-        let mut stream = None;
-        eventually("the server listens", || {
-            stream = TcpStream::connect(("127.0.0.1", port)).ok();
-            stream.is_some()
-        });
-        let mut stream = BufReader::new(stream.unwrap());
-        let mut ask = |words: &[&str]| {
-            let mut request = format!("*{}\r\n", words.len());
-            words.iter().for_each(|word| request += &format!("${}\r\n{word}\r\n", word.len()));
-            stream.get_mut().write_all(request.as_bytes()).unwrap();
-            let mut line = String::new();
-            stream.read_line(&mut line).unwrap();
-            line.trim_end().to_owned()
-        };
-        for key in 0..50 {
-            assert_eq!(ask(&["SET", &format!("key:{key}"), &"v".repeat(40_000)]), "+OK");
-        }
-        assert_eq!(ask(&["STRLEN", "key:17"]), ":40000");
-        server.kill();
-        self.counts.count("servers killed");
     }
 
     /// Adds a host that joins through the API, allocates temporary memory, and falls silent.
@@ -574,6 +552,8 @@ fn mixed_work_for_as_long_as_one_likes() {
     assert_eq!(number("roles killed"), rounds, "{report}");
     let programs = ["programs", "programs that share"].map(number);
     assert!(!programs.contains(&0) || report["programs_skipped"] == true, "{report}");
+    assert_eq!(number("cycles of a server"), rounds * server::CYCLES, "{report}");
+    assert!(number("longest stall of a server in ms") <= server::STALL_MS_MAX, "{report}");
     // Each role lived long enough to show its leaks, or the report names those that did not.
     let watched = |role: &&str| report["longest_watched_rounds"][role].as_u64().unwrap_or_default();
     let short: Vec<&str> = ["switch", "control", "node node1", "node node2"]

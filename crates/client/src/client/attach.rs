@@ -7,7 +7,7 @@ use crate::rack::{SILENCE_MAX, endpoint, machine, retries_in};
 use crate::renewals::Renewal;
 use farmem_control::api::{
     Connect, ConnectionInfo, Disconnect, ErrorCode, HostJoined, JoinHost, Locate, LocatedVma, MovedInfo,
-    NodeInfo, OpenSession, Overview, Request, Response,
+    NodeInfo, OpenSession, Overview, Response,
 };
 use farmem_host::{Connection, ControlRequest, ControlRequestKind, HostRequest, Located, Op, Piece, Reply};
 use farmem_machine::{Duration, Port};
@@ -151,53 +151,22 @@ impl Client {
         self.path.submit(HostRequest::Connect(connection))
     }
 
-    /// Carries what the host role wants to the control plane, and the answer back. What follows from it the host role decides.
-    pub(super) fn fulfil(&mut self, request: ControlRequest) -> Result<(), Error> {
-        let reply = match request.kind {
-            ControlRequestKind::Connect { node, .. } => match self.connection_now(node.0) {
-                Ok(connection) => {
-                    self.awaited.remove(&node.0);
-                    self.reached.insert(node.0);
-                    return self.path.submit(HostRequest::Connect(connection));
-                }
-                Err(error) => match error.code() {
-                    Some(ErrorCode::NotFound | ErrorCode::NotOwner) => {
-                        self.look_whether_taken_out();
-                        Reply::NotFound
-                    }
-                    Some(ErrorCode::BadRequest | ErrorCode::Conflict | ErrorCode::TableFull) => {
-                        Reply::NotFound
-                    }
-                    _ => {
-                        self.say_waiting(node.0);
-                        Reply::Unavailable
-                    }
-                },
-            },
+    /// Asks the control plane what the host role wants to know. The answer comes by [`Client::take_told`], because this thread has other operations to
+    /// serve while the control plane does not answer.
+    pub(super) fn fulfil(&mut self, question: ControlRequest) -> Result<(), Error> {
+        let request = match question.kind {
+            ControlRequestKind::Connect { node, .. } | ControlRequestKind::ConnectExtra { node, .. } => {
+                Connect::new(self.host, node.0, self.domain.0).into()
+            }
             ControlRequestKind::NodeGeneration { node } => {
                 self.say_waiting(node.0);
-                return self.ask_aside(request, Overview {}.into());
+                Overview {}.into()
             }
-            // No operation waits for these, and this thread has others to serve.
-            ControlRequestKind::ConnectExtra { node, .. } => {
-                return self.ask_aside(request, Connect::new(self.host, node.0, self.domain.0).into());
-            }
-            ControlRequestKind::DisconnectExtra { qpn } => {
-                return self.ask_aside(request, Disconnect { host: self.host, qpn: qpn.get() }.into());
-            }
-            ControlRequestKind::Locate { addr } => match self.path.call_now(Locate { addr: addr.0 }) {
-                Ok(found) => Reply::Located(located(found)),
-                Err(error) => refused(&error),
-            },
-            ControlRequestKind::Disconnect { qpn } => {
-                let gone = self.path.call_now(Disconnect { host: self.host, qpn: qpn.get() });
-                gone.map_or_else(|error| refused(&error), |()| Reply::Gone)
+            ControlRequestKind::Locate { addr } => Locate { addr: addr.0 }.into(),
+            ControlRequestKind::Disconnect { qpn } | ControlRequestKind::DisconnectExtra { qpn } => {
+                Disconnect { host: self.host, qpn: qpn.get() }.into()
             }
         };
-        self.path.submit(HostRequest::Reply { number: request.number, reply })
-    }
-
-    fn ask_aside(&mut self, question: ControlRequest, request: Request) -> Result<(), Error> {
         if self.path.ask_aside(question.number, request).is_err() {
             return self
                 .path
@@ -207,7 +176,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes the answers to requests that no caller waited for.
+    /// Takes the answers to questions of the host role.
     #[inline]
     pub(super) fn take_told(&mut self) -> Result<(), Error> {
         if self.aside.is_empty() { Ok(()) } else { self.take_all_told() }
@@ -221,24 +190,63 @@ impl Client {
             if generation != self.generation {
                 continue;
             }
-            let ask = match told {
-                Ok(Response::Connection(told)) => match self.connected(told, &ConnParams::default()) {
-                    Ok(connection) => HostRequest::ConnectExtra { number, connection },
-                    Err(error) => HostRequest::Reply { number, reply: refused(&error) },
-                },
-                Ok(Response::Overview(seen)) => {
-                    let kind = |node| ControlRequestKind::NodeGeneration { node: NodeId(node) };
-                    let known = seen.nodes.iter().find(|known| question.kind == kind(known.node));
-                    let reply =
-                        known.map_or(Reply::NotFound, |known| Reply::NodeGeneration(known.generation));
-                    HostRequest::Reply { number, reply }
-                }
-                Ok(_) => HostRequest::Reply { number, reply: Reply::Gone },
-                Err(error) => HostRequest::Reply { number, reply: refused(&error) },
-            };
+            let ask = self.answered(question, told);
             self.path.submit(ask)?;
         }
         Ok(())
+    }
+
+    /// Translates the control plane's answer for the host role.
+    fn answered(&mut self, question: ControlRequest, told: Result<Response, Error>) -> HostRequest {
+        let ControlRequest { number, kind } = question;
+        let reply = match (kind, told) {
+            (ControlRequestKind::Connect { node, .. }, told) => {
+                let params = self.conn_params;
+                let told = told.and_then(|told| match told {
+                    Response::Connection(told) => self.connected(told, &params),
+                    _ => Err(wrong_answer("connect")),
+                });
+                match told {
+                    Ok(connection) => {
+                        self.awaited.remove(&node.0);
+                        self.reached.insert(node.0);
+                        return HostRequest::Connect(connection);
+                    }
+                    Err(error) => self.no_connection(node.0, &error),
+                }
+            }
+            (ControlRequestKind::ConnectExtra { .. }, Ok(Response::Connection(told))) => {
+                match self.connected(told, &ConnParams::default()) {
+                    Ok(connection) => return HostRequest::ConnectExtra { number, connection },
+                    Err(error) => refused(&error),
+                }
+            }
+            (ControlRequestKind::NodeGeneration { node }, Ok(Response::Overview(seen))) => {
+                let known = seen.nodes.iter().find(|known| known.node == node.0);
+                known.map_or(Reply::NotFound, |known| Reply::NodeGeneration(known.generation))
+            }
+            (ControlRequestKind::Locate { .. }, Ok(Response::Located(found))) => {
+                Reply::Located(located(found))
+            }
+            (_, Ok(_)) => Reply::Gone,
+            (_, Err(error)) => refused(&error),
+        };
+        HostRequest::Reply { number, reply }
+    }
+
+    /// The host role's reply for a connection that cannot be had: waiting helps only where something does not answer.
+    fn no_connection(&mut self, node: u16, error: &Error) -> Reply {
+        match error.code() {
+            Some(ErrorCode::NotFound | ErrorCode::NotOwner) => {
+                self.look_whether_taken_out();
+                Reply::NotFound
+            }
+            Some(ErrorCode::BadRequest | ErrorCode::Conflict | ErrorCode::TableFull) => Reply::NotFound,
+            _ => {
+                self.say_waiting(node);
+                Reply::Unavailable
+            }
+        }
     }
 
     /// Says once for each node that it is waited for, until there is a connection to it again.
@@ -260,13 +268,6 @@ impl Client {
     /// Asks for a connection to `node`.
     fn connection(&mut self, node: u16) -> Result<Connection, Error> {
         let told = self.path.call(Connect::new(self.host, node, self.domain.0))?;
-        let params = self.conn_params;
-        self.connected(told, &params)
-    }
-
-    /// Sets a connection up with one attempt at the control plane, because other operations wait meanwhile.
-    fn connection_now(&mut self, node: u16) -> Result<Connection, Error> {
-        let told = self.path.call_now(Connect::new(self.host, node, self.domain.0))?;
         let params = self.conn_params;
         self.connected(told, &params)
     }

@@ -1,11 +1,15 @@
 //! A client that serves others beside its own calls: the DPU's (SODA).
 
-use super::Client;
+use super::{Client, Completed, Ticket};
 use crate::Error;
 use crate::config::DpuSection;
+use crate::rack::machine;
 use farmem_control::api::Overview;
-use farmem_link::{WakeAt, Waker};
-use farmem_machine::Duration;
+use farmem_link::{Clock, WakeAt, Waker};
+use farmem_machine::{Duration, Instant};
+
+/// The longest sleep between two looks at the clock while an operation is waited for.
+const TURN: Duration = Duration::from_millis(20);
 
 impl Client {
     /// Sends what was submitted, and waits for anything to arrive: at most so long, or until a waker of [`Client::wakers`] calls.
@@ -14,6 +18,38 @@ impl Client {
     /// [`Error::System`] when the link failed, and within one process, where nothing arrives by itself.
     pub fn rest(&mut self, most: Duration) -> Result<(), Error> {
         self.path.rest(most).unwrap_or_else(|| Err(in_process()))
+    }
+
+    /// As [`Client::wait`], but for at most so long: `None` when the operation is still under way then. Within one process it waits until the operation ends.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the link failed.
+    ///
+    /// # Panics
+    /// As [`Client::wait`].
+    pub fn wait_for(
+        &mut self,
+        ticket: Ticket,
+        most: std::time::Duration,
+    ) -> Result<Option<Completed>, Error> {
+        let clock = Clock::start();
+        while !self.ready.iter().any(|completed| completed.ticket == ticket) {
+            assert!(self.slots.holds(ticket.0), "{ticket:?} is not outstanding");
+            match self.path.rest(TURN) {
+                None => break,
+                Some(rested) => rested?,
+            }
+            while let Some(completed) = self.pop_ended() {
+                if completed.ticket == ticket {
+                    return Ok(Some(completed));
+                }
+                self.ready.push_back(completed);
+            }
+            if clock.now().since(Instant::ZERO) >= machine(most) {
+                return Ok(None);
+            }
+        }
+        self.wait(ticket).map(Some)
     }
 
     /// Wakers that end [`Client::rest`]: from another thread, and from another process of this machine.

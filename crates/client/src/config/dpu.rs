@@ -85,6 +85,8 @@ pub struct DpuSection {
     pub(crate) credentials: Credentials,
     /// How long its processes wait for a sign of it: the lease of the rack.
     pub lease: Duration,
+    /// How long its processes wait for an answer while the rack may withhold it ([`RackConfig::silence_max`]).
+    pub patience: Duration,
     /// The link between host and DPU: rate and delay of each direction.
     pub link: LinkProfile,
     /// The CPU that it stays on; the rack's placement says where, without a word.
@@ -267,6 +269,7 @@ impl Page<'_> {
             connections: NonZero::new(connections).unwrap_or(NonZero::<u16>::MIN),
             credentials: Credentials::State(PathBuf::new()), // until the whole is read
             lease,
+            patience: Duration::ZERO, // likewise
             link,
             cpu: raw.cpu,
             slowdown,

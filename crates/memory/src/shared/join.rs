@@ -199,7 +199,7 @@ where
             Arc::clone(&lease),
             self.objects,
         )?;
-        let pager = Pager::new(driver, self.options.timeout, tell, self.failed);
+        let pager = Pager::new(driver, (self.options.timeout, self.config.silence_max()), tell, self.failed);
         let shared_pager = SharedPager::new(pager, Arc::clone(&self.inbox));
         let lease_keeper = lease_keeper.start(told)?;
         let begun = self.say.send(Ok(Ready { fault_source: Arc::clone(&fault_source), domain, host }));

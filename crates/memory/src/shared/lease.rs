@@ -50,6 +50,8 @@ pub(super) struct LeaseKeeper {
     ordered: u64,
     /// How long a lease is.
     length: Duration,
+    /// How long the rack may give no lease before this process fails; at least two leases.
+    patience: Duration,
     /// When the use of the latest lease ends.
     until: Instant,
     /// The pager has given everything up that it had under that; at first it has nothing.
@@ -87,6 +89,7 @@ impl LeaseKeeper {
             flushed: 0,
             ordered: 0,
             length: Duration::ZERO,
+            patience: config.silence_max(),
             until: Instant::ZERO,
             given_up: true,
             watched,
@@ -97,7 +100,7 @@ impl LeaseKeeper {
         while !lease_keeper.renew().or_else(later)? {
             // A host that holds nothing has given everything up.
             lease_keeper.flushed = lease_keeper.ordered;
-            if clock.now().since(begun) >= SILENCE_MAX.times(2) {
+            if clock.now().since(begun) >= lease_keeper.patience.max(SILENCE_MAX.times(2)) {
                 return Err(Error::Unreachable { what: "the switch: no host may share memory yet".into() });
             }
             std::thread::sleep(std(ASK_AGAIN));
@@ -168,7 +171,7 @@ impl LeaseKeeper {
                     }
                 },
             };
-            if self.clock.now().since(leased_last) >= self.length.max(SILENCE_MAX).times(2) {
+            if self.clock.now().since(leased_last) >= self.length.times(2).max(self.patience) {
                 return self.inbox.put([PagerRequest::Fail(format!("the lease ended: {why}"))]);
             }
             due = self.clock.now() + ASK_AGAIN;

@@ -37,10 +37,6 @@ pub(super) enum ControlNotice {
     LeaseEnded,
 }
 
-/// A thread that waits for a page gets a SIGBUS when nothing at all was heard of the rack for so long. A host that died holds others up for less: a
-/// lease and an eighth, in which the switch says that they have to wait.
-const SWITCH_SILENCE_MAX: Duration = SILENCE_MAX.times(5);
-
 /// Time between two looks of a pager that has lost its rack.
 const LOOK_EVERY: StdDuration = StdDuration::from_millis(20);
 /// The longest sleep.
@@ -97,6 +93,9 @@ pub(super) struct Pager<W: Mapped, L: Link> {
     /// The role's timer for what gets no answer is at least half of this. No sleep is longer than that: what another thread requests for during a
     /// sleep may set a timer, which the sleeping thread must not miss.
     timeout: Duration,
+    /// A thread that waits for a page gets a SIGBUS when nothing at all was heard of the rack for so long. A host that died holds others up for less:
+    /// a lease and an eighth, in which the switch says that they have to wait.
+    silence_max: Duration,
     notes: Arc<Notes>,
     requests: VecDeque<PagerRequest>,
     /// Since when threads wait for a page; bounded as the requests are.
@@ -115,7 +114,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
     /// A pager of a host that has joined.
     pub(super) fn new(
         mut driver: Driver<CachingHost<Paged<W>>, L>,
-        timeout: Duration,
+        (timeout, silence_max): (Duration, Duration),
         tell: Sender<ControlNotice>,
         failed: Arc<Mutex<Option<String>>>,
     ) -> Self {
@@ -127,6 +126,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
             tell,
             notices: Vec::new(),
             timeout,
+            silence_max,
             notes,
             requests: VecDeque::new(),
             since: BTreeMap::new(),
@@ -189,10 +189,10 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         if frames != self.heard.0 {
             self.heard = (frames, now);
         }
-        if now.since(oldest.max(self.heard.1)) < SWITCH_SILENCE_MAX {
+        if now.since(oldest.max(self.heard.1)) < self.silence_max {
             return;
         }
-        let (page, seconds) = (self.since.keys().next(), SWITCH_SILENCE_MAX.as_nanos() / 1_000_000_000);
+        let (page, seconds) = (self.since.keys().next(), self.silence_max.as_nanos() / 1_000_000_000);
         let addr = page.map_or(0, |page| page.addr().0);
         self.fail(format!(
             "no answer from the switch for {seconds} s, while a thread waits for the page at {addr:#x}: it is dead, or does not reach this host"

@@ -33,7 +33,7 @@ const RKEY: Rkey = Rkey(1);
 const PAGES: Rkey = Rkey(2);
 /// Pages that may be on their way from the DPU at once.
 const READING_MAX: usize = 64;
-/// How long it waits for what a process left under way that had the allocation open: longer than a host that was fenced needs to find that out.
+/// How long it waits at least for what a process left under way that had the allocation open: longer than a host that was fenced needs to find that out.
 const OPEN_PATIENCE: Duration = Duration::from_secs(15);
 /// The longest sleep between two looks at whether the DPU is there.
 const LOOK: Duration = Duration::from_millis(20);
@@ -139,7 +139,7 @@ impl<'a> Beside<'a> {
         let section = client.dpu().ok_or_else(none)?.clone();
         let host = (client.domain(), client.life());
         let clock = Clock::start();
-        let until = clock.now() + OPEN_PATIENCE;
+        let until = clock.now() + OPEN_PATIENCE.max(section.patience);
         let (dpu, page_len) = loop {
             match Dpu::open(&section, host, laid, wishes, window, &clock) {
                 Err(NoDpu::Error(error))

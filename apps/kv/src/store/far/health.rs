@@ -35,7 +35,7 @@ struct Changed {
 /// Counts and notices about allocations that fail.
 #[derive(Debug)]
 pub(crate) struct Health {
-    /// READs that nothing waits for, and the allocations that they read from.
+    /// Operations that nothing waits for, and their allocations.
     probes: BTreeMap<Ticket, u64>,
     /// The allocation that was probed last.
     probed: u64,
@@ -67,7 +67,12 @@ impl Health {
         }
     }
 
-    /// Returns the allocation that a READ probed, if it was a probe.
+    /// Makes a probe of an operation on an allocation that has not ended in time.
+    pub(super) fn goes_on(&mut self, ticket: Ticket, slab: u64) {
+        self.probes.insert(ticket, slab);
+    }
+
+    /// Returns the allocation that an operation probed, if it was a probe.
     pub(super) fn probed(&mut self, ticket: Ticket) -> Option<u64> {
         self.probes.remove(&ticket)
     }
@@ -160,6 +165,22 @@ impl Far {
             changed.error = error.to_string();
         }
         known.fault = fault;
+    }
+
+    /// Notes that the memory node of an allocation did not answer in time, for all allocations on that node. Returns the error.
+    pub(super) fn note_silence(&mut self, slab: u64) -> Error {
+        let name = |far: &Self, slab: u64| far.client.name_of_node_at(VirtAddr(slab));
+        let node = name(self, slab);
+        let what =
+            node.as_ref().map_or_else(|| "far memory".to_owned(), |node| format!("memory node {node}"));
+        let error = Error::Unreachable { what };
+        let same: Vec<u64> =
+            self.slabs.keys().copied().filter(|&other| other == slab || name(self, other) == node).collect();
+        for same in same {
+            self.note(same, Some(&error));
+            self.abandon(same);
+        }
+        error
     }
 
     /// Returns the bytes stored in allocations whose last operation got no answer.

@@ -7,7 +7,7 @@ use farmem_client::host_parts::wrong_answer;
 use farmem_client::{DpuSection, Error};
 use farmem_dpu::Stats;
 use farmem_dpu_server::messages::{
-    Carried, ClientMessage, DpuMessage, Foresight, VERSION, answer, ask, hear,
+    ANSWER_TIME_MIN, Carried, ClientMessage, DpuMessage, Foresight, VERSION, answer, ask, hear,
 };
 use farmem_link::dpu::beat::{BeatMonitor, silence_max};
 use farmem_link::dpu::{DpuSocket, Other, PairSize, ProcessEnd, make_pair};
@@ -18,8 +18,6 @@ use farmem_wire::message::PAGE_LEN;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 
-/// How long the DPU may take for an answer, once it has given a sign.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the DPU may take to end when it is killed.
 pub(super) const LAST: Duration = Duration::from_secs(5);
 
@@ -160,7 +158,7 @@ impl Dpu {
             }
             said => said?,
         };
-        talk.set_patience(PATIENCE).map_err(system)?;
+        talk.set_patience(section.patience.max(ANSWER_TIME_MIN)).map_err(system)?;
         if said == (DpuMessage::Soon {}) {
             said = answer(&talk)?;
         }
