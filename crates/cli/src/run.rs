@@ -14,7 +14,7 @@ use crate::{End, Failure};
 use farmem::window::Ahead;
 use farmem::{Rack, RackConfig, ShareOptions, ShareStats, VirtAddr};
 use farmem_run::{
-    AddressLimit, Guard, Pager, PagerOptions, PagerStats, Signals, Started, call, free_left, guard,
+    AddressLimit, Guard, Pager, PagerOptions, PagerStats, Signals, Started, call, free_domain, guard,
     largest_resident_set, own_domain, remove_socket, spawn,
 };
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open};
@@ -203,7 +203,7 @@ pub(crate) fn run_guard(args: &args::Guard) -> Result<End, Failure> {
         ));
     }
     if let (Some(rack), Some(domain)) = (&args.rack, &args.domain) {
-        free_left(&RackConfig::load(rack)?, domain)?;
+        free_domain(&RackConfig::load(rack)?, domain)?;
     }
     Ok(End::Fine)
 }

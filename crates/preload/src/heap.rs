@@ -1,5 +1,5 @@
 //! The blocks of `malloc` and its family (`malloc`). dlmalloc serves small blocks from far memory. Each large
-//! block is a mapping of its own, which is cached for a while when it is freed (`kept`).
+//! block is a mapping of its own, which is cached for a while when it is freed (`block_cache`).
 //!
 //! libc's own `malloc` serves two kinds: allocations before there is far memory, and small blocks that libc
 //! allocates for itself. The second kind is necessary. In a fork's child, libc walks its list of open files
@@ -16,7 +16,7 @@
 //! ```
 
 use crate::area;
-use crate::kept::{Block, Kept};
+use crate::block_cache::{Block, BlockCache};
 use crate::lock::{Busy, Lock};
 use crate::maps::{failed, map_heap, resize_heap, unmap};
 use crate::other;
@@ -45,7 +45,7 @@ const IN_USE: usize = 3;
 const FLAGS: usize = 7;
 
 static HEAP: Heap = Heap(UnsafeCell::new(heap()));
-static KEPT: KeptBlocks = KeptBlocks(UnsafeCell::new(Kept::new()));
+static CACHE: SharedCache = SharedCache(UnsafeCell::new(BlockCache::new()));
 
 struct Heap(UnsafeCell<Dlmalloc<Far>>);
 
@@ -53,10 +53,10 @@ struct Heap(UnsafeCell<Dlmalloc<Far>>);
 unsafe impl Sync for Heap {}
 
 /// Freed large blocks, cached for reuse.
-struct KeptBlocks(UnsafeCell<Kept>);
+struct SharedCache(UnsafeCell<BlockCache>);
 
 // SAFETY: used only under LOCK.
-unsafe impl Sync for KeptBlocks {}
+unsafe impl Sync for SharedCache {}
 
 const fn heap() -> Dlmalloc<Far> {
     let mut heap = Dlmalloc::new_with_allocator(Far);
@@ -121,7 +121,7 @@ pub(crate) unsafe fn free(block: *mut c_void) {
     // SAFETY: a block of this heap, guaranteed by the caller.
     match unsafe { large(block) } {
         Some(Large { start, len, .. }) => {
-            if with_kept(|kept| kept.put(Block { start, len }, |block| unmap(block.start, block.len)))
+            if with_cache(|cache| cache.put(Block { start, len }, |block| unmap(block.start, block.len)))
                 .is_err()
             {
                 unmap(start, len);
@@ -267,9 +267,9 @@ fn map_large(size: usize, alignment: usize) -> (*mut c_void, bool) {
     let slack = if alignment == ALIGNMENT { 0 } else { alignment };
     let len = size.checked_add(ALIGNMENT + slack).and_then(|len| len.checked_next_multiple_of(PAGE_LEN));
     let Some(len) = len else { return (ptr::null_mut(), false) };
-    let kept = with_kept(|kept| kept.take(len)).ok().flatten();
-    let zeroed = kept.is_none();
-    let Some(Block { start, len }) = kept.or_else(|| map_heap(len).map(|start| Block { start, len })) else {
+    let cached = with_cache(|cache| cache.take(len)).ok().flatten();
+    let zeroed = cached.is_none();
+    let Some(Block { start, len }) = cached.or_else(|| map_heap(len).map(|start| Block { start, len })) else {
         return (ptr::null_mut(), false);
     };
     let offset = (start + ALIGNMENT).next_multiple_of(alignment) - start;
@@ -359,10 +359,10 @@ fn is_local(size: usize, caller: usize) -> bool {
 }
 
 /// Runs `what` on the cached blocks; fails in a handler that has interrupted its own thread there.
-fn with_kept<T>(what: impl FnOnce(&mut Kept) -> T) -> Result<T, Busy> {
+fn with_cache<T>(what: impl FnOnce(&mut BlockCache) -> T) -> Result<T, Busy> {
     let _held = LOCK.take()?;
     // SAFETY: the lock is held, and `what` does not re-enter this function.
-    Ok(what(unsafe { &mut *KEPT.0.get() }))
+    Ok(what(unsafe { &mut *CACHE.0.get() }))
 }
 
 /// Runs `what` on dlmalloc; fails in a handler that has interrupted its own thread there.

@@ -26,7 +26,7 @@ mod exec;
 mod fork;
 mod gate;
 mod heap;
-mod kept;
+mod block_cache;
 mod lock;
 mod mailbox;
 mod malloc;

@@ -13,14 +13,14 @@
 //! and the client.
 
 mod calls;
+mod cleanup;
 mod errno;
 mod far;
 mod faults;
 mod fork;
 mod holders;
-mod left;
-mod past;
 mod pins;
+mod raw_calls;
 mod sharing;
 mod spans;
 
@@ -45,9 +45,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+pub use cleanup::{free_domain, own_domain};
 pub use farmem_uffd::remote::raw::{Listener, Started, Watched, spawn};
 pub use farmem_uffd::remote::{Guard, call, guard, remove as remove_socket};
-pub use left::{free_left, own_domain};
 
 pub use farmem_link::limits::{AddressLimit, largest_resident_set};
 pub use farmem_link::signals::{SignalInfo, Signals};
@@ -144,7 +144,7 @@ pub struct Pager {
     acceptor: Acceptor,
     guard: Option<Guard>,
     sharing: Option<Sharing>,
-    past: past::Past,
+    raw_calls: raw_calls::RawCalls,
     /// Address of far memory in the processes that have something else at the low addresses.
     base: usize,
     moving: Vec<sharing::Moving>,
@@ -186,7 +186,7 @@ struct Process {
     /// Numbers of the shared objects that the process used.
     objects: BTreeSet<u64>,
     /// Changes by calls past libc that the pager has not checked yet.
-    doubts: Vec<past::Doubt>,
+    doubts: Vec<raw_calls::Doubt>,
     /// Number of the latest call of each mailbox.
     called: [u64; MAILBOXES],
     /// Committed pages from the parent's fork. They need room only where the process or its parent writes.
@@ -248,7 +248,7 @@ impl Pager {
             acceptor: Acceptor::open(token)?,
             guard: None,
             sharing: None,
-            past: past::Past::default(),
+            raw_calls: raw_calls::RawCalls::default(),
             base: place::base(u64::from_be_bytes(*chance)),
             moving: Vec::new(),
             options: PagerOptions { ahead, ..options },

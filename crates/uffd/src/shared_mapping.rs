@@ -10,12 +10,12 @@
 //!    ^  ^               |   ^---write_protect----'  |         when they touch it, and are served from here
 //!    |  '---discard-----+--------------+------------'
 //!    |                unmap          unmap
-//!    '----release---- Kept <-----------'                      Kept: the bytes are with us, not in the file
+//!    '--release---- Unmapped <---------'                      Unmapped: the bytes are with us, not in the file
 //! ```
 //!
 //! From outside a mapping cannot be taken away without the page. So a page that is taken from its members while its bytes are still needed
 //! is read, and punched out of the file; what was read is its frame from then on. When the lease ends, a [`Watcher`] in another process does that to
-//! all pages ([`Lease`]): each of them is Kept then, whatever was being done to it here.
+//! all pages ([`Lease`]): each of them is Unmapped then, whatever was being done to it here.
 
 use super::Fault;
 use super::lease::{Lease, Watcher};
@@ -50,7 +50,7 @@ pub struct SharedMapping {
 struct Inner {
     members: BTreeMap<u32, Userfaultfd>,
     states: Vec<State>,
-    /// Bytes of pages that are [`State::Kept`].
+    /// Bytes of pages that are [`State::Unmapped`].
     kept: BTreeMap<usize, Box<[u8; PAGE_LEN]>>,
     /// Members whose threads wait for a page, or find it poisoned. As many as there are such threads, at most.
     waiting: BTreeMap<usize, Vec<u32>>,
@@ -179,7 +179,7 @@ impl SharedMapping {
         }
     }
 
-    /// False when pages were taken, by a watcher or because it is just over: all of them are Kept then, and no more are mapped before the next lease.
+    /// False when pages were taken, by a watcher or because it is just over: all of them are Unmapped then, and no more are mapped before the next lease.
     /// To be asked behind whatever was done to the file.
     fn is_settled(&self, inner: &mut Inner) -> bool {
         if !self.lease.is_over() && self.lease.takes() == inner.takes {
@@ -194,7 +194,7 @@ impl SharedMapping {
                 for (index, bytes) in (start / PAGE_LEN..).zip(bytes.as_chunks::<PAGE_LEN>().0) {
                     // For other states the bytes are with us, or gone.
                     if matches!(states[index], State::ReadOnly | State::Writable) {
-                        states[index] = State::Kept;
+                        states[index] = State::Unmapped;
                         kept.insert(index, Box::new(*bytes));
                     }
                 }
@@ -210,7 +210,7 @@ impl SharedMapping {
         }
         // Whatever was taken of it while it was being filled.
         inner.kept.insert(index, Box::new(*bytes));
-        inner.set(index, State::Kept);
+        inner.set(index, State::Unmapped);
         self.punch(index);
         let start = self.place(index);
         inner.take_waiting(index).for_each(|uffd| wake(uffd, start));
@@ -221,7 +221,7 @@ impl SharedMapping {
         match inner.states[index] {
             State::ReadOnly => self.show(inner, index, Access::Shared),
             State::Writable => self.show(inner, index, Access::Modified),
-            State::Gone | State::Kept | State::Poisoned => {
+            State::Gone | State::Unmapped | State::Poisoned => {
                 let start = self.place(index);
                 inner.take_waiting(index).for_each(|uffd| wake(uffd, start));
             }
@@ -310,7 +310,7 @@ impl Pages for &SharedMapping {
                 self.show_again(&mut inner, index);
             }
             // The lease took the page, and the cache that fetched it does not know yet: the bytes with us are the page.
-            State::Kept => self.show_again(&mut inner, index),
+            State::Unmapped => self.show_again(&mut inner, index),
             State::Writable => panic!("{page:?} is here already"),
             State::Gone | State::Poisoned => {
                 inner.set(index, State::shown(access));
@@ -331,7 +331,7 @@ impl Pages for &SharedMapping {
                 inner.set(index, State::ReadOnly);
                 self.is_settled(&mut inner);
             }
-            State::Kept => {} // no thread reaches it
+            State::Unmapped => {} // no thread reaches it
             other => panic!("{page:?} is Modified, not {other:?}"),
         }
     }
@@ -342,7 +342,7 @@ impl Pages for &SharedMapping {
         let mut inner = self.inner();
         let start = out.len();
         match inner.states[index] {
-            State::Kept => {}
+            State::Unmapped => {}
             State::ReadOnly => {
                 out.resize(start + range.len(), 0);
                 self.read_file(index, range.clone(), &mut out[start..]);
@@ -361,7 +361,7 @@ impl Pages for &SharedMapping {
         let mut inner = self.inner();
         let was = inner.states[index];
         assert!(was.has_frame(), "{page:?} is here");
-        if was == State::Kept {
+        if was == State::Unmapped {
             return;
         }
         if was == State::Writable {
@@ -370,7 +370,7 @@ impl Pages for &SharedMapping {
         let mut bytes = Box::new([0; PAGE_LEN]);
         self.read_file(index, 0..PAGE_LEN, &mut bytes[..]);
         self.is_settled(&mut inner);
-        if inner.set(index, State::Kept) != State::Kept {
+        if inner.set(index, State::Unmapped) != State::Unmapped {
             inner.kept.insert(index, bytes);
             self.punch(index);
         }
@@ -379,7 +379,7 @@ impl Pages for &SharedMapping {
     fn release(&mut self, page: Page) {
         let index = self.index(page);
         let mut inner = self.inner();
-        assert_eq!(inner.set(index, State::Gone), State::Kept, "{page:?} was zapped");
+        assert_eq!(inner.set(index, State::Gone), State::Unmapped, "{page:?} was zapped");
         inner.kept.remove(&index);
         inner.frames -= 1;
     }

@@ -20,7 +20,7 @@ pub(super) enum State {
     /// A frame that the program may write.
     Writable = 2,
     /// A frame that only we have; a touch waits.
-    Kept = 3,
+    Unmapped = 3,
     /// No frame; a touch ends in SIGBUS. In a shared mapping: of threads that waited; others wait when they touch it.
     Poisoned = 4,
 }
@@ -35,7 +35,7 @@ impl State {
     }
 
     pub(super) const fn has_frame(self) -> bool {
-        matches!(self, Self::ReadOnly | Self::Writable | Self::Kept)
+        matches!(self, Self::ReadOnly | Self::Writable | Self::Unmapped)
     }
 
     /// The inverse of `as u8`.
@@ -47,7 +47,7 @@ impl State {
             0 => Self::Gone,
             1 => Self::ReadOnly,
             2 => Self::Writable,
-            3 => Self::Kept,
+            3 => Self::Unmapped,
             4 => Self::Poisoned,
             other => unreachable!("{other} is no state of a page"),
         }

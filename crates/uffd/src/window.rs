@@ -10,7 +10,7 @@
 //!    ^  ^                |  ^---write_protect--'  |         which host may hold which page
 //!    |  '----discard-----+-------------+----------'
 //!    |                 unmap         unmap
-//!    '-----release--- Kept <-----------'                    Kept: the bytes are there, the program's next touch waits
+//!    '---release--- Unmapped <---------'                    Unmapped: the bytes are there, the program's next touch waits
 //! ```
 //!
 //! A window decides nothing. It fetches nothing, evicts nothing and keeps no protocol state.
@@ -269,7 +269,7 @@ impl Window {
         let cause = match state {
             State::Gone | State::Poisoned => Cause::Missing,
             State::ReadOnly | State::Writable if write => Cause::WriteProtected,
-            State::ReadOnly | State::Writable | State::Kept => Cause::Minor,
+            State::ReadOnly | State::Writable | State::Unmapped => Cause::Minor,
         };
         Fault { addr, cause, write, thread: 0 }
     }
@@ -309,7 +309,7 @@ impl Window {
         pages
     }
 
-    /// Puts pages into the file, and maps them unless the lease is over: then they are Kept.
+    /// Puts pages into the file, and maps them unless the lease is over: then they are Unmapped.
     fn fill_run(&self, pages: Range<usize>, bytes: &[u8], access: Access) {
         self.views.write(pages.start * PAGE_LEN, bytes);
         if self.is_settled() {
@@ -324,12 +324,12 @@ impl Window {
         // Whatever was taken of them while they were being put there.
         self.views.write(pages.start * PAGE_LEN, bytes);
         for index in pages {
-            self.swap(index, State::Kept);
+            self.swap(index, State::Unmapped);
             self.try_again(self.page(index));
         }
     }
 
-    /// False when pages were taken, by a watcher or because it is just over: all of them are Kept then, and none is mapped before the next lease. To be
+    /// False when pages were taken, by a watcher or because it is just over: all of them are Unmapped then, and none is mapped before the next lease. To be
     /// asked behind whatever was done to the file.
     fn is_settled(&self) -> bool {
         let Some(Leased { lease, takes }) = &self.lease else { return true };
@@ -343,7 +343,7 @@ impl Window {
             lease.give_back(|start, bytes| {
                 for (index, bytes) in (start / PAGE_LEN..).zip(bytes.as_chunks::<PAGE_LEN>().0) {
                     if self.state(index).has_frame() {
-                        self.swap(index, State::Kept);
+                        self.swap(index, State::Unmapped);
                         self.views.write(index * PAGE_LEN, bytes);
                     }
                 }
@@ -473,7 +473,7 @@ impl Pages for &Window {
                 self.is_settled();
             }
             // The lease took the page, and the cache that fetched it does not know yet: the file has it.
-            State::Kept if self.lease.is_some() => self.try_again(page),
+            State::Unmapped if self.lease.is_some() => self.try_again(page),
             _ => self.install_run(page, bytes, access),
         }
     }
@@ -486,7 +486,7 @@ impl Pages for &Window {
                 self.swap(index, State::ReadOnly);
                 self.is_settled();
             }
-            State::Kept => {} // no thread reaches it
+            State::Unmapped => {} // no thread reaches it
             other => panic!("{page:?} is Modified, not {other:?}"),
         }
     }
@@ -494,7 +494,7 @@ impl Pages for &Window {
     fn read(&self, page: Page, range: Range<usize>, out: &mut Vec<u8>) {
         let index = self.index(page);
         assert!(range.start <= range.end && range.end <= PAGE_LEN, "a range of a page");
-        assert!(matches!(self.state(index), State::ReadOnly | State::Kept), "{page:?} is here, and frozen");
+        assert!(matches!(self.state(index), State::ReadOnly | State::Unmapped), "{page:?} is here, and frozen");
         let (start, offset, len) = (out.len(), index * PAGE_LEN + range.start, range.len());
         self.views.read(offset, len, out);
         if self.lease.is_some() && !self.is_settled() {
@@ -514,7 +514,7 @@ impl Pages for &Window {
 
     fn release(&mut self, page: Page) {
         let index = self.index(page);
-        assert_eq!(self.swap(index, State::Gone), State::Kept, "{page:?} was zapped");
+        assert_eq!(self.swap(index, State::Gone), State::Unmapped, "{page:?} was zapped");
         self.punch(index..index + 1);
     }
 
@@ -527,7 +527,7 @@ impl Pages for &Window {
             // Not only woken: the system may have unmapped a page that it moves or swaps, and would report the same fault again.
             State::ReadOnly => self.remap(page, Access::Shared),
             State::Writable => self.remap(page, Access::Modified),
-            State::Gone | State::Kept | State::Poisoned => self.try_again(page),
+            State::Gone | State::Unmapped | State::Poisoned => self.try_again(page),
         }
     }
 

@@ -92,12 +92,12 @@ const WATCH: u32 = u32::MAX;
 /// # Errors
 /// The system's error.
 pub fn guard(socket: impl AsFd) -> io::Result<usize> {
-    let mut kept = BTreeMap::new();
-    let guarded = guard_all(&socket, &mut kept);
+    let mut processes = BTreeMap::new();
+    let guarded = guard_all(&socket, &mut processes);
     // One that has ended needs no signal, and takes none.
     let mut killed =
-        kept.values().filter(|kept| pidfd_send_signal(&kept.ended, Signal::KILL).is_ok()).count();
-    for Kept { ended, file, .. } in kept.values() {
+        processes.values().filter(|process| pidfd_send_signal(&process.ended, Signal::KILL).is_ok()).count();
+    for GuardedProcess { ended, file, .. } in processes.values() {
         let mut ends = [rustix::event::PollFd::new(ended, rustix::event::PollFlags::IN)];
         // The userfaultfd is held until the process is no more, and no other one that has its address space.
         let _ = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ends, None));
@@ -106,7 +106,7 @@ pub fn guard(socket: impl AsFd) -> io::Result<usize> {
     guarded.map(|()| killed)
 }
 
-fn guard_all(socket: &impl AsFd, kept: &mut BTreeMap<u32, Kept>) -> io::Result<()> {
+fn guard_all(socket: &impl AsFd, processes: &mut BTreeMap<u32, GuardedProcess>) -> io::Result<()> {
     let mut watcher: Option<Watcher> = None;
     loop {
         if let Some(watching) = &mut watcher
@@ -119,15 +119,15 @@ fn guard_all(socket: &impl AsFd, kept: &mut BTreeMap<u32, Kept>) -> io::Result<(
             Ok(descriptors) if number == WATCH => watcher = Some(Watcher::received(descriptors)?),
             Ok(_) => {}
             Err(descriptors) => match <[OwnedFd; 3]>::try_from(descriptors) {
-                Ok([ended, uffd, file]) => drop(kept.insert(number, Kept { ended, _uffd: uffd, file })),
-                Err(_) => drop(kept.remove(&number)),
+                Ok([ended, uffd, file]) => drop(processes.insert(number, GuardedProcess { ended, _uffd: uffd, file })),
+                Err(_) => drop(processes.remove(&number)),
             },
         }
     }
 }
 
-/// A process that is guarded.
-struct Kept {
+/// A process that the guard kills when its pager dies.
+struct GuardedProcess {
     /// Its pidfd.
     ended: OwnedFd,
     /// Held open, so that a thread that touches a missing page waits.

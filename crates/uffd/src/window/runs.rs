@@ -12,7 +12,7 @@ impl Window {
     pub fn remap_run(&self, first: Page, count: usize, access: Access) {
         let pages = self.run(first, count);
         let is = |of: State| pages.clone().all(|index| self.state(index) == of);
-        let (kept, read) = (is(State::Kept), is(State::ReadOnly) && access == Access::Modified);
+        let (kept, read) = (is(State::Unmapped), is(State::ReadOnly) && access == Access::Modified);
         if count > 1 && self.lease.is_none() && (kept || read) {
             pages.clone().for_each(|index| _ = self.swap(index, State::shown(access)));
             let (start, len) = (self.place(pages.start), count * PAGE_LEN);
@@ -39,9 +39,9 @@ impl Window {
         let pages = self.run(first, count);
         let mut mapped = false;
         for index in pages.clone() {
-            let was = self.swap(index, State::Kept);
+            let was = self.swap(index, State::Unmapped);
             assert!(was.has_frame(), "{:?} is cached", self.page(index));
-            mapped |= was != State::Kept;
+            mapped |= was != State::Unmapped;
         }
         if mapped {
             self.views.unmap_from_program(pages.start * PAGE_LEN, pages.len() * PAGE_LEN);
@@ -69,7 +69,7 @@ impl Window {
         if self.lease.is_some() {
             return pages.for_each(|index| self.read(self.page(index), 0..PAGE_LEN, out));
         }
-        let frozen = |index| matches!(self.state(index), State::ReadOnly | State::Kept);
+        let frozen = |index| matches!(self.state(index), State::ReadOnly | State::Unmapped);
         assert!(pages.clone().all(frozen), "{count} pages from {first:?} are here, and frozen");
         self.views.read(pages.start * PAGE_LEN, pages.len() * PAGE_LEN, out);
     }

@@ -21,7 +21,7 @@ use std::ops::Range;
 
 /// The state of calls past libc.
 #[derive(Debug, Default)]
-pub(super) struct Past {
+pub(super) struct RawCalls {
     listener: Option<Listener>,
     /// Threads that wait until another thread of their process has forked.
     waiting: VecDeque<Notification>,
@@ -65,32 +65,32 @@ impl Pager {
         let watched = self.acceptor.watch(&listener, super::Watch::Other(super::PAST_LIBC));
         watched
             .map_err(|e| Error::System { what: "system calls cannot be watched".into(), source: e.into() })?;
-        self.past.listener = Some(listener);
+        self.raw_calls.listener = Some(listener);
         Ok(())
     }
 
     /// Answers all waiting threads.
     pub(super) fn asked(&mut self) {
-        let Some(listener) = self.past.listener.take() else { return };
+        let Some(listener) = self.raw_calls.listener.take() else { return };
         while let Some(asked) = listener.receive() {
             self.answer(&listener, asked);
         }
         if listener.is_over() {
             self.acceptor.forget(&listener);
         }
-        self.past.listener = Some(listener);
+        self.raw_calls.listener = Some(listener);
     }
 
     /// Answers the threads that waited for a fork.
     pub(super) fn asked_again(&mut self) {
-        if self.past.waiting.is_empty() {
+        if self.raw_calls.waiting.is_empty() {
             return;
         }
-        let Some(listener) = self.past.listener.take() else { return };
-        for asked in std::mem::take(&mut self.past.waiting) {
+        let Some(listener) = self.raw_calls.listener.take() else { return };
+        for asked in std::mem::take(&mut self.raw_calls.waiting) {
             self.answer(&listener, asked);
         }
-        self.past.listener = Some(listener);
+        self.raw_calls.listener = Some(listener);
     }
 
     fn answer(&mut self, listener: &Listener, asked: Notification) {
@@ -118,7 +118,7 @@ impl Pager {
             Verdict::Refused(errno) => {
                 listener.refuse(&asked, i32::try_from(errno).expect("a number of an error"));
             }
-            Verdict::Wait => self.past.waiting.push_back(asked),
+            Verdict::Wait => self.raw_calls.waiting.push_back(asked),
         }
         while let Some(key) = self.gone.pop() {
             self.remove_process(key);

@@ -22,7 +22,7 @@ pub fn own_domain() -> Result<String, Error> {
 ///
 /// # Errors
 /// The rack's error, when it does not answer or refuses.
-pub fn free_left(config: &RackConfig, name: &str) -> Result<(), Error> {
+pub fn free_domain(config: &RackConfig, name: &str) -> Result<(), Error> {
     let mut api = api_client(config)?;
     let RackOverview { domains, vmas, .. } = api.call(Overview {})?;
     let Some(&(domain, _)) = domains.iter().find(|(_, known)| known == name) else { return Ok(()) };
