@@ -13,6 +13,7 @@
 mod advice;
 pub mod call;
 pub mod message;
+mod permission;
 pub mod place;
 pub mod userfaultfd;
 

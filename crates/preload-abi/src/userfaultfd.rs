@@ -47,7 +47,7 @@ pub enum Reach {
 }
 
 /// The userfaultfd device. [`Reach::Full`] needs CAP_SYS_PTRACE, `vm.unprivileged_userfaultfd`, or this device.
-const DEVICE: &str = "/dev/userfaultfd";
+pub(crate) const DEVICE: &str = "/dev/userfaultfd";
 
 /// Opens the userfaultfd device, which lets a process without the right open one ([`Userfaultfd::open_from`]).
 ///
@@ -567,12 +567,7 @@ fn handshake(fd: &OwnedFd, features: Features) -> Result<Features, Errno> {
 
 fn not_permitted(errno: Errno) -> OpenError {
     match errno {
-        Errno::PERM | Errno::ACCESS => OpenError::NotPermitted {
-            remedy: format!(
-                "run as root, give the program CAP_SYS_PTRACE (`setcap cap_sys_ptrace=ep PROGRAM`), make {DEVICE} readable and \
-                 writable for its user, or `sysctl vm.unprivileged_userfaultfd=1`"
-            ),
-        },
+        Errno::PERM | Errno::ACCESS => OpenError::NotPermitted { remedy: crate::permission::remedy() },
         Errno::NOSYS => OpenError::NotPermitted {
             remedy: "this kernel has none, or a container's seccomp profile hides it: a kernel with CONFIG_USERFAULTFD and a \
                      profile that allows userfaultfd(2) are needed"

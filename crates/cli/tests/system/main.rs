@@ -47,6 +47,7 @@ mod run_lease;
 mod run_nonsense;
 mod run_pins;
 mod run_shared;
+mod run_users;
 mod service;
 mod sim;
 mod soak;

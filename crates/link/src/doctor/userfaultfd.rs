@@ -17,15 +17,11 @@ pub(super) fn examine() -> Finding {
 
 fn full(uffd: &Userfaultfd) -> Finding {
     let by = if uffd.by_device() { "by /dev/userfaultfd" } else { "by the system call" };
-    let forks = match Userfaultfd::open(Reach::Full, Features::WINDOW.and(Features::FORK)) {
-        Ok(_) => "children of a fork can be served",
-        Err(_) => "children of a fork cannot be served (that takes CAP_SYS_PTRACE)",
-    };
-    Finding::ok(NAME, format!("full, {by}: read(2) and recv(2) into far memory work; {forks}"))
+    Finding::ok(NAME, format!("full, {by}: `farmem run` works, and so do system calls on far memory"))
 }
 
 fn user_mode(refused: &OpenError) -> Finding {
-    let detail = "user mode only: system calls on far memory fail with EFAULT";
+    let detail = "user mode only: `farmem run` does not start, and system calls on far memory of the API fail with EFAULT";
     Finding::new(NAME, Support::Degraded, detail, remedy(refused))
 }
 
