@@ -7,6 +7,7 @@
 
 mod local;
 mod program;
+mod thrashing;
 
 use crate::args::{self, Run};
 use crate::output::{self, Report};
@@ -14,7 +15,7 @@ use crate::{End, Failure};
 use farmem::window::Ahead;
 use farmem::{Rack, RackConfig, ShareOptions, ShareStats, VirtAddr};
 use farmem_run::{
-    AddressLimit, Guard, Pager, PagerOptions, PagerStats, Signals, Started, call, free_domain, guard,
+    AddressLimit, Guard, Notice, Pager, PagerOptions, PagerStats, Signals, Started, call, free_domain, guard,
     largest_resident_set, own_domain, remove_socket, spawn,
 };
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open};
@@ -27,6 +28,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use thrashing::Tense;
 
 /// Number of memory nodes of the rack that the run starts.
 const NODES: u16 = 2;
@@ -65,8 +67,7 @@ struct Stats {
     write_backs: u64,
     bytes_written_back: u64,
     lost: u64,
-    /// Private anonymous memory outside far memory: the most that one process had in RAM, and what was mapped, by
-    /// reason. `resident_bytes` is the largest resident set of a process.
+    /// Memory outside far memory: the most that one process had in RAM, and what was mapped, by reason. `resident_bytes` is the largest resident set of a process.
     stayed_local: u64,
     mapped_local: local::MappedLocal,
     resident_bytes: u64,
@@ -269,7 +270,7 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let there = here.as_ref().map(|cpus| sched_setaffinity(None, cpus));
     // The call fails only when the machine has lost these CPUs. The current CPUs then serve as well.
     let _ = (back, there);
-    let served = serve(&mut pager, &started.child, &signals);
+    let served = serve(args, &mut pager, &started.child, &signals);
     if served.is_err() {
         // The page faults of the remaining processes would never be served.
         drop(started.child.kill());
@@ -277,7 +278,7 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let status =
         started.child.wait().map_err(|e| Failure::environment(format!("the program is lost: {e}"), ""))?;
     let shared = pager.share_stats();
-    tell_of_thrashing(args, &pager.stats());
+    thrashing::report(args, &pager.stats(), Tense::Past);
     local::report(args.local, &pager.stats());
     if args.stats || args.json {
         report(args, (&pager.stats(), shared), start.elapsed());
@@ -321,11 +322,11 @@ fn start_program(command: Command, pager: &mut Pager, filtered: bool) -> io::Res
 /// Error number of the system for a second listener.
 const EBUSY: i32 = 16;
 
-fn serve(pager: &mut Pager, child: &Child, signals: &Signals) -> Result<(), Failure> {
+fn serve(args: &Run, pager: &mut Pager, child: &Child, signals: &Signals) -> Result<(), Failure> {
     let pid = Pid::from_child(child);
     let ended = pidfd_open(pid, PidfdFlags::empty())
         .map_err(|e| Failure::environment(format!("the program cannot be watched: {e}"), ""))?;
-    let mut pass_on = || {
+    let pass_on = || {
         while let Some(came) = signals.next() {
             // Signals of a terminal have reached the program directly.
             if came.by_process
@@ -336,7 +337,10 @@ fn serve(pager: &mut Pager, child: &Child, signals: &Signals) -> Result<(), Fail
             }
         }
     };
-    let served = pager.serve(ended, signals, &mut pass_on);
+    let served = pager.serve(ended, signals, &mut |notice| match notice {
+        Notice::Signals => pass_on(),
+        Notice::Thrashing(stats) => thrashing::report(args, stats, Tense::Present),
+    });
     served.map_err(|error| match error {
         farmem::Error::MemoryLost { base, .. } => lost(base, pager),
         error => Failure::Farmem(error),
@@ -396,7 +400,7 @@ fn report(args: &Run, (stats, shared): (&PagerStats, Option<ShareStats>), took: 
         ahead: FetchedAhead::of(stats.ahead),
         bytes_fetched: stats.bytes_fetched,
         refaults: stats.refaults,
-        local_wanted: local_wanted(args, stats),
+        local_wanted: thrashing::local_wanted(args, stats),
         evictions: stats.evictions,
         write_backs: stats.write_backs,
         bytes_written_back: stats.bytes_written_back,
@@ -410,28 +414,6 @@ fn report(args: &Run, (stats, shared): (&PagerStats, Option<ShareStats>), took: 
     let text =
         if args.json { serde_json::to_string(&stats).expect("numbers and names") } else { stats.text() };
     output::note(text.trim_end());
-}
-
-/// Returns the value of `--local` that would have prevented thrashing, in whole MiB. The value covers private
-/// and shared memory together.
-fn local_wanted(args: &Run, stats: &PagerStats) -> Option<u64> {
-    let private = stats.local_wanted?;
-    let both = match (&args.share, args.share_local) {
-        (None, _) => private,
-        (Some(_), Some(shared)) => private + shared,
-        (Some(_), None) => 2 * private,
-    };
-    Some(both.next_multiple_of(1 << 20))
-}
-
-/// Prints one line about thrashing at the end, regardless of its frequency.
-fn tell_of_thrashing(args: &Run, stats: &PagerStats) {
-    let Some(wanted) = local_wanted(args, stats) else { return };
-    let again = output::count(stats.refaults);
-    output::note(&format!(
-        "farmem: the program thrashed: {again} pages were fetched again soon after they had gone. `--local {}MiB` would have kept about three of four of them",
-        wanted >> 20
-    ));
 }
 
 /// Returns the part of the local limit that is reserved for shared memory.

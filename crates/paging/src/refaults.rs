@@ -105,6 +105,12 @@ impl Refaults {
         self.again.min(self.fetched)
     }
 
+    /// Returns true while the program thrashes: at the end of the latest window, and since enough windows.
+    #[must_use]
+    pub const fn is_thrashing(&self) -> bool {
+        self.in_a_row >= WINDOWS
+    }
+
     /// Returns the number of frames that would have avoided three of four refaults, if the program thrashes
     /// or did.
     #[must_use]

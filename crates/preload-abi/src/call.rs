@@ -52,8 +52,8 @@ pub const ELSEWHERE: u64 = u64::MAX;
 pub const TARGET_ELSEWHERE: u64 = u64::MAX - 1;
 /// Status of a call that exceeds the far memory that the pager can commit.
 pub const NO_MORE: u64 = u64::MAX - 2;
-/// Index in page 0 of the first counter of local bytes. A process counts the bytes of its private anonymous
-/// mappings that stayed local there, one word for each [`LocalReason`].
+/// Index in page 0 of the first counter of local bytes. A process counts the bytes of its mappings of memory that
+/// stayed local there, one word for each [`LocalReason`].
 pub const WORD_LOCAL: usize = MAILBOXES * MAILBOX_WORDS;
 /// Maximum number of spans in one message of a reply.
 pub const SPANS_MAX: usize = 256;
@@ -67,7 +67,7 @@ const _: () = assert!(TEXTS + MAILBOXES * TEXT_MAX <= PAGE_LEN);
 pub enum LocalReason {
     /// The program requires an address of its choice.
     Address,
-    /// The mapping is executable.
+    /// The mapping is for code: executable, and not writable.
     Executable,
     /// The mapping is fixed at an address outside far memory.
     Fixed,
@@ -77,12 +77,14 @@ pub enum LocalReason {
     Small,
     /// No address range for far memory is free.
     NoRoom,
+    /// The mapping is shared with other mappings: anonymous, or of a file in memory.
+    Shared,
 }
 
 impl LocalReason {
     /// All reasons, in the order of their words.
-    pub const ALL: [Self; 6] =
-        [Self::Address, Self::Executable, Self::Fixed, Self::Kind, Self::Small, Self::NoRoom];
+    pub const ALL: [Self; 7] =
+        [Self::Address, Self::Executable, Self::Fixed, Self::Kind, Self::Small, Self::NoRoom, Self::Shared];
 }
 
 /// Returns the page of the doorbell for call `number` of a mailbox.

@@ -10,8 +10,8 @@ use farmem_wire::message::PAGE_LEN;
 use std::ops::Range;
 
 /// Bytes reserved when the process's limits allow it: far more than programs use, and a small part of the
-/// address space.
-pub const LEN_MAX: usize = 256 << 30;
+/// address space. Reservations of 1 TiB fit; ZGC's views of its heap, from 4 TiB on, are outside.
+pub const LEN_MAX: usize = 2 << 40;
 
 /// First address of far memory, if nothing else is mapped there. Programs that choose heap addresses, like a
 /// JVM with compressed object pointers, choose addresses from here on.

@@ -269,7 +269,8 @@ fn map_large(size: usize, alignment: usize) -> (*mut c_void, bool) {
     let Some(len) = len else { return (ptr::null_mut(), false) };
     let cached = with_cache(|cache| cache.take(len)).ok().flatten();
     let zeroed = cached.is_none();
-    let Some(Block { start, len }) = cached.or_else(|| map_heap(len).map(|start| Block { start, len })) else {
+    let Some(Block { start, len }) = cached.or_else(|| map_heap(len).map(|start| Block { start, len }))
+    else {
         return (ptr::null_mut(), false);
     };
     let offset = (start + ALIGNMENT).next_multiple_of(alignment) - start;

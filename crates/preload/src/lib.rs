@@ -18,6 +18,7 @@
 //! nothing. Without an invitation, the environment variable `FARMEM_RUN`, all calls go to the kernel and libc.
 
 mod area;
+mod block_cache;
 mod brk;
 mod descriptor_thread;
 mod descriptors;
@@ -26,7 +27,7 @@ mod exec;
 mod fork;
 mod gate;
 mod heap;
-mod block_cache;
+mod local_reason;
 mod lock;
 mod mailbox;
 mod malloc;

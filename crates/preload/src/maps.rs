@@ -2,11 +2,13 @@
 
 use crate::area::{self, address};
 use crate::gate;
+use crate::local_reason::{self, NOT_FAR};
 use crate::mailbox::call;
 use crate::shared;
 use crate::signals::Blocked;
 use crate::warnings;
-use farmem_preload_abi::call::{Call, ELSEWHERE, LocalReason, NO_MORE, TARGET_ELSEWHERE, resize};
+use farmem_preload_abi::call::{Call, ELSEWHERE, NO_MORE, TARGET_ELSEWHERE, resize};
+use farmem_preload_abi::place::LOW;
 use farmem_preload_abi::{Advised, advised, advised_shared};
 use farmem_wire::message::PAGE_LEN;
 use libc::{MAP_FAILED, off_t, size_t};
@@ -14,22 +16,15 @@ use rustix::io::Errno;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Flags of private anonymous mappings that far memory does not support.
-const NOT_FAR: c_int = libc::MAP_FIXED
-    | libc::MAP_FIXED_NOREPLACE
-    | libc::MAP_GROWSDOWN
-    | libc::MAP_STACK
-    | libc::MAP_HUGETLB
-    | LOW;
-#[cfg(target_arch = "x86_64")]
-const LOW: c_int = libc::MAP_32BIT;
-#[cfg(not(target_arch = "x86_64"))]
-const LOW: c_int = 0;
-
-/// The latest mapping that is not at its hint, and whether the program gave one back at once. Such a program
-/// requires its hints: it tries the next address, and further hints get local memory.
+/// The latest mapping that is not at its hint, and whether its hint was below far memory.
 static NOT_AS_HINTED: AtomicUsize = AtomicUsize::new(0);
-static INSISTS: AtomicBool = AtomicBool::new(false);
+static HINTED_LOW: AtomicBool = AtomicBool::new(false);
+/// Number of such mappings that the program gave back at once, to try the next address. From [`REFUSALS_MAX`] on,
+/// the program requires its hints, and further hints get local memory.
+static REFUSALS: AtomicUsize = AtomicUsize::new(0);
+/// Go gives up its hints after 128 and takes any address. ZGC goes on. LuaJIT needs addresses below 2 GiB and
+/// gives up after 30, so one refusal of those is enough.
+const REFUSALS_MAX: usize = 160;
 
 const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -59,16 +54,19 @@ pub(crate) unsafe extern "C" fn mmap(
     }
     let anonymous = flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
     let executable = protection & libc::PROT_EXEC != 0;
+    // Memory for data may be executable as well. Memory for code alone stays local.
+    let code = executable && protection & libc::PROT_WRITE == 0;
     let hint = if flags & NOT_FAR == 0 { addr.addr() } else { 0 };
     let far = anonymous
-        && !executable
+        && !code
         && flags & NOT_FAR == 0
         && area::is_ready()
         && len >= area::threshold()
-        && (hint == 0 || area::has(hint) || !INSISTS.load(Ordering::Relaxed));
+        && (hint == 0 || area::has(hint) || REFUSALS.load(Ordering::Relaxed) < REFUSALS_MAX);
     if far {
         match map(len, protection, hint, flags & libc::MAP_NORESERVE != 0) {
             Ok(start) => {
+                HINTED_LOW.store(hint < LOW, Ordering::Relaxed);
                 NOT_AS_HINTED.store(if hint != 0 && start != hint { start } else { 0 }, Ordering::Relaxed);
                 return address(start);
             }
@@ -98,30 +96,10 @@ pub(crate) unsafe extern "C" fn mmap(
         }
         replace(Some(addr), len);
     }
-    if anonymous {
-        area::stays_local(len, reason(len, flags, executable, far));
-    }
+    local_reason::count(len, flags, fd, code, far);
     // SAFETY: guaranteed by the caller.
     let result = unsafe { system_mmap(addr, len, protection, flags, fd, offset) };
     result.unwrap_or_else(|errno| failed(errno, MAP_FAILED))
-}
-
-/// Returns the reason for a private anonymous mapping to stay local. `far` tells whether far memory was
-/// requested.
-fn reason(len: usize, flags: c_int, executable: bool, far: bool) -> LocalReason {
-    if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
-        LocalReason::Fixed
-    } else if executable {
-        LocalReason::Executable
-    } else if flags & NOT_FAR != 0 {
-        LocalReason::Kind
-    } else if len < area::threshold() {
-        LocalReason::Small
-    } else if far {
-        LocalReason::NoRoom
-    } else {
-        LocalReason::Address
-    }
 }
 
 /// `mmap64(2)`, an alias of `mmap(2)`.
@@ -164,7 +142,8 @@ pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int 
         return done(shared::unmap(far, part));
     }
     if start == NOT_AS_HINTED.swap(0, Ordering::Relaxed) {
-        INSISTS.store(true, Ordering::Relaxed);
+        let count = if HINTED_LOW.load(Ordering::Relaxed) { REFUSALS_MAX } else { 1 };
+        REFUSALS.fetch_add(count, Ordering::Relaxed);
     }
     // The parts before and behind far memory are ordinary mappings.
     let (before, end) = (far - start, start + len);

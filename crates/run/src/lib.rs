@@ -23,15 +23,17 @@ mod pins;
 mod raw_calls;
 mod sharing;
 mod spans;
+mod stats;
+mod thrashing;
 
-use far::{Far, bytes};
+use far::Far;
 use farmem_client::{Client, Error};
 use farmem_link::OpenError;
 use farmem_memory::window::frames_of;
 use farmem_paging::private::{Private, Table};
-use farmem_paging::{Account, Ahead, Config, ZEROS_MAX};
-use farmem_uffd::remote::call::{CONTROL_PAGES, LocalReason, MAILBOXES};
-use farmem_uffd::remote::raw::anonymous_bytes;
+use farmem_paging::{Ahead, Config, ZEROS_MAX};
+use farmem_uffd::remote::call::{CONTROL_PAGES, MAILBOXES};
+use farmem_uffd::remote::raw::resident_memory;
 use farmem_uffd::remote::{
     Accepted, Acceptor, Buffer, Event, Remote, Watch, buffer, kill, pages_come_singly, place,
 };
@@ -44,10 +46,12 @@ use spans::{Kind, Spans};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
+use thrashing::ThrashingTimer;
 
 pub use cleanup::{free_domain, own_domain};
 pub use farmem_uffd::remote::raw::{Listener, Started, Watched, spawn};
 pub use farmem_uffd::remote::{Guard, call, guard, remove as remove_socket};
+pub use stats::PagerStats;
 
 pub use farmem_link::limits::{AddressLimit, largest_resident_set};
 pub use farmem_link::signals::{SignalInfo, Signals};
@@ -82,59 +86,13 @@ impl PagerOptions {
     }
 }
 
-/// Counters of a pager.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct PagerStats {
-    /// Processes that attached: one for each started program, and each child of a fork.
-    pub processes: u64,
-    /// The children of forks among them.
-    pub forks: u64,
-    /// Calls of the processes.
-    pub calls: u64,
-    /// System calls past the preload library that the filter asked about.
-    pub past_libc: u64,
-    /// Reported faults.
-    pub faults: u64,
-    /// Faults at pages of zeros.
-    pub zeros: u64,
-    /// Faults at far pages.
-    pub missing: u64,
-    /// Faults at pages that were in the pool, or in another process.
-    pub near: u64,
-    /// First writes to a page.
-    pub upgrades: u64,
-    /// Pages left to the kernel without a fault, because they fit the limit; accessed or not.
-    pub plain: u64,
-    /// Pages among `plain` that were resident when the pager needed frames, or at a fork or a move.
-    pub taken_over: u64,
-    /// READs sent.
-    pub fetches: u64,
-    /// Pages that were fetched, or made of zeros, before a thread waited for them, and their fate.
-    pub ahead: Account,
-    /// Bytes that READs fetched.
-    pub bytes_fetched: u64,
-    /// Fetched pages that came back soon after their eviction ([`Refaults`](farmem_paging::Refaults)).
-    pub refaults: u64,
-    /// If the program thrashed, the local limit in bytes that would have kept three of four refaulted pages.
-    pub local_wanted: Option<u64>,
-    /// Pages taken from a program to make room.
-    pub evictions: u64,
-    /// WRITEs sent, each of one page or of adjacent ones.
-    pub write_backs: u64,
-    /// Bytes in WRITEs, including those without a reply when the last process ended.
-    pub bytes_written_back: u64,
-    /// Maximum number of bytes on this host at once.
-    pub bytes_here_max: u64,
-    /// Allocated bytes of far memory: 0 until the first eviction.
-    pub bytes_far: u64,
-    /// Pages that a program accessed after their loss with a memory node ([`Error::MemoryLost`]).
-    pub lost: u64,
-    /// Maximum sampled number of bytes of private anonymous memory that one process had in RAM outside far
-    /// memory.
-    pub local_resident: u64,
-    /// Bytes of private anonymous mappings that stayed local, by [`LocalReason`]. Each mapping counts when it
-    /// is made, for all processes that ended.
-    pub mapped_local: [u64; LocalReason::ALL.len()],
+/// A message of [`Pager::serve`] to its caller.
+#[derive(Debug)]
+pub enum Notice<'a> {
+    /// The descriptor of signals is readable.
+    Signals,
+    /// The program has thrashed for five seconds. The counters name the local limit that would help.
+    Thrashing(&'a PagerStats),
 }
 
 /// The pager, which serves the faults and calls of the run's processes.
@@ -170,8 +128,9 @@ pub struct Pager {
     shared: Vec<Fault>,
     zeros: Box<[u8]>,
     stats: PagerStats,
-    /// Time of the latest sample of local memory.
+    /// Time of the latest sample.
     sampled: Option<Instant>,
+    thrashing: ThrashingTimer,
     /// True after a failure: the pager sends no more requests to the rack.
     broken: bool,
 }
@@ -266,6 +225,7 @@ impl Pager {
             zeros: vec![0; usize::try_from(AHEAD_MAX.max(ZEROS_MAX)).expect("small") * PAGE_LEN].into(),
             stats: PagerStats::default(),
             sampled: None,
+            thrashing: ThrashingTimer::default(),
             broken: false,
         })
     }
@@ -295,40 +255,8 @@ impl Pager {
         Ok(())
     }
 
-    /// Returns the counters.
-    #[must_use]
-    pub fn stats(&self) -> PagerStats {
-        let cache = self.private.stats();
-        PagerStats {
-            zeros: cache.zeros,
-            missing: cache.missing,
-            near: cache.near + cache.reactivated,
-            upgrades: cache.upgrades,
-            plain: self.private.plain().handed_over,
-            taken_over: self.private.plain().taken_over,
-            fetches: cache.fetches,
-            ahead: cache.ahead,
-            bytes_fetched: bytes(cache.pages_fetched),
-            refaults: self.private.refaults().count(),
-            // Pages in the pool are on this host but still cost a fault, so the programs' share of the limit
-            // must reach that size.
-            local_wanted: self
-                .private
-                .refaults()
-                .frames_wanted()
-                .map(|frames| bytes((frames * POOL_SHARE as u64).div_ceil(POOL_SHARE as u64 - 1))),
-            evictions: self.private.evictions(),
-            write_backs: cache.write_backs,
-            bytes_written_back: bytes(cache.pages_sent),
-            bytes_here_max: bytes(cache.frames_max),
-            bytes_far: self.private.bytes_far(),
-            lost: self.far.pages_lost,
-            ..self.stats
-        }
-    }
-
     /// Serves until `program` is readable, which means that the program has ended, and none of its processes is
-    /// left. Calls `signalled` when `signals` is readable.
+    /// left. Calls `notify` when `signals` is readable, and when the program thrashes.
     ///
     /// # Errors
     /// - The reason of a failed fetch or write-back, or [`Error::MemoryLost`]: programs that accessed the
@@ -338,7 +266,7 @@ impl Pager {
         &mut self,
         program: impl AsFd,
         signals: impl AsFd,
-        signalled: &mut dyn FnMut(),
+        notify: &mut dyn FnMut(Notice<'_>),
     ) -> Result<(), Error> {
         let system =
             |source: std::io::Error| Error::System { what: "faults cannot be waited for".into(), source };
@@ -347,7 +275,7 @@ impl Pager {
         let (mut events, mut ended, mut busy) = (Vec::new(), false, false);
         while !(ended && self.processes.is_empty() && self.snapshots.is_empty()) {
             let over = ended && self.processes.is_empty();
-            let patience = if over { STRAGGLE_MAX } else { SAMPLE_TIME_MAX };
+            let patience = if over { STRAGGLE_MAX } else { SAMPLE_TIME };
             let patience = Some(if busy { Duration::ZERO } else { patience });
             self.acceptor.events(patience, &mut events).map_err(system)?;
             if events.is_empty() && over && !busy {
@@ -358,7 +286,7 @@ impl Pager {
                     Event::Connections => self.receive(),
                     Event::Faults(key) => self.faulted(key),
                     Event::Ended(key) => self.holder_left(key),
-                    Event::Other(SIGNALS) => signalled(),
+                    Event::Other(SIGNALS) => notify(Notice::Signals),
                     Event::Other(PAST_LIBC) => self.asked(),
                     Event::Other(_) => {
                         self.acceptor.forget(&program);
@@ -366,7 +294,7 @@ impl Pager {
                     }
                 }
             }
-            self.sample_local_memory();
+            self.sample(notify);
             busy = self.turn();
             self.kill_spoiled_processes();
             while let Some(key) = self.gone.pop() {
@@ -466,7 +394,7 @@ impl Pager {
     }
 
     /// Returns the first page for a process's mappings without a hint: random in the third quarter, with the
-    /// largest alignment.
+    /// largest alignment. Programs that choose addresses find the first half free.
     fn first_page(&self, pages: u64) -> u64 {
         const STEP: u64 = (1 << 30) / PAGE_LEN as u64;
         let quarter = pages / 4 / STEP * STEP;
@@ -544,14 +472,27 @@ impl Pager {
         self.reported = reported;
     }
 
-    /// Samples the memory that the processes have outside far memory.
-    fn sample_local_memory(&mut self) {
-        if self.sampled.is_some_and(|at| at.elapsed() < SAMPLE_TIME_MIN) {
+    /// Samples the memory that the processes have outside far memory, and whether they thrash.
+    fn sample(&mut self, notify: &mut dyn FnMut(Notice<'_>)) {
+        let now = Instant::now();
+        if self.sampled.is_some_and(|at| now.duration_since(at) < SAMPLE_TIME) {
             return;
         }
-        self.sampled = Some(Instant::now());
-        let all = self.processes.values().filter_map(|process| anonymous_bytes(process.pid));
-        self.stats.local_resident = all.fold(self.stats.local_resident, u64::max);
+        self.sampled = Some(now);
+        let shared_pages = self.sharing.as_ref().map_or(0, |sharing| sharing.shared_mapping().bytes_taken());
+        for process in self.processes.values() {
+            let Some([anonymous, shared]) = resident_memory(process.pid) else { continue };
+            // The program's far pages are mapped files in memory, too.
+            let shared = shared.saturating_sub(process.remote.bytes_taken() + shared_pages);
+            if anonymous + shared > self.stats.local_resident {
+                self.stats.local_resident = anonymous + shared;
+                self.stats.local_shared = shared;
+            }
+        }
+        let refaults = self.private.refaults();
+        if self.thrashing.sample(now, refaults.is_thrashing(), refaults.count()) {
+            notify(Notice::Thrashing(&self.stats()));
+        }
     }
 
     /// Does pending work that takes time; returns true when more is left.
@@ -572,9 +513,8 @@ impl Pager {
     }
 }
 
-/// Minimum and maximum time between two samples of the processes' local memory.
-const SAMPLE_TIME_MIN: Duration = Duration::from_millis(200);
-const SAMPLE_TIME_MAX: Duration = Duration::from_secs(1);
+/// Time between two samples of the processes.
+const SAMPLE_TIME: Duration = Duration::from_millis(200);
 
 /// Divisor of the local limit that gives the pool's size.
 const POOL_SHARE: usize = 8;

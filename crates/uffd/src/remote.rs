@@ -354,7 +354,7 @@ impl Remote {
         (word(WORD_NUMBER), Call::of(call))
     }
 
-    /// Bytes of its private anonymous mappings that stayed local, by reason, as the process says itself.
+    /// Bytes of its mappings of memory that stayed local, by reason, as the process says itself.
     #[must_use]
     pub fn mapped_local(&self) -> [u64; LocalReason::ALL.len()] {
         let mut bytes = [0; LocalReason::ALL.len() * 8];

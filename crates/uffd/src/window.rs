@@ -494,7 +494,10 @@ impl Pages for &Window {
     fn read(&self, page: Page, range: Range<usize>, out: &mut Vec<u8>) {
         let index = self.index(page);
         assert!(range.start <= range.end && range.end <= PAGE_LEN, "a range of a page");
-        assert!(matches!(self.state(index), State::ReadOnly | State::Unmapped), "{page:?} is here, and frozen");
+        assert!(
+            matches!(self.state(index), State::ReadOnly | State::Unmapped),
+            "{page:?} is here, and frozen"
+        );
         let (start, offset, len) = (out.len(), index * PAGE_LEN + range.start, range.len());
         self.views.read(offset, len, out);
         if self.lease.is_some() && !self.is_settled() {

@@ -4,7 +4,7 @@ use crate::output;
 use farmem_run::PagerStats;
 use serde::Serialize;
 
-/// Bytes of private anonymous mappings that stayed local.
+/// Bytes of mappings of memory that stayed local.
 #[derive(Serialize)]
 pub(super) struct MappedLocal {
     chosen_address: u64,
@@ -13,33 +13,47 @@ pub(super) struct MappedLocal {
     other_kind: u64,
     below_threshold: u64,
     no_room: u64,
+    shared: u64,
 }
 
 impl MappedLocal {
     /// From the pager's counts, in the order of the reasons.
     pub(super) const fn of(
-        [chosen_address, executable, fixed, other_kind, below_threshold, no_room]: [u64; 6],
+        [chosen_address, executable, fixed, other_kind, below_threshold, no_room, shared]: [u64; 7],
     ) -> Self {
-        Self { chosen_address, executable, fixed, other_kind, below_threshold, no_room }
+        Self { chosen_address, executable, fixed, other_kind, below_threshold, no_room, shared }
     }
 
     /// Returns the name of each reason and its bytes.
-    pub(super) fn rows(&self) -> [(&'static str, u64); 6] {
+    pub(super) fn rows(&self) -> [(&'static str, u64); 7] {
         [
             ("at an address of its choice", self.chosen_address),
-            ("executable", self.executable),
+            ("code", self.executable),
             ("at a fixed address outside", self.fixed),
             ("a stack, or of another kind", self.other_kind),
             ("below --threshold", self.below_threshold),
             ("no addresses left", self.no_room),
+            (SHARED, self.shared),
         ]
     }
 
-    /// The reason of most of it.
-    fn main_reason(&self) -> &'static str {
-        self.rows().into_iter().max_by_key(|(_, bytes)| *bytes).map_or("", |(why, _)| why)
+    /// Returns the reason of most of what is resident. The counts are of mappings, so they decide only within a kind.
+    /// Mappings by raw system calls are in no count.
+    fn main_reason(&self, stats: &PagerStats) -> &'static str {
+        if 2 * stats.local_shared > stats.local_resident {
+            return SHARED;
+        }
+        let private = self.rows().into_iter().filter(|(why, _)| *why != SHARED);
+        let resident = stats.local_resident - stats.local_shared;
+        match private.clone().map(|(_, bytes)| bytes).sum::<u64>() {
+            counted if 2 * counted < resident => "by system calls past libc",
+            _ => private.max_by_key(|(_, bytes)| *bytes).map_or("", |(why, _)| why),
+        }
     }
 }
+
+/// The reason for shared mappings.
+const SHARED: &str = "shared mappings of memory";
 
 /// Programs have as much as this outside far memory, whatever they do.
 const LOCAL_TOLD_MIN: u64 = 16 << 20;
@@ -49,7 +63,7 @@ pub(super) fn report(limit: u64, stats: &PagerStats) {
     if stats.local_resident <= limit.max(LOCAL_TOLD_MIN) {
         return;
     }
-    let (mib, why) = (stats.local_resident >> 20, MappedLocal::of(stats.mapped_local).main_reason());
+    let (mib, why) = (stats.local_resident >> 20, MappedLocal::of(stats.mapped_local).main_reason(stats));
     output::note(&format!(
         "farmem: the program had {mib} MiB in one process outside far memory, which --local does not limit. Most that it mapped there: {why}"
     ));

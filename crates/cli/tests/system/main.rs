@@ -46,6 +46,7 @@ mod run_forks;
 mod run_lease;
 mod run_nonsense;
 mod run_pins;
+mod run_runtimes;
 mod run_shared;
 mod run_users;
 mod service;

@@ -550,7 +550,8 @@ fn programs_that_cannot_be_served_are_refused() {
     let mut lost = farmem(&["run", "--", "true"]);
     lost.env("FARMEM_PRELOAD", "/no/such/library");
     run_command(lost).refuses(&["FARMEM_PRELOAD", "/no/such/library"]);
-    run_command(farmem(&["run", "--local", "4KiB", "--", "true"])).refuses(&["local limit"]);
+    run_command(farmem(&["run", "--local", "4KiB", "--", "true"]))
+        .refuses(&["local limit", "256 KiB at least"]);
     let typed = run_command(farmem(&["run", "--local", "99999999999999999999TiB", "--", "true"]));
     assert!(typed.code == Some(2) && typed.stderr.contains("'99999999999999999999TiB'"), "{typed:?}");
     run_command(farmem(&["run", "--far", "0", "--", "true"])).refuses(&["--far 0"]);

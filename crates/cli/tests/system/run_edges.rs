@@ -21,8 +21,8 @@ fn mapped_local(stats: &serde_json::Value) -> u64 {
     reasons.values().filter_map(serde_json::Value::as_u64).sum()
 }
 
-/// A program that insists on its own addresses and unmaps all others succeeds at the second attempt. ZGC
-/// needed 103,093 attempts.
+/// A program that insists on its own addresses and unmaps all others succeeds after a bounded number of attempts.
+/// ZGC needed 103,093 attempts.
 #[test]
 fn hints_of_a_program_that_insists_are_heard() {
     let Some(stats) = addresses("hints") else { return };
@@ -87,24 +87,76 @@ fn java_heaps_are_far() {
     }
 }
 
-/// A program that keeps more than the local limit where far memory does not reach is told of at the end, with the reason; in the table, too.
+/// A program that keeps more than the local limit where far memory does not reach is told of at the end, with the
+/// reason; in the table, too. A stack is private; a file in memory is shared.
 #[test]
 fn memory_outside_far_memory_is_said() {
     if !may_run("memory outside") {
         return;
     }
-    let script = "import mmap\n\
-                  m = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)\n\
-                  for i in range(0, len(m), 4096): m[i] = 1\n\
-                  import time\n\
-                  time.sleep(2)\n";
-    let ended = run_command(far(MIB, &[PYTHON, "-c", script]));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    let stats = stats(&ended, MIB);
-    assert!(number(&stats, "stayed_local") >= 64 * MIB, "{stats}");
-    assert!(number(&stats["mapped_local"], "executable") >= 64 * MIB, "{stats}");
-    let said = "outside far memory, which --local does not limit. Most that it mapped there: executable";
-    assert_eq!(ended.stderr.matches(said).count(), 1, "{ended:?}");
+    let stack = "mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x20000)";
+    let file = "mmap.mmap(memory_file(64 << 20), 64 << 20)";
+    let cases =
+        [(stack, "other_kind", "a stack, or of another kind"), (file, "shared", "shared mappings of memory")];
+    for (mapping, key, reason) in cases {
+        let script = format!(
+            "import mmap, os, time\n\
+             def memory_file(size):\n\
+             \x20   file = os.memfd_create('test')\n\
+             \x20   os.ftruncate(file, size)\n\
+             \x20   return file\n\
+             m = {mapping}\n\
+             for i in range(0, len(m), 4096): m[i] = 1\n\
+             time.sleep(2)\n"
+        );
+        let ended = run_command(far(MIB, &[PYTHON, "-c", &script]));
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let stats = stats(&ended, MIB);
+        assert!(number(&stats, "stayed_local") >= 64 * MIB, "{key}: {stats}");
+        assert!(number(&stats["mapped_local"], key) >= 64 * MIB, "{stats}");
+        let said =
+            format!("outside far memory, which --local does not limit. Most that it mapped there: {reason}");
+        assert_eq!(ended.stderr.matches(&said).count(), 1, "{ended:?}");
+    }
+}
+
+/// The answers that differ from Linux are those of the table in docs/run.md, and no refused call changes a byte.
+#[test]
+fn answers_that_differ_from_linux() {
+    if !may_run("answers that differ") {
+        return;
+    }
+    let dir = Dir::new("run-differs");
+    let (binary, file) = (program(&dir, "differs", &[]), dir.file("file", "bytes\n"));
+    let ended = run_command(far(MIB, &[&binary, &file]));
+    let expected = "mlock: success\n\
+        mlock2: success\n\
+        mlockall, current: success\n\
+        mlockall, future: success\n\
+        MADV_COLLAPSE: EINVAL\n\
+        MADV_WIPEONFORK: EINVAL\n\
+        MADV_REMOVE: EINVAL\n\
+        MADV_GUARD_INSTALL: EINVAL\n\
+        MREMAP_DONTUNMAP: EINVAL\n\
+        mseal: ENOSYS\n\
+        remap_file_pages: EINVAL\n\
+        pkey_mprotect: EINVAL\n\
+        its own userfaultfd: EBUSY\n\
+        io_uring_setup: EPERM\n\
+        O_DIRECT by libc: success\n\
+        the file has it: 0\n\
+        O_DIRECT past libc: EINVAL\n\
+        0 bytes wrong\n";
+    assert_eq!((ended.stdout.as_str(), ended.code), (expected, Some(0)), "{}", ended.stderr);
+    assert_far(&stats(&ended, MIB));
+}
+
+/// Memory that is writable and executable is far, and code in it runs.
+#[test]
+fn executable_data_is_far() {
+    let Some(stats) = addresses("code") else { return };
+    assert_far(&stats);
+    assert_eq!(number(&stats["mapped_local"], "executable"), 0, "{stats}");
 }
 
 /// LuaJIT searches for memory that its pointers can address. If all its mappings could be far, it would
@@ -238,8 +290,16 @@ fn what_is_beyond_the_reserved_addresses_is_said() {
     assert_eq!((ended.stdout.as_str(), ended.code), ("0 9\n", Some(0)), "{}", ended.stderr);
     assert_eq!(ended.stderr.matches("addresses for far memory are used up").count(), 1, "{}", ended.stderr);
     let stats = stats(&ended, MIB);
-    assert!(number(&stats["mapped_local"], "no_room") >= 300 << 30, "{stats}");
+    assert!(number(&stats["mapped_local"], "no_room") >= 2 << 40, "{stats}");
     assert!(number(&stats, "resident_bytes") >= MIB / 4, "{stats}");
+}
+
+/// A mapping of 1 TiB without a promise is far.
+#[test]
+fn a_wide_mapping_is_far() {
+    let Some(stats) = addresses("wide") else { return };
+    assert_eq!(mapped_local(&stats), 0, "{stats}");
+    assert!(number(&stats, "faults_zero") >= 2, "{stats}");
 }
 
 /// A program with AddressSanitizer's runtime starts with far mappings, and the runtime reports its faults.

@@ -1,9 +1,11 @@
 //! Tests of `farmem run` with a program that fits the local limit, one that does not fit, and one that
 //! thrashes.
 
-use crate::process::{Dir, run_command};
-use crate::run::{MIB, far, may_run, number, program, same, stats};
+use crate::process::{Dir, eventually, farmem, run_command, signal};
+use crate::run::{MIB, PYTHON, assert_far, far, may_run, number, program, same, stats};
 use std::cell::Cell;
+use std::fs::File;
+use std::process::Stdio;
 
 /// A program that cycles through four times the local limit gets one line with a limit at which it fetches
 /// less than a quarter. A program that fits gets none.
@@ -33,6 +35,44 @@ fn a_program_that_thrashes_is_told_what_would_serve() {
     assert!(after["local_wanted"].is_null(), "{after}");
     assert!(number(&after, "faults_near") < 7 * 4096 / 4, "nor do they fault at pages of the pool: {after}");
     assert!(number(&after, "bytes_fetched") * 4 <= number(&before, "bytes_fetched"), "{before} {after}");
+}
+
+/// A program that thrashes on and on is told so while it runs, once, with the limit that the last line of a shorter
+/// run names.
+#[test]
+fn a_program_that_thrashes_is_told_while_it_runs() {
+    if !may_run("thrashing on and on") {
+        return;
+    }
+    let dir = Dir::new("run-thrashing-on");
+    let rounds = program(&dir, "rounds", &[]);
+    let (log, rounds_max) = (dir.path().join("log"), u32::MAX.to_string());
+    let mut command = far(4 * MIB, &[&rounds, "16", &rounds_max]);
+    command.stdout(Stdio::null()).stderr(File::create(&log).expect("the directory is writable"));
+    let mut child = command.spawn().expect("the command starts");
+    let read = || std::fs::read_to_string(&log).expect("the log is there");
+    eventually("the line on thrashing", || read().contains("thrashes"));
+    // The pager passes the signal on to the program, and ends with it.
+    signal(child.id(), "TERM");
+    let ended = child.wait().expect("it is our child");
+    let (text, said) = (read(), "farmem: the program thrashes: ");
+    assert_eq!((text.matches(said).count(), ended.code()), (1, Some(128 + 15)), "{text}");
+    let line = text.lines().find(|line| line.starts_with(said)).expect("counted above");
+    let wanted = line.split("`--local ").nth(1).and_then(|rest| rest.split("MiB` would keep").next());
+    let wanted: u64 = wanted.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{text}"));
+    assert!((17..=22).contains(&wanted), "{text}");
+}
+
+/// The size that the refusal of a smaller `--local` names suffices: also for an interpreter.
+#[test]
+fn the_smallest_local_limit_suffices() {
+    if !may_run("the smallest local limit") {
+        return;
+    }
+    let dir = Dir::new("run-smallest");
+    run_command(farmem(&["run", "--local", "255KiB", "--", "true"])).refuses(&["256 KiB at least"]);
+    assert_far(&same(256 << 10, &[&program(&dir, "rounds", &[]), "4", "2"]));
+    assert_far(&same(256 << 10, &[PYTHON, "-c", "print(sum(bytearray(range(256)) * 4096))"]));
 }
 
 /// A block of 4096 pages that fits. After a few scattered faults, the system serves the block alone; a

@@ -1,6 +1,7 @@
 //! The page table of a process: each page's slot in far memory, and its local copy. Pure.
 //!
-//! Key type: [`Table`], in leaves of [`LEAF`] pages that exist while one of their pages is anywhere.
+//! Key type: [`Table`], a radix tree of two levels: directories of leaves, and leaves of [`LEAF`] pages, which exist
+//! while one of their pages is anywhere. A process with few pages in its large address range needs little memory.
 
 use super::slots::Slot;
 use alloc::boxed::Box;
@@ -66,14 +67,16 @@ impl Packed {
 
 /// Pages of a leaf.
 const LEAF: usize = 512;
+/// Leaves of a directory.
+const DIRECTORY: usize = 512;
+
+type Directory = [Option<Box<Leaf>>; DIRECTORY];
 
 /// The pages of a process, or of one that does not exist yet.
 #[derive(Debug)]
 pub struct Table {
     pages: u64,
-    leaves: Vec<Option<Box<Leaf>>>,
-    /// The range of all leaves that were ever used.
-    leaves_used: Range<usize>,
+    directories: Vec<Option<Box<Directory>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -87,8 +90,8 @@ impl Table {
     /// Returns a table of `pages` pages, all nowhere.
     #[must_use]
     pub fn new(pages: u64) -> Self {
-        let leaves = place(pages).div_ceil(LEAF);
-        Self { pages, leaves: (0..leaves).map(|_| None).collect(), leaves_used: 0..0 }
+        let directories = place(pages).div_ceil(LEAF * DIRECTORY);
+        Self { pages, directories: (0..directories).map(|_| None).collect() }
     }
 
     /// Returns the number of pages.
@@ -101,23 +104,22 @@ impl Table {
     /// neighbour.
     pub(super) fn get(&self, page: u64) -> Entry {
         let page = place(page);
-        let leaf = self.leaves.get(page / LEAF).and_then(Option::as_ref);
+        let directory = self.directories.get(page / LEAF / DIRECTORY).and_then(Option::as_ref);
+        let leaf = directory.and_then(|directory| directory[page / LEAF % DIRECTORY].as_ref());
         leaf.map_or(Entry::NOWHERE, |leaf| leaf.entries[page % LEAF].entry())
     }
 
     pub(super) fn set(&mut self, page: u64, entry: Entry) {
         let page = place(page);
-        let leaf = &mut self.leaves[page / LEAF];
+        let directory = &mut self.directories[page / LEAF / DIRECTORY];
         let packed = Packed::of(entry);
-        if leaf.is_none() && packed == Packed::NOWHERE {
+        if directory.is_none() && packed == Packed::NOWHERE {
             return;
         }
-        if leaf.is_none() {
-            let number = page / LEAF;
-            let before = mem::replace(&mut self.leaves_used, number..number + 1);
-            if !before.is_empty() {
-                self.leaves_used = before.start.min(number)..before.end.max(number + 1);
-            }
+        let directory = directory.get_or_insert_with(|| Box::new([const { None }; DIRECTORY]));
+        let leaf = &mut directory[page / LEAF % DIRECTORY];
+        if leaf.is_none() && packed == Packed::NOWHERE {
+            return;
         }
         let inner = leaf.get_or_insert_with(|| Box::new(Leaf { entries: [Packed::NOWHERE; LEAF], used: 0 }));
         let was = mem::replace(&mut inner.entries[page % LEAF], packed);
@@ -136,16 +138,24 @@ impl Table {
     /// Returns the pages among these that are anywhere, and their entries.
     pub(super) fn all(&self, pages: Range<u64>) -> impl Iterator<Item = (u64, Entry)> {
         let (start, end) = (place(pages.start), place(pages.end));
-        let leaves = (start / LEAF).max(self.leaves_used.start)..end.div_ceil(LEAF).min(self.leaves_used.end);
-        let first = leaves.start;
-        let some = self.leaves.get(leaves).unwrap_or_default().iter().enumerate();
-        some.filter_map(move |(n, leaf)| Some(((first + n) * LEAF, leaf.as_deref()?))).flat_map(
-            move |(of, leaf)| {
-                let within = start.max(of)..end.min(of + LEAF);
-                let entries = within.map(move |at| (at as u64, leaf.entries[at - of]));
-                entries.filter(|(_, at)| *at != Packed::NOWHERE).map(|(page, at)| (page, at.entry()))
-            },
-        )
+        self.leaves(start / LEAF..end.div_ceil(LEAF)).flat_map(move |(number, leaf)| {
+            let of = number * LEAF;
+            let within = start.max(of)..end.min(of + LEAF);
+            let entries = within.map(move |at| (at as u64, leaf.entries[at - of]));
+            entries.filter(|(_, at)| *at != Packed::NOWHERE).map(|(page, at)| (page, at.entry()))
+        })
+    }
+
+    /// Returns the leaves among these that exist, and their numbers.
+    fn leaves(&self, numbers: Range<usize>) -> impl Iterator<Item = (usize, &Leaf)> {
+        let first = numbers.start / DIRECTORY;
+        let end = numbers.end.div_ceil(DIRECTORY).min(self.directories.len());
+        let some = self.directories.get(first..end).unwrap_or_default().iter().enumerate();
+        some.filter_map(move |(n, directory)| Some(((first + n) * DIRECTORY, directory.as_deref()?)))
+            .flat_map(move |(of, directory)| {
+                let within = numbers.start.max(of)..numbers.end.min(of + DIRECTORY);
+                within.filter_map(move |at| Some((at, directory[at - of].as_deref()?)))
+            })
     }
 }
 
@@ -178,21 +188,24 @@ mod tests {
     proptest! {
         #[test]
         fn as_a_map(sets in proptest::collection::vec((0_u64..2000, entry()), 0..60), from in 0_u64..2000) {
-            let mut table = Table::new(2000);
+            // The pages are on both sides of the border of two directories.
+            let first = (LEAF * DIRECTORY) as u64 - 1000;
+            let (sets, from) = (sets.into_iter().map(|(page, entry)| (first + page, entry)), first + from);
+            let mut table = Table::new(first + 2000);
             let mut plain = BTreeMap::new();
             for (page, entry) in sets {
                 table.set(page, entry);
                 plain.insert(page, entry);
                 plain.retain(|_, entry| *entry != Entry::NOWHERE);
             }
-            for page in 0..2000 {
+            for page in first..first + 2000 {
                 prop_assert_eq!(table.get(page), plain.get(&page).copied().unwrap_or(Entry::NOWHERE));
             }
             let plain_next = plain.range(from..).next().map(|(&page, &entry)| (page, entry));
-            prop_assert_eq!(table.next(from..2000), plain_next);
-            prop_assert!(table.all(from..1000).eq(plain.range(from..from.max(1000)).map(|(&page, &entry)| (page, entry))));
+            prop_assert_eq!(table.next(from..first + 2000), plain_next);
+            prop_assert!(table.all(from..first + 1500).eq(plain.range(from..from.max(first + 1500)).map(|(&page, &entry)| (page, entry))));
             let leaves = plain.keys().map(|page| page / 512).collect::<alloc::collections::BTreeSet<_>>();
-            prop_assert_eq!(table.leaves.iter().flatten().count(), leaves.len());
+            prop_assert!(table.leaves(0..2 * DIRECTORY).map(|(number, _)| number as u64).eq(leaves));
         }
     }
 }

@@ -64,6 +64,24 @@ fn a_cyclic_scan_wants_all_of_it() {
     }
 }
 
+/// The state follows the program: it thrashes from the fourth window of a cyclic scan on, and no longer after a
+/// window of new pages. The recommendation stays.
+#[test]
+fn thrashing_begins_and_ends() {
+    let mut lru = Lru::new(100);
+    (0..400).for_each(|page| lru.touch(page));
+    let mut states = Vec::new();
+    for page in 0..400 {
+        lru.touch(page);
+        if page % 100 == 99 {
+            states.push(lru.refaults.is_thrashing());
+        }
+    }
+    assert_eq!(states, [false, false, false, true]);
+    (1000..1100).for_each(|page| lru.touch(page));
+    assert_eq!((lru.refaults.is_thrashing(), lru.wanted().is_some()), (false, true));
+}
+
 /// Uniform random touches over four times the frames: three of four refaults lie within three quarters of the
 /// way from one to four times.
 #[test]

@@ -119,7 +119,9 @@ fn guard_all(socket: &impl AsFd, processes: &mut BTreeMap<u32, GuardedProcess>) 
             Ok(descriptors) if number == WATCH => watcher = Some(Watcher::received(descriptors)?),
             Ok(_) => {}
             Err(descriptors) => match <[OwnedFd; 3]>::try_from(descriptors) {
-                Ok([ended, uffd, file]) => drop(processes.insert(number, GuardedProcess { ended, _uffd: uffd, file })),
+                Ok([ended, uffd, file]) => {
+                    drop(processes.insert(number, GuardedProcess { ended, _uffd: uffd, file }))
+                }
                 Err(_) => drop(processes.remove(&number)),
             },
         }

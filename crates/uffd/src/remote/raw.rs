@@ -38,7 +38,7 @@ mod seen;
 mod tests;
 
 pub use listener::{Listener, Notification, Started, spawn};
-pub use seen::{Seen, Touched, anonymous_bytes, opens_direct, process_of};
+pub use seen::{Seen, Touched, opens_direct, process_of, resident_memory};
 
 use super::place;
 use std::ops::Range;

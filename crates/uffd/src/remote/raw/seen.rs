@@ -47,14 +47,17 @@ pub fn process_of(thread: u32) -> Option<(u32, u32)> {
     Some((last("Tgid:")?, last("NSpid:").unwrap_or(thread)))
 }
 
-/// Bytes of private anonymous memory that a process has in RAM. Far memory is a file's, so all of this is local.
+/// Bytes of memory that a process has in RAM: private anonymous memory, and mappings of files in memory, far memory among them.
 #[must_use]
-pub fn anonymous_bytes(process: u32) -> Option<u64> {
+pub fn resident_memory(process: u32) -> Option<[u64; 2]> {
     let status = fs::read(format!("/proc/{process}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-    let kib: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
-    Some(kib * 1024)
+    let bytes = |what| {
+        let line = status.lines().find_map(|line| line.strip_prefix(what))?;
+        let kib: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+        Some(kib * 1024)
+    };
+    Some([bytes("RssAnon:")?, bytes("RssShmem:")?])
 }
 
 /// True when what `openat2` is to do, at an address of a thread's that is alive, says O_DIRECT. That must not be in far memory: it would wait for the
@@ -167,8 +170,8 @@ mod tests {
         let first = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         assert_eq!(process_of(first), Some((id, first)));
         assert!(maps_of(id).is_ok_and(|maps| maps.lines().all(|line| Mapped::of(line).is_some())));
-        assert_eq!((process_of(u32::MAX), anonymous_bytes(u32::MAX)), (None, None));
-        assert!(anonymous_bytes(id).is_some_and(|bytes| bytes > 0));
+        assert_eq!((process_of(u32::MAX), resident_memory(u32::MAX)), (None, None));
+        assert!(resident_memory(id).is_some_and(|[anonymous, _]| anonymous > 0));
         let (from, mut into) = (*b"bytes", [0; 5]);
         read_memory(id, from.as_ptr().addr() as u64, &mut into).unwrap();
         assert_eq!(into, from);
