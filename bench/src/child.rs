@@ -20,6 +20,8 @@ pub(crate) struct ChildReport {
     pub(crate) major_faults: Option<u64>,
     /// CPU time of the process, and of the processes that served its far memory, from start to end.
     pub(crate) cpu: Option<Duration>,
+    /// The last line on standard error.
+    pub(crate) last_line: String,
 }
 
 /// Waits for the command. Returns false when the parent is gone.
@@ -60,11 +62,14 @@ pub(crate) fn run_child(mut command: Command, group: Option<&Group>) -> Result<C
     let ended = ended.map_err(|error| error.to_string())?;
     let cpu = cpu.end();
     let mut numbers = line.split_whitespace().map_while(|word| word.parse().ok());
+    let said = String::from_utf8_lossy(&ended.stderr);
+    let last_line = said.lines().last().unwrap_or_default().to_owned();
     match (ended.status.success(), numbers.next(), numbers.next()) {
-        (true, Some(nanos), Some(sum)) => Ok(ChildReport { nanos, sum, major_faults: numbers.next(), cpu }),
+        (true, Some(nanos), Some(sum)) => {
+            Ok(ChildReport { nanos, sum, major_faults: numbers.next(), cpu, last_line })
+        }
         _ => {
-            let said = String::from_utf8_lossy(&ended.stderr);
-            let last = said.lines().last().unwrap_or("it said nothing");
+            let last = if last_line.is_empty() { "it said nothing" } else { &last_line };
             Err(format!("{command:?}: {}: {last}", ended.status))
         }
     }

@@ -1,11 +1,13 @@
 //! `farmem run` compared with the same program without it: with all of its memory local, and with a quarter
-//! local, beside swap. Also the cost of one page, by the CPUs of program and pager (`fault`).
+//! local, beside swap. Also the cost of one page, by the CPUs of program and pager (`fault`), and programs with
+//! heaps of their own (`managed`).
 //!
 //! Key function: [`run`]. The program is this one, started again ([`work`]), and Python for NumPy's
 //! temporaries. Native and far runs alternate, so that disturbances affect both. Under swap the program is in
 //! a memory cgroup whose limit is the far program's local limit.
 
 mod fault;
+mod managed;
 mod work;
 
 pub use work::{WORK, work};
@@ -74,6 +76,7 @@ pub fn run(plan: &Plan, tell: &mut dyn FnMut(Progress<'_>)) -> Outcome {
         fit(&id, program, bytes, rounds, &mut sheet);
     }
     fault::measure(bytes, rounds, |id| plan.has(id), &mut sheet);
+    managed::measure(bytes, rounds.min(3), |id| plan.has(id), &mut sheet);
     let swaps = ["", ".zram"].map(|end| move |kind: Kind| format!("run.over4.{}{end}", kind.name()));
     for (which, id) in swaps.into_iter().enumerate() {
         let wanted: Vec<Kind> = OVER.into_iter().filter(|&kind| plan.has(&id(kind))).collect();
@@ -165,11 +168,13 @@ fn compare(
         }
     }
     let n = fars.len() as u64;
-    let [value, baseline] = [fars, baselines].map(|mut times| {
-        times.sort_unstable();
-        to_f64(times[times.len() / 2])
-    });
+    let [value, baseline] = [fars, baselines].map(median_of);
     Some(Row::figure(id, "ns", value, n).beside(Some(baseline)).with_cpu(cpu.per_operation()))
+}
+
+fn median_of(mut times: Vec<u64>) -> f64 {
+    times.sort_unstable();
+    to_f64(times[times.len() / 2])
 }
 
 /// Starts a program, commands it to work, and waits for its end.

@@ -1,0 +1,37 @@
+;; Fills a heap with blocks, reads them in order, and replaces some. Prints the nanoseconds and a number that is the same in every language.
+(declaim (optimize (speed 2) (safety 1)) (sb-ext:muffle-conditions sb-ext:compiler-note))
+
+(defconstant +words+ 128)
+(deftype block-of-words () '(simple-array (unsigned-byte 64) (128)))
+
+(declaim (inline wrapped))
+(defun wrapped (number) (ldb (byte 64 0) number))
+
+(defun make-block (n)
+  (declare (type (unsigned-byte 64) n))
+  (let ((made (make-array +words+ :element-type '(unsigned-byte 64))))
+    (dotimes (i +words+ made) (setf (aref made i) (wrapped (+ (* n 31) i))))))
+
+(defun run (bytes)
+  (let* ((count (floor bytes (* 8 +words+)))
+         (begin (get-internal-real-time))
+         (blocks (make-array count))
+         (sum 0)
+         (state 1))
+    (declare (type (unsigned-byte 64) sum state) (type (unsigned-byte 32) count) (type simple-vector blocks))
+    (dotimes (n count) (setf (svref blocks n) (make-block n)))
+    (dotimes (round 2)
+      (dotimes (n count)
+        (setf sum (wrapped (+ sum (aref (the block-of-words (svref blocks n)) (mod (+ n round) +words+)))))))
+    (dotimes (step 20000)
+      (setf state (wrapped (+ (* state 6364136223846793005) 1442695040888963407)))
+      (let* ((n (mod (ash state -33) count))
+             (old (svref blocks n))
+             (new (make-block (wrapped (+ (aref (the block-of-words old) 5) step)))))
+        (setf (svref blocks n) new)
+        (setf sum (wrapped (+ (* sum 31) (aref (the block-of-words new) 7))))))
+    (let ((took (floor (* (- (get-internal-real-time) begin) 1000000000) internal-time-units-per-second)))
+      (format t "~d ~d~%" took sum))))
+
+(read-line)
+(run (parse-integer (car (last sb-ext:*posix-argv*))))
