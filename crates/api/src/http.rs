@@ -20,7 +20,7 @@ mod tls;
 mod unix;
 
 pub use client::{ApiCallError, ApiClient, ApiDoor};
-pub use connections::Limits;
+pub use conn_table::Limits;
 pub use server::{ApiCall, ApiDoors, ApiServer, ApiTokens};
 pub use tls::{Authority, CaCert, Identity, read_ca};
 

@@ -4,8 +4,13 @@ use farmem_link::dpu::Answers;
 use farmem_machine::{Duration, Instant};
 use farmem_wire::soda::Answer;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Locks the answers. A thread that panicked with the lock ends the DPU.
+pub(super) fn lock(answering: &Mutex<Answering>) -> MutexGuard<'_, Answering> {
+    answering.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Answers to one process.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 //! Key type: [`Stage`], of one domain's thread. That thread takes requests and speaks with memory nodes; what a node has brought goes to a thread of the stage, which puts it where the process wants it
 //! and answers, while the first one goes on: out of the slots of the link, which lends them ([`Landed`]), or out of the cache. Small ones are not worth the way there.
 
-use super::answering::Answering;
+use super::answering::lock;
 use super::carrier::Moving;
 use super::landed::Landed;
 use super::slow::Slow;
@@ -12,9 +12,9 @@ use farmem_dpu::Asker;
 use farmem_link::dpu::Registered;
 use farmem_wire::soda::{Answer, Ended, Span};
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 const PANICKED: &str = "a thread of the DPU panicked while it completed a request";
@@ -49,11 +49,6 @@ pub(super) struct Completed {
     pub(super) bytes: usize,
     /// For the client.
     pub(super) buf: Vec<u8>,
-}
-
-/// Locks the answers. A thread that panicked with the lock ends the DPU.
-pub(super) fn lock(answering: &Mutex<Answering>) -> MutexGuard<'_, Answering> {
-    answering.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The threads.

@@ -1,8 +1,8 @@
 //! One process at the thread of its domain: requests out of its ring, answers into the other.
 
-use super::answering::Answering;
+use super::answering::{Answering, lock};
 use super::carrier::{AskEnded, Carrier};
-use super::complete::{From, Job, Stage, lock};
+use super::complete::{From, Job, Stage};
 use super::intra::Intra;
 use super::landed::{Landed, Place};
 use super::mailbox::Reply;

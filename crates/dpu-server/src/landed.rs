@@ -3,8 +3,7 @@
 //! Key type: [`Landed`], of one read. Its bytes are put as they come, or, where another thread is to complete it, kept as loans of the link's slots until it has ended: a read that has not ended belongs to the receiving thread alone,
 //! so of a read that failed nothing is put after it was answered.
 
-use super::answering::Answering;
-use super::complete::lock;
+use super::answering::{Answering, lock};
 use farmem_client::{Landing, Lender, Loan};
 use farmem_link::dpu::Registered;
 use std::sync::atomic::{AtomicBool, Ordering};

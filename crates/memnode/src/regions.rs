@@ -7,7 +7,6 @@
 
 use crate::outliers::{MoveState, Outlier, Outliers};
 use crate::page_states::PageStates;
-use crate::spans::Span;
 use crate::store::{Store, WORD_LEN};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -15,6 +14,14 @@ use core::cell::Cell;
 use farmem_transport::{Access, AccessError, Memory};
 use farmem_wire::message::{PAGE_LEN, Page};
 use farmem_wire::{Domain, Perm, Status, VirtAddr};
+
+/// Bytes that one domain may read, or read and write, and that are contiguous in the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Span {
+    pub(crate) base: u64,
+    pub(crate) len: u64,
+    pub(crate) offset: u64,
+}
 
 /// A run of addresses that is contiguous in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -14,14 +14,6 @@ const SPANS_MAX: usize = 64;
 /// Domains whose spans are kept from one turn to the next.
 const SETS_KEPT: usize = 16;
 
-/// Bytes that one domain may read, or read and write, and that are contiguous in the store.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Span {
-    pub(crate) base: u64,
-    pub(crate) len: u64,
-    pub(crate) offset: u64,
-}
-
 /// The spans of all domains with traversals in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Spans {

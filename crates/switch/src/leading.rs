@@ -15,7 +15,7 @@
 //! above are alive. It watches one request at a time that it sent up ([`Fabric`]). Lookups that share a
 //! datagram go up together, and split at the core by server ([`Parts`]).
 
-use crate::switch::Outbox;
+use crate::note::Outbox;
 use crate::{Note, Reason, Switch};
 use alloc::vec::Vec;
 use farmem_index::Descent;

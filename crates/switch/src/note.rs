@@ -2,8 +2,12 @@
 
 use crate::directory::Outcome;
 use crate::keyed::KeyedRefusal;
+use farmem_transport::PeerChange;
 use farmem_wire::message::Verdict;
 use farmem_wire::{NodeId, Status};
+
+/// The outbox of the switch.
+pub(crate) type Outbox = farmem_machine::Outbox<PeerChange, Note>;
 
 /// The outcome of a frame. Every frame causes exactly one note.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -5,7 +5,7 @@
 //! recall pages: those of a removed node, and those that a domain may no longer use.
 
 use crate::directory::{Event, Outcome, Phase, SlotError};
-use crate::switch::Outbox;
+use crate::note::Outbox;
 use crate::{Note, Reason, Switch};
 use alloc::vec::Vec;
 use farmem_machine::Port;

@@ -5,7 +5,7 @@
 //! request.
 
 use crate::directory::{Action, Event, Outcome, SlotError, Slots};
-use crate::switch::Outbox;
+use crate::note::Outbox;
 use crate::tables::Session;
 use crate::{Note, Reason, Switch};
 use alloc::vec::Vec;

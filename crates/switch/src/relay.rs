@@ -3,7 +3,7 @@
 
 use crate::connections::RelayDirection;
 use crate::keyed::{self, KeyedRead, KeyedRefusal};
-use crate::switch::Outbox;
+use crate::note::Outbox;
 use crate::{Note, Reason, Switch};
 use farmem_machine::{Instant, Port};
 use farmem_wire::headers::view;

@@ -13,7 +13,7 @@
 
 mod indexing;
 
-use crate::switch::Outbox;
+use crate::note::Outbox;
 use crate::{Note, Reason, Switch};
 use alloc::vec::Vec;
 use farmem_index::{Descent, IndexTables, ROUTES_KIND, RouteSection, Routes, SECTION_KIND};

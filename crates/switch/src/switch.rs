@@ -7,6 +7,7 @@ use crate::answer::{Envelope, refusal};
 use crate::directory::Phase;
 use crate::index_start::IndexStart;
 use crate::leading::{Fabric, Parts};
+use crate::note::Outbox;
 use crate::outdated::{WriteHistory, writes};
 use crate::pages::Directory;
 use crate::tables::{Session, Tables};
@@ -31,8 +32,6 @@ pub const REGION_BYTES_MAX: u32 = {
     let room = room as u32;
     room
 };
-
-pub(crate) type Outbox = farmem_machine::Outbox<PeerChange, Note>;
 
 /// The switch.
 #[derive(Debug)]

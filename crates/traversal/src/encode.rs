@@ -7,7 +7,7 @@
 
 use crate::SLOTS_MAX;
 use crate::isa::{AluOp, Area, Cond, Insn, MemOperand, Operand, Reg, Search, SearchOp, Size, UnaryOp, Width};
-use crate::verify::{Rejection, VerifyError};
+use crate::verify::{Header, Rejection, VerifyError};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -60,26 +60,6 @@ mod field {
 
     /// Header: the program stores to the window.
     pub(super) const STORES: u8 = 1;
-}
-
-/// The fields of the header.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Header {
-    pub(crate) window_len: u16,
-    pub(crate) scratch_len: u16,
-    /// True if the program stores to the window.
-    pub(crate) stores: bool,
-}
-
-impl Header {
-    /// Creates a header; refuses lengths that fit no field. The verifier refuses the rest.
-    pub(crate) fn new(window_len: usize, scratch_len: usize, stores: bool) -> Result<Self, VerifyError> {
-        Ok(Self {
-            window_len: u16::try_from(window_len).map_err(|_| VerifyError::WindowLen(window_len))?,
-            scratch_len: u16::try_from(scratch_len).map_err(|_| VerifyError::ScratchLen(scratch_len))?,
-            stores,
-        })
-    }
 }
 
 /// The fields of one slot.

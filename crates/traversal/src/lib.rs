@@ -33,9 +33,9 @@ pub use verify::{Rejection, VerifyError};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use encode::Header;
 use farmem_wire::ProgramHash;
 use sha2::{Digest, Sha256};
+use verify::Header;
 
 /// A verified program. There is no other way to construct one. Clones share the program: a clone is one word
 /// and does not allocate.

@@ -5,7 +5,6 @@
 //! path is computed in one pass from the end. Reading an unwritten register or spill byte is allowed: both
 //! are zero at the start of every iteration, so nothing can leak.
 
-use crate::encode::Header;
 use crate::isa::{
     Area, Insn, SCRATCH_LEN_MAX, SEARCH_COUNT_MAX, SLOTS_MAX, SPILL_LEN, Search, WINDOW_LEN_MAX,
 };
@@ -81,6 +80,26 @@ pub enum Rejection {
     WindowStore,
     /// The instruction searches no element, or more than 64.
     SearchCount(u32),
+}
+
+/// The fields of a program's header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Header {
+    pub(crate) window_len: u16,
+    pub(crate) scratch_len: u16,
+    /// True if the program stores to the window.
+    pub(crate) stores: bool,
+}
+
+impl Header {
+    /// Creates a header; refuses lengths that fit no field. The verifier refuses the rest.
+    pub(crate) fn new(window_len: usize, scratch_len: usize, stores: bool) -> Result<Self, VerifyError> {
+        Ok(Self {
+            window_len: u16::try_from(window_len).map_err(|_| VerifyError::WindowLen(window_len))?,
+            scratch_len: u16::try_from(scratch_len).map_err(|_| VerifyError::ScratchLen(scratch_len))?,
+            stores,
+        })
+    }
 }
 
 /// Checks instructions against the areas' lengths; returns the instructions on the longest path.

@@ -30,4 +30,5 @@ pub use memory::Memory;
 pub use numbers::{Number, Numbers};
 pub use serve::{Faults, Handler, HandlerCpu, Next, Ring, serve, serve_shared};
 pub use shared_mapping::SharedMapping;
-pub use window::{FaultMode, Place, Window, WindowConfig};
+pub use views::Place;
+pub use window::{FaultMode, Window, WindowConfig};

@@ -3,7 +3,6 @@
 //! A second mapping would do for that as well, and costs more: a page that goes is read once, so the mapping would be made for that one
 //! read (1.1 us where `pread` takes 0.3), and be taken away again with the page (1 us more per hole).
 
-use super::window::Place;
 use farmem_link::OpenError;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
@@ -16,6 +15,16 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::ffi::c_void;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
+
+/// Where in this process a window appears.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Place {
+    /// At its addresses in far memory, so that a pointer stored there means the same to every process and every memory node.
+    #[default]
+    Same,
+    /// Wherever there is room: for bytes without pointers, and for several racks in one process.
+    Anywhere,
+}
 
 /// A memfd and the program's view of it.
 #[derive(Debug)]

@@ -22,7 +22,8 @@ use super::doorbell::Doorbell;
 use super::lease::{Apart, Lease, Watcher};
 use super::signal::{Registered, Signals, Touch};
 use super::state::{State, States, mapping};
-use super::{Cause, Fault, Memory, views::Views};
+use super::views::{Place, Views};
+use super::{Cause, Fault, Memory};
 use farmem_host::agent::{Mapped, Pages};
 use farmem_link::OpenError;
 use farmem_preload_abi::userfaultfd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
@@ -33,16 +34,6 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-
-/// Where in this process a window appears.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Place {
-    /// At its addresses in far memory, so that a pointer stored there means the same to every process and every memory node.
-    #[default]
-    Same,
-    /// Wherever there is room: for bytes without pointers, and for several racks in one process.
-    Anywhere,
-}
 
 /// How a touch of a page that is not here comes to be served.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -6,14 +6,48 @@
 //! connections, with the token or without, loses its own, and a new peer finds an entry. No source has more than its share of the table. A
 //! busy connection is never evicted: it ends with its answer when a new connection waits for its entry.
 
-use super::connections::Limits;
 use super::stream::Source;
 use farmem_control::keys::Key;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::Notify;
+
+/// How much patience the server has, and with how many at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Longest time for the head of a request, counted from the connection or from the answer before: also how long one may be idle, and how long
+    /// TLS may take.
+    pub head: Duration,
+    /// Longest time for a body, from its head on.
+    pub body: Duration,
+    /// Longest time in which a client takes in nothing of an answer. The system counts it, coarsely.
+    pub answer: Duration,
+    /// Connections at once, at least 1. A further one evicts the oldest unauthenticated one (no whole request with the token has come over it), or else the one
+    /// that has asked for nothing for longest; when all wait for answers, it waits until one has it.
+    pub connections_max: usize,
+    /// Unauthenticated connections at once from one address, or over the Unix socket, at least 1. A further one evicts the oldest of them.
+    pub unauthenticated_per_source_max: usize,
+    /// Connections at once from one address, or over the Unix socket, at least 1. A further one evicts one of them; it is closed while all are busy.
+    pub per_source_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let patience = Duration::from_secs(20);
+        let (connections_max, unauthenticated_per_source_max, per_source_max) = (256, 64, 192);
+        Self {
+            head: patience,
+            body: patience,
+            answer: patience,
+            connections_max,
+            unauthenticated_per_source_max,
+            per_source_max,
+        }
+    }
+}
 
 /// Authenticated connections that were evicted and still write their last answers. While there are as many, no other one of their kind is evicted.
 const LINGERING_MAX: usize = 64;

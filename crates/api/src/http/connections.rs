@@ -4,7 +4,7 @@
 //! head of a request, not between two requests, not for a body, not until an answer is taken in; and no number of connections takes more
 //! than its share of memory and file descriptors.
 
-use super::conn_table::{ConnTable, Eviction};
+use super::conn_table::{ConnTable, Eviction, Limits};
 use super::filtered::FilteredStream;
 use super::stream::{Incoming, Listener, Stream};
 use super::{HEAD_MAX, refusal, status_of};
@@ -22,40 +22,6 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-
-/// How much patience the server has, and with how many at once.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Longest time for the head of a request, counted from the connection or from the answer before: also how long one may be idle, and how long
-    /// TLS may take.
-    pub head: Duration,
-    /// Longest time for a body, from its head on.
-    pub body: Duration,
-    /// Longest time in which a client takes in nothing of an answer. The system counts it, coarsely.
-    pub answer: Duration,
-    /// Connections at once, at least 1. A further one evicts the oldest unauthenticated one (no whole request with the token has come over it), or else the one
-    /// that has asked for nothing for longest; when all wait for answers, it waits until one has it.
-    pub connections_max: usize,
-    /// Unauthenticated connections at once from one address, or over the Unix socket, at least 1. A further one evicts the oldest of them.
-    pub unauthenticated_per_source_max: usize,
-    /// Connections at once from one address, or over the Unix socket, at least 1. A further one evicts one of them; it is closed while all are busy.
-    pub per_source_max: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        let patience = Duration::from_secs(20);
-        let (connections_max, unauthenticated_per_source_max, per_source_max) = (256, 64, 192);
-        Self {
-            head: patience,
-            body: patience,
-            answer: patience,
-            connections_max,
-            unauthenticated_per_source_max,
-            per_source_max,
-        }
-    }
-}
 
 /// Longest time that an evicted connection takes to write out the last answer that it has.
 const LAST_ANSWER: Duration = Duration::from_secs(2);

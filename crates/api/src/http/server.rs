@@ -1,7 +1,8 @@
 //! The server: a thread of its own, because the library is async and nothing else here is.
 
 use super::conn_table::ConnGuard;
-use super::connections::{self, Limits, body_of, has_body};
+use super::conn_table::Limits;
+use super::connections::{self, body_of, has_body};
 use super::stream::Listener;
 use super::tls::Identity;
 use super::{BODY_MAX, BUILD_FIELD, KEYS_FIELD, SOFT_BODY_MAX, json, refusal, status_of};

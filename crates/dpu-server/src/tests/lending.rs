@@ -1,8 +1,9 @@
 //! Reads whose bytes stay in the link's slots, lent, until another thread has put them where they go (PROTOCOL 17.20). The client of these tests has no link, so what its link would lend comes once more before a read is answered, as
 //! what is asked for again does: with other bytes, to see which are put.
 
+use super::super::answering::lock;
 use super::super::carrier::{AskEnded, Carrier, Failed};
-use super::super::complete::{Stage, lock};
+use super::super::complete::Stage;
 use super::super::dpu_client::Terms;
 use super::super::landed::Landed;
 use super::{Bench, Mailbox, Notice, PAGE, Question, Registered, USUAL, memory_file, span, with_bench};

@@ -1,8 +1,7 @@
 //! Access to the tree's nodes in far memory: reads, replacements and new nodes for the tree algorithms.
 
-use super::places::Places;
-use super::programs;
-use farmem_client::{Error, FarMemory, Policy};
+use super::places::{Places, replace};
+use farmem_client::{Error, FarMemory};
 use farmem_index::blink::{Fault, Head, NODE_LEN, Node, Nodes};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
@@ -61,18 +60,4 @@ impl<M: FarMemory + ?Sized> Nodes for FarNodes<'_, M> {
         let places = self.places.as_mut().expect("only a writer retires nodes");
         places.keep(at);
     }
-}
-
-/// Replaces the node at a place in one step if the node still has this head. Returns whether it had.
-pub(super) fn replace(
-    memory: &mut (impl FarMemory + ?Sized),
-    program: &Program,
-    (at, head): (VirtAddr, Head),
-    node: &Node,
-) -> Result<bool, Error> {
-    let pad = [&head.word().to_le_bytes()[..], &node.emit(), &[0; 8]].concat();
-    let done = memory.dispatch(program, at, pad, 1, &Policy::Offload)?;
-    let replaced = done.scratch[programs::REPLACED] == 1;
-    memory.recycle(done.scratch);
-    Ok(replaced)
 }

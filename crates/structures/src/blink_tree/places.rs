@@ -9,10 +9,10 @@
 //! Limits: free places that a program keeps when it ends are lost until the tree is destroyed. So is a place
 //! that the program was taking or giving at that moment.
 
-use super::far::replace;
+use super::programs;
 use crate::arena::{Arena, Layout};
 use crate::words;
-use farmem_client::{Error, FarMemory};
+use farmem_client::{Error, FarMemory, Policy};
 use farmem_index::blink::{Head, NODE_LEN, Node, State, Tag};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
@@ -267,6 +267,20 @@ impl Places {
         }
         Err(Error::Contended { what: "a B-link tree's free places".into(), tries: TRIES_MAX })
     }
+}
+
+/// Replaces the node at a place in one step if the node still has this head. Returns whether it had.
+pub(super) fn replace(
+    memory: &mut (impl FarMemory + ?Sized),
+    program: &Program,
+    (at, head): (VirtAddr, Head),
+    node: &Node,
+) -> Result<bool, Error> {
+    let pad = [&head.word().to_le_bytes()[..], &node.emit(), &[0; 8]].concat();
+    let done = memory.dispatch(program, at, pad, 1, &Policy::Offload)?;
+    let replaced = done.scratch[programs::REPLACED] == 1;
+    memory.recycle(done.scratch);
+    Ok(replaced)
 }
 
 /// Returns the error for a free place that something else has written to.

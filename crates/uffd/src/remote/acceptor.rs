@@ -8,16 +8,15 @@ use super::super::SharedMapping;
 use super::super::looking::{LOOK_NS_MAX, Looking};
 use super::Remote;
 use super::call::{HELLO_WORDS, Hello, SPANS_MAX, WELCOME_WORDS, device_request};
-use super::socket_file::{PREFIX, SocketFile};
+use super::socket_file::{PREFIX, SocketFile, listener};
 use farmem_link::{Clock, OpenError};
 use farmem_preload_abi::userfaultfd::device;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
-    recvmsg, send, sendmsg, socket_with,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, accept_with, recvmsg, send, sendmsg,
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::cell::RefCell;
@@ -84,8 +83,6 @@ struct PendingPeer {
     user: u32,
 }
 
-/// Processes that may wait to come in.
-const BACKLOG: i32 = 128;
 /// Events of one wait.
 const EVENTS_MAX: usize = 64;
 /// Processes that may be connected and have said nothing.
@@ -276,15 +273,6 @@ fn makes_room(pending_peers: &[PendingPeer]) -> usize {
     silent.or_else(|| its().next()).map_or(0, |(at, _)| at)
 }
 
-/// A socket on which `accept` does not wait, because there is another beside it.
-pub(super) fn listener(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
-    let flags = CLOEXEC | SocketFlags::NONBLOCK;
-    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    bind(&listener, address)?;
-    listen(&listener, BACKLOG)?;
-    Ok(listener)
-}
-
 const CLOEXEC: SocketFlags = SocketFlags::CLOEXEC;
 
 fn number_of(pid: Pid) -> u32 {
@@ -386,7 +374,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{send, socketpair};
+    use rustix::net::{AddressFamily, SocketType, send, socketpair};
 
     /// Connections of one user push each other out, the oldest silent one first, and none of another user.
     #[test]

@@ -4,7 +4,9 @@
 //! files. So no other user can connect, however many processes that user has.
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
 use rustix::process::{Pid, geteuid, test_kill_process};
 use std::fs::{self, DirBuilder};
 use std::os::fd::OwnedFd;
@@ -15,6 +17,9 @@ use std::path::{Path, PathBuf};
 pub(super) const PREFIX: &str = "farmem-run-";
 /// The socket in the directory.
 const SOCKET: &str = "pager";
+
+/// Processes that may wait to come in.
+const BACKLOG: i32 = 128;
 
 /// A listening socket, removed with its directory when dropped.
 #[derive(Debug)]
@@ -37,7 +42,7 @@ impl SocketFile {
         let fits = |path: &str| !path.contains(':') && path.len() < super::call::PATH_MAX;
         path.to_str().filter(|path| fits(path))?;
         DirBuilder::new().mode(0o700).create(directory).ok()?;
-        let listener = SocketAddrUnix::new(&path).and_then(|address| super::acceptor::listener(&address));
+        let listener = SocketAddrUnix::new(&path).and_then(|address| listener(&address));
         if listener.is_err() {
             let _ = fs::remove_dir(directory);
         }
@@ -49,6 +54,15 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         remove(&self.path);
     }
+}
+
+/// A socket on which `accept` does not wait, because there is another beside it.
+pub(super) fn listener(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    bind(&listener, address)?;
+    listen(&listener, BACKLOG)?;
+    Ok(listener)
 }
 
 /// Removes the socket of a pager that has ended, and its directory.
