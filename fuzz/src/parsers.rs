@@ -10,7 +10,7 @@ use farmem_dpu::parse::records::Records;
 use farmem_dpu::parse::resp::Resp;
 use farmem_dpu::parse::{Access, Op, Parser};
 use farmem_dpu::view::KeySecret;
-use farmem_resp::{Limits, Parsed, Requests};
+use farmem_protocols::resp::{Limits, Parsed, Requests};
 
 /// Runs `data` through the parser of Redis requests.
 ///

@@ -1,7 +1,7 @@
-//! Fuzz target of Redis requests, as `crates/resp` reads them.
+//! Fuzz target of Redis requests, as `crates/protocols` reads them.
 
 use crate::Run;
-use farmem_resp::{Limits, Parsed, Requests};
+use farmem_protocols::resp::{Limits, Parsed, Requests};
 
 /// Limits of the parser, small enough for short inputs to reach them.
 const LIMITS: Limits = Limits {

@@ -6,8 +6,11 @@
 
 mod file;
 
-use crate::command::{CATEGORIES, CONTAINER, Command, TABLE, all, find, find_subcommand, glob, number_of};
+use crate::glob::glob;
 use ctutils::CtEq as _;
+use farmem_protocols::commands::{
+    Access, CATEGORIES, CONTAINER, Command, TABLE, all, find, find_subcommand, number_of,
+};
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -273,7 +276,7 @@ impl User {
         }
         // One pattern must allow all that the command does with the key. A key that is neither read nor written, as of
         // `WATCH` and `EXISTS`, needs any pattern.
-        let may_use = |(key, access): &(&[u8], crate::command::Access)| {
+        let may_use = |(key, access): &(&[u8], Access)| {
             self.keys.iter().any(|pattern| {
                 (pattern.reads || !access.reads())
                     && (pattern.writes || !access.writes())
@@ -477,7 +480,7 @@ impl Acl {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::find_of;
+    use farmem_protocols::commands::find_of;
 
     fn user(rules: &str) -> User {
         let mut user = User::new("u");

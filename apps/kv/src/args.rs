@@ -1,13 +1,12 @@
 //! Settings of `farmem kv`.
 
-use crate::command::Settings;
 use crate::connection::ClientKind;
 use crate::durable::Sync;
+use crate::operator::{KvError, say};
 use crate::server::PortPlan;
+use crate::settings::Settings;
 use crate::store::Policy;
 use crate::tls::{self, AuthClients, Files};
-use crate::{Kv, KvError, say};
-use farmem_workload::Failure;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -271,28 +270,4 @@ impl Args {
         }
         Ok(usize::try_from(have - DESCRIPTORS).unwrap_or(usize::MAX))
     }
-}
-
-/// Serves until a signal or `SHUTDOWN` ends the server.
-///
-/// # Errors
-///
-/// [`Failure`] when there is no such rack, the port is in use, or the saved data are damaged.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let failed = |error: KvError| match error {
-        KvError::Far(error) => error.into(),
-        error => Failure::new(error.to_string(), ""),
-    };
-    // Freed memory goes back to the system, because --local counts all that is resident.
-    let _other_allocators_are_left = farmem::allocator::give_back_large();
-    let kv = Kv::start(args).map_err(failed)?;
-    let (stop, address) = (kv.stopper(), kv.address());
-    farmem_workload::on_terminate(move || stop.stop())
-        .map_err(|error| Failure::new(format!("cannot catch signals: {error}"), ""))?;
-    let address = address.map_err(|error| Failure::new(error.to_string(), ""))?;
-    say(&format!(
-        "ready to accept connections at {address}; at most {} MiB of local memory",
-        args.local >> 20
-    ));
-    kv.serve().map_err(failed)
 }

@@ -3,13 +3,13 @@
 mod execute;
 mod flow;
 
-pub(crate) use execute::{Parser, execute_input};
+pub(crate) use execute::{ClientKind, Parser, execute_input};
 pub(crate) use flow::Outcome;
 
 use crate::session::{Replies, Session};
 use crate::store::Store;
 use crate::stream::Stream;
-use crate::world::{Traffic, World};
+use crate::world::{KEPT, Traffic, World};
 use flow::{Flow, Step};
 use std::io::{self, ErrorKind};
 use std::time::Instant;
@@ -18,29 +18,8 @@ use std::time::Instant;
 pub(crate) const CHUNK: usize = 64 << 10;
 /// Steps of one connection in a turn, each with one read at most. Then other connections have their turn.
 const STEPS_A_TURN: usize = 8;
-/// Bytes of replies above which a client's next request waits, when buffers are scarce.
-pub(crate) const OUT_PAUSE_MIN: usize = 16 << 10;
 /// Bytes of an incomplete request that are always kept.
 const INPUT_MIN: usize = 16 << 10;
-/// Bytes of an empty buffer that are kept for the next request, unless buffers are scarce.
-const KEPT: usize = 64 << 10;
-
-/// The protocol of a port's clients.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ClientKind {
-    Redis,
-    Memcached,
-}
-
-impl ClientKind {
-    /// Returns the reply for a client that is one too many.
-    pub(crate) const fn full(self) -> &'static [u8] {
-        match self {
-            Self::Redis => b"-ERR max number of clients reached\r\n",
-            Self::Memcached => b"ERROR Too many open connections\r\n",
-        }
-    }
-}
 
 /// A client's connection.
 #[derive(Debug)]
@@ -180,7 +159,7 @@ impl Connection {
             return Outcome::Close;
         }
         for _ in 0..STEPS_A_TURN {
-            match self.flow(out_pause(world)).step() {
+            match self.flow(world.out_pause()).step() {
                 Step::Wait => break,
                 Step::Abandon => {
                     world.waiting.forget(self.session.id);
@@ -251,7 +230,7 @@ impl Connection {
         chunk: &mut [u8],
         now: Instant,
     ) {
-        let step = self.flow(out_pause(world)).step();
+        let step = self.flow(world.out_pause()).step();
         if !matches!(step, Step::Execute | Step::Read)
             || !self.session.authenticated
             || self.session.queues()
@@ -270,8 +249,8 @@ impl Connection {
             }
         }
         // A later turn executes the requests whose replies would exceed the bound.
-        let most = store.wanted_bytes() + out_pause(world) - self.waiting();
-        self.parser.want_all(&self.input, (self.session.db, most), store, world);
+        let most = store.wanted_bytes() + world.out_pause() - self.waiting();
+        self.parser.look_ahead(&self.input, &self.session, most, (store, world));
     }
 
     /// Executes the requests of the input buffer, until replies or the client keep the next one waiting.
@@ -283,7 +262,7 @@ impl Connection {
         if self.input.capacity() > KEPT && self.input.len() < self.input.capacity() / 4 {
             self.input.shrink_to(self.input.len().max(KEPT));
         }
-        if self.input.is_empty() && self.input.capacity() > kept(world) {
+        if self.input.is_empty() && self.input.capacity() > world.kept() {
             self.input = Vec::new();
         }
     }
@@ -415,22 +394,4 @@ impl Connection {
         }
         Ok(())
     }
-}
-
-/// Returns the bytes of an empty buffer that a connection keeps.
-pub(crate) fn kept(world: &World) -> usize {
-    if world.buffers > world.settings.buffers_max / 4 { 0 } else { KEPT }
-}
-
-/// Returns the bytes of replies above which a client's next request waits.
-pub(crate) fn out_pause(world: &World) -> usize {
-    let most = world.settings.buffers_max;
-    if world.buffers > most / 2 { OUT_PAUSE_MIN } else { world.settings.output_pause }
-}
-
-/// Returns the bytes that one more reply may have. The replies of a client, and all buffers together, have a
-/// bound.
-pub(crate) fn reply_room(world: &World) -> usize {
-    let left = world.settings.buffers_max.saturating_sub(world.buffers).max(OUT_PAUSE_MIN);
-    world.settings.reply_len_max().min(left)
 }

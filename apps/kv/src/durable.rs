@@ -12,7 +12,6 @@
 //! room for it (`MISCONF`, as in Redis). So memory and log never differ.
 
 pub(crate) mod frame;
-mod load;
 mod saving;
 
 use frame::{HEADER_LEN, MAGIC_LOG};
@@ -23,10 +22,8 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
-
-pub(crate) use load::load;
-pub(crate) use saving::{Phase, Saving};
 
 /// The time at which the log is on the disk (`appendfsync`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +60,32 @@ struct Log {
     unsynced: Arc<AtomicBool>,
     /// A sync failed: bytes that the system had may be lost.
     broken: Arc<AtomicBool>,
+}
+
+/// A snapshot under way. The file gets its name when a thread has synced it.
+#[derive(Debug)]
+pub(crate) struct Saving {
+    file: Option<File>,
+    path: PathBuf,
+    number: u64,
+    /// The changes that the snapshot has.
+    covers: u64,
+    ended: Option<Receiver<io::Result<()>>>,
+}
+
+/// The phase of a snapshot.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Its keys are being written.
+    Writing,
+    /// Its file is being synced.
+    Syncing,
+}
+
+impl Saving {
+    pub(crate) const fn phase(&self) -> Phase {
+        if self.ended.is_some() { Phase::Syncing } else { Phase::Writing }
+    }
 }
 
 /// A directory with snapshots and a log, or none.
@@ -122,7 +145,7 @@ impl Durable {
         }
     }
 
-    /// Opens a directory. [`load`] reads its files, and [`Durable::begin`] begins to write.
+    /// Opens a directory. [`crate::recovery`] reads its files, and [`Durable::begin`] begins to write.
     pub(crate) fn open(dir: &Path, wants_log: bool, sync: Sync) -> io::Result<Self> {
         std::fs::create_dir_all(dir)?;
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(dir.join("lock"))?;

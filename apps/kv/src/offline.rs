@@ -2,13 +2,14 @@
 //!
 //! Key type: [`Offline`]. Commands, store and far memory are those of the server.
 
+use crate::args::Args;
 use crate::connection::{ClientKind, Parser, execute_input};
 use crate::durable::Durable;
 use crate::guesses::Origin;
-use crate::session::Session;
+use crate::operator::KvError;
+use crate::session::{Patience, Session};
 use crate::store::{Far, Store};
 use crate::world::World;
-use crate::{Args, KvError};
 use farmem::Rack;
 
 /// The time at which commands run, in milliseconds since 1970.
@@ -85,12 +86,17 @@ impl Offline {
         self.store.set_now(NOW);
         let mut session = Session::new(1, "offline".into(), Origin::Server, world.acl.default_user());
         // No other client makes the key that this one would wait for.
-        session.patience = crate::session::Patience::None;
+        session.patience = Patience::None;
         let (mut input, mut replies) = (Vec::new(), Vec::new());
         let mut told = Exchange { requests: 0, replies: Vec::new(), ends: false, left: 0 };
         for piece in bytes.chunks(piece) {
             input.extend_from_slice(piece);
             while !told.ends {
+                // As in a turn of the server with far values: what is parsed ahead is what is executed.
+                if session.authenticated && !session.queues() {
+                    parser.look_ahead(&input, &session, usize::MAX, (&mut self.store, &world));
+                    self.store.fetch_wanted();
+                }
                 let (mut wrote, data) = (false, (&mut self.store, &mut world));
                 let replies_and_sent = (&mut replies, 0);
                 let executed =
@@ -98,6 +104,7 @@ impl Offline {
                 input.drain(..executed.len);
                 told.requests += executed.requests;
                 told.ends = executed.ends;
+                self.store.forget_ahead(true);
                 self.store.settle();
                 // Replies that are sent leave the buffer.
                 told.replies.append(&mut replies);

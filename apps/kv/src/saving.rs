@@ -1,6 +1,6 @@
 //! Snapshots, written step by step between commands.
 
-use crate::durable::Durable;
+use crate::durable::{Durable, Phase};
 use crate::store::Store;
 use std::io;
 
@@ -18,7 +18,7 @@ pub(crate) fn begin(store: &mut Store, durable: &mut Durable) -> io::Result<()> 
 /// step waits for the disk.
 pub(crate) fn go_on(store: &mut Store, durable: &mut Durable, wait: bool) -> Option<io::Result<()>> {
     let saving = durable.saving.as_ref()?;
-    if saving.phase() == crate::durable::Phase::Syncing {
+    if saving.phase() == Phase::Syncing {
         return durable.settled(wait, store.now());
     }
     if store.picture().is_none() {

@@ -9,13 +9,16 @@ mod chores;
 mod spread;
 
 use crate::clock::Clock;
-use crate::connection::{CHUNK, ClientKind, Connection, Outcome, kept, out_pause};
+use crate::connection::{CHUNK, ClientKind, Connection, Outcome};
+use crate::durable::Phase;
+use crate::failure::Failure;
 use crate::io_threads::{Connections, IoThreads};
+use crate::operator::{KvError, say};
+use crate::saving;
 use crate::session::Session;
 use crate::store::Store;
 use crate::stream::Stream;
 use crate::world::{Shown, World};
-use crate::{KvError, saving};
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -152,7 +155,7 @@ impl Server {
                 // The data would be lost. The operator may make room, and stop the server once more.
                 Err(error) if !has_failed => {
                     has_failed = true;
-                    crate::say(&format!(
+                    say(&format!(
                         "{error}; it serves on: make room, or stop it once more and lose what is not saved"
                     ));
                     world.ends = false;
@@ -207,11 +210,7 @@ impl EventLoop {
             || !self.due.is_empty()
             || self.has_expired
             || store.has_chores()
-            || world
-                .durable
-                .saving
-                .as_ref()
-                .is_some_and(|saving| saving.phase() == crate::durable::Phase::Writing);
+            || world.durable.saving.as_ref().is_some_and(|saving| saving.phase() == Phase::Writing);
         let mut left = TICK.saturating_sub(self.last_tick.elapsed());
         if let Some(end) = world.waiting.next_end() {
             // The system counts in milliseconds. A shorter time would end too early again and again.
@@ -343,7 +342,7 @@ impl EventLoop {
             None => Stream::plain(stream),
             Some(config) => match Stream::tls(stream, config) {
                 Ok(stream) => stream,
-                Err(error) => return crate::say(&format!("no TLS with {peer}: {error}")),
+                Err(error) => return say(&format!("no TLS with {peer}: {error}")),
             },
         };
         self.next_id += 1;
@@ -435,8 +434,7 @@ impl EventLoop {
             }
         }
         if let Err(error) = flushed {
-            let failure =
-                crate::failure::Failure::said(format!("MISCONF Errors writing to the AOF file: {error}"));
+            let failure = Failure::said(format!("MISCONF Errors writing to the AOF file: {error}"));
             world.refuse_writes(Some(&failure));
         }
     }
@@ -450,7 +448,7 @@ impl EventLoop {
         store: &mut Store,
     ) {
         let Some(connection) = self.connections.get_mut(number) else { return };
-        let outcome = connection.send(out_pause(world), kept(world));
+        let outcome = connection.send(world.out_pause(), world.kept());
         self.was_sent(number, outcome, world, now, again, store);
     }
 
@@ -498,7 +496,7 @@ impl EventLoop {
 
     fn save_a_step(&mut self, store: &mut Store, world: &mut World) {
         if let Some(Err(error)) = saving::go_on(store, &mut world.durable, false) {
-            crate::say(&format!("the snapshot failed: {error}"));
+            say(&format!("the snapshot failed: {error}"));
         }
     }
 
@@ -514,10 +512,15 @@ impl EventLoop {
         if told != self.told
             && let Some(text) = &told
         {
-            crate::say(text);
+            say(text);
         }
         self.told = told;
         chores::begin_saves(store, world);
+    }
+
+    /// Removes a slice of the keys that have expired.
+    fn expire(&mut self, store: &mut Store, world: &World) {
+        self.has_expired = world.active_expiry && store.expire_slice();
     }
 
     fn disconnect_overdue(&mut self, store: &mut Store, world: &mut World, now: Instant) {
@@ -556,7 +559,7 @@ impl EventLoop {
     /// Sends replies that were written and not sent, before the end.
     fn send_last(&mut self, world: &World) {
         for (_, connection) in self.connections.iter_mut() {
-            connection.send(out_pause(world), 0);
+            connection.send(world.out_pause(), 0);
             let _it_may_be_gone = connection.leave(&mut self.chunk);
         }
     }

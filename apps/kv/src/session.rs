@@ -1,12 +1,11 @@
 //! The state of one client between its requests.
 
 use crate::acl::User;
-use crate::command::Activity;
+use crate::activity::Activity;
 use crate::failure::Failure;
 use crate::guesses::Origin;
 use crate::store::Name;
-use crate::waiting::Wait;
-use farmem_resp::Protocol;
+use farmem_protocols::resp::Protocol;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,6 +38,14 @@ pub(crate) enum Patience {
     /// The client waits already, and its command is tried again with the key that became ready, which is in
     /// [`Session::ready_key`].
     Served,
+}
+
+/// The keys that a command waits for.
+#[derive(Clone, Debug)]
+pub(crate) struct Wait {
+    pub(crate) keys: Vec<Vec<u8>>,
+    /// The end of the wait; `None` to wait without end.
+    pub(crate) until: Option<Instant>,
 }
 
 /// Whether a client gets replies (`CLIENT REPLY`).
@@ -123,6 +130,12 @@ impl Session {
     pub(crate) fn bytes(&self) -> usize {
         let queued = self.queue.as_ref().map_or(0, |queue| queue.bytes);
         queued + self.waiting_bytes.unwrap_or(0) + self.watches.len() * WATCH_BYTES
+    }
+
+    /// Notes the state after a request for `CLIENT LIST`.
+    pub(crate) fn note_request(&self) {
+        let queued = self.queue.as_ref().map(|queue| (queue.requests.len(), queue.bytes));
+        self.activity.end(self.db, self.protocol, queued);
     }
 
     /// Returns whether a delay for wrong passwords holds the client's requests back.

@@ -10,44 +10,45 @@
 //! never as "no such key".
 
 mod ahead;
+mod collections;
 mod dead;
 mod encoded;
 mod expiry;
 mod far;
 mod frequency;
 mod index;
-mod item;
+pub(crate) mod item;
 mod live;
 mod log;
 mod memory;
-mod picture;
+pub(crate) mod picture;
 mod place;
 mod ranked;
 mod reclaim;
+mod room;
 mod scan;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod value;
 
 pub(crate) use far::{Far, PATIENCE};
 pub(crate) use index::Name;
-pub(crate) use item::{Head, Item};
 pub(crate) use memory::Policy;
-pub(crate) use picture::{Picture, parse as parse_picture};
 pub(crate) use place::CHUNK;
 pub(crate) use ranked::Ranked;
 pub(crate) use value::{ELEMENT, Kind, Text, Value};
 
 use crate::failure::Failure;
-use expiry::{Expiry, Sweep};
+use expiry::Expiry;
 use farmem::Rng;
 use index::{Entry, Flag, Index, Namer};
 use live::Live;
 use log::Log;
 use place::{At, Header, Place};
-use reclaim::Flushed;
 use slab::Slab;
 use std::collections::VecDeque;
+use steps::{FetchQueue, Flushed, Picture, Sweep};
 
 /// Spaces of keys, which `SELECT` names.
 pub(crate) const SPACES: usize = 16;
@@ -131,7 +132,7 @@ pub(crate) struct Store {
     parity: bool,
     picture: Option<Picture>,
     pictured: u64,
-    wanted: ahead::FetchQueue,
+    wanted: FetchQueue,
 }
 
 impl Store {
@@ -167,7 +168,7 @@ impl Store {
             parity: false,
             picture: None,
             pictured: 0,
-            wanted: ahead::FetchQueue::default(),
+            wanted: FetchQueue::default(),
         }
     }
 
@@ -247,22 +248,6 @@ impl Store {
     /// Returns the kind of a key's value.
     pub(crate) fn kind(&mut self, db: u8, key: &[u8]) -> Option<Kind> {
         self.find(db, key).map(|(_, entry)| kind_of(&entry).for_redis())
-    }
-
-    /// Finds the entry of a string, and counts a hit or a miss.
-    fn find_string(&mut self, db: u8, key: &[u8]) -> Result<Option<(Name, Entry)>, Failure> {
-        let Some(found) = self.find(db, key) else {
-            self.stats.misses += 1;
-            return Ok(None);
-        };
-        self.stats.hits += 1;
-        if kind_of(&found.1).is_string() { Ok(Some(found)) } else { Err(Failure::WrongType) }
-    }
-
-    /// Returns the string of a key.
-    pub(crate) fn string(&mut self, db: u8, key: &[u8]) -> Result<Option<&[u8]>, Failure> {
-        let Some((name, entry)) = self.find_string(db, key)? else { return Ok(None) };
-        item::without_head(kind_of(&entry), self.bytes_of(db, key, name, entry)?).map(Some)
     }
 
     /// Returns when a key expires: `None` without such a key, `Some(None)` if it does not expire.
@@ -537,9 +522,4 @@ fn check_key(key: &[u8]) -> Result<(), Failure> {
 
 fn kind_of(entry: &Entry) -> Kind {
     Kind::of(entry.kind()).expect("entries have kinds of values")
-}
-
-/// Returns the time in seconds, as entries have it.
-fn clock(now: i64) -> u32 {
-    u32::try_from((now / 1000) & 0xffff_ffff).unwrap_or(0)
 }

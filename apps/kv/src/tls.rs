@@ -1,6 +1,6 @@
 //! The TLS settings of the server: certificates and keys from files.
 
-use crate::KvError;
+use crate::operator::KvError;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;

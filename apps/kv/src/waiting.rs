@@ -1,31 +1,20 @@
 //! Clients that wait for a key: `BLPOP` and its kin.
 //!
 //! Key type: [`Waiting`]. Clients are served key by key, in the order of their requests: after the command or
-//! transaction that made the key, and before the next one. Replies stay here until the server hands them to
-//! their connections.
+//! transaction that made the key, and before the next one (`command/ready.rs`). Replies stay here until the
+//! server hands them to their connections.
 
-use crate::command::{Context, find, report, run_again};
-use crate::connection::{OUT_PAUSE_MIN, reply_room};
-use crate::session::{Patience, Session};
+use crate::session::{Session, Wait};
 use crate::store::{Kind, Name, Store};
-use crate::world::World;
-use farmem_resp::Writer;
+use farmem_protocols::resp::Writer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-/// The keys that a command waits for.
-#[derive(Clone, Debug)]
-pub(crate) struct Wait {
-    pub(crate) keys: Vec<Vec<u8>>,
-    /// The end of the wait; `None` to wait without end.
-    pub(crate) until: Option<Instant>,
-}
-
 /// A client that waits.
 #[derive(Debug)]
-struct Waiter {
-    session: Session,
-    request: Vec<Vec<u8>>,
+pub(crate) struct Waiter {
+    pub(crate) session: Session,
+    pub(crate) request: Vec<Vec<u8>>,
     keys: Vec<(u8, Name)>,
     until: Option<Instant>,
 }
@@ -52,7 +41,7 @@ pub(crate) struct Waiting {
     ready: VecDeque<(u8, Name)>,
     served: Vec<(u64, Vec<u8>)>,
     /// Bytes of the replies in `served`.
-    served_bytes: usize,
+    pub(crate) served_bytes: usize,
 }
 
 impl Waiting {
@@ -129,7 +118,7 @@ impl Waiting {
 
     /// Returns whether a client waits for a value of this kind. Otherwise running its request again is in
     /// vain.
-    fn wants(&self, id: u64, kind: Kind) -> bool {
+    pub(crate) fn wants(&self, id: u64, kind: Kind) -> bool {
         let wanted = |waiter: &Waiter| {
             let of_sorted_sets =
                 waiter.request[0].get(1).is_some_and(|letter| letter.eq_ignore_ascii_case(&b'z'));
@@ -163,7 +152,7 @@ impl Waiting {
     }
 
     /// Keeps a reply until the server hands it to the connection.
-    fn keep(&mut self, id: u64, reply: Vec<u8>) {
+    pub(crate) fn keep(&mut self, id: u64, reply: Vec<u8>) {
         self.served_bytes += reply.len();
         self.served.push((id, reply));
     }
@@ -177,55 +166,30 @@ impl Waiting {
         }
     }
 
+    /// Takes the next key that changed, with the clients that wait for it.
+    pub(crate) fn take_ready(&mut self) -> Option<(u8, Vec<u8>, VecDeque<u64>)> {
+        loop {
+            let name = self.ready.pop_front()?;
+            if let Some(queue) = self.queues.get_mut(&name) {
+                queue.is_ready = false;
+                return Some((name.0, queue.key.clone(), queue.clients.clone()));
+            }
+        }
+    }
+
+    /// Takes the session and the request of a client, to execute the request again. [`Waiting::put_back`] follows.
+    pub(crate) fn take(&mut self, id: u64) -> Option<Waiter> {
+        self.clients.remove(&id)
+    }
+
+    /// Lets a client wait on.
+    pub(crate) fn put_back(&mut self, id: u64, waiter: Waiter) {
+        self.clients.insert(id, waiter);
+    }
+
     /// Takes the replies for clients whose wait has ended.
     pub(crate) fn take_served(&mut self) -> Vec<(u64, Vec<u8>)> {
         self.served_bytes = 0;
         std::mem::take(&mut self.served)
-    }
-}
-
-/// Serves the clients that wait for changed keys, until no client can be served. What one client moves may
-/// serve another one.
-pub(crate) fn serve(store: &mut Store, world: &mut World) {
-    while let Some(name) = world.waiting.ready.pop_front() {
-        let Some(queue) = world.waiting.queues.get_mut(&name) else { continue };
-        queue.is_ready = false;
-        if store.kind(name.0, &queue.key).is_none() {
-            continue;
-        }
-        let (key, ids) = (queue.key.clone(), queue.clients.clone());
-        for id in ids {
-            let Some(kind) = store.kind(name.0, &key) else { break };
-            if world.waiting.wants(id, kind) {
-                serve_one(id, &key, store, world);
-            }
-        }
-    }
-}
-
-fn serve_one(id: u64, key: &[u8], store: &mut Store, world: &mut World) {
-    let Some(mut waiter) = world.waiting.clients.remove(&id) else { return };
-    let args: Vec<&[u8]> = waiter.request.iter().map(Vec::as_slice).collect();
-    let (before, mut reply) = (store.dirty, Vec::new());
-    // Replies that are already in `served` take a part of the room.
-    let len_max = reply_room(world).saturating_sub(world.waiting.served_bytes).max(OUT_PAUSE_MIN);
-    waiter.session.patience = Patience::Served;
-    waiter.session.ready_key = Some(key.to_vec());
-    let protocol = waiter.session.protocol;
-    let mut out = Writer::bounded(&mut reply, protocol, len_max);
-    let mut context = Context { store, session: &mut waiter.session, world, instead: None };
-    let command = find(args[0]).expect("it was carried out once");
-    if let Err(failure) = run_again(&mut context, command, &args, &mut out) {
-        out.take_back(0);
-        report(&mut context, &failure, &mut out);
-    }
-    if store.dirty != before {
-        world.durable.end_frame(store.now());
-        world.tell_watchers(store);
-    }
-    world.waiting.clients.insert(id, waiter);
-    if !reply.is_empty() {
-        world.waiting.forget(id);
-        world.waiting.keep(id, reply);
     }
 }

@@ -1,17 +1,26 @@
 //! The state that all clients share, besides the data: settings, counts, watched keys, and the append log.
 
 use crate::acl::Acl;
-use crate::command::{Activity, Settings, SlowLog, Statistics};
-use crate::durable::Durable;
+use crate::activity::Activity;
+use crate::durable::{Durable, chance};
 use crate::failure::Failure;
 use crate::guesses::Guesses;
-use crate::resident::Meter;
+use crate::memcached::counts::Counts as MemcachedCounts;
+use crate::resident::{GROWTH_SHARE, Meter, PROCESS_BYTES, TRIM_SHARE, resident_bytes};
 use crate::session::Session;
+use crate::settings::Settings;
+use crate::slowlog::SlowLog;
+use crate::statistics::Statistics;
 use crate::store::{Name, Store};
 use crate::waiting::Waiting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Bytes of replies above which a client's next request waits, when buffers are scarce.
+pub(crate) const OUT_PAUSE_MIN: usize = 16 << 10;
+/// Bytes of an empty buffer that are kept for the next request, unless buffers are scarce.
+pub(crate) const KEPT: usize = 64 << 10;
 
 /// The bytes that came and went at connections, and the calls that read and wrote them.
 #[derive(Clone, Copy, Default, Debug)]
@@ -129,7 +138,7 @@ pub(crate) struct World {
     pub(crate) port: u16,
     pub(crate) active_expiry: bool,
     /// Counts of memcached commands.
-    pub(crate) memcached: crate::memcached::Counts,
+    pub(crate) memcached: MemcachedCounts,
     /// The time at which all keys of database 0 go, in milliseconds since 1970: `flush_all` with a delay.
     pub(crate) flush_at: Option<i64>,
     /// The number of I/O threads.
@@ -164,14 +173,14 @@ impl World {
             changed_for: BTreeSet::new(),
             no_writes: None,
             durable,
-            started: now(),
+            started: Instant::now(),
             run_id: run_id(),
-            rate: Rate { since: now(), commands: 0, per_second: 0 },
+            rate: Rate { since: Instant::now(), commands: 0, per_second: 0 },
             peak: 0,
             ends: false,
             port: 0,
             active_expiry: true,
-            memcached: crate::memcached::Counts::default(),
+            memcached: MemcachedCounts::default(),
             flush_at: None,
             io_threads: 1,
             io_reads: 0,
@@ -319,17 +328,70 @@ impl World {
     pub(crate) fn refuse_writes(&mut self, why: Option<&Failure>) {
         self.no_writes = why.map(|failure| failure.reply().to_owned());
     }
+
+    /// Returns the bytes of local memory that are accounted for.
+    pub(crate) fn accounted(&self, store: &Store) -> usize {
+        store.here_bytes() + self.buffers + self.durable.buffered()
+    }
+
+    /// Returns whether so much came since `before` bytes were accounted for that the limit is to be looked at.
+    pub(crate) fn has_grown(&self, store: &Store, before: usize) -> bool {
+        self.accounted(store) > before + store.memory.local / GROWTH_SHARE
+    }
+
+    /// Keeps what is here within the limit. Returns the bytes that are accounted for then.
+    pub(crate) fn settle(&mut self, store: &mut Store) -> usize {
+        if self.meter.measures && self.has_grown(store, self.meter.accounted) {
+            self.measure(store);
+        }
+        store.memory.overhead = self.other + self.buffers + self.durable.buffered();
+        store.settle();
+        self.accounted(store)
+    }
+
+    /// Measures what this process takes, and what of it nothing accounts for. When that has grown, the allocator gives back what was freed.
+    pub(crate) fn measure(&mut self, store: &Store) {
+        let accounted = self.accounted(store);
+        self.measure_beside(accounted);
+        if self.other > self.meter.trimmed + store.memory.local / TRIM_SHARE
+            && farmem::allocator::give_back_free()
+        {
+            self.measure_beside(accounted);
+            self.meter.trimmed = self.other;
+        }
+        self.meter.trimmed = self.meter.trimmed.min(self.other);
+        self.meter.accounted = accounted;
+    }
+
+    fn measure_beside(&mut self, accounted: usize) {
+        let measured = if self.meter.measures { resident_bytes().ok() } else { None };
+        self.resident = measured.unwrap_or(PROCESS_BYTES + accounted);
+        self.other = self.resident.saturating_sub(accounted);
+    }
+
+    /// Returns the bytes of an empty buffer that a connection keeps.
+    pub(crate) const fn kept(&self) -> usize {
+        if self.buffers > self.settings.buffers_max / 4 { 0 } else { KEPT }
+    }
+
+    /// Returns the bytes of replies above which a client's next request waits.
+    pub(crate) const fn out_pause(&self) -> usize {
+        let most = self.settings.buffers_max;
+        if self.buffers > most / 2 { OUT_PAUSE_MIN } else { self.settings.output_pause }
+    }
+
+    /// Returns the bytes that one more reply may have. The replies of a client, and all buffers together, have a
+    /// bound.
+    pub(crate) fn reply_room(&self) -> usize {
+        let left = self.settings.buffers_max.saturating_sub(self.buffers).max(OUT_PAUSE_MIN);
+        self.settings.reply_len_max().min(left)
+    }
 }
 
 /// Forty random digits.
 fn run_id() -> String {
-    let chance = |_| format!("{:016x}", crate::durable::chance().unwrap_or(0));
-    let mut digits: String = (0..3).map(chance).collect();
+    let part = |_| format!("{:016x}", chance().unwrap_or(0));
+    let mut digits: String = (0..3).map(part).collect();
     digits.truncate(40);
     digits
-}
-
-/// Returns the current time.
-pub(crate) fn now() -> Instant {
-    Instant::now()
 }

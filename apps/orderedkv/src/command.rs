@@ -9,7 +9,7 @@
 
 use crate::store::{Pair, Store, StoreError};
 use farmem::{Client, Error};
-use farmem_resp::{Protocol, Reply, Writer};
+use farmem_protocols::resp::{Protocol, Reply, Writer};
 
 /// Bound on the keys of a range, and the default of `LIMIT`.
 pub const RANGE_MAX: usize = 10_000;

@@ -11,7 +11,7 @@
 use crate::command::{Done, carry_out, hello};
 use crate::store::{Store, StoreError};
 use farmem::{Client, Error};
-use farmem_resp::{Limits, Parsed, Protocol, Reply, Requests, Writer};
+use farmem_protocols::resp::{Limits, Parsed, Protocol, Reply, Requests, Writer};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::mem::{Discriminant, discriminant};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -17,6 +17,7 @@ pub mod records;
 pub mod resp;
 
 use alloc::boxed::Box;
+use farmem_protocols::commands;
 
 /// The operation of a request on a key (PD3 5.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +28,19 @@ pub enum Op {
     Write,
     /// Removes the item, and reads it for that.
     Delete,
+}
+
+impl Op {
+    /// Returns the operation that a command's use of a key means for the item (PD3 5.1: "Read-Modify-Write should be parsed as
+    /// Read").
+    #[must_use]
+    pub fn of(access: commands::Access) -> Self {
+        match access {
+            commands::RM_DELETE => Self::Delete,
+            commands::OW_UPDATE => Self::Write,
+            _ => Self::Read,
+        }
+    }
 }
 
 /// One access of a request, in the order of the bytes.

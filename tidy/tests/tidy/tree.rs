@@ -15,7 +15,7 @@ const PURE: &[&str] = &[
     "transport",
     "traversal",
     "index",
-    "resp",
+    "protocols",
     "switch",
     "memnode",
     "host",

@@ -1,10 +1,12 @@
 //! `ACL`: the users and their rights.
 
-use super::spec::CATEGORIES;
-use super::{Args, CommandResult, Context, all, count, find_of, integer, is, look_up};
+use super::execute::look_up;
+use super::{Args, CommandResult, Context, count, integer, is};
 use crate::acl::{Denied, Refusal, hex};
+use crate::durable::chance;
 use crate::failure::Failure;
-use farmem_resp::Writer;
+use farmem_protocols::commands::{CATEGORIES, all, find_of};
+use farmem_protocols::resp::Writer;
 
 const NO_FILE: &str = "ERR This Redis instance is not configured to use an ACL file. Start it with --aclfile FILE to keep users over a restart.";
 
@@ -123,9 +125,9 @@ fn generate(args: &[&[u8]], out: &mut Writer<'_>) -> CommandResult {
     ))?;
     let mut bytes = Vec::new();
     while bytes.len() * 2 < digits {
-        let chance = crate::durable::chance()
-            .map_err(|error| Failure::said(format!("ERR no chance from the system: {error}")))?;
-        bytes.extend_from_slice(&chance.to_le_bytes());
+        let random =
+            chance().map_err(|error| Failure::said(format!("ERR no chance from the system: {error}")))?;
+        bytes.extend_from_slice(&random.to_le_bytes());
     }
     out.bulk(&hex(&bytes).as_bytes()[..digits]);
     Ok(())
@@ -203,51 +205,4 @@ fn write_refusal(entry: &Refusal, now: i64, out: &mut Writer<'_>) {
         out.bulk(field.as_bytes());
         out.integer(number);
     }
-}
-
-/// Refuses a request that the rules of the client's user forbid, and logs the refusal.
-pub(super) fn permit(
-    context: &mut Context<'_>,
-    command: &'static super::Command,
-    args: Args<'_>,
-) -> CommandResult {
-    if !context.world.is_current(context.session) {
-        return Err(Failure::text("NOAUTH Authentication required: this client's user is gone."));
-    }
-    let Some(denied) = context.session.rights.denies(command, args) else { return Ok(()) };
-    let name = command.name.to_owned();
-    let (reason, object, text) = match denied {
-        Denied::Command => {
-            let text = format!("NOPERM this user has no permissions to run the '{name}' command");
-            ("command", name, text)
-        }
-        Denied::Key(key) => (
-            "key",
-            String::from_utf8_lossy(&key[..key.len().min(128)]).into_owned(),
-            "NOPERM this user has no permissions to access one of the keys used as arguments".to_owned(),
-        ),
-    };
-    let user = context.session.user.clone();
-    note(context, reason, object, user);
-    Err(Failure::said(text))
-}
-
-/// Logs a refusal of this client.
-pub(super) fn note(context: &mut Context<'_>, reason: &'static str, object: String, user: String) {
-    let now = context.store.now();
-    let session = &context.session;
-    let shown = context.world.clients.get(&session.id);
-    let client =
-        shown.map_or_else(String::new, |shown| super::client::client_line(context, session.id, shown));
-    context.world.acl.note(Refusal {
-        id: 0,
-        count: 1,
-        reason,
-        context: if session.queues() { "multi" } else { "toplevel" },
-        object,
-        user,
-        client,
-        first: now,
-        last: now,
-    });
 }

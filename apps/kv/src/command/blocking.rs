@@ -4,10 +4,9 @@ use super::lists::{move_between, side, take_first};
 use super::sorted::take_lowest;
 use super::{Args, CommandResult, Context, float, integer, is};
 use crate::failure::Failure;
-use crate::session::Patience;
-use crate::waiting::Wait;
-use farmem_resp::Writer;
-use std::time::Duration;
+use crate::session::{Patience, Wait};
+use farmem_protocols::resp::Writer;
+use std::time::{Duration, Instant};
 
 /// The longest timeout that Redis accepts, in seconds.
 const SECONDS_MAX: f64 = 9_223_372_036_854_775.0;
@@ -37,7 +36,7 @@ fn wait_or_reply(
         Patience::Waits => {
             context.session.waits = Some(Wait {
                 keys: keys.iter().map(|key| key.to_vec()).collect(),
-                until: timeout.and_then(|timeout| crate::world::now().checked_add(timeout)),
+                until: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
             });
         }
         Patience::None => null(out),
@@ -67,10 +66,15 @@ fn none_if_waiting<T>(
 
 /// Sets the request that the append log gets in place of the blocking one.
 fn log_instead(context: &mut Context<'_>, words: &[&[u8]]) {
-    context.instead = Some(words.iter().map(|word| word.to_vec()).collect());
+    context.logged_request = Some(words.iter().map(|word| word.to_vec()).collect());
 }
 
-fn pop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, left: bool) -> CommandResult {
+pub(super) fn pop(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+    left: bool,
+) -> CommandResult {
     let (keys, last) = (&args[1..args.len() - 1], args[args.len() - 1]);
     let timeout = timeout(last)?;
     for key in ready_keys(context, keys) {
@@ -85,14 +89,6 @@ fn pop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, left: bo
     }
     wait_or_reply(context, keys, timeout, out, |out| out.null_array());
     Ok(())
-}
-
-pub(super) fn blpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    pop(context, args, out, true)
-}
-
-pub(super) fn brpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    pop(context, args, out, false)
 }
 
 fn move_or_wait(
@@ -197,7 +193,12 @@ fn lowest(arg: &[u8]) -> Result<bool, Failure> {
     }
 }
 
-fn pop_member(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, low: bool) -> CommandResult {
+pub(super) fn pop_member(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+    low: bool,
+) -> CommandResult {
     let (keys, last) = (&args[1..args.len() - 1], args[args.len() - 1]);
     let timeout = timeout(last)?;
     for key in ready_keys(context, keys) {
@@ -215,14 +216,6 @@ fn pop_member(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, l
     }
     wait_or_reply(context, keys, timeout, out, |out| out.null_array());
     Ok(())
-}
-
-pub(super) fn bzpopmin(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    pop_member(context, args, out, true)
-}
-
-pub(super) fn bzpopmax(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    pop_member(context, args, out, false)
 }
 
 fn pop_members(

@@ -1,86 +1,12 @@
 //! `CLIENT`: connections, as other clients see and end them.
-//!
-//! Key type: [`Activity`], the part of a connection's state that `CLIENT LIST` shows.
 
-use super::table::TABLE;
-use super::{Args, Command, CommandResult, Context, count, find, integer, is, number_of};
+use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
 use crate::session::Replies;
 use crate::world::Shown;
-use farmem_resp::{Protocol, Writer};
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicUsize, Ordering::Relaxed};
-
-/// The state of a client that changes with each request. The connection writes the fields, `CLIENT LIST` reads them, both in the
-/// thread that runs commands.
-#[derive(Debug)]
-pub(crate) struct Activity {
-    /// The number of the last command in the table.
-    command: AtomicUsize,
-    /// The time of the last command, in milliseconds since 1970; 0 before the first one.
-    at: AtomicI64,
-    db: AtomicU8,
-    protocol: AtomicU8,
-    /// The number of requests of the transaction, or -1 outside of one, and their bytes.
-    queued: AtomicI64,
-    queued_bytes: AtomicUsize,
-    input: (AtomicUsize, AtomicUsize),
-    output: (AtomicUsize, AtomicUsize),
-    /// The bytes of all buffers of the connection.
-    bytes: AtomicUsize,
-}
-
-impl Default for Activity {
-    fn default() -> Self {
-        Self {
-            command: AtomicUsize::new(usize::MAX),
-            at: AtomicI64::new(0),
-            db: AtomicU8::new(0),
-            protocol: AtomicU8::new(2),
-            queued: AtomicI64::new(-1),
-            queued_bytes: AtomicUsize::new(0),
-            input: Default::default(),
-            output: Default::default(),
-            bytes: AtomicUsize::new(0),
-        }
-    }
-}
-
-/// The length and the capacity of a buffer.
-pub(crate) type Sizes = (usize, usize);
-
-impl Activity {
-    /// Notes the command that begins.
-    pub(super) fn begin(&self, command: &'static Command, now: i64) {
-        self.command.store(number_of(command), Relaxed);
-        self.at.store(now, Relaxed);
-    }
-
-    /// Notes the state of the session after a command.
-    pub(super) fn end(&self, session: &crate::session::Session) {
-        self.db.store(session.db, Relaxed);
-        self.protocol.store(if session.protocol == Protocol::Resp2 { 2 } else { 3 }, Relaxed);
-        let queue = session.queue.as_ref();
-        self.queued.store(queue.map_or(-1, |queue| count(queue.requests.len())), Relaxed);
-        self.queued_bytes.store(queue.map_or(0, |queue| queue.bytes), Relaxed);
-    }
-
-    pub(super) fn input_room(&self) -> usize {
-        self.input.1.load(Relaxed)
-    }
-
-    pub(super) fn output_room(&self) -> usize {
-        self.output.1.load(Relaxed)
-    }
-
-    /// Notes the sizes of the connection's buffers.
-    pub(crate) fn set_buffers(&self, input: Sizes, output: Sizes, bytes: usize) {
-        for (to, from) in [(&self.input, input), (&self.output, output)] {
-            to.0.store(from.0, Relaxed);
-            to.1.store(from.1, Relaxed);
-        }
-        self.bytes.store(bytes, Relaxed);
-    }
-}
+use farmem_protocols::commands::{TABLE, find};
+use farmem_protocols::resp::Writer;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Bytes of a client's name at most: lists and logs have it.
 const NAME_LEN_MAX: usize = 512;

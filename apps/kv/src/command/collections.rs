@@ -1,11 +1,20 @@
 //! Code that hashes, sets and sorted sets share: scans and random elements.
 
 use super::keys::{cursor, scan_options, scanned};
-use super::{Args, CommandResult, Context, glob, integer};
+use super::{Args, CommandResult, Context, integer};
 use crate::failure::Failure;
+use crate::glob::glob;
 use farmem::Rng;
-use farmem_resp::Writer;
+use farmem_protocols::resp::Writer;
 use std::collections::BTreeSet;
+
+/// How sets are combined into one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Operation {
+    Union,
+    Intersection,
+    Difference,
+}
 
 /// Refuses a result of so many bytes that is computed from several collections. The whole result is in local memory, beside them.
 pub(super) fn check_result(context: &Context<'_>, bytes: usize) -> CommandResult {

@@ -5,7 +5,7 @@ use super::long_double::LongDouble;
 use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
 use crate::store::{Kind, Text, Value};
-use farmem_resp::{Protocol, Writer};
+use farmem_protocols::resp::{Protocol, Writer};
 use indexmap::IndexMap;
 
 type Hash = IndexMap<Text, Text>;

@@ -1,10 +1,12 @@
 //! `COMMAND`, and the `HELP` subcommand of every container: the table, for clients.
 
-use super::spec::{CATEGORIES, Find};
-use super::table::{all, commands, find, find_of, subcommands};
-use super::{Args, Command, CommandResult, Context, count, glob, is};
+use super::{Args, CommandResult, Context, count, is};
 use crate::failure::Failure;
-use farmem_resp::Writer;
+use crate::glob::glob;
+use farmem_protocols::commands::{
+    CATEGORIES, Command, Find, Keys, NO_KEYS, all, commands, find, find_of, subcommands,
+};
+use farmem_protocols::resp::Writer;
 
 pub(super) fn command(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let [_, subcommand, rest @ ..] = args else {
@@ -57,9 +59,9 @@ pub(super) fn command(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>)
     Ok(())
 }
 
-fn keys_of<'a>(request: &[&'a [u8]]) -> Result<super::spec::Keys<'a>, Failure> {
+fn keys_of<'a>(request: &[&'a [u8]]) -> Result<Keys<'a>, Failure> {
     let command = find_of(request).ok_or(Failure::text("ERR Invalid command specified"))?;
-    if command.specs == super::spec::NO_KEYS {
+    if command.specs == NO_KEYS {
         return Err(Failure::text("ERR The command has no key arguments"));
     }
     if !command.takes(request.len()) {

@@ -1,9 +1,10 @@
 //! Commands about keys of any kind.
 
-use super::{Args, CommandResult, Context, count, glob, integer, is};
+use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
+use crate::glob::glob;
 use crate::store::{Kind, SPACES, Value};
-use farmem_resp::Writer;
+use farmem_protocols::resp::Writer;
 
 pub(super) fn del(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
@@ -36,7 +37,7 @@ pub(super) fn kind(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
 }
 
 /// Executes `EXPIRE`, `PEXPIRE`, `EXPIREAT` and `PEXPIREAT`: the number has this unit in milliseconds, and counts from now or from 1970.
-fn expire_in(
+pub(super) fn expire_in(
     context: &mut Context<'_>,
     args: Args<'_>,
     out: &mut Writer<'_>,
@@ -84,22 +85,6 @@ fn expire_in(
     }
     out.integer(i64::from(may));
     Ok(())
-}
-
-pub(super) fn expire(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    expire_in(context, args, out, 1000, true)
-}
-
-pub(super) fn pexpire(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    expire_in(context, args, out, 1, true)
-}
-
-pub(super) fn expireat(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    expire_in(context, args, out, 1000, false)
-}
-
-pub(super) fn pexpireat(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    expire_in(context, args, out, 1, false)
 }
 
 fn time_left(

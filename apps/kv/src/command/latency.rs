@@ -1,18 +1,20 @@
 //! `LATENCY`: the times of commands, and slow moments.
 
-use super::{Args, CommandResult, Context, count, find, is};
+use super::{Args, CommandResult, Context, count, is};
 use crate::failure::Failure;
-use farmem_resp::Writer;
+use crate::statistics::{Moments, Statistics};
+use farmem_protocols::commands::find;
+use farmem_protocols::resp::Writer;
 
 /// Writes a report about the slow moments for people.
-fn report(statistics: &super::Statistics) -> String {
+fn report(statistics: &Statistics) -> String {
     if statistics.threshold == 0 {
         return "Slow moments are not watched for. Set latency-monitor-threshold to the milliseconds of a slow one.\n".into();
     }
     if statistics.slow_moments.is_empty() {
         return format!("No command took {} ms or more.\n", statistics.threshold);
     }
-    let line = |(event, slow): (&&str, &super::statistics::Moments)| {
+    let line = |(event, slow): (&&str, &Moments)| {
         let sum: u64 = slow.moments.iter().map(|(_, millis)| millis).sum();
         let len = slow.moments.len() as u64;
         format!(

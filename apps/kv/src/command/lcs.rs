@@ -2,7 +2,7 @@
 
 use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
-use farmem_resp::Writer;
+use farmem_protocols::resp::Writer;
 
 /// The cells of the table at most. A cell has four bytes, and the table is outside of all bounds on buffers.
 const PLACES_MAX: usize = 4 << 20;
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_two_texts_have_in_common() {
+    fn longest_common_subsequence_is_found() {
         let (text, matches) = common(b"ohmytext", b"mynewtext");
         assert_eq!(text, b"mytext");
         let ranges: Vec<_> = matches.iter().map(|found| (found.a_end, found.b_end, found.len)).collect();

@@ -4,7 +4,7 @@ use super::strings::range_of;
 use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
 use crate::store::{ELEMENT, Kind, Text, Value};
-use farmem_resp::Writer;
+use farmem_protocols::resp::Writer;
 use std::collections::VecDeque;
 
 type List = VecDeque<Text>;
@@ -30,7 +30,7 @@ fn change<R>(
     })
 }
 
-fn push(
+pub(super) fn push(
     context: &mut Context<'_>,
     args: Args<'_>,
     out: &mut Writer<'_>,
@@ -51,23 +51,12 @@ fn push(
     Ok(())
 }
 
-pub(super) fn lpush(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    push(context, args, out, true, true)
-}
-
-pub(super) fn rpush(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    push(context, args, out, false, true)
-}
-
-pub(super) fn lpushx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    push(context, args, out, true, false)
-}
-
-pub(super) fn rpushx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    push(context, args, out, false, false)
-}
-
-fn pop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, left: bool) -> CommandResult {
+pub(super) fn pop(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+    left: bool,
+) -> CommandResult {
     let wanted = match args.get(2) {
         Some(_) if args.len() > 3 => {
             let name = if left { "lpop" } else { "rpop" };
@@ -101,14 +90,6 @@ fn take_some(list: &mut List, left: bool, wanted: usize) -> Vec<Text> {
 fn texts(some: &[Text], out: &mut Writer<'_>) {
     out.array(some.len());
     some.iter().for_each(|text| out.bulk(text));
-}
-
-pub(super) fn lpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    pop(context, args, out, true)
-}
-
-pub(super) fn rpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    pop(context, args, out, false)
 }
 
 pub(super) fn side(arg: &[u8]) -> Result<bool, Failure> {
@@ -297,10 +278,6 @@ pub(super) fn move_between(
     }
     out.bulk(&element);
     Ok(())
-}
-
-pub(super) fn rpoplpush(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    move_between(context, (args[1], args[2]), false, true, out)
 }
 
 pub(super) fn lmove(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {

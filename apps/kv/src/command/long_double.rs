@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn invalid_numbers_are_refused() {
         for wrong in [
             "", "-", ".", "e5", "1e", "1e+", "1.2.3", " 1", "1 ", "nan", "0x", "0xp1", "--1", "+-1",
             "1e99999", "1e-99999", "é",

@@ -4,9 +4,9 @@ use super::long_double::LongDouble;
 use super::{Args, CommandResult, Context, integer};
 use crate::failure::Failure;
 use crate::store::Ends;
-use farmem_resp::Writer;
+use farmem_protocols::resp::Writer;
 
-fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Writer<'_>) -> CommandResult {
+pub(super) fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     let old = context.store.string(db, key)?.map_or(Ok(0), integer)?;
     let new = old.checked_add(by).ok_or(Failure::OVERFLOW)?;
@@ -15,14 +15,6 @@ fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Writer<'_>) -> 
     context.store.set_with_room(db, key, new.to_string().as_bytes(), DIGITS, Ends::Keep)?;
     out.integer(new);
     Ok(())
-}
-
-pub(super) fn incr(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    add(context, args[1], 1, out)
-}
-
-pub(super) fn decr(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    add(context, args[1], -1, out)
 }
 
 pub(super) fn incrby(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {

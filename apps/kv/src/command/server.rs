@@ -1,21 +1,15 @@
 //! Commands about the server and the connection.
 
-mod config;
-mod glob;
-mod info;
-
-pub(crate) use config::Settings;
-pub(super) use config::config;
-pub(crate) use glob::glob;
-pub(super) use info::info;
-
 use super::client::{client_name, show};
+use super::info::REDIS_VERSION;
 use super::keys::database;
+use super::rights::note;
 use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
 use crate::session::Patience;
 use crate::store::CHUNK;
-use farmem_resp::{Protocol, Writer};
+use farmem_protocols::resp::{Protocol, Writer};
+use std::time::Instant;
 
 pub(super) fn ping(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     match args {
@@ -44,8 +38,7 @@ pub(super) fn quit(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>)
 }
 
 pub(super) fn reset(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    context.session.queue = None;
-    context.world.unwatch(context.store, context.session);
+    context.abandon_transaction();
     context.session.reset(context.world.acl.default_user());
     out.simple("RESET");
     Ok(())
@@ -72,15 +65,15 @@ pub(crate) fn log_in_as(context: &mut Context<'_>, user: &[u8], password: &[u8])
         return Ok(());
     }
     let name = String::from_utf8_lossy(&user[..user.len().min(128)]).into_owned();
-    super::acl::note(context, "auth", "AUTH".to_owned(), name);
-    context.session.held_until = context.world.guesses.failed(context.session.origin, crate::world::now());
+    note(context, "auth", "AUTH".to_owned(), name);
+    context.session.held_until = context.world.guesses.failed(context.session.origin, Instant::now());
     context.world.stats.wrong_passwords += 1;
     Err(Failure::text("WRONGPASS invalid username-password pair or user is disabled."))
 }
 
 pub(super) fn auth(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     // A request outside of a transaction waits until passwords of its address are looked at again; one within cannot.
-    let closed = context.world.guesses.closed_until(context.session.origin, crate::world::now());
+    let closed = context.world.guesses.closed_until(context.session.origin, Instant::now());
     if closed.is_some() && context.session.patience == Patience::None {
         return Err(Failure::text(
             "ERR too many wrong passwords came from this address; authenticate outside of the transaction, where AUTH waits",
@@ -140,9 +133,6 @@ pub(super) fn hello(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     out.hello("redis", REDIS_VERSION, context.session.id);
     Ok(())
 }
-
-/// The version of Redis whose commands and texts the server has. Clients choose by it what they send.
-pub(super) const REDIS_VERSION: &str = "7.0.15";
 
 pub(super) fn debug(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     match args {

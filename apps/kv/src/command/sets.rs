@@ -1,10 +1,10 @@
 //! Sets.
 
-use super::collections::{check_result, random_count, random_indexes, scan_of};
+use super::collections::{Operation, check_result, random_count, random_indexes, scan_of};
 use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
 use crate::store::{ELEMENT, Kind, Text, Value};
-use farmem_resp::Writer;
+use farmem_protocols::resp::Writer;
 use indexmap::IndexSet;
 
 type Set = IndexSet<Text>;
@@ -141,7 +141,8 @@ pub(super) fn spop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     let popped = popped.unwrap_or_default();
     if !popped.is_empty() {
         let members = popped.iter().map(|member| member.to_vec());
-        context.instead = Some([b"SREM".to_vec(), args[1].to_vec()].into_iter().chain(members).collect());
+        context.logged_request =
+            Some([b"SREM".to_vec(), args[1].to_vec()].into_iter().chain(members).collect());
     }
     match (wanted, popped.first()) {
         (Some(_), _) => {
@@ -152,13 +153,6 @@ pub(super) fn spop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
         (None, None) => out.null(),
     }
     Ok(())
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Operation {
-    Union,
-    Intersection,
-    Difference,
 }
 
 fn combined(context: &mut Context<'_>, keys: Args<'_>, operation: Operation) -> Result<Set, Failure> {
@@ -190,7 +184,7 @@ fn combined(context: &mut Context<'_>, keys: Args<'_>, operation: Operation) -> 
     Ok(result.unwrap_or_default())
 }
 
-fn answer(
+pub(super) fn answer(
     context: &mut Context<'_>,
     args: Args<'_>,
     out: &mut Writer<'_>,
@@ -202,7 +196,7 @@ fn answer(
     Ok(())
 }
 
-fn store(
+pub(super) fn store(
     context: &mut Context<'_>,
     args: Args<'_>,
     out: &mut Writer<'_>,
@@ -222,30 +216,6 @@ fn store(
         })?;
     }
     Ok(())
-}
-
-pub(super) fn sunion(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    answer(context, args, out, Operation::Union)
-}
-
-pub(super) fn sinter(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    answer(context, args, out, Operation::Intersection)
-}
-
-pub(super) fn sdiff(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    answer(context, args, out, Operation::Difference)
-}
-
-pub(super) fn sunionstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    store(context, args, out, Operation::Union)
-}
-
-pub(super) fn sinterstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    store(context, args, out, Operation::Intersection)
-}
-
-pub(super) fn sdiffstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    store(context, args, out, Operation::Difference)
 }
 
 pub(super) fn sintercard(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {

@@ -6,7 +6,7 @@
 use super::{Args, CommandResult, Context, count, float, integer, is};
 use crate::failure::Failure;
 use crate::store::{ELEMENT, Kind, Store, Text, Value};
-use farmem_resp::Writer;
+use farmem_protocols::resp::Writer;
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 
@@ -32,31 +32,6 @@ enum Weight {
     Text(Option<Text>),
     /// The element itself.
     Own,
-}
-
-pub(super) fn sort(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    sort_with(context, args, out, true)
-}
-
-pub(super) fn sort_ro(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    sort_with(context, args, out, false)
-}
-
-/// Returns the key of the last `STORE`, if the request has one.
-pub(super) fn stores_in<'a>(request: &[&'a [u8]]) -> Option<&'a [u8]> {
-    let (mut at, mut key) = (2, None);
-    while let Some(word) = request.get(at) {
-        if is(word, "LIMIT") {
-            at += 2;
-        } else if is(word, "BY") || is(word, "GET") {
-            at += 1;
-        } else if is(word, "STORE") {
-            at += 1;
-            key = request.get(at).copied();
-        }
-        at += 1;
-    }
-    key
 }
 
 fn options<'a>(context: &Context<'_>, args: Args<'a>, may_store: bool) -> Result<Options<'a>, Failure> {
@@ -191,7 +166,7 @@ fn range(len: usize, (from, count): (i64, i64)) -> std::ops::Range<usize> {
     from..(from + count).min(len)
 }
 
-fn sort_with(
+pub(super) fn sort_with(
     context: &mut Context<'_>,
     args: Args<'_>,
     out: &mut Writer<'_>,
@@ -358,17 +333,5 @@ mod tests {
             assert_eq!(range(5, limit), expected, "{limit:?}");
         }
         assert_eq!(range(0, (0, -1)), 0..0);
-    }
-
-    #[test]
-    fn destinations_are_found() {
-        let key = |line: &'static str| {
-            stores_in(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
-                .map(|key| String::from_utf8(key.to_vec()).unwrap())
-        };
-        assert_eq!(key("SORT a BY store GET store LIMIT 0 1 STORE b ALPHA"), Some("b".into()));
-        assert_eq!(key("SORT a STORE b STORE c"), Some("c".into()));
-        assert_eq!(key("SORT a STORE"), None);
-        assert_eq!(key("SORT a GET STORE"), None);
     }
 }

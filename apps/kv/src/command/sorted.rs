@@ -1,10 +1,10 @@
 //! Sorted sets: members and their scores.
 
-use super::collections::{check_result, random_count, random_indexes, scan_of};
+use super::collections::{Operation, check_result, random_count, random_indexes, scan_of};
 use super::{Args, CommandResult, Context, count, float, integer, is};
 use crate::failure::Failure;
 use crate::store::{ELEMENT, Kind, Ranked, Value};
-use farmem_resp::{Protocol, Writer, double};
+use farmem_protocols::resp::{Protocol, Writer, double};
 
 pub(super) fn read<'a>(context: &'a mut Context<'_>, key: &[u8]) -> Result<Option<&'a Ranked>, Failure> {
     let db = context.db();
@@ -165,7 +165,12 @@ pub(super) fn zmscore(context: &mut Context<'_>, args: Args<'_>, out: &mut Write
     Ok(())
 }
 
-fn rank(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, backwards: bool) -> CommandResult {
+pub(super) fn rank(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+    backwards: bool,
+) -> CommandResult {
     let sorted = read(context, args[1])?;
     match sorted.and_then(|sorted| Some((sorted.rank(args[2])?, sorted.len()))) {
         Some((rank, len)) => out.integer(count(if backwards { len - 1 - rank } else { rank })),
@@ -174,15 +179,12 @@ fn rank(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, backwar
     Ok(())
 }
 
-pub(super) fn zrank(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    rank(context, args, out, false)
-}
-
-pub(super) fn zrevrank(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    rank(context, args, out, true)
-}
-
-fn pop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, highest: bool) -> CommandResult {
+pub(super) fn pop(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+    highest: bool,
+) -> CommandResult {
     let wanted = match args {
         [_, _] => None,
         [_, _, arg] => {
@@ -233,14 +235,6 @@ pub(super) fn take_lowest(
     change(context, key, false, |sorted| (take_some(sorted, !low, wanted), true))
 }
 
-pub(super) fn zpopmin(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    pop(context, args, out, false)
-}
-
-pub(super) fn zpopmax(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    pop(context, args, out, true)
-}
-
 pub(super) fn zrandmember(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let with_scores = match args.get(3) {
         None => false,
@@ -286,13 +280,6 @@ pub(super) fn zscan(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
         let (member, score) = sorted.and_then(|sorted| sorted.nth(at)).expect("it is below the length");
         (member, [member.to_vec(), double(score).into_bytes()].into())
     })
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Operation {
-    Union,
-    Intersection,
-    Difference,
 }
 
 /// The arguments of `ZUNION`, `ZINTER`, `ZDIFF` and the commands that store them.
@@ -400,7 +387,7 @@ fn combined(
     Ok(result.unwrap_or_default())
 }
 
-fn answer(
+pub(super) fn answer(
     context: &mut Context<'_>,
     args: Args<'_>,
     out: &mut Writer<'_>,
@@ -412,7 +399,7 @@ fn answer(
     Ok(())
 }
 
-fn store(
+pub(super) fn store(
     context: &mut Context<'_>,
     args: Args<'_>,
     out: &mut Writer<'_>,
@@ -445,14 +432,6 @@ pub(super) fn put(context: &mut Context<'_>, key: &[u8], sorted: Ranked) -> Comm
     Ok(())
 }
 
-pub(super) fn zunion(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    answer(context, args, out, ("zunion", Operation::Union))
-}
-
-pub(super) fn zinter(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    answer(context, args, out, ("zinter", Operation::Intersection))
-}
-
 pub(super) fn zintercard(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let keys = usize::try_from(integer(args[1])?).unwrap_or(0);
     let rest = args.get(2usize.saturating_add(keys)..).unwrap_or(&[]);
@@ -469,20 +448,4 @@ pub(super) fn zintercard(context: &mut Context<'_>, args: Args<'_>, out: &mut Wr
     let len = combined(context, &combine, Operation::Intersection)?.len();
     out.integer(count(if limit == 0 { len } else { len.min(limit) }));
     Ok(())
-}
-
-pub(super) fn zdiff(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    answer(context, args, out, ("zdiff", Operation::Difference))
-}
-
-pub(super) fn zunionstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    store(context, args, out, ("zunionstore", Operation::Union))
-}
-
-pub(super) fn zinterstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    store(context, args, out, ("zinterstore", Operation::Intersection))
-}
-
-pub(super) fn zdiffstore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    store(context, args, out, ("zdiffstore", Operation::Difference))
 }

@@ -5,7 +5,7 @@ use super::strings::range_of;
 use super::{Args, CommandResult, Context, count, float, integer, is};
 use crate::failure::Failure;
 use crate::store::Ranked;
-use farmem_resp::Writer;
+use farmem_protocols::resp::Writer;
 use std::ops::Range;
 
 /// A bound of a range of scores.
@@ -64,7 +64,7 @@ fn by_text(sorted: &Ranked, min: TextBound<'_>, max: TextBound<'_>) -> Range<usi
 
 /// The unit of a range's bounds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
+pub(super) enum By {
     Rank,
     Score,
     Text,
@@ -217,7 +217,12 @@ pub(super) fn zrangestore(context: &mut Context<'_>, args: Args<'_>, out: &mut W
     put(context, args[1], kept)
 }
 
-fn counted(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, by: By) -> CommandResult {
+pub(super) fn counted(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+    by: By,
+) -> CommandResult {
     let query = options(&[], (args[2], args[3]), Some(by), false)?;
     let none = Ranked::default();
     ranks(&none, &query)?;
@@ -225,15 +230,12 @@ fn counted(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, by: 
     Ok(())
 }
 
-pub(super) fn zcount(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    counted(context, args, out, By::Score)
-}
-
-pub(super) fn zlexcount(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    counted(context, args, out, By::Text)
-}
-
-fn removed(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, by: By) -> CommandResult {
+pub(super) fn removed(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+    by: By,
+) -> CommandResult {
     let query = options(&[], (args[2], args[3]), Some(by), false)?;
     ranks(&Ranked::default(), &query)?;
     let removed = change(context, args[1], false, |sorted| {
@@ -248,28 +250,4 @@ fn removed(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, by: 
     })?;
     out.integer(count(removed.unwrap_or(0)));
     Ok(())
-}
-
-pub(super) fn zremrangebyrank(
-    context: &mut Context<'_>,
-    args: Args<'_>,
-    out: &mut Writer<'_>,
-) -> CommandResult {
-    removed(context, args, out, By::Rank)
-}
-
-pub(super) fn zremrangebyscore(
-    context: &mut Context<'_>,
-    args: Args<'_>,
-    out: &mut Writer<'_>,
-) -> CommandResult {
-    removed(context, args, out, By::Score)
-}
-
-pub(super) fn zremrangebylex(
-    context: &mut Context<'_>,
-    args: Args<'_>,
-    out: &mut Writer<'_>,
-) -> CommandResult {
-    removed(context, args, out, By::Text)
 }

@@ -3,7 +3,7 @@
 use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
 use crate::store::Ends;
-use farmem_resp::Writer;
+use farmem_protocols::resp::Writer;
 
 pub(super) fn get(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();

@@ -1,30 +1,25 @@
 //! `MULTI`, `EXEC`, `DISCARD`, `WATCH` and `UNWATCH`.
 
-use super::{Args, CommandResult, Context, acl, look_up, perform, report, want};
+use super::execute::{execute_queued, want};
+use super::{Args, CommandResult, Context};
 use crate::failure::Failure;
-use crate::session::Patience;
-use farmem_resp::Writer;
+use crate::session::{Patience, Queue};
+use farmem_protocols::resp::Writer;
 
 pub(super) fn multi(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     if context.session.queues() {
         return Err(Failure::text("ERR MULTI calls can not be nested"));
     }
-    context.session.queue = Some(crate::session::Queue::default());
+    context.session.queue = Some(Queue::default());
     out.simple("OK");
     Ok(())
-}
-
-/// Drops the open transaction and the watched keys of the client.
-pub(super) fn abandon(context: &mut Context<'_>) {
-    context.session.queue = None;
-    context.world.unwatch(context.store, context.session);
 }
 
 pub(super) fn discard(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     if !context.session.queues() {
         return Err(Failure::text("ERR DISCARD without MULTI"));
     }
-    abandon(context);
+    context.abandon_transaction();
     out.simple("OK");
     Ok(())
 }
@@ -80,22 +75,9 @@ pub(super) fn exec(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>)
     let patience = std::mem::replace(&mut context.session.patience, Patience::None);
     for request in &queue.requests {
         let args: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
-        let from = out.position();
-        // If a reply exceeds its bound, the rest is executed too: a transaction is whole, and an error replaces its reply.
-        if let Err(failure) = carry_out_queued(context, &args, out)
-            && !out.is_over()
-        {
-            out.take_back(from);
-            report(context, &failure, out);
-        }
+        // If a reply exceeds its bound, the rest is executed too: a transaction is whole.
+        execute_queued(context, &args, out);
     }
     context.session.patience = patience;
     Ok(())
-}
-
-/// Executes a queued request. The rules of the user may have changed since it was queued.
-fn carry_out_queued(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    let command = look_up(args)?;
-    acl::permit(context, command, args)?;
-    perform(context, command, args, out)
 }

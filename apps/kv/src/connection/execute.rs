@@ -3,21 +3,40 @@
 //! Key function: [`execute_input`]. The loop needs no socket: tests and fuzzers pass bytes
 //! ([`crate::Offline`]).
 
-use super::{ClientKind, out_pause, reply_room};
-use crate::command::{Args, Context, carry_out, has_password, want};
-use crate::memcached;
+use crate::command::execute::{execute, want};
+use crate::command::server::has_password;
+use crate::command::{Args, handlers, ready};
+use crate::memcached::{execute as memcached, reply};
 use crate::session::Session;
 use crate::store::Store;
-use crate::waiting;
 use crate::world::World;
-use farmem_resp::{Limits, Parsed, Protocol, Requests, Writer};
+use farmem_protocols::memcached::{Block, Parsed as ParsedMemcached, Requests as MemcachedRequests};
+use farmem_protocols::resp::{Limits, Parsed, Protocol, Requests, Writer};
 use smallvec::SmallVec;
+use std::time::Instant;
+
+/// The protocol of a port's clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ClientKind {
+    Redis,
+    Memcached,
+}
+
+impl ClientKind {
+    /// Returns the reply for a client that is one too many.
+    pub(crate) const fn full(self) -> &'static [u8] {
+        match self {
+            Self::Redis => b"-ERR max number of clients reached\r\n",
+            Self::Memcached => b"ERROR Too many open connections\r\n",
+        }
+    }
+}
 
 /// The parser of a connection.
 #[derive(Debug)]
 pub(crate) enum Parser {
     Redis(Requests),
-    Memcached(memcached::Reader),
+    Memcached(MemcachedRequests),
 }
 
 impl Parser {
@@ -25,7 +44,7 @@ impl Parser {
     pub(crate) fn new(kind: ClientKind) -> Self {
         match kind {
             ClientKind::Redis => Self::Redis(Requests::new()),
-            ClientKind::Memcached => Self::Memcached(memcached::Reader::default()),
+            ClientKind::Memcached => Self::Memcached(MemcachedRequests::default()),
         }
     }
 
@@ -35,7 +54,7 @@ impl Parser {
         match self {
             // Twice: the execution of a request has a list of its words, too.
             Self::Redis(requests) => 2 * requests.bytes(),
-            Self::Memcached(_) => 0,
+            Self::Memcached(requests) => requests.bytes(),
         }
     }
 
@@ -43,23 +62,52 @@ impl Parser {
     pub(super) fn refuse(&self, text: &str, protocol: Protocol, out: &mut Vec<u8>) {
         match self {
             Self::Redis(_) => Writer::new(out, protocol).error(text),
-            Self::Memcached(_) => memcached::refuse_text(text, out),
+            Self::Memcached(_) => reply::refuse_text(text, out),
         }
     }
 
     /// Notes the values that the requests at the start of `input` read, until `most` bytes are wanted.
-    /// Executes nothing.
-    pub(super) fn want_all(&self, input: &[u8], (db, most): (u8, usize), store: &mut Store, world: &World) {
-        if matches!(self, Self::Memcached(_)) {
-            return memcached::want_all(store, input, world.settings.word_len_max, most);
-        }
-        let (mut requests, mut at) = (Requests::new(), 0);
-        while let Parsed::Whole { len } = requests.parse(&input[at..], &limits(world, true)) {
-            let words: SmallVec<[&[u8]; 8]> = requests.words(&input[at..]).collect();
-            at += len;
-            if !words.is_empty() && !want(store, db, &words) || store.wanted_bytes() > most {
+    /// Executes nothing. [`execute_input`] does not parse these requests again.
+    pub(crate) fn look_ahead(
+        &mut self,
+        input: &[u8],
+        session: &Session,
+        most: usize,
+        (store, world): (&mut Store, &World),
+    ) {
+        let limits = limits(world, session.authenticated);
+        loop {
+            let goes_on = match self {
+                Self::Redis(requests) => {
+                    let Some(from) = requests.parse_ahead(input, &limits) else { return };
+                    let words: SmallVec<[&[u8]; 8]> = requests.words(&input[from..]).collect();
+                    words.is_empty() || want(store, session.db, &words)
+                }
+                Self::Memcached(requests) => {
+                    let Some(from) = requests.parse_ahead(input, limits.word_len_max) else { return };
+                    memcached::want(store, &requests.words(&input[from..]))
+                }
+            };
+            if !goes_on || store.wanted_bytes() > most {
                 return;
             }
+        }
+    }
+
+    /// Forgets the positions of words that nothing needs, because the next request may be long in coming.
+    fn rest(&mut self) {
+        if let Self::Redis(requests) = self
+            && !requests.has_ahead()
+        {
+            requests.forget();
+        }
+    }
+
+    /// Forgets the request that was parsed last and not executed, and those after it.
+    fn forget(&mut self) {
+        match self {
+            Self::Redis(requests) => requests.forget(),
+            Self::Memcached(requests) => *requests = MemcachedRequests::default(),
         }
     }
 }
@@ -106,14 +154,14 @@ pub(crate) fn execute_input(
         let rest = &bytes[executed.len..];
         let step = match parser {
             Parser::Redis(requests) => next(session, requests, (store, world), rest, out, wrote),
-            Parser::Memcached(reader) => next_of_memcached(session, reader, (store, world), rest, out, wrote),
+            Parser::Memcached(requests) => {
+                next_of_memcached(session, requests, (store, world), rest, out, wrote)
+            }
         };
         match step {
             Step::More { least } => return Executed { least, ..executed },
             Step::Held => {
-                if let Parser::Redis(requests) = parser {
-                    requests.forget();
-                }
+                parser.forget();
                 return Executed { paused: true, ..executed };
             }
             Step::Broken => return Executed { len: bytes.len(), ends: true, ..executed },
@@ -125,11 +173,8 @@ pub(crate) fn execute_input(
         if session.ends {
             return Executed { len: bytes.len(), ends: true, ..executed };
         }
-        if out.len() - sent > out_pause(world) || session.waiting_bytes.is_some() || session.is_held() {
-            // The next request may be long in coming, so the positions of this one's words are not kept.
-            if let Parser::Redis(requests) = parser {
-                requests.forget();
-            }
+        if out.len() - sent > world.out_pause() || session.waiting_bytes.is_some() || session.is_held() {
+            parser.rest();
             return Executed { paused: executed.len < bytes.len(), ..executed };
         }
     }
@@ -165,34 +210,31 @@ fn next(
 
 fn next_of_memcached(
     session: &mut Session,
-    reader: &mut memcached::Reader,
+    requests: &mut MemcachedRequests,
     (store, world): (&mut Store, &mut World),
     bytes: &[u8],
     out: &mut Vec<u8>,
     wrote: &mut bool,
 ) -> Step {
-    let all = world.settings.word_len_max;
-    let value_len_max =
-        if session.authenticated { all } else { Limits::REDIS.unauthenticated().word_len_max };
-    match reader.next(bytes, value_len_max) {
-        memcached::Next::More { least } => Step::More { least },
-        memcached::Next::Passed { len } => Step::Done { len, is_request: false },
-        memcached::Next::Broken(text) => {
-            memcached::refuse_text(text, out);
+    match requests.parse(bytes, limits(world, session.authenticated).word_len_max) {
+        ParsedMemcached::More { least } => Step::More { least },
+        ParsedMemcached::Passed { len } => Step::Done { len, is_request: false },
+        ParsedMemcached::Broken(text) => {
+            reply::refuse_text(text, out);
             Step::Broken
         }
-        memcached::Next::Binary { operation, opaque } => {
-            memcached::refuse_binary(operation, opaque, out);
+        ParsedMemcached::Binary { operation, opaque } => {
+            reply::refuse_binary(operation, opaque, out);
             Step::Broken
         }
-        memcached::Next::Whole { line, block, len } => {
+        ParsedMemcached::Whole { len } => {
+            let (words, block) = (requests.words(bytes), requests.block(bytes));
             let is_authenticated = session.authenticated;
-            if is_held(session, world, || !is_authenticated && matches!(block, memcached::Block::Is(_))) {
+            if is_held(session, world, || !is_authenticated && matches!(block, Block::Is(_))) {
                 return Step::Held;
             }
             let before = store.dirty;
-            let mut context = Context { store, session, world, instead: None };
-            memcached::carry_out(&mut context, line, block, out);
+            memcached::execute(&mut handlers::context(store, session, world), &words, block, out);
             settle(store, world, before, wrote);
             Step::Done { len, is_request: true }
         }
@@ -205,7 +247,7 @@ fn is_held(session: &mut Session, world: &mut World, has_password: impl FnOnce()
     if world.guesses.is_empty() || !has_password() {
         return false;
     }
-    session.held_until = world.guesses.closed_until(session.origin, crate::world::now());
+    session.held_until = world.guesses.closed_until(session.origin, Instant::now());
     world.stats.held_passwords += u64::from(session.held_until.is_some());
     session.held_until.is_some()
 }
@@ -230,9 +272,9 @@ fn request(
 ) {
     let before = store.dirty;
     let protocol = session.protocol;
-    let len_max = out.len() + reply_room(world);
-    let mut context = Context { store, session, world, instead: None };
-    carry_out(&mut context, args, &mut Writer::bounded(out, protocol, len_max));
+    let len_max = out.len() + world.reply_room();
+    let mut context = handlers::context(store, session, world);
+    execute(&mut context, args, &mut Writer::bounded(out, protocol, len_max));
     if let Some(wait) = session.waits.take() {
         world.waiting.add(store, session, args, wait);
         world.follow_changes(store);
@@ -246,6 +288,6 @@ fn settle(store: &mut Store, world: &mut World, before: u64, wrote: &mut bool) {
         *wrote = true;
         world.durable.end_frame(store.now());
         world.tell_watchers(store);
-        waiting::serve(store, world);
+        ready::serve(store, world);
     }
 }

@@ -8,7 +8,7 @@ pub(crate) const MAGIC_SNAPSHOT: [u8; 8] = *b"fmkvsnp2";
 pub(crate) const HEADER_LEN: usize = 8;
 /// Bytes of a frame's head: the content's length, the time, the content's checksum, and the checksum of
 /// these.
-pub(super) const FRAME_HEAD: usize = 20;
+pub(crate) const FRAME_HEAD: usize = 20;
 
 pub(crate) const fn head(magic: [u8; 8]) -> [u8; HEADER_LEN] {
     magic
@@ -31,7 +31,7 @@ pub(crate) fn emit(into: &mut Vec<u8>, time: i64, content: &[u8]) {
 }
 
 /// Returns the content's length in a frame's head; `None` if the head is damaged.
-pub(super) fn len_of(head: &[u8; FRAME_HEAD]) -> Option<u32> {
+pub(crate) fn len_of(head: &[u8; FRAME_HEAD]) -> Option<u32> {
     let (said, sum) = head.split_last_chunk::<4>().expect("a head is longer");
     let len = said.first_chunk().expect("a head is longer");
     (crc32fast::hash(said) == u32::from_le_bytes(*sum)).then(|| u32::from_le_bytes(*len))

@@ -1,37 +1,11 @@
 //! A snapshot that is being written.
 
 use super::frame::{self, MAGIC_SNAPSHOT};
-use super::{Durable, number_of, snapshot_name};
+use super::{Durable, Saving, number_of, snapshot_name};
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
-
-/// A snapshot under way. The file gets its name when a thread has synced it.
-#[derive(Debug)]
-pub(crate) struct Saving {
-    file: Option<File>,
-    path: PathBuf,
-    number: u64,
-    /// The changes that the snapshot has.
-    covers: u64,
-    ended: Option<Receiver<io::Result<()>>>,
-}
-
-/// The phase of a snapshot.
-#[derive(PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
-    /// Its keys are being written.
-    Writing,
-    /// Its file is being synced.
-    Syncing,
-}
-
-impl Saving {
-    pub(crate) const fn phase(&self) -> Phase {
-        if self.ended.is_some() { Phase::Syncing } else { Phase::Writing }
-    }
-}
+use std::path::Path;
+use std::sync::mpsc::{TryRecvError, sync_channel};
 
 impl Durable {
     /// Begins a snapshot, and the log after it.

@@ -1,8 +1,9 @@
 //! The flags of meta commands: letters, some with a value behind them.
 
-use super::number::{short, signed, unsigned};
+use super::reply::BAD_LINE;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use farmem_protocols::memcached::{short, signed, unsigned};
 use std::borrow::Cow;
 
 /// Words of a meta command at most.
@@ -103,7 +104,7 @@ impl<'a> Flags<'a> {
             b'N' => time().map(|time| self.vivify = Some(time)),
             b'T' => time().map(|time| self.ttl = Some(time)),
             b'R' => time().map(|time| self.recache = Some(time)),
-            b'F' => short(rest).ok_or(super::BAD_LINE).map(|flags| self.client_flags = flags),
+            b'F' => short(rest).ok_or(BAD_LINE).map(|flags| self.client_flags = flags),
             b'C' => number(BAD_TOKEN).map(|cas| self.cas = Some(cas)),
             b'J' => {
                 number("CLIENT_ERROR invalid numeric initial value").map(|initial| self.initial = initial)

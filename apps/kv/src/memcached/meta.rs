@@ -1,13 +1,15 @@
 //! The meta protocol: `mg`, `ms`, `md`, `ma`, `me`, `mn`.
 
 use super::flags::{Flags, too_many};
-use super::request::{Block, KEY_LEN_MAX, Words};
+use super::reply::{BAD_LINE, Done, Refused, digits, line};
 use super::stored::{ends, put, set_end, write};
 use super::text::{Added, Mode, NOT_NUMERIC, Outcome, Storing, add, put_in, remove};
-use super::{BAD_LINE, Done, Refused, digits, line};
-use crate::command::{Context, admits, may};
-use crate::connection::reply_room;
-use crate::store::{Ends, Head, Item};
+use crate::command::Context;
+use crate::command::execute::{admits, may};
+use crate::failure::Failure;
+use crate::store::Ends;
+use crate::store::item::{Head, Item};
+use farmem_protocols::memcached::{Block, KEY_LEN_MAX, Words};
 use std::io::Write as _;
 use std::ops::Range;
 
@@ -16,7 +18,7 @@ const LONG_OPAQUE: Refused = Refused::Line("CLIENT_ERROR opaque token too long")
 const BAD_FLAGS: Refused = Refused::Line("CLIENT_ERROR invalid or duplicate flag");
 const LONG: Refused = Refused::Line("CLIENT_ERROR options flags too long");
 
-pub(super) fn carry_out(
+pub(super) fn execute(
     context: &mut Context<'_>,
     words: &Words<'_>,
     block: Block<'_>,
@@ -117,7 +119,7 @@ fn get(context: &mut Context<'_>, words: &[&[u8]], out: &mut Vec<u8>) -> Done {
         made = true;
     }
     let ttl = flags.ttl.map(|ttl| ends(context, ttl));
-    let (now, most) = (context.store.now(), from + reply_room(context.world));
+    let (now, most) = (context.store.now(), from + context.world.reply_room());
     let may_win = may(context, b"set", &flags.key);
     let Some(item) = context.store.item(db, &flags.key, !flags.no_update)? else {
         context.world.memcached.missed(touches);
@@ -415,7 +417,7 @@ fn added(context: &mut Context<'_>, flags: &Flags<'_>, up: bool) -> Result<Sum, 
         }
         Ok(Added::NotFound) => Ok(Sum::Not("NF")),
         // A collection is not a number.
-        Err(Refused::Store(crate::failure::Failure::WrongType)) => Err(NOT_NUMERIC),
+        Err(Refused::Store(Failure::WrongType)) => Err(NOT_NUMERIC),
         Err(refused) => Err(refused),
     }
 }

@@ -1,55 +1,9 @@
 //! The command `stats`.
 
-use super::{Done, Refused, VERSION, line};
+use super::counts::Counts;
+use super::reply::{Done, Refused, VERSION, line};
 use crate::command::Context;
 use crate::store::Policy;
-
-/// Counts of memcached commands.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Counts {
-    pub(super) sets: u64,
-    pub(super) flushes: u64,
-    pub(super) cas_hits: u64,
-    pub(super) cas_misses: u64,
-    pub(super) cas_others: u64,
-    gets: [u64; 2],
-    touches: [u64; 2],
-    deletes: [u64; 2],
-    ups: [u64; 2],
-    downs: [u64; 2],
-}
-
-impl Counts {
-    /// Counts a lookup that found a value; `touched` if it changed the expiry time.
-    pub(super) fn hit(&mut self, touched: bool) {
-        if touched {
-            self.touches[0] += 1;
-        } else {
-            self.gets[0] += 1;
-        }
-    }
-
-    pub(super) fn missed(&mut self, touched: bool) {
-        if touched {
-            self.touches[1] += 1;
-        } else {
-            self.gets[1] += 1;
-        }
-    }
-
-    pub(super) fn touched(&mut self, found: bool) {
-        self.touches[usize::from(!found)] += 1;
-    }
-
-    pub(super) fn deleted(&mut self, found: bool) {
-        self.deletes[usize::from(!found)] += 1;
-    }
-
-    pub(super) fn added(&mut self, up: bool, found: bool) {
-        let counts = if up { &mut self.ups } else { &mut self.downs };
-        counts[usize::from(!found)] += 1;
-    }
-}
 
 pub(super) fn stats(context: &mut Context<'_>, words: &[&[u8]], out: &mut Vec<u8>) -> Done {
     let rows = match words {

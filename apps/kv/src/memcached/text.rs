@@ -1,12 +1,14 @@
 //! The text protocol: `get`, `set` and their kin.
 
-use super::number::unsigned;
-use super::request::{Block, KEY_LEN_MAX, Words};
+use super::reply::{BAD_LINE, Done, Refused, VERSION, digits, line};
+use super::stats;
 use super::stored::{change, ends, put, set_end};
-use super::{BAD_LINE, Done, Refused, VERSION, client_flags, digits, line, seconds, stats};
-use crate::command::{Context, admits, log_in_as};
-use crate::connection::reply_room;
-use crate::store::{Ends, Head};
+use crate::command::Context;
+use crate::command::execute::admits;
+use crate::command::server::log_in_as;
+use crate::store::Ends;
+use crate::store::item::Head;
+use farmem_protocols::memcached::{Block, KEY_LEN_MAX, Words, short, signed, unsigned};
 
 const ERROR: Refused = Refused::Line("ERROR");
 const BAD: Refused = Refused::Line(BAD_LINE);
@@ -47,7 +49,7 @@ pub(super) struct Storing<'a> {
     pub(super) may_be_stale: bool,
 }
 
-pub(super) fn carry_out(
+pub(super) fn execute(
     context: &mut Context<'_>,
     words: &Words<'_>,
     block: Block<'_>,
@@ -132,7 +134,7 @@ fn get(
     for key in keys {
         admits(context, if ends.is_some() { b"getex" } else { b"get" }, key)?;
     }
-    let most = out.len() + reply_room(context.world);
+    let most = out.len() + context.world.reply_room();
     for (at, key) in keys.iter().enumerate() {
         // The first value that has to be waited for is read together with as many of the following ones as
         // one round takes.
@@ -173,7 +175,7 @@ fn get(
 
 fn get_and_touch(context: &mut Context<'_>, words: &Words<'_>, with_cas: bool, out: &mut Vec<u8>) -> Done {
     let Some(exptime) = words.get(1) else { return Err(ERROR) };
-    let exptime = seconds(exptime).ok_or(Refused::Line("CLIENT_ERROR invalid exptime argument"))?;
+    let exptime = signed(exptime).ok_or(Refused::Line("CLIENT_ERROR invalid exptime argument"))?;
     let ends = ends(context, exptime);
     // Without a key the reply is `END` alone.
     if words.len() == 2 {
@@ -199,7 +201,7 @@ fn store(
     if key.len() > KEY_LEN_MAX {
         return Err(BAD);
     }
-    let (Some(flags), Some(exptime)) = (client_flags(words[2]), seconds(words[3])) else { return Err(BAD) };
+    let (Some(flags), Some(exptime)) = (short(words[2]), signed(words[3])) else { return Err(BAD) };
     let cas = if has_cas { Some(unsigned(words[5]).ok_or(BAD)?) } else { None };
     let ends = ends(context, exptime);
     context.world.memcached.sets += 1;
@@ -367,7 +369,7 @@ fn touch(context: &mut Context<'_>, words: &Words<'_>, out: &mut Vec<u8>) -> Don
     if words[1].len() > KEY_LEN_MAX {
         return Err(BAD);
     }
-    let exptime = seconds(words[2]).ok_or(Refused::Line("CLIENT_ERROR invalid exptime argument"))?;
+    let exptime = signed(words[2]).ok_or(Refused::Line("CLIENT_ERROR invalid exptime argument"))?;
     let (db, ends) = (context.db(), ends(context, exptime));
     admits(context, b"expire", words[1])?;
     let is_there = context.store.kind(db, words[1]).is_some();
@@ -419,7 +421,7 @@ fn flush_all(context: &mut Context<'_>, words: &Words<'_>, out: &mut Vec<u8>) ->
         _ => return Err(ERROR),
     };
     let exptime =
-        said.map_or(Some(0), seconds).ok_or(Refused::Line("CLIENT_ERROR invalid exptime argument"))?;
+        said.map_or(Some(0), signed).ok_or(Refused::Line("CLIENT_ERROR invalid exptime argument"))?;
     admits(context, b"flushdb", b"")?;
     context.world.memcached.flushes += 1;
     context.world.flush_at = None;
@@ -436,7 +438,7 @@ fn verbosity(words: &Words<'_>, out: &mut Vec<u8>) -> Done {
     if !matches!(words.len(), 2 | 3) {
         return Err(ERROR);
     }
-    client_flags(words[1]).ok_or(BAD)?;
+    short(words[1]).ok_or(BAD)?;
     line(out, "OK");
     Ok(())
 }

@@ -1,21 +1,14 @@
-//! Periodic work: expiry, snapshots, and the state of far memory.
+//! Periodic work: snapshots, and the state of far memory.
 
-use super::EventLoop;
 use crate::durable::Durable;
+use crate::operator::say;
 use crate::saving;
 use crate::store::Store;
 use crate::world::World;
 
-impl EventLoop {
-    /// Removes a slice of the keys that have expired.
-    pub(super) fn expire(&mut self, store: &mut Store, world: &World) {
-        self.has_expired = world.active_expiry && store.expire_slice();
-    }
-}
-
 /// Probes far memory, and logs changes of its state on standard error: memory that is lost, silent, or back.
 pub(super) fn watch_far_memory(store: &mut Store) {
-    store.probe_far().iter().for_each(|line| crate::say(line));
+    store.probe_far().iter().for_each(|line| say(line));
 }
 
 /// Seconds between a failed snapshot and the next automatic one.
@@ -38,6 +31,6 @@ pub(super) fn begin_saves(store: &mut Store, world: &mut World) {
         && let Err(error) = saving::begin(store, &mut world.durable)
     {
         world.durable.give_up_saving(error.to_string(), store.now());
-        crate::say(&format!("no snapshot can begin: {error}"));
+        say(&format!("no snapshot can begin: {error}"));
     }
 }

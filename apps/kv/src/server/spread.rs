@@ -1,7 +1,7 @@
 //! The phases of a turn that all threads share: reading from sockets, and writing to them.
 
 use super::EventLoop;
-use crate::connection::{CHUNK, Outcome, kept, out_pause};
+use crate::connection::{CHUNK, Outcome};
 use crate::io_threads::Task;
 use crate::store::Store;
 use crate::world::World;
@@ -38,7 +38,7 @@ impl EventLoop {
 
     /// Sends the replies of many clients on all threads, and returns how each connection continues.
     pub(super) fn send_by_all(&mut self, ready: &[usize], world: &mut World) -> Vec<(usize, Outcome)> {
-        let task = Task::Send { pause: out_pause(world), kept: kept(world) };
+        let task = Task::Send { pause: world.out_pause(), kept: world.kept() };
         let jobs: Vec<_> = ready.iter().filter_map(|&number| self.connections.lend(number, task)).collect();
         let sent = self.io_threads.spread(jobs).into_iter().map(|job| {
             let told = (job.number, job.outcome);

@@ -6,7 +6,7 @@
 //! bytes are dropped at the end of the turn that runs these commands ([`Store::forget_ahead`]).
 
 use super::place::{At, Place, Spot};
-use super::{CHUNK, Name, Store};
+use super::{CHUNK, Store};
 
 /// Values that are read together at most.
 const AHEAD_MAX: usize = 256;
@@ -14,15 +14,6 @@ const AHEAD_MAX: usize = 256;
 const ENTRIES_MAX: usize = 1024;
 /// The part of local memory that the values take at most; they may take one chunk in any case.
 const SHARE: usize = 64;
-
-/// Far records that commands will read.
-#[derive(Default, Debug)]
-pub(super) struct FetchQueue {
-    spots: Vec<Spot>,
-    bytes: usize,
-    /// The spaces and names of keys whose values will be replaced.
-    names: Vec<(u8, Name)>,
-}
 
 impl Store {
     /// Returns whether some values are far: otherwise there is nothing to read ahead.

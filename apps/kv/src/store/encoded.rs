@@ -2,6 +2,7 @@
 
 use super::far::is_withheld;
 use super::index::{Entry, Flag, Name};
+use super::item::Head;
 use super::live::{Live, LiveValue};
 use super::log::Full;
 use super::place::{At, CHUNK, Class, HEADER_LEN, Header, Place, Spot};
@@ -238,7 +239,7 @@ impl Store {
     ) -> Result<(), Failure> {
         super::check_key(key)?;
         self.check_end(db, key, end.map_or(Ends::Never, Ends::At))?;
-        if let (Kind::Item, Some((head, _))) = (kind, super::Head::parse(bytes)) {
+        if let (Kind::Item, Some((head, _))) = (kind, Head::parse(bytes)) {
             self.note_cas(head.cas);
         }
         let name = self.namer.name(key);

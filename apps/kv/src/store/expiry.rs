@@ -1,19 +1,8 @@
-//! The times at which keys expire, and the removal of keys that have expired.
+//! The times at which keys expire.
 //!
-//! Key type: [`Expiry`]. A key that expires has a second entry of 24 bytes, in a table like the index; the table shrinks when entries go. Keys
-//! that no command touches are found by a sweep through the table, in slices of bounded length.
+//! Key type: [`Expiry`]. A key that expires has a second entry of 24 bytes, in a table like the index; the table shrinks when entries go.
 
 use super::index::{Entry, Index, Name};
-use super::{SPACES, Store};
-
-/// Entries that one slice of the sweep looks at.
-const SLICE_LOOKS: usize = 4096;
-/// Keys that one slice removes.
-const SLICE_REMOVALS: usize = 512;
-/// Keys that one slice removes while a snapshot is under way, which reads each of them from far memory first.
-const SLICE_REMOVALS_IN_SNAPSHOT: usize = 32;
-/// A slice follows at once when at least one of so many entries had expired.
-const DENSE: usize = 8;
 
 /// Expiry times of the keys of one space, in milliseconds since 1970.
 #[derive(Default, Debug)]
@@ -50,62 +39,17 @@ impl Expiry {
         self.0.near(hash).map(|entry| (entry.name(), time_of(entry)))
     }
 
+    /// Returns the entries from a hash on.
+    pub(super) fn from(&self, cursor: u64) -> impl Iterator<Item = &Entry> {
+        self.0.from(cursor)
+    }
+
     /// Returns the table, to be freed in slices.
     pub(super) fn into_table(self) -> Index {
         self.0
     }
 }
 
-fn time_of(entry: &Entry) -> i64 {
+pub(super) fn time_of(entry: &Entry) -> i64 {
     entry.place.cast_signed()
 }
-
-/// The position of the sweep for expired keys.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Sweep {
-    db: u8,
-    /// The hash that the next slice begins at.
-    cursor: u64,
-}
-
-impl Store {
-    /// Removes some of the keys that have expired, and returns whether many of those it looked at had: then the next slice is worth its time
-    /// at once.
-    pub(crate) fn expire_slice(&mut self) -> bool {
-        let removals_max = if self.picture().is_some() { SLICE_REMOVALS_IN_SNAPSHOT } else { SLICE_REMOVALS };
-        let Sweep { mut db, mut cursor } = self.sweep;
-        let (mut looks, mut expired) = (0, Vec::new());
-        for _ in 0..SPACES {
-            let mut next = None;
-            for entry in self.space(db).ends.0.from(cursor) {
-                if looks >= SLICE_LOOKS || expired.len() >= removals_max {
-                    next = Some(entry.name().hash);
-                    break;
-                }
-                looks += 1;
-                if time_of(entry) <= self.now {
-                    expired.push((db, entry.name()));
-                }
-            }
-            match next {
-                Some(hash) => {
-                    cursor = hash;
-                    break;
-                }
-                None => (db, cursor) = ((db + 1) % SPACES_LEN, 0),
-            }
-        }
-        self.sweep = Sweep { db, cursor };
-        for &(db, name) in &expired {
-            self.before_change(db, name, None);
-            self.take_out(db, name);
-            self.touch(db, name);
-        }
-        self.stats.expired += expired.len() as u64;
-        !expired.is_empty() && expired.len() * DENSE >= looks
-    }
-}
-
-/// The count of spaces, as databases are numbered.
-#[expect(clippy::cast_possible_truncation, reason = "there are few databases")]
-const SPACES_LEN: u8 = SPACES as u8;

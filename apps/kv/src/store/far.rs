@@ -10,10 +10,10 @@ mod health;
 pub(crate) use health::is_withheld;
 
 use super::place::CHUNK;
-use farmem::{Client, Completed, Error, Op, Ticket, VirtAddr};
-use health::Health;
+use farmem::{Client, Completed, Error, Op, Ticket, VirtAddr, Vma};
+use health::{Fault, Health};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Chunks of one allocation.
 const TOGETHER: usize = 64;
@@ -23,6 +23,8 @@ const RESERVE: usize = 2;
 const KEPT_MAX: usize = 16 << 10;
 /// Longest wait for a memory node, and for an answer of the control plane: all clients wait meanwhile.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+/// Allocations that are probed at once while one has a fault.
+const PROBES_MAX: usize = 32;
 /// Allocations that are tried for a chunk when nodes do not answer.
 const TRIES: usize = 3;
 
@@ -40,7 +42,7 @@ struct Slab {
     /// Chunks in use.
     used: usize,
     /// The fault of the last operation.
-    fault: Option<health::Fault>,
+    fault: Option<Fault>,
 }
 
 /// The memory of a rack, as one client has it.
@@ -325,6 +327,129 @@ impl Far {
             }
         }
         Ok(self.free.pop().expect("there is one, or there was an error"))
+    }
+
+    /// Refuses an operation on an allocation that does not answer.
+    fn check(&self, slab: u64) -> Result<(), Error> {
+        match self.slabs.get(&slab).and_then(|slab| slab.fault.as_ref()) {
+            Some(Fault::Silent(what)) => Err(Error::Unreachable { what: what.clone() }),
+            Some(Fault::Lost) | None => Ok(()),
+        }
+    }
+
+    /// Notes how an operation on an allocation ended.
+    fn note(&mut self, slab: u64, error: Option<&Error>) {
+        self.health.errors += u64::from(error.is_some());
+        let Some(known) = self.slabs.get_mut(&slab) else { return };
+        let fault = match error {
+            None => None,
+            Some(Error::MemoryLost { .. }) => Some(Fault::Lost),
+            Some(Error::Unreachable { what }) => Some(Fault::Silent(what.clone())),
+            // The next operation may succeed.
+            Some(_) => return,
+        };
+        let kind = |fault: &Option<Fault>| fault.as_ref().map(std::mem::discriminant);
+        if kind(&fault) == kind(&known.fault) {
+            return;
+        }
+        let bytes = known.used * CHUNK;
+        let (changed, what) = match &fault {
+            Some(Fault::Lost) => {
+                self.health.lost_bytes += bytes as u64;
+                (&mut self.health.lost, error)
+            }
+            Some(Fault::Silent(_)) => (&mut self.health.silent, error),
+            None => (&mut self.health.back, None),
+        };
+        changed.bytes += bytes;
+        if let Some(error) = what {
+            changed.error = error.to_string();
+        }
+        known.fault = fault;
+    }
+
+    /// Notes that the memory node of an allocation did not answer in time, for all allocations on that node. Returns the error.
+    fn note_silence(&mut self, slab: u64) -> Error {
+        let name = |far: &Self, slab: u64| far.client.name_of_node_at(VirtAddr(slab));
+        let node = name(self, slab);
+        let what =
+            node.as_ref().map_or_else(|| "far memory".to_owned(), |node| format!("memory node {node}"));
+        let error = Error::Unreachable { what };
+        let same: Vec<u64> =
+            self.slabs.keys().copied().filter(|&other| other == slab || name(self, other) == node).collect();
+        for same in same {
+            self.note(same, Some(&error));
+            self.abandon(same);
+        }
+        error
+    }
+
+    /// Returns the bytes stored in allocations whose last operation got no answer.
+    pub(crate) fn silent_bytes(&self) -> usize {
+        let silent = self.slabs.values().filter(|slab| matches!(slab.fault, Some(Fault::Silent(_))));
+        silent.map(|slab| slab.used * CHUNK).sum()
+    }
+
+    /// Reads a word of one allocation, and of many while one has a fault; nothing waits for the answers.
+    pub(crate) fn probe(&mut self) {
+        self.take_in();
+        let has_fault = self.slabs.values().any(|slab| slab.fault.is_some());
+        let most = if has_fault { PROBES_MAX } else { 1 };
+        let from = self.health.probed + 1;
+        let next = self.slabs.range(from..).chain(self.slabs.range(..from));
+        let next = next.filter(|(base, slab)| {
+            let is_under_way = self.health.probes.values().any(|probed| probed == *base);
+            // Lost memory stays lost.
+            slab.used > 0 && slab.fault != Some(Fault::Lost) && !is_under_way
+        });
+        let next: Vec<u64> =
+            next.map(|(&base, _)| base).take(most - self.health.probes.len().min(most)).collect();
+        for base in next {
+            self.health.probed = base;
+            let buf = self.client.buffer(size_of::<u64>());
+            match self.client.submit(Op::Read { addr: VirtAddr(base), buf }) {
+                Ok(ticket) => _ = self.health.probes.insert(ticket, base),
+                Err(error) => self.note(base, Some(&error)),
+            }
+        }
+        self.take_in();
+    }
+
+    /// Asks the control plane for memory, unless it did not answer a moment ago.
+    fn allocate(&mut self) -> Result<Vma, Error> {
+        if self.health.is_paused() {
+            return Err(Error::Unreachable { what: self.health.refusal.clone() });
+        }
+        let begun = Instant::now();
+        let allocated = loop {
+            let allocated = self.client.allocate((TOGETHER * CHUNK) as u64);
+            match &allocated {
+                Err(error) if !is_withheld(error) && self.has_unwanted() => self.free_one(),
+                _ => break allocated,
+            }
+        };
+        self.health.note_answer(begun, allocated.as_ref().err());
+        allocated
+    }
+
+    /// Returns whether an allocation is to be freed, and the control plane may be asked.
+    pub(crate) fn has_unwanted(&self) -> bool {
+        !self.unwanted.is_empty() && !self.health.is_paused()
+    }
+
+    /// Frees one allocation of those that are not wanted any more.
+    pub(crate) fn free_one(&mut self) {
+        if !self.has_unwanted() {
+            return;
+        }
+        let Some(slab) = self.unwanted.pop() else { return };
+        let begun = Instant::now();
+        // An allocation that is refused went with its node.
+        let freed = self.client.free(VirtAddr(slab));
+        self.health.note_answer(begun, freed.as_ref().err());
+        if self.health.is_paused() {
+            self.unwanted.push(slab);
+        }
     }
 }
 

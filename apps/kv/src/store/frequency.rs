@@ -4,8 +4,6 @@
 //! grows by chance, the less likely the larger it is, and falls with time. An entry has the counter in its low 8 bits, and
 //! above it the minutes at which it was changed last.
 
-use super::{Store, clock};
-
 /// The frequency of a new key: not the first one that goes.
 const FIRST: u32 = 5;
 const COUNTER_BITS: u32 = 8;
@@ -36,12 +34,17 @@ fn minutes(now: i64) -> u32 {
     (clock(now) / 60) & MINUTES_MASK
 }
 
+/// Returns the time in seconds, as entries have it.
+pub(super) fn clock(now: i64) -> u32 {
+    u32::try_from((now / 1000) & 0xffff_ffff).unwrap_or(0)
+}
+
 /// An access to a key: its time, and the frequency counter of an LFU policy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Use {
-    now: i64,
+    pub(super) now: i64,
     /// With an LFU policy: its settings, and a random number below 1.
-    lfu: Option<(Settings, f64)>,
+    pub(super) lfu: Option<(Settings, f64)>,
 }
 
 impl Use {
@@ -57,33 +60,6 @@ impl Use {
         let above = f64::from(counter.saturating_sub(FIRST));
         let grows = counter < COUNTER_MAX && chance < 1.0 / (above * f64::from(settings.log_factor) + 1.0);
         minutes(self.now) << COUNTER_BITS | (counter + u32::from(grows))
-    }
-}
-
-impl Store {
-    /// One use of a key, now.
-    pub(super) fn use_now(&mut self) -> Use {
-        let chance = |store: &mut Self| f64::from(store.rng.below(u32::MAX)) / f64::from(u32::MAX);
-        let lfu = self.memory.policy.is_lfu().then(|| (self.memory.lfu, chance(self)));
-        Use { now: self.now, lfu }
-    }
-
-    /// Asks something about a key without using the key: eviction takes it as soon as before.
-    pub(crate) fn without_use<R>(&mut self, db: u8, key: &[u8], ask: impl FnOnce(&mut Self) -> R) -> R {
-        let name = self.name(key);
-        let used = self.space(db).index.get(name).map(super::Entry::used);
-        let answer = ask(self);
-        if let (Some(used), Some(entry)) = (used, self.space_mut(db).index.get_mut(name)) {
-            entry.set_used(used);
-        }
-        answer
-    }
-
-    /// The seconds since a key was used, and its frequency; asking is no use of it. `None` without such a key.
-    pub(crate) fn last_use(&self, db: u8, key: &[u8]) -> Option<(u32, u32)> {
-        let name = self.name(key);
-        let used = self.space(db).index.get(name).filter(|_| !self.has_ended(db, name))?.used();
-        Some((clock(self.now).saturating_sub(used), self.memory.lfu.frequency(used, self.now)))
     }
 }
 

@@ -397,7 +397,7 @@ mod tests {
         /// After any inserts and removals the table has the entries of a map, in the map's order. Hashes lie
         /// close together, or are equal.
         #[test]
-        fn it_is_an_ordered_map(steps in proptest::collection::vec((0_u64..64, 0_u32..3, any::<bool>(), 0_u32..3), 1..600)) {
+        fn the_index_is_an_ordered_map(steps in proptest::collection::vec((0_u64..64, 0_u32..3, any::<bool>(), 0_u32..3), 1..600)) {
             let (mut index, mut model) = (Index::default(), BTreeMap::new());
             for (number, &(hash, more, put, spread)) in steps.iter().enumerate() {
                 let hash = match spread { 0 => hash, 1 => hash << 58 | 5, _ => u64::MAX - hash };
@@ -424,7 +424,7 @@ mod tests {
     /// Entries are taken out in slices: in the end all of them, from the last one on. Those that are left are
     /// found, and the bytes shrink.
     #[test]
-    fn it_is_drained_in_slices() {
+    fn the_index_is_drained_in_slices() {
         let (mut index, namer) = (Index::default(), Namer::new((1, 2)));
         let names: Vec<Name> = (0..20_000_u32).map(|key| namer.name(&key.to_le_bytes())).collect();
         for (place, &name) in (0..).zip(&names) {
@@ -454,7 +454,7 @@ mod tests {
 
     /// A table whose keys are removed shrinks with them, and an empty one takes nothing.
     #[test]
-    fn it_shrinks_as_keys_go() {
+    fn the_index_shrinks_as_keys_go() {
         let (mut index, namer) = (Index::default(), Namer::new((1, 2)));
         let name = |key: u32| namer.name(&key.to_le_bytes());
         (0..100_000).for_each(|key| _ = index.put(Entry::new(name(key), 0, 0)));
@@ -470,7 +470,7 @@ mod tests {
     /// A hundred thousand keys take 24 to 34 bytes each. Shards are short here, and the places behind their
     /// last homes count.
     #[test]
-    fn it_is_dense() {
+    fn the_index_is_dense() {
         let (mut index, namer) = (Index::default(), Namer::new((1, 2)));
         for key in 0..100_000_u32 {
             index.put(Entry::new(namer.name(&key.to_le_bytes()), u64::from(key), 0));

@@ -4,7 +4,8 @@
 //! it. A string that a Redis client wrote has no head: its flags are 0, and its number is a hash of its
 //! bytes. A Redis client reads an item's bytes, and writes plain strings.
 
-use super::index::Flag;
+use super::frequency::clock;
+use super::index::{Entry, Flag, Name};
 use super::{Ends, Kind, Store, check_key, kind_of};
 use crate::failure::Failure;
 use siphasher::sip::SipHasher13;
@@ -89,6 +90,22 @@ pub(super) fn without_head(kind: Kind, bytes: &[u8]) -> Result<&[u8], Failure> {
 }
 
 impl Store {
+    /// Finds the entry of a string, and counts a hit or a miss.
+    fn find_string(&mut self, db: u8, key: &[u8]) -> Result<Option<(Name, Entry)>, Failure> {
+        let Some(found) = self.find(db, key) else {
+            self.stats.misses += 1;
+            return Ok(None);
+        };
+        self.stats.hits += 1;
+        if kind_of(&found.1).is_string() { Ok(Some(found)) } else { Err(Failure::WrongType) }
+    }
+
+    /// Returns the string of a key.
+    pub(crate) fn string(&mut self, db: u8, key: &[u8]) -> Result<Option<&[u8]>, Failure> {
+        let Some((name, entry)) = self.find_string(db, key)? else { return Ok(None) };
+        without_head(kind_of(&entry), self.bytes_of(db, key, name, entry)?).map(Some)
+    }
+
     /// Returns the number of the next change. Numbers begin at the clock's time, so none comes twice over a
     /// restart, even if the item with the last one is gone.
     pub(crate) fn next_cas(&mut self) -> u64 {
@@ -108,10 +125,10 @@ impl Store {
     ///
     /// [`Failure::WrongType`] for a collection, and errors of far memory.
     pub(crate) fn item(&mut self, db: u8, key: &[u8], touches: bool) -> Result<Option<Item<'_>>, Failure> {
-        let used = self.space(db).index.get(self.name(key)).map(super::Entry::used);
+        let used = self.space(db).index.get(self.name(key)).map(Entry::used);
         let Some((name, entry)) = self.find_string(db, key)? else { return Ok(None) };
         let fetched = entry.has(Flag::FETCHED);
-        let idle = super::clock(self.now).saturating_sub(used.unwrap_or(0));
+        let idle = clock(self.now).saturating_sub(used.unwrap_or(0));
         if let Some(entry) = self.space_mut(db).index.get_mut(name) {
             if touches {
                 entry.set(Flag::FETCHED, true);

@@ -6,19 +6,9 @@
 //! parity, so that no entry is settled; at its end all are.
 
 use super::index::{Entry, Flag, Name};
+use super::steps::Picture;
 use super::{SPACES, Store, kind_of};
 use crate::failure::Failure;
-
-/// A picture under way.
-#[derive(Debug, Default)]
-pub(crate) struct Picture {
-    db: u8,
-    cursor: u64,
-    /// Keys that were taken and not written yet, as records of a snapshot.
-    out: Vec<u8>,
-    /// Keys that were taken.
-    keys: u64,
-}
 
 /// Appends a key to a snapshot: database, kind, expiry time, key, value.
 pub(crate) fn emit(into: &mut Vec<u8>, db: u8, kind: u8, end: Option<i64>, key: &[u8], value: &[u8]) {

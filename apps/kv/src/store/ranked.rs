@@ -3,9 +3,11 @@
 //! Key type: [`Ranked`]. Members lie in runs of some hundred. The lengths of the runs lead to a rank, and a
 //! change moves one run at most.
 
-use super::value::Text;
 use indexmap::IndexMap;
 use std::cmp::Ordering;
+
+/// The bytes of a member, a field or an element.
+pub(crate) type Text = Box<[u8]>;
 
 /// Members of a run at most. A longer run is split.
 const RUN_MAX: usize = 256;
@@ -153,7 +155,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
         /// Order, ranks, ranges and counts are those of a map that is sorted anew each time.
         #[test]
-        fn it_is_sorted(steps in proptest::collection::vec((0_u16..700, -3_i32..40, 0_u8..5), 1..2_000)) {
+        fn members_are_sorted(steps in proptest::collection::vec((0_u16..700, -3_i32..40, 0_u8..5), 1..2_000)) {
             let (mut ranked, mut model) = (Ranked::default(), BTreeMap::<Vec<u8>, f64>::new());
             for (member, score, step) in steps {
                 let (member, score) = (member.to_string().into_bytes(), f64::from(score) / 2.0);

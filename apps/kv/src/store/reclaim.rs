@@ -1,35 +1,25 @@
-//! The keys of a database that was flushed: gone for clients at once, and freed in slices of bounded length.
+//! Keys that go in slices of bounded length: those that have expired and that no command touches, and those of a database that
+//! was flushed.
 //!
-//! Key type: [`Flushed`], a table that gets no new entries. [`Store::clear`] puts an empty table in its place; [`Store::reclaim`] releases
-//! the records and collections that the old one leads to, and frees it shard by shard.
+//! A sweep through the tables of expiry times finds the former. The latter are gone for clients at once: [`Store::clear`] puts an
+//! empty table in the place of theirs, and [`Store::reclaim`] releases what it leads to and frees it shard by shard.
 
-use super::index::{Drained, Entry};
-use super::place::Place;
-use super::{Space, Store};
+use super::expiry::time_of;
+use super::index::Drained;
+use super::steps::{Flushed, Sweep};
+use super::{SPACES, Space, Store};
+
+/// Entries that one slice of the sweep looks at.
+const SLICE_LOOKS: usize = 4096;
+/// Keys that one slice removes.
+const SLICE_REMOVALS: usize = 512;
+/// Keys that one slice removes while a snapshot is under way, which reads each of them from far memory first.
+const SLICE_REMOVALS_IN_SNAPSHOT: usize = 32;
+/// A slice follows at once when at least one of so many entries had expired.
+const DENSE: usize = 8;
 
 /// Entries that one slice releases.
 pub(super) const SLICE_ENTRIES: usize = 1024;
-
-/// The tables of a database that was flushed.
-#[derive(Debug)]
-pub(super) struct Flushed {
-    /// The number of the space that the keys were in: their records have it.
-    space: u8,
-    keys: Drained,
-    expiry: Drained,
-}
-
-impl Flushed {
-    fn bytes(&self) -> usize {
-        self.keys.bytes() + self.expiry.bytes()
-    }
-
-    /// Returns the entry that leads to a record of the read cache.
-    pub(super) fn entry_of(&mut self, space: u8, name: super::Name, place: Place) -> Option<&mut Entry> {
-        let entry = if space == self.space { self.keys.get_mut(name) } else { None };
-        entry.filter(|entry| entry.place == place.0)
-    }
-}
 
 impl Store {
     /// Removes all keys of a database. What they have is freed by [`Store::reclaim`], in slices.
@@ -73,4 +63,44 @@ impl Store {
         }
         true
     }
+
+    /// Removes some of the keys that have expired, and returns whether many of those it looked at had: then the next slice is worth its time
+    /// at once.
+    pub(crate) fn expire_slice(&mut self) -> bool {
+        let removals_max = if self.picture().is_some() { SLICE_REMOVALS_IN_SNAPSHOT } else { SLICE_REMOVALS };
+        let Sweep { mut db, mut cursor } = self.sweep;
+        let (mut looks, mut expired) = (0, Vec::new());
+        for _ in 0..SPACES {
+            let mut next = None;
+            for entry in self.space(db).ends.from(cursor) {
+                if looks >= SLICE_LOOKS || expired.len() >= removals_max {
+                    next = Some(entry.name().hash);
+                    break;
+                }
+                looks += 1;
+                if time_of(entry) <= self.now {
+                    expired.push((db, entry.name()));
+                }
+            }
+            match next {
+                Some(hash) => {
+                    cursor = hash;
+                    break;
+                }
+                None => (db, cursor) = ((db + 1) % SPACES_LEN, 0),
+            }
+        }
+        self.sweep = Sweep { db, cursor };
+        for &(db, name) in &expired {
+            self.before_change(db, name, None);
+            self.take_out(db, name);
+            self.touch(db, name);
+        }
+        self.stats.expired += expired.len() as u64;
+        !expired.is_empty() && expired.len() * DENSE >= looks
+    }
 }
+
+/// The count of spaces, as databases are numbered.
+#[expect(clippy::cast_possible_truncation, reason = "there are few databases")]
+const SPACES_LEN: u8 = SPACES as u8;

@@ -1,6 +1,7 @@
 //! The store beside plain maps, with so little local memory that most data are far.
 
-use super::{CHUNK, Ends, Far, Head, Kind, Store, Value};
+use super::item::Head;
+use super::{CHUNK, Ends, Far, Kind, Store, Value};
 use crate::failure::Failure;
 use farmem::{NodeId, Rack, Rng};
 use std::collections::BTreeMap;
@@ -85,7 +86,7 @@ fn strings_beside_a_map() {
 /// Values that are wanted together come in one round trip. A value that was read ahead is not returned after
 /// its key has changed.
 #[test]
-fn what_is_wanted_together_comes_together() {
+fn wanted_values_share_a_round_trip() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
     let mut store = store(&rack);
     let (value, key) =
@@ -175,7 +176,7 @@ fn several_strings_are_set_or_none() {
 
 /// A far record that is overwritten is known to be dead, and its neighbour is not before it is deleted.
 #[test]
-fn what_nobody_wants_is_known() {
+fn dead_far_records_are_known() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
     let mut store = store(&rack);
     let key = |number: u32| number.to_le_bytes();
@@ -355,7 +356,7 @@ fn a_picture_is_of_one_moment() {
             let (bytes, last) = store.go_on_with_picture(50_000).unwrap();
             let mut rest = bytes.as_slice();
             while !rest.is_empty() {
-                let key = super::parse_picture(&mut rest).unwrap();
+                let key = super::picture::parse(&mut rest).unwrap();
                 assert!(taken.insert(key.key.to_vec(), key.value.to_vec()).is_none(), "no key comes twice");
             }
             if last {

@@ -3,6 +3,8 @@
 //! Key type: [`Value`]. A collection in use is a structure in local memory; otherwise it is bytes
 //! ([`Value::encode`]).
 
+pub(crate) use super::ranked::Text;
+
 use super::ranked::Ranked;
 use indexmap::{IndexMap, IndexSet};
 use std::collections::VecDeque;
@@ -54,9 +56,6 @@ impl Kind {
         }
     }
 }
-
-/// The bytes of a member, a field or an element.
-pub(crate) type Text = Box<[u8]>;
 
 /// A collection in use.
 #[derive(Clone, PartialEq, Debug)]

@@ -74,7 +74,7 @@ fn values_of_a_pipeline_come_together() {
 /// Each value that was read ahead is used or wasted, and a value that a command waited for alone counts as
 /// late.
 #[test]
-fn what_was_read_ahead_is_accounted_for() {
+fn values_read_ahead_are_accounted_for() {
     let service = filled();
     let mut client = service.client();
     let counts = |client: &mut Client| {
@@ -136,7 +136,7 @@ fn values_of_several_connections_come_together() {
 /// A client waits for a key, and has sent much behind that request. Nothing of it is executed before the
 /// client has the key, also if far values make the server read ahead.
 #[test]
-fn what_follows_a_command_that_waits_waits_too() {
+fn requests_behind_a_waiting_command_wait() {
     const PINGS: usize = 40_000;
     let service = filled();
     let (mut client, mut beside) = (service.client(), service.client());

@@ -216,7 +216,7 @@ fn a_collection_that_may_be_written_may_be_read() {
 /// Clients ask for much and read nothing, or queue transactions without end. All buffers together have a
 /// bound, and other clients write meanwhile.
 #[test]
-fn what_is_kept_for_clients_has_a_bound() {
+fn buffers_of_all_clients_are_bounded() {
     let service = Service::start(&["--far", "64MiB", "--local", "64MiB"]);
     let mut beside = service.client();
     assert_eq!(beside.asks(&[b"SET", b"k", &vec![b'k'; 1 << 20]]), Reply::ok());
@@ -274,7 +274,7 @@ fn a_request_behind_large_replies_is_executed() {
 
 /// The server's notes about clients have a bound: names, watched keys, and what was refused.
 #[test]
-fn what_is_noted_of_clients_has_a_bound() {
+fn notes_about_clients_are_bounded() {
     let service = Service::start(&["--far", "64MiB", "--local", "64MiB"]);
     let (mut client, mut beside) = (service.client(), service.client());
     let long = vec![b'n'; 1 << 20];

@@ -11,7 +11,7 @@ fn small() -> (Service, Line) {
 
 /// A changed value keeps its expiry time, also if the change itself evicts the value.
 #[test]
-fn what_evicts_itself_keeps_its_time() {
+fn self_evicting_changes_keep_the_expiry_time() {
     let (service, mut client) = small();
     let mut redis = service.client();
     assert_eq!(redis.says("CONFIG SET maxmemory-policy allkeys-lru"), Reply::ok());
@@ -45,7 +45,7 @@ fn what_evicts_itself_keeps_its_time() {
 /// A client that may only read is not told to write an item again. Where no write is possible, a stale item
 /// is still read.
 #[test]
-fn who_may_not_write_does_not_win() {
+fn read_only_clients_are_not_told_to_recache() {
     let (service, mut client) = small();
     let mut admin = service.client();
     assert_eq!(client.says("set m 0 0 1\r\nx\r\nmd m I\r\n"), "STORED\r\nHD\r\n");

@@ -83,7 +83,7 @@ fn a_watched_key_that_changed_ends_the_transaction() {
 }
 
 #[test]
-fn what_is_not_here_says_so() {
+fn unsupported_commands_say_why() {
     let service = small();
     let mut client = service.client();
     assert!(client.says("EVAL return 0").text().contains("runs no scripts"));
@@ -145,7 +145,7 @@ fn a_client_that_never_reads_is_cut_off() {
 /// Clients send all their requests and close their side, with one thread and with several. The requests
 /// before the end are executed, and the replies arrive whole.
 #[test]
-fn what_came_before_a_half_close_is_carried_out() {
+fn requests_before_a_half_close_are_executed() {
     for threads in ["1", "2"] {
         half_closes(threads);
     }

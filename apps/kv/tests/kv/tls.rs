@@ -346,7 +346,7 @@ fn records_without_bytes_have_an_end() {
 /// Bytes that are not TLS end their connection and no other. A client that begins a handshake and falls
 /// silent harms no other client. Nothing is sent in the clear.
 #[test]
-fn what_is_no_tls_is_refused() {
+fn bytes_that_are_no_tls_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let Some(()) = certificates(dir.path()) else { return };
     let service = serve(dir.path(), "64MiB", &["--tls-auth-clients", "optional"]);

@@ -26,7 +26,7 @@ pub(crate) fn until_waiting(client: &mut Client, count: usize) {
 /// The first client is served first, between two commands of one pipeline. Later ones get what is left, and
 /// what one moves serves another.
 #[test]
-fn who_came_first_is_served_first() {
+fn waiting_clients_are_served_in_order() {
     let service = small();
     let mut pusher = service.client();
     let mut waiting: Vec<Client> = (0..3).map(|_| service.client()).collect();
@@ -259,7 +259,7 @@ fn flushes_and_exchanges_are_noticed() {
 
 /// The log has what a waiting client took, as it happened: a start finds the same data.
 #[test]
-fn what_was_taken_is_taken_after_a_restart() {
+fn pops_of_waiting_clients_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let words =
         ["--far", "64MiB", "--dir", dir.path().to_str().unwrap(), "--appendonly", "--appendfsync", "always"];

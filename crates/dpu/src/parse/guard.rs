@@ -208,7 +208,7 @@ mod tests {
     /// A parser's memory is reported, and freed when its connection is cut off for any reason. Regression:
     /// half a line stayed as long as the connection.
     #[test]
-    fn what_is_cut_off_keeps_nothing() {
+    fn cut_off_connections_keep_no_memory() {
         use crate::parse::memcached::Memcached;
         type Ends = fn(&mut Guard<Memcached>, &mut Accesses) -> Option<Cut>;
         let ends: [Ends; 4] = [

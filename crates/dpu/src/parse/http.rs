@@ -233,7 +233,7 @@ mod tests {
     use crate::parse::kit::{Example, conforms};
 
     #[test]
-    fn it_keeps_what_the_kit_asks_for() {
+    fn http_conforms_to_the_kit() {
         let example = |text: &str, accesses: &[(&str, Op)]| {
             let accesses: Vec<_> = accesses.iter().map(|&(key, op)| (key.as_bytes(), op)).collect();
             Example::of(text.as_bytes(), &accesses)
@@ -256,7 +256,7 @@ mod tests {
 
     /// Ambiguous requests, and bytes that are no request, are errors.
     #[test]
-    fn what_cannot_be_read_is_broken() {
+    fn unreadable_http_is_broken() {
         for wrong in [
             "PUT / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
             "PUT / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",

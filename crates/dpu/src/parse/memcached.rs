@@ -1,17 +1,17 @@
 //! Requests of memcached's text and meta protocols (memcached's `doc/protocol.txt`).
 //!
 //! Key type: [`Memcached`]. A request is a line of words; a storage command has a data block behind its line,
-//! which is skipped. The binary protocol, which memcached itself deprecates, is not parsed.
+//! which is skipped. Lines, lengths of blocks and keys are those of the server's parser
+//! ([`farmem_protocols::memcached`]). The binary protocol, which memcached itself deprecates, is not parsed.
 
-use super::line::{Line, decimal};
+use super::line::Line;
 use super::{Access, Broken, Op, Parser};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use farmem_protocols::memcached::{BINARY, KEY_LEN_MAX, LINE_LEN_MAX, block_len, find, stores, words};
 
-/// Maximum length in bytes of a line: one `get` of a few hundred keys.
-pub const LINE_LEN_MAX: usize = 64 << 10;
-/// Maximum length in bytes of a key.
-pub const KEY_LEN_MAX: usize = 250;
 /// Maximum length in bytes of a value: the maximum of memcached's option `-I`.
-pub const VALUE_LEN_MAX: u64 = 1 << 30;
+const VALUE_LEN_MAX: usize = 1 << 30;
 /// Maximum length in bytes of a key in base64 (the meta flag `b`).
 const BASE64_LEN_MAX: usize = 340;
 
@@ -61,70 +61,47 @@ impl Parser for Memcached {
     }
 }
 
-/// Reports the accesses of a line. Returns the length of the data block behind it.
+/// Reports the accesses of a line. Returns the length of the data block behind it, with its line end.
 fn command(line: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<u64, Broken> {
-    if line.first().is_some_and(|&byte| byte == 0x80) {
+    if line.first() == Some(&BINARY) {
         return Err(Broken { reason: "the binary protocol is not read" });
     }
-    let mut words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
-    let name = words.next().unwrap_or_default();
-    let op = match name {
-        b"get" | b"gets" => {
-            words.for_each(|key| say(key, Op::Read, each));
-            return Ok(0);
-        }
-        b"gat" | b"gats" => {
-            words.skip(1).for_each(|key| say(key, Op::Read, each));
-            return Ok(0);
-        }
-        b"set" => Op::Write,
-        // The result depends on the item's presence or value.
-        b"add" | b"replace" | b"append" | b"prepend" | b"cas" => Op::Read,
-        b"delete" => {
-            words.take(1).for_each(|key| say(key, Op::Delete, each));
-            return Ok(0);
-        }
-        b"incr" | b"decr" | b"touch" => {
-            words.take(1).for_each(|key| say(key, Op::Read, each));
-            return Ok(0);
-        }
-        b"mg" | b"ma" | b"md" | b"ms" => return meta(name, words, each),
-        // Commands without keys, and commands that memcached answers with an error.
-        _ => return Ok(0),
-    };
-    let key = words.next();
-    let len = words.nth(2).ok_or(Broken { reason: "a storage command says how much data it has" })?;
-    say(key.unwrap_or_default(), op, each);
-    data(len)
-}
-
-/// Parses a meta command: `<name> <key> [<data length>] <flags>*`.
-fn meta<'a>(
-    name: &[u8],
-    mut words: impl Iterator<Item = &'a [u8]> + Clone,
-    each: &mut dyn FnMut(Access<'_>),
-) -> Result<u64, Broken> {
-    let key = words.next().unwrap_or_default();
-    let stores = name == b"ms";
-    let len = if stores { words.next() } else { Some(&b"0"[..]) };
-    let len = len.ok_or(Broken { reason: "a storage command says how much data it has" })?;
-    let flag = |letter: u8| words.clone().find(|word| word.first() == Some(&letter));
-    // Mode "set" stores blindly. With a compare value the store reads the item.
-    let blind = flag(b'M').is_none_or(|mode| matches!(mode, b"MS" | b"Ms" | b"MSET" | b"Mset"));
-    let op = match name {
-        b"md" => Op::Delete,
-        b"ms" if blind && flag(b'C').is_none() && flag(b'I').is_none() => Op::Write,
-        _ => Op::Read,
-    };
-    if flag(b'b').is_some_and(|flag| flag == b"b") {
-        let mut decoded = [0; KEY_LEN_MAX + 5];
-        if let Some(len) = base64(key, &mut decoded) {
-            say(&decoded[..len], op, each);
-        }
+    let words = words(line);
+    let Some((name, rest)) = words.split_first() else { return Ok(0) };
+    // Commands without keys, and commands that memcached answers with an error.
+    let Some(command) = find(name) else { return Ok(0) };
+    let data = if stores(name) {
+        let len = block_len(&words).filter(|&len| len <= VALUE_LEN_MAX);
+        let len =
+            len.ok_or(Broken { reason: "a storage command says how much data it has, at most 1 GiB" })?;
+        len as u64 + 2
     } else {
-        say(key, op, each);
+        0
+    };
+    let flags = rest.get(if *name == b"ms" { 2.. } else { 1.. }).unwrap_or_default();
+    let flag = |letter: u8| flags.iter().find(|word| word.first() == Some(&letter));
+    let op = match *name {
+        b"ms" => {
+            // Mode "set" stores blindly. With a compare value the store reads the item.
+            let blind = flag(b'M').is_none_or(|mode| matches!(*mode, b"MS" | b"Ms" | b"MSET" | b"Mset"));
+            let is_write = blind && flag(b'C').is_none() && flag(b'I').is_none();
+            if is_write { Op::Write } else { Op::Read }
+        }
+        _ => Op::of(command.access),
+    };
+    let is_meta = name.len() == 2;
+    for key in command.keys(&words) {
+        if is_meta && flag(b'b').is_some_and(|flag| *flag == b"b") {
+            let mut decoded = [0; KEY_LEN_MAX + 5];
+            let text = Some(key).filter(|key| key.len() <= BASE64_LEN_MAX);
+            if let Some(len) = text.and_then(|key| STANDARD.decode_slice(key, &mut decoded).ok()) {
+                say(&decoded[..len], op, each);
+            }
+        } else {
+            say(key, op, each);
+        }
     }
-    if stores { data(len) } else { Ok(0) }
+    Ok(data)
 }
 
 /// Reports an access, if the key is valid.
@@ -134,46 +111,13 @@ fn say(key: &[u8], op: Op, each: &mut dyn FnMut(Access<'_>)) {
     }
 }
 
-/// Returns the length of a data block including its line end.
-fn data(len: &[u8]) -> Result<u64, Broken> {
-    let len = decimal(len, VALUE_LEN_MAX).ok_or(Broken { reason: "a value has at most 1 GiB" })?;
-    Ok(len + 2)
-}
-
-/// Decodes base64 with padding. Returns the number of bytes.
-fn base64(text: &[u8], into: &mut [u8; KEY_LEN_MAX + 5]) -> Option<usize> {
-    if text.is_empty() || text.len() > BASE64_LEN_MAX || !text.len().is_multiple_of(4) {
-        return None;
-    }
-    let padding = text.iter().rev().take_while(|&&byte| byte == b'=').count();
-    let digits = &text[..text.len() - padding];
-    let (mut bits, mut held, mut len) = (0_u32, 0, 0);
-    for &byte in digits {
-        let digit = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        (bits, held) = ((bits << 6) | u32::from(digit), held + 6);
-        if held >= 8 {
-            held -= 8;
-            *into.get_mut(len)? = (bits >> held).to_le_bytes()[0];
-            len += 1;
-        }
-    }
-    (padding <= 2 && len <= KEY_LEN_MAX).then_some(len)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::parse::kit::{Example, conforms};
 
     #[test]
-    fn it_keeps_what_the_kit_asks_for() {
+    fn memcached_conforms_to_the_kit() {
         use Op::{Delete, Read, Write};
         let example = |text: &str, accesses: &[(&str, Op)]| {
             let accesses: alloc::vec::Vec<_> =
@@ -207,7 +151,7 @@ mod tests {
 
     /// Errors: data of unknown length, the binary protocol, and a line without an end.
     #[test]
-    fn what_cannot_be_read_on_is_broken() {
+    fn unreadable_lines_are_broken() {
         for wrong in [
             &b"set k 0 0\r\n"[..],
             b"set k 0 0 x\r\n",
@@ -235,16 +179,19 @@ mod tests {
         assert_eq!(seen, 1);
     }
 
+    /// A key in base64 is decoded. A key that is no base64, or too long, is skipped.
     #[test]
     fn base64_is_decoded_or_refused() {
         let decode = |text: &[u8]| {
-            let mut into = [0; KEY_LEN_MAX + 5];
-            base64(text, &mut into).map(|len| into[..len].to_vec())
+            let mut keys = alloc::vec::Vec::new();
+            let line = [&b"mg "[..], text, b" b\r\n"].concat();
+            Memcached::new().feed(&line, &mut |access| keys.push(access.key.to_vec())).unwrap();
+            keys
         };
-        assert_eq!(decode(b"aGVsbG8="), Some(b"hello".to_vec()));
-        assert_eq!(decode(b"/+8A"), Some(alloc::vec![0xff, 0xef, 0]));
-        for wrong in [&b""[..], b"aGk", b"aG!=", b"a===", &[b'A'; 344]] {
-            assert_eq!(decode(wrong), None, "{wrong:?}");
+        assert_eq!(decode(b"aGVsbG8="), [b"hello".to_vec()]);
+        assert_eq!(decode(b"/+8A"), [[0xff, 0xef, 0].to_vec()]);
+        for wrong in [&b"aGk"[..], b"aG!=", b"a===", &[b'A'; 344]] {
+            assert_eq!(decode(wrong), [[0; 0]; 0], "{wrong:?}");
         }
     }
 }

@@ -231,7 +231,7 @@ mod tests {
 
     /// Bytes that are no record end the connection, with a reason.
     #[test]
-    fn what_is_no_record_is_refused() {
+    fn invalid_records_are_refused() {
         let wrong = |bytes: &[u8], mut parser: Records| {
             parser.feed(bytes, &mut |access| panic!("{access:?}")).expect_err("it is none").reason
         };

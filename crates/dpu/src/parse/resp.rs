@@ -3,22 +3,22 @@
 //!
 //! Key type: [`Resp`]. A server buffers whole requests; this parser streams. It buffers a word only if it is
 //! the command, a key, or an option that decides the operation on a key; a value of 512 MiB is skipped. The
-//! grammar of numbers and inline commands, and the limits, are the server's (`crates/resp`). The parser does
-//! not know databases (`SELECT`), scripts, or which requests a server refuses. The commands of a transaction
+//! grammar of numbers and inline commands, the limits and the table of commands are the server's
+//! ([`farmem_protocols`]). The parser does not know databases (`SELECT`), scripts, or which requests a server refuses. The commands of a transaction
 //! are reported on arrival, and its `EXEC` has no keys.
-
-mod commands;
 
 use super::{Access, Broken, Op, Parser};
 use crate::accesses::KEY_LEN_MAX;
 use alloc::vec::Vec;
-use commands::{Command, Keys, OPTION_LEN_MAX};
-use farmem_resp::{Limits, Parsed, Requests, integer};
+use farmem_protocols::commands::{self, CONTAINER, Command, Find, INTERNAL, KeyRange, NAME_LEN_MAX};
+use farmem_protocols::resp::{Limits, Parsed, Requests, integer};
 
 /// The limits of a request: the server's.
 const LIMITS: Limits = Limits::REDIS;
 /// Maximum length in bytes of a line with a number, including its end.
 const NUMBER_LEN_MAX: usize = 32;
+/// Maximum length in bytes of an option of SET that matters.
+const OPTION_LEN_MAX: usize = 8;
 
 /// The parser's position in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,7 +120,7 @@ impl Resp {
                 return Err(Broken { reason: "a line whose quotes have no end" });
             };
             let words = line.words(&self.kept);
-            self.request = Request::of(words.len() as u64);
+            self.request = Request::of(words.len());
             words.for_each(|word| {
                 let keeps = self.request.keeps(word.len());
                 self.request.word(keeps.then_some(word), each);
@@ -145,8 +145,8 @@ impl Resp {
                 let (read, count) = self.number(bytes, "invalid multibulk length")?;
                 if let Some(count) = count {
                     // Redis treats a count of 0 or less as an empty request.
-                    let count = u64::try_from(count).unwrap_or(0);
-                    if count > LIMITS.words_max as u64 {
+                    let count = usize::try_from(count).unwrap_or(0);
+                    if count > LIMITS.words_max {
                         return Err(Broken { reason: "invalid multibulk length" });
                     }
                     self.request = Request::of(count);
@@ -214,12 +214,12 @@ impl Parser for Resp {
 #[derive(Debug, Default)]
 struct Request {
     /// Number of its words.
-    words: u64,
+    words: usize,
     /// Number of words read.
-    read: u64,
+    read: usize,
     command: Option<&'static Command>,
-    /// The places of its keys: the first, the end, and the step.
-    keys: (u64, u64, u64),
+    /// The positions of its keys, by the command's specifications.
+    keys: [KeyRange; 2],
     /// A key whose operation depends on later words.
     held: Vec<u8>,
     holds: bool,
@@ -227,7 +227,7 @@ struct Request {
 }
 
 impl Request {
-    fn of(words: u64) -> Self {
+    fn of(words: usize) -> Self {
         Self { words, ..Self::default() }
     }
 
@@ -235,21 +235,37 @@ impl Request {
         self.read == self.words
     }
 
-    const fn is_key(&self, word: u64) -> bool {
-        let (first, end, step) = self.keys;
-        first <= word && word < end && (word - first).is_multiple_of(step)
+    fn is_key(&self, word: usize) -> bool {
+        self.keys.iter().any(|range| range.has(word))
+    }
+
+    /// Returns true if the word at a position is the name of a subcommand.
+    fn is_subcommand(&self, word: usize) -> bool {
+        word == 1 && self.command.is_some_and(|command| command.has(CONTAINER))
+    }
+
+    /// Returns the specification whose number of keys is at a position.
+    fn counted(&self, word: usize) -> Option<usize> {
+        let is_it = |spec: &commands::KeySpec| spec.find == Find::Counted && usize::from(spec.at) == word;
+        self.command?.specs.iter().position(|spec| spec.as_ref().is_some_and(is_it))
     }
 
     /// Returns true if the next word, of `len` bytes, must be buffered.
     fn keeps(&self, len: usize) -> bool {
-        match self.command {
-            None => self.read == 0 && len <= commands::NAME_LEN_MAX,
-            Some(command) => {
-                let key = self.is_key(self.read) && len <= KEY_LEN_MAX;
-                let option = self.holds && len <= OPTION_LEN_MAX;
-                key || option || command.counts_at() == Some(self.read) && len <= NUMBER_LEN_MAX
-            }
+        if self.command.is_none() {
+            return self.read == 0 && len <= NAME_LEN_MAX;
         }
+        let key = self.is_key(self.read) && len <= KEY_LEN_MAX;
+        let option = self.holds && len <= OPTION_LEN_MAX;
+        let name = self.is_subcommand(self.read) && len <= NAME_LEN_MAX;
+        key || option || name || self.counted(self.read).is_some() && len <= NUMBER_LEN_MAX
+    }
+
+    /// Sets the command, and finds its keys as far as they do not follow their number.
+    fn begin(&mut self, command: Option<&'static Command>) {
+        self.command = command.filter(|command| !command.has(INTERNAL));
+        let specs = self.command.map_or(commands::NO_KEYS, |command| command.specs);
+        self.keys = specs.map(|spec| spec.map(|spec| spec.range(self.words, None)).unwrap_or_default());
     }
 
     /// Handles the next word; `None` if it is not needed.
@@ -258,29 +274,28 @@ impl Request {
         self.read += 1;
         let Some(word) = word else { return };
         let Some(command) = self.command else {
-            self.command = commands::named(word);
-            self.keys = self.command.map_or((0, 0, 1), |command| command.keys_of(self.words));
-            return;
+            return self.begin(commands::find_known(word).filter(|command| !command.is_subcommand()));
         };
-        if command.counts_at() == Some(at) {
-            let count = integer(word).and_then(|count| u64::try_from(count).ok()).unwrap_or(0);
-            self.keys = (at + 1, self.words.min((at + 1).saturating_add(count)), 1);
-            // A destination precedes the count.
+        if self.is_subcommand(at) {
+            return self.begin(commands::find_subcommand(command, word));
+        }
+        if let Some(number) = self.counted(at) {
+            let spec = command.specs[number].as_ref();
+            self.keys[number] = spec.map(|spec| spec.range(self.words, Some(word))).unwrap_or_default();
             return;
         }
         if self.holds {
-            self.reads |= commands::needs_the_item(word);
+            self.reads |= needs_the_item(word);
             return;
         }
-        if !self.is_key(at) {
-            return;
-        }
-        if matches!(command.keys, Keys::Set) && self.words > 3 {
+        let Some(number) = self.keys.iter().position(|range| range.has(at)) else { return };
+        if command.name == "set" && self.words > 3 {
             self.held.extend_from_slice(word);
             self.holds = true;
             return;
         }
-        each(Access { key: word, op: command.op_at(at) });
+        let access = command.specs[number].map_or(commands::RO, |spec| spec.access);
+        each(Access { key: word, op: op_of(command, at, access) });
     }
 
     /// Handles the end of the request.
@@ -292,6 +307,24 @@ impl Request {
         *self = Self { held: core::mem::take(&mut self.held), ..Self::default() };
         self.held.clear();
     }
+}
+
+/// Returns the operation of a command on the key at a position.
+fn op_of(command: &Command, at: usize, access: commands::Access) -> Op {
+    match (command.name, at) {
+        ("set" | "sinterstore", 1) => Op::Write,
+        ("getdel" | "rename" | "renamenx", 1) => Op::Delete,
+        // The destination is replaced only if the client asks for it.
+        ("copy", 2) => Op::Read,
+        _ => Op::of(access),
+    }
+}
+
+/// Returns true if SET with this option reads the present item.
+fn needs_the_item(option: &[u8]) -> bool {
+    ["NX", "XX", "GET", "KEEPTTL", "IFEQ", "IFNE", "IFDEQ", "IFDNE"]
+        .iter()
+        .any(|name| option.eq_ignore_ascii_case(name.as_bytes()))
 }
 
 #[cfg(test)]
@@ -322,7 +355,7 @@ mod tests {
     use Op::{Delete, Read, Write};
 
     #[test]
-    fn it_keeps_what_the_kit_asks_for() {
+    fn resp_conforms_to_the_kit() {
         let example = |words: &str, accesses: &[(&str, Op)]| {
             let accesses: Vec<_> = accesses.iter().map(|&(key, op)| (key.as_bytes(), op)).collect();
             Example::of(&request(words), &accesses)
@@ -355,6 +388,9 @@ mod tests {
     fn keys_are_where_the_table_says() {
         for (words, keys) in [
             ("MSETNX a 1 b 2", "a b"),
+            ("MEMORY USAGE k", "k"),
+            ("XINFO STREAM k", "k"),
+            ("XADD k * f v", "k"),
             ("COPY a b", "a b"),
             ("SMOVE a b m", "a b"),
             ("BITOP AND d a b", "d a b"),
@@ -395,7 +431,7 @@ mod tests {
 
     /// Requests that the server refuses are errors.
     #[test]
-    fn what_is_no_request_is_refused() {
+    fn invalid_requests_are_refused() {
         for wrong in [
             &b"*x\r\n"[..],
             b"*+1\r\n",

@@ -39,7 +39,7 @@ fn lost_memory_is_reported_once_and_counted() {
 
 /// A rack that is full is answered with `OOM`; one that does not answer, or whose roles cannot, with `FARMEMORY`.
 #[test]
-fn what_is_withheld_is_not_called_full() {
+fn withheld_memory_is_not_reported_as_full() {
     let refused = |code| Error::Refused(ApiError { code, message: "no".into(), remedy: "do".into() });
     let cases = [
         (refused(ErrorCode::OutOfMemory), "OOM "),

@@ -4,7 +4,7 @@
 
 use super::{Fault, Place, Row, RowError, key_of};
 use crate::load::{KeyType, Source};
-use farmem_resp::double;
+use farmem_protocols::resp::double;
 use jiff::civil::date;
 use jiff::{Span, civil};
 use parquet::basic::{Compression, LogicalType, TimeUnit};

@@ -1,6 +1,6 @@
 //! Replies, in the protocol version that a client selected with `HELLO`.
 
-use crate::number::double;
+use super::number::double;
 use alloc::string::String;
 use alloc::vec::Vec;
 

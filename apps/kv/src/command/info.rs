@@ -1,11 +1,13 @@
 //! `INFO`.
 
-use super::super::{Args, CommandResult, Context, is};
-use super::REDIS_VERSION;
-use crate::command::Activity;
+use super::{Args, CommandResult, Context, is};
+use crate::activity::Activity;
 use crate::store::{CHUNK, SPACES};
-use farmem_resp::Writer;
+use farmem_protocols::resp::Writer;
 use std::fmt::Write as _;
+
+/// The version of Redis whose commands and texts the server has. Clients choose by it what they send.
+pub(super) const REDIS_VERSION: &str = "7.0.15";
 
 type Section = (&'static str, bool, fn(&Context<'_>, &mut String));
 
@@ -27,7 +29,7 @@ const SECTIONS: &[Section] = &[
     ("Keyspace", true, keyspace),
 ];
 
-pub(crate) fn info(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
+pub(super) fn info(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let names = &args[1..];
     let has = |wanted: &str| names.iter().any(|name| is(name, wanted));
     let (all, default) = (has("ALL") || has("EVERYTHING"), names.is_empty() || has("DEFAULT"));

@@ -1,7 +1,8 @@
 //! Requests: arrays of bulk strings and lines of words, parsed as bytes arrive.
 
-use crate::line::{Unbalanced, split};
-use crate::number::integer;
+use super::line::{Unbalanced, split};
+use super::number::integer;
+use crate::queue::{WordQueue, WordRange};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -126,21 +127,16 @@ pub enum Parsed {
     Broken(Fault),
 }
 
-/// The position of a word's bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct WordRange {
-    from: usize,
-    to: usize,
-}
-
 /// An incremental parser of requests. It remembers its position in an incomplete request: no byte is parsed
-/// twice, however small the pieces.
+/// twice, however small the pieces, and however far [`Requests::parse_ahead`] looks.
 #[derive(Clone, Default, Debug)]
 pub struct Requests {
-    words: Vec<WordRange>,
-    /// The words of a line, without quotes and escapes.
-    line: Vec<u8>,
-    from_line: bool,
+    /// Words, and whether they are in the text of lines.
+    queue: WordQueue<bool>,
+    /// The words of lines, without quotes and escapes.
+    text: Vec<u8>,
+    /// The limits of the requests that were parsed ahead.
+    limits: Option<Limits>,
     /// Words still to come; `None` before the request's first line.
     left: Option<usize>,
     /// Bytes of the request parsed so far.
@@ -155,11 +151,43 @@ impl Requests {
         Self::default()
     }
 
-    /// Parses the request at the front of `bytes`. After [`Parsed::More`], `bytes` must begin with the same
-    /// bytes and have more; after [`Parsed::Whole`], with the next request.
+    /// Parses the request at the front of `bytes`, or takes it if it was parsed ahead. After
+    /// [`Parsed::More`], `bytes` must begin with the same bytes and have more; after [`Parsed::Whole`], with
+    /// the next request.
     pub fn parse(&mut self, bytes: &[u8], limits: &Limits) -> Parsed {
-        if core::mem::take(&mut self.done) {
+        if self.queue.has_ahead() {
+            if self.limits == Some(*limits) {
+                return Parsed::Whole { len: self.queue.take().unwrap_or_default() };
+            }
+            // A request before this one changed the limits.
             self.forget();
+        }
+        self.parse_next(bytes, limits)
+    }
+
+    /// Parses the first request of `bytes` that was not parsed yet, and has it wait for [`Requests::parse`].
+    /// `bytes` begin as for that function. [`Requests::words`] returns the words of the request, given the
+    /// bytes from the returned position on.
+    pub fn parse_ahead(&mut self, bytes: &[u8], limits: &Limits) -> Option<usize> {
+        let differs = self.queue.has_ahead() && self.limits != Some(*limits);
+        if differs || self.queue.is_full() {
+            return None;
+        }
+        let from = self.queue.ahead_len();
+        let Parsed::Whole { .. } = self.parse_next(&bytes[from..], limits) else { return None };
+        self.limits = Some(*limits);
+        self.queue.keep();
+        Some(from)
+    }
+
+    fn parse_next(&mut self, bytes: &[u8], limits: &Limits) -> Parsed {
+        if core::mem::take(&mut self.done) {
+            (self.left, self.at) = (None, 0);
+            if self.queue.has_ahead() {
+                self.queue.begin();
+            } else {
+                self.forget();
+            }
         }
         let parsed = match (bytes.first(), self.left) {
             (None, _) => Ok(Parsed::More { least: 1 }),
@@ -171,16 +199,16 @@ impl Requests {
         parsed
     }
 
-    /// Returns the number of words of the last request; of an incomplete one, those parsed so far.
+    /// Returns the number of words of the last request.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.words.len()
+        self.queue.words().len()
     }
 
     /// Returns true for an empty line, and before the first request.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.words.is_empty()
+        self.len() == 0
     }
 
     /// Returns a word of the last request, given the request's `bytes`.
@@ -189,30 +217,39 @@ impl Requests {
     /// If there are not as many words, or `bytes` are not the parsed ones.
     #[must_use]
     pub fn word<'a>(&'a self, bytes: &'a [u8], number: usize) -> &'a [u8] {
-        let WordRange { from, to } = self.words[number];
-        if self.from_line { &self.line[from..to] } else { &bytes[from..to] }
+        let WordRange { from, to } = self.queue.words()[number];
+        &self.source(bytes)[from..to]
     }
 
     /// Returns all words of the last request.
     pub fn words<'a>(&'a self, bytes: &'a [u8]) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone {
-        let from = if self.from_line { self.line.as_slice() } else { bytes };
-        self.words.iter().map(move |place| &from[place.from..place.to])
+        let source = self.source(bytes);
+        self.queue.words().iter().map(move |word| &source[word.from..word.to])
     }
 
-    /// Returns the parser's memory in bytes: positions of words, and the words of a line.
+    fn source<'a>(&'a self, bytes: &'a [u8]) -> &'a [u8] {
+        if self.queue.current().form { &self.text } else { bytes }
+    }
+
+    /// Returns whether requests were parsed ahead and not taken.
+    #[must_use]
+    pub fn has_ahead(&self) -> bool {
+        self.queue.has_ahead()
+    }
+
+    /// Returns the parser's memory in bytes: positions of words, and the words of lines.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.words.capacity() * size_of::<WordRange>() + self.line.capacity()
+        self.queue.bytes() + self.text.capacity()
     }
 
-    /// Abandons the incomplete request.
+    /// Abandons the incomplete request, and those that were parsed ahead.
     pub fn forget(&mut self) {
         // Releases the memory of a long request.
-        self.words.clear();
-        self.words.shrink_to(1 << 10);
-        self.line.clear();
-        self.line.shrink_to(4 << 10);
-        (self.from_line, self.left, self.at, self.done) = (false, None, 0, false);
+        self.queue.clear();
+        self.text.clear();
+        self.text.shrink_to(4 << 10);
+        (self.left, self.at, self.done) = (None, 0, false);
     }
 
     fn array(&mut self, bytes: &[u8], limits: &Limits) -> Result<Parsed, Fault> {
@@ -253,10 +290,11 @@ impl Requests {
             if bytes.len() < end {
                 return Ok(Parsed::More { least: end });
             }
-            self.words.push(WordRange { from, to: from + len });
+            self.queue.push(from, from + len);
             self.at = end;
             left -= 1;
         }
+        self.queue.end(self.at, false);
         Ok(Parsed::Whole { len: self.at })
     }
 
@@ -272,18 +310,18 @@ impl Requests {
         };
         let end = seen + end;
         let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
-        self.from_line = true;
-        let (text, words) = (&mut self.line, &mut self.words);
-        split(line, text, |from, to| words.push(WordRange { from, to }))
+        split(line, &mut self.text, |from, to| self.queue.push(from, to))
             .map_err(|Unbalanced| Fault::Quotes)?;
+        let words = self.queue.parsed();
         if words.len() > limits.words_max {
             return Err(Fault::Words { max: limits.words_max });
         }
-        let first = words.first().map_or(&[][..], |word| &text[word.from..word.to]);
+        let first = words.first().map_or(&[][..], |word| &self.text[word.from..word.to]);
         // As in Redis: for any method, the host line precedes the bytes that the page chose.
         if HTTP.iter().any(|word| first.eq_ignore_ascii_case(word)) {
             return Err(Fault::Http);
         }
+        self.queue.end(end + 1, true);
         Ok(Parsed::Whole { len: end + 1 })
     }
 }
@@ -370,11 +408,40 @@ mod tests {
         assert_eq!(least, bytes.len(), "the length of the word is known");
     }
 
+    /// Requests are parsed ahead while another one waits, and each is taken in its order with its words: of
+    /// arrays, of lines, and of one that arrives in two pieces. After a change of the limits the rest is parsed
+    /// again.
+    #[test]
+    fn requests_parsed_ahead_are_taken_in_order() {
+        let bytes = b"*1\r\n$1\r\na\r\nset 'b c' d\r\n\r\n*2\r\n$1\r\ne\r\n$2\r\nff\r\n";
+        let mut requests = Requests::new();
+        let mut ahead = Vec::new();
+        let part = bytes.len() - 4;
+        for end in [part, bytes.len()] {
+            while let Some(from) = requests.parse_ahead(&bytes[..end], &Limits::REDIS) {
+                ahead.extend(requests.words(&bytes[from..]).map(<[u8]>::to_vec));
+            }
+        }
+        assert_eq!(ahead, [&b"a"[..], b"set", b"b c", b"d", b"e", b"ff"]);
+        let (mut taken, mut at) = (Vec::new(), 0);
+        for _ in 0..2 {
+            let Parsed::Whole { len } = requests.parse(&bytes[at..], &Limits::REDIS) else { panic!() };
+            taken.extend(requests.words(&bytes[at..]).map(<[u8]>::to_vec));
+            at += len;
+        }
+        assert_eq!(taken, ahead[..4]);
+        let stranger = Limits::REDIS.unauthenticated();
+        assert_eq!(requests.parse(&bytes[at..], &stranger), Parsed::Whole { len: 2 });
+        assert!(requests.is_empty());
+        let tiny = Limits { word_len_max: 1, ..stranger };
+        assert_eq!(requests.parse(&bytes[at + 2..], &tiny), Parsed::Broken(Fault::Word { max: 1 }));
+    }
+
     /// A web page makes its browser send a form to a Redis-protocol server on the same machine. The HTTP
     /// lines before the body would be unknown commands, and the body, which the page chose, would be
     /// executed. Nothing behind such a line is parsed.
     #[test]
-    fn what_a_web_page_sends_is_not_carried_out() {
+    fn http_of_a_web_page_is_refused() {
         for bytes in [
             &b"POST / HTTP/1.1\r\nHost: localhost:6379\r\n\r\nSET 5 pwned\r\n"[..],
             b"PUT / HTTP/1.1\r\nhost: localhost:6379\r\n\r\nSET 5 pwned\r\n",
