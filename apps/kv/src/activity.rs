@@ -48,6 +48,11 @@ impl Activity {
     /// Notes the command that begins.
     pub(crate) fn begin(&self, command: &'static Command, now: i64) {
         self.command.store(number_of(command), Relaxed);
+        self.note_time(now);
+    }
+
+    /// Notes the time of a request.
+    pub(crate) fn note_time(&self, now: i64) {
         self.at.store(now, Relaxed);
     }
 

@@ -140,9 +140,10 @@ pub(crate) fn check_room(context: &mut Context<'_>, flags: u32, in_transaction: 
     if grows || in_transaction { evicted } else { Ok(()) }
 }
 
-/// Refuses a command on one key if the rules of the client's user forbid it.
+/// Notes the command that a memcached request stands for, and refuses it on one key if the rules of the client's user forbid it.
 pub(crate) fn admits(context: &mut Context<'_>, command: &[u8], key: &[u8]) -> CommandResult {
     let row = find(command).expect("the table has it");
+    context.session.activity.begin(row, context.store.now());
     permit(context, row, &[command, key])
 }
 

@@ -9,6 +9,7 @@ use farmem_protocols::memcached::{Block, Words, find};
 /// Executes one request, and appends its reply if it has one.
 pub(crate) fn execute(context: &mut Context<'_>, words: &Words<'_>, block: Block<'_>, out: &mut Vec<u8>) {
     context.world.stats.commands += 1;
+    context.session.activity.note_time(context.store.now());
     context.world.settle_flush(context.store);
     let from = out.len();
     let (done, silent) = match *words.as_slice() {
@@ -32,6 +33,7 @@ pub(crate) fn execute(context: &mut Context<'_>, words: &Words<'_>, block: Block
     if silent {
         out.truncate(from);
     }
+    context.session.note_request();
 }
 
 /// Notes the values that a request will read. Returns false when there are enough.

@@ -472,6 +472,22 @@ fn one_store_for_both_protocols() {
     service.end();
 }
 
+/// `CLIENT LIST` shows the last command of a memcached client, by its name in the table of commands, and the sizes of its buffers.
+/// Regression: such a client had `cmd=NULL` for ever, and was idle since it connected.
+#[test]
+fn client_list_shows_memcached_clients() {
+    let service = served(&[]);
+    let (mut redis, mut client) = (service.client(), Line::connect(service.memcached.unwrap()));
+    for (request, command) in [("set a 0 0 1\r\nx\r\n", "set"), ("get a\r\n", "get"), ("delete a\r\n", "del")]
+    {
+        client.says(request);
+        let list = redis.says("CLIENT LIST").text();
+        let line = list.lines().find(|line| !line.contains("cmd=client|list")).unwrap();
+        assert!(line.contains(&format!(" cmd={command} ")), "{line}");
+    }
+    service.end();
+}
+
 /// Bytes that are not requests: binary requests, lines without end, blocks that are too long or of a wrong
 /// length, a browser. Other clients go on meanwhile.
 #[test]
