@@ -174,12 +174,18 @@ fn of(name: &str) -> Option<Handler> {
         "zdiffstore" => {
             |context, args, out| sorted::store(context, args, out, ("zdiffstore", Operation::Difference))
         }
-        "zrange" => sorted_ranges::zrange,
-        "zrevrange" => sorted_ranges::zrevrange,
-        "zrangebyscore" => sorted_ranges::zrangebyscore,
-        "zrevrangebyscore" => sorted_ranges::zrevrangebyscore,
-        "zrangebylex" => sorted_ranges::zrangebylex,
-        "zrevrangebylex" => sorted_ranges::zrevrangebylex,
+        "zrange" => |context, args, out| sorted_ranges::range(context, args, out, None, false),
+        "zrevrange" => |context, args, out| sorted_ranges::range(context, args, out, Some(By::Rank), true),
+        "zrangebyscore" => {
+            |context, args, out| sorted_ranges::range(context, args, out, Some(By::Score), false)
+        }
+        "zrevrangebyscore" => {
+            |context, args, out| sorted_ranges::range(context, args, out, Some(By::Score), true)
+        }
+        "zrangebylex" => |context, args, out| sorted_ranges::range(context, args, out, Some(By::Text), false),
+        "zrevrangebylex" => {
+            |context, args, out| sorted_ranges::range(context, args, out, Some(By::Text), true)
+        }
         "zrangestore" => sorted_ranges::zrangestore,
         "zcount" => |context, args, out| sorted_ranges::counted(context, args, out, By::Score),
         "zlexcount" => |context, args, out| sorted_ranges::counted(context, args, out, By::Text),

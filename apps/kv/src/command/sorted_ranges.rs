@@ -118,20 +118,6 @@ fn found<'a>(sorted: &'a Ranked, query: &RangeQuery<'_>) -> Result<Vec<(f64, &'a
     Ok(found)
 }
 
-fn answer(
-    context: &mut Context<'_>,
-    key: &[u8],
-    query: &RangeQuery<'_>,
-    out: &mut Writer<'_>,
-) -> CommandResult {
-    let none = Ranked::default();
-    // Wrong bounds are an error also without such a key.
-    ranks(&none, query)?;
-    let sorted = read(context, key)?.unwrap_or(&none);
-    members(&found(sorted, query)?, query.with_scores, out);
-    Ok(())
-}
-
 /// Parses the options behind the bounds.
 fn options<'a>(
     args: Args<'_>,
@@ -167,43 +153,22 @@ fn options<'a>(
     Ok(query)
 }
 
-pub(super) fn zrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    answer(context, args[1], &options(&args[4..], (args[2], args[3]), None, true)?, out)
-}
-
-pub(super) fn zrevrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    let query = options(&args[4..], (args[2], args[3]), Some(By::Rank), true)?;
-    answer(context, args[1], &RangeQuery { backwards: true, ..query }, out)
-}
-
-pub(super) fn zrangebyscore(
+/// Executes `ZRANGE`, or one of the older commands for ranges, which name the unit of the bounds and the direction.
+pub(super) fn range(
     context: &mut Context<'_>,
     args: Args<'_>,
     out: &mut Writer<'_>,
+    by: Option<By>,
+    backwards: bool,
 ) -> CommandResult {
-    answer(context, args[1], &options(&args[4..], (args[2], args[3]), Some(By::Score), true)?, out)
-}
-
-pub(super) fn zrevrangebyscore(
-    context: &mut Context<'_>,
-    args: Args<'_>,
-    out: &mut Writer<'_>,
-) -> CommandResult {
-    let query = options(&args[4..], (args[2], args[3]), Some(By::Score), true)?;
-    answer(context, args[1], &RangeQuery { backwards: true, ..query }, out)
-}
-
-pub(super) fn zrangebylex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
-    answer(context, args[1], &options(&args[4..], (args[2], args[3]), Some(By::Text), false)?, out)
-}
-
-pub(super) fn zrevrangebylex(
-    context: &mut Context<'_>,
-    args: Args<'_>,
-    out: &mut Writer<'_>,
-) -> CommandResult {
-    let query = options(&args[4..], (args[2], args[3]), Some(By::Text), false)?;
-    answer(context, args[1], &RangeQuery { backwards: true, ..query }, out)
+    let mut query = options(&args[4..], (args[2], args[3]), by, by != Some(By::Text))?;
+    query.backwards |= backwards;
+    let none = Ranked::default();
+    // Wrong bounds are an error also without such a key.
+    ranks(&none, &query)?;
+    let sorted = read(context, args[1])?.unwrap_or(&none);
+    members(&found(sorted, &query)?, query.with_scores, out);
+    Ok(())
 }
 
 pub(super) fn zrangestore(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
