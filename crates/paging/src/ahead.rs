@@ -237,7 +237,10 @@ impl Prefetch<Fault> for Streams {
     /// The stream continues at the page that was left out.
     fn fetched_early(&mut self, pages: &Range<u64>) {
         let latest = &mut self.streams[self.latest].latest;
-        *latest = (latest.0.min(pages.start), latest.1.max(pages.end));
+        // A proposal for another stream may have come in between.
+        if pages.start <= latest.1 && latest.0 <= pages.end {
+            *latest = (latest.0.min(pages.start), latest.1.max(pages.end));
+        }
     }
 
     /// Returns the fetch for the proposal before the latest, as far as the stream is past it.
@@ -313,6 +316,19 @@ mod tests {
         assert_eq!([0, 3, 4, 9].map(|page| propose(&mut four, page)), [0..4, 0..4, 4..8, 8..12]);
         assert_eq!(propose(&mut Groups { pages: 0 }, 7), 7..8);
         assert_eq!(propose(&mut Groups::default(), 7), 7..8);
+    }
+
+    /// An early fetch of one stream, reported after a proposal for another one, does not join the two: the pages
+    /// behind the stream would be all addresses in between.
+    #[test]
+    fn an_early_fetch_of_another_stream_is_not_this_one_s() {
+        let mut streams = Streams::new(16);
+        let far = 1 << 28;
+        [0, 1, far].map(|page| propose(&mut streams, page));
+        streams.fetched_early(&(3..5));
+        propose(&mut streams, far + 1);
+        let (behind, _) = streams.behind().expect("streams know it");
+        assert_eq!(behind, far..far + 1);
     }
 
     /// Two interleaved streams grow as if alone, and jumps fetch single pages.
