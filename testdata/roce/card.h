@@ -33,10 +33,12 @@ __attribute__((noreturn, format(printf, 1, 2))) static inline void die(const cha
 
 struct rack {
     char host[108], port[8], token[128]; /* no port: the host is the path of a Unix socket */
+    char address[40];                    /* the header Farmem-Address, while a member joins */
 };
 
 /* Takes the path of a Unix socket, `[address]:port` or `address:port`; and the file that the operator's token is kept in. */
 static inline void rack_open(struct rack *rack, const char *api, const char *token_file) {
+    rack->address[0] = 0;
     const char *colon = strrchr(api, ':');
     if (!colon && strlen(api) < sizeof rack->host) {
         rack->port[0] = 0; /* a Unix socket */
@@ -69,8 +71,8 @@ static inline int rack_try(const struct rack *rack, char *answer, size_t room, c
         freeaddrinfo(found);
     char request[4096], *all = calloc(1, 1 << 20), *start;
     int len = snprintf(request, sizeof request,
-        "POST /v1/%s HTTP/1.1\r\nHost: rack\r\nConnection: close\r\nAuthorization: Bearer %s\r\nContent-Length: %zu\r\n\r\n%s", name,
-        rack->token, strlen(body), body);
+        "POST /v1/%s HTTP/1.1\r\nHost: rack\r\nConnection: close\r\nAuthorization: Bearer %s\r\n%s%s%sContent-Length: %zu\r\n\r\n%s",
+        name, rack->token, *rack->address ? "Farmem-Address: " : "", rack->address, *rack->address ? "\r\n" : "", strlen(body), body);
     if (len >= (int)sizeof request || write(fd, request, len) != len)
         die("%s could not be sent", name);
     for (ssize_t got, have = 0; (got = read(fd, all + have, (1 << 20) - 1 - have)) > 0; have += got)
@@ -239,6 +241,49 @@ static inline bool card_wait(struct ibv_cq *cq, struct ibv_wc *done, double most
         sched_yield();
     }
     return false;
+}
+
+/* --- Joining ---------------------------------------------------------------------------------------------------------------------- */
+
+/* Joins, and proves the address: the control plane sends a cookie to the UD queue pair `qp`, and the next request shows it (PROTOCOL 8.74).
+ * The queue pair is ready, and has no buffer posted. A lost cookie is asked for again. */
+__attribute__((format(printf, 8, 9))) static inline void rack_join(struct rack *rack, const struct card *card, struct ibv_cq *cq,
+    struct ibv_qp *qp, char *answer, size_t room, const char *name, const char *form, ...) {
+    enum { GRH_LEN = 40, HEADER_LEN = 24, COOKIE_KIND = 0x64, COOKIE_LEN = 16, BUFFER = 4096, TRIES = 10 };
+    static uint8_t bytes[BUFFER];
+    char body[2048];
+    va_list args;
+    va_start(args, form);
+    vsnprintf(body, sizeof body, form, args);
+    va_end(args);
+    struct ibv_mr *mr = ibv_reg_mr(card->pd, bytes, sizeof bytes, IBV_ACCESS_LOCAL_WRITE);
+    if (!mr)
+        die("no memory for a cookie: %s", strerror(errno));
+    struct ibv_sge part = {.addr = (uintptr_t)bytes, .length = sizeof bytes, .lkey = mr->lkey};
+    struct ibv_recv_wr request = {.sg_list = &part, .num_sge = 1}, *bad;
+    strcpy(rack->address, "pending");
+    int status = rack_try(rack, answer, room, name, body);
+    bool posted = false;
+    for (int tries = 0; status == 428 && tries < TRIES; tries++) {
+        struct ibv_wc done;
+        if (!posted && ibv_post_recv(qp, &request, &bad))
+            die("no room for a cookie");
+        posted = true;
+        strcpy(rack->address, "pending");
+        if ((status = rack_try(rack, answer, room, name, body)) != 428 || !card_wait(cq, &done, 1))
+            continue;
+        posted = false;
+        const uint8_t *message = bytes + GRH_LEN;
+        if (done.status != IBV_WC_SUCCESS || done.byte_len < GRH_LEN + HEADER_LEN + COOKIE_LEN || message[1] != COOKIE_KIND)
+            continue;
+        for (int n = 0; n < COOKIE_LEN; n++)
+            sprintf(rack->address + 2 * n, "%02x", message[HEADER_LEN + n]);
+        status = rack_try(rack, answer, room, name, body);
+    }
+    rack->address[0] = 0;
+    if (status != 200)
+        die("%s %s is refused (%d): %s", name, body, status, answer);
+    ibv_dereg_mr(mr);
 }
 
 #endif

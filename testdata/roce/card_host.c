@@ -200,7 +200,7 @@ static void join(const char *address, struct session *at) {
     at->cq = card_cq(&card, 64);
     at->qp = card_qp(&card, IBV_QPT_UD, at->cq, 0, QKEY);
     card_ud_ready(at->qp);
-    join_as("card", address, at->qp->qp_num, "cards");
+    join_as("card", address, at->cq, at->qp, "cards");
     rack_ask(&rack, answer, sizeof answer, "open_session", "{\"host\":%lu,\"domain\":%lu}", host, domain);
     at->qpn = json_number(answer, "switch", "qpn");
     at->qkey = json_number(answer, "switch", "qkey");

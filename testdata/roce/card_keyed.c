@@ -183,7 +183,8 @@ int main(int argc, char **argv) {
     begin(argv[1], argv[2], argv[3]);
     struct ibv_cq *cq = card_cq(&card, 4);
     struct ibv_qp *ud = card_qp(&card, IBV_QPT_UD, cq, 0, QKEY);
-    join_as("card", argv[3], ud->qp_num, "cards");
+    card_ud_ready(ud);
+    join_as("card", argv[3], cq, ud, "cards");
     uint64_t before = repetitions();
     struct connection on = through(domain, root, -1);
     look_ups(&on, reads);

@@ -229,15 +229,16 @@ int main(int argc, char **argv) {
     }
     at.cq = card_cq(&card, 64);
     at.qp = card_qp(&card, IBV_QPT_UD, at.cq, 0, QKEY);
-    for (int n = 0; n < SLOTS; n++)
-        room(n);
     card_ud_ready(at.qp);
     rack_ask(&rack, answer, sizeof answer, "create_domain", "{\"name\":\"%s\"}", argv[5]);
     uint64_t domain = json_number(answer, NULL, "domain");
-    rack_ask(&rack, answer, sizeof answer, "join_node",
+    rack_join(&rack, &card, at.cq, at.qp, answer, sizeof answer, "join_node",
         "{\"name\":\"%s\",\"gid\":\"%s\",\"capacity\":%lu,\"qpn\":%u,\"qkey\":%u,"
         "\"card\":{\"domain\":%lu,\"base\":%lu,\"rkey\":%u,\"queue_pairs\":[%s]}}",
         argv[4], argv[3], size, at.qp->qp_num, QKEY, domain, base, mr->rkey, numbers);
+    /* Updates that come before are sent again. */
+    for (int n = 0; n < SLOTS; n++)
+        room(n);
     at.control_qpn = json_number(answer, "control", "qpn");
     at.control_qkey = json_number(answer, "control", "qkey");
     at.control_gid = json_gid(answer, "control");

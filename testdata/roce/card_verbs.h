@@ -156,9 +156,10 @@ static inline uint64_t repetitions(void) {
     return sum;
 }
 
-/* Joins as a host, with the UD queue pair of this card, and as a member of a domain. */
-static inline void join_as(const char *name, const char *address, uint32_t qpn, const char *of) {
-    rack_ask(&rack, answer, sizeof answer, "join_host", "{\"name\":\"%s\",\"gid\":\"%s\",\"qpn\":%u,\"qkey\":%u}", name, address, qpn, QKEY);
+/* Joins as a host, with the UD queue pair of this card, which is ready, and as a member of a domain. */
+static inline void join_as(const char *name, const char *address, struct ibv_cq *cq, struct ibv_qp *qp, const char *of) {
+    rack_join(&rack, &card, cq, qp, answer, sizeof answer, "join_host", "{\"name\":\"%s\",\"gid\":\"%s\",\"qpn\":%u,\"qkey\":%u}", name,
+        address, qp->qp_num, QKEY);
     host = json_number(answer, NULL, "host");
     generation = json_number(answer, NULL, "generation");
     rack_ask(&rack, answer, sizeof answer, "create_domain", "{\"name\":\"%s\"}", of);

@@ -30,6 +30,11 @@ impl ApiBridge {
                 // A peer this link cannot reach gets no updates; the control plane finds it silent.
                 drop(link.set_peer(change.port, change.gid));
             }
+            // It leaves before the answer, after which the member waits for it.
+            Out::Challenge { gid, frame } => {
+                link.send_to(gid, &frame);
+                link.flush()?;
+            }
             Out::Reply { ticket, result } => {
                 if let Some(call) = self.asked.remove(&ticket) {
                     self.answered.push((call.request.clone(), result.clone()));

@@ -39,6 +39,12 @@ const KEYS_FIELD: &str = "farmem-keys";
 /// The header field with the build of farmem that asks (PROTOCOL 8.71).
 const BUILD_FIELD: &str = "farmem-build";
 
+/// The header field with the proof of the address that a join names: `pending`, or a cookie (PROTOCOL 8.74).
+const ADDRESS_FIELD: &str = "farmem-address";
+
+/// The value of [`ADDRESS_FIELD`] before the cookie has arrived.
+const PENDING: &str = "pending";
+
 /// Largest head of a request, in bytes. It is looked at when more is read, so somewhat longer ones may pass.
 const HEAD_MAX: usize = 16 << 10;
 
@@ -56,6 +62,7 @@ const fn status_of(code: ErrorCode) -> u16 {
         ErrorCode::TooSlow => 408,
         ErrorCode::Conflict => 409,
         ErrorCode::OutOfMemory | ErrorCode::TableFull => 507,
+        ErrorCode::Unproven => 428,
         ErrorCode::Unavailable => 503,
         ErrorCode::Storage => 500,
     }

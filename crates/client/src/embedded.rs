@@ -248,7 +248,8 @@ impl World {
                 self.replies.insert(ticket, result);
             }
             // A rack in one process ends with it: there is nothing to keep, and ports need no addresses.
-            Action::Local(ControlOut::Persist(_) | ControlOut::Peer(_)) | Action::Note(_) => {}
+            Action::Local(ControlOut::Persist(_) | ControlOut::Peer(_) | ControlOut::Challenge { .. })
+            | Action::Note(_) => {}
         });
         self.control.put_back(outbox);
     }

@@ -4,8 +4,14 @@ use crate::client::wrong_answer;
 use crate::config::RackConfig;
 use crate::{Error, Placement, Transport, Waiting};
 use farmem_api::{ApiCallError, ApiClient};
-use farmem_control::api::{CreateDomain, ErrorCode, HostJoined, JoinHost, Overview, Request, Response};
-use farmem_link::{Link, OpenError, PacedLink, ShmConfig, ShmLink, UdpConfig, UdpLink, os_seed, pin_to_cpu};
+use farmem_control::AddressProof;
+use farmem_control::api::{Call, CreateDomain, ErrorCode, HostJoined, JoinHost, Overview, Request, Response};
+use farmem_link::{
+    Clock, Link, OpenError, PacedLink, ShmConfig, ShmLink, UdpConfig, UdpLink, Wait, os_seed, pin_to_cpu,
+};
+use farmem_machine::{Duration, Port};
+use farmem_wire::message::{Cookie, CookieMessage, GSI_QKEY, GSI_QPN};
+use farmem_wire::{Extension, Packet};
 use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::sync::Once;
@@ -110,18 +116,89 @@ pub fn operator_client(config: &RackConfig) -> Result<ApiClient, Error> {
     Ok(client.patient(config.patience))
 }
 
-/// Joins with the name and address of a host that may have been there before. One that is another user's is taken, as an address is that another process has.
+/// Joins over an open link, as `join` does, with the name and address of a host that may have been there before. One that is another user's is taken, as an
+/// address is that another process has.
 ///
 /// # Errors
 /// [`Error::Open`] when it is taken, or what the control plane says.
-pub fn join_host(api: &mut ApiClient, join: JoinHost) -> Result<HostJoined, Error> {
-    let name = join.name.clone();
-    match api.call(join) {
-        Err(ApiCallError::Refused(error)) if error.code == ErrorCode::NotOwner => {
+pub fn join_host<L: Link>(
+    config: &RackConfig,
+    api: &mut ApiClient,
+    link: &mut L,
+    request: JoinHost,
+) -> Result<HostJoined, Error> {
+    let name = request.name.clone();
+    match join(config, api, link, request) {
+        Err(error) if error.code() == Some(ErrorCode::NotOwner) => {
             Err(OpenError::InUse { address: name }.into())
         }
-        joined => Ok(joined?),
+        joined => joined,
     }
+}
+
+/// Waits for a cookie, one after the other. A lost datagram costs one of them; the joining member then asks for another.
+const COOKIE_WAITS: [Duration; 6] = [
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(2),
+    Duration::from_secs(2),
+];
+
+/// Joins over an open link, which proves that this member receives datagrams at the address that the request names: the control plane sends a cookie there, and
+/// the next request shows it (PROTOCOL 8.75).
+///
+/// # Errors
+/// The control plane's error, or that of the link.
+pub(crate) fn join<L: Link, C: Call + Clone>(
+    config: &RackConfig,
+    api: &mut ApiClient,
+    link: &mut L,
+    request: C,
+) -> Result<C::Answer, Error> {
+    let mut waits = COOKIE_WAITS.into_iter();
+    let mut proof = AddressProof::Pending;
+    let answer = loop {
+        api.show_address(proof);
+        match (api.call(request.clone()), waits.next()) {
+            (Err(ApiCallError::Refused(error)), Some(wait)) if error.code == ErrorCode::Unproven => {
+                let cookie = await_cookie(link, config.control.address, wait);
+                let failed = |source| Error::System { what: "the link to the rack failed".into(), source };
+                proof = cookie.map_err(failed)?.map_or(AddressProof::Pending, AddressProof::Cookie);
+            }
+            (answer, _) => break answer,
+        }
+    };
+    api.show_address(AddressProof::Unsupported);
+    Ok(answer?)
+}
+
+/// Receives frames until a cookie of the control plane arrives, for `wait` at most.
+fn await_cookie<L: Link>(link: &mut L, control: IpAddr, wait: Duration) -> io::Result<Option<Cookie>> {
+    link.set_peer(Port::CONTROL, Some(farmem_link::gid_of(control)))?;
+    let clock = Clock::start();
+    let until = clock.after(wait);
+    let mut found = None;
+    while found.is_none() {
+        let left = until.since(clock.now());
+        if left == Duration::ZERO {
+            break;
+        }
+        link.receive(Wait::AtMost(left), &mut |port, frame| {
+            found = found.or_else(|| cookie_in(frame).filter(|_| port == Port::CONTROL));
+        })?;
+    }
+    link.set_peer(Port::CONTROL, None)?;
+    Ok(found)
+}
+
+/// Returns the cookie in a frame to a member that has no queue pair yet.
+fn cookie_in(frame: &[u8]) -> Option<Cookie> {
+    let packet = Packet::parse(frame).ok()?;
+    let Extension::Deth(deth) = packet.ext else { return None };
+    let fits = packet.bth.dest_qp == GSI_QPN && deth.qkey == GSI_QKEY;
+    CookieMessage::parse(packet.payload).ok().filter(|_| fits).map(|message| message.cookie)
 }
 
 /// The number of the domain of this name, for granting to it. It is made when there is none; its owner may be another user.

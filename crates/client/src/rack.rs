@@ -345,12 +345,13 @@ struct Attach<'a> {
 impl WithLink for Attach<'_> {
     type Output = Client;
 
-    fn with<L: Link + 'static>(self, link: L) -> Result<Client, Error> {
+    fn with<L: Link + 'static>(self, mut link: L) -> Result<Client, Error> {
         let mut api = api_client(self.config)?;
         let gid_text = self.address.to_string();
         // An address that joins again is the same host started again, with the next generation.
         let name = format!("host-{gid_text}").replace(':', "-");
-        let joined = join_host(&mut api, JoinHost { caches: Some(false), ..JoinHost::new(name, gid_text) })?;
+        let request = JoinHost { caches: Some(false), ..JoinHost::new(name, gid_text) };
+        let joined = join_host(self.config, &mut api, &mut link, request)?;
         let HostJoined { host, generation, home, nodes, cards, .. } = joined;
         let patience = self.options.patience.unwrap_or(self.config.patience);
         let options = ClientOptions { patience: Some(patience), ..self.options };

@@ -6,7 +6,7 @@
 use crate::Error;
 use crate::client::gid;
 use crate::config::{Execution, IndexConfig, NodeConfig, Prefetch, RackConfig, Transport};
-use crate::link::{BUILD, WithLink, api_client, operator_client, place, with_link};
+use crate::link::{BUILD, WithLink, api_client, join, operator_client, place, with_link};
 use crate::rack::{home_of, node_settings};
 use farmem_api::{ApiServer, ApiTokens, ControlStore, run_control};
 use farmem_control::api::{
@@ -88,7 +88,10 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
             let tokens = ApiTokens { rack: rack?.into(), operator: Some(operator?.into()) };
             let secret = Some(Secret::new(secret?.as_bytes()));
             let seed =
-                os_seed().map_err(|source| Error::System { what: "no random numbers".into(), source })?;
+                || os_seed().map_err(|source| Error::System { what: "no random numbers".into(), source });
+            // Rings belong to one machine and lead to no other.
+            let proves = config.transport == Transport::Udp;
+            let address_secret = if proves { Some(Secret::new(&seed()?)) } else { None };
             let usual = ControlSettings::new(farmem_link::gid_of(config.control.address));
             let (lease, epoch) = (config.control.lease, config.control.epoch);
             let host_lease = Some(config.control.host_lease);
@@ -99,13 +102,14 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
                 host_lease,
                 epoch,
                 secret,
+                address_secret,
                 build: Some(BUILD.into()),
                 bounds: Bounds { domain_memory_max, ..Bounds::default() },
                 probe: Some(PROBE),
                 node_names: config.nodes.iter().map(|node| node.name.clone()).collect(),
                 ..usual
             };
-            let role = Control::restore(settings, Rng::from_seed(seed), records).map_err(|e| Error::Config {
+            let role = Control::restore(settings, Rng::from_seed(seed()?), records).map_err(|e| Error::Config {
                 file: state.clone(),
                 message: format!("{e}; the log is damaged: restore the directory from a copy, without its file `secret` (all keys are told anew then), or remove it to begin anew"),
             })?;
@@ -262,11 +266,11 @@ pub fn switch<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Re
     struct Serve<'a>(&'a RackConfig, Serving<'a>);
     impl WithLink for Serve<'_> {
         type Output = ();
-        fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
+        fn with<L: Link + 'static>(self, mut link: L) -> Result<(), Error> {
             let Self(config, serving) = self;
-            let mut api = operator_client(config)?;
-            let SwitchJoined { home, control, .. } =
-                api.call(JoinSwitch { gid: config.switch.address.to_string() })?;
+            let request = JoinSwitch { gid: config.switch.address.to_string() };
+            let joined = join(config, &mut operator_client(config)?, &mut link, request)?;
+            let SwitchJoined { home, control, .. } = joined;
             let budgets = Budgets { directory_slots: config.switch.slots, ..Budgets::default() };
             let role = Switch::new(home_of(&home, &control), budgets).in_life(draw_life()?);
             serve("the switch", role, link, &control, serving, drive_switch)
@@ -294,11 +298,12 @@ pub fn index_switch<'a>(
     struct Serve<'a>(&'a RackConfig, &'a IndexConfig, Serving<'a>);
     impl WithLink for Serve<'_> {
         type Output = ();
-        fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
+        fn with<L: Link + 'static>(self, mut link: L) -> Result<(), Error> {
             let Self(config, IndexConfig { name, address, tier, below }, serving) = self;
-            let join =
+            let request =
                 JoinIndex { name: name.clone(), gid: address.to_string(), tier: *tier, below: below.clone() };
-            let IndexJoined { home, control, .. } = operator_client(config)?.call(join)?;
+            let joined = join(config, &mut operator_client(config)?, &mut link, request)?;
+            let IndexJoined { home, control, .. } = joined;
             let role = Switch::new(home_of(&home, &control), Budgets::default());
             serve(&format!("index switch {name}"), role, link, &control, serving, drive_switch)
         }
@@ -345,7 +350,7 @@ pub fn node_running<'a, C: Compile + 'static>(
     struct Serve<'a, C>(&'a RackConfig, &'a NodeConfig, Runner<C>, Serving<'a>);
     impl<C: Compile + 'static> WithLink for Serve<'_, C> {
         type Output = ();
-        fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
+        fn with<L: Link + 'static>(self, mut link: L) -> Result<(), Error> {
             let Self(config, node, mut runner, serving) = self;
             let what = || format!("no {} bytes of memory for node {}", node.memory, node.name);
             let store =
@@ -366,9 +371,9 @@ pub fn node_running<'a, C: Compile + 'static>(
                 Ok::<_, Error>(NodeFiles::open(directory, waker)?)
             });
             let files = files.transpose()?;
-            let mut api = operator_client(config)?;
-            let (name, gid) = (node.name.clone(), node.address.to_string());
-            let NodeJoined { home, control, .. } = api.call(JoinNode::new(name, gid, node.memory))?;
+            let request = JoinNode::new(node.name.clone(), node.address.to_string(), node.memory);
+            let joined = join(config, &mut operator_client(config)?, &mut link, request)?;
+            let NodeJoined { home, control, .. } = joined;
             let usual = node_settings(&home, &control, config.pmtu);
             let budget = Budget { workspaces: runner.workspaces, burst, ..usual.budget };
             let role = MemNode::compiling(NodeSettings { budget, ..usual }, store, runner.compile);

@@ -140,4 +140,6 @@ pub enum ErrorCode {
     Unauthorized,
     /// The log does not accept the change now; the message states the result.
     Storage,
+    /// The address of a join is not proven yet; a cookie was sent there.
+    Unproven,
 }

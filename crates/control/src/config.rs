@@ -39,6 +39,8 @@ pub struct Config {
     pub bounds: Bounds,
     /// The secret of the keys of hosts, nodes, switches and domains. `None`: every caller may do everything, as in a rack inside one process.
     pub secret: Option<Secret>,
+    /// The secret of the cookies that prove addresses, drawn anew at each start. `None`: addresses are not proven, as in a rack whose links are rings.
+    pub address_secret: Option<Secret>,
     /// The control plane's build of farmem, if reported (PROTOCOL 8.71).
     pub build: Option<String>,
     /// Time after which an idle role is probed. `None`: idle roles are not probed.
@@ -63,6 +65,7 @@ impl Config {
             epoch: crate::splitting::EPOCH,
             bounds: Bounds::default(),
             secret: None,
+            address_secret: None,
             build: None,
             probe: None,
             node_names: Vec::new(),

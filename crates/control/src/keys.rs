@@ -7,9 +7,11 @@
 //! created the owner. So no key is valid for a later owner of the number.
 
 mod authorization;
+mod cookies;
 mod key;
 mod ring;
 
+pub use cookies::{AddressClaim, AddressProof, COOKIE_LIFE};
 pub use key::{Key, NoKey};
 pub use ring::{OWNERS_MAX, RING_MAX, Ring};
 
@@ -76,6 +78,8 @@ pub struct Shown {
     pub operator: bool,
     /// The caller's build of farmem, if reported (PROTOCOL 8.71).
     pub build: Option<String>,
+    /// The caller's proof of the address that it joins with (PROTOCOL 8.74).
+    pub address: AddressProof,
 }
 
 /// The kinds of key owners.

@@ -57,6 +57,7 @@ pub use bounds::{
 pub use builds::{BUILD_LEN_MAX, is_build};
 pub use coherence::{RECOVERS, RESETS_MAX};
 pub use config::{Config, HOST_LEASE, LEASE};
+pub use keys::{AddressClaim, AddressProof, COOKIE_LIFE};
 pub use log::{COMPACT_LINES_MIN, COMPACT_RATIO, Log, NotKept, STALL_RETRY};
 pub use messages::{Held, Out, RestoreError, Submitted};
 pub use note::{DropReason, Note};
@@ -240,6 +241,12 @@ impl Control {
                 Err(error) if pending.restarts == 0 || !keys::brings_in(&pending.ask.request) => Err(error),
                 _ => decide(&mut self.rack, &mut self.coherence, &mut self.images, &pending.ask.request),
             };
+            let decided = decided.and_then(|decision| match decision {
+                Decision::Begin(what) => {
+                    self.rack.prove_address(&pending, &what, out).map(|()| Decision::Begin(what))
+                }
+                other => Ok(other),
+            });
             match decided {
                 Ok(Decision::Reply(response)) => reply(pending.ask.ticket, Ok(response), out),
                 Ok(Decision::Keep(line, response)) => {

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use farmem_machine::Outbox;
 use farmem_transport::PeerChange;
+use farmem_wire::Gid;
 
 /// A request with its ticket and credentials.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +45,13 @@ pub enum Out {
     Persist(Record),
     /// The address of a member, before the first frame to it.
     Peer(PeerChange),
+    /// A frame for the address of a member that has not joined yet. It may get lost.
+    Challenge {
+        /// The address, which may be a bystander's.
+        gid: Gid,
+        /// The frame, from the BTH to the pad.
+        frame: Vec<u8>,
+    },
 }
 
 /// The error for a log that is not valid.

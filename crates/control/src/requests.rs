@@ -1,6 +1,7 @@
 //! Requests: the decision about each, by the module that owns its rows (PROTOCOL 8.10 to 8.14).
 
 mod acting_hosts;
+mod address_proof;
 mod card_numbers;
 mod cards;
 mod checks;

@@ -7,7 +7,7 @@
 pub use tracing::Level;
 
 use crate::Clock;
-use farmem_control::api::{ApiError, JoinHost, JoinIndex, JoinNode, Request, Response};
+use farmem_control::api::{ApiError, ErrorCode, JoinHost, JoinIndex, JoinNode, Request, Response};
 use farmem_control::{Control, DropReason as ControlDrop, Held, Note as ControlNote, Role};
 use farmem_machine::{Bucket, Duration, Instant, Machine, Port, Rate};
 use farmem_memnode::{Compile, MemNode, Note as NodeNote, Store};
@@ -42,6 +42,10 @@ pub fn of_notes<M: EventSource>(role: &str) -> impl FnMut(&M, M::Note) + Send + 
 pub fn of_answer(control: &Control, request: &Request, result: &Result<Response, ApiError>) {
     let what = request.name();
     match (request, result) {
+        // Each member is asked for a proof when it joins.
+        (_, Err(ApiError { code: ErrorCode::Unproven, message, .. })) => {
+            tell(Level::DEBUG, format_args!("control plane: {what} awaits a cookie: {message}"));
+        }
         (_, Err(ApiError { code, message, .. })) => {
             tell(Level::WARN, format_args!("control plane: {what} was refused ({code:?}): {message}"));
         }

@@ -34,6 +34,10 @@ pub trait Link {
     /// A frame to a port without an address, or longer than [`FRAME_MAX`], is counted and dropped.
     fn send(&mut self, port: Port, frame: &[u8]);
 
+    /// Queues a frame for an address that no port has, as [`Link::send`] does. Only a network has such
+    /// addresses: rings drop the frame and count it.
+    fn send_to(&mut self, gid: Gid, frame: &[u8]);
+
     /// Hands over what is queued. A frame that the system refuses is counted as lost; that is no error.
     ///
     /// # Errors

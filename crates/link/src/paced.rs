@@ -137,6 +137,11 @@ impl<L: Link> Link for PacedLink<L> {
         }
     }
 
+    /// The frame is not held back: by the time that it were due, another member might have its port.
+    fn send_to(&mut self, gid: Gid, frame: &[u8]) {
+        self.link.send_to(gid, frame);
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         self.release();
         self.link.flush()

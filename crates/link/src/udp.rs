@@ -197,6 +197,35 @@ impl UdpLink {
     }
 }
 
+/// Returns the way from the local address to another one.
+fn destination(src: Gid, dst: Gid) -> Destination {
+    let route = Route { src, dst, src_port: UDP_PORT, ip_id: 0 };
+    Destination { address: SockAddr::new(dst, UDP_PORT), route }
+}
+
+/// Queues a frame. A batch without room for it leaves first.
+fn push(
+    destination: &Destination,
+    frame: &[u8],
+    outbound: &mut Outbound,
+    socket: &Socket,
+    counters: &mut LinkCounters,
+) {
+    if frame.len() < bth::LEN {
+        counters.short += 1;
+        return;
+    }
+    if frame.len() > FRAME_MAX {
+        counters.long += 1;
+        return;
+    }
+    if !outbound.push(destination, frame) {
+        outbound.flush(socket, counters);
+        let is_in = outbound.push(destination, frame);
+        assert!(is_in, "an empty batch takes a frame");
+    }
+}
+
 /// A panic leaves nothing half written here: the system does not panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -301,10 +330,7 @@ impl Link for UdpLink {
                 let text = format!("{:?} cannot reach {gid:?}: one is IPv4, the other IPv6", self.gid);
                 return Err(io::Error::new(io::ErrorKind::Unsupported, text));
             }
-            Some(gid) => {
-                let route = Route { src: self.gid, dst: gid, src_port: UDP_PORT, ip_id: 0 };
-                self.peers.set(port, gid, Destination { address: SockAddr::new(gid, UDP_PORT), route });
-            }
+            Some(gid) => self.peers.set(port, gid, destination(self.gid, gid)),
             None => self.peers.forget(port),
         }
         self.last_source = (self.gid, self.peers.port_at(self.gid));
@@ -312,22 +338,20 @@ impl Link for UdpLink {
     }
 
     fn send(&mut self, port: Port, frame: &[u8]) {
-        let Some(destination) = self.peers.get(port) else {
+        let Self { peers, outbound, socket, counters, .. } = self;
+        match peers.get(port) {
+            Some(destination) => push(destination, frame, outbound, socket, counters),
+            None => counters.no_address += 1,
+        }
+    }
+
+    fn send_to(&mut self, gid: Gid, frame: &[u8]) {
+        if gid.as_v4().is_some() == self.gid.as_v4().is_some() {
+            let to = destination(self.gid, gid);
+            let Self { outbound, socket, counters, .. } = self;
+            push(&to, frame, outbound, socket, counters);
+        } else {
             self.counters.no_address += 1;
-            return;
-        };
-        if frame.len() < bth::LEN {
-            self.counters.short += 1;
-            return;
-        }
-        if frame.len() > FRAME_MAX {
-            self.counters.long += 1;
-            return;
-        }
-        if !self.outbound.push(destination, frame) {
-            self.outbound.flush(&self.socket, &mut self.counters);
-            let is_in = self.outbound.push(destination, frame);
-            assert!(is_in, "an empty batch takes a frame");
         }
     }
 

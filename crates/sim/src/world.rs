@@ -187,7 +187,7 @@ impl<H: HostMachine> World<H> {
         let host = |n| (n, SimNode::new(RoleId::Host(n), (|_| None) as fn(&H::Out) -> _));
         let control = SimNode::new(RoleId::Control, |out| match out {
             Out::Peer(change) => Some(*change),
-            Out::Reply { .. } | Out::Persist(_) => None,
+            Out::Reply { .. } | Out::Persist(_) | Out::Challenge { .. } => None,
         });
         Self {
             layout,

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 
 mod batch;
 mod coherence;
+mod cookie_message;
 mod directory_message;
 mod file_message;
 mod lead;
@@ -20,8 +21,8 @@ mod soft_message;
 mod traverse;
 mod update;
 
-/// Reads a header that has only version, kind and a number: messages about the directory, moves, images and
-/// files have one (PROTOCOL 7.40, 12.41, 13.2, 20.6).
+/// Reads a header that has only version, kind and a number: messages about the directory, moves, images,
+/// files and addresses have one (PROTOCOL 7.40, 8.74, 12.41, 13.2, 20.6).
 fn read_numbered<'a>(what: &'static str, payload: &'a [u8]) -> Result<(u8, u64, Reader<'a>), WireError> {
     let mut r = Reader::new(what, payload);
     let [version, kind] = r.array()?;
@@ -45,6 +46,7 @@ pub use batch::{Batch, PAIRS_MAX, Pair, PairBuf, Pairs};
 pub use coherence::{
     Data, Done, Get, Grant, Part, Read, Recall, RecallAck, Refusal, WriteBack, WriteBackAck,
 };
+pub use cookie_message::{Cookie, CookieError, CookieMessage, GSI_QKEY, GSI_QPN};
 pub use directory_message::{
     DirectoryBody, DirectoryMessage, Listing, ROWS_MAX, RegionRow, RegionRowKind, RegionRows, Sweep,
     UNKNOWN_MOVE,

@@ -293,7 +293,7 @@ impl Rack {
                     self.learn(response);
                 }
             }
-            Action::Local(Out::Peer(_)) => {}
+            Action::Local(Out::Peer(_) | Out::Challenge { .. }) => {}
             Action::Note(note) => run.mark(note),
         });
         self.out = out;

@@ -3,7 +3,8 @@
 use super::key_file::KeyFile;
 use super::tls::{self, CaCert};
 use super::unix::UnixConnector;
-use super::{BUILD_FIELD, IDLE_MAX, KEYS_FIELD};
+use super::{ADDRESS_FIELD, BUILD_FIELD, IDLE_MAX, KEYS_FIELD, PENDING};
+use farmem_control::AddressProof;
 use farmem_control::api::{ApiError, Call, ErrorCode, Overview, Request, Response};
 use farmem_link::Clock;
 use serde_json::Value;
@@ -58,6 +59,8 @@ pub struct ApiClient {
     token: String,
     keys: Option<Arc<KeyFile>>,
     build: Option<&'static str>,
+    /// The proof of the address that it joins with.
+    address: AddressProof,
     /// Longest wait for an answer.
     most: Duration,
     /// How long it asks again while nothing answers, or a role that the control plane needs does not.
@@ -237,6 +240,11 @@ impl ApiClient {
         Self { patience, ..self }
     }
 
+    /// Shows this proof of its address with each request from now on.
+    pub const fn show_address(&mut self, proof: AddressProof) {
+        self.address = proof;
+    }
+
     /// Ends the idle connection that it has kept, so that the next question makes a new one: for a client that asks now and then. The control plane
     /// has only so many.
     pub fn hang_up(&mut self) {
@@ -256,6 +264,7 @@ impl ApiClient {
             token: token.into(),
             keys: None,
             build: None,
+            address: AddressProof::Unsupported,
             most,
             patience: Duration::ZERO,
         }
@@ -322,6 +331,11 @@ impl ApiClient {
         let mut post = self.agent.post(&url).header("Authorization", format!("Bearer {}", self.token));
         if let Some(build) = self.build {
             post = post.header(BUILD_FIELD, build);
+        }
+        match self.address {
+            AddressProof::Unsupported => {}
+            AddressProof::Pending => post = post.header(ADDRESS_FIELD, PENDING),
+            AddressProof::Cookie(cookie) => post = post.header(ADDRESS_FIELD, cookie.to_string()),
         }
         if let Some(keys) = &self.keys {
             let shown = keys.show(request).map_err(|why| ApiCallError::Keys { why })?;

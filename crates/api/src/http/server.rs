@@ -5,7 +5,9 @@ use super::conn_table::Limits;
 use super::connections::{self, body_of, has_body};
 use super::stream::Listener;
 use super::tls::Identity;
-use super::{BODY_MAX, BUILD_FIELD, KEYS_FIELD, SOFT_BODY_MAX, json, refusal, status_of};
+use super::{
+    ADDRESS_FIELD, BODY_MAX, BUILD_FIELD, KEYS_FIELD, PENDING, SOFT_BODY_MAX, json, refusal, status_of,
+};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
@@ -15,7 +17,7 @@ use axum::{Extension, Router};
 use ctutils::CtEq as _;
 use farmem_control::api::{ApiError, ErrorCode, Request, Response};
 use farmem_control::keys::{KEYS_SHOWN_MAX, Shown};
-use farmem_control::{BUILD_LEN_MAX, is_build};
+use farmem_control::{AddressProof, BUILD_LEN_MAX, is_build};
 use farmem_link::{OpenError, Waker};
 use serde_json::{Map, Value};
 use std::fmt;
@@ -332,7 +334,21 @@ fn keys_of(headers: &HeaderMap, operator: bool) -> Result<Shown, ApiError> {
             keys.push(key.parse().map_err(|_| no_keys("text that is no key"))?);
         }
     }
-    Ok(Shown { keys, operator, build: build_of(headers)? })
+    Ok(Shown { keys, operator, build: build_of(headers)?, address: address_proof(headers)? })
+}
+
+/// Returns the proof of the caller's address in a request's head.
+fn address_proof(headers: &HeaderMap) -> Result<AddressProof, ApiError> {
+    let Some(field) = headers.get(ADDRESS_FIELD) else { return Ok(AddressProof::Unsupported) };
+    let text = field.to_str().unwrap_or_default();
+    if text == PENDING {
+        return Ok(AddressProof::Pending);
+    }
+    text.parse().map(AddressProof::Cookie).map_err(|expected| {
+        let message = format!("the header \"Farmem-Address\" is wrong: {expected}, or \"{PENDING}\"");
+        let remedy = "send the cookie that came to the address, as hexadecimal digits";
+        refusal(ErrorCode::BadRequest, message, remedy)
+    })
 }
 
 /// The build that asks, as the head says.

@@ -37,8 +37,12 @@ fn a_card_is_a_host() {
         let up = rack.up();
         let (card, node) = (rack.address(CARD), rack.address(11));
         let (out, at) = (Stranger::new(card, 0), Stranger::new(card, farmem::UDP_PORT));
-        let joined =
-            asked(&rack, "join_host", &json!({"name": "card", "gid": card, "qpn": 17, "qkey": 0x1111}));
+        let joined = rack.join_at(
+            &at,
+            "join_host",
+            "",
+            &json!({"name": "card", "gid": card, "qpn": 17, "qkey": 0x1111}),
+        );
         assert_eq!((&joined["home"]["qpn"], &joined["home"]["qkey"]), (&json!(17), &json!(0x1111)));
         let domain = asked(&rack, "create_domain", &json!({"name": "cards"}))["domain"].clone();
         let vma = asked(&rack, "allocate", &json!({"domain": domain, "size": 4096, "node": 1}));

@@ -1,9 +1,10 @@
 //! Tests of `farmem doctor`: every finding has a state, and every bad state has a remedy.
 
 use crate::faults::died_and_serves;
+use crate::frames::Stranger;
 use crate::process::{eventually, run, signal};
 use crate::rack::{Description, text};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::{fs, process};
 
@@ -249,19 +250,12 @@ fn members_of_another_build_are_named() {
     assert!(own.0 == "ok" && own.1.contains(": 4 members"), "{own:?}");
     died_and_serves(&mut up, "control");
     assert_eq!(builds(), own, "it is in the log");
-    let body = format!(r#"{{"name": "old", "gid": "{}", "caches": false}}"#, rack.address(200));
-    let request = |build: &str| {
-        format!(
-            "POST /v1/join_host HTTP/1.1\r\nHost: rack\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\
-             Farmem-Build: {build}\r\nContent-Length: {}\r\n\r\n{body}",
-            rack.operator(),
-            body.len()
-        )
-    };
-    let answer = rack.http(request("of yesterday").as_bytes());
-    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("Farmem-Build"), "{answer}");
-    let answer = rack.http(request("0.0.9+old").as_bytes());
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let host = Stranger::new(rack.address(200), farmem::UDP_PORT);
+    let body = json!({"name": "old", "gid": host.address(), "caches": false});
+    let build = "Farmem-Build: of yesterday\r\n";
+    let (status, answer) = rack.ask_with("POST", "/v1/join_host", build, &body.to_string());
+    assert!(status == 400 && answer["message"].to_string().contains("Farmem-Build"), "{answer}");
+    rack.join_at(&host, "join_host", "Farmem-Build: 0.0.9+old\r\n", &body);
     let (state, detail, remedy) = builds();
     assert_eq!(state, "missing", "{detail}");
     assert!(detail.contains("of other builds are 0.0.9+old: host old"), "{detail}");

@@ -88,6 +88,11 @@ impl Stranger {
         Self { socket, from }
     }
 
+    pub(crate) fn address(&self) -> Ipv4Addr {
+        let SocketAddr::V4(from) = self.from else { panic!("tests use IPv4") };
+        *from.ip()
+    }
+
     /// Sends these bytes unchanged.
     pub(crate) fn send(&self, to: Ipv4Addr, bytes: &[u8]) {
         // A full socket buffer drops the packet, as networks may.
@@ -115,18 +120,27 @@ impl Stranger {
         bytes
     }
 
+    /// Receives until nothing arrives for this time. Returns the number of bytes.
+    pub(crate) fn drain(&self, silence: std::time::Duration) -> usize {
+        let (mut bytes, mut received) = (vec![0; 8192], 0);
+        self.socket.set_read_timeout(Some(silence)).expect("it is a socket");
+        while let Ok(len) = self.socket.recv(&mut bytes) {
+            received += len;
+        }
+        received
+    }
+
     /// Returns the ICRC (PROTOCOL 2.7), in which fields that the network may change count as ones.
     fn icrc(&self, to: Ipv4Addr, frame: &[u8], ip_id: u16) -> u32 {
-        let SocketAddr::V4(from) = self.from else { panic!("tests use IPv4") };
         let udp_len = u16::try_from(8 + frame.len() + 4).expect("it fits a packet");
         let mut covered = vec![0xff; 8];
         covered.extend([0x45, 0xff]);
         covered.extend((udp_len + 20).to_be_bytes());
         covered.extend(ip_id.to_be_bytes());
         covered.extend([0x40, 0, 0xff, 17, 0xff, 0xff]);
-        covered.extend(from.ip().octets());
+        covered.extend(self.address().octets());
         covered.extend(to.octets());
-        covered.extend(from.port().to_be_bytes());
+        covered.extend(self.from.port().to_be_bytes());
         covered.extend(farmem::UDP_PORT.to_be_bytes());
         covered.extend(udp_len.to_be_bytes());
         covered.extend([0xff, 0xff]);

@@ -112,10 +112,11 @@ struct Keys {
 }
 
 impl Keys {
-    fn obtain(description: &Description, gid: Ipv4Addr, honest: &Honest) -> Self {
+    fn obtain(description: &Description, own: &Stranger, honest: &Honest) -> Self {
         let ask = |name: &str, body: Value| ask(description, name, &body);
         let domain = ask("create_domain", json!({"name": "hostile"}))["domain"].clone();
-        let host = ask("join_host", json!({"name": "stranger", "gid": gid.to_string()}))["host"].clone();
+        let join = json!({"name": "stranger", "gid": own.address()});
+        let host = description.join_at(own, "join_host", "", &join)["host"].clone();
         let session = ask("open_session", json!({"host": host, "domain": domain}));
         let own = number(&ask("allocate", json!({"domain": domain, "size": 4096, "node": 1}))["base"]);
         let domains = description.overview()["domains"].clone();
@@ -263,15 +264,14 @@ fn datagrams_of_strangers_harm_nobody() {
     let description = Description::new("hostile", "udp").with_nodes(3).with_hosts(2);
     let mut up = description.up();
     let mut honest = Honest::new(&description, NODES);
-    let own = description.address(200);
-    let mut keys = Keys::obtain(&description, own, &honest);
+    let own = Stranger::new(description.address(200), farmem::UDP_PORT);
+    let mut keys = Keys::obtain(&description, &own, &honest);
     let roles = [1, 2, 11, 12, 13].map(|last| description.address(last));
     let targets = [&roles[..], &[description.address(100)]].concat();
     // One attacker has its own address. The others share the address of a role or the client, so that the
     // kernel sends from it.
-    let strangers: Vec<Stranger> = std::iter::once(Stranger::new(own, farmem::UDP_PORT))
-        .chain(targets.iter().map(|&address| Stranger::new(address, 0)))
-        .collect();
+    let strangers: Vec<Stranger> =
+        std::iter::once(own).chain(targets.iter().map(|&address| Stranger::new(address, 0))).collect();
 
     // The attacker can read its own memory, which proves that its packets are accepted.
     keys.connect(&description, NODES);

@@ -36,9 +36,8 @@ fn a_role_says_who_joins_is_refused_and_leaves() {
     let mut switch = role(&description, &["switch"], &["--log", "info"]);
     let mut node = role(&description, &["node", "--node", "node1"], &[]);
     let gid = description.address(200);
-    let join = format!(r#"{{"name":"client","gid":"{gid}"}}"#);
-    let (status, joined) = description.ask("POST", "/v1/join_host", &join);
-    assert_eq!((status, joined["host"].as_u64()), (200, Some(1)), "{joined}");
+    let joined = description.join("join_host", gid, &json!({"name": "client", "gid": gid}));
+    assert_eq!(joined["host"].as_u64(), Some(1), "{joined}");
     let (status, refused) = description.ask("POST", "/v1/leave", r#"{"port":77}"#);
     assert_eq!((status, text(&refused["code"]).as_str()), (404, "not_found"));
     let forged = format!(r#"{{"name":"a\nWARN b","gid":"{gid}"}}"#);
@@ -129,8 +128,9 @@ fn lapses_are_said() {
             assert_eq!(status, 200, "{answer}");
             answer
         };
-        let gid = description.address(200).to_string();
-        let host = ask("join_host", json!({"name": "silent", "gid": gid, "caches": false}));
+        let gid = description.address(200);
+        let host =
+            description.join("join_host", gid, &json!({"name": "silent", "gid": gid, "caches": false}));
         let domain = ask("create_domain", json!({"name": "silent"}));
         ask("open_session", json!({"host": host["host"], "domain": domain["domain"]}));
     }

@@ -37,6 +37,7 @@ mod prefetch;
 mod process;
 mod rack;
 mod records;
+mod reflection;
 mod refusals;
 mod run;
 mod run_allocators;

@@ -1,5 +1,6 @@
 //! Rack that `farmem up` runs for a test.
 
+use crate::frames::Stranger;
 use crate::process::{Dir, Ended, Running, eventually, farmem, runs, signal};
 use farmem::{Client, Rack};
 use serde_json::Value;
@@ -186,17 +187,43 @@ impl Description {
 
     /// Sends a request with the operator's token, and returns the status and the body.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        self.ask_with(method, path, "", body)
+    }
+
+    /// Sends a request with further header lines, each with its line end.
+    pub(crate) fn ask_with(&self, method: &str, path: &str, more: &str, body: &str) -> (u16, Value) {
         let (token, len) = (self.operator(), body.len());
         let answer = self.http(
             format!(
                 "{method} {path} HTTP/1.1\r\nHost: rack\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\
-                 Content-Length: {len}\r\n\r\n{body}"
+                 {more}Content-Length: {len}\r\n\r\n{body}"
             )
             .as_bytes(),
         );
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no HTTP: {answer:?}"));
         let status = head.split(' ').nth(1).and_then(|s| s.parse().ok());
         (status.expect("a status"), serde_json::from_str(body).unwrap_or_else(|e| panic!("{e}: {body}")))
+    }
+
+    /// Joins with an address of the rack's network. A socket there receives the cookie that proves the address
+    /// (PROTOCOL 8.74).
+    pub(crate) fn join(&self, name: &str, address: Ipv4Addr, body: &Value) -> Value {
+        self.join_at(&Stranger::new(address, farmem::UDP_PORT), name, "", body)
+    }
+
+    /// Joins with the address of a socket, and with further header lines.
+    pub(crate) fn join_at(&self, at: &Stranger, name: &str, more: &str, body: &Value) -> Value {
+        let (path, body) = (format!("/v1/{name}"), body.to_string());
+        let ask =
+            |proof: &str| self.ask_with("POST", &path, &format!("Farmem-Address: {proof}\r\n{more}"), &body);
+        let (status, answer) = ask("pending");
+        if status == 200 {
+            return answer;
+        }
+        assert_eq!((status, text(&answer["code"]).as_str()), (428, "unproven"), "{name}: {answer}");
+        let (status, answer) = ask(&cookie_in(&at.receive()));
+        assert_eq!(status, 200, "{name}: {answer}");
+        answer
     }
 
     pub(crate) fn overview(&self) -> Value {
@@ -294,6 +321,12 @@ impl Drop for Up<'_> {
 
 pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned()
+}
+
+/// Returns the cookie in a packet as text: it stands behind BTH, DETH and the header of the message.
+pub(crate) fn cookie_in(packet: &[u8]) -> String {
+    assert_eq!((packet[0], packet.len()), (0x64, 12 + 8 + 24 + 16 + 4), "a UD SEND with a cookie");
+    packet[44..60].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns a loopback subnet 127.b.c.0/24 that no other test and no `farmem demo` uses. The socket reserves

@@ -244,8 +244,9 @@ impl Soak<'_> {
             assert_eq!(status, 200, "{answer}");
             answer
         };
-        let gid = self.description.address(200).to_string();
-        let host = ask("join_host", json!({"name": format!("gone-{round}"), "gid": gid, "caches": false}));
+        let gid = self.description.address(200);
+        let join = json!({"name": format!("gone-{round}"), "gid": gid, "caches": false});
+        let host = self.description.join("join_host", gid, &join);
         let domain = ask("create_domain", json!({"name": format!("gone-{round}")}));
         ask("open_session", json!({"host": host["host"], "domain": domain["domain"]}));
         ask("allocate", json!({"domain": domain["domain"], "size": 65_536}));

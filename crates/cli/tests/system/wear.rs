@@ -15,7 +15,8 @@ fn stranger(description: &Description, name: &str) {
         assert_eq!(status, 200, "{answer}");
         answer
     };
-    let host = ask("join_host", json!({"name": name, "gid": description.address(200).to_string()}));
+    let gid = description.address(200);
+    let host = description.join("join_host", gid, &json!({"name": name, "gid": gid}));
     let domain = ask("create_domain", json!({"name": name}));
     ask("open_session", json!({"host": host["host"], "domain": domain["domain"]}));
     ask("allocate", json!({"domain": domain["domain"], "size": 65_536}));

@@ -25,7 +25,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A role in its own thread.
-struct Role {
+pub(crate) struct Role {
     stop: Stop,
     thread: JoinHandle<Result<(), Error>>,
 }
@@ -51,7 +51,7 @@ impl Role {
         }
     }
 
-    fn control(config: &RackConfig) -> Self {
+    pub(crate) fn control(config: &RackConfig) -> Self {
         Self::start(config, |config, serving| serve::control(config, serving))
     }
 
@@ -59,7 +59,7 @@ impl Role {
         Self::start(config, |config, serving| serve::node(config, &config.nodes[0], serving))
     }
 
-    fn end(self) {
+    pub(crate) fn end(self) {
         self.stop.set();
         self.thread.join().expect("no panic").expect("it ends in peace");
     }
@@ -145,13 +145,14 @@ fn forge(config: &RackConfig, stolen: &Stolen, update: Update) -> (Status, u64) 
     }
 }
 
-fn describe(folder: &Path) -> RackConfig {
+/// Describes a rack over UDP, whose name and loopback subnet no other test has.
+pub(crate) fn describe(folder: &Path, name: &str) -> RackConfig {
     let [_, _, b, c] = std::process::id().to_be_bytes();
     let mut nets = (0..=u8::MAX).map(|n| format!("127.{}.{}", 128 + b % 64, c ^ n));
     let is_free = |net: &String| UdpSocket::bind((format!("{net}.1"), UDP_PORT)).is_ok();
     let net = nets.find(|net| !net.ends_with(".0") && is_free(net)).expect("a free subnet");
     let text = format!(
-        "name = \"forged-{}\"\ntransport = \"udp\"\nwaiting = \"block\"\nplacement = \"free\"\n\
+        "name = \"{name}-{}\"\ntransport = \"udp\"\nwaiting = \"block\"\nplacement = \"free\"\n\
          [control]\naddress = \"{net}.1\"\nstate = \"state\"\n\
          [switch]\naddress = \"{net}.2\"\n[hosts]\nfirst = \"{net}.200\"\ncount = 20\n\
          [[node]]\nname = \"one\"\naddress = \"{net}.11\"\nmemory = \"16 MiB\"\n",
@@ -165,7 +166,7 @@ fn describe(folder: &Path) -> RackConfig {
 #[test]
 fn a_node_that_a_thief_of_the_keys_has_told_something_stops_and_is_whole_when_it_joins_again() {
     let folder = tempfile::tempdir().expect("a folder");
-    let config = describe(folder.path());
+    let config = describe(folder.path(), "forged");
     let control = Role::control(&config);
     let switch = Role::start(&config, |config, serving| serve::switch(config, serving));
     let node = Role::node(&config);

@@ -4,4 +4,5 @@ mod config;
 mod dispatch;
 mod forged;
 mod iterator;
+mod lost_cookie;
 mod migrate;

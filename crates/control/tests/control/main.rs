@@ -2,6 +2,7 @@
 //! (docs/protocol/08-the-control-plane.md).
 
 mod acts;
+mod addresses;
 mod cards;
 mod damage;
 mod fabric;

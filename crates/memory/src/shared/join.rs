@@ -130,13 +130,12 @@ where
     type Output = ();
 
     /// Joins, serves, and leaves.
-    fn with<L: Link + Send + 'static>(self, link: L) -> Result<(), Error> {
+    fn with<L: Link + Send + 'static>(self, mut link: L) -> Result<(), Error> {
         let mut api = api_client(&self.config)?;
         let name = format!("host-{}", self.address).replace(':', "-");
-        let HostJoined { host, generation, home, nodes, .. } = join_host(
-            &mut api,
-            JoinHost { caches: Some(true), ..JoinHost::new(name, self.address.to_string()) },
-        )?;
+        let request = JoinHost { caches: Some(true), ..JoinHost::new(name, self.address.to_string()) };
+        let joined = join_host(&self.config, &mut api, &mut link, request)?;
+        let HostJoined { host, generation, home, nodes, .. } = joined;
         let options = ClientOptions { patience: Some(self.config.patience), ..ClientOptions::default() };
         let settings = host_settings(host, generation, &home, self.config.pmtu, options);
         let served = self.serve(link, &mut api, settings, &nodes);

@@ -75,7 +75,7 @@ impl<H: HostMachine> World<H> {
             match out {
                 Out::Persist(record) => self.log.push(record),
                 Out::Reply { ticket, result } => self.answer(ticket, result),
-                Out::Peer(_) => {}
+                Out::Peer(_) | Out::Challenge { .. } => {}
             }
         }
     }

@@ -82,6 +82,8 @@ pub(crate) struct Rack {
     next_ticket: u64,
     /// Keys and build shown with requests from now on.
     pub(crate) shown: Shown,
+    /// Frames to addresses that are not proven.
+    pub(crate) challenges: Vec<(Gid, Vec<u8>)>,
     chance: Rng,
     seed: u64,
 }
@@ -125,6 +127,7 @@ impl Rack {
             asked: BTreeMap::new(),
             next_ticket: 1,
             shown: Shown::default(),
+            challenges: Vec::new(),
             chance: Rng::from_number(seed ^ 0xfa17),
             seed,
         }
@@ -298,6 +301,7 @@ impl Rack {
                         self.known.remove(&change.port)
                     };
                 }
+                Action::Local(Out::Challenge { gid, frame }) => self.challenges.push((gid, frame)),
                 Action::Local(Out::Reply { ticket, result }) => {
                     self.trace.push(Step::Replied(ticket));
                     self.answered.push(ticket);
