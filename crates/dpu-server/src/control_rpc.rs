@@ -1,10 +1,12 @@
 //! Requests of a DPU's door to the control plane, on a thread of their own, since the door waits for no other thread.
 
+use super::journal::{Holding, Life};
 use super::mailbox::{Mailbox, Notice, Question};
-use super::messages::DpuMessage;
+use super::messages::{DpuMessage, refusal};
 use super::serve::told;
 use farmem_api::{ApiCallError, ApiClient};
-use farmem_client::api::{ActFor, ErrorCode, Locate, VmaInfo};
+use farmem_client::api::{ActFor, ErrorCode, Leave, Locate, Overview, VmaInfo};
+use farmem_machine::Port;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -18,6 +20,21 @@ pub(super) enum ControlRequest {
     Open { question: Question, open: Open, begins: Option<ActFor> },
     /// The DPU acts for a process no more: nothing of that is under way.
     Ended(ActFor),
+    /// Takes a host of this DPU out of the rack: a write of it may be carried out later.
+    Fence(Life),
+    /// Checks that processes of an earlier DPU, and that DPU, write no more.
+    Release(Release),
+}
+
+/// A process's request to open an allocation that processes of an earlier DPU had open.
+#[derive(Debug)]
+pub(super) struct Release {
+    pub(super) question: Question,
+    pub(super) open: Open,
+    pub(super) vma: VmaInfo,
+    /// The host of the process that asks.
+    pub(super) process: Life,
+    pub(super) former: Vec<Holding>,
 }
 
 /// A process's request to open an allocation.
@@ -32,17 +49,27 @@ pub(super) struct Open {
 ///
 /// # Errors
 /// When the system has no more threads.
-pub(super) fn begin(api: ApiClient, mailbox: Mailbox) -> std::io::Result<Sender<ControlRequest>> {
+pub(super) fn begin(
+    api: ApiClient,
+    mailbox: Mailbox,
+    fenced: Sender<Life>,
+) -> std::io::Result<Sender<ControlRequest>> {
     let (control_requests, told) = channel();
-    thread::Builder::new().name("dpu control".into()).spawn(move || run(api, &told, &mailbox))?;
+    thread::Builder::new().name("dpu control".into()).spawn(move || run(api, &told, &mailbox, &fenced))?;
     Ok(control_requests)
 }
 
-fn run(mut api: ApiClient, control_requests: &Receiver<ControlRequest>, mailbox: &Mailbox) {
+fn run(
+    mut api: ApiClient,
+    control_requests: &Receiver<ControlRequest>,
+    mailbox: &Mailbox,
+    fenced: &Sender<Life>,
+) {
     // Notices that the control plane did not hear yet.
     let mut untold: Vec<ActFor> = Vec::new();
+    let mut unfenced: Vec<Life> = Vec::new();
     loop {
-        let control_request = match untold.is_empty() {
+        let control_request = match untold.is_empty() && unfenced.is_empty() {
             true => control_requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
             false => control_requests.recv_timeout(AGAIN),
         };
@@ -54,10 +81,68 @@ fn run(mut api: ApiClient, control_requests: &Receiver<ControlRequest>, mailbox:
                 mailbox.say(question, Notice::Found { open, found });
             }
             Ok(ControlRequest::Ended(ended)) => untold.push(ended),
+            Ok(ControlRequest::Fence(life)) => unfenced.push(life),
+            Ok(ControlRequest::Release(Release { question, open, vma, process, former })) => {
+                let released = release(&mut api, &vma, process, &former).map(|()| former);
+                mailbox.say(question, Notice::Released { open, vma, released });
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
         untold.retain(|ended| !is_heard(&mut api, ended));
+        for life in unfenced.extract_if(.., |life| is_out(&mut api, *life)) {
+            // A door that has gone waits for nothing.
+            let _gone = fenced.send(life);
+            mailbox.bell.ring();
+        }
+    }
+}
+
+/// Takes a host out of the rack. Returns true if it is out: no memory node takes anything of it any more, but
+/// for one that is silent, which takes no new connection either before it has heard of that (PROTOCOL 8.21).
+fn is_out(api: &mut ApiClient, (host, generation): Life) -> bool {
+    let leave = Leave { port: Port::host(host).0, generation: Some(generation) };
+    match api.call(leave) {
+        Ok(()) => true,
+        Err(ApiCallError::Refused(error)) if error.code == ErrorCode::NotFound => true,
+        // Another user's host has the number by now.
+        Err(ApiCallError::Refused(error)) if error.code == ErrorCode::NotOwner => {
+            let seen = api.call(Overview {}).map(|seen| seen.hosts).unwrap_or_default();
+            seen.iter().any(|other| other.host == host && other.generation != generation)
+        }
+        Err(_) => false,
+    }
+}
+
+/// Checks that nobody who had an allocation open at an earlier DPU writes there any more. That DPU has ended,
+/// so its hosts are taken out of the rack. A process of it may run, so its host has to leave by itself.
+fn release(api: &mut ApiClient, vma: &VmaInfo, process: Life, former: &[Holding]) -> Result<(), DpuMessage> {
+    let not_yet = |who: String| {
+        let message = format!("the allocation at {:#x} is open still: {who}", vma.base);
+        let remedy =
+            "end the process, or wait until its host has left the rack (`farmem status`); then try again";
+        refusal(ErrorCode::Unavailable, message, remedy)
+    };
+    let mut dpus: Vec<Life> = former.iter().map(|holding| holding.dpu).collect();
+    dpus.sort_unstable();
+    dpus.dedup();
+    if let Some((host, _)) = dpus.into_iter().find(|&dpu| !is_out(api, dpu)) {
+        return Err(not_yet(format!("host {host} of an earlier DPU has not left the rack")));
+    }
+    let mut processes: Vec<Life> = former.iter().map(|holding| holding.process).collect();
+    processes.retain(|&other| other != process);
+    let hosts = api.call(Overview {}).map_err(|error| told(error.into()))?.hosts;
+    let present = hosts.iter().find(|host| processes.contains(&(host.host, host.generation)));
+    if let Some(host) = present {
+        let name = &host.name;
+        return Err(not_yet(format!(
+            "{name} opened it at an earlier DPU, and goes straight to memory nodes"
+        )));
+    }
+    // A host that is about to leave is out when the control plane has answered.
+    match processes.into_iter().find(|&process| !is_out(api, process)) {
+        Some((host, _)) => Err(not_yet(format!("host {host} has not left the rack"))),
+        None => Ok(()),
     }
 }
 

@@ -40,6 +40,8 @@ pub(super) enum Order {
     Carried { asker: Asker, done: Reply },
     /// Pages of an object are to be in static memory; says whether they will be.
     Fix { asker: Asker, object: u32, pages: Range<u64>, done: Reply },
+    /// The DPU's host was taken out of the rack: the thread looks, and ends.
+    Doubt,
     /// A process is gone: nothing is asked any more, and the door is told when nothing of it is under way.
     Go(Asker),
 }
@@ -278,6 +280,7 @@ impl<'a> Serving<'a> {
                 Ok(Order::Fix { asker, object, pages, done }) => {
                     done.say(self.carrier.fix(asker, object, pages));
                 }
+                Ok(Order::Doubt) => self.is_doubtful = true,
                 Ok(Order::Go(asker)) => {
                     let at = self.dpu_clients.iter().position(|dpu_client| dpu_client.asker() == asker);
                     let dpu_client = at.map(|at| self.dpu_clients.swap_remove(at));

@@ -12,6 +12,7 @@ mod control_rpc;
 mod domain_thread;
 mod dpu_client;
 mod intra;
+mod journal;
 mod landed;
 mod mailbox;
 pub mod messages;

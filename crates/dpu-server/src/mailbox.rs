@@ -1,6 +1,7 @@
 //! Notices of other threads to the door of a DPU, which waits for none of them and answers a process when it has heard.
 
 use super::control_rpc::Open;
+use super::journal::Holding;
 use super::messages::{Carried, DpuMessage};
 use farmem_client::api::VmaInfo;
 use farmem_link::WakeAt;
@@ -22,6 +23,8 @@ pub(super) struct Question {
 pub(super) enum Notice {
     /// By the control thread: the allocation that is to be opened, or what the process is told.
     Found { open: Open, found: Result<VmaInfo, DpuMessage> },
+    /// By the control thread: what processes of an earlier DPU had open and have closed, or what the process is told.
+    Released { open: Open, vma: VmaInfo, released: Result<Vec<Holding>, DpuMessage> },
     /// By the thread of the domain: it is done, or cannot be.
     Done(bool),
     /// By the same: what was done for requests of the process's threads.

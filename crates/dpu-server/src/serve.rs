@@ -13,6 +13,7 @@
 //! ```
 
 mod ahead;
+mod leaving;
 mod questions;
 
 use super::carrier::Memory;
@@ -22,6 +23,7 @@ use super::control_rpc::{self, ControlRequest};
 use super::domain_thread::{DomainThread, Joining, Order};
 use super::dpu_client::{DpuClient, Terms};
 use super::intra::Intra;
+use super::journal::{Journal, Life};
 use super::mailbox::{Mailbox, Notice, Question};
 use super::messages::{self, ClientMessage, DpuMessage, VERSION, refusal};
 use super::prefetching::{MakeLookUp, Parts, Prefetching};
@@ -36,6 +38,7 @@ use farmem_link::dpu::{Answers, Bell, DpuSocket, Listener, PairSize, Requests, r
 use farmem_link::limits::memory_of_machine;
 use farmem_link::{Clock, os_seed};
 use farmem_machine::{Duration as Span, Instant, Rng};
+use leaving::{Fence, Leaving};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,15 +75,14 @@ pub(super) struct DpuContext {
     pub(super) left: Arc<Mutex<Vec<(Asker, bool)>>>,
 }
 
-/// A host in one generation of it.
-type Life = (u16, u16);
-
 /// A process, as the door knows it.
 struct Session {
     talk: DpuSocket,
     domain: u32,
     /// The host that it is itself.
     life: Life,
+    /// The DPU's host in its domain.
+    dpu: Life,
     /// Its regions: the number of the object that each is.
     regions: BTreeMap<u16, u32>,
     /// Bytes of its memory that this DPU may fill.
@@ -110,33 +112,6 @@ struct PendingQuestion {
     closes: Option<(u16, u32)>,
     /// Prefetching is to begin.
     begins: bool,
-}
-
-/// A process that went, or was sent away. What it had open is open while something of it is under way; and then until it closes its socket, as one that is still there
-/// goes straight to the memory nodes, and this DPU would not hear of what it writes (PROTOCOL 17.17).
-struct Leaving {
-    asker: Asker,
-    domain: u32,
-    /// The socket on which it hears, if it is there, that the DPU is done with it.
-    talk: DpuSocket,
-    /// The farewell was said.
-    is_told: bool,
-}
-
-impl Leaving {
-    fn farewell(&mut self, settled: bool) {
-        if !self.is_told {
-            // One that went by itself does not listen.
-            let _gone = say(&self.talk, &DpuMessage::Farewell { settled });
-            self.talk.fall_silent();
-            self.is_told = true;
-        }
-    }
-
-    /// Nothing of it is under way, and it has closed its socket.
-    fn is_gone(&self) -> bool {
-        self.is_told && !self.talk.is_open()
-    }
 }
 
 /// A process that is to be let in when the client of its domain has joined.
@@ -184,7 +159,8 @@ pub fn serve_with<'a>(
     let bell = Arc::new(Bell::new().map_err(system("no bell for the DPU's door"))?);
     let (to, came) = channel();
     let mailbox = Mailbox { to, bell };
-    let control_requests = control_rpc::begin(api, mailbox.clone())
+    let (fenced_to, fenced) = channel();
+    let control_requests = control_rpc::begin(api, mailbox.clone(), fenced_to)
         .map_err(system("no thread for the DPU's control requests"))?;
     let ground = DpuContext {
         config: config.clone(),
@@ -196,6 +172,7 @@ pub fn serve_with<'a>(
         section,
     };
     let listener = Listener::bind(&ground.section.socket)?;
+    let journal = Journal::open(&ground.section.socket, &ground.mark)?;
     let mut door = Door {
         ground,
         clock: Clock::start(),
@@ -212,7 +189,10 @@ pub fn serve_with<'a>(
         sessions: BTreeMap::new(),
         leaving: Vec::new(),
         ending: Vec::new(),
+        fences: BTreeMap::new(),
+        fenced,
         objects: Objects::default(),
+        journal,
         next: 0,
         has_panicked: false,
     };
@@ -241,9 +221,14 @@ struct Door {
     strangers: Vec<DpuSocket>,
     sessions: BTreeMap<u32, Session>,
     leaving: Vec<Leaving>,
+    /// Hosts of this DPU that are to leave the rack before what was written by them is open to others.
+    fences: BTreeMap<Life, Fence>,
+    /// Hosts that have left the rack.
+    fenced: Receiver<Life>,
     /// Threads of domains that no process uses any more, until they have ended.
     ending: Vec<JoinHandle<()>>,
     objects: Objects,
+    journal: Journal,
     next: u32,
     /// A lane did, perhaps while it decided.
     has_panicked: bool,
@@ -326,6 +311,7 @@ impl Door {
         self.join_ended_threads();
         let left = std::mem::take(&mut *self.ground.left.lock().unwrap_or_else(PoisonError::into_inner));
         left.into_iter().for_each(|(asker, settled)| self.settle(asker, settled));
+        self.hear_of_fences();
         self.close_gone();
         self.aheads.retain(|thread| !thread.is_finished());
         self.rest();
@@ -335,7 +321,7 @@ impl Door {
     fn rest(&mut self) {
         let now = self.clock.now();
         let used: BTreeSet<u32> = self.sessions.values().map(|session| session.domain).collect();
-        let left = self.leaving.iter().filter(|leaving| !leaving.is_told).map(|leaving| leaving.domain);
+        let left = self.leaving.iter().filter(|leaving| leaving.is_in_flight()).map(|leaving| leaving.domain);
         let used: BTreeSet<u32> = used.into_iter().chain(left).collect();
         let lease = self.ground.section.lease;
         let idle = self.lanes.extract_if(.., |lane| {
@@ -362,42 +348,13 @@ impl Door {
             for number in here.map(|(&number, _)| number).collect::<Vec<u32>>() {
                 self.leave(number);
             }
-            let left = self.leaving.iter().filter(|leaving| leaving.domain == domain && !leaving.is_told);
+            let left =
+                self.leaving.iter().filter(|leaving| leaving.domain == domain && leaving.is_in_flight());
             for asker in left.map(|leaving| leaving.asker).collect::<Vec<Asker>>() {
                 // Some of it may be on its way to a node that has not heard that the host was fenced.
                 self.settle(asker, false);
             }
         }
-    }
-
-    /// Closes the regions of processes that have closed their sockets and of which nothing is under way.
-    fn close_gone(&mut self) {
-        for gone in self.leaving.extract_if(.., |leaving| leaving.is_gone()) {
-            self.objects.close(&self.ground.memory, gone.asker);
-        }
-    }
-
-    /// Nothing of a process that left is under way: it hears that.
-    fn settle(&mut self, asker: Asker, settled: bool) {
-        let all = self.leaving.iter_mut().filter(|leaving| leaving.asker == asker);
-        all.for_each(|leaving| leaving.farewell(settled));
-        let Some(acted) = self.acting.remove(&asker) else { return };
-        if !self.acting.values().any(|others| *others == acted) {
-            // A control thread that has gone has panicked, and said so.
-            let _gone = self.control_requests.send(ControlRequest::Ended(ActFor { begins: false, ..acted }));
-        }
-    }
-
-    /// A process goes.
-    fn leave(&mut self, number: u32) {
-        let Some(session) = self.sessions.remove(&number) else { return };
-        let Session { talk, domain, prefetching, .. } = session;
-        self.aheads.extend(prefetching.map(Prefetching::let_go));
-        let asker = Asker(number);
-        let lane = self.lanes.iter().find(|lane| lane.domain == domain);
-        self.leaving.push(Leaving { asker, domain, talk, is_told: false });
-        // An ended thread is joined, and everything that it owned is released.
-        let _told = lane.is_some_and(|lane| lane.tell(Order::Go(asker)));
     }
 
     /// Takes a process's hello.
@@ -480,6 +437,7 @@ impl Door {
             talk,
             domain,
             life,
+            dpu: (host, generation),
             regions: BTreeMap::new(),
             fills,
             gone,

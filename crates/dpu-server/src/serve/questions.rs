@@ -1,8 +1,9 @@
 //! Requests of processes to the door of a DPU over their sockets, and when they are answered (PROTOCOL 17.3 to 17.5).
 
-use super::super::control_rpc::{ControlRequest, Open};
+use super::super::control_rpc::{ControlRequest, Open, Release};
 use super::super::domain_thread::Order;
 use super::super::dpu_client::{REGISTERED_MAX, RegionAt};
+use super::super::journal::Holding;
 use super::super::mailbox::{Notice, Question, Reply};
 use super::super::messages::{self, ClientMessage, DpuMessage, Foresight, refusal};
 use super::super::mirroring::MirrorRequest;
@@ -10,6 +11,7 @@ use super::{Door, PATIENCE, PendingQuestion, REGIONS_MAX, SAME, Session, busy, s
 use farmem_client::api::{ActFor, ErrorCode, VmaInfo};
 use farmem_dpu::{ADVISED_MAX, Asker};
 use farmem_link::dpu::{Registered, Submissions};
+use std::io;
 use std::os::fd::OwnedFd;
 
 /// The answer or refusal for a process; nothing yet where it comes later.
@@ -136,6 +138,7 @@ impl Door {
                     if let Some((region, object)) = asked.closes {
                         self.sessions.get_mut(&number).and_then(|session| session.regions.remove(&region));
                         self.objects.close_one(&self.ground.memory, Asker(number), object);
+                        self.journal.closed(Asker(number), object);
                     }
                     Ok(Some(DpuMessage::Done {}))
                 }
@@ -145,6 +148,10 @@ impl Door {
                 Notice::Prefetched(done) => Ok(Some(DpuMessage::Prefetched(Box::new((*done).into())))),
                 Notice::Mirrors { said, .. } => Ok(Some(said)),
                 Notice::Found { open, found } => found.and_then(|vma| self.found(number, open, &vma)),
+                Notice::Released { open, vma, released } => {
+                    let kept = released.and_then(|former| self.released(number, &former));
+                    kept.and_then(|()| self.found(number, open, &vma))
+                }
             };
             if let Some(said) = answered.unwrap_or_else(Some) {
                 self.say_to(number, &said);
@@ -206,14 +213,33 @@ impl Door {
         }
         // A process that closed its socket before this one came has nothing open.
         self.close_gone();
-        let object = self.objects.open(&self.ground.memory, vma, Asker(number), write, |asker| {
-            self.leaving.iter().any(|leaving| leaving.asker == asker && !leaving.is_told)
+        let Session { life, dpu, .. } = *self.session(number)?;
+        let former = self.journal.excluding(vma, write, life);
+        if !former.is_empty() {
+            let question = self.later(number, busy())?;
+            let vma = vma.clone();
+            let release = ControlRequest::Release(Release { question, open, vma, process: life, former });
+            return if self.control_requests.send(release).is_ok() { Ok(None) } else { Err(busy()) };
+        }
+        let asker = Asker(number);
+        let object = self.objects.open(&self.ground.memory, vma, asker, write, |asker| {
+            self.leaving.iter().any(|leaving| leaving.asker == asker && leaving.is_waited_for())
         })?;
+        if let Err(error) = self.journal.opened((asker, object), (life, dpu), vma, write) {
+            self.objects.close_one(&self.ground.memory, asker, object);
+            return Err(not_kept(error));
+        }
         let session = self.session(number)?;
         session.regions.insert(region, object);
         // A grant may be taken back any time, and the DPU is not told: there each page is asked of its node.
         let at = RegionAt { object, bytes: vma.size, granted: vma.domain == session.domain };
         self.have_done(number, busy(), |done| Order::Region { asker: Asker(number), region, at, done })
+    }
+
+    /// Records that processes of an earlier DPU, and that DPU, write no more.
+    fn released(&mut self, number: u32, former: &[Holding]) -> Result<(), DpuMessage> {
+        let process = self.session(number)?.life;
+        self.journal.release(former, process).map_err(not_kept)
     }
 
     /// Closes a region of a session. Until its thread has said that nothing of it is under way it is open: where that was not in time, the session may close it again.
@@ -290,4 +316,10 @@ impl Door {
         let (asker, pages) = (Asker(number), offset / page_len..end);
         self.have_done(number, refused, |done| Order::Fix { asker, object, pages, done })
     }
+}
+
+/// The refusal when the journal cannot be written: a later DPU would not know what is open.
+fn not_kept(error: io::Error) -> DpuMessage {
+    let message = format!("the DPU cannot write its journal: {error}");
+    refusal(ErrorCode::Unavailable, message, "make room in the directory of the DPU's socket")
 }

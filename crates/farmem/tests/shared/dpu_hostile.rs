@@ -54,7 +54,7 @@ pub(super) fn guest(rack: &TestRack, client: &Client) -> DpuSocket {
 }
 
 /// Connects a process and returns its rings. The process rings no doorbell: the DPU polls.
-fn guest_with_rings(rack: &TestRack, client: &Client) -> (DpuSocket, ProcessEnd) {
+pub(super) fn guest_with_rings(rack: &TestRack, client: &Client) -> (DpuSocket, ProcessEnd) {
     let talk = talk(rack);
     let file = make_pair(PAIR).unwrap();
     let said = ask(&talk, &hello(rack, client, client.domain(), PAIR), Some(file.as_fd()));

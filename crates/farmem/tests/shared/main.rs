@@ -4,6 +4,7 @@ mod ahead;
 mod ahead_hostile;
 mod api;
 mod dpu;
+mod dpu_departures;
 mod dpu_hostile;
 mod forwarding;
 mod leases;

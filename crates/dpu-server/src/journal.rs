@@ -1,0 +1,356 @@
+//! The journal of a DPU: what processes have open, in a file beside its socket (PROTOCOL 17.22).
+//!
+//! Key type: [`Journal`]. A restarted DPU knows no process of its predecessor. Such a process goes straight to
+//! the memory nodes, so it may still write what it had open. The journal names it, and the DPU keeps what it
+//! had open from others until its host has left the rack. The file lives as long as the machine is up, as the
+//! processes do, so nothing is written through to a disk.
+
+use farmem_client::Error;
+use farmem_client::api::VmaInfo;
+use farmem_dpu::Asker;
+use farmem_link::private_file;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+/// A host in one generation of it.
+pub(super) type Life = (u16, u16);
+
+/// Lines of a file that is not rewritten.
+const LINES_MIN: usize = 4096;
+/// A longer file is rewritten when it has so many times the lines that it needs.
+const REWRITE_RATIO: usize = 4;
+
+/// An open allocation, and who writes there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Holding {
+    /// The host of the process.
+    pub(super) process: Life,
+    /// The DPU's host, which carries out the writes of the process.
+    pub(super) dpu: Life,
+    /// The first byte of the allocation.
+    base: u64,
+    /// Its length in bytes.
+    size: u64,
+    /// True if the process writes.
+    write: bool,
+}
+
+impl Holding {
+    /// Returns true if a process must not open an allocation as long as this one has it open: one process
+    /// writes, or any number read (PROTOCOL 17.3).
+    pub(super) fn excludes(&self, vma: &VmaInfo, write: bool) -> bool {
+        let overlaps =
+            self.base < vma.base.saturating_add(vma.size) && vma.base < self.base.saturating_add(self.size);
+        overlaps && (write || self.write)
+    }
+}
+
+/// A line of the file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    /// The first line: the mark of the rack. Hosts of another rack have other numbers.
+    Rack(String),
+    /// A process opened an allocation.
+    Open(Holding),
+    /// A process has closed one.
+    Closed(Holding),
+}
+
+/// The journal, open for appending.
+#[derive(Debug)]
+pub(super) struct Journal {
+    path: PathBuf,
+    file: File,
+    mark: String,
+    lines: usize,
+    /// Openings by processes of earlier DPUs.
+    former: Vec<Holding>,
+    /// Hosts of earlier DPUs that have left the rack.
+    fenced: BTreeSet<Life>,
+    /// Openings by processes of this DPU, one for each region.
+    present: Vec<(Asker, u32, Holding)>,
+}
+
+impl Journal {
+    /// Opens the journal of the DPU whose socket is at `socket`, for the rack with this mark.
+    ///
+    /// # Errors
+    /// [`Error`] if the file cannot be read or written, or others may.
+    pub(super) fn open(socket: &Path, mark: &str) -> Result<Self, Error> {
+        let path = PathBuf::from(format!("{}.journal", socket.display()));
+        let failed = |source| Error::System { what: format!("cannot use {}", path.display()), source };
+        let mut file = private_file(&path)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(failed)?;
+        let former = read(&text, mark);
+        let (path_of_file, mark, fenced) = (path.clone(), mark.into(), BTreeSet::new());
+        let mut journal =
+            Self { path: path_of_file, file, mark, lines: 0, former, fenced, present: Vec::new() };
+        journal.rewrite().map_err(failed)?;
+        Ok(journal)
+    }
+
+    /// Returns what processes of earlier DPUs have open that excludes a request of `process`. An opening of its
+    /// own excludes the request until the DPU that carried out its writes has left the rack.
+    pub(super) fn excluding(&self, vma: &VmaInfo, write: bool, process: Life) -> Vec<Holding> {
+        let own = |former: &Holding| former.process == process && self.fenced.contains(&former.dpu);
+        let excludes = |former: &&Holding| former.excludes(vma, write) && !own(former);
+        self.former.iter().filter(excludes).copied().collect()
+    }
+
+    /// Records that the DPUs of these openings have left the rack, and the hosts of their processes, but for
+    /// `process`.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(super) fn release(&mut self, released: &[Holding], process: Life) -> io::Result<()> {
+        self.fenced.extend(released.iter().map(|holding| holding.dpu));
+        for holding in released.iter().filter(|holding| holding.process != process) {
+            if let Some(at) = self.former.iter().position(|former| former == holding) {
+                self.append(&Line::Closed(*holding))?;
+                self.former.swap_remove(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that a process opens an allocation, before the process hears that it may.
+    ///
+    /// # Errors
+    /// The system's error. The process must not use the allocation then.
+    pub(super) fn opened(
+        &mut self,
+        (asker, object): (Asker, u32),
+        (process, dpu): (Life, Life),
+        vma: &VmaInfo,
+        write: bool,
+    ) -> io::Result<()> {
+        let holding = Holding { process, dpu, base: vma.base, size: vma.size, write };
+        self.append(&Line::Open(holding))?;
+        self.present.push((asker, object, holding));
+        Ok(())
+    }
+
+    /// Records that a process has closed a region of an object.
+    pub(super) fn closed(&mut self, asker: Asker, object: u32) {
+        if let Some(at) = self.present.iter().position(|row| (row.0, row.1) == (asker, object)) {
+            let (.., holding) = self.present.swap_remove(at);
+            self.record_closed(&holding);
+        }
+    }
+
+    /// Records that a process has closed all that it had open.
+    pub(super) fn gone(&mut self, asker: Asker) {
+        let rows: Vec<_> = self.present.extract_if(.., |row| row.0 == asker).collect();
+        rows.iter().for_each(|(.., holding)| self.record_closed(holding));
+    }
+
+    /// A line that is missing after an error keeps the allocation from others for longer, and harms nothing.
+    fn record_closed(&mut self, holding: &Holding) {
+        let _kept_longer = self.append(&Line::Closed(*holding));
+    }
+
+    fn append(&mut self, line: &Line) -> io::Result<()> {
+        let needed = 1 + self.former.len() + self.present.len();
+        if self.lines >= LINES_MIN && self.lines > REWRITE_RATIO * needed {
+            self.rewrite()?;
+        }
+        match self.file.write_all(&text_of(line)?) {
+            Ok(()) => self.lines += 1,
+            Err(error) => {
+                // A part of the line may be there, and would hide those behind it.
+                self.lines = usize::MAX;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a file in the place of the present one that has only what is open.
+    fn rewrite(&mut self) -> io::Result<()> {
+        let present = self.present.iter().map(|(.., holding)| holding);
+        let all = self.former.iter().chain(present).map(|holding| Line::Open(*holding));
+        let lines: Vec<Line> = [Line::Rack(self.mark.clone())].into_iter().chain(all).collect();
+        let next = self.path.with_extension("journal.new");
+        let mut file = private_file(&next).map_err(io::Error::other)?;
+        file.set_len(0)?;
+        for line in &lines {
+            file.write_all(&text_of(line)?)?;
+        }
+        fs::rename(&next, &self.path)?;
+        file.seek(SeekFrom::End(0))?;
+        (self.file, self.lines) = (file, lines.len());
+        Ok(())
+    }
+}
+
+impl Drop for Journal {
+    /// A journal in which nothing is open says nothing to a later DPU.
+    fn drop(&mut self) {
+        if self.former.is_empty() && self.present.is_empty() {
+            let _kept = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Returns what is open by the end of a journal. A line that was cut off when its DPU died was not answered to
+/// a process, and ends the journal.
+fn read(text: &str, mark: &str) -> Vec<Holding> {
+    let mut open = Vec::new();
+    let mut lines = text.lines().map_while(|line| serde_json::from_str(line).ok());
+    if lines.next() != Some(Line::Rack(mark.into())) {
+        return open;
+    }
+    for line in lines {
+        match line {
+            Line::Open(holding) => open.push(holding),
+            Line::Closed(holding) => {
+                if let Some(at) = open.iter().position(|other| *other == holding) {
+                    open.swap_remove(at);
+                }
+            }
+            Line::Rack(_) => {}
+        }
+    }
+    open
+}
+
+fn text_of(line: &Line) -> io::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MARK: &str = "0123";
+    const DPU: Life = (9, 1);
+    /// A process that asks.
+    const OTHER: Life = (8, 1);
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(test: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("farmem-test-{test}-{}", std::process::id()));
+            farmem_link::private_directory(&path).unwrap();
+            Self(path)
+        }
+
+        fn socket(&self) -> PathBuf {
+            self.0.join("dpu.sock")
+        }
+
+        fn journal(&self) -> Journal {
+            Journal::open(&self.socket(), MARK).unwrap()
+        }
+
+        fn file(&self) -> PathBuf {
+            self.0.join("dpu.sock.journal")
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            drop(fs::remove_dir_all(&self.0));
+        }
+    }
+
+    fn vma(base: u64) -> VmaInfo {
+        VmaInfo { id: 1, base, size: 0x1000, node: 1, domain: 1 }
+    }
+
+    /// Ends a DPU as a signal does: nothing is dropped.
+    fn kill(journal: Journal) {
+        std::mem::forget(journal);
+    }
+
+    /// A DPU is killed. The next one knows what was open and not closed, until that is released. A journal in
+    /// which nothing is open is removed with its DPU.
+    #[test]
+    fn a_restarted_dpu_knows_what_was_open() {
+        let dir = Dir::new("journal");
+        let mut journal = dir.journal();
+        let (one, two) = ((3, 1), (4, 1));
+        journal.opened((Asker(1), 0), (one, DPU), &vma(0x1000), true).unwrap();
+        journal.opened((Asker(1), 1), (one, DPU), &vma(0x2000), false).unwrap();
+        journal.opened((Asker(1), 1), (one, DPU), &vma(0x2000), false).unwrap();
+        journal.opened((Asker(2), 2), (two, DPU), &vma(0x3000), true).unwrap();
+        journal.closed(Asker(1), 1);
+        journal.gone(Asker(2));
+        assert_eq!(journal.excluding(&vma(0x1000), true, OTHER), [], "present processes are not former ones");
+        kill(journal);
+
+        let mut journal = dir.journal();
+        let written = journal.excluding(&vma(0x1000), false, OTHER);
+        assert_eq!(
+            written.iter().map(|former| (former.process, former.dpu)).collect::<Vec<_>>(),
+            [(one, DPU)]
+        );
+        assert_eq!(journal.excluding(&vma(0x2000), true, OTHER).len(), 1);
+        assert_eq!(journal.excluding(&vma(0x2000), false, OTHER), [], "any number may read");
+        assert_eq!(journal.excluding(&vma(0x3000), true, OTHER), []);
+        let part = VmaInfo { size: 0x10, ..vma(0x1ff0) };
+        assert_eq!(
+            journal.excluding(&part, true, OTHER),
+            written,
+            "another allocation with some of its bytes"
+        );
+        assert_eq!(journal.excluding(&vma(0x1000), true, one), written, "its DPU may write for it");
+        journal.release(&written, one).unwrap();
+        assert_eq!(journal.excluding(&vma(0x1000), true, one), [], "its own");
+        assert_eq!(journal.excluding(&vma(0x1000), true, OTHER), written);
+        journal.release(&written, OTHER).unwrap();
+        assert_eq!(journal.excluding(&vma(0x1000), true, OTHER), []);
+        kill(journal);
+
+        let mut journal = dir.journal();
+        assert_eq!(journal.excluding(&vma(0x1000), true, OTHER), []);
+        let read = journal.excluding(&vma(0x2000), true, OTHER);
+        journal.release(&read, OTHER).unwrap();
+        drop(journal);
+        assert!(!dir.file().exists());
+    }
+
+    /// A journal is cut off anywhere, as by a full disk: what its whole lines say is known. One of another rack
+    /// says nothing.
+    #[test]
+    fn a_journal_may_end_anywhere() {
+        let dir = Dir::new("journal-cut");
+        let mut journal = dir.journal();
+        journal.opened((Asker(1), 0), ((3, 1), DPU), &vma(0x1000), true).unwrap();
+        journal.opened((Asker(2), 1), ((4, 1), DPU), &vma(0x2000), true).unwrap();
+        kill(journal);
+        let text = fs::read_to_string(dir.file()).unwrap();
+        let ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+        assert_eq!(ends.len(), 3);
+        for len in 0..=text.len() {
+            let whole = ends[1..].iter().filter(|&&end| end <= len).count();
+            assert_eq!(read(&text[..len], MARK).len(), whole, "{len} bytes");
+        }
+        assert_eq!(read(&text, "4567"), []);
+    }
+
+    /// A journal of many openings stays a small file.
+    #[test]
+    fn a_journal_is_rewritten() {
+        let dir = Dir::new("journal-long");
+        let mut journal = dir.journal();
+        journal.opened((Asker(0), 0), ((3, 1), DPU), &vma(0x1000), true).unwrap();
+        for asker in 1..=10_000 {
+            journal.opened((Asker(asker), 1), ((4, 1), DPU), &vma(0x2000), true).unwrap();
+            journal.gone(Asker(asker));
+        }
+        let lines = fs::read_to_string(dir.file()).unwrap().lines().count();
+        assert!(lines <= LINES_MIN, "{lines} lines");
+        kill(journal);
+        assert_eq!(dir.journal().excluding(&vma(0), true, OTHER), []);
+        assert_eq!(dir.journal().excluding(&vma(0x1000), true, OTHER).len(), 1);
+    }
+}
