@@ -93,7 +93,8 @@ impl Counts {
     }
 }
 
-/// Resources of a process.
+/// Resources of a process. Pages of its executable are not among them: a path of code that runs for the first
+/// time is no leak.
 #[derive(Clone, Copy)]
 struct Size {
     resident: u64,
@@ -109,7 +110,8 @@ impl Size {
             line.trim().trim_end_matches(" kB").parse().expect("a number")
         };
         let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).expect("it is ours").count() as u64;
-        Self { resident: field("VmRSS:") << 10, descriptors, threads: field("Threads:") }
+        let resident = (field("RssAnon:") + field("RssShmem:")) << 10;
+        Self { resident, descriptors, threads: field("Threads:") }
     }
 }
 
