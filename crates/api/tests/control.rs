@@ -84,7 +84,7 @@ impl Drop for State {
 /// Two domains are made, the control plane is stopped and started again from its log: both are there under their numbers, and a third gets a
 /// new one. What is wrong is refused in between with a code and a remedy, and changes nothing.
 #[test]
-fn what_was_answered_survives_a_restart() {
+fn answered_changes_survive_a_restart() {
     let state = State(std::env::temp_dir().join(format!("farmem-test-control-{}", std::process::id())));
     let domain = |client: &mut ApiClient, name: &str| create(client, name).unwrap();
     let refused = |client: &mut ApiClient, request: Request| match client.call(request) {

@@ -3,8 +3,8 @@
 //! Key type: [`Allocations`]. A free whose answer does not come may have been carried out, and its addresses may be another allocation's when it is
 //! repeated. So each free names its allocation; one that is repeated and finds it gone was carried out before.
 
-use crate::Error;
-use crate::client::answer_to;
+use crate::answers::answer_to;
+use crate::error::Error;
 use farmem_control::api::{ErrorCode, Free, Locate, Request, Response, VmaInfo};
 use farmem_wire::VirtAddr;
 use std::collections::BTreeMap;

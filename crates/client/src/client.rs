@@ -2,88 +2,40 @@
 
 mod attach;
 mod beside;
+mod connections;
 mod explain;
+mod far_memory;
 mod places;
 mod soft;
-#[cfg(test)]
-mod tests;
 mod through;
+pub use through::{Through, ThroughMemory};
 
-use crate::Error;
 use crate::allocations::Allocations;
+use crate::client::connections::{ConnParams, IDS_RESERVE, Lane, takes_id};
 use crate::config::DpuSection;
-use crate::dispatch::{Site, Tally};
+use crate::error::Error;
 use crate::link::number_of_domain;
-use crate::named::Opened;
+use crate::opened::Opened;
+use crate::operation::{Completed, MESSAGE_MAX, Ticket, Traversal, Vma};
 use crate::path::{Asker, Path};
+use crate::policy::{Site, Tally};
 use crate::renewals::Renewal;
-use crate::slots::{self, Meta, Slots};
-use attach::ConnParams;
+use crate::slots::{Meta, Slots};
 use farmem_control::MIGRATE_LEN_MAX;
 use farmem_control::api::{
-    Allocate, ApiError, Call, CreateDomain, Grant, Leave, NodeInfo, Overview, PermName, RackOverview,
-    Request, Response,
+    Allocate, ApiError, Call, CreateDomain, Grant, HostJoined, Leave, NodeInfo, Overview, PermName,
+    RackOverview,
 };
 use farmem_host::{Answer, ControlRequest, Done, HostRequest, Op, Out, Traversed};
 use farmem_link::LinkProfile;
 use farmem_machine::Port;
 use farmem_traversal::Program;
-use farmem_wire::{Domain, Gid, NodeId, VirtAddr};
+use farmem_wire::{Domain, NodeId, VirtAddr};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
-use through::Lane;
 
-pub use through::{Through, ThroughMemory};
-
-/// The name of an operation under way.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Ticket(pub(crate) u64);
-
-impl Ticket {
-    /// The ticket of an operation that was carried out at once and never under way.
-    pub const AT_ONCE: Self = Self(0);
-
-    /// The ticket of the operation number `count`, from 1, of far memory that is not a client's ([`crate::task::Concurrent`]). While it is
-    /// under way no other one has its `place`; places are small numbers.
-    ///
-    /// # Panics
-    /// When `place` is 2^24 or more.
-    #[must_use]
-    pub fn at(count: u64, place: usize) -> Self {
-        Self(slots::ticket(count, place))
-    }
-}
-
-/// An operation that ended.
-#[derive(Debug)]
-pub struct Completed {
-    /// Which one.
-    pub ticket: Ticket,
-    /// The outcome.
-    pub result: Result<Answer, Error>,
-    /// The buffer of a read or write, or the scratch pad of a traversal.
-    pub buf: Vec<u8>,
-}
-
-/// The outcome of a traversal.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Traversal {
-    /// Where it ended, and after how many iterations and requests.
-    pub end: Traversed,
-    /// The scratch pad.
-    pub scratch: Vec<u8>,
-}
-
-/// An allocation in far memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Vma {
-    /// First byte.
-    pub base: VirtAddr,
-    /// Bytes: what was asked for, rounded up to a power of two of at least 4096.
-    pub size: u64,
-    /// The memory node it is on.
-    pub node: NodeId,
-}
+#[cfg(test)]
+mod tests;
 
 /// A program's access to far memory, in one protection domain.
 ///
@@ -144,18 +96,12 @@ impl core::fmt::Debug for Client {
 
 /// Buffers kept for reuse.
 const POOL_MAX: usize = 64;
-/// Bytes of RoCEv2's largest message: of one READ or WRITE at most.
-pub const MESSAGE_MAX: usize = 1 << 31;
 
 impl Client {
-    /// Attaches a host, in this generation, to the rack: a domain, and a session through the switch. Connections to memory nodes are set up on
+    /// Attaches a host that has just joined to the rack: a domain, and a session through the switch. Connections to memory nodes are set up on
     /// first use, so a node that is down fails only the operations that need it.
-    pub(crate) fn attach(
-        mut path: Box<dyn Path>,
-        (host, generation): (u16, u16),
-        domain: &str,
-        (nodes, cards): (Vec<NodeInfo>, Vec<NodeInfo>),
-    ) -> Result<Self, Error> {
+    pub(crate) fn attach(mut path: Box<dyn Path>, domain: &str, joined: HostJoined) -> Result<Self, Error> {
+        let HostJoined { host, generation, nodes, cards, .. } = joined;
         let domain = path.call(CreateDomain { name: domain.into() })?.domain;
         let pool = Vec::with_capacity(POOL_MAX);
         let mut client = Self {
@@ -320,7 +266,7 @@ impl Client {
         if self.is_taken_out() {
             return Err(self.taken_out_error());
         }
-        if attach::takes_id(&op) && self.path.ids_left() <= attach::IDS_RESERVE && !self.joining {
+        if takes_id(&op) && self.path.ids_left() <= IDS_RESERVE && !self.joining {
             self.join_again()?;
         }
         if let Some(lost) = &self.lost_open {
@@ -559,34 +505,4 @@ fn old_value(answer: Answer) -> u64 {
         Answer::Done { old } => old,
         other @ Answer::Traversed(_) => unreachable!("an atomic does not answer {other:?}"),
     }
-}
-
-/// Extracts the response to `call` from the one that `ask` gets.
-///
-/// # Errors
-/// Errors of `ask`; [`Error::Api`] when the control plane answers another request than this.
-pub(crate) fn answer_to<C: Call>(
-    call: C,
-    ask: impl FnOnce(Request) -> Result<Response, Error>,
-) -> Result<C::Answer, Error> {
-    let request = call.into();
-    let name = request.name();
-    C::Answer::try_from(ask(request)?).map_err(|_| wrong_answer(name))
-}
-
-/// The control plane answered something else than what was asked.
-#[must_use]
-pub fn wrong_answer(op: &str) -> Error {
-    Error::Api { message: format!("the control plane's answer to {op} is not one this version understands") }
-}
-
-/// The address that the control plane gave for a host or node.
-///
-/// # Errors
-/// [`Error::Api`] when it is none.
-pub fn gid(text: &str) -> Result<Gid, Error> {
-    let address: std::net::IpAddr = text
-        .parse()
-        .map_err(|_| Error::Api { message: format!("the control plane named {text:?} as an address") })?;
-    Ok(farmem_link::gid_of(address))
 }

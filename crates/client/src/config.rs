@@ -5,87 +5,31 @@
 mod addresses;
 mod doors;
 mod dpu;
+mod page;
 mod patience;
 mod raw;
 mod reach;
 mod roles;
+mod terms;
+pub use doors::{IdentityFiles, Join};
+pub use dpu::{DpuMirror, DpuSection};
+pub use patience::{PATIENCE, parse_patience, set_patience};
+pub use terms::{CardsConfig, DpuCaching, DpuForward, Execution, Placement, Prefetch, Transport, Waiting};
 
-use crate::Error;
-use crate::rack::{SILENCE_MAX, machine};
-use addresses::{TakenAddresses, is_of_one_machine};
-use bytesize::ByteSize;
+use crate::config::addresses::TakenAddresses;
+use crate::config::page::{Page, folder};
+use crate::config::raw::{RawIndex, RawRack};
+use crate::error::Error;
+use crate::host_settings::{SILENCE_MAX, machine};
 use farmem_control::api::Tier;
-use farmem_link::{LinkProfile, ProfileError};
+use farmem_link::LinkProfile;
 use farmem_machine::Duration;
-use farmem_switch::directory::SLOTS_DEFAULT;
 use farmem_wire::Pmtu;
-use farmem_wire::message::PAGE_LEN;
-use raw::{RawIndex, RawRack};
-use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use toml::{Spanned, Value};
-
-pub(crate) use doors::Credentials;
-pub use doors::{IdentityFiles, Join};
-pub use dpu::{DpuCaching, DpuForward, DpuMirror, DpuSection};
-pub use patience::{PATIENCE, parse_patience, set_patience};
-
-/// How frames travel between the roles. Always as written: asking for one never gives another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Transport {
-    /// RoCEv2 over UDP port 4791.
-    Udp,
-    /// Shared-memory rings between processes of one machine.
-    Shm,
-}
-
-impl Transport {
-    /// As written in `rack.toml`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Udp => "udp",
-            Self::Shm => "shm",
-        }
-    }
-}
-
-/// How a role waits for frames.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Waiting {
-    /// Sleep in the kernel.
-    #[default]
-    Block,
-    /// Keep a CPU busy for the lowest latency.
-    Spin,
-}
-
-/// Where roles and clients run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Placement {
-    /// All on the CPU named by `cpu`: handing work over on one CPU costs a third of waking another.
-    #[default]
-    SameCpu,
-    /// Wherever the kernel puts them.
-    Free,
-}
-
-/// How a memory node executes traversals' programs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Execution {
-    /// Machine code, compiled once for each program. What cannot be compiled is interpreted.
-    #[default]
-    Jit,
-    /// The interpreter, several times slower: for comparing.
-    Interpreter,
-}
+use toml::Spanned;
 
 /// A checked description of a rack.
 #[derive(Clone, Debug)]
@@ -123,16 +67,6 @@ pub struct RackConfig {
     pub hosts: Vec<IpAddr>,
     /// The file it was read from.
     pub file: PathBuf,
-}
-
-/// Features that a rack with RoCE cards or Soft-RoCE among its peers takes from the network, and then goes without. A card among the peers lets packets come
-/// from any UDP port (PROTOCOL 1.7).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CardsConfig {
-    /// Packets are taken whose sender puts an IPv4 identification of its own into them, as Soft-RoCE does (PROTOCOL 2.10).
-    #[serde(default)]
-    pub unknown_ip_id: bool,
 }
 
 /// The control plane's part of `rack.toml`.
@@ -183,20 +117,6 @@ pub struct IndexConfig {
     pub below: Vec<String>,
 }
 
-/// How a memory node asks the caches for the lines that traversals need next.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Prefetch {
-    /// Found out on the node's own memory before it joins, where that has 256 MiB or more: a tenth of a second of CPU time, and as long as it takes to
-    /// touch that much memory; a machine on which that is more than a second has bursts.
-    #[default]
-    Auto,
-    /// Lines of several traversals together.
-    Bursts,
-    /// Each as soon as it is known.
-    OneByOne,
-}
-
 /// A memory node's part of `rack.toml`.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
@@ -218,22 +138,11 @@ pub struct NodeConfig {
 /// receiver takes it (PROTOCOL 14.11).
 const CARDS_LINK: &str = "rate=10Gbit/s,burst=64KiB";
 
-/// Most addresses a rack sets aside for clients.
-const HOSTS_MAX: u32 = 4096;
-
-/// Granularity of a node's memory, in bytes.
-const MEMORY_UNIT: u64 = PAGE_LEN as u64;
-
 /// A lease shorter than this ends whenever a busy machine makes a host wait; one longer than this keeps the pages of a dead host for too long.
 const LEASES_MS: RangeInclusive<u64> = 100..=600_000;
-/// The longest lease of a host that does not cache: a day.
-const HOST_LEASE_MS_MAX: u64 = 86_400_000;
 
 /// The directory is listed once an epoch; in a longer one than this regions are split too late to help.
 const EPOCHS_MS: RangeInclusive<u64> = 1..=60_000;
-
-/// A slot takes less than 100 bytes of the switch's memory.
-const SLOTS: RangeInclusive<u64> = 1..=16_777_216;
 
 impl RackConfig {
     /// Reads and checks a file. What it names is found from another working directory as well, where the process may be by then: a host asks its control plane
@@ -392,110 +301,7 @@ impl RackConfig {
     }
 }
 
-/// The text being checked, to say where in it something is wrong.
-struct Page<'a> {
-    text: &'a str,
-    file: &'a Path,
-    /// The directory that paths count from.
-    beside: &'a Path,
-}
-
-/// The directory that a file is in.
-fn folder(file: &Path) -> &Path {
-    file.parent().unwrap_or_else(|| Path::new("."))
-}
-
 impl Page<'_> {
-    fn fault(&self, at: &Range<usize>, message: String) -> Error {
-        let before = &self.text.as_bytes()[..at.start.min(self.text.len())];
-        let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
-        Error::Config { file: self.file.to_owned(), message: format!("line {line}: {message}") }
-    }
-
-    fn check_name(&self, of: &str, name: &Spanned<String>) -> Result<(), Error> {
-        let text = name.as_ref();
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if (1..=64).contains(&text.len()) && text.bytes().all(allowed) {
-            return Ok(());
-        }
-        let message = format!("{text:?} is no name for {of}: expected 1 to 64 of A-Z a-z 0-9 . _ -");
-        Err(self.fault(&name.span(), message))
-    }
-
-    fn address(&self, of: &str, raw: &Spanned<String>) -> Result<IpAddr, Error> {
-        let parsed: Option<IpAddr> = raw.as_ref().parse().ok();
-        parsed.map(|address| address.to_canonical()).filter(is_of_one_machine).ok_or_else(|| {
-            let expected = "expected the IP address of one machine, such as 127.71.0.11";
-            self.fault(&raw.span(), format!("{of} has the address {:?}: {expected}", raw.as_ref()))
-        })
-    }
-
-    fn pmtu(&self, raw: &Spanned<usize>) -> Result<Pmtu, Error> {
-        Pmtu::from_bytes(*raw.as_ref()).ok_or_else(|| {
-            let expected =
-                "expected 256, 512, 1024 (what links of 1500 bytes carry), 2048 or 4096 (jumbo links)";
-            self.fault(&raw.span(), format!("pmtu is {}: {expected}", raw.as_ref()))
-        })
-    }
-
-    fn link(&self, raw: &Spanned<String>) -> Result<LinkProfile, Error> {
-        raw.as_ref().parse().map_err(|e: ProfileError| self.fault(&raw.span(), format!("link: {e}")))
-    }
-
-    fn cards(&self, raw: &Spanned<CardsConfig>, rack: &RawRack, any: IpAddr) -> Result<CardsConfig, Error> {
-        let cards = *raw.as_ref();
-        if rack.transport == Transport::Shm {
-            let message = "[cards] in a rack over rings, which no card reaches: expected transport = \"udp\"";
-            return Err(self.fault(&raw.span(), message.into()));
-        }
-        if cards.unknown_ip_id && any.is_ipv6() {
-            let message =
-                "unknown_ip_id in a rack of IPv6 addresses, which have no identification: expected none";
-            return Err(self.fault(&raw.span(), message.into()));
-        }
-        Ok(cards)
-    }
-
-    /// A path in the file counts from the file's directory.
-    fn directory(&self, key: &str, raw: &Spanned<PathBuf>) -> Result<PathBuf, Error> {
-        if raw.as_ref().as_os_str().is_empty() {
-            return Err(self.fault(&raw.span(), format!("{key} is empty: expected a directory")));
-        }
-        Ok(self.beside.join(raw.as_ref()))
-    }
-
-    /// A number of milliseconds, if there is one.
-    fn time(
-        &self,
-        key: &str,
-        raw: Option<&Spanned<u64>>,
-        allowed: RangeInclusive<u64>,
-        usual: Duration,
-    ) -> Result<Duration, Error> {
-        Ok(raw.map(|raw| self.number(key, raw, &allowed)).transpose()?.map_or(usual, Duration::from_millis))
-    }
-
-    /// As long as the longest time without a renewal that a host may have, or longer.
-    fn host_lease(&self, raw: Option<&Spanned<u64>>, lease: Duration) -> Result<Duration, Error> {
-        let least = lease.as_nanos() / 1_000_000;
-        let usual = farmem_control::HOST_LEASE.max(lease);
-        self.time("host_lease_ms", raw, least..=HOST_LEASE_MS_MAX, usual)
-    }
-
-    fn slots(&self, raw: Option<&Spanned<u64>>) -> Result<usize, Error> {
-        let written = raw.map(|raw| self.number("slots", raw, &SLOTS)).transpose()?;
-        Ok(written.map_or(SLOTS_DEFAULT, |slots| usize::try_from(slots).expect("at most 2^24")))
-    }
-
-    fn number(&self, key: &str, raw: &Spanned<u64>, allowed: &RangeInclusive<u64>) -> Result<u64, Error> {
-        let number = *raw.as_ref();
-        if allowed.contains(&number) {
-            return Ok(number);
-        }
-        let (least, most) = (allowed.start(), allowed.end());
-        Err(self.fault(&raw.span(), format!("{key} is {number}: expected {least} to {most}")))
-    }
-
     /// The switches of the index. What is below each is a node, or one of them of a lower tier, and below no other.
     fn index(
         &self,
@@ -539,22 +345,5 @@ impl Page<'_> {
             index.push(IndexConfig { name: name.as_ref().clone(), address, tier: *tier, below });
         }
         Ok(index)
-    }
-
-    /// A number of bytes, or a text with a unit.
-    fn memory(&self, node: &str, raw: &Spanned<Value>) -> Result<u64, Error> {
-        self.bytes(&format!("node {node:?} has memory"), raw)
-    }
-
-    fn bytes(&self, of: &str, raw: &Spanned<Value>) -> Result<u64, Error> {
-        let bytes = match raw.as_ref() {
-            Value::Integer(number) => u64::try_from(*number).ok(),
-            Value::String(text) => text.parse().ok().map(|size: ByteSize| size.as_u64()),
-            _ => None,
-        };
-        bytes.filter(|&bytes| bytes != 0 && bytes % MEMORY_UNIT == 0).ok_or_else(|| {
-            let expected = "expected a multiple of 4096 bytes, at least 4096, such as \"256 MiB\"";
-            self.fault(&raw.span(), format!("{of} = {}: {expected}", raw.as_ref()))
-        })
     }
 }

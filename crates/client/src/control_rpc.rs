@@ -7,12 +7,11 @@
 //!
 //! Key type: [`ControlRpc`]. What it does not do: wake the client, which looks when it looks at its network; wait for anything at its end.
 
-use crate::Error;
+use crate::error::Error;
 use farmem_api::ApiClient;
 use farmem_control::api::{Request, Response};
-use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
+use std::{io, thread};
 
 /// The number of a question, and what came of it.
 pub(crate) type ControlReply = (u64, Result<Response, Error>);

@@ -3,8 +3,8 @@
 //! Frames go from one role's outbox into the next role's `handle` by port number. Nothing is lost, so time only moves when
 //! nothing else does: then it jumps to the next timer, as in a simulated world.
 
-use crate::Error;
-use crate::client::answer_to;
+use crate::answers::answer_to;
+use crate::error::Error;
 use farmem_control::api::{ApiError, Call, Request, Response};
 use farmem_control::{Config, Control, Out as ControlOut, Submitted};
 use farmem_host::{Host, HostRequest, Out as HostOut};

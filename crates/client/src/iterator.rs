@@ -59,7 +59,9 @@
 //! Where it runs a [`Policy`] says; the rack sends it from memory node to memory node by itself. A program that stores changes each node
 //! once, and runs at the memory nodes only. docs/iterators.md has the same model in C and C++.
 
-use crate::{Error, FarMemory, Policy};
+use crate::error::Error;
+use crate::far_memory::FarMemory;
+use crate::policy::Policy;
 use farmem_traversal::{AssembleError, Program, VerifyError};
 use farmem_wire::VirtAddr;
 use std::fmt;

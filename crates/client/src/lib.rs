@@ -3,10 +3,19 @@
 //! Key types: [`Rack`], made by [`Rack::embedded`] or opened from its description ([`RackConfig`]); [`Client`], one program's access in one
 //! domain; [`FarMemory`], what structures ask of far memory; [`task`], many operations side by side; [`serve`], the roles as processes.
 //!
+//! Modules in layers, from the bottom up. A module uses those of lower layers only:
+//!
+//! 1. Plain values: `error`, `policy`, `slots`, `operation`, `answers`, `allocations`, `window`, `opened`, `host_settings`; and [`config`], the description.
+//! 2. Ways to the roles: `control_rpc` and `link` to running ones, `embedded` for those of this process, `path` for both; `renewals`, `manage` and `migrate`.
+//! 3. [`FarMemory`], and [`Client`], which implements it.
+//! 4. What a client's users build on: [`dispatch`], `named`, `look_up`, `lock`, [`iterator`], [`task`].
+//! 5. [`Rack`], which makes clients; [`serve`]; `config::reach`, which tries a rack out; and [`host_parts`].
+//!
 //! The roles decide; this crate carries their actions to a link, to the control plane's API, and back. Code that makes a host of its own
 //! (windows, shared spaces, the pager of programs) finds what it needs in [`host_parts`].
 
 mod allocations;
+mod answers;
 mod client;
 pub mod config;
 mod control_rpc;
@@ -15,6 +24,7 @@ mod embedded;
 mod error;
 mod far_memory;
 pub mod host_parts;
+mod host_settings;
 pub mod iterator;
 mod link;
 mod lock;
@@ -22,19 +32,22 @@ mod look_up;
 pub mod manage;
 mod migrate;
 mod named;
+mod opened;
+mod operation;
 mod path;
+mod policy;
 mod rack;
 mod renewals;
 pub mod serve;
 mod slots;
 pub mod task;
+mod window;
 
-pub use client::{Client, Completed, MESSAGE_MAX, Through, ThroughMemory, Ticket, Traversal, Vma};
+pub use client::{Client, Through, ThroughMemory};
 pub use config::{
     DpuCaching, DpuForward, DpuSection, Execution, IndexConfig, Placement, Prefetch, RackConfig, Transport,
     Waiting,
 };
-pub use dispatch::{Dispatched, Policy, Profile, Site};
 pub use error::{Error, TraversalStop};
 pub use far_memory::FarMemory;
 pub use farmem_control::api;
@@ -45,10 +58,13 @@ pub use farmem_transport::rc::{Landing, Origin, Spot, Stretch, Work as Verb};
 pub use farmem_traversal::Program;
 pub use farmem_wire::message::PAGE_LEN;
 pub use farmem_wire::{NodeId, UDP_PORT, VirtAddr};
+pub use host_settings::{ClientOptions, home_of};
 pub use link::BUILD;
 pub use lock::LockWord;
 pub use look_up::{Lines, LookUp, LookedUp};
 pub use migrate::{Moved, migrate};
 pub use named::{Named, NamedLock, OpenNamed};
-pub use rack::{ClientOptions, Rack, home_of};
+pub use operation::{Completed, MESSAGE_MAX, Ticket, Traversal, Vma};
+pub use policy::{Dispatched, Policy, Profile, Site};
+pub use rack::Rack;
 pub use task::{Next, OpQueue, Task, TaskStats};

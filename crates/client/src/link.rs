@@ -1,8 +1,8 @@
 //! A rack's link and control plane, as its description has them: for all that join it, roles, clients and hosts of their own.
 
-use crate::client::wrong_answer;
-use crate::config::RackConfig;
-use crate::{Error, Placement, Transport, Waiting};
+use crate::answers::wrong_answer;
+use crate::config::{Placement, RackConfig, Transport, Waiting};
+use crate::error::Error;
 use farmem_api::{ApiCallError, ApiClient};
 use farmem_control::AddressProof;
 use farmem_control::api::{Call, CreateDomain, ErrorCode, HostJoined, JoinHost, Overview, Request, Response};

@@ -4,7 +4,8 @@
 //! add one, so it is the structure's version as well. Both happen by compare-and-swap, which is atomic against every other access
 //! (PROTOCOL 7.16). PULSE leaves synchronisation to the host (PULSE 2.3): nothing at a memory node looks at this word.
 
-use crate::{Error, FarMemory};
+use crate::error::Error;
+use crate::far_memory::FarMemory;
 use farmem_wire::VirtAddr;
 
 /// A program's hold of a lock word in far memory; structures have it as their `lock()`.

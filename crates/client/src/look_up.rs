@@ -5,8 +5,10 @@
 //!
 //! A structure here does not submit, or wait.
 
-use crate::client::{Client, Completed};
-use crate::{Error, Op};
+use crate::client::Client;
+use crate::error::Error;
+use crate::operation::Completed;
+use farmem_host::Op;
 use std::ops::Range;
 
 /// The result of a look-up.

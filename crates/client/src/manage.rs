@@ -1,8 +1,8 @@
 //! Management of a running rack: listing hosts, domains and allocations, and taking them back.
 
-use crate::Error;
-use crate::client::answer_to;
+use crate::answers::answer_to;
 use crate::config::RackConfig;
+use crate::error::Error;
 use crate::link::operator_client;
 use farmem_control::api::{
     ErrorCode, Free, Leave, ListObjects, Overview, RackUsage, Request, Response, UnlinkObject, Usage, VmaUse,

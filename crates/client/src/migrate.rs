@@ -1,7 +1,7 @@
 //! Moving memory from node to node: what a range is cut into, and the operator's way to have it done.
 
-use crate::Error;
 use crate::config::RackConfig;
+use crate::error::Error;
 use crate::link::operator_client;
 use farmem_control::MIGRATE_LEN_MAX;
 use farmem_control::api::{ApiError, ErrorCode, Locate, LocatedVma, Migrate, MovedInfo};
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moved_together_moves_together() {
+    fn parts_move_as_they_moved_before() {
         let pieces = located(MIB, &[(0x4000, 0x4000), (0x8000, 0x1000)]);
         let parts = [(0, 0x4000), (0x4000, 0x4000), (0x8000, 0x1000), (0x9000, 0x1000), (0xa000, 0x2000)];
         assert_eq!(cut(&pieces, 0, Some(0xc000)), parts);

@@ -6,16 +6,18 @@
 
 mod files;
 
+use crate::client::Client;
+use crate::error::Error;
 use crate::manage::take_out_by;
+use crate::opened::{Opened, Uses};
+use crate::operation::Vma;
 use crate::path::Asker;
-use crate::{Client, Error, NodeId, VirtAddr, Vma};
 use farmem_control::api::{
     ApiError, DropObject, ErrorCode, FileInfo, FileStage, HoldObject, HostInfo, Locate, OpenMode, OpenObject,
     ResizeObject, ShowObject, UnlinkObject,
 };
 use farmem_host::HostRequest;
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use farmem_wire::{NodeId, VirtAddr};
 use std::rc::Rc;
 
 /// Clients that may be faster, one after the other, than one that takes a lock over.
@@ -28,19 +30,6 @@ pub struct Named {
     pub base: VirtAddr,
     /// Bytes.
     pub length: u64,
-}
-
-/// Objects that a client has open, which its handles share.
-pub(crate) type Opened = Rc<RefCell<BTreeMap<u64, Uses>>>;
-
-/// How a client uses an object that it has open.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Uses {
-    mode: OpenMode,
-    /// [`OpenNamed`]s of it.
-    handles: u32,
-    /// The object was opened as [`Named`], which stays open until its name goes.
-    stays: bool,
 }
 
 /// Memory with a name that a client has open in a mode; see [`Client::open_named_as`]. Dropped, it is closed, unless the client has it open otherwise too.
@@ -399,15 +388,6 @@ fn lost_object(file: &FileInfo) -> Error {
         _ => (why, "put that right, then open it again"),
     };
     Error::Refused(ApiError { code: ErrorCode::Conflict, message, remedy: remedy.into() })
-}
-
-/// Why a client goes no further: something that it had open is not its any more.
-pub(crate) fn lost_open(error: &Error) -> ApiError {
-    ApiError {
-        code: error.code().unwrap_or(ErrorCode::Unavailable),
-        message: format!("this client joined the rack again and lost what it had open: {error}"),
-        remedy: "end this client, and open what it had with another one".into(),
-    }
 }
 
 #[cfg(test)]

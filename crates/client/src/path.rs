@@ -1,9 +1,9 @@
 //! How a client's requests reach the rack: inside this process, or over a link to other processes.
 
-use crate::Error;
-use crate::client::answer_to;
+use crate::answers::answer_to;
 use crate::control_rpc::{ControlReply, ControlRpc};
 use crate::embedded::World;
+use crate::error::Error;
 use farmem_api::ApiClient;
 use farmem_control::api::{Call, Request, Response};
 use farmem_host::{Host, HostRequest, Out};

@@ -1,27 +1,26 @@
 //! A rack: in this process, or running in others.
 
+use crate::client::Client;
 use crate::config::RackConfig;
 use crate::embedded::World;
+use crate::error::Error;
+use crate::host_settings::{ClientOptions, home_of, host_settings, node_settings};
 use crate::link::{WithLink, api_client, join_host, place, require_running, with_link};
 use crate::path::{InProcess, OverLink};
 use crate::renewals::Renewal;
-use crate::{Client, Error};
 use farmem_control::api::{
-    ApiError, Endpoint, ErrorCode, HostJoined, IndexJoined, JoinHost, JoinIndex, JoinNode, JoinSwitch,
-    NodeJoined, Overview, SwitchJoined, Tier,
+    ApiError, ErrorCode, HostJoined, IndexJoined, JoinHost, JoinIndex, JoinNode, JoinSwitch, NodeJoined,
+    Overview, SwitchJoined, Tier,
 };
 use farmem_control::{Config as ControlConfig, INDEX_MAX};
 use farmem_host::{Config as HostConfig, Host};
 use farmem_link::{Clock, Compiler, Driver, Link, MappedStore, OpenError};
-use farmem_machine::{Duration, Port, Rng};
+use farmem_machine::Rng;
 use farmem_memnode::MemNode;
 use farmem_switch::{Budgets, Switch};
-use farmem_transport::ud;
-use farmem_wire::message::PAIRS_MAX;
-use farmem_wire::{HostId, NodeId, Pmtu, Qkey, Qpn};
+use farmem_wire::{NodeId, Pmtu};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
-use std::num::NonZero;
 use std::path::Path as FilePath;
 use std::rc::Rc;
 
@@ -42,53 +41,12 @@ impl core::fmt::Debug for Rack {
     }
 }
 
-/// Options of a client beside its domain.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ClientOptions {
-    /// Times the switch may hand one of its requests to a memory node before the request comes back here.
-    ///
-    /// 1 makes every crossing from one memory node to the next come back to the host, which sends the traversal on: PULSE-ACC,
-    /// the variant without the switch's help that the paper compares with (PULSE 6.1). Results are the same; only the way differs.
-    pub hops_max: NonZero<u8>,
-    /// Traversals that share one datagram at most, of those that are submitted without waiting in between (PROTOCOL 11.13). 1 sends each in
-    /// one of its own. Results are the same. A rack in this process has no datagrams to save: there each goes alone.
-    pub pairs_max: NonZero<u16>,
-    /// Connections to each memory node at most. Those beyond the first are set up, and carry READs, where more requests are under way than one connection carries: 128 packets, so eight READs of 64 KiB (PROTOCOL
-    /// 11.16). More are worth it where the way to the nodes takes long. With more than one, READs that have no byte in common have no order among themselves: a program that reads a mark and then what it
-    /// stands for waits for the mark before asking for the other.
-    pub connections: NonZero<u16>,
-    /// Its allocations stay when its domain has no user any more: for data that outlives the programs that use it. Otherwise they are freed then, a
-    /// minute after the last client of the domain left or died (PROTOCOL 8.62).
-    pub durable: bool,
-    /// How long it waits for roles and networks that do not answer; none: as long as the rack's description says (`patience`). A short time is for a program that has others to
-    /// serve meanwhile: a call of the control plane takes no longer (and is given 100 ms at least), and an operation fails after 4 s of silence if the time is shorter.
-    pub patience: Option<std::time::Duration>,
-}
-
-impl ClientOptions {
-    /// As usual, but that what the client allocates stays until it is freed.
-    #[must_use]
-    pub fn durable() -> Self {
-        Self { durable: true, ..Self::default() }
-    }
-}
-
-impl Default for ClientOptions {
-    fn default() -> Self {
-        Self {
-            hops_max: const { NonZero::new(64).expect("64 is not zero") },
-            pairs_max: const { NonZero::new(PAIRS_MAX).expect("a batch has pairs") },
-            connections: NonZero::<u16>::MIN,
-            durable: false,
-            patience: None,
-        }
-    }
-}
-
 /// Memory nodes of [`Rack::embedded`].
 const NODES: u16 = 4;
+
 /// Bytes of each.
 const NODE_MEMORY: u64 = 256 << 20;
+
 /// Path MTU in a rack of one process, where no link bounds it.
 const EMBEDDED_PMTU: Pmtu = Pmtu::B4096;
 
@@ -254,43 +212,8 @@ pub(crate) fn start_node(world: &mut World, name: String, gid: String, memory: u
     Ok(())
 }
 
-/// Silence after which a client takes a peer for gone. A process of a busy machine may have to wait for a second until it runs.
-pub const SILENCE_MAX: Duration = Duration::from_secs(4);
-
-/// Silence after which a client takes the switch for gone, for a request by way of it. The switch has no other in its place while it starts again: `farmem up` waits for 1.6 s at most before it does, and then come its tables.
-pub(crate) const REQUEST_SILENCE_MAX: Duration = Duration::from_secs(10);
-
-/// The settings of a host that has joined as `host` in this `generation`, with the switch at `home`.
-#[must_use]
-pub fn host_settings(
-    host: u16,
-    generation: u16,
-    home: &Endpoint,
-    pmtu: Pmtu,
-    options: ClientOptions,
-) -> HostConfig {
-    let usual = HostConfig::new(HostId(host), generation, endpoint(home));
-    let patience = options.patience.map(machine);
-    let silence = patience.map_or(REQUEST_SILENCE_MAX, |patience| patience.max(SILENCE_MAX));
-    let request_retries_max = ud::retries_in(silence, usual.request_timeout);
-    let patience = patience.unwrap_or(usual.patience);
-    let (hops_max, pairs_max) = (options.hops_max.get(), options.pairs_max.get());
-    let connections_each = usize::from(options.connections.get());
-    HostConfig { pmtu, hops_max, pairs_max, connections_each, request_retries_max, patience, ..usual }
-}
-
 /// Time in which a call of the control plane may be answered in any case.
 const API_TIME_MIN: std::time::Duration = std::time::Duration::from_millis(100);
-
-/// A span of time as roles count it.
-pub(crate) fn machine(span: std::time::Duration) -> Duration {
-    Duration::from_nanos(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
-}
-
-/// How often something is sent again in `silence` when that happens every `timeout`.
-pub(crate) fn retries_in(silence: Duration, timeout: Duration) -> u32 {
-    u32::try_from(silence.as_nanos() / timeout.as_nanos()).unwrap_or(u32::MAX)
-}
 
 fn embedded_client(
     world: &Rc<RefCell<World>>,
@@ -310,13 +233,13 @@ pub(crate) fn embedded_client_of(
     let number = world.borrow_mut().next_client();
     let (name, gid) =
         (format!("client{number}"), IpAddr::V4(Ipv4Addr::from(0x7f01_0000 + number)).to_string());
-    let HostJoined { host, generation, home, nodes, cards, .. } =
-        world.borrow_mut().call(JoinHost::new(name, gid))?;
-    let settings = host_settings(host, generation, &home, EMBEDDED_PMTU, options);
+    let joined = world.borrow_mut().call(JoinHost::new(name, gid))?;
+    let HostJoined { host, generation, ref home, .. } = joined;
+    let settings = host_settings(host, generation, home, EMBEDDED_PMTU, options);
     let settings = change(HostConfig { pairs_max: 1, ..settings });
     world.borrow_mut().add_host(host, Host::new(settings));
     let path = Box::new(InProcess::new(Rc::clone(world), host));
-    let mut client = Client::attach(path, (host, generation), domain, (nodes, cards))?;
+    let mut client = Client::attach(path, domain, joined)?;
     client.allocates_durably(options.durable);
     Ok(client)
 }
@@ -352,44 +275,24 @@ impl WithLink for Attach<'_> {
         let name = format!("host-{gid_text}").replace(':', "-");
         let request = JoinHost { caches: Some(false), ..JoinHost::new(name, gid_text) };
         let joined = join_host(self.config, &mut api, &mut link, request)?;
-        let HostJoined { host, generation, home, nodes, cards, .. } = joined;
+        let HostJoined { host, generation, ref home, .. } = joined;
         let patience = self.options.patience.unwrap_or(self.config.patience);
         let options = ClientOptions { patience: Some(patience), ..self.options };
-        let settings = host_settings(host, generation, &home, self.config.pmtu, options);
+        let settings = host_settings(host, generation, home, self.config.pmtu, options);
         let role = Host::new(settings);
         let aside = api_client(self.config)?.patient(std::time::Duration::ZERO);
         let api = Rc::new(RefCell::new(api));
         let path = OverLink::new(Driver::new(role, link, Clock::start()), Rc::clone(&api), aside);
-        let mut client = Client::attach(Box::new(path), (host, generation), self.domain, (nodes, cards))?;
+        let mut client = Client::attach(Box::new(path), self.domain, joined)?;
         client.allocates_durably(self.options.durable);
         client.waits_for_nodes(patience);
         if let Some(patience) = self.options.patience {
             *api.borrow_mut() = api_client(self.config)?.impatient(patience.max(API_TIME_MIN));
         }
-        client.stays_by(Renewal::begin(self.config, (host, generation))?);
+        client.stays_by(Renewal::begin(self.config, host, generation)?);
         client.set_dpu(self.config.dpu.clone());
         Ok(client)
     }
-}
-
-/// The endpoint of an API answer.
-#[must_use]
-pub fn endpoint(text: &Endpoint) -> ud::Endpoint {
-    ud::Endpoint { qpn: Qpn::new(text.qpn), qkey: Qkey(text.qkey) }
-}
-
-/// A role's endpoints after its join.
-#[must_use]
-pub fn home_of(home: &Endpoint, control: &Endpoint) -> ud::RoleEndpoints {
-    ud::RoleEndpoints {
-        endpoint: endpoint(home),
-        control: ud::Peer { port: Port(control.port), endpoint: endpoint(control) },
-    }
-}
-
-/// A memory node's settings after its join.
-pub(crate) fn node_settings(home: &Endpoint, control: &Endpoint, pmtu: Pmtu) -> farmem_memnode::Config {
-    farmem_memnode::Config { home: home_of(home, control), pmtu, budget: farmem_memnode::Budget::default() }
 }
 
 fn system(what: &str, source: std::io::Error) -> Error {
@@ -399,8 +302,6 @@ fn system(what: &str, source: std::io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farmem_machine::Instant;
-    use farmem_wire::RequestId;
 
     /// A FatTree without pods or edges, or of more switches than a rack has, is refused before anything is made of it.
     #[test]
@@ -410,26 +311,5 @@ mod tests {
             assert_eq!(refused.code(), Some(ErrorCode::BadRequest), "{pods} pods of {edges}: {refused}");
         }
         assert!(Rack::embedded_fat_tree(1, 1, 1 << 20).is_ok());
-    }
-
-    /// A switch that says nothing is given up when it is said to be, and not after eight times as long: what goes by the switch is asked for again ever more
-    /// rarely (PROTOCOL 5.2).
-    #[test]
-    fn a_silent_switch_is_given_up_when_its_time_is_over() {
-        let home = Endpoint { port: 1, gid: "127.0.0.2".into(), qpn: 16, qkey: 7 };
-        let settings = host_settings(1, 1, &home, Pmtu::B1024, ClientOptions::default());
-        let (timeout, retries_max) = (settings.request_timeout, settings.request_retries_max);
-        let mut asked = ud::Requester::new(1, timeout, retries_max);
-        let request = RequestId::new(HostId(1), 1, 1);
-        assert_eq!(asked.start(Instant::ZERO, request, ()), Ok(()));
-        let mut now = Instant::ZERO;
-        while asked.on_wake(now, |_, ()| {}).is_none() {
-            now = asked.next_wake().expect("a timer runs");
-        }
-        let silence = now.since(Instant::ZERO);
-        assert!(
-            silence >= REQUEST_SILENCE_MAX && silence < REQUEST_SILENCE_MAX + timeout.times(8),
-            "{silence:?}"
-        );
     }
 }

@@ -3,25 +3,27 @@
 //! Key type: [`Renewal`], one client's; it ends when that is dropped. A client may compute for hours between two operations, so its own thread cannot
 //! do it. A quarter of a host's lease goes by between two requests, as long as the control plane says that it is; one that fails is made again after [`AGAIN`].
 
-use crate::Error;
 use crate::config::RackConfig;
+use crate::error::Error;
 use crate::link::api_client;
 use farmem_api::ApiCallError;
 use farmem_control::api::{ErrorCode, Overview, Stay};
 use std::collections::BTreeMap;
-use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{process, thread};
 
 /// Requests in the length of a host's lease.
 const OFTEN: u32 = 4;
+
 /// Time after a request that failed until the next one.
 const AGAIN: Duration = Duration::from_secs(1);
+
 /// The wait of a host that needs no request: one that stays for good, or that the rack does not know in this life and that has not joined again.
 /// No process lasts longer.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Longest wait for an answer: other racks' hosts wait meanwhile, and for one such answer of each rack at most.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -57,6 +59,7 @@ struct Row {
 }
 
 static HOSTS: Mutex<Hosts> = Mutex::new(Hosts { rows: BTreeMap::new(), next: 0, served_by: None });
+
 static CHANGED: Condvar = Condvar::new();
 
 impl Renewal {
@@ -64,14 +67,14 @@ impl Renewal {
     ///
     /// # Errors
     /// [`Error::System`] when the system starts no thread.
-    pub(crate) fn begin(config: &RackConfig, (host, generation): (u16, u16)) -> Result<Self, Error> {
+    pub(crate) fn begin(config: &RackConfig, host: u16, generation: u16) -> Result<Self, Error> {
         let mut hosts = locked();
         if hosts.served_by.is_some_and(|process| process != process::id()) {
             hosts.rows.clear(); // those of the process that this one was forked from
             hosts.served_by = None;
         }
         let gone = Gone::new(NOT_GONE.into());
-        let number = hosts.begin(config, (host, generation), Gone::clone(&gone), Instant::now());
+        let number = hosts.begin(config, host, generation, Gone::clone(&gone), Instant::now());
         if hosts.served_by.is_some() {
             CHANGED.notify_all();
             return Ok(Self { number, gone });
@@ -120,13 +123,7 @@ enum RenewalOutcome {
 
 impl Hosts {
     /// A host's row, and its number. It is due at once: how long the lease is only the answer says, and this machine's rack.toml may be out of date.
-    fn begin(
-        &mut self,
-        config: &RackConfig,
-        (host, generation): (u16, u16),
-        gone: Gone,
-        due: Instant,
-    ) -> u64 {
+    fn begin(&mut self, config: &RackConfig, host: u16, generation: u16, gone: Gone, due: Instant) -> u64 {
         let number = self.next;
         self.next += 1;
         self.rows.insert(number, Row { config: Box::new(config.clone()), host, generation, due, gone });
@@ -306,7 +303,7 @@ mod tests {
 
     /// A host that stays for good is asked for no more, and is not told that it was taken out.
     #[test]
-    fn who_stays_for_good_is_not_gone() {
+    fn a_host_without_a_lease_limit_is_not_gone() {
         let now = Instant::now();
         let mut stays = row(&RackConfig::parse(RACK, "rack.toml".as_ref()).unwrap(), now);
         stays.answered(1, RenewalOutcome::Always, now);
@@ -321,7 +318,7 @@ mod tests {
         let day = RACK.replace("state =", "host_lease_ms = 86400000\n        state =");
         let config = RackConfig::parse(&day, "rack.toml".as_ref()).unwrap();
         let mut hosts = Hosts { rows: BTreeMap::new(), next: 0, served_by: None };
-        let number = hosts.begin(&config, (3, 1), Gone::new(NOT_GONE.into()), now);
+        let number = hosts.begin(&config, 3, 1, Gone::new(NOT_GONE.into()), now);
         assert_eq!(hosts.next(), Some((number, now)));
         hosts.answered(number, 1, RenewalOutcome::Stays(period(60_000)), now);
         assert_eq!(hosts.next(), Some((number, now + Duration::from_secs(15))));

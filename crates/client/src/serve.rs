@@ -3,11 +3,14 @@
 //! `farmem up` starts one process for each; a benchmark may start threads. Each function returns when its
 //! [`Stop`] is set, or with the error that kept it from serving.
 
-use crate::Error;
-use crate::client::gid;
+pub use farmem_link::{Stop, pin_to_cpu};
+pub use farmem_memnode::{Compile, Logic};
+
+use crate::answers::gid;
 use crate::config::{Execution, IndexConfig, NodeConfig, Prefetch, RackConfig, Transport};
+use crate::error::Error;
+use crate::host_settings::{home_of, node_settings};
 use crate::link::{BUILD, WithLink, api_client, join, operator_client, place, with_link};
-use crate::rack::{home_of, node_settings};
 use farmem_api::{ApiServer, ApiTokens, ControlStore, run_control};
 use farmem_control::api::{
     Endpoint, IndexJoined, JoinIndex, JoinNode, JoinSwitch, ListObjects, NodeJoined, ObjectListed, Overview,
@@ -15,18 +18,17 @@ use farmem_control::api::{
 };
 use farmem_control::keys::Secret;
 use farmem_control::{Bounds, Config as ControlSettings, Control, Note as ControlNote};
-use farmem_link::events::{self, EventSource, Level};
+use farmem_link::events::{EventSource, Level};
 use farmem_link::{
-    Calibrated, Clock, Compiler, Driver, Link, MappedStore, NodeFiles, OpenError, calibrate, os_seed,
+    Calibrated, Clock, Compiler, Driver, Link, MappedStore, NodeFiles, OpenError, calibrate, events, os_seed,
     private_file, private_state, run, run_node,
 };
-pub use farmem_link::{Stop, pin_to_cpu};
 use farmem_machine::{Duration, Port, Rng};
 use farmem_memnode::{BURST, Budget, Config as NodeSettings, MemNode, Out as NodeOut, WORKSPACES};
-pub use farmem_memnode::{Compile, Logic};
 use farmem_switch::{Budgets, Switch};
 use farmem_transport::PeerChange;
-use std::fs::{self, File};
+use std::fs;
+use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::IpAddr;
 use std::num::NonZero;

@@ -13,18 +13,20 @@
 //! holds for a task: a task that changes something by reading and then writing it takes the turn of what it changes. And a task that cannot
 //! bear others runs *alone*. Neither says anything to other hosts: for them structures have lock words in far memory.
 
-use crate::dispatch::Site;
-use crate::{Completed, Error, FarMemory, Op, Traversed};
-use std::collections::VecDeque;
-use std::time::Duration;
-
 mod alone;
 mod concurrent;
 mod run;
-
 pub use alone::{carry_out, run_one};
 pub use concurrent::Concurrent;
 pub use run::run_tasks;
+
+use crate::error::Error;
+use crate::far_memory::FarMemory;
+use crate::operation::Completed;
+use crate::policy::Site;
+use farmem_host::{Op, Traversed};
+use std::collections::VecDeque;
+use std::time::Duration;
 
 /// An operation of an application.
 pub trait Task {

@@ -218,7 +218,7 @@ mod tests {
 
     /// Eight processes (eight readers of the file here) are told a key each, all at once: each of them then has all, and the file is its user's alone.
     #[test]
-    fn what_one_process_is_told_the_others_know() {
+    fn a_key_for_one_process_is_known_to_the_others() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("deeper/keys");
         let process = || KeyFile { file: file.clone(), known: Mutex::default() };
@@ -259,7 +259,7 @@ mod tests {
     /// A process of the same user is stopped while it holds the lock of the key file, and a thread here waits for that to add a key. Another one shows its
     /// keys meanwhile; when the lock is free the key is added.
     #[test]
-    fn who_waits_for_the_lock_holds_up_no_request() {
+    fn a_wait_for_the_lock_delays_no_request() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("keys");
         let keys = KeyFile { file: file.clone(), known: Mutex::default() };
@@ -282,7 +282,7 @@ mod tests {
 
     /// Keys can be kept nowhere: a host that is about to join is told so before it asks. One that had joined would be there without its key, and its name taken.
     #[test]
-    fn who_cannot_keep_a_key_is_not_told_one() {
+    fn a_key_that_cannot_be_stored_is_not_given() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("keys");
         fs::create_dir(beside(&file, "lock")).unwrap();

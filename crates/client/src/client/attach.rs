@@ -1,57 +1,22 @@
 //! How a client comes to its sessions and connections, and how it comes to new ones: a connection that broke, request ids that run out.
 
-use super::{Client, gid, wrong_answer};
-use crate::Error;
-use crate::named::lost_open;
-use crate::rack::{SILENCE_MAX, endpoint, machine, retries_in};
+use crate::answers::{gid, wrong_answer};
+use crate::client::Client;
+use crate::client::connections::ConnParams;
+use crate::error::Error;
+use crate::host_settings::{SILENCE_MAX, endpoint, machine};
+use crate::opened::lost_open;
 use crate::renewals::Renewal;
 use farmem_control::api::{
     Connect, ConnectionInfo, Disconnect, ErrorCode, HostJoined, JoinHost, Locate, LocatedVma, MovedInfo,
     NodeInfo, OpenSession, Overview, Response,
 };
-use farmem_host::{Connection, ControlRequest, ControlRequestKind, HostRequest, Located, Op, Piece, Reply};
-use farmem_machine::{Duration, Port};
+use farmem_host::{Connection, ControlRequest, ControlRequestKind, HostRequest, Located, Piece, Reply};
+use farmem_machine::Port;
 use farmem_transport::{rc, ud};
 use farmem_wire::{NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
-use std::io::{self, Write as _};
-
-/// Request ids that are left when a client joins again: traversals under way take more of them, one for each continuation.
-pub(super) const IDS_RESERVE: u32 = 1 << 24;
-
-/// True for what goes through the switch, under an id of its own.
-pub(super) const fn takes_id(op: &Op) -> bool {
-    matches!(op, Op::RegionRead { .. } | Op::RegionWrite { .. } | Op::Traverse { .. })
-}
-
-/// Times and bounds of a client's connections.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ConnParams {
-    pub(super) timeout: Duration,
-    pub(super) retries_max: u32,
-    pub(super) window_psns: u32,
-    pub(super) depth: u32,
-    pub(super) queue_max: usize,
-}
-
-impl Default for ConnParams {
-    fn default() -> Self {
-        Self::patient(SILENCE_MAX)
-    }
-}
-
-impl ConnParams {
-    /// Returns the parameters of connections whose node may be silent for `silence`.
-    pub(super) fn patient(silence: Duration) -> Self {
-        let timeout = Duration::from_millis(67); // 4.096 us * 2^14, the usual local ACK timeout
-        Self {
-            timeout,
-            retries_max: retries_in(silence, timeout),
-            window_psns: 128,
-            depth: rc::RESPONDER_DEPTH,
-            queue_max: 4096,
-        }
-    }
-}
+use std::io;
+use std::io::Write as _;
 
 impl Client {
     /// Sets whether later allocations stay when its domain has no user (PROTOCOL 8.62).

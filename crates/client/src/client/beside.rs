@@ -1,9 +1,10 @@
 //! A client that serves others beside its own calls: the DPU's (SODA).
 
-use super::{Client, Completed, Ticket};
-use crate::Error;
+use crate::client::Client;
 use crate::config::DpuSection;
-use crate::rack::machine;
+use crate::error::Error;
+use crate::host_settings::machine;
+use crate::operation::{Completed, Ticket};
 use farmem_control::api::Overview;
 use farmem_link::{Clock, WakeAt, Waker};
 use farmem_machine::{Duration, Instant};

@@ -1,9 +1,9 @@
 //! Why an operation failed, in words that say what to do: the host role's failures and the nodes' statuses as errors of this crate.
 
-use super::Client;
-use super::attach::located;
+use crate::client::Client;
+use crate::client::attach::located;
+use crate::error::{Error, TraversalStop};
 use crate::slots::{Meta, Touch};
-use crate::{Error, TraversalStop};
 use farmem_control::api::{Locate, NodeInfo, Overview};
 use farmem_host::{Failure, Op};
 use farmem_transport::rc;

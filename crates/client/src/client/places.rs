@@ -1,9 +1,10 @@
 //! Where a client's memory is: moving it, asking for it, and taking back what was lost. The host role decides what becomes of operations
 //! while it moves (PROTOCOL 11.10).
 
-use super::{Client, Vma};
-use crate::Error;
+use crate::client::Client;
+use crate::error::Error;
 use crate::migrate::plan;
+use crate::operation::Vma;
 use farmem_control::api::{AcceptLost, Locate, LocatedVma, Migrate};
 use farmem_wire::message::PAGE_LEN;
 use farmem_wire::{NodeId, VirtAddr};

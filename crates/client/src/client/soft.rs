@@ -1,7 +1,7 @@
 //! Soft state of switches: what this client's domain publishes there, and what stands (PROTOCOL 13, 16.3).
 
-use super::Client;
-use crate::Error;
+use crate::client::Client;
+use crate::error::Error;
 use farmem_control::api::{
     SoftClear, SoftCounted, SoftCounts, SoftLoad, SoftName, SoftRead, SoftSection, SoftShow, SoftShown,
 };

@@ -1,8 +1,8 @@
 //! Tests of a client's request ids, repeated frees and storing tasks, in a rack of this process.
 
-use super::attach::IDS_RESERVE;
+use super::connections::IDS_RESERVE;
 use crate::allocations::Allocations;
-use crate::client::answer_to;
+use crate::answers::answer_to;
 use crate::embedded::World;
 use crate::rack::{embedded_client_of, embedded_world, start_node};
 use crate::task::{Next, OpQueue, Task, TaskStats};
@@ -102,7 +102,7 @@ fn a_client_that_left_does_not_join_again() {
 
 /// Memory is allocated at a node that the client cannot connect to, since its host was taken out of the rack meanwhile: the allocation is given back, and the caller is told.
 #[test]
-fn what_cannot_be_connected_to_is_not_left_allocated() {
+fn an_allocation_without_a_connection_is_freed() {
     let (world, mut client) = client_with_ids(100);
     // The client has no connection to a node that joined after it.
     start_node(&mut world.borrow_mut(), "late".into(), "127.240.1.1".into(), MEMORY).unwrap();

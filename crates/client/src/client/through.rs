@@ -1,28 +1,22 @@
 //! Connections through the switch: a client opens them, names them in each operation, and reads by key over them (PROTOCOL 15; Fat-B+Tree III-D).
 
-use super::attach::{ConnParams, requester};
-use super::{Client, Completed, Ticket, gid, wrong_answer};
+use crate::answers::{gid, wrong_answer};
+use crate::client::Client;
+use crate::client::attach::requester;
+use crate::client::connections::{ConnParams, Lane};
+use crate::error::Error;
 use crate::far_memory::FarMemory;
-use crate::{Error, forward_far_memory};
+use crate::forward_far_memory;
+use crate::operation::{Completed, Ticket};
 use farmem_control::api::{Connect, ConnectionInfo, Disconnect, ErrorCode};
 use farmem_host::{Answer, HostRequest, Op};
 use farmem_machine::Port;
 use farmem_transport::rc::Work;
-use farmem_wire::{NodeId, Pmtu, Qpn, VirtAddr};
+use farmem_wire::{NodeId, Qpn, VirtAddr};
 
 /// A connection of a client to one memory node, through the switch. It names the connection until [`Client::close_through`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Through(usize);
-
-/// State of one connection through the switch.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lane {
-    node: NodeId,
-    root: Option<VirtAddr>,
-    pmtu: Pmtu,
-    /// The host's queue pair.
-    qpn: Qpn,
-}
 
 /// Far memory whose verbs go over a connection through the switch where they are about its node, and over the client's own connections elsewhere. Programs run
 /// at the host, by READs.

@@ -1,12 +1,15 @@
 //! Which addresses roles and clients have.
 
-use super::raw::RawHosts;
-use super::{HOSTS_MAX, Page};
-use crate::Error;
+use crate::config::page::{Page, is_of_one_machine};
+use crate::config::raw::RawHosts;
+use crate::error::Error;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::Range;
 use toml::Spanned;
+
+/// Most addresses a rack sets aside for clients.
+pub(super) const HOSTS_MAX: u32 = 4096;
 
 /// The addresses given to roles so far: each has its own, all of one family, since they send to each other.
 #[derive(Default)]
@@ -28,7 +31,7 @@ impl TakenAddresses {
         Err(page.fault(&raw.span(), message))
     }
 
-    fn same_family(
+    pub(super) fn same_family(
         &self,
         page: &Page<'_>,
         of: &str,
@@ -66,12 +69,7 @@ impl TakenAddresses {
     }
 }
 
-pub(super) fn is_of_one_machine(address: &IpAddr) -> bool {
-    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
-    !address.is_unspecified() && !address.is_multicast() && !broadcast
-}
-
-fn nth_after(first: IpAddr, n: u32) -> Option<IpAddr> {
+pub(super) fn nth_after(first: IpAddr, n: u32) -> Option<IpAddr> {
     match first {
         IpAddr::V4(a) => u32::from(a).checked_add(n).map(|bits| IpAddr::V4(bits.into())),
         IpAddr::V6(a) => u128::from(a).checked_add(n.into()).map(|bits| IpAddr::V6(bits.into())),

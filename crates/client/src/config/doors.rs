@@ -4,34 +4,42 @@
 //! ([`Join`]), which the operator brings there: address, token, and the certificate of the rack's authority. Which of the two it is follows
 //! from the description and the machine, and is never tried out: the token is shown to no server that has not proved to be the rack.
 
-use super::raw::RawControl;
-use super::roles::is_of_this_machine;
-use super::{Page, RackConfig, Transport};
-use crate::Error;
+use crate::config::RackConfig;
+use crate::config::page::Page;
+use crate::config::raw::RawControl;
+use crate::config::roles::is_of_this_machine;
+use crate::config::terms::Transport;
+use crate::error::Error;
 use farmem_api::{ApiDoor, ApiDoors, Authority, CaCert, Identity, read_ca};
 use farmem_link::{is_own, read_private};
 use serde::{Deserialize, Serialize};
-use std::env;
-use std::fs;
 use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::{env, fs};
 use toml::Spanned;
 
 /// The token's file in the control plane's state directory.
 const TOKEN_FILE: &str = "token";
+
 /// The Unix socket of the API in the control plane's state directory.
 const SOCKET_FILE: &str = "api.sock";
+
 /// The file by which another machine joins, in its state directory.
 const JOIN_FILE: &str = "join";
+
 /// The operator's token, in the state directory.
 const OPERATOR_FILE: &str = "operator";
+
 /// Secret from which the rack's keys are made, in the control plane's state directory.
 const SECRET_FILE: &str = "secret";
+
 /// The keys that this user's processes were told, in the state directory.
 const KEYS_FILE: &str = "keys";
+
 /// Names another file for them.
 const KEYS_VARIABLE: &str = "FARMEM_KEYS";
+
 /// Longest token or join file, in bytes.
 const FILE_MAX: u64 = 64 << 10;
 

@@ -1,12 +1,15 @@
 //! `[dpu]` of `rack.toml`: the DPU beside each host (SODA).
 
-use super::{Credentials, Page, RackConfig};
-use crate::Error;
+use crate::config::RackConfig;
+use crate::config::doors::Credentials;
+use crate::config::page::Page;
+use crate::config::raw::RawDpu;
+use crate::config::terms::{DpuCaching, DpuForward};
+use crate::error::Error;
 use farmem_link::LinkProfile;
 use farmem_link::doctor::{Finding, Support};
 use farmem_link::mirror::{Mirror, MirrorConfig};
 use farmem_machine::Duration;
-use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::fmt::Write as _;
@@ -15,30 +18,6 @@ use std::num::NonZero;
 use std::ops::Range;
 use std::path::PathBuf;
 use toml::{Spanned, Value};
-
-/// Use of a DPU's cache table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DpuCaching {
-    /// Forwarding only: SODA's base.
-    Off,
-    /// Prefetching of all that the policy proposes: SODA's dynamic caching.
-    Dynamic,
-    /// Prefetching while that pays, within a bound of traffic.
-    #[default]
-    Adaptive,
-}
-
-/// How a DPU forwards requests (SODA III).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DpuForward {
-    /// The next ones of a process are taken when those before have been answered: SODA's base.
-    Blocking,
-    /// More are taken while others are under way: asynchronous request forwarding.
-    #[default]
-    Async,
-}
 
 /// Packets that a DPU may mirror for a program that it prefetches for (PD3 5.1; PROTOCOL 19.19). The DPU may listen where its programs may not, so the rack's description says where it listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -162,40 +141,24 @@ impl DpuSection {
 /// Bytes of a mark.
 const MARK_BYTES: usize = 16;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawDpu {
-    socket: Option<Spanned<PathBuf>>,
-    cache: Option<Spanned<Value>>,
-    #[serde(rename = "static")]
-    fixed: Option<Spanned<Value>>,
-    page: Option<Spanned<Value>>,
-    entry: Option<Spanned<Value>>,
-    #[serde(default)]
-    caching: DpuCaching,
-    batch: Option<Spanned<u64>>,
-    #[serde(default)]
-    forward: DpuForward,
-    threads: Option<Spanned<u64>>,
-    connections: Option<Spanned<u64>>,
-    link: Option<Spanned<String>>,
-    cpu: Option<usize>,
-    slowdown: Option<Spanned<f64>>,
-    mirror: Option<Spanned<Vec<Spanned<String>>>>,
-}
-
 /// Most bytes of a page: what one request carries.
 const PAGE_MAX: u64 = farmem_wire::soda::SIZE_MAX as u64;
+
 /// Pages of an entry.
 const ENTRY_PAGES_MAX: u64 = 64;
+
 /// Threads of a domain.
 const THREADS_MAX: u64 = 64;
+
 /// Connections of a domain to a memory node.
 const CONNECTIONS_MAX: u64 = 64;
+
 /// Places whose packets may be mirrored.
 const MIRRORS_MAX: usize = 64;
+
 /// Bytes of an interface's name at most (linux/if.h: IFNAMSIZ, without the zero byte).
 const INTERFACE_LEN_MAX: usize = 15;
+
 /// The largest slowdown.
 const SLOWDOWN_MAX: f64 = 1000.0;
 
@@ -361,7 +324,7 @@ node = [{ name = "node1", address = "127.71.0.11", memory = "1 MiB" }]
 
     /// Without a word nothing may be mirrored; each place is as it was written, and each that cannot be is named with its line and what is wrong.
     #[test]
-    fn what_may_be_mirrored_is_checked() {
+    fn mirrors_are_checked() {
         assert!(parse("").unwrap().is_empty());
         let two = parse("mirror = [\"eth0  10.0.0.5:6379\", \"lo [::]:80\"]").unwrap();
         let two: Vec<_> = two.iter().map(|one| format!("{} {}", one.interface, one.server)).collect();
@@ -393,7 +356,7 @@ node = [{ name = "node1", address = "127.71.0.11", memory = "1 MiB" }]
 
     /// Only the described packets are mirrored: no other interface, address or port, and all addresses of a family only where the description says so.
     #[test]
-    fn what_is_said_may_be_mirrored_and_nothing_else() {
+    fn only_listed_interfaces_are_mirrored() {
         let may = |said: &str, interface: &str, server: &str| {
             mirror(said).unwrap().has(interface, server.parse().unwrap())
         };

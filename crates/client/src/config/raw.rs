@@ -1,7 +1,8 @@
 //! `rack.toml` as it is written, before it is checked.
 
-use super::dpu::RawDpu;
-use super::{CardsConfig, Execution, Placement, Prefetch, Transport, Waiting};
+use crate::config::terms::{
+    CardsConfig, DpuCaching, DpuForward, Execution, Placement, Prefetch, Transport, Waiting,
+};
 use farmem_control::api::Tier;
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -81,4 +82,26 @@ pub(super) struct RawIndex {
 pub(super) struct RawHosts {
     pub(super) first: Spanned<String>,
     pub(super) count: Spanned<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawDpu {
+    pub(super) socket: Option<Spanned<PathBuf>>,
+    pub(super) cache: Option<Spanned<Value>>,
+    #[serde(rename = "static")]
+    pub(super) fixed: Option<Spanned<Value>>,
+    pub(super) page: Option<Spanned<Value>>,
+    pub(super) entry: Option<Spanned<Value>>,
+    #[serde(default)]
+    pub(super) caching: DpuCaching,
+    pub(super) batch: Option<Spanned<u64>>,
+    #[serde(default)]
+    pub(super) forward: DpuForward,
+    pub(super) threads: Option<Spanned<u64>>,
+    pub(super) connections: Option<Spanned<u64>>,
+    pub(super) link: Option<Spanned<String>>,
+    pub(super) cpu: Option<usize>,
+    pub(super) slowdown: Option<Spanned<f64>>,
+    pub(super) mirror: Option<Spanned<Vec<Spanned<String>>>>,
 }

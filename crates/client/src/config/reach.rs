@@ -3,11 +3,12 @@
 //! Failures in a rack look like "no answer" most often, whatever the cause: a packet that is larger than a link takes, a port that a firewall keeps
 //! closed, another token, another build, too little memory. Each has a finding of its own.
 
-use super::roles::is_of_this_machine;
-use super::{NodeConfig, RackConfig, Transport};
-use crate::host_parts::api_client;
-use crate::link::BUILD;
-use crate::{Error, Rack};
+use crate::config::roles::is_of_this_machine;
+use crate::config::terms::Transport;
+use crate::config::{NodeConfig, RackConfig};
+use crate::error::Error;
+use crate::link::{BUILD, api_client};
+use crate::rack::Rack;
 use farmem_api::ApiCallError;
 use farmem_control::api::{ErrorCode, NodeInfo, Overview, RackOverview, RackUsage, Usage};
 use farmem_link::doctor::{Finding, Support, available_memory, is_refused, path_mtu};
@@ -18,6 +19,7 @@ use std::net::IpAddr;
 
 /// Most characters of a machine's name in that of the domain in which memory is tried.
 const MACHINE_MAX: usize = 40;
+
 /// Bytes around the payload of the largest packet: UDP, BTH, RETH or DETH with the request's header, ICRC.
 const AROUND_PAYLOAD: usize = 8 + 12 + 16 + 4;
 

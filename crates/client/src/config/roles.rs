@@ -1,6 +1,7 @@
 //! The roles of a rack by name, and which of them this machine runs: what `farmem doctor --rack` lists.
 
-use super::{RackConfig, Transport};
+use crate::config::RackConfig;
+use crate::config::terms::Transport;
 use farmem_control::api::Tier;
 use farmem_link::doctor::{Finding, Support, held_addresses};
 use farmem_link::{gid_of, shm};

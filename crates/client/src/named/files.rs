@@ -3,11 +3,13 @@
 //! No byte of the file passes this client. What it opens is an [`OpenNamed`] as any other, whose bytes are lost (every access says so) until the node has loaded
 //! them.
 
-use super::{Named, OpenNamed, lost_object};
-use crate::{Client, Error, NodeId, VirtAddr};
+use crate::client::Client;
+use crate::error::Error;
+use crate::named::{Named, OpenNamed, lost_object};
 use farmem_control::api::{
     FileInfo, FileStage, HoldObject, ListObjects, LoadObject, LookFile, ObjectListed, OpenMode, SaveObject,
 };
+use farmem_wire::{NodeId, VirtAddr};
 use std::time::Duration;
 
 /// Time between two looks at how far a node is.

@@ -110,7 +110,7 @@ fn a_handle_that_outlives_its_client_closes_nothing() {
 /// A client that hangs is taken out of the rack. Its objects are another's; its later writes change nothing, and it is told; a fence that comes late
 /// does not hit the next life of the host.
 #[test]
-fn what_a_fenced_client_writes_changes_nothing() {
+fn writes_of_a_fenced_client_change_nothing() {
     let world = world();
     let (mut hangs, mut two) = (client(&world), client(&world));
     let graph = hangs.create_named_as("graph", LEN, Write).unwrap();
@@ -206,7 +206,7 @@ fn a_client_that_joins_again_holds_again() {
 
 /// An object that could not be opened or made is not open for having been asked for: another client may write it.
 #[test]
-fn what_is_refused_is_not_left_open() {
+fn a_refused_object_is_not_left_open() {
     let world = world();
     let [mut one, mut two] = [0; 2].map(|_| client(&world));
     let made = one.create_named_as("graph", LEN, Write).unwrap();

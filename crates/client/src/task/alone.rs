@@ -1,9 +1,15 @@
 //! One task at a time, on any far memory: what a host that caches pages does, and a program that has one thing to do.
 
-use super::{Next, OpQueue, Task, TaskStats};
-use crate::dispatch::{Dispatched, Policy};
-use crate::{Answer, Completed, Error, FarMemory, Op, Program, Ticket, VirtAddr, forward_far_memory};
+use crate::error::Error;
+use crate::far_memory::FarMemory;
+use crate::forward_far_memory;
+use crate::operation::{Completed, Ticket};
+use crate::policy::{Dispatched, Policy};
+use crate::task::{Next, OpQueue, Task, TaskStats};
+use farmem_host::{Answer, Op};
 use farmem_machine::NoLender;
+use farmem_traversal::Program;
+use farmem_wire::VirtAddr;
 use std::time::Instant;
 
 /// Carries `task` out from its start to its end; it has every turn and is always alone.

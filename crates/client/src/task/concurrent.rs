@@ -1,7 +1,11 @@
 //! Far memory with many operations under way: what a run of tasks works on.
 
-use crate::dispatch::Site;
-use crate::{Client, Completed, Error, FarMemory, Op, Ticket, Traversed};
+use crate::client::Client;
+use crate::error::Error;
+use crate::far_memory::FarMemory;
+use crate::operation::{Completed, Ticket};
+use crate::policy::Site;
+use farmem_host::{Op, Traversed};
 use std::collections::VecDeque;
 
 /// Far memory that keeps many operations under way. A [`Client`] is one, over the rack; a host that caches pages is another.

@@ -4,12 +4,18 @@
 //! host is one flight after another, each a READ of a load window. Slots, queues and flights are used again, so that a run allocates
 //! nothing once it is warm.
 
-use super::alone::alone;
-use super::{Concurrent, Next, OpQueue, Task, TaskStats};
-use crate::dispatch::{Policy, Site, Window};
+use crate::client::Client;
+use crate::error::{Error, TraversalStop};
+use crate::operation::{Completed, Ticket};
+use crate::policy::{Policy, Site};
 use crate::slots::place;
-use crate::{Answer, Client, Completed, Error, Op, Program, Ticket, TraversalStop, Traversed, VirtAddr};
-use farmem_traversal::Step;
+use crate::task::alone::alone;
+use crate::task::concurrent::Concurrent;
+use crate::task::{Next, OpQueue, Task, TaskStats};
+use crate::window::Window;
+use farmem_host::{Answer, Op, Traversed};
+use farmem_traversal::{Program, Step};
+use farmem_wire::VirtAddr;
 use std::collections::VecDeque;
 use std::time::Instant;
 

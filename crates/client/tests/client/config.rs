@@ -296,7 +296,7 @@ fn cards_are_peers_when_the_description_says_so() {
 
 /// Each missing mandatory line is reported, with its table.
 #[test]
-fn what_is_missing_is_named() {
+fn a_missing_value_is_named() {
     let cases = [
         ("name", 2, 1),
         ("transport", 3, 1),

@@ -126,7 +126,7 @@ fn cost_decides() {
 /// If a program and its pad exceed a datagram, the cost decision runs the program at the host. An explicit
 /// offload fails.
 #[test]
-fn what_no_datagram_carries_runs_at_the_host() {
+fn a_program_too_large_for_a_datagram_runs_at_the_host() {
     let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("long").unwrap();
     let word = client.allocate(4096).unwrap().base;
     let text = format!(

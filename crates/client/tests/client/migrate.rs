@@ -109,7 +109,7 @@ fn a_page_that_is_back_is_found() {
 /// between two nodes. Each executes exactly once: operations flushed with a connection continue where their
 /// bytes are.
 #[test]
-fn what_is_under_way_is_executed_once() {
+fn an_operation_during_a_migration_is_executed_once() {
     let rack = Rack::embedded_with(2, 1 << 20).unwrap();
     let mut client = rack.client("d").unwrap();
     let mut mover = rack.client("d").unwrap();

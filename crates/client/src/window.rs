@@ -4,8 +4,7 @@
 //! A host does not know what is there: it finds out with READs of other lengths, and only as far as the program wants to know. Allocations end with a page,
 //! so the first of them goes up to the end of the page, and that is the last one unless a part of a page was granted, or the program is wrong.
 
-use super::stopped;
-use crate::{Error, TraversalStop};
+use crate::error::{Error, TraversalStop};
 use farmem_traversal::{Behind, Program, Step};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
@@ -74,6 +73,17 @@ impl Window {
     }
 }
 
+/// A READ's refusal in the words of a traversal.
+pub(crate) fn stopped(error: Error, addr: VirtAddr) -> Error {
+    let reason = match error {
+        Error::NotMapped { .. } => TraversalStop::NotMapped,
+        Error::NoPermission { .. } => TraversalStop::NoPermission,
+        Error::OutOfBounds { .. } => TraversalStop::OutOfBounds,
+        other => return other,
+    };
+    Error::Traversal { addr, reason }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,7 +115,7 @@ mod tests {
     /// One READ where the window is whole, two where it ends with its page; and wherever it ends, a program that wants no more than is there gets it, and
     /// one that wants a byte more ends, after a few.
     #[test]
-    fn what_is_there_is_found_to_the_byte() {
+    fn the_end_of_an_allocation_is_found_to_the_byte() {
         assert_eq!(reads(0x1000, 256, 256).0, [256]);
         for there in 1..256 {
             let at = 0x2000 - there as u64;
