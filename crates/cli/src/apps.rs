@@ -1,8 +1,8 @@
 //! Commands of the applications in `apps/`: `farmem webservice`, `tablestore`, `timeseries`, `nativekvs` and
 //! `graph`. PULSE's three applications also run together for `farmem demo`.
 
+use crate::outcome::{End, Failure};
 use crate::output::{self, Report as Printed};
-use crate::{End, Failure};
 use farmem::Client;
 use farmem::series::Columns;
 use farmem_tablestore as tablestore;

@@ -1,5 +1,6 @@
 //! Command line arguments and their help texts. Each help text is the doc comment of its argument.
 
+mod eta;
 mod index;
 mod manage;
 mod object;
@@ -411,7 +412,7 @@ pub(crate) struct Compile {
     pub(crate) json: bool,
     /// Offload when the logic takes at most this share of the load time: a fraction such as 3/4, or a
     /// decimal, at most 1.
-    #[arg(long, value_name = "ETA", default_value = "3/4", value_parser = crate::compile::parse_eta)]
+    #[arg(long, value_name = "ETA", default_value = "3/4", value_parser = eta::parse_eta)]
     pub(crate) eta: farmem_compiler::Eta,
     /// Time of the accelerator for an instruction, in picoseconds.
     #[arg(long, value_name = "PS", default_value_t = 4_000)]

@@ -4,7 +4,8 @@
 mod racks;
 
 use crate::args::{Bench as Args, BenchRows, NativeRole, SodaAlone};
-use crate::{End, Failure, output, progress, role};
+use crate::outcome::{End, Failure};
+use crate::{output, progress, role};
 use farmem::serve::{Runner, node_running};
 use farmem::{LinkProfile, Transport};
 use farmem_bench::pd3::KEYS_MIN;

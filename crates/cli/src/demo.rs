@@ -6,10 +6,11 @@ mod sweep;
 
 use crate::apps;
 use crate::args::Demo;
+use crate::outcome::{End, Failure};
 use crate::output::{self, Report};
+use crate::progress;
 use crate::rack_file::{RackFile, Shape};
 use crate::supervisor::Supervisor;
-use crate::{End, Failure, progress};
 pub(crate) use dictionary::Words;
 use farmem::hash_table::{HashTable, Spread};
 use farmem::{Client, Placement, Rack, RackConfig, Transport, Waiting};

@@ -1,8 +1,8 @@
 //! `farmem doctor`: the abilities of this machine, and the remedy for each missing one.
 
 use crate::args::Doctor;
+use crate::outcome::{End, Failure};
 use crate::output::{self, Report};
-use crate::{End, Failure};
 use farmem::RackConfig;
 use farmem::doctor::{Finding, Support, examine};
 use serde::Serialize;

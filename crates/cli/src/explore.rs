@@ -1,8 +1,9 @@
 //! `farmem sim explore`: every state of small racks, with every possible event of the coherence protocol.
 
 use crate::args::Sim;
+use crate::outcome::{End, Failure};
 use crate::output;
-use crate::{End, Failure, progress};
+use crate::progress;
 use farmem_sim::explore::{self, CONFIGS, Config, GATE, Guard, Report, Verdict};
 use serde::Serialize;
 use std::time::Instant;

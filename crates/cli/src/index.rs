@@ -5,8 +5,8 @@ pub(crate) mod live;
 pub(crate) mod service;
 
 use crate::args::IndexPlan;
+use crate::outcome::{End, Failure};
 use crate::output::{self, Report};
-use crate::{End, Failure};
 use farmem::Rng;
 use farmem_index::{
     Budget, Excess, Memory, NodeSet, PART_STAGES, Part, Plan, Range, RangeTables, SetNode, StageUse, Step,

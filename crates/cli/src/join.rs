@@ -1,7 +1,8 @@
 //! `farmem join`: prints the join file for another machine.
 
 use crate::args::Join;
-use crate::{End, Failure, output};
+use crate::outcome::{End, Failure};
+use crate::output;
 use farmem::RackConfig;
 
 pub(crate) fn run(args: &Join) -> Result<End, Failure> {

@@ -1,6 +1,6 @@
 //! Log lines of a role: with time and level, on standard error, at the level of `--log` or FARMEM_LOG.
 
-use crate::Failure;
+use crate::outcome::Failure;
 use clap::ValueEnum;
 use std::env;
 use std::io;

@@ -20,6 +20,7 @@ mod manage;
 mod manual;
 mod migrate;
 mod object;
+mod outcome;
 mod output;
 mod progress;
 mod rack_file;
@@ -33,67 +34,14 @@ mod tour;
 mod trace;
 mod up;
 
-use args::{Cli, Command, Index};
+use args::{Cli, Command, Index, Trace};
 use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use outcome::{End, Failure};
 use std::any::Any;
-use std::fmt;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::{panic, thread};
-
-/// End of a command, which determines the exit code.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum End {
-    /// Success.
-    Fine,
-    /// The command ran and found a violation.
-    Violation,
-    /// A simulated world broke a safety property.
-    Unsafe,
-    /// A simulated world made no progress although progress was possible.
-    Stuck,
-    /// A role crashed in a simulated world.
-    Crash,
-    /// The program that the command ran ended with this code.
-    Program(u8),
-}
-
-/// Reason why a command failed.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// Error of farmem.
-    Farmem(farmem::Error),
-    /// Error of the environment.
-    Environment {
-        /// Problem.
-        message: String,
-        /// Remedy.
-        remedy: String,
-    },
-}
-
-impl From<farmem::Error> for Failure {
-    fn from(error: farmem::Error) -> Self {
-        Self::Farmem(error)
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Farmem(error) => write!(f, "{error}"),
-            Self::Environment { message, remedy } => write!(f, "{message}: {remedy}"),
-        }
-    }
-}
-
-impl Failure {
-    /// Returns a failure of an environment that does not permit the command.
-    pub(crate) fn environment(message: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::Environment { message: message.into(), remedy: remedy.into() }
-    }
-}
 
 fn main() -> ExitCode {
     let entries = [farmem_nativekvs::ENTRIES, farmem_bench::mind::ENTRIES].concat();
@@ -151,7 +99,9 @@ fn carry_out(command: Command) -> Result<End, Failure> {
         Command::Index(Index::Drop(args)) => index::service::drop_store(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => sim::run(&args),
-        Command::Trace(args) => trace::run(&args),
+        Command::Trace(Trace::Record(args)) => trace::record(&args),
+        Command::Trace(Trace::Info(args)) => trace::info(&args),
+        Command::Trace(Trace::Replay(args)) => replay::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Guard(args) => run::run_guard(&args),
         Command::Manual { directory } => manual::write_pages(&directory),

@@ -2,8 +2,8 @@
 //! of unused memory.
 
 use crate::args::{Free, Leave, Status};
+use crate::outcome::{End, Failure};
 use crate::output::{self, Report, count};
-use crate::{End, Failure};
 use farmem::RackConfig;
 use farmem::api::{DomainUse, HostUse, LossCounts, NodeInfo, RackOverview, RackUsage, VmaUse};
 use farmem::manage;

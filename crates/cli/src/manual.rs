@@ -1,7 +1,8 @@
 //! Man pages and shell completions, generated from the description of the command line.
 
 use crate::args::Cli;
-use crate::{End, Failure, output};
+use crate::outcome::{End, Failure};
+use crate::output;
 use clap::CommandFactory as _;
 use std::fs;
 use std::path::Path;

@@ -2,8 +2,8 @@
 //! programs use it.
 
 use crate::args::Migrate;
+use crate::outcome::{End, Failure};
 use crate::output::{self, Report};
-use crate::{End, Failure};
 use farmem::api::{NodeInfo, RackOverview};
 use farmem::{NodeId, RackConfig};
 use serde::Serialize;

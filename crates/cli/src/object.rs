@@ -1,9 +1,9 @@
 //! `farmem object`: loads, lists, saves and closes objects with files in a running rack (docs/objects.md).
 
 use crate::args::{Object, ObjectClose, ObjectOpen, ObjectSave, ObjectStatus};
+use crate::outcome::{End, Failure};
 use crate::output::{self, Report};
 use crate::progress::bar;
-use crate::{End, Failure};
 use farmem::api::{FileInfo, ObjectListed, OpenMode, RackOverview};
 use farmem::{Client, OpenNamed, Rack, RackConfig};
 use serde::Serialize;

@@ -1,8 +1,9 @@
 //! Temporary rack of a demo or a benchmark: free addresses, and a state directory that is removed at the end
 //! or at an interrupt.
 
+use crate::outcome::Failure;
+use crate::output;
 use crate::sweep::sweep;
-use crate::{Failure, output};
 use farmem::{LinkProfile, Placement, Prefetch, RackConfig, Transport, Waiting};
 use std::fs::{self, DirBuilder};
 use std::io;

@@ -1,7 +1,8 @@
 //! `farmem trace replay`: traces on simulated racks with the latencies of MIND's paper.
 
 use crate::args::TraceReplay;
-use crate::{End, Failure, output, progress, trace};
+use crate::outcome::{End, Failure};
+use crate::{output, progress, trace};
 use farmem_sim::replay::{self, Duration, Outcome, Regions, Setup, System, Workload};
 use farmem_sim::trace::Reader;
 use serde::Serialize;

@@ -7,7 +7,8 @@
 
 use crate::args::{Role, RoleName};
 use crate::logging::{self, LogLevel};
-use crate::{End, Failure, output};
+use crate::outcome::{End, Failure};
+use crate::output;
 use farmem::RackConfig;
 use farmem::config::NodeConfig;
 use farmem::serve::{self, Serving, Stop};

@@ -10,8 +10,8 @@ mod program;
 mod thrashing;
 
 use crate::args::{self, Run};
+use crate::outcome::{End, Failure};
 use crate::output::{self, Report};
-use crate::{End, Failure};
 use farmem::window::Ahead;
 use farmem::{Rack, RackConfig, ShareOptions, ShareStats, VirtAddr};
 use farmem_run::{

@@ -3,7 +3,8 @@
 //! Additional exit codes show how a world failed: 3 unsafe, 4 stuck, 5 a role crashed.
 
 use crate::args::{Sim, SimRun};
-use crate::{End, Failure, explore, output, progress};
+use crate::outcome::{End, Failure};
+use crate::{explore, output, progress};
 use farmem_sim::{Campaign, Plan, Report, Verdict, pages, paging, pair, pd3, rack};
 use serde::Serialize;
 use std::collections::BTreeMap;

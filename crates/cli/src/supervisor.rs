@@ -4,33 +4,25 @@
 //! without the role's state.
 //!
 //! [`Supervisor::tend`] serves a rack that other programs use, and restarts dead roles. The first restart
-//! waits [`WAIT_MIN`], each further one twice as long. A role that dies [`DEATHS_MAX`] times in a row, each
-//! time before it has served for [`STEADY`], is given up. The other roles continue (like systemd's
+//! waits `WAIT_MIN`, each further one twice as long. A role that dies `DEATHS_MAX` times in a row, each
+//! time before it has served for `STEADY`, is given up. The other roles continue (like systemd's
 //! `StartLimitBurst`).
 
 mod process;
 
-use crate::{Failure, output};
+use crate::outcome::Failure;
+use crate::output;
 use farmem::{RackConfig, serve};
-use process::{Phase, Process};
+use process::{Phase, Process, READY_TIME_MAX};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-pub(crate) use process::Death;
+pub(crate) use process::{DEATHS_MAX, Death};
 
-/// Maximum time of a role until it serves.
-const READY_TIME_MAX: Duration = Duration::from_secs(20);
 /// Time between two checks of the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Maximum time of a role to end by itself.
 const END_TIME_MAX: Duration = Duration::from_secs(3);
-/// Time between a role's death and its first restart: longer than a datagram lives on one machine (PROTOCOL
-/// 9.2, 9.21).
-pub(crate) const WAIT_MIN: Duration = Duration::from_millis(200);
-/// Time of service after which a role is healthy, and its earlier deaths no longer count.
-pub(crate) const STEADY: Duration = Duration::from_secs(10);
-/// Number of deaths in a row, each before [`STEADY`], after which a role is given up.
-pub(crate) const DEATHS_MAX: u32 = 5;
 
 /// Running rack. Dropping it stops every process.
 pub(crate) struct Supervisor {

@@ -9,10 +9,11 @@ mod server;
 mod sharing;
 
 use crate::args::Tour;
+use crate::outcome::{End, Failure};
 use crate::output;
+use crate::progress;
 use crate::rack_file::{RackFile, Shape};
 use crate::supervisor::Supervisor;
-use crate::{End, Failure, progress};
 use farmem::{LinkProfile, Placement, Prefetch, RackConfig, Transport, Waiting};
 use serde::Serialize;
 use std::time::{Duration, Instant};

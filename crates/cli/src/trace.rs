@@ -1,7 +1,8 @@
 //! `farmem trace`: memory accesses of a program, recorded under valgrind for replays on simulated racks.
 
-use crate::args::{Trace, TraceInfo, TraceRecord};
-use crate::{End, Failure, output, progress, replay};
+use crate::args::{TraceInfo, TraceRecord};
+use crate::outcome::{End, Failure};
+use crate::{output, progress};
 use farmem_sim::trace::lackey::{self, Accesses, LackeyError};
 use farmem_sim::trace::{Compactor, Header, Reader, TraceError, Visit, Writer};
 use rustix::fs::{CWD, Mode, mkfifoat};
@@ -49,20 +50,15 @@ impl output::Report for Contents {
     }
 }
 
-pub(crate) fn run(args: &Trace) -> Result<End, Failure> {
-    match args {
-        Trace::Record(args) => record(args),
-        Trace::Info(TraceInfo { file, json }) => {
-            output::print(&contents(file)?, *json);
-            Ok(End::Fine)
-        }
-        Trace::Replay(args) => replay::run(args),
-    }
+/// Prints the contents of a trace.
+pub(crate) fn info(args: &TraceInfo) -> Result<End, Failure> {
+    output::print(&contents(&args.file)?, args.json);
+    Ok(End::Fine)
 }
 
 /// Runs the program under valgrind. The output is the program's own. When the program fails, the trace is
 /// kept and the exit code is 1.
-fn record(args: &TraceRecord) -> Result<End, Failure> {
+pub(crate) fn record(args: &TraceRecord) -> Result<End, Failure> {
     let directory = tempfile::tempdir().map_err(|error| at(Path::new("a temporary folder"), &error))?;
     let pipe = directory.path().join("accesses");
     mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).map_err(|error| at(&pipe, &error.into()))?;

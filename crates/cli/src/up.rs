@@ -2,9 +2,9 @@
 //! reports the consequences.
 
 use crate::args::{EXAMPLE, Up};
+use crate::outcome::{End, Failure};
 use crate::output::{self, Report};
 use crate::supervisor::{DEATHS_MAX, Death, Happened, Role as Which, Supervisor};
-use crate::{End, Failure};
 use farmem::api::RackOverview;
 use farmem::{RackConfig, serve};
 use farmem_workload::STOPPED;

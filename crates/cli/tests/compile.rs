@@ -120,7 +120,7 @@ fn refusals_name_the_line() {
 /// A read past the node's end may be intended, or an index may be too large. The command warns, and prints
 /// the program.
 #[test]
-fn what_reaches_behind_the_node_is_told() {
+fn loads_behind_the_node_are_reported() {
     let told = compile(&["tail_sum.o", "--explain"]);
     assert_eq!(told.status.code(), Some(0), "{told:?}");
     assert!(
@@ -169,7 +169,7 @@ impl FarIterator for Add {
 
 /// A list over two memory nodes, traversed by a program that the command compiled from C.
 #[test]
-fn what_was_compiled_runs_over_a_rack() {
+fn a_compiled_program_runs_over_a_rack() {
     let file = output("add.bin");
     assert!(compile(&["list_add.o", "-o", file.to_str().expect("a name")]).status.success());
     let code = std::fs::read(&file).expect("written");

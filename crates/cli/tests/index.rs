@@ -138,7 +138,7 @@ fn the_smallest_trees() {
 }
 
 #[test]
-fn what_is_no_plan_is_refused() {
+fn an_invalid_plan_is_refused() {
     let wrong = file("index_wrong.txt", "1\n2\nthree\n");
     let wrong = wrong.to_str().unwrap();
     let cases: [(&[&str], &[&str]); 6] = [

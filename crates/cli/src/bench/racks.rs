@@ -1,7 +1,7 @@
 //! The racks of benchmarks: descriptions, and processes of this command.
 
-use crate::Failure;
 use crate::args::NATIVE_ROLE;
+use crate::outcome::Failure;
 use crate::rack_file::{self, RackFile};
 use crate::supervisor::Supervisor;
 use farmem::{LinkProfile, Placement, Prefetch, Rack, RackConfig, Transport, Waiting, serve};

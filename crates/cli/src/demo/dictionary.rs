@@ -1,6 +1,7 @@
 //! Words of the demo and their values.
 
-use crate::{Failure, output};
+use crate::outcome::Failure;
+use crate::output;
 use farmem::hash_table::{Key, VALUE_LEN, Value};
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Concurrent look-ups of words by either method, with a check of every answer.
 
 use super::dictionary::Words;
-use crate::Failure;
+use crate::outcome::Failure;
 use farmem::hash_table::{HashTable, Step, Value};
 use farmem::{Answer, Client, Completed, Ticket};
 use hdrhistogram::Histogram;

@@ -5,8 +5,8 @@ use super::{
     Account, Allowed, Stage, Tree, allowed, budget_of, count, internal, reads, remedy, stage, tree_of,
 };
 use crate::args::IndexPlan;
+use crate::outcome::{End, Failure};
 use crate::output::{self, Report};
-use crate::{End, Failure};
 use farmem::{NodeId, VirtAddr};
 use farmem_index::{
     Extent, FabricSwitch, NodeSet, Plan, RangeTables, SetNode, TreeSection, TreeView, divide,

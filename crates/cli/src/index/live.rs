@@ -1,8 +1,8 @@
 //! `farmem index agent` and `farmem index top`: a published tree, epoch by epoch.
 
 use crate::args::{IndexLive, Switches};
+use crate::outcome::{End, Failure};
 use crate::output::{self, Report};
-use crate::{End, Failure};
 use farmem::api::{ErrorCode, Tier};
 use farmem::blink_tree::{
     EpochReport, Extent, IndexAgent, IndexWatch, Layer as Answered, SOFT_IMAGE_MAX, Target,

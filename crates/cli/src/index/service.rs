@@ -2,8 +2,9 @@
 //! load of a file, and the removal of a store.
 
 use crate::args::{IndexDrop, IndexLoad, IndexServe};
+use crate::outcome::{End, Failure};
 use crate::output::{self, Report};
-use crate::{End, Failure, progress};
+use crate::progress;
 use farmem::{ClientOptions, Error, Rack};
 use farmem_orderedkv::load::{Column, Format, Loaded, Source, Stage, load};
 use farmem_orderedkv::{Access, Dropped, Server, Store, StoreError};

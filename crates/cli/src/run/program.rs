@@ -1,7 +1,7 @@
 //! Checks before the start of a program that cannot have far memory, because the system would silently not
 //! load the preload library.
 
-use crate::Failure;
+use crate::outcome::Failure;
 use object::Endianness;
 use object::elf::{DT_NEEDED, DT_STRTAB, FileHeader64, PT_INTERP, ProgramHeader64};
 use object::read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _};

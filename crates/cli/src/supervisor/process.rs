@@ -1,6 +1,5 @@
 //! Process of one role, and its successors after deaths.
 
-use super::{DEATHS_MAX, READY_TIME_MAX, STEADY, WAIT_MIN};
 use crate::role::READY;
 use farmem::RackConfig;
 use std::fmt;
@@ -11,6 +10,16 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
+
+/// Maximum time of a role until it serves.
+pub(super) const READY_TIME_MAX: Duration = Duration::from_secs(20);
+/// Time between a role's death and its first restart: longer than a datagram lives on one machine (PROTOCOL
+/// 9.2, 9.21).
+pub(crate) const WAIT_MIN: Duration = Duration::from_millis(200);
+/// Time of service after which a role is healthy, and its earlier deaths no longer count.
+pub(crate) const STEADY: Duration = Duration::from_secs(10);
+/// Number of deaths in a row, each before [`STEADY`], after which a role is given up.
+pub(crate) const DEATHS_MAX: u32 = 5;
 
 /// End of a role's process.
 #[derive(Debug)]

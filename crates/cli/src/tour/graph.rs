@@ -2,7 +2,7 @@
 //! DPU that keeps the values of the vertices.
 
 use super::{Shown, to_f64};
-use crate::Failure;
+use crate::outcome::Failure;
 use farmem::RackConfig;
 use farmem_bench::soda::{App, Counts, System, count};
 

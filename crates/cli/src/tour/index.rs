@@ -1,7 +1,7 @@
 //! A B-link tree on all memory nodes, with its inner nodes in the switch: look-ups and a range.
 
 use super::{Shown, to_f64};
-use crate::Failure;
+use crate::outcome::Failure;
 use crate::output;
 use farmem::blink_tree::{Extent, publish, withdraw};
 use farmem::{BLinkTree, Client, Error, Layout, Policy, Rack, RackConfig};

@@ -2,8 +2,8 @@
 //! sends a traversal that follows them.
 
 use super::{NODES, Shown, to_f64};
-use crate::Failure;
 use crate::demo::{Row, Words, on_table};
+use crate::outcome::Failure;
 use crate::output;
 use farmem::hash_table::{HashTable, Spread};
 use farmem::{Rack, RackConfig};

@@ -2,8 +2,8 @@
 //! memory local. Where this machine has swap for it, swap is measured beside both.
 
 use super::{Shown, times, to_f64};
-use crate::Failure;
 use crate::bench::beside_swap;
+use crate::outcome::Failure;
 use crate::output;
 use farmem::RackConfig;
 use farmem_bench::run::WORK;

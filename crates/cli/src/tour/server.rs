@@ -2,7 +2,8 @@
 //! the commands and without.
 
 use super::{Shown, times, to_f64};
-use crate::{Failure, output};
+use crate::outcome::Failure;
+use crate::output;
 use farmem::{RackConfig, Rng};
 use std::fmt::Write as _;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};

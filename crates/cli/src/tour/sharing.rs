@@ -1,7 +1,7 @@
 //! Two processes, each a host of its own, read and write one hash table by plain loads and stores.
 
 use super::{Shown, to_f64};
-use crate::Failure;
+use crate::outcome::Failure;
 use crate::output;
 use farmem::RackConfig;
 use farmem_nativekvs::{Args, Mix};

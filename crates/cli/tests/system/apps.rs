@@ -105,7 +105,7 @@ fn the_tables_are_for_people() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_arguments_are_refused() {
     run(&["webservice", "--rack", "/no/such/rack.toml"]).refuses(&["/no/such/rack.toml"]);
     run(&["timeseries", "--data", "/no/such/points.csv"])
         .refuses(&["/no/such/points.csv", "name another file"]);

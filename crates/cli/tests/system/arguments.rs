@@ -189,7 +189,7 @@ fn help_names_every_flag() {
 }
 
 #[test]
-fn what_is_unknown_is_refused() {
+fn unknown_arguments_are_refused() {
     let cases: [(&[&str], &str); 12] = [
         (&[], "Usage"),
         (&["fly"], "unrecognized subcommand 'fly'"),

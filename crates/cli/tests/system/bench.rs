@@ -195,7 +195,7 @@ fn a_link_that_cannot_be_is_refused() {
 
 /// An unknown row name and an unwritable plot directory are rejected before any measurement.
 #[test]
-fn what_measures_nothing_is_refused() {
+fn a_benchmark_that_measures_nothing_is_refused() {
     for bench in ["pulse", "mind", "fat"] {
         run(&["bench", bench, "--quick", "--json", "--only", "pulse.e2e.nothing"])
             .refuses(&["no row's id begins with \"pulse.e2e.nothing\"", "docs/results/"]);

@@ -210,7 +210,7 @@ fn an_interrupted_demonstration_leaves_nothing() {
 /// The next demo removes the remains of a killed one. Anything else stays: directories of a running process,
 /// and names of another form.
 #[test]
-fn what_a_killed_demonstration_left_is_removed() {
+fn leftovers_of_a_killed_demo_are_removed() {
     let mut running = Running::start(farmem(&["demo"]));
     let name = format!("farmem-demo-{}", running.pid());
     let left = std::env::temp_dir().join(&name);

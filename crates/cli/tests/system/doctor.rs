@@ -138,7 +138,7 @@ fn a_role_that_does_not_run_is_named() {
 
 /// Remains of a killed rack are reported, with the command that removes them.
 #[test]
-fn what_was_left_behind_is_named() {
+fn leftovers_are_named() {
     let rings = PathBuf::from(format!("/dev/shm/farmem-left-by-test-{}", process::id()));
     fs::create_dir(&rings).unwrap();
     let left = finding(&format!("rings in {}", rings.display()));
@@ -266,7 +266,7 @@ fn members_of_another_build_are_named() {
 /// The interface that a DPU may mirror is checked by name. A missing interface is reported for every user. A
 /// description without one has no such finding.
 #[test]
-fn what_cannot_be_mirrored_is_said() {
+fn an_interface_that_cannot_be_mirrored_is_reported() {
     let with = |dpu: &'static str| {
         let rack = Description::new("doctor-mirror", "udp").with(dpu);
         let report = run(&["doctor", "--json", "--rack", &rack.file()]).report();

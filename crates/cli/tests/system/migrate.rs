@@ -147,7 +147,7 @@ fn programs_go_on_over_shared_memory() {
 
 /// The command shows the places of memory before and after, and rejects invalid targets.
 #[test]
-fn it_says_where_memory_is() {
+fn migrate_lists_where_memory_is() {
     let description = Description::new("where", "shm");
     let up = description.up();
     let mut client = description.client("mine");

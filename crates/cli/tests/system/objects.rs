@@ -133,7 +133,7 @@ fn a_node_that_is_killed_loads_its_files_again() {
 
 /// Saved changes return after a restart. Unsaved changes are lost, until the owner accepts the file's bytes.
 #[test]
-fn what_is_saved_comes_back_and_what_is_not_is_lost() {
+fn saved_bytes_come_back_and_unsaved_bytes_are_lost() {
     let mut bench = Bench::new("objects-saved", "udp");
     bench.put("own", &bytes(1));
     bench.open("own").json();
@@ -186,7 +186,7 @@ fn what_is_saved_comes_back_and_what_is_not_is_lost() {
 /// Paths outside the directory and paths that are no files are rejected with the reason (PROTOCOL 20.1,
 /// 20.2). A missing name causes no wait.
 #[test]
-fn what_is_no_file_is_refused() {
+fn an_invalid_file_is_refused() {
     let bench = Bench::new("objects-refused", "udp");
     let outside = bench.roles.description.dir().file("secret", "secret");
     bench.put("empty", b"");

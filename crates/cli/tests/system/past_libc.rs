@@ -122,7 +122,7 @@ fn writes_past_the_mappings_are_refused() {
 /// Calls that pin pages for a device, or for a read that ends later, are refused for a process with far
 /// memory. Other calls are not refused.
 #[test]
-fn what_pins_pages_is_refused() {
+fn calls_that_pin_pages_are_refused() {
     if !may_run("devices") {
         return;
     }

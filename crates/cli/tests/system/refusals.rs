@@ -100,7 +100,7 @@ fn a_wrong_token_is_refused() {
 
 /// Missing resources of the machine: an address, a CPU, a writable directory, enough memory.
 #[test]
-fn what_this_machine_lacks_is_named() {
+fn a_missing_feature_of_the_machine_is_named() {
     let description = Description::new("lacks", "udp");
     let cases = [
         (
@@ -126,7 +126,7 @@ fn what_this_machine_lacks_is_named() {
 
 /// Missing rights of an unprivileged user: a write into the state directory, and a port below 1024.
 #[test]
-fn what_a_user_may_not_is_named() {
+fn a_missing_permission_is_named() {
     let description = Description::new("readonly", "udp");
     let state = description.dir().path().join("state");
     fs::create_dir(&state).unwrap();

@@ -199,7 +199,7 @@ fn mincore_knows_what_is_mapped() {
 
 /// The table of `--stats` contains the local memory and the largest resident set, like the JSON.
 #[test]
-fn what_stays_local_is_in_the_table() {
+fn local_memory_is_in_the_table() {
     if !may_run("the table of statistics") {
         return;
     }
@@ -281,7 +281,7 @@ fn a_rack_that_is_full_is_told_of() {
 
 /// Memory beyond the reserved addresses stays local. The output reports this at once and in the statistics.
 #[test]
-fn what_is_beyond_the_reserved_addresses_is_said() {
+fn a_mapping_beyond_the_reserved_addresses_is_reported() {
     if !may_run("addresses that are used up") {
         return;
     }

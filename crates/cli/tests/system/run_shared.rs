@@ -125,7 +125,7 @@ fn atomics_and_locks_hold_between_hosts() {
 /// Impossible operations fail like the system's calls, or print a reason. No object becomes local memory by
 /// mistake.
 #[test]
-fn what_cannot_be_shared_is_an_error() {
+fn a_mapping_that_cannot_be_shared_is_an_error() {
     let Some(rig) = Rig::new("shared-errors") else { return };
     let up = rig.description.up();
     let mut made = rig.start(&["make", "/one"], "made\n");

@@ -44,7 +44,7 @@ fn a_program_that_fails_keeps_its_trace() {
 }
 
 #[test]
-fn what_is_no_program_or_no_trace_is_refused() {
+fn an_invalid_program_or_trace_is_refused() {
     if valgrind_is_missing() {
         return;
     }

@@ -69,7 +69,7 @@ fn silent_hosts_are_removed_and_idle_ones_stay() {
 /// Used resources are refused by name, and unused ones need a confirmation. A program that loses memory to
 /// the command gets an error, and never other bytes.
 #[test]
-fn what_is_in_use_is_not_taken_without_force() {
+fn resources_in_use_are_not_freed_without_force() {
     let description = Description::new("wear-free", "udp");
     let (up, file) = (description.up(), description.file());
     let mut owner = description.rack().client_with("shop", ClientOptions::durable()).unwrap();
