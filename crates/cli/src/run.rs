@@ -7,6 +7,7 @@
 
 mod local;
 mod program;
+mod static_program;
 mod thrashing;
 
 use crate::args::{self, Run};
@@ -214,7 +215,7 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let signals = Signals::open().map_err(farmem::Error::from)?;
     let (name, arguments) = args.command.split_first().expect("the parser wants a command");
     let file = program::find(name)?;
-    let runtime = program::check(&file)?;
+    let (runtime, is_static) = static_program::split(args, &file, program::check(&file)?)?;
     let library = loadable(library()?)?;
     // The split is exact: neither part takes memory from the other.
     let for_sharing = for_sharing(args);
@@ -247,6 +248,9 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let domain = own_domain()?;
     let client = rack.client(&domain)?;
     let mut pager = Pager::open(client, options).map_err(explain)?;
+    if is_static {
+        pager.serve_static();
+    }
     if let Some(name) = &args.share {
         let mut options = ShareOptions::new(for_sharing);
         options.window.ahead = Ahead::Stream(args.ahead);
@@ -313,6 +317,12 @@ fn start_program(command: Command, pager: &mut Pager, filtered: bool) -> io::Res
         Some(Err(error)) => error.to_string(),
         None => "--no-filter".to_owned(),
     };
+    if pager.serves_static() {
+        drop(started.child.kill());
+        drop(started.child.wait());
+        let what = "a static program has far memory by a filter of system calls";
+        return Err(io::Error::other(format!("{what}, and there is none: {why}")));
+    }
     let what =
         "system calls that pass libc by, and files opened with O_DIRECT there, can lose bytes of far memory";
     output::note(&format!("farmem: no filter ({why}): {what}"));

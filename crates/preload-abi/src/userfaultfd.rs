@@ -1,8 +1,7 @@
 //! An interface to the kernel's userfaultfd: opening with the available rights, and each ioctl.
 //!
 //! Key type: [`Userfaultfd`]. The module knows descriptors and addresses, not pages of far memory;
-//! `farmem_uffd::Window` builds on it. Structures and constants are those of `linux-raw-sys`; `ioctls` adds
-//! what those headers leave out. Calls go to the kernel directly (`rustix`), past preloaded libraries.
+//! `farmem_uffd::Window` builds on it. Calls go to the kernel directly (`rustix`), past preloaded libraries.
 
 use crate::message::{Messages, parse};
 use farmem_wire::message::PAGE_LEN;
@@ -206,6 +205,14 @@ impl Userfaultfd {
     /// See [`Userfaultfd::open`].
     pub fn open_from(device: &File, reach: Reach, features: Features) -> Result<Self, OpenError> {
         Self::with_features(open_by_device(device, reach).map_err(not_permitted)?, reach, features, true)
+    }
+
+    /// Enables the features of far memory on a userfaultfd that another process has opened.
+    ///
+    /// # Errors
+    /// See [`Userfaultfd::open`].
+    pub fn adopt(fd: OwnedFd, reach: Reach) -> Result<Self, OpenError> {
+        Self::with_features(fd, reach, Features::WINDOW, false)
     }
 
     fn with_features(

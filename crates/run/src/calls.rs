@@ -49,7 +49,7 @@ impl Pager {
         self.served(key, page, |remote| remote.allow(page..page + 1));
     }
 
-    fn carry_out(&mut self, key: u32, call: Call, thread: u32) -> Answer {
+    pub(super) fn carry_out(&mut self, key: u32, call: Call, thread: u32) -> Answer {
         self.look_again(key, thread);
         match call {
             Call::Map { len, protection, hint, unreserved } => {

@@ -4,13 +4,55 @@
 //! with CLONE_VM has its parent's address space, and keeps it when the parent ends or runs another program. So
 //! the look-up goes through the memfd that the process has mapped.
 
-use super::Pager;
-use super::Watch;
-use farmem_uffd::remote::AddressSpace;
+use super::spans::Spans;
+use super::static_program::StaticProgram;
+use super::{Pager, Watch};
+use farmem_paging::private::Table;
+use farmem_uffd::remote::call::MAILBOXES;
 use farmem_uffd::remote::raw::{Seen, process_of};
+use farmem_uffd::remote::{AddressSpace, Remote};
+use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::OwnedFd;
 
 impl Pager {
+    /// Watches a process's faults and its end, also for the time after the pager's death. Returns true on success.
+    pub(super) fn watch_process(&mut self, key: u32, remote: &Remote, ended: &OwnedFd) -> bool {
+        if let Some(guard) = &self.guard
+            && guard.keep(key, ended, remote, remote.file()).is_err()
+        {
+            self.guard = None; // it was killed; the programs go on unguarded
+        }
+        self.acceptor.watch(remote, Watch::Faults(key)).is_ok()
+            && self.acceptor.watch(ended, Watch::Ended(key)).is_ok()
+    }
+
+    /// Adds a process, whose faults are served from now on.
+    pub(super) fn add_process(
+        &mut self,
+        key: u32,
+        (pid, remote, ended): (u32, Remote, OwnedFd),
+        (spans, table, objects): (Spans, Table, BTreeSet<u64>),
+        static_program: Option<StaticProgram>,
+    ) {
+        let process = super::Process {
+            pid,
+            remote,
+            ended,
+            inherited: spans.promised(),
+            spans,
+            objects,
+            doubts: Vec::new(),
+            called: [0; MAILBOXES],
+            forking: None,
+            deferred: Vec::new(),
+            static_program,
+        };
+        self.processes.insert(key, process);
+        self.private.open(key, table);
+        self.stats.processes += 1;
+    }
+
     /// Returns the key of a process's or thread's address space, by its number in the pager's PID namespace.
     /// `None` means that the process has no far memory.
     ///

@@ -23,8 +23,10 @@ mod pins;
 mod raw_calls;
 mod sharing;
 mod spans;
+mod static_program;
 mod stats;
 mod thrashing;
+mod tracing;
 
 use far::Far;
 use farmem_client::{Client, Error};
@@ -103,6 +105,8 @@ pub struct Pager {
     guard: Option<Guard>,
     sharing: Option<Sharing>,
     raw_calls: raw_calls::RawCalls,
+    /// The static programs of the run; `None` when the run serves none.
+    statics: Option<static_program::Statics>,
     /// Address of far memory in the processes that have something else at the low addresses.
     base: usize,
     moving: Vec<sharing::Moving>,
@@ -153,6 +157,8 @@ struct Process {
     /// The forking thread; faults of other threads wait.
     forking: Option<u32>,
     deferred: Vec<(u64, bool)>,
+    /// The state of a program that has no preload library.
+    static_program: Option<static_program::StaticProgram>,
 }
 
 /// Maximum number of pages in one READ.
@@ -208,6 +214,7 @@ impl Pager {
             guard: None,
             sharing: None,
             raw_calls: raw_calls::RawCalls::default(),
+            statics: None,
             base: place::base(u64::from_be_bytes(*chance)),
             moving: Vec::new(),
             options: PagerOptions { ahead, ..options },
@@ -315,6 +322,9 @@ impl Pager {
         let before = self.processes.iter().find(|(_, process)| process.pid == accepted.pid);
         let mut objects = BTreeSet::new();
         if let Some((&key, process)) = before {
+            if process.static_program.is_some() && !process.remote.is_gone() {
+                return accepted.refuse(errno::EXIST);
+            }
             objects.clone_from(&process.objects);
             self.holder_left(key);
         }
@@ -346,32 +356,12 @@ impl Pager {
         // The doorbells must be write-protected before the first call.
         let doorbells = &self.zeros[..(CONTROL_PAGES - 1) * PAGE_LEN];
         let hung = accepted.remote.install(1, doorbells, Access::Shared);
-        let watched = self.acceptor.watch(&accepted.remote, Watch::Faults(key)).is_ok()
-            && self.acceptor.watch(&accepted.ended, Watch::Ended(key)).is_ok();
-        if let Some(guard) = &self.guard
-            && guard.keep(key, &accepted.ended, &accepted.remote, accepted.remote.file()).is_err()
-        {
-            self.guard = None; // it was killed; the programs go on unguarded
-        }
+        let watched = self.watch_process(key, &accepted.remote, &accepted.ended);
         let shares = self.let_share(key, &accepted);
         let shared_mapping = self.sharing.as_ref().map(Sharing::shared_mapping);
         let told = hung.is_ok() && watched && shares && accepted.welcome(&list, shared_mapping).is_ok();
         let Accepted { pid, remote, ended, .. } = accepted;
-        let process = Process {
-            pid,
-            remote,
-            ended,
-            inherited: spans.promised(),
-            spans,
-            objects,
-            doubts: Vec::new(),
-            called: [0; MAILBOXES],
-            forking: None,
-            deferred: Vec::new(),
-        };
-        self.processes.insert(key, process);
-        self.private.open(key, table);
-        self.stats.processes += 1;
+        self.add_process(key, (pid, remote, ended), (spans, table, objects), None);
         if !told {
             self.gone.push(key);
         }

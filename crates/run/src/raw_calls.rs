@@ -12,7 +12,7 @@ use super::{Pager, errno};
 use farmem_client::Error;
 use farmem_uffd::remote::call::ELSEWHERE;
 use farmem_uffd::remote::raw::{
-    Listener, Notification, RawCall, Seen, Touched, Watched, opens_direct, process_of,
+    Listener, Notification, RawCall, Seen, Touched, Watched, is_pipe, opens_direct, process_of,
 };
 use farmem_uffd::remote::{Advised, advised, advised_shared, place};
 use farmem_wire::message::PAGE_LEN;
@@ -38,7 +38,7 @@ pub(super) struct Doubt {
 
 /// The decision on a system call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
+pub(super) enum Verdict {
     GoOn,
     Done,
     Refused(u64),
@@ -54,7 +54,8 @@ impl Pager {
             let (base, len) = sharing.shared_mapping().span();
             base.0..base.0 + len
         });
-        Watched::new(self.base, shared)
+        let watched = Watched::new(self.base, shared);
+        if self.statics.is_some() { watched.with_static(self.options.threshold) } else { watched }
     }
 
     /// Starts to answer the calls that the filter asks about.
@@ -66,6 +67,8 @@ impl Pager {
         watched
             .map_err(|e| Error::System { what: "system calls cannot be watched".into(), source: e.into() })?;
         self.raw_calls.listener = Some(listener);
+        // What was asked while the program was being started is reported no more.
+        self.asked();
         Ok(())
     }
 
@@ -100,7 +103,13 @@ impl Pager {
         if !listener.still_waits(&asked) {
             return;
         }
-        let (_, own) = caller.unwrap_or((asked.thread, asked.thread));
+        let (leader, own) = caller.unwrap_or((asked.thread, asked.thread));
+        if let Ok(memory) = process
+            && self.statics.is_some()
+            && self.answers_static((listener, &asked), memory, (leader, own), call)
+        {
+            return self.remove_gone();
+        }
         let verdict = match (call, process) {
             // A process without far memory may also write to another process.
             (RawCall::WriteTo { process }, _) => self.judge_write(process, own == asked.thread),
@@ -112,6 +121,18 @@ impl Pager {
             // The pager cannot inspect the process, so it may have far memory.
             (_, Err(_)) => Verdict::Refused(errno::PERM),
         };
+        self.give(listener, asked, verdict);
+        self.remove_gone();
+    }
+
+    fn remove_gone(&mut self) {
+        while let Some(key) = self.gone.pop() {
+            self.remove_process(key);
+        }
+    }
+
+    /// Gives a waiting thread its verdict.
+    pub(super) fn give(&mut self, listener: &Listener, asked: Notification, verdict: Verdict) {
         match verdict {
             Verdict::GoOn => listener.go_on(&asked),
             Verdict::Done => listener.answer(&asked, 0),
@@ -120,15 +141,19 @@ impl Pager {
             }
             Verdict::Wait => self.raw_calls.waiting.push_back(asked),
         }
-        while let Some(key) = self.gone.pop() {
-            self.remove_process(key);
-        }
     }
 
     /// Decides a call. The thread has two numbers: in the pager's PID namespace, and in its process's, which
     /// faults carry.
-    fn judge(&mut self, key: u32, (here, thread): (u32, u32), call: RawCall) -> Verdict {
+    pub(super) fn judge(&mut self, key: u32, (here, thread): (u32, u32), call: RawCall) -> Verdict {
         match call {
+            RawCall::Map { first, len, .. } if call.replaces() => {
+                self.judge_range(key, thread, (first, len), RawCall::Replace { first, len })
+            }
+            // The library makes these calls itself; others are of no effect on far memory.
+            RawCall::Map { .. } | RawCall::Break { .. } | RawCall::Fork | RawCall::ForkByRecord => {
+                Verdict::GoOn
+            }
             // `answer` has handled this call.
             RawCall::WriteTo { .. } => Verdict::Refused(errno::NOSYS),
             RawCall::NotHere { errno } => Verdict::Refused(u64::from(errno.unsigned_abs())),
@@ -319,6 +344,12 @@ impl Pager {
         }
     }
 
+    /// True when a call in progress may have mapped something else at one of the pages.
+    pub(super) fn is_in_doubt(&self, key: u32, pages: &Range<u64>) -> bool {
+        let overlaps = |doubt: &Doubt| doubt.pages.start < pages.end && pages.start < doubt.pages.end;
+        self.processes[&key].doubts.iter().any(|doubt| !doubt.of_rights && overlaps(doubt))
+    }
+
     /// Updates the state of pages in doubt from the kernel's mappings. Returns true when some are still mapped
     /// as before.
     fn take_over(&mut self, key: u32, doubt: &Doubt, seen: &[Seen]) -> bool {
@@ -364,9 +395,4 @@ impl Pager {
         self.end_plain(key, pages.clone(), false);
         self.set_span(key, pages, Some(Kind::Elsewhere));
     }
-}
-
-fn is_pipe(thread: u32, descriptor: u64) -> bool {
-    let to = std::fs::read_link(format!("/proc/{thread}/fd/{descriptor}"));
-    to.is_ok_and(|to| to.to_string_lossy().starts_with("pipe:"))
 }

@@ -34,9 +34,17 @@ pub(super) fn find(name: &OsStr) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Returns an error for a program that would run without far memory. Otherwise returns the library that the
-/// program requires to be loaded first, if any.
-pub(super) fn check(file: &Path) -> Result<Option<OsString>, Failure> {
+/// A program that can have far memory.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Checked {
+    /// A dynamically linked program, with the library that it requires to be loaded first, if any.
+    Dynamic(Option<OsString>),
+    /// A static program, which loads no library.
+    Static,
+}
+
+/// Returns an error for a program that would run without far memory.
+pub(super) fn check(file: &Path) -> Result<Checked, Failure> {
     let mut file = file.to_owned();
     for _ in 0..SCRIPTS_MAX {
         let at = |e: &dyn std::fmt::Display| {
@@ -61,7 +69,7 @@ fn interpreter(rest: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name)))
 }
 
-fn check_binary(file: &Path, meta: &Metadata, bytes: &[u8]) -> Result<Option<OsString>, Failure> {
+fn check_binary(file: &Path, meta: &Metadata, bytes: &[u8]) -> Result<Checked, Failure> {
     let refuse =
         |why: &str, remedy: &str| Err(Failure::environment(format!("{} {why}", file.display()), remedy));
     let of_another = meta.uid() != rustix::process::geteuid().as_raw();
@@ -84,7 +92,10 @@ fn check_binary(file: &Path, meta: &Metadata, bytes: &[u8]) -> Result<Option<OsS
     let loader = headers.iter().find(|header| header.p_type(endian) == PT_INTERP);
     let loader = loader.and_then(|header| header.interpreter(endian, bytes).ok().flatten());
     let Some(loader) = loader else {
-        let remedy = "link it dynamically: far memory comes into a program by a preloaded library";
+        if cfg!(target_arch = "x86_64") {
+            return Ok(Checked::Static);
+        }
+        let remedy = "link it dynamically: static programs have far memory on x86-64 only";
         return refuse("is statically linked, so no library can be loaded into it", remedy);
     };
     let loader = Path::new(OsStr::from_bytes(loader));
@@ -95,9 +106,10 @@ fn check_binary(file: &Path, meta: &Metadata, bytes: &[u8]) -> Result<Option<OsS
         );
     }
     if loader.to_string_lossy().contains("musl") {
-        return refuse("is linked with musl; the preload library is for glibc", "use a build for glibc");
+        let remedy = "use a build for glibc, or a static one";
+        return refuse("is linked with musl; the preload library is for glibc", remedy);
     }
-    Ok(first_of_all(endian, headers, bytes))
+    Ok(Checked::Dynamic(first_of_all(endian, headers, bytes)))
 }
 
 /// Returns the AddressSanitizer runtime that a program is linked with. The runtime ends the program when
@@ -147,8 +159,8 @@ mod tests {
     /// This test and the shell are dynamically linked. A text file is no program.
     #[test]
     fn what_can_be_served_is_told_from_what_cannot() {
-        assert!(matches!(check(&std::env::current_exe().unwrap()), Ok(None)));
-        assert!(matches!(check(Path::new("/bin/sh")), Ok(None)));
+        assert!(matches!(check(&std::env::current_exe().unwrap()), Ok(Checked::Dynamic(None))));
+        assert!(matches!(check(Path::new("/bin/sh")), Ok(Checked::Dynamic(None))));
         assert!(check(Path::new("/etc/passwd")).is_err());
         assert!(check(Path::new("/nonexistent")).is_err());
     }

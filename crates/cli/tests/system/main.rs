@@ -49,6 +49,7 @@ mod run_nonsense;
 mod run_pins;
 mod run_runtimes;
 mod run_shared;
+mod run_static;
 mod run_users;
 mod service;
 mod sim;

@@ -540,8 +540,6 @@ fn is_role(pid: u32, word: &str) -> bool {
 #[test]
 fn programs_that_cannot_be_served_are_refused() {
     let dir = Dir::new("run-refused");
-    let binary = program(&dir, "reader", &["-static"]);
-    run_command(farmem(&["run", "--", &binary])).refuses(&["statically linked"]);
     let text = dir.file("text", "no program\n");
     run_command(farmem(&["run", "--", &text])).refuses(&["ELF"]);
     run_command(farmem(&["run", "--", "no-such-program"])).refuses(&["no-such-program"]);

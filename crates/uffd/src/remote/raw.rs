@@ -23,6 +23,7 @@
 //! | `open`, `openat`, `open_by_handle_at` with O_DIRECT; `fcntl` that sets it | refused, EINVAL, as by file systems without it |
 //! | `openat2` | as `openat`; ENOSYS where its arguments lie in far memory |
 //! | all of these on shared memory | refused, EINVAL; advice is without effect |
+//! | `mmap` of long private anonymous memory, `brk`, `fork`, `clone` and `clone3` of static programs | asked only where the run serves static programs (`static_rules`) |
 //! | `mmap` elsewhere, or with MAP_FIXED_NOREPLACE; `shmat` else; `map_shadow_stack`, `brk` | not asked: the system replaces nothing |
 //! | `mlock`, `mlock2`, `mlockall`, `munlock`, `msync`, `mincore`, `mbind`, `move_pages`, `migrate_pages`, `set_mempolicy` and its like, `get_mempolicy`, `cachestat`, `pkey_alloc`, `membarrier` | not asked: bytes and rights stay |
 //! | `userfaultfd` of the program's own | not asked: the system refuses to register what is registered (EBUSY) |
@@ -32,15 +33,22 @@
 //! | calls of 32-bit programs (`int 0x80`) | only O_DIRECT and rings: they cannot name far memory |
 
 mod filter;
+pub mod injection;
 mod listener;
 mod seen;
+mod static_rules;
 #[cfg(test)]
 mod tests;
+#[cfg_attr(not(target_arch = "x86_64"), path = "raw/untraced.rs")]
+mod tracee;
 
+pub use injection::{Outcome, Stop};
 pub use listener::{Listener, Notification, Started, spawn};
-pub use seen::{Seen, Touched, opens_direct, process_of, resident_memory};
+pub use seen::{Break, Seen, Touched, break_of, is_pipe, opens_direct, process_of, resident_memory};
+pub use tracee::Tracee;
 
 use super::place;
+use static_rules::STATIC_RULES;
 use std::ops::Range;
 
 /// A run's addresses, as a filter knows them: its processes have far memory there, and nowhere else.
@@ -51,6 +59,8 @@ pub struct Watched {
     shared: Option<Range<u64>>,
     /// Where the preload library's calls come from.
     gate: u64,
+    /// Minimum length of a mapping that becomes far in a static program; `None` where none is served.
+    static_from: Option<u64>,
 }
 
 impl Watched {
@@ -60,13 +70,40 @@ impl Watched {
         let first = place::gate(base) as u64;
         let low = place::LOW as u64;
         let far = [low..low + place::LEN_MAX as u64, first..(base + place::LEN_MAX) as u64];
-        Self { far, shared, gate: place::called_from(place::gate(base)) }
+        Self { far, shared, gate: place::called_from(place::gate(base)), static_from: None }
+    }
+
+    /// Asks about the calls of static programs, too, whose mappings from this length on become far.
+    #[must_use]
+    pub const fn with_static(mut self, threshold: u64) -> Self {
+        self.static_from = Some(threshold);
+        self
     }
 }
 
 /// A call that the pager is asked about. Addresses and lengths are as they were said, and may be nonsense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RawCall {
+    /// `mmap`.
+    Map {
+        /// First byte.
+        first: u64,
+        /// Bytes.
+        len: u64,
+        /// Rights.
+        protection: u64,
+        /// Flags.
+        flags: i32,
+    },
+    /// `brk`.
+    Break {
+        /// New break of the program.
+        to: u64,
+    },
+    /// A process is made that gets a copy of the memory.
+    Fork,
+    /// `clone3`, whose arguments are in memory.
+    ForkByRecord,
     /// The mapping there is unmapped, or replaced.
     Replace {
         /// First byte.
@@ -80,6 +117,8 @@ pub enum RawCall {
         first: u64,
         /// Bytes.
         len: u64,
+        /// New rights.
+        protection: u64,
         /// With a protection key.
         keyed: bool,
     },
@@ -102,6 +141,8 @@ pub enum RawCall {
         new_len: u64,
         /// The mapping stays where it is.
         in_place: bool,
+        /// Flags.
+        flags: i32,
         /// Where it is to go, whatever is there.
         target: Option<u64>,
     },
@@ -156,9 +197,12 @@ enum Condition {
     Bits { argument: usize, mask: u32, value: u32 },
     /// The argument is another number.
     Not { argument: usize, value: u32 },
+    /// The argument is the length of a mapping that becomes far in a static program.
+    Long { argument: usize },
 }
 
 /// A system call that the pager is asked about, when all conditions of one of the lines hold.
+#[derive(Clone, Copy)]
 struct Rule {
     number: i64,
     when: &'static [&'static [Condition]],
@@ -195,7 +239,7 @@ static RULES: [Rule; COUNT] = [
     Rule { number: libc::SYS_openat, when: &[&[bits(2, libc::O_DIRECT)]], means: no_direct },
     #[cfg(target_arch = "x86_64")]
     Rule { number: libc::SYS_open, when: &[&[bits(1, libc::O_DIRECT)]], means: no_direct },
-    Rule { number: libc::SYS_mmap, when: &[&[REPLACES, AT_START]], means: replace },
+    Rule { number: libc::SYS_mmap, when: &[&[REPLACES, AT_START]], means: map },
     Rule { number: libc::SYS_munmap, when: &[&[AT_START]], means: replace },
     Rule { number: libc::SYS_mprotect, when: &[&[AT_START]], means: protect },
     Rule { number: libc::SYS_madvise, when: &[&[AT_START]], means: advise },
@@ -273,22 +317,26 @@ impl RawCall {
         } else {
             (&COMPAT[..], data.nr)
         };
-        let rule = rules.iter().find(|rule| rule.number == i64::from(number))?;
+        let rule = rules.iter().chain(&STATIC_RULES).find(|rule| rule.number == i64::from(number))?;
         Some((rule.means)(&data.args))
     }
+}
+
+fn map(&[first, len, protection, flags, ..]: &[u64; 6]) -> RawCall {
+    RawCall::Map { first, len, protection, flags: int(flags) }
 }
 
 const fn replace(&[first, len, ..]: &[u64; 6]) -> RawCall {
     RawCall::Replace { first, len }
 }
 
-const fn protect(&[first, len, ..]: &[u64; 6]) -> RawCall {
-    RawCall::Protect { first, len, keyed: false }
+const fn protect(&[first, len, protection, ..]: &[u64; 6]) -> RawCall {
+    RawCall::Protect { first, len, protection, keyed: false }
 }
 
-fn protect_by_key(&[first, len, _, key, ..]: &[u64; 6]) -> RawCall {
+fn protect_by_key(&[first, len, protection, key, ..]: &[u64; 6]) -> RawCall {
     // No key, and the one that all memory has.
-    RawCall::Protect { first, len, keyed: int(key) > 0 }
+    RawCall::Protect { first, len, protection, keyed: int(key) > 0 }
 }
 
 fn advise(&[first, len, advice, ..]: &[u64; 6]) -> RawCall {
@@ -299,7 +347,7 @@ fn remap(&[first, len, new_len, flags, target, _]: &[u64; 6]) -> RawCall {
     let flags = int(flags);
     let target = (flags & libc::MREMAP_FIXED != 0).then_some(target);
     let in_place = target.is_none() && flags & libc::MREMAP_DONTUNMAP == 0;
-    RawCall::Remap { first, len, new_len, in_place, target }
+    RawCall::Remap { first, len, new_len, in_place, flags, target }
 }
 
 const fn never(&[first, len, ..]: &[u64; 6]) -> RawCall {

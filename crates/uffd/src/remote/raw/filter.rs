@@ -4,7 +4,7 @@
 //! For numbers whose verdict does not depend on arguments, the system evaluates the program once and never runs it again. So the
 //! program looks at the number first, and at arguments only for the few numbers of the table.
 
-use super::{AUDIT_ARCH, COMPAT, Condition, Part, RULES, Rule, Watched};
+use super::{AUDIT_ARCH, COMPAT, Condition, Part, RULES, Rule, STATIC_RULES, Watched};
 use libc::sock_filter;
 use std::mem::offset_of;
 use std::ops::Range;
@@ -34,7 +34,9 @@ const ARGUMENTS: usize = offset_of!(libc::seccomp_data, args);
 
 /// The program for the addresses of a run.
 pub(super) fn program(watched: &Watched) -> Vec<sock_filter> {
-    build(watched, &RULES, &COMPAT, libc::SECCOMP_RET_USER_NOTIF)
+    let rules =
+        if watched.static_from.is_some() { [&STATIC_RULES[..], &RULES].concat() } else { RULES.into() };
+    build(watched, &rules, &COMPAT, libc::SECCOMP_RET_USER_NOTIF)
 }
 
 /// With other rules, and what is answered where they hold.
@@ -115,6 +117,15 @@ impl Code {
                     Condition::Not { argument, value } => {
                         self.load(low(argument));
                         self.when(EQUAL, value, next_line, holds);
+                    }
+                    Condition::Long { argument } => {
+                        let low_half = self.label();
+                        self.load(high(argument));
+                        self.when(MORE, 0, holds, low_half);
+                        self.here(low_half);
+                        self.load(low(argument));
+                        let least = watched.static_from.unwrap_or(0);
+                        self.when(NOT_LESS, u32::try_from(least).unwrap_or(u32::MAX), holds, next_line);
                     }
                     // Calls of the library have left above.
                     Condition::PastLibrary => self.go(holds),

@@ -2,11 +2,15 @@
 
 use super::{RawCall, Watched, filter};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::process::{Child, Command};
-use std::sync::mpsc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, TryRecvError};
 use std::thread::{self, JoinHandle};
 
 /// A program that was started under a filter.
@@ -24,7 +28,11 @@ pub struct Started {
 
 /// Answers the calls of a program and of all that descends from it. While it is open they wait for an answer; afterwards they fail with ENOSYS.
 #[derive(Debug)]
-pub struct Listener(OwnedFd);
+pub struct Listener {
+    fd: OwnedFd,
+    /// Notifications from before the end of the program's start.
+    early: RefCell<VecDeque<Notification>>,
+}
 
 /// A thread that waits to make a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,19 +63,47 @@ pub fn spawn(mut command: Command, watched: Option<&Watched>) -> io::Result<Star
         });
     };
     let program = filter::program(watched);
+    let (say_installed, hear_installed) = mpsc::sync_channel(1);
     let (say, hear) = mpsc::sync_channel(1);
     let (end, until) = mpsc::channel::<()>();
+    let starts = Arc::new(AtomicBool::new(false));
+    let may_start = Arc::clone(&starts);
     let thread = thread::Builder::new().name("filter".into()).spawn(move || {
-        let listener = install(&program);
-        if say.send((command.spawn(), listener)).is_ok() {
+        let installed = install(&program);
+        let itself = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        if say_installed.send((installed, itself)).is_err() {
+            return;
+        }
+        while !may_start.load(Ordering::Acquire) {
+            thread::park();
+        }
+        if say.send(command.spawn()).is_ok() {
             let _ended = until.recv();
         }
     })?;
-    let (child, listener) =
-        hear.recv().map_err(|_| io::Error::other("the thread that starts it has ended"))?;
+    let ended = || io::Error::other("the thread that starts it has ended");
+    let (listener, starter) = hear_installed.recv().map_err(|_| ended())?;
+    let early = RefCell::new(VecDeque::with_capacity(EARLY_MAX));
+    let listener = listener.map(|(fd, without)| (Listener { fd, early }, without));
+    // The starting thread is under the filter, too, and its calls may be asked about. While it forks, it holds the locks of `malloc`: from
+    // here on, nothing in the loop allocates.
+    starts.store(true, Ordering::Release);
+    thread.thread().unpark();
+    let child = loop {
+        match hear.try_recv() {
+            Ok(child) => break child,
+            Err(TryRecvError::Disconnected) => return Err(ended()),
+            Err(TryRecvError::Empty) => {}
+        }
+        match &listener {
+            Ok((listener, _)) => listener.let_start(starter),
+            // Without a filter no call of the thread waits.
+            Err(_) => break hear.recv().map_err(|_| ended())?,
+        }
+    };
     let keeper = Some((end, thread));
     let no_new_privileges = listener.as_ref().is_ok_and(|(_, without)| *without);
-    let listener = Some(listener.map(|(listener, _)| Listener(listener)));
+    let listener = Some(listener.map(|(listener, _)| listener));
     Ok(Started { child: child?, listener, no_new_privileges, keeper })
 }
 
@@ -112,10 +148,32 @@ fn set(program: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<OwnedF
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Time between two looks whether the program has started.
+const START_LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+/// Room for what the program asks until then: it has one thread, and its children wait for it or end.
+const EARLY_MAX: usize = 64;
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
 impl Listener {
     /// The next thread that waits; `None` when there is none.
     #[must_use]
     pub fn receive(&self) -> Option<Notification> {
+        self.early.borrow_mut().pop_front().or_else(|| self.next())
+    }
+
+    /// Lets the calls of the thread that starts the program go on. The program's own wait until they are received.
+    fn let_start(&self, starter: u32) {
+        self.ready_within(&START_LOOK);
+        while let Some(asked) = self.next() {
+            if asked.thread == starter {
+                self.go_on(&asked);
+            } else {
+                self.early.borrow_mut().push_back(asked);
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Notification> {
         if !self.ready().contains(PollFlags::IN) {
             return None;
         }
@@ -123,7 +181,7 @@ impl Listener {
         // A thread that was killed meanwhile does not wait any more: then this fails.
         // SAFETY: room for one record, of zeros as the system wants it.
         let result =
-            unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, asked.as_mut_ptr()) };
+            unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, asked.as_mut_ptr()) };
         if result != 0 {
             return None;
         }
@@ -137,7 +195,7 @@ impl Listener {
     pub fn still_waits(&self, of: &Notification) -> bool {
         // SAFETY: reads the number that it is given.
         let result =
-            unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const of.id) };
+            unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const of.id) };
         result == 0
     }
 
@@ -164,9 +222,12 @@ impl Listener {
     }
 
     fn ready(&self) -> PollFlags {
-        let mut one = [PollFd::new(&self.0, PollFlags::IN)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let polled = rustix::io::retry_on_intr(|| poll(&mut one, Some(&now)));
+        self.ready_within(&NOW)
+    }
+
+    fn ready_within(&self, time: &Timespec) -> PollFlags {
+        let mut one = [PollFd::new(&self.fd, PollFlags::IN)];
+        let polled = rustix::io::retry_on_intr(|| poll(&mut one, Some(time)));
         polled.map_or(PollFlags::empty(), |_| one[0].revents())
     }
 
@@ -174,12 +235,12 @@ impl Listener {
         // A thread that was killed meanwhile needs none.
         // SAFETY: a whole record.
         let _result =
-            unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
+            unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
     }
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }

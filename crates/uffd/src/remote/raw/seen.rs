@@ -60,6 +60,36 @@ pub fn resident_memory(process: u32) -> Option<[u64; 2]> {
     Some([bytes("RssAnon:")?, bytes("RssShmem:")?])
 }
 
+/// The break of a process, as far as it is known from outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Break {
+    /// Address when the program started.
+    pub start: u64,
+    /// End of its last page.
+    pub end: u64,
+}
+
+/// Returns the break of a process; `None` when the system does not show it.
+#[must_use]
+pub fn break_of(process: u32) -> Option<Break> {
+    /// The field `start_brk` behind the name in `/proc/PID/stat`, counted from 0.
+    const FIELD: usize = 44;
+    let stat = fs::read(format!("/proc/{process}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let (_, fields) = stat.rsplit_once(')')?;
+    let start: u64 = fields.split_ascii_whitespace().nth(FIELD)?.parse().ok()?;
+    let maps = maps_of(process).ok()?;
+    let heap = maps.lines().find(|line| line.ends_with("[heap]")).and_then(Mapped::of);
+    (start > 0).then(|| Break { start, end: heap.map_or(start, |heap| heap.addresses.end) })
+}
+
+/// Returns true when a descriptor of a thread is a pipe's, which understands O_DIRECT as packet mode.
+#[must_use]
+pub fn is_pipe(thread: u32, descriptor: u64) -> bool {
+    let to = fs::read_link(format!("/proc/{thread}/fd/{descriptor}"));
+    to.is_ok_and(|to| to.to_string_lossy().starts_with("pipe:"))
+}
+
 /// True when what `openat2` is to do, at an address of a thread's that is alive, says O_DIRECT. That must not be in far memory: it would wait for the
 /// pager, which reads it.
 #[must_use]

@@ -163,6 +163,44 @@ fn each_rule_holds_and_lets_go() {
     }
 }
 
+/// Every rule for static programs: arguments for which the pager is asked, and such for which it is not.
+#[test]
+fn each_rule_for_static_programs_holds_and_lets_go() {
+    const THRESHOLD: u64 = 128 << 10;
+    let watched = Watched::new(BASE, None).with_static(THRESHOLD);
+    let (far, near) = (BASE as u64 + (1 << 20), 0x7f00_0000_0000);
+    let flags = |bits: i32| u64::from(bits.unsigned_abs());
+    let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let map = |first, len, protection, bits| [first, len, protection, flags(bits), u64::MAX, 0];
+    for rule in &STATIC_RULES {
+        let (yes, no): (Vec<[u64; 6]>, Vec<[u64; 6]>) = match rule.number {
+            libc::SYS_mmap => (
+                vec![
+                    map(0, THRESHOLD, 3, anonymous),
+                    map(near, 1 << 33, 0, anonymous | libc::MAP_NORESERVE),
+                    map(far, 4096, 3, anonymous | libc::MAP_FIXED),
+                ],
+                vec![
+                    map(0, THRESHOLD - 1, 3, anonymous),
+                    map(0, THRESHOLD, 7, anonymous),
+                    map(0, THRESHOLD, 3, anonymous | libc::MAP_STACK),
+                    map(0, THRESHOLD, 3, libc::MAP_SHARED | libc::MAP_ANONYMOUS),
+                    map(0, THRESHOLD, 3, libc::MAP_PRIVATE),
+                    map(near, THRESHOLD, 3, anonymous | libc::MAP_FIXED),
+                ],
+            ),
+            libc::SYS_brk => (vec![[near + 4096, 0, 0, 0, 0, 0]], vec![[0; 6]]),
+            libc::SYS_clone => (
+                vec![[flags(libc::SIGCHLD), 0, 0, 0, 0, 0]],
+                vec![[flags(libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD), 0, 0, 0, 0, 0]],
+            ),
+            _ => (vec![[0; 6]], vec![]),
+        };
+        assert!(asked(&watched, rule.when, yes).into_iter().all(|asked| asked), "{}", rule.number);
+        assert!(!asked(&watched, rule.when, no).into_iter().any(|asked| asked), "{}", rule.number);
+    }
+}
+
 /// Calls from the gate are let through, and only those.
 #[test]
 fn the_gate_is_open() {

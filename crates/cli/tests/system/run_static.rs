@@ -1,0 +1,143 @@
+//! Tests of `farmem run` with static programs: the pager answers their system calls, because no library is in them.
+
+use crate::process::{Dir, farmem, run_command};
+use crate::run::{MIB, assert_far, far, may_run, number, program, same};
+use std::path::Path;
+use std::process::Command;
+
+/// Runs one of `tests/programs`, linked statically, alone and with far memory, with the same result.
+fn finds_the_same(local: u64, name: &str, arguments: &[&str]) -> Option<serde_json::Value> {
+    if cfg!(not(target_arch = "x86_64")) {
+        eprintln!("skipped: {name}: static programs have far memory on x86-64 only");
+        return None;
+    }
+    if !may_run(name) {
+        return None;
+    }
+    let dir = Dir::new(&format!("run-static-{name}-{}", arguments.join("-")));
+    let binary = program(&dir, name, &["-static"]);
+    Some(same(local, &[&[&*binary], arguments].concat()))
+}
+
+/// `mmap`, `munmap`, `mremap`, `madvise` and `mprotect`, each with its bytes and its signals, in forks' children too.
+#[test]
+fn static_programs_map_and_unmap() {
+    let Some(stats) = finds_the_same(MIB, "static", &["mappings"]) else { return };
+    assert_far(&stats);
+    assert_eq!(number(&stats, "forks"), 6, "{stats}");
+}
+
+/// Eight threads map, move and unmap at once.
+#[test]
+fn static_programs_have_threads() {
+    let Some(stats) = finds_the_same(MIB, "static", &["threads"]) else { return };
+    assert_far(&stats);
+    let Some(stats) = finds_the_same(6 * MIB, "threads", &[]) else { return };
+    assert_far(&stats);
+}
+
+/// Children, their children, and a thread that writes meanwhile.
+#[test]
+fn static_programs_fork() {
+    let Some(stats) = finds_the_same(MIB, "forks", &[]) else { return };
+    assert_far(&stats);
+    assert_eq!(number(&stats, "forks"), 3 + 9 + 27 + 50, "{stats}");
+}
+
+/// Random mappings, and unmappings of parts of them, beside a model.
+#[test]
+fn static_programs_map_at_random() {
+    let Some(stats) = finds_the_same(MIB, "mappings", &[]) else { return };
+    assert_far(&stats);
+}
+
+/// Unmapped ranges, refused advice, file mappings between far memory, and children that inherit all of it.
+#[test]
+fn static_programs_at_the_edges() {
+    let Some(stats) = finds_the_same(MIB, "edges", &[]) else { return };
+    assert_far(&stats);
+}
+
+/// A fork's child runs a static program, which has far memory of its own.
+#[test]
+fn static_programs_run_static_programs() {
+    let Some(stats) = finds_the_same(MIB, "static", &["itself"]) else { return };
+    assert_far(&stats);
+    assert_eq!(number(&stats, "processes"), 3, "{stats}");
+}
+
+/// The break grows by 1 MiB at most, and allocators take mappings then.
+#[test]
+fn the_break_of_a_static_program_is_short() {
+    if cfg!(not(target_arch = "x86_64")) || !may_run("the break") {
+        return;
+    }
+    let dir = Dir::new("run-static-break");
+    let ended = run_command(far(MIB, &[&program(&dir, "static", &["-static"]), "break"]));
+    assert_eq!(
+        (&*ended.stdout, ended.code),
+        ("grown: 1, more: 1, 0 wrong\nblocks: 0 wrong\n", Some(0)),
+        "{ended:?}"
+    );
+    assert_far(&crate::run::stats(&ended, MIB));
+}
+
+/// A signal that ends the program is the command's exit code; refused calls leave the bytes.
+#[test]
+fn static_programs_end_as_others() {
+    if cfg!(not(target_arch = "x86_64")) || !may_run("ends") {
+        return;
+    }
+    let dir = Dir::new("run-static-ends");
+    let binary = program(&dir, "static", &["-static"]);
+    let ended = run_command(far(MIB, &[&binary, "ends"]));
+    assert_eq!(ended.code, Some(128 + 11), "{ended:?}");
+    let ended = run_command(far(MIB, &[&binary, "refused"]));
+    assert_eq!((&*ended.stdout, ended.code), ("O_DIRECT: 1\nwiped: 1\n", Some(0)), "{ended:?}");
+}
+
+/// Go without cgo: 32 goroutines on a heap of eight times the local limit, with a collector that runs at every tenth of it.
+#[test]
+fn go_without_cgo() {
+    let there = Command::new("go").arg("version").output();
+    if !there.is_ok_and(|output| output.status.success()) {
+        return eprintln!("skipped: Go is not installed (scripts/setup)");
+    }
+    if cfg!(not(target_arch = "x86_64")) || !may_run("Go") {
+        return;
+    }
+    let dir = Dir::new("run-static-go");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/heap.go");
+    let binary = dir.path().join("heap");
+    let mut build = Command::new("go");
+    build.arg("build").arg("-o").arg(&binary).arg(source);
+    build
+        .env("CGO_ENABLED", "0")
+        .env("GOTOOLCHAIN", "local")
+        .env("GO111MODULE", "off")
+        .current_dir(dir.path());
+    assert!(build.status().expect("Go").success());
+    let command = [binary.to_str().expect("ASCII"), "256", "32"];
+    let alone = Command::new(command[0]).args(&command[1..]).env("GOGC", "10").output().expect("the program");
+    let mut with_far = far(32 * MIB, &command);
+    with_far.env("GOGC", "10");
+    let ended = run_command(with_far);
+    assert_eq!((ended.stdout.as_bytes(), ended.code), (&*alone.stdout, Some(0)), "{ended:?}");
+    let stats = crate::run::stats(&ended, 32 * MIB);
+    assert_far(&stats);
+    assert!(number(&stats, "stayed_local") < 64 * MIB, "{stats}");
+}
+
+/// Options that a static program cannot have are refused before it starts, by their names.
+#[test]
+fn options_that_a_static_program_cannot_have() {
+    if cfg!(not(target_arch = "x86_64")) || !may_run("options") {
+        return;
+    }
+    let dir = Dir::new("run-static-options");
+    let binary = program(&dir, "static", &["-static"]);
+    for option in ["--user-mode-only", "--no-filter"] {
+        run_command(farmem(&["run", option, "--", &binary, "threads"]))
+            .refuses(&["statically linked", option]);
+    }
+}

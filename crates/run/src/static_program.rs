@@ -1,0 +1,407 @@
+//! Static programs, which no preload library can be loaded into. The pager answers their system calls in its place.
+//!
+//! Key types: [`Statics`], [`StaticProgram`]. A process gets far memory at the first mapping that becomes far: the thread that asks for it
+//! makes the calls that the library makes (`injection`). From then on the thread of each call that changes mappings changes them itself, by
+//! ptrace, after the pager has decided. A process that the pager cannot trace keeps its memory local, or has its call refused; it loses none.
+
+mod changes;
+
+use super::raw_calls::Verdict;
+use super::spans::Spans;
+use super::{Pager, Table, errno};
+use farmem_client::Error;
+use farmem_uffd::remote::call::{CONTROL_PAGES, Call, NO_MORE, resize};
+use farmem_uffd::remote::raw::injection::{gate_page, is_static, new_memory, open_gate, pidfd_of};
+use farmem_uffd::remote::raw::{Break, Listener, Notification, Outcome, RawCall, Touched, Tracee, break_of};
+use farmem_uffd::remote::{Remote, place};
+use farmem_wire::message::PAGE_LEN;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// The static programs of a run.
+#[derive(Default, Debug)]
+pub(super) struct Statics {
+    /// Processes that have no far memory, because they could not be traced or had no room.
+    local: BTreeSet<u32>,
+    /// True once the user was told that far memory is used up.
+    told_of_no_more: bool,
+}
+
+/// The state of a static program that has far memory.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct StaticProgram {
+    /// The latest mapping that is not at its hint.
+    not_as_hinted: u64,
+    /// Number of such mappings that the program gave back at once, one after the other.
+    given_back: u32,
+}
+
+/// Number of mappings after which a program insists on its hints. Go gives 128 back, and then takes any address.
+const INSISTS: u32 = 1024;
+/// Bytes by which the break may grow. The memory is local, and holds what the kernel writes to in a fork's child.
+const BREAK_MAX: u64 = 1 << 20;
+
+/// A change of mappings that the thread makes itself.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Map { len: u64, protection: u64, hint: u64, unreserved: bool },
+    Renew { start: u64, len: u64, protection: u64, unreserved: bool },
+    Unmap { start: u64, len: u64 },
+    Protect { start: u64, len: u64, protection: u64 },
+    Remap { start: u64, len: u64, new_len: u64, how: u64 },
+    MoveOut { start: u64, len: u64, new_len: u64, target: u64 },
+    Fork,
+}
+
+/// Access rights that `mprotect` accepts for anonymous memory, with PROT_SEM.
+const KNOWN_RIGHTS: u64 = 0xf;
+const SYS_MPROTECT: i64 = 10;
+const MREMAP_MAYMOVE: i32 = 1;
+const MREMAP_FIXED: i32 = 2;
+const MAP_NORESERVE: i32 = 0x4000;
+
+impl Pager {
+    /// Serves static programs, too, from the start of the program on.
+    pub fn serve_static(&mut self) {
+        self.statics = Some(Statics::default());
+    }
+
+    /// True when the pager serves static programs.
+    #[must_use]
+    pub const fn serves_static(&self) -> bool {
+        self.statics.is_some()
+    }
+
+    /// Answers a call of a static program. Returns false for a call that is judged as any other.
+    pub(super) fn answers_static(
+        &mut self,
+        (listener, asked): (&Listener, &Notification),
+        memory: Option<u32>,
+        (leader, own): (u32, u32),
+        call: RawCall,
+    ) -> bool {
+        let is_served = memory.is_some_and(|key| self.processes[&key].static_program.is_some());
+        if let RawCall::Break { to } = call
+            && (is_served || (memory.is_none() && is_static(leader)))
+        {
+            match break_of(leader) {
+                Some(Break { start, end }) if to > start.saturating_add(BREAK_MAX) => {
+                    listener.answer(asked, end.cast_signed());
+                }
+                _ => listener.go_on(asked),
+            }
+            return true;
+        }
+        match memory {
+            Some(key) if is_served => {
+                if call == RawCall::ForkByRecord {
+                    self.give(listener, *asked, Verdict::Refused(errno::NOSYS));
+                    return true;
+                }
+                self.look_again(key, own);
+                if self.advises_nothing(key, call) {
+                    self.give(listener, *asked, Verdict::Refused(errno::NOMEM));
+                    return true;
+                }
+                let Some(change) = self.change_of(key, call) else { return false };
+                if matches!(change, Change::Fork) && !self.processes[&key].doubts.is_empty() {
+                    // A child must not get far memory where its parent has something else by now.
+                    self.give(listener, *asked, Verdict::Wait);
+                    return true;
+                }
+                if let Change::Protect { start, len, protection } = change
+                    && let Some(verdict) = self.protect_at_once(key, own, (start, len), protection)
+                {
+                    self.give(listener, *asked, verdict);
+                    return true;
+                }
+                self.make_change((listener, asked), (key, own), change, call);
+                true
+            }
+            None if call.maps_far(self.options.threshold) => self.bring_in((listener, asked), leader),
+            _ => false,
+        }
+    }
+
+    /// Gives a static program far memory. Returns false for a process that has none.
+    fn bring_in(&mut self, (listener, asked): (&Listener, &Notification), leader: u32) -> bool {
+        // A number may be another process's by now, which is tried again when the former one has far memory no more.
+        let is_local = self.statics.as_ref().is_some_and(|statics| statics.local.contains(&leader));
+        if is_local || !is_static(leader) {
+            return false;
+        }
+        // It runs another program now.
+        let before = self.processes.iter().find(|(_, process)| process.pid == leader).map(|(&key, _)| key);
+        if let Some(key) = before {
+            self.holder_left(key);
+        }
+        self.reap_dead_processes();
+        let tracee = match Tracee::seize(asked.thread) {
+            Ok(tracee) => tracee,
+            Err(error) => {
+                self.cannot_come_in(leader, &cannot_trace(asked.thread, &error), error);
+                return false;
+            }
+        };
+        // The thread stops before it sees this answer.
+        listener.answer(asked, 0);
+        if let Err(error) = self.bring_in_by(tracee, leader) {
+            self.cannot_come_in(leader, &error.to_string(), error);
+        }
+        true
+    }
+
+    fn bring_in_by(&mut self, mut tracee: Tracee, leader: u32) -> io::Result<()> {
+        self.stop_of(&mut tracee)?;
+        let gate = place::gate(self.base) as u64;
+        let bases = [place::LOW, self.base];
+        let made = (|| {
+            open_gate(gate, &mut |number, arguments| self.inject(&mut tracee, number, arguments))?;
+            tracee.write(gate, &gate_page())?;
+            tracee.call_from(gate);
+            let remote = new_memory(leader, gate, bases, &mut |number, arguments| {
+                self.inject(&mut tracee, number, arguments)
+            })?;
+            let ended = pidfd_of(leader)?;
+            let pages = remote.pages();
+            let spans = Spans::new(CONTROL_PAGES as u64..pages, self.first_page(pages));
+            self.add_static((leader, remote, ended), (spans, Table::new(pages), BTreeSet::new()))
+        })();
+        // The thread asks again, as a process with far memory or as one that stays local.
+        tracee.release(Outcome::Again)?;
+        made
+    }
+
+    fn add_static(
+        &mut self,
+        (process, remote, ended): (u32, Remote, OwnedFd),
+        had: (Spans, Table, BTreeSet<u64>),
+    ) -> io::Result<()> {
+        let key = self.next;
+        self.next += 1;
+        let is_watched = self.watch_process(key, &remote, &ended);
+        self.add_process(key, (process, remote, ended), had, Some(StaticProgram::default()));
+        if is_watched { Ok(()) } else { Err(io::Error::other("the process cannot be watched")) }
+    }
+
+    /// Ends the run's program, whose memory cannot be far. The memory of another process stays local, as that of a program without far memory.
+    fn cannot_come_in(&mut self, process: u32, why: &str, error: io::Error) {
+        if let Some(statics) = &mut self.statics {
+            statics.local.insert(process);
+        }
+        if !is_started_here(process) {
+            return eprintln!("farmem: memory of process {process} stays local: {why}");
+        }
+        if let Ok(ended) = pidfd_of(process) {
+            super::kill(&ended);
+        }
+        self.far.fail(Error::System {
+            what: format!("the program cannot have far memory: {why}"),
+            source: error,
+        });
+    }
+
+    /// Returns the change that a call wants; `None` for a call that is judged as any other.
+    fn change_of(&self, key: u32, call: RawCall) -> Option<Change> {
+        let process = &self.processes[&key];
+        let is_far = |first: u64, len: u64| match process.remote.touched(first, len) {
+            Touched::Far { pages, whole } => {
+                whole && !self.is_in_doubt(key, &pages) && !self.is_elsewhere(key, pages)
+            }
+            Touched::Nothing | Touched::Control => false,
+        };
+        match call {
+            RawCall::Map { first, len, protection, flags } => {
+                let unreserved = flags & MAP_NORESERVE != 0;
+                let insists = process.static_program.is_some_and(|program| program.given_back >= INSISTS);
+                if call.maps_far(self.options.threshold) && !(first != 0 && insists) {
+                    Some(Change::Map { len, protection, hint: first, unreserved })
+                } else if call.renews() && len > 0 && is_far(first, len) {
+                    Some(Change::Renew { start: first, len, protection, unreserved })
+                } else {
+                    None
+                }
+            }
+            RawCall::Replace { first, len } if len > 0 && is_far(first, len) => {
+                Some(Change::Unmap { start: first, len })
+            }
+            RawCall::Protect { first, len, protection, keyed: false }
+                if len > 0 && is_far(first, len) && protection & !KNOWN_RIGHTS == 0 =>
+            {
+                Some(Change::Protect { start: first, len, protection })
+            }
+            RawCall::Remap { first, len, new_len, flags, target, .. }
+                if len > 0 && new_len > 0 && is_far(first, len) =>
+            {
+                let is_known = flags & !(MREMAP_MAYMOVE | MREMAP_FIXED) == 0;
+                let may_move = flags & MREMAP_MAYMOVE != 0;
+                let old = process.remote.range(first, len)?;
+                let how = match target {
+                    Some(target) if may_move && is_far(target, new_len) => target,
+                    Some(target)
+                        if may_move
+                            && is_known
+                            && target.is_multiple_of(PAGE_LEN as u64)
+                            && process.remote.touched(target, new_len) == Touched::Nothing
+                            && !self.pins.has_any(key, &old) =>
+                    {
+                        return Some(Change::MoveOut { start: first, len, new_len, target });
+                    }
+                    // Refused as any other.
+                    Some(_) => return None,
+                    None if may_move => resize::MAY_MOVE,
+                    None => resize::IN_PLACE,
+                };
+                // While the kernel writes to the pages, the ordinary judgement refuses the call.
+                let is_free = !self.pins.has_any(key, &old);
+                (is_known && is_free).then_some(Change::Remap { start: first, len, new_len, how })
+            }
+            RawCall::Fork => Some(Change::Fork),
+            _ => None,
+        }
+    }
+
+    /// True for advice about addresses of far memory that are not in use, which the system takes for mapped.
+    fn advises_nothing(&self, key: u32, call: RawCall) -> bool {
+        let RawCall::Advise { first, len, .. } = call else { return false };
+        let process = &self.processes[&key];
+        match process.remote.touched(first, len) {
+            Touched::Far { pages, whole } => whole && len > 0 && process.spans.within(pages).next().is_none(),
+            Touched::Nothing | Touched::Control => false,
+        }
+    }
+
+    /// Has the system make an `mprotect` of memory that is all in use, after the pager has noted the rights: allocators make many.
+    fn protect_at_once(
+        &mut self,
+        key: u32,
+        own: u32,
+        (start, len): (u64, u64),
+        protection: u64,
+    ) -> Option<Verdict> {
+        let pages = self.processes[&key].remote.range(start, len)?;
+        if self.used(key, pages.clone()) < pages.end {
+            return None;
+        }
+        self.stats.past_libc += 1;
+        match self.ask(key, own, Call::Protect { start, len: whole(len), protection }) {
+            Ok(_) => Some(Verdict::GoOn),
+            Err(_) => Some(Verdict::Refused(errno::NOMEM)),
+        }
+    }
+
+    fn make_change(
+        &mut self,
+        (listener, asked): (&Listener, &Notification),
+        (key, own): (u32, u32),
+        change: Change,
+        call: RawCall,
+    ) {
+        self.stats.past_libc += 1;
+        let mut tracee = match Tracee::seize(asked.thread) {
+            Ok(tracee) => tracee,
+            Err(error) => {
+                let verdict = match change {
+                    Change::Map { .. } => Verdict::GoOn,
+                    Change::Fork => Verdict::Refused(errno::AGAIN),
+                    _ => self.judge(key, (asked.thread, own), call),
+                };
+                let process = self.processes[&key].pid;
+                let why = cannot_trace(asked.thread, &error);
+                eprintln!("farmem: a call of process {process} on far memory is left to the system: {why}");
+                return self.give(listener, *asked, verdict);
+            }
+        };
+        listener.answer(asked, 0);
+        let gate = place::gate(self.base) as u64;
+        let made = self.stop_of(&mut tracee).and_then(|_| {
+            // The filter lets calls from there pass.
+            tracee.call_from(gate);
+            self.change(&mut tracee, (key, own), change)
+        });
+        let outcome = match made {
+            Ok(value) => value.cast_signed(),
+            Err(error) => match error.raw_os_error() {
+                Some(errno) if error.kind() != io::ErrorKind::TimedOut => -i64::from(errno),
+                _ => {
+                    let process = self.processes.get(&key).map_or(asked.thread, |process| process.pid);
+                    eprintln!(
+                        "farmem: process {process} does not stop for a change of its far memory, and is killed"
+                    );
+                    return drop(tracee);
+                }
+            },
+        };
+        // A thread that has ended needs no answer.
+        let _released = tracee.release(Outcome::Returns(outcome));
+    }
+
+    /// Changes the rights of a range of far memory in the program.
+    fn protect_far(&mut self, tracee: &mut Tracee, (start, len): (u64, u64), rights: u64) -> io::Result<()> {
+        self.inject(tracee, SYS_MPROTECT, [start, len, rights, 0, 0, 0]).map(drop)
+    }
+
+    /// Makes a call as the preload library would.
+    fn ask(&mut self, key: u32, own: u32, call: Call) -> io::Result<u64> {
+        match self.carry_out(key, call, own) {
+            Err(NO_MORE) => Err(self.no_more()),
+            answer => answer.map_err(error_of),
+        }
+    }
+
+    fn no_more(&mut self) -> io::Error {
+        if let Some(statics) = &mut self.statics
+            && !std::mem::replace(&mut statics.told_of_no_more, true)
+        {
+            eprintln!(
+                "farmem: out of far memory: the program is told so (ENOMEM); without --rack, --far says how much there is"
+            );
+        }
+        error_of(errno::NOMEM)
+    }
+
+    fn program_of(&mut self, key: u32) -> Option<&mut StaticProgram> {
+        self.processes.get_mut(&key)?.static_program.as_mut()
+    }
+}
+
+/// Whole pages of a length.
+const fn whole(len: u64) -> u64 {
+    len.saturating_add(PAGE_LEN as u64 - 1) / PAGE_LEN as u64 * PAGE_LEN as u64
+}
+
+fn error_of(status: u64) -> io::Error {
+    let errno = i32::try_from(status).ok().filter(|errno| (1..4096).contains(errno));
+    io::Error::from_raw_os_error(errno.unwrap_or(12))
+}
+
+/// True for a process that this one has started.
+fn is_started_here(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    parent.and_then(|parent| parent.trim().parse().ok()) == Some(std::process::id())
+}
+
+/// Returns the reason why a thread cannot be traced, with the remedy.
+fn cannot_trace(thread: u32, error: &io::Error) -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let status = read(&format!("/proc/{thread}/status"));
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")).map_or("0", str::trim);
+    if tracer != "0" {
+        return format!(
+            "process {tracer} traces it, and a static program has far memory by being traced: run it without a debugger"
+        );
+    }
+    let scope = read("/proc/sys/kernel/yama/ptrace_scope");
+    match scope.trim() {
+        "2" | "3" => format!(
+            "this user may not trace it (kernel.yama.ptrace_scope is {}): `sysctl kernel.yama.ptrace_scope=1`, or run as root",
+            scope.trim()
+        ),
+        _ => format!(
+            "it cannot be traced ({error}): allow ptrace(2), in a container by CAP_SYS_PTRACE and a seccomp profile that lets it"
+        ),
+    }
+}

@@ -1,0 +1,287 @@
+//! Changes of a static program's mappings, each by calls of the thread that wants it.
+
+use super::super::tracing::value_of;
+use super::super::{Pager, errno, kill};
+use super::{Change, SYS_MPROTECT, error_of, whole};
+use farmem_uffd::remote::call::{Call, ELSEWHERE, NO_MORE, resize};
+use farmem_uffd::remote::place;
+use farmem_uffd::remote::raw::injection::{child_memory, copy_lists, pidfd_of};
+use farmem_uffd::remote::raw::{Outcome, Stop, Touched, Tracee};
+use farmem_wire::message::PAGE_LEN;
+use std::io;
+
+const NO_RIGHTS: u64 = 0;
+const PROT_READ: u64 = 1;
+const READ_WRITE: u64 = 3;
+/// MAP_PRIVATE, MAP_FIXED and MAP_ANONYMOUS.
+const FIXED: u64 = 0x32;
+const SYS_MMAP: i64 = 9;
+const SYS_GETPID: i64 = 39;
+const SYS_PROCESS_VM_READV: i64 = 310;
+const CLONE_VFORK: u64 = 0x4000;
+const CLONE_CHILD_SETTID: u64 = 0x0100_0000;
+const CLONE_UNTRACED: u64 = 0x0080_0000;
+const SYS_CLONE: i64 = 56;
+
+impl Pager {
+    /// Makes a change; returns the call's value.
+    pub(super) fn change(
+        &mut self,
+        tracee: &mut Tracee,
+        (key, own): (u32, u32),
+        change: Change,
+    ) -> io::Result<u64> {
+        match change {
+            Change::Map { len, protection, hint, unreserved } => {
+                self.map_static(tracee, (key, own), Call::Map { len, protection, hint, unreserved })
+            }
+            Change::Renew { start, len, protection, unreserved } => {
+                let len = whole(len);
+                self.ask(key, own, Call::Renew { start, len, protection, unreserved })?;
+                self.protect_far(tracee, (start, len), protection)?;
+                Ok(start)
+            }
+            Change::Unmap { start, len } => {
+                if let Some(program) = self.program_of(key) {
+                    let given_back = start == program.not_as_hinted;
+                    program.not_as_hinted = 0;
+                    program.given_back = if given_back { program.given_back + 1 } else { 0 };
+                }
+                self.unmap_static(tracee, (key, own), (start, whole(len)))?;
+                Ok(0)
+            }
+            Change::Protect { start, len, protection } => {
+                let len = whole(len);
+                let used = self.ask(key, own, Call::Protect { start, len, protection })?;
+                if used > 0 {
+                    self.protect_far(tracee, (start, used), protection)?;
+                }
+                if used == len { Ok(0) } else { Err(error_of(errno::NOMEM)) }
+            }
+            Change::Remap { start, len, new_len, how } => {
+                self.remap_static(tracee, (key, own), (start, whole(len), whole(new_len)), how)
+            }
+            Change::MoveOut { start, len, new_len, target } => {
+                self.move_out(tracee, (key, own), (start, whole(len), whole(new_len)), target)
+            }
+            Change::Fork => self.fork_static(tracee, (key, own)),
+        }
+    }
+
+    fn map_static(&mut self, tracee: &mut Tracee, (key, own): (u32, u32), call: Call) -> io::Result<u64> {
+        let Call::Map { len, protection, hint, .. } = call else { unreachable!("a mapping") };
+        let start = match self.carry_out(key, call, own) {
+            Ok(start) => start,
+            Err(NO_MORE) => return Err(self.no_more()),
+            // Without free addresses the program gets local memory.
+            Err(_) => {
+                let (_, arguments) = tracee.asked();
+                return self.inject(tracee, SYS_MMAP, arguments);
+            }
+        };
+        let len = whole(len);
+        if let Err(error) = self.protect_far(tracee, (start, len), protection) {
+            self.ask(key, own, Call::Unmap { start, len })?;
+            return Err(error);
+        }
+        if let Some(program) = self.program_of(key) {
+            program.not_as_hinted = if hint != 0 && hint != start { start } else { 0 };
+            if hint != 0 && hint == start {
+                program.given_back = 0;
+            }
+        }
+        Ok(start)
+    }
+
+    fn unmap_static(
+        &mut self,
+        tracee: &mut Tracee,
+        (key, own): (u32, u32),
+        (start, len): (u64, u64),
+    ) -> io::Result<()> {
+        // First no thread can access the range; then the pager may reuse the addresses.
+        self.protect_far(tracee, (start, len), NO_RIGHTS)?;
+        self.ask(key, own, Call::Unmap { start, len }).map(drop)
+    }
+
+    fn remap_static(
+        &mut self,
+        tracee: &mut Tracee,
+        (key, own): (u32, u32),
+        (start, len, new_len): (u64, u64, u64),
+        how: u64,
+    ) -> io::Result<u64> {
+        if how < resize::FIXED_MIN && new_len <= len {
+            if new_len < len {
+                self.unmap_static(tracee, (key, own), (start + new_len, len - new_len))?;
+            }
+            return Ok(start);
+        }
+        let answer = self.ask(key, own, Call::Resize { start, len, new_len, how })?;
+        let page = PAGE_LEN as u64;
+        let (moved, rights) = (answer / page * page, answer % page);
+        let made = (|| {
+            if moved != start {
+                self.unmap_static(tracee, (key, own), (start, len))?;
+            }
+            self.protect_far(tracee, (moved, new_len), rights)
+        })();
+        if made.is_err()
+            && let Some(process) = self.processes.get(&key)
+        {
+            eprintln!(
+                "farmem: process {} has no room for a mapping that has moved, and is killed",
+                process.pid
+            );
+            kill(&process.ended);
+        }
+        made.map(|()| moved)
+    }
+
+    /// Moves a mapping to an address outside far memory, where its bytes are local. The thread copies them.
+    fn move_out(
+        &mut self,
+        tracee: &mut Tracee,
+        (key, own): (u32, u32),
+        (start, len, new_len): (u64, u64, u64),
+        target: u64,
+    ) -> io::Result<u64> {
+        let pages = self.processes[&key].remote.range(start, len).ok_or_else(|| error_of(errno::FAULT))?;
+        let rights = match self.processes[&key].spans.at(pages.start) {
+            Some((span, kind)) if span.end >= pages.end => kind.protection().unwrap_or(NO_RIGHTS),
+            _ => return Err(error_of(errno::FAULT)),
+        };
+        // From now on no thread can write to bytes that have been copied.
+        self.protect_far(tracee, (start, len), PROT_READ)?;
+        let there = self.inject(tracee, SYS_MMAP, [target, new_len, READ_WRITE, FIXED, u64::MAX, 0]);
+        let there = match there {
+            Ok(there) => there,
+            Err(error) => {
+                self.protect_far(tracee, (start, len), rights)?;
+                return Err(error);
+            }
+        };
+        let process = self.inject(tracee, SYS_GETPID, [0; 6])?;
+        let (count, mut done) = (len.min(new_len), 0);
+        while done < count {
+            let lists = copy_lists(place::gate(self.base) as u64);
+            let words = [there + done, count - done, start + done, count - done];
+            tracee.write(lists[0], words.map(u64::to_le_bytes).as_flattened())?;
+            let copied = self.inject(tracee, SYS_PROCESS_VM_READV, [process, lists[0], 1, lists[1], 1, 0]);
+            match copied {
+                Ok(copied) if copied > 0 => done += copied,
+                // The target is replaced already, as by a move that fails in its middle.
+                other => {
+                    self.protect_far(tracee, (start, len), rights)?;
+                    return other.and_then(|_| Err(error_of(errno::FAULT)));
+                }
+            }
+        }
+        self.inject(tracee, SYS_MPROTECT, [there, new_len, rights, 0, 0, 0])?;
+        self.unmap_static(tracee, (key, own), (start, len))?;
+        Ok(there)
+    }
+
+    fn fork_static(&mut self, tracee: &mut Tracee, (key, own): (u32, u32)) -> io::Result<u64> {
+        let (number, arguments) = tracee.asked();
+        let [flags, stack, _, child_number, ..] = arguments;
+        if number == SYS_CLONE {
+            let remote = &self.processes[&key].remote;
+            let writes_far =
+                flags & CLONE_CHILD_SETTID != 0 && remote.touched(child_number, 4) != Touched::Nothing;
+            if writes_far || flags & (CLONE_VFORK | CLONE_UNTRACED) != 0 {
+                let process = self.processes[&key].pid;
+                eprintln!(
+                    "farmem: refused: process {process} makes a child by clone with flags {flags:#x}, which cannot have its far memory"
+                );
+                return Err(error_of(errno::INVAL));
+            }
+        }
+        let snapshot = self.snapshot(key, own).map_err(error_of)?;
+        let made =
+            self.fork_by(tracee, (key, snapshot), (number, arguments, number == SYS_CLONE && stack != 0));
+        if let Some(unused) = self.snapshots.remove(&snapshot) {
+            self.release(unused);
+        }
+        self.forked(key);
+        made
+    }
+
+    fn fork_by(
+        &mut self,
+        tracee: &mut Tracee,
+        (key, snapshot): (u32, u64),
+        (number, arguments, has_own_stack): (i64, [u64; 6], bool),
+    ) -> io::Result<u64> {
+        tracee.call(number, arguments)?;
+        loop {
+            match self.stop_of(tracee)? {
+                Stop::Returned(value) => return value_of(value),
+                Stop::Forked(child) => {
+                    if let Err(error) = self.bring_in_child(tracee, child, (key, snapshot), has_own_stack) {
+                        eprintln!(
+                            "farmem: the child of a fork cannot have its far memory, and is killed: process {child}: {error}"
+                        );
+                    }
+                    tracee.go_on()?;
+                }
+                Stop::Ready => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+    }
+
+    /// Gives a fork's child its parent's memory. A child that cannot have it is killed when the tracee is dropped.
+    fn bring_in_child(
+        &mut self,
+        parent: &Tracee,
+        child: u32,
+        (key, snapshot): (u32, u64),
+        has_own_stack: bool,
+    ) -> io::Result<()> {
+        let mut tracee = Tracee::forked(child)?;
+        let made = self.bring_in_child_by(&mut tracee, parent, (key, snapshot), (child, has_own_stack));
+        match made {
+            Ok(()) => tracee.release(Outcome::Returns(0)),
+            Err(error) => {
+                tracee.kill();
+                Err(error)
+            }
+        }
+    }
+
+    fn bring_in_child_by(
+        &mut self,
+        tracee: &mut Tracee,
+        parent: &Tracee,
+        (key, snapshot): (u32, u64),
+        (child, has_own_stack): (u32, bool),
+    ) -> io::Result<()> {
+        self.stop_of(tracee)?;
+        tracee.returns_as_child(parent, has_own_stack);
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let process = self.processes.get(&key).ok_or_else(gone)?;
+        let program = process.static_program;
+        let (base, len) = (process.remote.address(0), process.remote.pages() * PAGE_LEN as u64);
+        let spans = &self.snapshots.get(&snapshot).ok_or_else(gone)?.spans;
+        let list: Vec<[u64; 3]> = spans
+            .all()
+            .map(|(pages, kind)| {
+                let rights = kind.protection().unwrap_or(ELSEWHERE);
+                [base + pages.start * PAGE_LEN as u64, (pages.end - pages.start) * PAGE_LEN as u64, rights]
+            })
+            .collect();
+        let gate = place::gate(self.base) as u64;
+        let remote = child_memory(child, gate, (base, len), &list, &mut |number, arguments| {
+            self.inject(tracee, number, arguments)
+        })?;
+        let ended = pidfd_of(child)?;
+        let snapshot = self.snapshots.remove(&snapshot).ok_or_else(gone)?;
+        self.stats.forks += 1;
+        let child_key = self.next;
+        self.add_static((child, remote, ended), (snapshot.spans, snapshot.table, snapshot.objects))?;
+        if let Some(process) = self.processes.get_mut(&child_key) {
+            process.static_program = program;
+        }
+        Ok(())
+    }
+}

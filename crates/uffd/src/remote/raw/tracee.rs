@@ -1,0 +1,345 @@
+//! A thread that makes system calls on the pager's behalf, by ptrace.
+//!
+//! Key type: [`Tracee`]. The thread waits for the answer to a notification when the pager seizes it, so it stops before it returns to the
+//! program's code. It then makes calls, one by one, with all signals blocked. At its release it has its own registers and signal mask again,
+//! and a result for the call that it had asked about.
+//!
+//! Nothing here waits: the pager polls, and serves page faults meanwhile, because a call of the thread may touch far memory.
+
+use super::injection::{Outcome, Stop};
+use farmem_link::Clock;
+use rustix::io::Errno;
+use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// A seized thread. If it cannot be released, its process is killed, because it would stay stopped for good.
+#[derive(Debug)]
+pub struct Tracee {
+    thread: libc::pid_t,
+    /// The program's registers, from the first stop on.
+    saved: Option<libc::user_regs_struct>,
+    /// The program's signal mask.
+    mask: u64,
+    /// Address of an instruction that makes a system call.
+    instruction: u64,
+    step: Step,
+    /// True when a SIGSTOP came meanwhile.
+    stop_again: bool,
+    over: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    /// Runs to its first stop.
+    Seized,
+    /// Stopped, between two calls.
+    Stopped,
+    /// Runs to the entry of a call.
+    Entering,
+    /// In a call.
+    Leaving,
+}
+
+const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD
+    | libc::PTRACE_O_TRACEFORK
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACECLONE;
+/// The signal of a stop at a system call (PTRACE_O_TRACESYSGOOD).
+const AT_CALL: i32 = libc::SIGTRAP | 0x80;
+const EVENT_STOP: i32 = 128;
+/// Bytes of a signal mask of the kernel.
+const MASK_LEN: usize = 8;
+/// Time that a killed process has to end.
+const END_NS_MAX: u64 = 1_000_000_000;
+/// Length of the instruction `syscall`.
+const INSTRUCTION_LEN: u64 = 2;
+
+impl Tracee {
+    /// Seizes a thread, which stops when it next returns to the program's code.
+    ///
+    /// # Errors
+    /// The system's error: EPERM where another process traces the thread, or this one may not.
+    pub fn seize(thread: u32) -> io::Result<Self> {
+        let thread = libc::pid_t::try_from(thread).map_err(|_| io::ErrorKind::InvalidInput)?;
+        request(libc::PTRACE_SEIZE, thread, 0, word(OPTIONS))?;
+        let tracee = Self::new(thread);
+        request(libc::PTRACE_INTERRUPT, thread, 0, 0)?;
+        Ok(tracee)
+    }
+
+    /// The process that [`Stop::Forked`] names. It stops before its first instruction.
+    ///
+    /// # Errors
+    /// For a number that no thread has.
+    pub fn forked(thread: u32) -> io::Result<Self> {
+        libc::pid_t::try_from(thread).map(Self::new).map_err(|_| io::ErrorKind::InvalidInput.into())
+    }
+
+    const fn new(thread: libc::pid_t) -> Self {
+        Self {
+            thread,
+            saved: None,
+            mask: 0,
+            instruction: 0,
+            step: Step::Seized,
+            stop_again: false,
+            over: false,
+        }
+    }
+
+    /// Number and arguments of the call that the thread had asked about.
+    #[must_use]
+    pub fn asked(&self) -> (i64, [u64; 6]) {
+        let regs = self.registers();
+        (regs.orig_rax.cast_signed(), [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9])
+    }
+
+    /// Has further calls made by the instruction at this address.
+    pub const fn call_from(&mut self, instruction: u64) {
+        self.instruction = instruction;
+    }
+
+    /// Lets a fork's child return 0 from its parent's call, with the parent's other registers and signal mask.
+    pub fn returns_as_child(&mut self, parent: &Self, has_own_stack: bool) {
+        let own = self.registers();
+        let mut regs = parent.registers();
+        (regs.fs_base, regs.gs_base) = (own.fs_base, own.gs_base);
+        if has_own_stack {
+            regs.rsp = own.rsp;
+        }
+        regs.rax = 0;
+        (self.saved, self.mask, self.instruction) = (Some(regs), parent.mask, parent.instruction);
+    }
+
+    /// Begins a call; [`Tracee::poll`] reports its result.
+    ///
+    /// # Errors
+    /// When the thread has ended.
+    ///
+    /// # Panics
+    /// When the thread is not stopped between two calls.
+    pub fn call(&mut self, number: i64, [a, b, c, d, e, f]: [u64; 6]) -> io::Result<()> {
+        assert_eq!(self.step, Step::Stopped, "one call at a time");
+        let mut regs = self.registers();
+        (regs.rip, regs.rax, regs.orig_rax) = (self.instruction, number.cast_unsigned(), u64::MAX);
+        (regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9) = (a, b, c, d, e, f);
+        self.set_registers(&regs)?;
+        self.step = Step::Entering;
+        self.resume(0)
+    }
+
+    /// Lets a call go on that has made a process.
+    ///
+    /// # Errors
+    /// When the thread has ended.
+    pub fn go_on(&mut self) -> io::Result<()> {
+        self.resume(0)
+    }
+
+    /// The next stop; `None` while the thread runs.
+    ///
+    /// # Errors
+    /// When the thread has ended.
+    pub fn poll(&mut self) -> io::Result<Option<Stop>> {
+        let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOHANG | libc::__WALL;
+        let Some((code, status)) = wait(self.thread, flags | libc::WNOWAIT)? else { return Ok(None) };
+        if code != libc::CLD_TRAPPED && code != libc::CLD_STOPPED {
+            self.over = true;
+            // The end of a child of this process is its to read (`std::process::Child`).
+            if !is_own_child(self.thread) {
+                let _reaped = wait(self.thread, libc::WEXITED | libc::WNOHANG | libc::__WALL);
+            }
+            return Err(Errno::SRCH.into());
+        }
+        wait(self.thread, libc::WSTOPPED | libc::WNOHANG | libc::__WALL)?;
+        let (signal, event) = (status & 0xff, status >> 8);
+        match (self.step, signal, event) {
+            (Step::Seized, _, EVENT_STOP) => {
+                self.first_stop()?;
+                Ok(Some(Stop::Ready))
+            }
+            (Step::Entering, AT_CALL, _) => {
+                self.step = Step::Leaving;
+                self.resume(0)?;
+                Ok(None)
+            }
+            (Step::Leaving, AT_CALL, _) => {
+                self.step = Step::Stopped;
+                Ok(Some(Stop::Returned(self.read_registers()?.rax)))
+            }
+            (
+                Step::Leaving,
+                _,
+                libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE,
+            ) => {
+                let mut child = 0_u64;
+                request(libc::PTRACE_GETEVENTMSG, self.thread, 0, (&raw mut child).expose_provenance())?;
+                let child = u32::try_from(child).map_err(|_| io::ErrorKind::InvalidData)?;
+                Ok(Some(Stop::Forked(child)))
+            }
+            // Of a stop of the whole process, the program's other threads take note; this thread does at its release.
+            (_, _, EVENT_STOP) => self.resume(0).map(|()| None),
+            (Step::Entering | Step::Leaving, libc::SIGSTOP, 0) => {
+                self.stop_again = true;
+                self.resume(0).map(|()| None)
+            }
+            // A signal that no mask holds up ends the process.
+            _ => self.resume(signal).map(|()| None),
+        }
+    }
+
+    /// Writes to the program's memory, which must not be far.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        for (at, word) in (address..).step_by(8).zip(bytes.chunks(8)) {
+            let mut padded = [0; 8];
+            padded[..word.len()].copy_from_slice(word);
+            let at = usize::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
+            let data = usize::try_from(u64::from_le_bytes(padded)).map_err(|_| io::ErrorKind::InvalidData)?;
+            request(libc::PTRACE_POKEDATA, self.thread, at, data)?;
+        }
+        Ok(())
+    }
+
+    /// Releases the thread to the program.
+    ///
+    /// # Errors
+    /// When the thread has ended.
+    pub fn release(mut self, outcome: Outcome) -> io::Result<()> {
+        self.let_go(outcome)
+    }
+
+    /// Kills the thread's process.
+    pub fn kill(mut self) {
+        self.end();
+    }
+
+    /// Kills the process, and reads the thread's end, without which its parent would not hear of it.
+    fn end(&mut self) {
+        signal(self.thread, libc::SIGKILL);
+        self.over = true;
+        let clock = Clock::start();
+        while !is_own_child(self.thread) && clock.now().as_nanos() < END_NS_MAX {
+            match wait(self.thread, libc::WEXITED | libc::WNOHANG | libc::__WALL) {
+                Ok(None) => std::thread::yield_now(),
+                Ok(Some(_)) | Err(_) => break,
+            }
+        }
+    }
+
+    fn let_go(&mut self, outcome: Outcome) -> io::Result<()> {
+        let mut regs = self.registers();
+        match outcome {
+            Outcome::Returns(result) => regs.rax = result.cast_unsigned(),
+            Outcome::Again => {
+                regs.rax = regs.orig_rax;
+                regs.rip -= INSTRUCTION_LEN;
+            }
+        }
+        // No call of the thread's is to be started anew by the system.
+        regs.orig_rax = u64::MAX;
+        self.set_registers(&regs)?;
+        self.set_mask(self.mask)?;
+        request(libc::PTRACE_DETACH, self.thread, 0, 0)?;
+        self.over = true;
+        if self.stop_again {
+            signal(self.thread, libc::SIGSTOP);
+        }
+        Ok(())
+    }
+
+    fn first_stop(&mut self) -> io::Result<()> {
+        let regs = self.read_registers()?;
+        self.instruction = regs.rip.wrapping_sub(INSTRUCTION_LEN);
+        self.saved = Some(regs);
+        request(libc::PTRACE_GETSIGMASK, self.thread, MASK_LEN, (&raw mut self.mask).expose_provenance())?;
+        self.set_mask(u64::MAX)?;
+        self.step = Step::Stopped;
+        Ok(())
+    }
+
+    const fn registers(&self) -> libc::user_regs_struct {
+        self.saved.expect("the thread has stopped once")
+    }
+
+    fn read_registers(&self) -> io::Result<libc::user_regs_struct> {
+        let mut regs = MaybeUninit::<libc::user_regs_struct>::zeroed();
+        request(libc::PTRACE_GETREGS, self.thread, 0, regs.as_mut_ptr().expose_provenance())?;
+        // SAFETY: plain numbers, which the system filled.
+        Ok(unsafe { regs.assume_init() })
+    }
+
+    fn set_registers(&self, regs: &libc::user_regs_struct) -> io::Result<()> {
+        request(libc::PTRACE_SETREGS, self.thread, 0, ptr::from_ref(regs).expose_provenance())
+    }
+
+    fn set_mask(&self, mask: u64) -> io::Result<()> {
+        request(libc::PTRACE_SETSIGMASK, self.thread, MASK_LEN, (&raw const mask).expose_provenance())
+    }
+
+    fn resume(&self, signal: i32) -> io::Result<()> {
+        request(libc::PTRACE_SYSCALL, self.thread, 0, word(signal))
+    }
+}
+
+impl Drop for Tracee {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        let no_memory = Outcome::Returns(-i64::from(libc::ENOMEM));
+        if self.step != Step::Stopped || self.let_go(no_memory).is_err() {
+            self.end();
+        }
+    }
+}
+
+fn word(number: i32) -> usize {
+    usize::try_from(number).expect("a positive number")
+}
+
+fn signal(thread: libc::pid_t, signal: i32) {
+    // A thread that has ended needs none.
+    // SAFETY: plain numbers.
+    let _sent = unsafe { libc::syscall(libc::SYS_tkill, thread, signal) };
+}
+
+/// Makes a request of ptrace.
+///
+/// `data` is a number, or the address of an object of the caller that the request reads or fills whole.
+fn request(request: libc::c_uint, thread: libc::pid_t, address: usize, data: usize) -> io::Result<()> {
+    // SAFETY: the callers in this module pass objects of the request's type, which outlive the call.
+    let result = unsafe { libc::ptrace(request, thread, address, data) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Reads a change of a thread's state: its kind, and the signal with an event; `None` when there is none.
+fn wait(thread: libc::pid_t, flags: i32) -> io::Result<Option<(i32, i32)>> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: room for one record.
+    let result = unsafe { libc::waitid(libc::P_PID, thread.cast_unsigned(), info.as_mut_ptr(), flags) };
+    if result == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeros, or plain numbers that the system filled.
+    let info = unsafe { info.assume_init() };
+    // SAFETY: the record is of a change of state, or zeros.
+    let pid = unsafe { info.si_pid() };
+    // SAFETY: as above.
+    let status = unsafe { info.si_status() };
+    Ok((pid != 0).then_some((info.si_code, status)))
+}
+
+/// True for a process that this one has started.
+fn is_own_child(process: libc::pid_t) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{process}/status")) else { return false };
+    let number = |what| {
+        let line = status.lines().find_map(|line| line.strip_prefix(what))?;
+        line.trim().parse::<u32>().ok()
+    };
+    number("Tgid:") == Some(process.cast_unsigned()) && number("PPid:") == Some(std::process::id())
+}
