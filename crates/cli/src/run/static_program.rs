@@ -1,8 +1,8 @@
 //! Checks before the start of a static program, whose system calls the pager answers by ptrace and a filter.
 
 use super::program::Checked;
-use crate::Failure;
 use crate::args::Run;
+use crate::outcome::Failure;
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
