@@ -252,6 +252,9 @@ pub(crate) struct Run {
     /// then fail with EFAULT. Few programs work in this mode, and Python does not start.
     #[arg(long)]
     pub(crate) user_mode_only: bool,
+    /// CPU on which page faults are served.
+    #[arg(long, value_enum, default_value = "auto", value_name = "HOW")]
+    pub(crate) placement: Placement,
     /// Run without the filter of system calls. System calls that bypass libc can then lose bytes of far
     /// memory. As an ordinary user, only an unfiltered program can start setuid programs.
     #[arg(long)]
@@ -266,6 +269,17 @@ pub(crate) struct Run {
     /// Program to run, and its arguments.
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Placement of the pager of `farmem run`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Placement {
+    /// The CPU of the faulting thread, where that is faster.
+    Auto,
+    /// The kernel's choice.
+    Free,
+    /// The CPU of the faulting thread.
+    Beside,
 }
 
 /// Benchmark of `farmem bench`.

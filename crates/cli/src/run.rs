@@ -16,8 +16,8 @@ use crate::output::{self, Report};
 use farmem::window::Ahead;
 use farmem::{Rack, RackConfig, ShareOptions, ShareStats, VirtAddr};
 use farmem_run::{
-    AddressLimit, Guard, Notice, Pager, PagerOptions, PagerStats, Signals, Started, call, free_domain, guard,
-    largest_resident_set, own_domain, remove_socket, spawn,
+    AddressLimit, CpuPlacement, Guard, Notice, Pager, PagerOptions, PagerStats, Signals, Started, call,
+    free_domain, guard, largest_resident_set, own_domain, remove_socket, spawn,
 };
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
@@ -50,6 +50,8 @@ struct Stats {
     calls: u64,
     calls_past_libc: u64,
     faults: u64,
+    /// Faults that were served on the CPU of the faulting thread.
+    faults_beside: u64,
     faults_zero: u64,
     faults_far: u64,
     faults_near: u64,
@@ -135,6 +137,7 @@ impl Report for Stats {
             row("calls", self.calls),
             row("system calls past libc", self.calls_past_libc),
             row("faults", self.faults),
+            row("  served on the faulting CPU", self.faults_beside),
             row("  at zeros", self.faults_zero),
             row("  at far pages", self.faults_far),
             row("  at pages still here", self.faults_near),
@@ -234,6 +237,11 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
         far_limit: args.rack.is_none().then_some(far),
         threshold: args.threshold,
         user_mode_only: args.user_mode_only,
+        placement: match args.placement {
+            args::Placement::Auto => CpuPlacement::Auto,
+            args::Placement::Free => CpuPlacement::Free,
+            args::Placement::Beside => CpuPlacement::Beside,
+        },
         ..PagerOptions::new(private)
     };
     if args.user_mode_only {
@@ -400,6 +408,7 @@ fn report(args: &Run, (stats, shared): (&PagerStats, Option<ShareStats>), took: 
         calls: stats.calls,
         calls_past_libc: stats.past_libc,
         faults: stats.faults,
+        faults_beside: stats.beside,
         faults_zero: stats.zeros,
         faults_far: stats.missing,
         faults_near: stats.near,

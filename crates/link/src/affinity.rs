@@ -3,8 +3,11 @@
 //! A hand-over between two threads costs three to four times less when both run on one CPU, so that is how roles of one
 //! machine are placed unless told otherwise (docs/decisions, "same-CPU placement").
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use procfs_core::process::{Schedstat, Stat};
+use procfs_core::{FromRead as _, LoadAverage};
+use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::io;
+use std::time::Duration;
 
 /// Binds the calling thread to `cpu`; threads it starts later inherit that.
 ///
@@ -37,6 +40,57 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
+/// Returns the number of the calling thread.
+#[must_use]
+pub fn thread_id() -> u32 {
+    gettid().as_raw_nonzero().get().unsigned_abs()
+}
+
+/// Allows a thread of this process to run on these CPUs.
+///
+/// # Errors
+/// When the thread has ended, or the process may not run on the CPUs.
+pub fn allow_thread(thread: u32, cpus: &[usize]) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu));
+    let thread = i32::try_from(thread).ok().and_then(Pid::from_raw);
+    Ok(sched_setaffinity(Some(thread.ok_or(io::ErrorKind::InvalidInput)?), &set)?)
+}
+
+/// Puts the calling thread into the idle scheduling class (SCHED_IDLE), which a process without privileges cannot leave again.
+///
+/// # Errors
+/// The kernel's error, as where a filter of system calls refuses the change.
+pub fn enter_idle_class() -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the call reads `parameters`, and changes the calling thread's class only.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Returns the CPU on which a thread of any process of this user ran last. `None` when the thread has ended.
+#[must_use]
+pub fn cpu_of(thread: u32) -> Option<usize> {
+    let stat = Stat::from_file(format!("/proc/{thread}/stat")).ok()?;
+    usize::try_from(stat.processor?).ok()
+}
+
+/// Returns how long a thread of this process was ready to run and had no CPU. `None` when the thread has ended, or the kernel does not count.
+#[must_use]
+pub fn run_delay(thread: u32) -> Option<Duration> {
+    let stat = Schedstat::from_file(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    Some(Duration::from_nanos(stat.run_delay))
+}
+
+/// True when fewer threads are ready to run than this machine has CPUs, the calling thread included. Unknown counts as false.
+#[must_use]
+pub fn has_idle_cpu() -> bool {
+    let runnable = LoadAverage::from_file("/proc/loadavg").map(|load| load.cur);
+    runnable.is_ok_and(|runnable| (runnable as usize) < cpus_online())
+}
+
 /// CPUs of this machine that are in use, whatever this thread may run on.
 pub fn cpus_online() -> usize {
     // SAFETY: it takes a number, and touches no memory of ours.
@@ -47,6 +101,34 @@ pub fn cpus_online() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Checks the CPU of a thread whatever its name: a name of 15 bytes may end within a character.
+    #[test]
+    fn the_cpu_of_a_thread_is_found() {
+        std::thread::spawn(|| {
+            let cpu = allowed_cpus().unwrap()[0];
+            pin_to_cpu(cpu).unwrap();
+            for name in [c"plain", c"a) b) 3", c"\xd0\xbf\xd1"] {
+                rustix::thread::set_name(name).unwrap();
+                assert_eq!(cpu_of(thread_id()), Some(cpu), "{name:?}");
+            }
+        })
+        .join()
+        .unwrap();
+        assert_eq!(cpu_of(u32::MAX), None);
+    }
+
+    /// Checks that a thread is moved by another one, and that the kernel counts its delays.
+    #[test]
+    fn another_thread_is_moved() {
+        let cpus = allowed_cpus().unwrap();
+        allow_thread(thread_id(), &cpus[..1]).unwrap();
+        assert_eq!(allowed_cpus().unwrap(), cpus[..1]);
+        assert!(allow_thread(thread_id(), &[]).is_err());
+        allow_thread(thread_id(), &cpus).unwrap();
+        assert!(run_delay(thread_id()).is_some());
+        assert_eq!(run_delay(u32::MAX), None);
+    }
 
     /// A pinned thread is where it was put, and may go nowhere else; a CPU that is not there is refused.
     #[test]

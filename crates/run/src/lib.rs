@@ -12,6 +12,7 @@
 //! around the cache, manages the pages that forks share. This crate connects both to the processes, the pool
 //! and the client.
 
+mod beside;
 mod calls;
 mod cleanup;
 mod errno;
@@ -20,7 +21,9 @@ mod faults;
 mod fork;
 mod holders;
 mod pins;
+mod placement;
 mod raw_calls;
+mod serve;
 mod sharing;
 mod spans;
 mod static_program;
@@ -30,23 +33,25 @@ mod tracing;
 
 use far::Far;
 use farmem_client::{Client, Error};
-use farmem_link::OpenError;
+use farmem_link::{Clock, OpenError, affinity};
 use farmem_memory::window::frames_of;
 use farmem_paging::private::{Private, Table};
 use farmem_paging::{Ahead, Config, ZEROS_MAX};
 use farmem_uffd::remote::call::{CONTROL_PAGES, MAILBOXES};
 use farmem_uffd::remote::raw::resident_memory;
 use farmem_uffd::remote::{
-    Accepted, Acceptor, Buffer, Event, Remote, Watch, buffer, kill, pages_come_singly, place,
+    Accepted, Acceptor, Buffer, Remote, Watch, buffer, kill, pages_come_singly, place,
 };
 use farmem_uffd::{Fault, Features, Reach, Userfaultfd};
 use farmem_wire::message::{Access, PAGE_LEN};
 use fork::Snapshot;
 use pins::Pins;
+use placement::Placement;
+use serve::Move;
 use sharing::Sharing;
 use spans::{Kind, Spans};
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use thrashing::ThrashingTimer;
 
@@ -74,6 +79,20 @@ pub struct PagerOptions {
     /// Maximum bytes of far memory committed to all processes together; further requests get ENOMEM. `None` on
     /// a shared rack, which refuses allocations itself.
     pub far_limit: Option<u64>,
+    /// Where the pager runs.
+    pub placement: CpuPlacement,
+}
+
+/// The CPU of the pager.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum CpuPlacement {
+    /// The CPU of the faulting thread where that is faster, as measured while the program runs.
+    #[default]
+    Auto,
+    /// The kernel's choice.
+    Free,
+    /// The CPU of the faulting thread.
+    Beside,
 }
 
 /// The smallest local limit: the pages that one instruction and one system call access, in several threads at
@@ -84,7 +103,14 @@ impl PagerOptions {
     /// Returns the default options with this local limit.
     #[must_use]
     pub const fn new(local_limit: u64) -> Self {
-        Self { local_limit, ahead: 16, threshold: 128 << 10, user_mode_only: false, far_limit: None }
+        Self {
+            local_limit,
+            ahead: 16,
+            threshold: 128 << 10,
+            user_mode_only: false,
+            far_limit: None,
+            placement: CpuPlacement::Auto,
+        }
     }
 }
 
@@ -137,6 +163,10 @@ pub struct Pager {
     thrashing: ThrashingTimer,
     /// True after a failure: the pager sends no more requests to the rack.
     broken: bool,
+    placement: Placement,
+    clock: Clock,
+    /// The CPU to move to, or to leave, at the end of this turn.
+    next_move: Option<Move>,
 }
 
 /// A process: one program in one address space.
@@ -208,6 +238,7 @@ impl Pager {
         if !options.user_mode_only && pages_come_singly() {
             private.allow_plain(STRAYS);
         }
+        let may_move = affinity::allowed_cpus().is_ok_and(|cpus| cpus.len() > 1);
         Ok(Self {
             far: Far::new(client),
             acceptor: Acceptor::open(token)?,
@@ -234,6 +265,9 @@ impl Pager {
             sampled: None,
             thrashing: ThrashingTimer::default(),
             broken: false,
+            placement: Placement::new(if may_move { options.placement } else { CpuPlacement::Free }),
+            clock: Clock::start(),
+            next_move: None,
         })
     }
 
@@ -260,58 +294,6 @@ impl Pager {
         }
         self.guard = Some(guard);
         Ok(())
-    }
-
-    /// Serves until `program` is readable, which means that the program has ended, and none of its processes is
-    /// left. Calls `notify` when `signals` is readable, and when the program thrashes.
-    ///
-    /// # Errors
-    /// - The reason of a failed fetch or write-back, or [`Error::MemoryLost`]: programs that accessed the
-    ///   memory got SIGBUS.
-    /// - [`Error::System`] when system calls fail; the caller should then kill the processes.
-    pub fn serve(
-        &mut self,
-        program: impl AsFd,
-        signals: impl AsFd,
-        notify: &mut dyn FnMut(Notice<'_>),
-    ) -> Result<(), Error> {
-        let system =
-            |source: std::io::Error| Error::System { what: "faults cannot be waited for".into(), source };
-        self.acceptor.watch(&program, Watch::Other(PROGRAM)).map_err(|e| system(e.into()))?;
-        self.acceptor.watch(&signals, Watch::Other(SIGNALS)).map_err(|e| system(e.into()))?;
-        let (mut events, mut ended, mut busy) = (Vec::new(), false, false);
-        while !(ended && self.processes.is_empty() && self.snapshots.is_empty()) {
-            let over = ended && self.processes.is_empty();
-            let patience = if over { STRAGGLE_MAX } else { SAMPLE_TIME };
-            let patience = Some(if busy { Duration::ZERO } else { patience });
-            self.acceptor.events(patience, &mut events).map_err(system)?;
-            if events.is_empty() && over && !busy {
-                break; // forks that failed
-            }
-            for &event in &events {
-                match event {
-                    Event::Connections => self.receive(),
-                    Event::Faults(key) => self.faulted(key),
-                    Event::Ended(key) => self.holder_left(key),
-                    Event::Other(SIGNALS) => notify(Notice::Signals),
-                    Event::Other(PAST_LIBC) => self.asked(),
-                    Event::Other(_) => {
-                        self.acceptor.forget(&program);
-                        ended = true;
-                    }
-                }
-            }
-            self.sample(notify);
-            busy = self.turn();
-            self.kill_spoiled_processes();
-            while let Some(key) = self.gone.pop() {
-                self.remove_process(key);
-            }
-            self.asked_again();
-        }
-        self.broken = self.far.failed.is_some();
-        let shared = self.sharing.as_ref().map_or(Ok(()), Sharing::finish);
-        self.far.failed.take().or_else(|| self.far.lost.take()).map_or(shared, Err)
     }
 
     /// Attaches a process.
@@ -448,6 +430,7 @@ impl Pager {
             }
             for (page, fault) in reported.drain(..) {
                 self.stats.faults += 1;
+                self.note_thread(fault.thread);
                 self.fault(key, page, fault);
             }
             match more {
@@ -510,7 +493,5 @@ const SAMPLE_TIME: Duration = Duration::from_millis(200);
 const POOL_SHARE: usize = 8;
 /// Minimum number of pages in the pool.
 const POOL_MIN: usize = 16;
-/// Identifiers for [`Watch::Other`].
-const PROGRAM: u32 = 0;
-const SIGNALS: u32 = 1;
+/// The identifier of the filter's listener for [`Watch::Other`].
 const PAST_LIBC: u32 = 2;

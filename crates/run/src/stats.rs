@@ -18,6 +18,8 @@ pub struct PagerStats {
     pub past_libc: u64,
     /// Reported faults.
     pub faults: u64,
+    /// Faults that were served on the CPU of the faulting thread ([`CpuPlacement`](super::CpuPlacement)).
+    pub beside: u64,
     /// Faults at pages of zeros.
     pub zeros: u64,
     /// Faults at far pages.

@@ -5,10 +5,9 @@
 
 use super::signal::{Lead, Touch};
 use super::{Fault, Message, Patience, Window};
+use farmem_link::affinity::cpu_of;
 use farmem_link::{Stop, Waiting};
 use farmem_wire::message::Page;
-use procfs_core::FromRead as _;
-use procfs_core::process::Stat;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, sched_yield};
 use std::io;
 use std::mem::MaybeUninit;
@@ -254,12 +253,6 @@ impl Follower {
     }
 }
 
-/// Where a thread of this process ran last.
-fn cpu_of(thread: u32) -> Option<usize> {
-    let stat = Stat::from_file(format!("/proc/self/task/{thread}/stat")).ok()?;
-    usize::try_from(stat.processor?).ok()
-}
-
 /// A thread that resolves faults must not run a signal handler that may fault.
 struct SignalsBlocked(libc::sigset_t);
 
@@ -301,27 +294,5 @@ impl Drop for CpusKept {
     fn drop(&mut self) {
         // Refused only when the machine lost those CPUs meanwhile.
         let _ = sched_setaffinity(None, &self.0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Whatever it calls itself: a name of 15 bytes may end within a character.
-    #[test]
-    fn a_thread_of_ours_runs_somewhere() {
-        std::thread::spawn(|| {
-            let here = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
-            let cpu = farmem_link::affinity::allowed_cpus().unwrap()[0];
-            farmem_link::pin_to_cpu(cpu).unwrap();
-            for name in [c"plain", c"a) b) 3", c"\xd0\xbf\xd1"] {
-                rustix::thread::set_name(name).unwrap();
-                assert_eq!(cpu_of(here), Some(cpu), "{name:?}");
-            }
-        })
-        .join()
-        .unwrap();
-        assert_eq!(cpu_of(u32::MAX), None);
     }
 }

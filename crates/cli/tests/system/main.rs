@@ -47,6 +47,7 @@ mod run_forks;
 mod run_lease;
 mod run_nonsense;
 mod run_pins;
+mod run_placement;
 mod run_runtimes;
 mod run_shared;
 mod run_static;

@@ -58,6 +58,7 @@ pub struct Acceptor {
     /// Connected, and not heard to the end of their greeting; the oldest first.
     pending_peers: RefCell<Vec<PendingPeer>>,
     looking: Looking,
+    polls: bool,
     clock: Clock,
 }
 
@@ -112,6 +113,7 @@ impl Acceptor {
             device: device().ok(),
             pending_peers: RefCell::default(),
             looking: Looking::new(),
+            polls: true,
             clock: Clock::start(),
         };
         acceptor.watch(&acceptor.listener, Watch::Connections).map_err(system)?;
@@ -147,6 +149,11 @@ impl Acceptor {
         let _ = epoll::delete(&self.epoll, what);
     }
 
+    /// Decides whether [`events`](Self::events) polls before it sleeps. Polling is in vain where the faulting threads share this thread's CPU.
+    pub const fn let_poll(&mut self, polls: bool) {
+        self.polls = polls;
+    }
+
     /// Fills `events` with what happened; waits so long for the first, or for ever. Before it sleeps it looks for a while, as long as that is worth it: a
     /// program that faults far often does so again before this thread would sleep, and a CPU that sleeps is four times as far away.
     ///
@@ -154,7 +161,7 @@ impl Acceptor {
     /// When the system takes no more calls.
     pub fn events(&self, patience: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         events.clear();
-        if patience != Some(Duration::ZERO) && self.looking.is_worth_it() {
+        if self.polls && patience != Some(Duration::ZERO) && self.looking.is_worth_it() {
             let until = self.clock.now().as_nanos() + LOOK_NS_MAX;
             while events.is_empty() && self.clock.now().as_nanos() < until {
                 self.wait(Some(Duration::ZERO), events)?;
