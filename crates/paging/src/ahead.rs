@@ -324,7 +324,9 @@ mod tests {
     fn an_early_fetch_of_another_stream_is_not_this_one_s() {
         let mut streams = Streams::new(16);
         let far = 1 << 28;
-        [0, 1, far].map(|page| propose(&mut streams, page));
+        for page in [0, 1, far] {
+            propose(&mut streams, page);
+        }
         streams.fetched_early(&(3..5));
         propose(&mut streams, far + 1);
         let (behind, _) = streams.behind().expect("streams know it");
