@@ -64,6 +64,15 @@ impl<T: Clone + Default> WordQueue<T> {
         self.words.truncate(self.begin);
     }
 
+    /// Drops the words of the requests before the one that is parsed now, none of which waits.
+    pub(crate) fn drop_done(&mut self) {
+        if self.begin > 0 {
+            self.words.drain(..self.begin);
+            self.words.shrink_to(KEPT.0);
+            (self.begin, self.current) = (0, Request::default());
+        }
+    }
+
     /// Adds a word to the request that is parsed now.
     pub(crate) fn push(&mut self, from: usize, to: usize) {
         self.words.push(WordRange { from, to });

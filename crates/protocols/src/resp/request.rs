@@ -188,6 +188,9 @@ impl Requests {
             } else {
                 self.forget();
             }
+        } else if !self.queue.has_ahead() {
+            self.queue.drop_done();
+            self.text.clear();
         }
         let parsed = match (bytes.first(), self.left) {
             (None, _) => Ok(Parsed::More { least: 1 }),
@@ -435,6 +438,27 @@ mod tests {
         assert!(requests.is_empty());
         let tiny = Limits { word_len_max: 1, ..stranger };
         assert_eq!(requests.parse(&bytes[at + 2..], &tiny), Parsed::Broken(Fault::Word { max: 1 }));
+    }
+
+    /// A pipeline whose pieces always end within a request, of arrays and of lines, keeps no words of executed requests.
+    #[test]
+    fn executed_requests_leave_no_words() {
+        let one = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$10\r\n0123456789\r\nset 'a b' c\r\n";
+        let stream = one.repeat(20_000);
+        let (mut requests, mut input, mut taken) = (Requests::new(), Vec::new(), 0);
+        for piece in stream.chunks(1000) {
+            input.extend_from_slice(piece);
+            while requests.parse_ahead(&input, &Limits::REDIS).is_some() {}
+            while let Parsed::Whole { len } = requests.parse(&input, &Limits::REDIS) {
+                let words: Vec<&[u8]> = requests.words(&input).collect();
+                let expected = [[&b"SET"[..], b"k", b"0123456789"], [&b"set"[..], b"a b", b"c"]][taken % 2];
+                assert_eq!(words, expected);
+                input.drain(..len);
+                taken += 1;
+            }
+            assert!(requests.bytes() < 64 << 10, "{} bytes after {taken} requests", requests.bytes());
+        }
+        assert_eq!((taken, input.len()), (40_000, 0));
     }
 
     /// A web page makes its browser send a form to a Redis-protocol server on the same machine. The HTTP
