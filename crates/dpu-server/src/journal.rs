@@ -86,7 +86,10 @@ impl Journal {
         let mut file = private_file(&path)?;
         let mut text = String::new();
         file.read_to_string(&mut text).map_err(failed)?;
-        let former = read(&text, mark);
+        let former = read(&text, mark).map_err(|line| {
+            let what = format!("line {line} of {} is not a journal's; remove the file once no program of this machine uses the DPU", path.display());
+            Error::System { what, source: io::ErrorKind::InvalidData.into() }
+        })?;
         let (path_of_file, mark, fenced) = (path.clone(), mark.into(), BTreeSet::new());
         let mut journal =
             Self { path: path_of_file, file, mark, lines: 0, former, fenced, present: Vec::new() };
@@ -197,13 +200,21 @@ impl Drop for Journal {
     }
 }
 
-/// Returns what is open by the end of a journal. A line that was cut off when its DPU died was not answered to
-/// a process, and ends the journal.
-fn read(text: &str, mark: &str) -> Vec<Holding> {
+/// Returns what is open by the end of a journal, or the number of a line that no DPU writes. A line that was cut
+/// off when its DPU died was not answered to a process, and ends the journal.
+fn read(text: &str, mark: &str) -> Result<Vec<Holding>, usize> {
     let mut open = Vec::new();
-    let mut lines = text.lines().map_while(|line| serde_json::from_str(line).ok());
+    let mut lines = Vec::new();
+    for (at, line) in text.split_inclusive('\n').enumerate() {
+        match serde_json::from_str(line) {
+            Ok(line) => lines.push(line),
+            Err(_) if !line.ends_with('\n') => break,
+            Err(_) => return Err(at + 1),
+        }
+    }
+    let mut lines = lines.into_iter();
     if lines.next() != Some(Line::Rack(mark.into())) {
-        return open;
+        return Ok(open);
     }
     for line in lines {
         match line {
@@ -216,7 +227,7 @@ fn read(text: &str, mark: &str) -> Vec<Holding> {
             Line::Rack(_) => {}
         }
     }
-    open
+    Ok(open)
 }
 
 fn text_of(line: &Line) -> io::Result<Vec<u8>> {
@@ -332,9 +343,23 @@ mod tests {
         assert_eq!(ends.len(), 3);
         for len in 0..=text.len() {
             let whole = ends[1..].iter().filter(|&&end| end <= len).count();
-            assert_eq!(read(&text[..len], MARK).len(), whole, "{len} bytes");
+            assert_eq!(read(&text[..len], MARK).map(|open| open.len()), Ok(whole), "{len} bytes");
         }
-        assert_eq!(read(&text, "4567"), []);
+        assert_eq!(read(&text, "4567"), Ok(vec![]));
+    }
+
+    /// A line that no DPU writes is named, and nothing behind it is taken for closed.
+    #[test]
+    fn a_foreign_line_is_refused() {
+        let dir = Dir::new("journal-foreign");
+        let mut journal = dir.journal();
+        journal.opened((Asker(1), 0), ((3, 1), DPU), &vma(0x1000), true).unwrap();
+        kill(journal);
+        let text = fs::read_to_string(dir.file()).unwrap();
+        let (first, rest) = text.split_once('\n').unwrap();
+        fs::write(dir.file(), format!("{first}\nnonsense\n{rest}")).unwrap();
+        let refused = Journal::open(&dir.socket(), MARK).unwrap_err().to_string();
+        assert!(refused.contains("line 2") && refused.contains("remove the file"), "{refused}");
     }
 
     /// A journal of many openings stays a small file.
