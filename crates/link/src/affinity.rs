@@ -57,14 +57,16 @@ pub fn allow_thread(thread: u32, cpus: &[usize]) -> io::Result<()> {
     Ok(sched_setaffinity(Some(thread.ok_or(io::ErrorKind::InvalidInput)?), &set)?)
 }
 
-/// Puts the calling thread into the idle scheduling class (SCHED_IDLE), which a process without privileges cannot leave again.
+/// Puts the calling thread into the idle scheduling class (SCHED_IDLE), which a process without privileges cannot leave again. Threads that it
+/// starts have the normal class.
 ///
 /// # Errors
 /// The kernel's error, as where a filter of system calls refuses the change.
 pub fn enter_idle_class() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
+    let class = libc::SCHED_IDLE | libc::SCHED_RESET_ON_FORK;
     // SAFETY: the call reads `parameters`, and changes the calling thread's class only.
-    match unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) } {
+    match unsafe { libc::sched_setscheduler(0, class, &raw const parameters) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -77,11 +79,26 @@ pub fn cpu_of(thread: u32) -> Option<usize> {
     usize::try_from(stat.processor?).ok()
 }
 
-/// Returns how long a thread of this process was ready to run and had no CPU. `None` when the thread has ended, or the kernel does not count.
+/// The CPU time of a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CpuTime {
+    /// Time on a CPU.
+    pub used: Duration,
+    /// Time ready to run, without a CPU. The kernel adds a wait when it ends.
+    pub waited: Duration,
+    /// True while the thread is ready to run, on a CPU or not.
+    pub ready: bool,
+}
+
+/// Returns the CPU time of a thread of this process. `None` when the thread has ended, or the kernel does not count.
 #[must_use]
-pub fn run_delay(thread: u32) -> Option<Duration> {
-    let stat = Schedstat::from_file(format!("/proc/self/task/{thread}/schedstat")).ok()?;
-    Some(Duration::from_nanos(stat.run_delay))
+pub fn cpu_time_of(thread: u32) -> Option<CpuTime> {
+    let times = Schedstat::from_file(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    let stat = Stat::from_file(format!("/proc/self/task/{thread}/stat")).ok()?;
+    let (used, waited) =
+        (Duration::from_nanos(times.sum_exec_runtime), Duration::from_nanos(times.run_delay));
+    // A thread that has run and was not counted is one of a kernel without these counters.
+    (times.sum_exec_runtime > 0).then_some(CpuTime { used, waited, ready: stat.state == 'R' })
 }
 
 /// True when fewer threads are ready to run than this machine has CPUs, the calling thread included. Unknown counts as false.
@@ -120,14 +137,14 @@ mod tests {
 
     /// Checks that a thread is moved by another one, and that the kernel counts its delays.
     #[test]
-    fn another_thread_is_moved() {
+    fn another_thread_is_moved_and_counted() {
         let cpus = allowed_cpus().unwrap();
         allow_thread(thread_id(), &cpus[..1]).unwrap();
         assert_eq!(allowed_cpus().unwrap(), cpus[..1]);
         assert!(allow_thread(thread_id(), &[]).is_err());
         allow_thread(thread_id(), &cpus).unwrap();
-        assert!(run_delay(thread_id()).is_some());
-        assert_eq!(run_delay(u32::MAX), None);
+        assert!(cpu_time_of(thread_id()).is_some_and(|time| time.ready));
+        assert_eq!(cpu_time_of(u32::MAX), None);
     }
 
     /// A pinned thread is where it was put, and may go nowhere else; a CPU that is not there is refused.

@@ -4,7 +4,7 @@
 //! the pager is beside the program, and the thread of the pager waits for its end. Meanwhile, the waiting
 //! thread checks that other threads do not keep the idle one from its CPU.
 
-use farmem_link::affinity::{self, enter_idle_class};
+use farmem_link::affinity::{self, CpuTime, enter_idle_class};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -43,7 +43,8 @@ pub(super) fn serve_beside<T, F: FnOnce(&AtomicBool) -> T>(cpu: usize, serve: F)
     let lent = Lent(&mut serve);
     let begin = move || {
         let serve = lent.into_inner();
-        if enter_idle_class().is_err() || affinity::pin_to_cpu(cpu).is_err() {
+        let is_counted = affinity::cpu_time_of(affinity::thread_id()).is_some();
+        if !is_counted || enter_idle_class().is_err() || affinity::pin_to_cpu(cpu).is_err() {
             return None;
         }
         // The supervisor listens until this thread has ended.
@@ -65,23 +66,29 @@ pub(super) fn serve_beside<T, F: FnOnce(&AtomicBool) -> T>(cpu: usize, serve: F)
 /// Waits for the end of the idle thread, which sends its number first. Calls the thread back when others keep
 /// it from its CPU.
 fn supervise(ended: &Receiver<u32>, come_back: &AtomicBool, everywhere: &[usize]) {
-    let (mut thread, mut delay) = (None, Duration::ZERO);
+    let (mut thread, mut before) = (None, None);
     loop {
         match ended.recv_timeout(CHECK) {
             Ok(id) => thread = Some(id),
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
                 let Some(id) = thread else { continue };
-                let now = affinity::run_delay(id).unwrap_or(delay);
-                if now.saturating_sub(delay) > DELAY_MAX {
+                let now = affinity::cpu_time_of(id);
+                if before.zip(now).is_some_and(|(before, now)| is_starved(before, now)) {
                     come_back.store(true, Ordering::Relaxed);
                     // On an idle CPU, a thread of the idle class soon ends as well.
                     let _ = affinity::allow_thread(id, everywhere);
                 }
-                delay = now;
+                before = now;
             }
         }
     }
+}
+
+/// True when a thread waited for its CPU nearly all the time between two checks, or waits since the first one.
+fn is_starved(before: CpuTime, now: CpuTime) -> bool {
+    let waits = before.ready && now.ready && now.used == before.used;
+    waits || now.waited.saturating_sub(before.waited) > DELAY_MAX
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ const WINDOW: usize = 64;
 const OTHERS_MAX: u32 = 8;
 /// Intervals above this length contain computation, not only the service of a fault.
 const PAUSE_NS: u64 = 1_000_000;
+/// Pauses in one window after which the pager leaves the CPU: the program computes, or the pager has no CPU.
+const PAUSES_MAX: u32 = 64;
 /// Largest median for which a trial can pay off.
 const DENSE_NS: u32 = 150_000;
 /// Windows that are measured before a trial, for the comparison.
@@ -63,6 +65,8 @@ pub(super) struct Placement {
     last: Option<(u64, u32)>,
     /// Changes of the faulting thread in this window.
     others: u32,
+    /// Pauses in this window.
+    pauses: u32,
     /// Least median in the present placement.
     best: u32,
     /// Least median in the placement by the kernel.
@@ -90,6 +94,7 @@ impl Placement {
             filled: 0,
             last: None,
             others: 0,
+            pauses: 0,
             best: u32::MAX,
             free: u32::MAX,
             measured: 0,
@@ -122,7 +127,12 @@ impl Placement {
         }
         let interval = now.saturating_sub(before);
         if interval > PAUSE_NS {
-            return Advice::Stay;
+            self.pauses += u32::from(self.beside);
+            return if self.pauses > PAUSES_MAX && self.how == CpuPlacement::Auto {
+                self.fail()
+            } else {
+                Advice::Stay
+            };
         }
         self.intervals[self.filled] = u32::try_from(interval).expect("a pause is short");
         self.filled += 1;
@@ -203,8 +213,14 @@ impl Placement {
         self.start_measuring();
     }
 
+    /// Gives the placement up for good: this process may not have it.
+    pub(super) fn disable(&mut self) {
+        (self.how, self.beside) = (CpuPlacement::Free, false);
+    }
+
     /// Ends a placement that does not pay off; the next trial comes later each time.
     fn fail(&mut self) -> Advice {
+        self.clear_window();
         if self.how == CpuPlacement::Beside {
             self.beside = false;
             return Advice::Leave;
@@ -222,7 +238,7 @@ impl Placement {
     }
 
     const fn clear_window(&mut self) {
-        (self.filled, self.others) = (0, 0);
+        (self.filled, self.others, self.pauses) = (0, 0, 0);
     }
 }
 
@@ -301,6 +317,17 @@ mod tests {
         let mut program = Program::new(PAUSE_NS + 1, 11_000, 1);
         program.run(100_000);
         assert_eq!(program.moves, 0);
+    }
+
+    /// A program that begins to compute between its faults is left soon.
+    #[test]
+    fn pauses_end_it() {
+        let mut program = Program::new(20_000, 11_000, 1);
+        program.run(1_000);
+        assert!(program.placement.beside);
+        program.beside = PAUSE_NS + 1;
+        program.run(u64::from(PAUSES_MAX) + 1);
+        assert!(!program.placement.beside);
     }
 
     /// A second faulting thread ends the placement within one window.

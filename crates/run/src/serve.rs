@@ -76,9 +76,7 @@ impl Pager {
                         break;
                     }
                 }
-                Err(_) => {
-                    let _left = self.placement.starved();
-                }
+                Err(_) => self.placement.disable(),
             }
         }
         self.broken = self.far.failed.is_some();
@@ -164,7 +162,11 @@ impl Pager {
                     let _left = self.placement.starved();
                 }
             },
-            Advice::Follow(thread) => self.next_move = cpu_of(thread).map(Move::Beside),
+            Advice::Follow(thread) => {
+                if let Some(cpu) = cpu_of(thread) {
+                    self.next_move = Some(Move::Beside(cpu));
+                }
+            }
             Advice::Leave => self.next_move = Some(Move::Back),
         }
     }
