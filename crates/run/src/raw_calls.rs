@@ -36,6 +36,13 @@ pub(super) struct Doubt {
     of_rights: bool,
 }
 
+impl Doubt {
+    /// True when the call may have mapped something else.
+    pub(super) const fn is_of_contents(&self) -> bool {
+        !self.of_rights
+    }
+}
+
 /// The decision on a system call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {

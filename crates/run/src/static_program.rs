@@ -6,19 +6,24 @@
 
 mod changes;
 
-use super::raw_calls::Verdict;
+use super::raw_calls::{Doubt, Verdict};
 use super::spans::Spans;
 use super::{Pager, Table, errno};
 use farmem_client::Error;
 use farmem_uffd::remote::call::{CONTROL_PAGES, Call, NO_MORE, resize};
 use farmem_uffd::remote::raw::injection::{gate_page, is_static, new_memory, open_gate, pidfd_of};
-use farmem_uffd::remote::raw::{Break, Listener, Notification, Outcome, RawCall, Touched, Tracee, break_of};
+use farmem_uffd::remote::raw::{
+    Break, Listener, Notification, Outcome, RawCall, Touched, Tracee, break_of, is_pipe, opens_direct,
+};
 use farmem_uffd::remote::{Remote, place};
 use farmem_wire::message::PAGE_LEN;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+
+/// The error number of a thread that has ended.
+const SRCH: i32 = 3;
 
 /// The static programs of a run.
 #[derive(Default, Debug)]
@@ -106,7 +111,9 @@ impl Pager {
                     return true;
                 }
                 let Some(change) = self.change_of(key, call) else { return false };
-                if matches!(change, Change::Fork) && !self.processes[&key].doubts.is_empty() {
+                if matches!(change, Change::Fork)
+                    && self.processes[&key].doubts.iter().any(Doubt::is_of_contents)
+                {
                     // A child must not get far memory where its parent has something else by now.
                     self.give(listener, *asked, Verdict::Wait);
                     return true;
@@ -121,8 +128,29 @@ impl Pager {
                 true
             }
             None if call.maps_far(self.options.threshold) => self.bring_in((listener, asked), leader),
-            _ => false,
+            None => match self.judge_before_memory(leader, asked.thread, call) {
+                Some(verdict) => {
+                    self.give(listener, *asked, verdict);
+                    true
+                }
+                None => false,
+            },
+            Some(_) => false,
         }
+    }
+
+    /// Decides what a static program may not have when its first mapping becomes far: rings, whose registered buffers are pinned, and files whose
+    /// reads go past the page cache. `None` for other calls and programs.
+    fn judge_before_memory(&self, leader: u32, thread: u32, call: RawCall) -> Option<Verdict> {
+        let verdict = match call {
+            RawCall::NotHere { errno } => Verdict::Refused(u64::from(errno.unsigned_abs())),
+            RawCall::SetDirect { descriptor } if is_pipe(thread, descriptor) => return None,
+            RawCall::SetDirect { .. } => Verdict::Refused(errno::INVAL),
+            RawCall::OpenHow { first, .. } if opens_direct(thread, first) => Verdict::Refused(errno::INVAL),
+            _ => return None,
+        };
+        let is_local = self.statics.as_ref().is_some_and(|statics| statics.local.contains(&leader));
+        (!is_local && is_static(leader)).then_some(verdict)
     }
 
     /// Gives a static program far memory. Returns false for a process that has none.
@@ -188,6 +216,9 @@ impl Pager {
 
     /// Ends the run's program, whose memory cannot be far. The memory of another process stays local, as that of a program without far memory.
     fn cannot_come_in(&mut self, process: u32, why: &str, error: io::Error) {
+        if error.raw_os_error() == Some(SRCH) {
+            return; // it has ended
+        }
         if let Some(statics) = &mut self.statics {
             statics.local.insert(process);
         }
@@ -345,6 +376,10 @@ impl Pager {
 
     /// Makes a call as the preload library would.
     fn ask(&mut self, key: u32, own: u32, call: Call) -> io::Result<u64> {
+        // The process may end, and be removed, while its thread is stopped.
+        if !self.processes.contains_key(&key) {
+            return Err(error_of(errno::SRCH));
+        }
         match self.carry_out(key, call, own) {
             Err(NO_MORE) => Err(self.no_more()),
             answer => answer.map_err(error_of),

@@ -1,7 +1,7 @@
 //! Tests of `farmem run` with static programs: the pager answers their system calls, because no library is in them.
 
 use crate::process::{Dir, farmem, run_command};
-use crate::run::{MIB, assert_far, far, may_run, number, program, same};
+use crate::run::{MIB, assert_far, far, may_run, number, program, same, stats};
 use std::path::Path;
 use std::process::Command;
 
@@ -64,6 +64,19 @@ fn static_programs_run_static_programs() {
     let Some(stats) = finds_the_same(MIB, "static", &["itself"]) else { return };
     assert_far(&stats);
     assert_eq!(number(&stats, "processes"), 3, "{stats}");
+}
+
+/// Rings and files with O_DIRECT are refused before the first far mapping as well: their buffers could be in it later.
+#[test]
+fn a_static_program_gets_no_ring_before_its_memory() {
+    if cfg!(not(target_arch = "x86_64")) || !may_run("rings before far memory") {
+        return;
+    }
+    let dir = Dir::new("run-static-before");
+    let binary = program(&dir, "before_mappings", &["-static"]);
+    let ended = run_command(far(MIB, &[&binary, &binary]));
+    assert_eq!((&*ended.stdout, ended.code), ("ring 1, direct 22, set 22, 0 wrong\n", Some(0)), "{ended:?}");
+    assert_far(&stats(&ended, MIB));
 }
 
 /// The break grows by 1 MiB at most, and allocators take mappings then.

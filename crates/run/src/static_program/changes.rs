@@ -23,6 +23,9 @@ const CLONE_CHILD_SETTID: u64 = 0x0100_0000;
 const CLONE_UNTRACED: u64 = 0x0080_0000;
 const SYS_CLONE: i64 = 56;
 
+/// Bytes that a move copies in one call: a stopped thread answers within a bounded time.
+const PART_LEN: u64 = 4 << 20;
+
 impl Pager {
     /// Makes a change; returns the call's value.
     pub(super) fn change(
@@ -165,7 +168,8 @@ impl Pager {
         let (count, mut done) = (len.min(new_len), 0);
         while done < count {
             let lists = copy_lists(place::gate(self.base) as u64);
-            let words = [there + done, count - done, start + done, count - done];
+            let part = (count - done).min(PART_LEN);
+            let words = [there + done, part, start + done, part];
             tracee.write(lists[0], words.map(u64::to_le_bytes).as_flattened())?;
             let copied = self.inject(tracee, SYS_PROCESS_VM_READV, [process, lists[0], 1, lists[1], 1, 0]);
             match copied {

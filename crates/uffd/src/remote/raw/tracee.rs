@@ -42,7 +42,9 @@ enum Step {
     Leaving,
 }
 
-const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD
+/// The options of a seizure. No thread outlives its tracer in the middle of a change: it would go on with other registers.
+const OPTIONS: i32 = libc::PTRACE_O_EXITKILL
+    | libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACECLONE;
