@@ -1,7 +1,7 @@
 //! `farmem bench mind`: coherent far memory (MIND 7): the cost of a fault, the cost of a page-state change,
 //! and scaling.
 //!
-//! Key function: [`measure`]. The rack's roles are threads of this process, all on one CPU with the program. So
+//! Key function: `measure`. The rack's roles are threads of this process, all on one CPU with the program. So
 //! are the two hosts that share memory. Each host has its own link, page cache and threads, like a process of
 //! its own.
 
