@@ -97,8 +97,8 @@ pub fn cpu_time_of(thread: u32) -> Option<CpuTime> {
     let stat = Stat::from_file(format!("/proc/self/task/{thread}/stat")).ok()?;
     let (used, waited) =
         (Duration::from_nanos(times.sum_exec_runtime), Duration::from_nanos(times.run_delay));
-    // A thread that has run and was not counted is one of a kernel without these counters.
-    (times.sum_exec_runtime > 0).then_some(CpuTime { used, waited, ready: stat.state == 'R' })
+    // A thread that exists had a CPU at least once. A kernel without these counters says never.
+    (times.pcount > 0).then_some(CpuTime { used, waited, ready: stat.state == 'R' })
 }
 
 /// True when fewer threads are ready to run than this machine has CPUs, the calling thread included. Unknown counts as false.

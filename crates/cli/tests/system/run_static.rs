@@ -92,7 +92,7 @@ fn the_break_of_a_static_program_is_short() {
         ("grown: 1, more: 1, 0 wrong\nblocks: 0 wrong\n", Some(0)),
         "{ended:?}"
     );
-    assert_far(&crate::run::stats(&ended, MIB));
+    assert_far(&stats(&ended, MIB));
 }
 
 /// A signal that ends the program is the command's exit code; refused calls leave the bytes.
@@ -136,7 +136,7 @@ fn go_without_cgo() {
     with_far.env("GOGC", "10");
     let ended = run_command(with_far);
     assert_eq!((ended.stdout.as_bytes(), ended.code), (&*alone.stdout, Some(0)), "{ended:?}");
-    let stats = crate::run::stats(&ended, 32 * MIB);
+    let stats = stats(&ended, 32 * MIB);
     assert_far(&stats);
     assert!(number(&stats, "stayed_local") < 64 * MIB, "{stats}");
 }
