@@ -1,8 +1,8 @@
 //! The rest of a rack, as one host sees it: a simple model of a directory, a memory node and all other hosts.
 //!
 //! Key type: [`OtherHosts`]. Regions have two pages. Other hosts are instantaneous: their stores reach far memory
-//! at once, and they give pages up at once. Only behaviour that the host under test cannot observe is
-//! simplified.
+//! at once, and they give pages up at once. The model leaves out only behaviour
+//! that the host under test cannot observe.
 
 use farmem_machine::Rng;
 use farmem_wire::message::{
