@@ -1,4 +1,5 @@
-//! The way of answers to one process: its ring, and what has no room there yet. The thread of its domain and those that complete requests beside it share it.
+//! The answers to one process: its ring, and the answers that have no room there yet. The thread of its domain and
+//! the completion threads share this state.
 
 use farmem_link::dpu::Answers;
 use farmem_machine::{Duration, Instant};
@@ -16,13 +17,13 @@ pub(super) fn lock(answering: &Mutex<Answering>) -> MutexGuard<'_, Answering> {
 #[derive(Debug)]
 pub(super) struct Answering {
     pub(super) answers: Answers,
-    /// Answers that its ring has no room for.
+    /// Answers for which the ring has no room.
     unsent: VecDeque<Vec<u8>>,
-    /// Bytes of these.
+    /// Sum of the bytes of unsent answers.
     kept: usize,
-    /// Since when it has taken none of them.
+    /// Time since which the process has taken no answer.
     full_since: Option<Instant>,
-    /// Set when the process is to be sent away.
+    /// Set when the process must be disconnected.
     gone: Arc<AtomicBool>,
     record: Vec<u8>,
 }
@@ -33,12 +34,12 @@ impl Answering {
         Self { answers, unsent, kept: 0, full_since: None, gone, record }
     }
 
-    /// Bytes of answers that it did not take.
+    /// Returns the bytes of unsent answers.
     pub(super) const fn kept(&self) -> usize {
         self.kept
     }
 
-    /// All answers are in its ring.
+    /// Returns true if all answers are in the ring.
     pub(super) fn is_sent(&self) -> bool {
         self.unsent.is_empty()
     }
@@ -50,7 +51,7 @@ impl Answering {
         self.record = self.send(record).unwrap_or_default();
     }
 
-    /// Writes an answer into its ring, when there is room for it; gives it back when it is done with it.
+    /// Writes an answer into the ring if it has room. Returns the buffer if it is free again.
     pub(super) fn send(&mut self, record: Vec<u8>) -> Option<Vec<u8>> {
         if self.gone.load(Ordering::Acquire) {
             return Some(record);
@@ -67,7 +68,8 @@ impl Answering {
         None
     }
 
-    /// Writes as much as its ring has room for. A process that takes nothing for longer than `patience` is sent away: the buffers of its answers are others' too.
+    /// Writes as many answers as the ring has room for. If the process takes none for longer than `patience`, the DPU
+    /// disconnects it, because processes share the buffers.
     pub(super) fn send_unsent(&mut self, now: Instant, patience: Duration) {
         while let Some(record) = self.unsent.front() {
             match self.answers.push(record) {
@@ -89,7 +91,7 @@ impl Answering {
         self.full_since = None;
     }
 
-    /// Lets the process see its answers. One whose ring is full is woken for what there is.
+    /// Makes the answers visible to the process. If the ring is full, this wakes the process.
     pub(super) fn publish(&mut self) {
         if self.unsent.is_empty() {
             self.answers.publish();

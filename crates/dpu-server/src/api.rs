@@ -1,17 +1,21 @@
-//! Byte-addressable far memory for all threads of a program, by way of the DPU beside its host: Allocate, Deallocate, Read, Write, Poll (PD3 6.1; PROTOCOL 18.23).
+//! Byte-addressable far memory for all threads of a program, through the DPU beside its host: Allocate, Deallocate,
+//! Read, Write, Poll (PD3 6.1; PROTOCOL 18.23).
 //!
-//! Key types: [`MemoryApi`], a program's hold of the DPU; [`ApiThread`], one for each of its threads; [`Pending`], what a thread waits for. Threads write into one ring without a lock,
-//! and each finds its answers in places of its own, so none waits for another.
+//! Key types: [`MemoryApi`], a program's connection to the DPU; [`ApiThread`], one per thread; [`Pending`], a pending
+//! request. Threads write into one ring without a lock, and each has answer slots of its own, so no thread waits for
+//! another.
 //!
 //! ```text
 //!   threads == one ring of requests ==> thread of the domain at the DPU == RC ==> memory nodes
-//!      '------ places of answers <========'
+//!      '------ answer slots <==========='
 //! ```
 //!
-//! A DPU that dies or hangs is noticed within a lease: what was not answered ends with [`Error::Interrupted`], and nothing more is taken. A program that goes on with a client of its own
-//! fences it before ([`MemoryApi::fence`]).
+//! If the DPU dies or hangs, the program notices within a lease. Pending requests end with [`Error::Interrupted`],
+//! and new ones are refused. A program that continues with a client of its own fences the DPU first
+//! ([`MemoryApi::fence`]).
 //!
-//! The API does not cache, order requests (a read that must see a write is sent when that has ended), or hold more than one DPU.
+//! The API has no cache, does not order requests and uses one DPU. A read that must see a write is sent after the end
+//! of the write.
 
 pub use super::messages::Carried;
 use super::messages::{ClientMessage, DpuMessage, ask, come_in};
@@ -30,30 +34,30 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// Requests of a thread under way at once.
+/// Maximum number of pending requests of a thread.
 pub const SLOTS: u16 = 64;
-/// Bytes of a request at most; what is longer is several.
+/// Maximum length of a request in bytes; a longer call becomes several requests.
 pub const PART: usize = 4096;
-/// Bytes of one call at most.
+/// Maximum length of one call in bytes.
 pub const LEN_MAX: usize = SLOTS as usize * PART / 2;
-/// Threads at most: the numbers of requests are theirs (PD3 6.1 has 14 bits of them).
+/// Maximum number of threads: each has its own request ids (PD3 6.1 has 14 bits of them).
 pub const THREADS_MAX: u16 = farmem_wire::pd3::IDS / SLOTS;
-/// Bytes of a region at most.
+/// Maximum length of a region in bytes.
 pub const REGION_MAX: u64 = 1 << 32;
 
-/// Bytes of the place of an answer.
+/// Length of an answer slot in bytes.
 const SLOT_LEN: usize = HEAD_LEN + PART;
-/// Looks at an answer before the CPU is given up.
+/// Number of polls before a thread sleeps.
 const SPINS: u32 = 200;
-/// How long a thread sleeps then.
+/// Duration of that sleep.
 const NAP: std::time::Duration = std::time::Duration::from_micros(50);
 
-/// How a program uses its DPU.
+/// Options of a program's connection to its DPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ApiOptions {
-    /// Threads that have an [`ApiThread`] at once, up to [`THREADS_MAX`]. Each takes 257 KiB for its answers.
+    /// Maximum number of [`ApiThread`]s at a time, up to [`THREADS_MAX`]. Each takes 257 KiB for its answers.
     pub threads: u16,
-    /// Bytes of the ring of requests: a power of two, 8 KiB to 256 MiB.
+    /// Length of the request ring in bytes: a power of two, 8 KiB to 256 MiB.
     pub ring: usize,
 }
 
@@ -67,18 +71,18 @@ impl Default for ApiOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
     number: u16,
-    /// Where it is, for a client.
+    /// The allocation, for a client.
     pub vma: Vma,
 }
 
-/// A program at the DPU of its machine. Threads share it.
+/// A program's connection to the DPU of its machine. Threads share it.
 #[derive(Debug)]
 pub struct MemoryApi {
     rings: ProcessEnd,
     sender: SubmissionSender,
     talk: Mutex<DpuSocket>,
     next_region: AtomicU16,
-    /// Numbers that no thread has.
+    /// Thread numbers that are not in use.
     numbers: Mutex<Vec<u16>>,
     page_len: u64,
     life: (u16, u16),
@@ -92,10 +96,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl MemoryApi {
-    /// Comes to the DPU of this machine, in the domain of `client`.
+    /// Connects to the DPU of this machine, in the domain of `client`.
     ///
     /// # Errors
-    /// [`Error::Missing`] in a rack without, [`Error::Open`] when none serves or for options that cannot be, [`Error::Refused`] with what the DPU says.
+    /// [`Error::Missing`] in a rack without a DPU, [`Error::Open`] if no DPU serves or an option is out of range,
+    /// [`Error::Refused`] with the DPU's refusal.
     pub fn connect(client: &Client, options: ApiOptions) -> Result<Self, Error> {
         let ApiOptions { threads, ring } = options;
         if !(1..=THREADS_MAX).contains(&threads) || ring < 2 * PART {
@@ -133,10 +138,11 @@ impl MemoryApi {
         })
     }
 
-    /// Allocates far memory that this program reads and writes by way of the DPU.
+    /// Allocates far memory that this program reads and writes through the DPU.
     ///
     /// # Errors
-    /// [`Error::TooLong`] for more than [`REGION_MAX`] bytes, [`Error::Refused`] when the rack or the DPU has no room, as after 2^16 regions.
+    /// [`Error::TooLong`] for more than [`REGION_MAX`] bytes, [`Error::Refused`] if the rack or the DPU has no room,
+    /// for example after 2^16 regions.
     pub fn allocate(&self, client: &mut Client, size: u64) -> Result<Region, Error> {
         if size > REGION_MAX {
             let len = usize::try_from(size).unwrap_or(usize::MAX);
@@ -145,13 +151,13 @@ impl MemoryApi {
         let vma = client.allocate(size)?;
         let opened = self.open(&vma);
         if opened.is_err() {
-            // No region has it.
+            // No region has the allocation.
             client.free(vma.base)?;
         }
         opened
     }
 
-    /// Opens an allocation that is there, for reading and writing; no other has it open at this DPU then.
+    /// Opens an existing allocation for reading and writing. No other process has it open at this DPU then.
     ///
     /// # Errors
     /// As [`MemoryApi::allocate`].
@@ -166,10 +172,11 @@ impl MemoryApi {
         }
     }
 
-    /// Gives far memory back, when what is under way of it has ended. Requests for it fail from then on; its number is not used again.
+    /// Frees far memory after its pending requests have ended. Later requests on it fail. The region's number is not
+    /// reused.
     ///
     /// # Errors
-    /// [`Error`] when the DPU or the rack does not answer.
+    /// [`Error`] if the DPU or the rack does not answer.
     pub fn deallocate(&self, client: &mut Client, region: Region) -> Result<(), Error> {
         // A DPU that is gone has nothing open.
         if self.is_served() {
@@ -178,7 +185,8 @@ impl MemoryApi {
         client.free(region.vma.base)
     }
 
-    /// Closes a region, whose allocation stays: others may open it at this DPU. What is under way of it ends before.
+    /// Closes a region after its pending requests have ended. The allocation stays, and other processes may open it
+    /// at this DPU.
     ///
     /// # Errors
     /// As [`MemoryApi::open`].
@@ -189,17 +197,17 @@ impl MemoryApi {
         }
     }
 
-    /// A thread's part of it; `None` when as many threads have one as the options say.
+    /// Returns a thread's part of the connection; `None` if as many threads have one as the options allow.
     #[must_use]
     pub fn thread(&self) -> Option<ApiThread<'_>> {
         let number = lock(&self.numbers).pop()?;
         Some(ApiThread { api: self, number, free: (0..SLOTS).rev().collect(), record: Vec::new() })
     }
 
-    /// Counts of the DPU for the requests of all threads so far.
+    /// Returns the DPU's counts for the requests of all threads so far.
     ///
     /// # Errors
-    /// [`Error::System`] when the DPU does not answer.
+    /// [`Error::System`] if the DPU does not answer.
     pub fn carried(&self) -> Result<Carried, Error> {
         match ask(&lock(&self.talk), &ClientMessage::Carried {}, None)? {
             DpuMessage::Carried(carried) => Ok(carried),
@@ -207,24 +215,26 @@ impl MemoryApi {
         }
     }
 
-    /// True while the DPU serves, as far as is known.
+    /// Returns true while the DPU serves, as far as this process knows.
     #[must_use]
     pub fn is_served(&self) -> bool {
         !self.is_dead.load(Ordering::Relaxed)
     }
 
-    /// Takes the DPU's host out of the rack, so that no memory node takes anything of it any more: for before a program goes on with a client after the DPU died (PROTOCOL 17.11).
-    /// A DPU that lives on keeps what is open here from others as long as this value is there.
+    /// Fences the DPU's host: no memory node accepts its requests any more. Call this before the program continues
+    /// with a client of its own after the DPU died (PROTOCOL 17.11).
+    ///
+    /// A DPU that still lives keeps this program's regions closed to others until this value is dropped.
     ///
     /// # Errors
-    /// [`Error`] when the control plane does not answer.
+    /// [`Error`] if the control plane does not answer.
     pub fn fence(&self, client: &mut Client) -> Result<(), Error> {
         self.is_dead.store(true, Ordering::Relaxed);
         let (host, generation) = self.life;
         client.fence(host, generation)
     }
 
-    /// Looks whether the DPU counts its beat.
+    /// Checks that the DPU still counts its beat.
     fn look(&self) -> Result<(), Error> {
         if self.is_served() {
             let is_over = lock(&self.pulse).is_over(self.rings.beat(), true, self.clock.now());
@@ -240,14 +250,14 @@ impl MemoryApi {
     }
 }
 
-/// A pending read or write, of several requests where it is long.
+/// A pending read or write; a long one consists of several requests.
 #[derive(Debug)]
 #[must_use = "the places of its answers are in use until it has ended"]
 pub struct Pending {
-    /// Slots, and bytes of each.
+    /// The answer slots, and the bytes of each request.
     parts: Vec<(u16, usize)>,
     write: bool,
-    /// The first byte.
+    /// Address of the first byte.
     addr: VirtAddr,
 }
 
@@ -256,17 +266,19 @@ pub struct Pending {
 pub struct ApiThread<'a> {
     api: &'a MemoryApi,
     number: u16,
-    /// Slots with nothing under way.
+    /// Slots without a pending request.
     free: Vec<u16>,
     record: Vec<u8>,
 }
 
 impl ApiThread<'_> {
-    /// Begins to read `len` bytes of a region.
+    /// Starts a read of `len` bytes of a region.
     ///
     /// # Errors
-    /// [`Error::TooLong`] for more than [`LEN_MAX`] bytes, [`Error::Empty`] for none, [`Error::OutOfBounds`] when they leave the region, [`Error::QueueFull`] when this thread has no place for the
-    /// answer until others have ended, [`Error::Interrupted`] when the DPU is gone.
+    /// - [`Error::TooLong`] for more than [`LEN_MAX`] bytes, [`Error::Empty`] for none.
+    /// - [`Error::OutOfBounds`] if the bytes leave the region.
+    /// - [`Error::QueueFull`] if this thread has no answer slot until other requests have ended.
+    /// - [`Error::Interrupted`] if the DPU is gone.
     pub fn read(&mut self, region: Region, offset: u64, len: usize) -> Result<Pending, Error> {
         let mut pending = self.begin(region, offset, len, false)?;
         let mut at = offset;
@@ -281,7 +293,7 @@ impl ApiThread<'_> {
         Ok(pending)
     }
 
-    /// Begins to write bytes of a region.
+    /// Starts a write of bytes of a region.
     ///
     /// # Errors
     /// As [`ApiThread::read`].
@@ -300,14 +312,15 @@ impl ApiThread<'_> {
         Ok(pending)
     }
 
-    /// Whether it has ended; then the bytes of a read are in `into`, which is as long, and `pending` has nothing more. Of a write `into` is empty.
+    /// Returns true if the request has ended. The bytes of a read are then in `into`, which has the length of the
+    /// read. For a write, `into` is empty.
     ///
     /// # Errors
-    /// [`Error::NotMapped`] when the memory was given back, [`Error::MemoryLost`] when its node started again, [`Error::Interrupted`] when it is not known whether a write was
-    /// carried out.
+    /// [`Error::NotMapped`] if the memory was freed, [`Error::MemoryLost`] if its node restarted,
+    /// [`Error::Interrupted`] if a write may or may not have been executed.
     ///
     /// # Panics
-    /// When `into` is shorter than what was read.
+    /// Panics if `into` is shorter than the read.
     pub fn poll(&mut self, pending: &mut Pending, into: &mut [u8]) -> Result<bool, Error> {
         let places = pending.parts.iter().map(|&(slot, _)| self.api.place(self.number, slot));
         if !places.into_iter().all(|place| head_of(self.api.rings.word(place)).is_some()) {
@@ -334,10 +347,10 @@ impl ApiThread<'_> {
         }
     }
 
-    /// Waits until it has ended, as [`ApiThread::poll`] says.
+    /// Waits until the request has ended, with the results of [`ApiThread::poll`].
     ///
     /// # Errors
-    /// As [`ApiThread::poll`]; [`Error::Interrupted`] when the DPU is gone: a write may or may not have been carried out.
+    /// As [`ApiThread::poll`]; [`Error::Interrupted`] if the DPU is gone: a write may or may not have been executed.
     pub fn wait(&mut self, mut pending: Pending, into: &mut [u8]) -> Result<(), Error> {
         let mut looks = 0;
         while !self.poll(&mut pending, into)? {
@@ -352,7 +365,7 @@ impl ApiThread<'_> {
         Ok(())
     }
 
-    /// Keeps a slot for each part; none of them leaves a page of the DPU, or is longer than [`PART`].
+    /// Reserves a slot for each part. No part crosses a page of the DPU or is longer than [`PART`].
     fn begin(&mut self, region: Region, offset: u64, len: usize, write: bool) -> Result<Pending, Error> {
         if len == 0 {
             return Err(Error::Empty { what: "a request to the DPU" });
@@ -383,7 +396,7 @@ impl ApiThread<'_> {
         Ok(Pending { parts, write, addr })
     }
 
-    /// Writes a request into the ring, and waits for room there.
+    /// Writes a request into the ring, and waits for room.
     fn send<'d>(&mut self, slot: u16, request: impl FnOnce(Id) -> Request<'d>) -> Result<(), Error> {
         let place = self.api.place(self.number, slot);
         self.api.rings.set_word(place, 0);
@@ -406,7 +419,7 @@ impl ApiThread<'_> {
         }
     }
 
-    /// The DPU went while parts were sent: those that were not are free, and the others are never answered.
+    /// Frees the slots of parts that were not sent because the DPU left. The other parts are never answered.
     fn cut_off(&mut self, pending: &mut Pending, sent: usize, error: Error) -> Result<Pending, Error> {
         self.free.extend(pending.parts.drain(sent..).map(|(slot, _)| slot));
         Err(error)
@@ -414,7 +427,7 @@ impl ApiThread<'_> {
 }
 
 impl Drop for ApiThread<'_> {
-    /// Its number is another thread's from now on, unless answers are still to come to its places.
+    /// Frees the thread's number, unless answers may still come to its slots.
     fn drop(&mut self) {
         if self.free.len() == usize::from(SLOTS) {
             lock(&self.api.numbers).push(self.number);
@@ -427,7 +440,7 @@ fn place_of(region: Region, offset: u64, len: usize) -> Place {
     Place { region: region.number, offset, size: u32::try_from(len).expect("a part") }
 }
 
-/// Why a request failed, as a program is told.
+/// Returns the program's error for a failed request.
 const fn error_of(why: Ended, addr: VirtAddr, len: u64) -> Error {
     match why {
         Ended::Refused => Error::NotMapped { addr },

@@ -1,7 +1,8 @@
-//! A program whose DPU is a process beside it, and prefetches for it (PD3; PROTOCOL 19.15 to 19.19): the program's threads take from the zone, and do nothing else for that.
+//! A program whose DPU is a separate process that prefetches for it (PD3; PROTOCOL 19.15 to 19.19). The program's
+//! threads only take items from the zone.
 //!
-//! Key types: [`AtDpu`], a program's hold of the DPU; [`AtDpuOptions`]; [`Prefetched`], what the DPU says that it did. What is said over the socket once is here too: how a prefetcher works,
-//! checked, and its counts.
+//! Key types: [`AtDpu`], a program's connection to the DPU; [`AtDpuOptions`]; [`Prefetched`], the DPU's counts. This
+//! module also has the messages for the prefetcher's settings and counts.
 //!
 //! ```text
 //!   program == ring: pieces of connections ==> thread of the DPU: parse, host view == RC ==> memory nodes
@@ -11,7 +12,8 @@
 //!
 //! The DPU may capture clients' requests by itself, from an interface of the machine ([`AtDpu::mirror`]).
 //!
-//! Nothing here carries a parser or a structure that the DPU does not know, or fences anything: no item of a DPU that is gone is newer than its stamp says (PROTOCOL 19.5).
+//! A DPU runs only parsers and structures that it has itself. A dead DPU need not be fenced, because no item is newer
+//! than its stamp (PROTOCOL 19.5).
 
 use crate::messages::{ClientMessage, DpuMessage, ask, come_in};
 use farmem_client::host_parts::wrong_answer;
@@ -37,48 +39,49 @@ use std::num::NonZeroU32;
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex};
 
-/// Bytes of the ring of the tap, at least.
+/// Minimum length of the tap's ring in bytes.
 const TAP_MIN: usize = 4 * PIECE_MAX;
-/// Bytes of the ring of what a program does, at least: two of its longest records.
+/// Minimum length of the report ring in bytes: two of the longest records.
 const BESIDE_MIN: usize = 8 << 10;
-/// Keys of a message at most.
+/// Maximum number of keys of a message.
 const BATCH_KEYS_MAX: u32 = 1 << 10;
-/// Bytes of a message's keys at most.
+/// Maximum number of bytes of a message's keys.
 const BATCH_BYTES_MAX: u32 = 1 << 16;
-/// Keys on their way at most.
+/// Maximum number of keys in flight.
 const FLYING_KEYS_MAX: u32 = 1 << 16;
-/// Keys that are remembered at most, and bytes of each.
+/// Maximum number of remembered keys, and bytes of each.
 const RECENT_KEYS_MAX: u32 = 1 << 20;
 const RECENT_LEN: u64 = 48;
-/// Bytes of a key on its way, its place among others and what is noted of it; lists may be half empty.
+/// Bytes of a key in flight with its index entry and notes; lists may be half empty.
 const FLYING_LEN: u64 = 2 * KEY_LEN_MAX as u64 + 256;
-/// Bytes of the lists of what the program said and was not heard, what it reads itself, and what parsers said.
+/// Bytes of the lists of unread reports, of the host's own reads, and of parsed accesses.
 const LISTS_LEN: u64 = 8 << 20;
-/// Bytes of the buffers that answers of far memory come in: of those under way or kept, and of one that waits for room.
+/// Bytes of the buffers for answers of far memory: pending or kept answers, and one that waits for room.
 const ANSWERS_LEN: u64 = ANSWERS_BYTES_MAX as u64 + (1 << 20);
-/// Keys of a host view at most, and bytes of each.
+/// Maximum number of keys of a host view, and bytes of each.
 const KEYS_MAX: u64 = 1 << 28;
 const KEY_LEN: u64 = 9;
 
-/// How a program has its DPU prefetch.
+/// Options of a program whose DPU prefetches for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtDpuOptions {
     /// The loading zone.
     pub zone: ZoneSize,
-    /// Bytes of the ring of the tap: a power of two, 64 KiB to 256 MiB. What has no room is not seen.
+    /// Length of the tap's ring in bytes: a power of two, 64 KiB to 256 MiB. Bytes without room count as unseen.
     pub tap: usize,
-    /// Bytes of the ring of what the program does: a power of two, 8 KiB to 256 MiB.
+    /// Length of the report ring in bytes: a power of two, 8 KiB to 256 MiB.
     pub beside: usize,
-    /// Keys that the program holds at most.
+    /// Maximum number of keys that the program holds.
     pub keys: u64,
-    /// The program's floors ([`farmem_dpu::changes`]).
+    /// Number of the program's floors ([`farmem_dpu::changes`]).
     pub floors: NonZeroU32,
-    /// How the prefetcher works; its secret is the program's.
+    /// Settings of the prefetcher; the program's secret replaces theirs.
     pub config: Config,
 }
 
 impl AtDpuOptions {
-    /// For a program that holds so many keys at most: a zone of 16,384 items and 16 MiB, rings of 1 MiB.
+    /// Creates options for a program that holds at most `keys` keys: a zone of 16,384 items and 16 MiB, rings of 1
+    /// MiB.
     #[must_use]
     pub const fn new(keys: u64) -> Self {
         let zone = ZoneSize { items: 1 << 14, data: 16 << 20 };
@@ -86,14 +89,15 @@ impl AtDpuOptions {
     }
 }
 
-/// A program at the DPU of its machine, which prefetches for it until this is dropped, whatever of it its threads have still: they take nothing from then on.
+/// A program's connection to the DPU of its machine, which prefetches until this value is dropped. From then on the
+/// program's threads take nothing, even if they keep takers.
 #[derive(Debug)]
 pub struct AtDpu {
     life: Arc<Life>,
     tap: Tap,
     beside: Beside,
     reader: ZoneReader,
-    /// The structure's form as the DPU was told, for another DPU.
+    /// The structure's form as sent to the DPU, for another DPU.
     structure: serde_json::Value,
     secret: KeySecret,
     options: AtDpuOptions,
@@ -101,11 +105,14 @@ pub struct AtDpu {
 }
 
 impl AtDpu {
-    /// Comes to the DPU of this machine, in the domain of `client`, with a program that begins now. It prefetches from the structure of this form (`farmem::form`). Changes go on behind `after`, as
-    /// [`Beside::new`] says; ids of keys are made by `secret`.
+    /// Connects to the DPU of this machine, in the domain of `client`, for a program that starts now.
+    ///
+    /// The DPU prefetches from the structure of this form (`farmem::form`). Changes continue after `after`, as
+    /// [`Beside::new`] says. `secret` creates the ids of keys.
     ///
     /// # Errors
-    /// [`Error::Missing`] in a rack without a DPU, [`Error::Open`] when none serves or for options that cannot be, [`Error::Refused`] with what the DPU says.
+    /// [`Error::Missing`] in a rack without a DPU, [`Error::Open`] if no DPU serves or an option is out of range,
+    /// [`Error::Refused`] with the DPU's refusal.
     pub fn connect(
         client: &Client,
         structure: &impl Serialize,
@@ -119,11 +126,15 @@ impl AtDpu {
         Self::come(client, structure, secret, options, beside)
     }
 
-    /// Comes to the DPU again, after it died and another one began: the same program, whose changes and floors go on. What this gave is of no use any more: threads take new connections,
-    /// takers, and a new [`Beside`] from the answer. The old DPU, where it is there still, hears that the program has gone. The new one is asked for the mirror that the old one had.
+    /// Connects again after the DPU died and another one started. Changes and floors of the program continue.
+    ///
+    /// Handles from the old value are useless: threads need new connections, takers and a new [`Beside`] from the
+    /// returned value. If the old DPU still runs, it learns that the program has left. The new DPU gets the mirror
+    /// request of the old one.
     ///
     /// # Errors
-    /// As [`AtDpu::connect`], and as [`AtDpu::mirror`]: a caller that goes on without a mirror then calls [`AtDpu::forget_mirror`], and comes again.
+    /// As [`AtDpu::connect`] and [`AtDpu::mirror`]. To continue without a mirror, call [`AtDpu::forget_mirror`] and
+    /// connect again.
     pub fn again(&self, client: &Client) -> Result<Self, Error> {
         self.life.end();
         let next =
@@ -134,11 +145,16 @@ impl AtDpu {
         Ok(next)
     }
 
-    /// Has the DPU see, of itself, what clients send to this program: the packets that an interface of the machine receives (PD3 5.1; PROTOCOL 19.19), by a parser that both know. The program needs no privileges for that, the DPU
-    /// has CAP_NET_RAW, and mirrors what `mirror` in `[dpu]` of rack.toml lets it. The program's own taps go on beside it. It has one mirror at a time; after one that failed ([`MirrorStats::failed`]) it may ask again.
+    /// Makes the DPU capture what clients send to this program: packets that an interface of the machine receives
+    /// (PD3 5.1; PROTOCOL 19.19).
+    ///
+    /// `protocol` is a parser that both ends have. The program needs no privileges; the DPU needs CAP_NET_RAW, and
+    /// captures only what `mirror` in `[dpu]` of rack.toml allows. The program's own taps continue. A program has one
+    /// mirror at a time. After a failed one ([`MirrorStats::failed`]) it may request another.
     ///
     /// # Errors
-    /// [`Error::Refused`] with what the DPU says: it may not mirror this, it has no such privilege, or the interface is not there; the program is prefetched for as before. [`Error::System`] when the DPU does not answer.
+    /// [`Error::Refused`] with the DPU's refusal: the rack file does not allow it, or the privilege or interface is
+    /// missing. Prefetching continues. [`Error::System`] if the DPU does not answer.
     pub fn mirror(&self, packets: &MirrorConfig, protocol: ParserKind) -> Result<(), Error> {
         let asked = ClientMessage::Mirror { packets: packets.clone(), parser: protocol };
         let alone = lock(&self.life.asks);
@@ -151,7 +167,7 @@ impl AtDpu {
         Ok(())
     }
 
-    /// The next DPU ([`AtDpu::again`]) is asked for no mirror.
+    /// Forgets the mirror, so that the next DPU ([`AtDpu::again`]) is asked for none.
     pub fn forget_mirror(&self) {
         *lock(&self.mirror) = None;
     }
@@ -200,25 +216,26 @@ impl AtDpu {
         Ok(Self { life, tap, beside, reader, structure, secret, options, mirror })
     }
 
-    /// Where the program hands its clients' bytes over.
+    /// Returns the tap, into which the program passes its clients' bytes.
     #[must_use]
     pub fn tap(&self) -> Tap {
         self.tap.clone()
     }
 
-    /// The handle by which the program reports what it holds, reads and changes.
+    /// Returns the handle by which the program reports what it holds, reads and changes.
     #[must_use]
     pub fn beside(&self) -> Beside {
         self.beside.clone()
     }
 
-    /// A thread's way to items.
+    /// Returns a thread's access to the zone's items.
     #[must_use]
     pub fn taker(&self) -> Taker {
         Taker::new(&self.reader, &self.beside)
     }
 
-    /// True while the DPU serves, as far as is known. This looks, as does whatever the program says.
+    /// Returns true while the DPU serves, as far as this process knows. This call checks the DPU's beat, as each
+    /// report does.
     #[must_use]
     pub fn is_served(&self) -> bool {
         if !self.life.is_over() {
@@ -227,10 +244,10 @@ impl AtDpu {
         !self.life.is_over()
     }
 
-    /// Counts of the DPU for this program so far.
+    /// Returns the DPU's counts for this program so far.
     ///
     /// # Errors
-    /// [`Error::System`] when the DPU does not answer.
+    /// [`Error::System`] if the DPU does not answer.
     pub fn prefetched(&self) -> Result<Prefetched, Error> {
         let _alone = lock(&self.life.asks);
         match ask(&self.life.socket, &ClientMessage::Prefetched {}, None)? {
@@ -246,7 +263,7 @@ impl Drop for AtDpu {
     }
 }
 
-/// How a prefetcher works, as a program says it.
+/// Settings of a prefetcher, as a program sends them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrefetchHow {
@@ -274,7 +291,8 @@ impl ConfigMessage {
 }
 
 impl PrefetchHow {
-    /// How it works, and keys of the host view; or which value may not be.
+    /// Returns the checked settings and the number of keys of the host view, or an error that names the value out of
+    /// range.
     pub(crate) fn checked(self) -> Result<(Config, usize), String> {
         let Self { secret, keys, config } = self;
         let ConfigMessage { batch_keys_max, batch_bytes_max, flying_keys_max, recent_keys, keeps } = config;
@@ -301,8 +319,8 @@ impl PrefetchHow {
         Ok((config, usize::try_from(keys).expect("a bounded number")))
     }
 
-    /// Bytes of its own memory that the DPU fills for it at most, where it was checked: the host view, what is remembered of keys, keys on their way, what their answers come in, what
-    /// parsers keep, lists.
+    /// Returns the maximum number of bytes of its own memory that the DPU fills for the program; the settings were
+    /// checked.
     pub(crate) fn bytes(&self) -> u64 {
         let ConfigMessage { recent_keys, flying_keys_max, .. } = self.config;
         let recent = u64::from(recent_keys).next_power_of_two() * RECENT_LEN;
@@ -311,14 +329,14 @@ impl PrefetchHow {
     }
 }
 
-/// [`Prefetched`] as it is said.
+/// The form of [`Prefetched`] in messages.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrefetchedMessage {
     wanted: u64,
     used: u64,
     late: u64,
-    /// By cause.
+    /// Counts by cause.
     wasted: BTreeMap<String, u64>,
     missed: BTreeMap<String, u64>,
     reads: u64,
@@ -390,7 +408,7 @@ impl From<PrefetchedMessage> for Prefetched {
 mod tests {
     use super::*;
 
-    /// Each value that a program says is bounded, and a refusal names the one that is not.
+    /// Each setting of a program has bounds, and a refusal names the setting that is out of range.
     #[test]
     fn what_cannot_be_is_named() {
         let good = PrefetchHow { secret: [1, 2], keys: 10, config: ConfigMessage::of(Config::DEFAULT) };
@@ -435,14 +453,14 @@ mod tests {
         assert_eq!(more(PrefetchHow { config, ..least }), ((1 << 20) - 1) * RECENT_LEN);
     }
 
-    /// A program that says more than the form has is not understood.
+    /// A message with an unknown field is refused.
     #[test]
     fn how_has_no_more_than_its_form() {
         let how = r#"{"secret":[1,2],"keys":10,"config":{"batch_keys_max":1,"batch_bytes_max":1,"flying_keys_max":1,"recent_keys":1,"keeps":true,"more":1}}"#;
         assert!(serde_json::from_str::<PrefetchHow>(how).is_err());
     }
 
-    /// Counts come through the socket's form as they were, each cause under its own.
+    /// Counts survive the message form unchanged, each under its own cause.
     #[test]
     fn counts_are_what_was_said() {
         let mut account = Account::of(100, 30, 7, 0);

@@ -1,8 +1,9 @@
-//! Carries out what a [`Dpu`] says, with one client: READs, WRITEs, copies out of slots and static memory.
+//! Execution of a [`Dpu`]'s actions with one client: READs, WRITEs, and copies out of slots and static memory.
 //!
-//! Key types: [`Memory`], what all carriers of a DPU share: its decisions, its slots, its static memory; [`Carrier`], one for each client, so one for each domain.
-//! A request belongs to the carrier that took it, and so does what is to be done for it: an action that another carrier is told is put into that one's inbox.
-//! When that one is gone, so is the requester, and the action has failed. The decisions are locked while they are asked for and never while bytes move.
+//! Key types: [`Memory`], the state that all carriers of a DPU share; [`Carrier`], one per client and so one per
+//! domain. A request belongs to the carrier that accepted it. An action for another carrier goes to the inbox of that
+//! carrier. If that carrier has left, its requester has left too, and the action fails. The lock of the decisions is
+//! never held while bytes move.
 
 mod moving;
 mod request;
@@ -27,7 +28,7 @@ pub struct Memory {
     dpu: Mutex<Dpu>,
     page_len: usize,
     entry_len: usize,
-    /// Each is made when something first comes into it.
+    /// The bytes of each slot; empty until the first bytes arrive.
     slots: Vec<RwLock<Vec<u8>>>,
     /// Static memory, by page.
     fixed: RwLock<BTreeMap<PageId, Arc<[u8]>>>,
@@ -36,7 +37,7 @@ pub struct Memory {
     clock: Clock,
 }
 
-/// Where an object is in far memory.
+/// The location of an object in far memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// The first byte.
@@ -45,18 +46,18 @@ pub struct Extent {
     pub bytes: u64,
 }
 
-/// The carriers that are there, by number.
+/// The active carriers, by number.
 #[derive(Default)]
 struct Carriers {
     inboxes: BTreeMap<u64, Inbox>,
-    /// How many there were.
+    /// Number of carriers created so far.
     count: u64,
 }
 
-/// Actions that other carriers found for this one.
+/// Actions for a carrier that other carriers found.
 struct Inbox {
     actions: Mutex<Vec<Action>>,
-    /// Ends its wait; `None` of one that never waits for others.
+    /// Ends the wait of this carrier; `None` for a carrier that never waits for others.
     waker: Option<Waker>,
 }
 
@@ -69,7 +70,7 @@ enum Transfer {
     Write { ticket: u64 },
 }
 
-/// Tickets of a carrier have its number above so many bits.
+/// Number of bits below the carrier's number in a ticket.
 const TICKET_BITS: u32 = 48;
 
 /// Locks the actions. A thread that panicked with the lock left them consistent.
@@ -90,7 +91,7 @@ macro_rules! write {
 }
 
 impl Memory {
-    /// The memory of a DPU that knows no object. `rng` chooses what is evicted.
+    /// Creates the memory of a DPU without objects. `rng` selects the evicted entries.
     pub fn new(config: Config, rng: Rng) -> Arc<Self> {
         let page_len = config.page_len.get() as usize;
         Arc::new(Self {
@@ -105,44 +106,45 @@ impl Memory {
         })
     }
 
-    /// The decisions.
+    /// Locks the decisions.
     ///
     /// # Panics
-    /// When a thread panicked with them: an invariant is broken, and further decisions could give a process wrong bytes.
+    /// Panics if a thread panicked with this lock: an invariant is broken, and further decisions could return wrong
+    /// bytes.
     fn decisions(&self) -> MutexGuard<'_, Dpu> {
         self.dpu
             .lock()
             .expect("a thread of the DPU panicked while it decided, and no other may go on from there")
     }
 
-    /// The time, by the clock that transfers are measured with.
+    /// Returns the time of the clock that measures transfers.
     pub fn now(&self) -> Instant {
         self.clock.now()
     }
 
-    /// Bytes of a page.
+    /// Returns the length of a page in bytes.
     pub const fn page_len(&self) -> usize {
         self.page_len
     }
 
-    /// Counts of the DPU so far.
+    /// Returns the counts of the DPU so far.
     pub fn stats(&self) -> Stats {
         *self.decisions().stats()
     }
 
-    /// An object is there, under a number that none had before.
+    /// Opens an object under a number that no earlier object had.
     pub fn open(&self, number: u32, extent: Extent, writer: Option<Asker>, policy: Box<dyn Policy>) {
         write!(self.objects).insert(number, extent);
         self.decisions().open(number, Object { bytes: extent.bytes, writer, policy });
     }
 
-    /// An object is closed: nothing of it is cached any more, and nothing comes into static memory.
+    /// Closes an object: drops its cached pages and refuses its pages in static memory.
     pub fn close(&self, number: u32) {
         let mut dpu = self.decisions();
         dpu.close(number);
         write!(self.objects).remove(&number);
         let pages = PageId { object: number, page: 0 }..=PageId { object: number, page: u64::MAX };
-        // Copies that are under way have the page.
+        // Copies in progress hold a reference to their page.
         let mut fixed = write!(self.fixed);
         let gone: Vec<PageId> = fixed.range(pages).map(|(&page, _)| page).collect();
         for page in gone {
@@ -150,29 +152,29 @@ impl Memory {
         }
     }
 
-    /// Another policy says from now on what is prefetched of the object.
+    /// Sets the prefetch policy of an object. Returns false as [`Dpu::set_policy`] does.
     pub fn set_policy(&self, number: u32, policy: Box<dyn Policy>) -> bool {
         self.decisions().set_policy(number, policy)
     }
 
-    /// Another policy says from now on what is prefetched of these bytes of the object; false as [`Dpu::advise`] says. Pages count that have one of them.
+    /// Sets the prefetch policy of all pages that contain one of `bytes`. Returns false as [`Dpu::advise`] does.
     pub fn advise(&self, number: u32, bytes: Range<u64>, policy: Box<dyn Policy>) -> bool {
         let len = self.page_len as u64;
         self.decisions().advise(number, bytes.start / len..bytes.end.div_ceil(len), policy)
     }
 
-    /// Pages of an object that are in static memory.
+    /// Returns the number of the object's pages in static memory.
     pub fn fixed_pages(&self, number: u32, pages: Range<u64>) -> u64 {
         let range = PageId { object: number, page: pages.start }..PageId { object: number, page: pages.end };
         read!(self.fixed).range(range).count() as u64
     }
 
-    /// Where an object is; `None` when it is closed, and then all that is asked of it is refused.
+    /// Returns the location of an object; `None` if the object is closed, and then all its requests are refused.
     fn extent(&self, object: u32) -> Option<Extent> {
         read!(self.objects).get(&object).copied()
     }
 
-    /// Bytes of a page: an object's last one may be shorter.
+    /// Returns the length of a page in bytes. The last page of an object may be shorter.
     pub fn len_of(&self, page: PageId) -> usize {
         let bytes = self.extent(page.object).map_or(0, |extent| extent.bytes);
         let start = page.page.saturating_mul(self.page_len as u64);
@@ -188,7 +190,7 @@ impl Memory {
         &self.slots[slot.0 as usize]
     }
 
-    /// Bytes go into a slot.
+    /// Writes bytes into a slot.
     fn put(&self, slot: Slot, mut at: usize, pieces: &[&[u8]]) {
         let mut slot = write!(self.slot(slot));
         slot.resize(self.entry_len, 0);
@@ -199,7 +201,7 @@ impl Memory {
     }
 }
 
-/// One client's requests of a DPU.
+/// The requests of one client to a DPU.
 #[derive(Debug)]
 pub struct Carrier<'a> {
     /// The client.
@@ -208,16 +210,16 @@ pub struct Carrier<'a> {
     number: u64,
     next: u64,
     asked: BTreeMap<u64, PendingRequest>,
-    /// Verbs under way at the client, with the DPU's numbers.
+    /// Verbs in flight at the client, with the DPU's operation numbers.
     under_way: Vec<(Ticket, u64, Transfer)>,
-    /// Verbs that the client did not take.
+    /// Verbs that the client refused.
     refused: Vec<(u64, Transfer, Error)>,
     actions: Vec<Action>,
     ended: VecDeque<AskEnded>,
 }
 
 impl<'a> Carrier<'a> {
-    /// One carrier more of this memory. `waker` ends the wait of the client's link, where other carriers may find something for this one to do.
+    /// Adds a carrier to this memory. `waker` ends the wait of the client's link when its inbox gets an action.
     pub fn new(client: &'a mut Client, memory: Arc<Memory>, waker: Option<Waker>) -> Self {
         let mut carriers = write!(memory.carriers);
         let number = carriers.count;
@@ -237,18 +239,18 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// The memory that it shares with other carriers.
+    /// Returns the memory that all carriers share.
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// A process reads `len` bytes of a page. `buf` has so many, or none: then one is taken when it is needed.
+    /// Starts a read of the bytes `at` of a page. If `buf` is empty, the carrier allocates a buffer when necessary.
     pub fn read(&mut self, asker: Asker, page: PageId, at: Range<usize>, granted: bool, buf: Vec<u8>) -> u64 {
         self.begin_read((asker, granted), page, &at, buf, None)
     }
 
-    /// As [`Carrier::read`]: what far memory answers goes to `landing` from the very packets, from its first byte on. What is cached is answered as before.
+    /// Starts a read as [`Carrier::read`] does, but an answer of far memory goes from the packets to `landing`.
     pub fn read_to(
         &mut self,
         asker: Asker,
@@ -275,12 +277,13 @@ impl<'a> Carrier<'a> {
         ticket
     }
 
-    /// A process writes bytes of a page, from `offset` on.
+    /// Starts a write of bytes of a page, from `offset` on.
     pub fn write(&mut self, asker: Asker, page: PageId, offset: usize, buf: Vec<u8>) -> u64 {
         self.begin_write(asker, page, offset..offset + buf.len(), (buf, None))
     }
 
-    /// As [`Carrier::write`]: the bytes are taken from where they are as they leave, and stay there until the request has ended.
+    /// Starts a write as [`Carrier::write`] does, but takes the bytes from `from` when they are sent. They must stay
+    /// there until the request has ended.
     pub fn write_from(&mut self, asker: Asker, page: PageId, offset: usize, from: Stretch) -> u64 {
         self.begin_write(asker, page, offset..offset + from.len(), (Vec::new(), Some(from)))
     }
@@ -302,7 +305,7 @@ impl<'a> Carrier<'a> {
         ticket
     }
 
-    /// Keeps pages in static memory; false when that cannot be ([`Dpu::fix`]).
+    /// Keeps pages in static memory. Returns false if that is not possible ([`Dpu::fix`]).
     pub fn fix(&mut self, asker: Asker, object: u32, pages: Range<u64>) -> bool {
         let fixed = self.memory.decisions().fix(asker, object, pages, &mut self.actions);
         self.carry_out();
@@ -323,7 +326,7 @@ impl<'a> Carrier<'a> {
         (ticket, u32::try_from(at.len()).expect("a part of a page"))
     }
 
-    /// Takes what the client ended; gives back what is not this carrier's.
+    /// Accepts a completion of the client. Returns the completion if it belongs to another user of the client.
     pub fn took(&mut self, completed: Completed) -> Option<Completed> {
         let at = self.under_way.iter().position(|(ticket, ..)| *ticket == completed.ticket);
         let Some(at) = at else { return Some(completed) };
@@ -333,12 +336,12 @@ impl<'a> Carrier<'a> {
         None
     }
 
-    /// True while the client carries something out for the DPU.
+    /// Returns true while the client executes a verb for the DPU.
     pub fn is_busy(&self) -> bool {
         !self.under_way.is_empty()
     }
 
-    /// Does what other carriers found for this one to do.
+    /// Executes the actions that other carriers found for this one.
     pub fn look_into_inbox(&mut self) {
         let carriers = read!(self.memory.carriers);
         self.actions.append(&mut lock(&carriers.inboxes[&self.number].actions));
@@ -346,23 +349,23 @@ impl<'a> Carrier<'a> {
         self.carry_out();
     }
 
-    /// The next request that ended.
+    /// Returns the next request that ended.
     pub fn next_ended(&mut self) -> Option<AskEnded> {
         self.ended.pop_front()
     }
 
-    /// Shows the bytes of a read that went well to `each`, and is done with the request, as [`Moving::finish`].
+    /// Passes the bytes of a successful read to `each`, and ends the request as [`Moving::finish`] does.
     pub fn finish(&mut self, ended: AskEnded, has: Option<Instant>, each: impl FnOnce(&[u8])) {
         let buf = self.moving(ended).finish(has, each);
         self.client.recycle(buf);
     }
 
-    /// The bytes of a read that went well, for another thread; its buffer is for [`Client::recycle`].
+    /// Returns the bytes of a successful read, for another thread. Pass the buffer to [`Client::recycle`] afterwards.
     pub fn moving(&self, AskEnded { ticket, buf, source, .. }: AskEnded) -> Moving {
         Moving { ticket, buf, source, memory: Arc::clone(&self.memory) }
     }
 
-    /// As [`Carrier::finish`]: the request's buffer, with the bytes of a read that went well.
+    /// Ends a request as [`Carrier::finish`] does. Returns its buffer, with the bytes if the read was successful.
     pub fn collect(&mut self, mut ended: AskEnded, len: usize) -> Vec<u8> {
         let mut buf = std::mem::take(&mut ended.buf);
         if let (Source::Buffer, _) | (_, Err(_)) = (&ended.source, &ended.result) {
@@ -373,10 +376,10 @@ impl<'a> Carrier<'a> {
         buf
     }
 
-    /// Ends this carrier, while others go on with the same decisions: all that it had under way, or was to do, has failed.
+    /// Ends this carrier while others continue with the same decisions: all its pending and queued actions fail.
     pub fn leave(&mut self) {
         if std::thread::panicking() {
-            // This very panic may have broken the decisions.
+            // The current panic may have broken the decisions.
             return;
         }
         let inbox = write!(self.memory.carriers).inboxes.remove(&self.number);
@@ -417,7 +420,7 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// The carrier that carries an action out. Reads ahead, and reads into static memory, belong to the one whose process asked.
+    /// Returns the carrier of an action. A load, and a read into static memory, belongs to this carrier.
     const fn carrier_of(&self, action: Action) -> u64 {
         match action {
             Action::Load { .. } | Action::Fix { .. } => self.number,
@@ -444,7 +447,7 @@ impl<'a> Carrier<'a> {
         self.abandon(action);
     }
 
-    /// Ends an action whose carrier is gone, and with it the requester.
+    /// Fails an action whose carrier and requester have left.
     fn abandon(&mut self, action: Action) {
         let now = self.memory.now();
         let mut dpu = self.memory.decisions();
@@ -525,7 +528,7 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// `None` when the object is closed.
+    /// Returns the location of `count` pages; `None` if the object is closed.
     fn extent_of(&self, first: PageId, count: u32) -> Option<(VirtAddr, usize)> {
         let addr = self.memory.addr(first, 0)?;
         let pages = first.page..first.page + u64::from(count);
@@ -539,7 +542,7 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// A verb ended; `buf` is its buffer.
+    /// Ends a verb; `buf` is its buffer.
     fn end(&mut self, op: u64, transfer: Transfer, result: Result<(), Error>, buf: Vec<u8>) {
         let cause = match &result {
             Ok(()) => Ok(()),
@@ -553,7 +556,7 @@ impl<'a> Carrier<'a> {
                 asked.landed = asked.landing.is_some() && result.is_ok();
                 (asked.buf, asked.error) = (buf, result.err());
             }
-            // Its bytes are in the slot.
+            // The slot has its bytes.
             Transfer::Load => {}
             Transfer::Fix { first } => {
                 if cause.is_ok() {
@@ -571,7 +574,7 @@ impl<'a> Carrier<'a> {
             return dpu.written(now, op, cause, &mut self.actions);
         }
         dpu.fetched(now, op, cause, &mut self.actions);
-        // The object may have been closed meanwhile. No carrier is told to copy from there, and none closes it, before the bytes are there.
+        // The object may have been closed meanwhile. This lock excludes closes and copies until the pages are there.
         to_fix.retain(|(page, _)| dpu.is_fixed(*page));
         if !to_fix.is_empty() {
             write!(self.memory.fixed).extend(to_fix);

@@ -1,7 +1,10 @@
-//! The stage that completes requests, on threads of its own (SODA IV-B: receive and completion stages are pipelined over threads).
+//! The stage that completes requests, on threads of its own (SODA IV-B: receive and completion stages are pipelined
+//! over threads).
 //!
-//! Key type: [`Stage`], of one domain's thread. That thread takes requests and speaks with memory nodes; what a node has brought goes to a thread of the stage, which puts it where the process wants it
-//! and answers, while the first one goes on: out of the slots of the link, which lends them ([`Landed`]), or out of the cache. Small ones are not worth the way there.
+//! Key type: [`Stage`], one per domain's thread. The domain's thread takes requests and communicates with memory
+//! nodes. A thread of the stage writes the bytes of a read to their destination and answers, while the domain's
+//! thread continues. The bytes come from the link's slots, which lend them ([`Landed`]), or from the cache. For short
+//! reads the hand-over costs more than it saves.
 
 use super::answering::lock;
 use super::carrier::Moving;
@@ -19,10 +22,10 @@ use std::thread::{self, JoinHandle};
 
 const PANICKED: &str = "a thread of the DPU panicked while it completed a request";
 
-/// Bytes of a request from which on it pays to have another thread complete it.
+/// Minimum length in bytes of a read that another thread completes.
 pub(super) const PASSED_MIN: u32 = 16 << 10;
 
-/// Pages of a process's registered memory that are written back from where they are.
+/// Pages of a process's registered memory, written back without a buffer.
 #[derive(Debug)]
 pub(super) struct From(pub(super) Arc<Registered>, pub(super) u64);
 
@@ -32,43 +35,44 @@ impl Origin for From {
     }
 }
 
-/// A read that went well, and that is not yet where it goes.
+/// A successful read whose bytes are not at their destination yet.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) asker: Asker,
     pub(super) span: Span,
     pub(super) moving: Moving,
-    /// Where it goes, and what has come for it.
+    /// The destination, and the loans that have arrived for it.
     pub(super) landed: Arc<Landed>,
 }
 
-/// Requests that a thread of the stage completed.
+/// A request that a thread of the stage completed.
 #[derive(Debug)]
 pub(super) struct Completed {
     pub(super) asker: Asker,
     pub(super) bytes: usize,
-    /// For the client.
+    /// The buffer, for the client to recycle.
     pub(super) buf: Vec<u8>,
 }
 
-/// The threads.
+/// The completion threads of a domain.
 #[derive(Debug)]
 pub(super) struct Stage {
-    /// To each of them.
+    /// The queues of the threads.
     jobs: Vec<Sender<Job>>,
-    /// Which is next.
+    /// Counts jobs, to select the next thread.
     next: usize,
     done: Receiver<Completed>,
-    /// The domain's thread sleeps, and waits for what is completed.
+    /// True while the domain's thread sleeps and must be woken for a completed request.
     awaited: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Stage {
-    /// So many threads, which take `slowdown` times as long as here; `wake` wakes the domain's thread.
+    /// Starts `threads` threads, which take `slowdown` times as long as this machine. `wake` wakes the domain's
+    /// thread.
     ///
     /// # Errors
-    /// When the system has no more threads.
+    /// The system's error if it has no more threads.
     pub(super) fn begin(
         threads: u32,
         slowdown: f64,
@@ -89,7 +93,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Has a job done, by the threads in turn.
+    /// Passes a job to the next thread in turn.
     pub(super) fn pass(&mut self, job: Job) {
         let at = self.next % self.jobs.len();
         self.next += 1;
@@ -98,26 +102,28 @@ impl Stage {
             .expect("a thread of the stage takes jobs until it is told that there are no more");
     }
 
-    /// Whether the domain's thread is to be woken when something is completed.
+    /// Sets whether a completed request wakes the domain's thread.
     pub(super) fn await_it(&self, awaited: bool) {
         self.awaited.store(awaited, Ordering::SeqCst);
-        // The store, and then the look at what was completed: of this and its like in `run` one sees the other.
+        // Store first, then check for completed requests. With the fence in `run`, one of the two threads sees the
+        // other's store.
         fence(Ordering::SeqCst);
     }
 
-    /// The next that was completed.
+    /// Returns the next completed request.
     ///
     /// # Panics
-    /// When one of its threads has panicked: its requests are never answered, and their processes would wait beside a DPU that seems to serve.
+    /// Panics if a thread of the stage has panicked. Its requests are never answered, so their processes would wait
+    /// for a DPU that seems to serve.
     pub(super) fn take(&self) -> Option<Completed> {
-        // Threads end when they are told to, and never before.
+        // Threads end only when their queue is closed.
         assert!(!self.threads.iter().any(JoinHandle::is_finished), "{PANICKED}");
         self.done.try_recv().ok()
     }
 }
 
 impl Drop for Stage {
-    /// Ends the threads when they have done what they were told: from then on none of them writes anything.
+    /// Ends the threads when they have completed their jobs. From then on none of them writes anything.
     fn drop(&mut self) {
         self.jobs.clear();
         for thread in self.threads.drain(..) {
@@ -145,7 +151,7 @@ fn run(
         if done.send(Completed { asker, bytes: span.size as usize, buf }).is_err() {
             return;
         }
-        // First the send, then the look whether the result is awaited.
+        // Send first, then check whether the result is awaited.
         fence(Ordering::SeqCst);
         if awaited.load(Ordering::SeqCst) {
             wake();

@@ -1,4 +1,5 @@
-//! Requests of a DPU's door to the control plane, on a thread of their own, since the door waits for no other thread.
+//! Requests of a DPU's door to the control plane, on a thread of their own, because the door waits for no other
+//! thread.
 
 use super::journal::{Holding, Life};
 use super::mailbox::{Mailbox, Notice, Question};
@@ -11,18 +12,19 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// Until the control plane is told again what it did not hear.
+/// Delay before a notice that the control plane did not accept is sent again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A request or a notice to the control plane.
 pub(super) enum ControlRequest {
-    /// Which allocation it is that a process opens; that this DPU acts for the process, where it writes.
+    /// Looks up the allocation that a process opens. If the process writes, first tells the control plane that this
+    /// DPU acts for it.
     Open { question: Question, open: Open, begins: Option<ActFor> },
-    /// The DPU acts for a process no more: nothing of that is under way.
+    /// The DPU no longer acts for a process: none of its operations is in flight.
     Ended(ActFor),
-    /// Takes a host of this DPU out of the rack: a write of it may be carried out later.
+    /// Fences a host of this DPU, because one of its writes may be executed later.
     Fence(Life),
-    /// Checks that processes of an earlier DPU, and that DPU, write no more.
+    /// Checks that the processes of an earlier DPU, and that DPU, no longer write.
     Release(Release),
 }
 
@@ -32,7 +34,7 @@ pub(super) struct Release {
     pub(super) question: Question,
     pub(super) open: Open,
     pub(super) vma: VmaInfo,
-    /// The host of the process that asks.
+    /// The host of the process that opens the allocation.
     pub(super) process: Life,
     pub(super) former: Vec<Holding>,
 }
@@ -45,10 +47,10 @@ pub(super) struct Open {
     pub(super) write: bool,
 }
 
-/// Begins the thread. It ends when the door has gone, and what it is in the middle of.
+/// Starts the thread. It ends after the door has ended and its current request is done.
 ///
 /// # Errors
-/// When the system has no more threads.
+/// The system's error if it has no more threads.
 pub(super) fn begin(
     api: ApiClient,
     mailbox: Mailbox,
@@ -65,7 +67,7 @@ fn run(
     mailbox: &Mailbox,
     fenced: &Sender<Life>,
 ) {
-    // Notices that the control plane did not hear yet.
+    // Notices that the control plane has not accepted yet.
     let mut untold: Vec<ActFor> = Vec::new();
     let mut unfenced: Vec<Life> = Vec::new();
     loop {
@@ -91,15 +93,15 @@ fn run(
         }
         untold.retain(|ended| !is_heard(&mut api, ended));
         for life in unfenced.extract_if(.., |life| is_out(&mut api, *life)) {
-            // A door that has gone waits for nothing.
+            // A door that has ended waits for nothing.
             let _gone = fenced.send(life);
             mailbox.bell.ring();
         }
     }
 }
 
-/// Takes a host out of the rack. Returns true if it is out: no memory node takes anything of it any more, but
-/// for one that is silent, which takes no new connection either before it has heard of that (PROTOCOL 8.21).
+/// Fences a host. Returns true if it is fenced: no memory node accepts its requests. A silent node accepts no new
+/// connection either before it has learnt of the fence (PROTOCOL 8.21).
 fn is_out(api: &mut ApiClient, (host, generation): Life) -> bool {
     let leave = Leave { port: Port::host(host).0, generation: Some(generation) };
     match api.call(leave) {
@@ -114,8 +116,8 @@ fn is_out(api: &mut ApiClient, (host, generation): Life) -> bool {
     }
 }
 
-/// Checks that nobody who had an allocation open at an earlier DPU writes there any more. That DPU has ended,
-/// so its hosts are taken out of the rack. A process of it may run, so its host has to leave by itself.
+/// Checks that no process that had an allocation open at an earlier DPU still writes there. That DPU has ended, so
+/// its hosts are fenced. A process of it may still run, so its host must leave by itself.
 fn release(api: &mut ApiClient, vma: &VmaInfo, process: Life, former: &[Holding]) -> Result<(), DpuMessage> {
     let not_yet = |who: String| {
         let message = format!("the allocation at {:#x} is open still: {who}", vma.base);
@@ -146,13 +148,13 @@ fn release(api: &mut ApiClient, vma: &VmaInfo, process: Life, former: &[Holding]
     }
 }
 
-/// Both are of the same two hosts.
+/// Returns true if both are about the same two hosts.
 fn is_same(one: &ActFor, other: &ActFor) -> bool {
     let of = |call: &ActFor| (call.host, call.generation, call.of_host, call.of_generation);
     of(one) == of(other)
 }
 
-/// False when it is to be said again: the control plane did not answer, or could not keep it.
+/// Returns false if the notice must be sent again: the control plane did not answer, or could not store it.
 fn is_heard(api: &mut ApiClient, ended: &ActFor) -> bool {
     match api.call(ended.clone()) {
         Ok(()) => true,

@@ -21,45 +21,45 @@ use std::sync::PoisonError;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 
-/// The longest rest: a process that waits looks whether the DPU counts its beat.
+/// Maximum sleep: a waiting process checks whether the DPU counts its beat.
 const REST: Duration = Duration::from_millis(10);
 
 /// An order of the door to the thread.
 pub(super) enum Order {
-    /// A process came.
+    /// A process has been admitted.
     Come(Box<DpuClient>),
     /// A process opened a region.
     Region { asker: Asker, region: u16, at: RegionAt, done: Reply },
-    /// A process closes a region; `done` is told when nothing of that is under way.
+    /// A process closes a region; `done` gets the result when none of its requests is pending.
     Close { asker: Asker, region: u16, done: Reply },
-    /// A process registered memory by a key; `done` is told whether it could.
+    /// A process registers memory by a key; `done` gets the result.
     Register { asker: Asker, rkey: u32, memory: Registered, done: Reply },
-    /// Its threads have a ring; says whether it is read.
+    /// A process adds a ring for its threads; `done` gets the result.
     Threads { asker: Asker, submissions: Box<Submissions>, done: Reply },
-    /// Asks for the counts of requests of its threads.
+    /// A request for the counts of a process.
     Carried { asker: Asker, done: Reply },
-    /// Pages of an object are to be in static memory; says whether they will be.
+    /// Pages of an object that should be in static memory; `done` gets true if they will be.
     Fix { asker: Asker, object: u32, pages: Range<u64>, done: Reply },
-    /// The DPU's host was taken out of the rack: the thread looks, and ends.
+    /// The DPU's host may be fenced: the thread checks this, and ends if so.
     Doubt,
-    /// A process is gone: nothing is asked any more, and the door is told when nothing of it is under way.
+    /// A process has left. The door gets a notice when none of its requests is pending.
     Go(Asker),
 }
 
-/// The thread, as the door knows it.
+/// The thread from the door's point of view.
 pub(super) struct DomainThread {
     pub(super) domain: u32,
-    /// The host that it is, by number and generation.
+    /// Number and generation of its host.
     pub(super) life: (u16, u16),
     pub(super) wake: WakeAt,
     pub(super) waker: Waker,
     orders: Sender<Order>,
     pub(super) thread: JoinHandle<()>,
-    /// Since when no process of its domain is here.
+    /// Time since which no process uses its domain.
     pub(super) idle_since: Option<Instant>,
 }
 
-/// A thread whose client joins the rack: that takes as long as the control plane takes, and the door serves others meanwhile.
+/// A thread whose client joins the rack. Meanwhile the door serves other processes.
 pub(super) struct Joining {
     pub(super) domain: u32,
     orders: Sender<Order>,
@@ -68,10 +68,10 @@ pub(super) struct Joining {
 }
 
 impl Joining {
-    /// Begins it.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// [`Error::System`] when the system has no more threads.
+    /// [`Error::System`] if the system has no more threads.
     pub(super) fn begin(ground: DpuContext, domain: u32) -> Result<Self, Error> {
         let (orders, told) = channel();
         let (joined, joining) = sync_channel(1);
@@ -82,7 +82,7 @@ impl Joining {
         Ok(Self { domain, orders, joined: joining, thread })
     }
 
-    /// The lane, or why there is none; itself while that is not known.
+    /// Returns the joined thread or its error, or `self` while the client is still joining.
     pub(super) fn done(self) -> Result<Result<DomainThread, Error>, Self> {
         let gone = || Error::Unreachable { what: "the rack, for a DPU's client".into() };
         let joined = match self.joined.try_recv() {
@@ -104,14 +104,14 @@ impl Joining {
 }
 
 impl DomainThread {
-    /// Tells it something; false when it has ended.
+    /// Sends an order. Returns false if the thread has ended.
     pub(super) fn tell(&self, order: Order) -> bool {
         let told = self.orders.send(order).is_ok();
         self.waker.wake();
         told
     }
 
-    /// Has it end, and does not wait for that.
+    /// Tells the thread to end, without waiting.
     pub(super) fn let_go(self) -> JoinHandle<()> {
         let Self { orders, waker, thread, .. } = self;
         drop(orders);
@@ -119,16 +119,16 @@ impl DomainThread {
         thread
     }
 
-    /// Waits until the thread has ended, as it does when no order can come any more.
+    /// Waits until the thread has ended, which happens when no more orders can come.
     ///
     /// # Errors
-    /// When it panicked.
+    /// The thread's panic.
     pub(super) fn end(self) -> thread::Result<()> {
         self.let_go().join()
     }
 }
 
-/// A client that has joined: its host's number and generation, and what wakes it.
+/// A client that has joined: number and generation of its host, and its wakers.
 pub(super) type Member = ((u16, u16), Waker, WakeAt);
 type Joined = Result<Member, Error>;
 
@@ -149,10 +149,10 @@ fn run(ground: &DpuContext, domain: u32, orders: &Receiver<Order>, joined: &Sync
     }
 }
 
-/// A client of the rack in a domain, for the thread that calls.
+/// Creates a client of the rack in a domain, for the calling thread.
 ///
 /// # Errors
-/// The reason that it cannot join.
+/// The reason why the client cannot join.
 pub(super) fn join(ground: &DpuContext, domain: u32) -> Result<(Client, Member), Error> {
     let known = api_client(&ground.config)?.call_now(Overview {})?.domains;
     let Some((_, name)) = known.into_iter().find(|(number, _)| *number == domain) else {
@@ -171,10 +171,10 @@ pub(super) fn join(ground: &DpuContext, domain: u32) -> Result<(Client, Member),
     Ok((client, (life, waker, wake)))
 }
 
-/// Serves the domain's processes until the DPU is to stop, or its host has been fenced.
+/// Serves the domain's processes until the DPU stops or its host has been fenced.
 fn serve(ground: &DpuContext, client: &mut Client, orders: &Receiver<Order>) -> Result<(), Error> {
     let (waker, _) = client.wakers()?;
-    // One thread receives; a link with a profile has each answer wait for its time.
+    // One thread receives. With an emulated link there is no stage, because each answer waits for its time.
     let more = ground.section.threads - 1;
     let wake = {
         let waker = waker.clone();
@@ -199,7 +199,8 @@ fn serve(ground: &DpuContext, client: &mut Client, orders: &Receiver<Order>) -> 
         lane.turn();
         lane.see_off(ground);
         slow.down();
-        // Requests to memory nodes leave here, and their answers come. The system's timers are coarser than the delays of the emulated link.
+        // Here requests go to memory nodes, and their answers arrive. System timers are coarser than the delays of
+        // the emulated link, so the thread does not sleep while a record is on it.
         let holds = lane.dpu_clients.iter().any(DpuClient::holds);
         let may_sleep = !holds
             && !lane.is_doubtful
@@ -215,18 +216,19 @@ fn serve(ground: &DpuContext, client: &mut Client, orders: &Receiver<Order>) -> 
     Ok(())
 }
 
-/// State of the thread.
+/// State of a domain's thread.
 pub(super) struct Serving<'a> {
     pub(super) carrier: Carrier<'a>,
-    /// Completes requests on threads of its own, where the DPU has more than one.
+    /// The completion threads, if the DPU has more than one thread.
     stage: Option<Stage>,
     pub(super) dpu_clients: Vec<DpuClient>,
-    /// Processes that went, and of which something is under way.
+    /// Processes that left and have pending requests.
     leaving: Vec<DpuClient>,
     batch: u32,
-    /// Something happened that happens when the host is fenced.
+    /// True after an event that may mean that the host was fenced.
     pub(super) is_doubtful: bool,
-    /// The control plane has said that the host was fenced. It is not asked again: it may not answer the next time.
+    /// True after the control plane has confirmed the fence. It is not asked again, because it may not answer the
+    /// next time.
     is_fenced: bool,
 }
 
@@ -243,14 +245,14 @@ impl<'a> Serving<'a> {
         }
     }
 
-    /// Hears what came since the last turn. False when the door is gone.
+    /// Takes completed requests and orders. Returns false if the door is gone.
     pub(super) fn begin_turn(&mut self, orders: &Receiver<Order>) -> bool {
-        // First: what has been completed is under way no more, neither beside what is asked now nor for whom goes now.
+        // First: a completed request must not count as pending for a new request or for a process that leaves.
         self.take_completed();
         self.take_orders(orders)
     }
 
-    /// False when the door is gone.
+    /// Executes all waiting orders. Returns false if the door is gone.
     fn take_orders(&mut self, orders: &Receiver<Order>) -> bool {
         loop {
             match orders.try_recv() {
@@ -284,7 +286,7 @@ impl<'a> Serving<'a> {
                 Ok(Order::Go(asker)) => {
                     let at = self.dpu_clients.iter().position(|dpu_client| dpu_client.asker() == asker);
                     let dpu_client = at.map(|at| self.dpu_clients.swap_remove(at));
-                    // The process went without waiting for its requests.
+                    // The process left without waiting for its requests.
                     self.is_doubtful |= dpu_client.as_ref().is_some_and(|dpu_client| !dpu_client.is_idle());
                     self.leaving.extend(dpu_client);
                 }
@@ -298,18 +300,19 @@ impl<'a> Serving<'a> {
         self.dpu_clients.iter_mut().find(|dpu_client| dpu_client.asker() == asker)
     }
 
-    /// Takes what processes ask, and answers what has ended.
+    /// Takes requests of processes, and answers those that have ended.
     pub(super) fn turn(&mut self) {
         for dpu_client in &mut self.dpu_clients {
             dpu_client.take_requests(&mut self.carrier, self.batch);
         }
         self.carrier.look_into_inbox();
         while let Some(completed) = self.carrier.client.poll_ended() {
-            // This client carries out nothing else.
+            // This client has no other requests.
             drop(self.carrier.took(completed));
         }
         while let Some(ended) = self.carrier.next_ended() {
-            // Far memory did not say so. No process is answered then any more: each finds out that the host was fenced, and asks the nodes.
+            // Far memory did not report the failure. If the host was fenced, no process gets an answer: each finds
+            // out and reads from the nodes.
             if ended.has_failed() && !self.is_member() {
                 self.is_fenced = true;
                 return;
@@ -324,7 +327,7 @@ impl<'a> Serving<'a> {
         self.dpu_clients.iter().for_each(DpuClient::publish);
     }
 
-    /// Hears what the stage has completed; true when there was something.
+    /// Takes the requests that the stage has completed. Returns true if there was one.
     fn take_completed(&mut self) -> bool {
         let Self { dpu_clients, leaving, carrier, stage, .. } = self;
         let mut took = false;
@@ -338,21 +341,21 @@ impl<'a> Serving<'a> {
         took
     }
 
-    /// True when the thread may sleep, and the stage wakes it when a request waits for what that completes.
+    /// Returns true if the thread may sleep; the stage wakes it if a process waits for a completion.
     fn sleeps_without_stage(&mut self) -> bool {
         let Some(stage) = &self.stage else { return true };
         let awaited = !self.leaving.is_empty() || self.dpu_clients.iter().any(DpuClient::awaits_stage);
         stage.await_it(awaited);
-        // Completed requests before the stage knew that.
+        // Requests that were completed before the stage knew.
         !awaited || !self.take_completed()
     }
 
-    /// False when the host was fenced. Where the control plane does not answer it is not known, and what failed has failed.
+    /// Returns false if the host was fenced. If the control plane does not answer, the host counts as a member.
     fn is_member(&mut self) -> bool {
         self.carrier.client.is_member().unwrap_or(true)
     }
 
-    /// Tells the door which processes are gone altogether.
+    /// Reports to the door the processes that left and have no pending requests.
     fn see_off(&mut self, ground: &DpuContext) {
         if self.leaving.is_empty() {
             return;
@@ -368,10 +371,11 @@ impl<'a> Serving<'a> {
 }
 
 impl Drop for Serving<'_> {
-    /// Processes that it does not serve any more are sent away, and lanes of other domains do not wait for what it had under way.
+    /// Disconnects the remaining processes, and fails pending actions so that other domains' threads do not wait for
+    /// them.
     fn drop(&mut self) {
         self.dpu_clients.iter().for_each(DpuClient::send_away);
-        // None of its threads writes anything from here on.
+        // No thread of the stage writes anything from here on.
         self.stage = None;
         self.carrier.leave();
     }

@@ -1,4 +1,4 @@
-//! One process at the thread of its domain: requests out of its ring, answers into the other.
+//! One process at the thread of its domain: requests from one ring, answers into the other.
 
 use super::answering::{Answering, lock};
 use super::carrier::{AskEnded, Carrier};
@@ -18,29 +18,31 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Requests of one process that are under way or on the link, and answers that it did not take, at once.
+/// Maximum number of requests of one process that are pending or on the link, plus its unsent answers.
 const OUTSTANDING_MAX: usize = 1024;
-/// Bytes of them, but for the last one's: each takes a buffer.
+/// Maximum number of bytes of these requests, not counting the last: each has a buffer.
 pub(super) const OUTSTANDING_BYTES: usize = 64 << 20;
 
-/// How a process is served.
+/// The terms on which a process is served.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
-    /// No request is taken while others are under way.
+    /// True if the DPU takes one request at a time.
     pub(super) blocking: bool,
-    /// The link to it, where that is not as it is.
+    /// The emulated link to the process; `None` for plain shared memory.
     pub(super) intra: Option<Arc<Intra>>,
-    /// Other threads complete its reads of so many bytes or more, where many requests are under way; `None` where there are none.
+    /// Minimum length in bytes of the reads that other threads complete, if several requests are pending; `None`
+    /// without such threads.
     pub(super) staged: Option<u32>,
-    /// How long its ring of answers may be full: a process that takes no answer in that time is sent away.
+    /// Maximum time that the ring of answers may be full. A process that takes no answer for so long is disconnected.
     pub(super) patience: Duration,
 }
 
-/// Requests under way, a new one included, from which on other threads complete them: of fewer each would only be held up by the way there (SODA IV-B).
+/// Minimum number of pending requests, with a new one, for which other threads complete requests. A single request
+/// would only be delayed by the hand-over (SODA IV-B).
 pub(super) const MANY_MIN: usize = 2;
-/// Memory files that a process may register beside what it shares for its rings.
+/// Maximum number of memory files that a process may register in addition to the memory of its rings.
 pub(super) const REGISTERED_MAX: usize = 16;
-/// The key of the memory that it shares for its rings.
+/// The key of the memory that the process shares for its rings.
 const SHARED: u32 = 1;
 
 /// A region that a process has open.
@@ -48,53 +50,54 @@ const SHARED: u32 = 1;
 pub(super) struct RegionAt {
     pub(super) object: u32,
     pub(super) bytes: u64,
-    /// The process's domain owns it: what is cached of it is the process's to read.
+    /// True if the process's domain owns the object, so the process may read its cached pages.
     pub(super) granted: bool,
 }
 
-/// A process.
+/// A process that the DPU serves.
 #[derive(Debug)]
 pub(super) struct DpuClient {
     asker: Asker,
     requests: Requests,
-    /// Answers to the process; shared with the threads that complete its requests.
+    /// Answers to the process, shared with the threads that complete its requests.
     answering: Arc<Mutex<Answering>>,
     pub(super) regions: BTreeMap<u16, RegionAt>,
     registered: BTreeMap<u32, Arc<Registered>>,
-    /// Its pending requests, by the carrier's tickets.
+    /// The pending requests, by the carrier's tickets.
     pending: BTreeMap<u64, Pending>,
-    /// Bytes of these.
+    /// Sum of the bytes of pending requests.
     bytes: usize,
-    /// Requests that another thread completes, and their bytes.
+    /// Number and bytes of the requests that another thread completes.
     passed: (usize, usize),
-    /// Requests, and answers, that are on the link, and when they arrive.
+    /// Requests and answers that are on the emulated link, with their arrival times.
     asked: VecDeque<(Instant, Vec<u8>)>,
     said: VecDeque<(Instant, Vec<u8>)>,
     /// Bytes of the records on the link.
     kept: usize,
-    /// Regions that it closes, and the reply for when nothing of them is under way.
+    /// Regions that the process closes, and the reply that is due when none of their requests is pending.
     closing: Vec<(u16, Reply)>,
-    /// Regions of which a write has failed: far memory may carry it out later.
+    /// Regions with a failed write, which far memory may still execute later.
     unsure: BTreeSet<u16>,
-    /// Requests of its threads, through a ring of theirs.
+    /// Requests of the process's threads, through a ring of their own.
     threads: Option<Threads>,
-    /// Counts for requests of its ring.
+    /// Counts for requests of the process's ring.
     carried: Carried,
     terms: Terms,
-    /// Set when it wrote invalid data, and is to be sent away.
+    /// Set when the process wrote invalid data and must be disconnected.
     gone: Arc<AtomicBool>,
     buf: Vec<u8>,
 }
 
-/// A request of its ring that is under way.
+/// A pending request of the process's ring.
 #[derive(Debug)]
 struct Pending {
     span: Span,
-    /// Where a read's bytes go; `None` of a write.
+    /// The destination of a read's bytes; `None` for a write.
     dest: Option<Dest>,
-    /// For a read that is answered by WRITE: its place, where there is one. Far memory's answer goes there from the very packets.
+    /// The place of a read that is answered by WRITE, if the process registered it. Far memory's answer goes there
+    /// straight from the packets.
     landed: Option<Arc<Landed>>,
-    /// Times that its bytes were moved or copied when it was taken.
+    /// Number of moves and copies of the request's bytes when the DPU took it.
     taken: Carried,
 }
 
@@ -127,7 +130,7 @@ impl DpuClient {
         }
     }
 
-    /// Serves it so from now on.
+    /// Changes the terms on which the process is served.
     #[cfg(test)]
     pub(super) fn set_terms(&mut self, terms: Terms) {
         self.terms = terms;
@@ -137,7 +140,8 @@ impl DpuClient {
         self.asker
     }
 
-    /// Registers memory of the process by a key; false when that key is taken, or there are too many.
+    /// Registers memory of the process by a key. Returns false if the key is in use or too many memories are
+    /// registered.
     pub(super) fn register(&mut self, rkey: u32, memory: Registered) -> bool {
         let fits =
             rkey > SHARED && self.registered.len() < REGISTERED_MAX && !self.registered.contains_key(&rkey);
@@ -147,7 +151,8 @@ impl DpuClient {
         fits
     }
 
-    /// Its threads ask through this ring from now on; false when they do through another one, or its link has a profile, which that ring does not.
+    /// Accepts requests of the process's threads through this ring. Returns false if they already have one, or if the
+    /// link has a profile, which this ring does not support.
     pub(super) fn hear_threads(&mut self, submissions: Submissions) -> bool {
         let may = self.threads.is_none() && self.terms.intra.is_none();
         if may {
@@ -156,25 +161,25 @@ impl DpuClient {
         may
     }
 
-    /// Counts for its requests, those of its threads included.
+    /// Returns the counts for requests of the process and its threads.
     pub(super) fn carried(&self) -> Carried {
         let of_threads = self.threads.as_ref().map_or(Carried::NOTHING, |threads| threads.carried);
         let calls = self.registered.values().map(|memory| memory.calls()).sum();
         Carried { calls, ..self.carried.and(of_threads) }
     }
 
-    /// Closes a region of the process: nothing more is taken that is asked of it, and `done` is told when nothing of it is under way; of one with a write that may be carried out
-    /// later, that it cannot be closed.
+    /// Closes a region of the process: the DPU takes no further requests on it. `done` gets true when none of its
+    /// requests is pending, or false if far memory may execute one of its writes later.
     pub(super) fn close(&mut self, region: u16, done: Reply) {
         self.regions.remove(&region);
         self.closing.push((region, done));
         self.close_idle();
     }
 
-    /// Says which regions are closed, and which cannot be.
+    /// Replies for each closing region that has no pending requests.
     fn close_idle(&mut self) {
         let Self { closing, pending, threads, passed, unsure, .. } = self;
-        // Which regions others complete is not kept: that takes no time to speak of.
+        // The regions of requests at other threads are not recorded, because those requests end soon.
         let is_busy = |region: u16| {
             passed.0 > 0
                 || pending.values().any(|pending| pending.span.region == region)
@@ -185,24 +190,24 @@ impl DpuClient {
             .for_each(|(region, done)| done.say(!unsure.contains(&region)));
     }
 
-    /// All of its writes are known to have been carried out, or that they never will be.
+    /// Returns true if each write was either executed or never will be.
     pub(super) fn is_settled(&self) -> bool {
         self.unsure.is_empty()
     }
 
-    /// Something of it is under way that no other thread completes.
+    /// Returns true if a request is pending that no other thread completes.
     #[cfg(test)]
     pub(super) fn waits_for_carrier(&self) -> bool {
         self.under_way() > self.passed.0
     }
 
-    /// Reads of its ring that are under way and answered by WRITE, and where their bytes go.
+    /// Returns the pending reads of the ring that are answered by WRITE, with the destinations of their bytes.
     #[cfg(test)]
     pub(super) fn landings(&self) -> Vec<(Span, Arc<Landed>)> {
         self.pending.values().filter_map(|pending| Some((pending.span, pending.landed.clone()?))).collect()
     }
 
-    /// Nothing of it is under way.
+    /// Returns true if no request is pending.
     pub(super) fn is_idle(&self) -> bool {
         self.under_way() == 0
     }
@@ -212,13 +217,13 @@ impl DpuClient {
         self.pending.len() + self.passed.0 + of_threads
     }
 
-    /// True when the carrier's ticket is a request of this process.
+    /// Returns true if the carrier's ticket is a request of this process.
     pub(super) fn waits_for(&self, ticket: u64) -> bool {
         let of_threads = |threads: &Threads| threads.pending.contains_key(&ticket);
         self.pending.contains_key(&ticket) || self.threads.as_ref().is_some_and(of_threads)
     }
 
-    /// Has the process sent away.
+    /// Marks the process for disconnection.
     pub(super) fn send_away(&self) {
         self.gone.store(true, Ordering::Release);
     }
@@ -227,7 +232,7 @@ impl DpuClient {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Takes up to `batch` requests, and has them carried out; says how many there were.
+    /// Takes up to `batch` requests and starts them. Returns the number of requests.
     pub(super) fn take_requests(&mut self, carrier: &mut Carrier<'_>, batch: u32) -> u32 {
         self.requests.beat();
         self.arrive(carrier);
@@ -258,7 +263,7 @@ impl DpuClient {
         taken + self.take_of_threads(carrier, batch)
     }
 
-    /// Takes up to `batch` requests of its threads.
+    /// Takes up to `batch` requests of the process's threads.
     fn take_of_threads(&mut self, carrier: &mut Carrier<'_>, batch: u32) -> u32 {
         let Some(mut threads) = self.threads.take() else { return 0 };
         let page_len = carrier.memory().page_len() as u64;
@@ -299,7 +304,7 @@ impl DpuClient {
         taken
     }
 
-    /// More requests may be taken.
+    /// Returns true if the DPU may take more requests of the process.
     fn has_room(&self) -> bool {
         let many = self.under_way() + self.asked.len() + self.said.len();
         let line = lock(&self.answering);
@@ -307,13 +312,13 @@ impl DpuClient {
         fits && line.is_sent() && !self.is_gone()
     }
 
-    /// Bytes of its requests, and of what is kept for it.
+    /// Returns the bytes of the process's requests and of the records that are held for it.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.bytes + self.kept + lock(&self.answering).kept()
     }
 
-    /// A record is in the ring: over a link with a profile it arrives later.
+    /// Accepts a record from the ring. Over a link with a profile, the record arrives later.
     fn came(&mut self, carrier: &mut Carrier<'_>, record: &[u8]) {
         match &self.terms.intra {
             None => self.parse(carrier, record),
@@ -332,7 +337,7 @@ impl DpuClient {
         }
     }
 
-    /// Takes requests that were on the emulated link and have arrived by now.
+    /// Takes the requests and answers that have crossed the emulated link by now.
     fn arrive(&mut self, carrier: &mut Carrier<'_>) {
         if !self.holds() {
             return;
@@ -348,7 +353,7 @@ impl DpuClient {
         }
     }
 
-    /// Something is on the link.
+    /// Returns true if a record is on the emulated link.
     pub(super) fn holds(&self) -> bool {
         !self.asked.is_empty() || !self.said.is_empty()
     }
@@ -359,7 +364,7 @@ impl DpuClient {
         let page_len = carrier.memory().page_len() as u64;
         let end = span.offset + u64::from(span.size); // 2^48 and 2^20 at most
         let open = self.regions.get(&span.region).copied();
-        // One page has its bytes.
+        // All bytes are in one page.
         let open = open.filter(|open| end <= open.bytes && span.offset / page_len == (end - 1) / page_len);
         let write = !matches!(request, Request::Read { .. });
         let refused = Answer { span, write, ended: Ended::Refused, data: &[] };
@@ -368,7 +373,7 @@ impl DpuClient {
         let offset = usize::try_from(span.offset % page_len).expect("in a page");
         let (mut landed, mut taken) = (None, Carried::NOTHING);
         let (ticket, dest) = match request {
-            // Its ring would never have room for the answer.
+            // The ring would never have room for the answer.
             Request::Read { dest: Dest::Send, .. }
                 if !lock(&self.answering).answers.fits(Answer::record_len(span.size as usize)) =>
             {
@@ -391,7 +396,7 @@ impl DpuClient {
             Request::Write { data, .. } => {
                 let mut buf = carrier.client.buffer(0);
                 buf.extend_from_slice(data);
-                // Out of the ring, and then to where it is sent from.
+                // One move out of the ring, one copy to the send buffer.
                 taken = Carried { moves: 1, copies: 1, ..taken };
                 (carrier.write(self.asker, page, offset, buf), None)
             }
@@ -408,7 +413,8 @@ impl DpuClient {
         self.pending.insert(ticket, Pending { span, dest, landed, taken });
     }
 
-    /// Another thread completes a read of so many bytes that is taken now: it is long, and many requests are under way.
+    /// Returns true if another thread completes a read of `bytes` bytes: the read is long, and other requests are
+    /// pending.
     fn is_staged(&self, bytes: u32) -> bool {
         self.terms.staged.is_some_and(|least| bytes >= least) && self.under_way() + 1 >= MANY_MIN
     }
@@ -419,14 +425,14 @@ impl DpuClient {
         self.close_idle();
     }
 
-    /// A thread of the stage has completed one of its requests, of so many bytes.
+    /// Accounts for a request of `bytes` bytes that a thread of the stage completed.
     pub(super) fn completed(&mut self, bytes: usize) {
         self.passed = (self.passed.0 - 1, self.passed.1 - bytes);
         self.bytes -= bytes;
         self.close_idle();
     }
 
-    /// True while it waits for the stage before it goes on, or goes.
+    /// Returns true while the process must wait for the stage before it continues or leaves.
     pub(super) fn awaits_stage(&self) -> bool {
         self.passed.0 > 0
             && (self.terms.blocking || !self.closing.is_empty() || !self.has_room() || self.is_gone())
@@ -459,7 +465,7 @@ impl DpuClient {
         let done = Carried {
             requests: 1,
             moves: u64::from(dest.is_some() && ended.result.is_ok()),
-            // An answer with data is put together before it goes into the ring.
+            // An answer with data is assembled before it enters the ring.
             copies: ended.copies() + u64::from(is_send && ended.result.is_ok()),
             ..Carried::NOTHING
         };
@@ -494,14 +500,14 @@ impl DpuClient {
             if is_send {
                 return self.say(due, Answer { span, write, ended: how, data: bytes });
             }
-            // Its registered memory has no such bytes, or it registered none.
+            // The registered memory has no such bytes, or the process registered none.
             let is_put = landed.is_some_and(|landed| landed.complete(bytes));
             let ended = if is_put { how } else { Ended::Refused };
             self.say(due, Answer { span, write, ended, data: &[] });
         });
     }
 
-    /// Answers, at once or when the link has carried it.
+    /// Answers at once, or when the link has carried the answer.
     fn say(&mut self, due: Option<Instant>, answer: Answer<'_>) {
         let Some(due) = due else { return self.push(answer) };
         let mut record = Vec::new();
@@ -510,7 +516,7 @@ impl DpuClient {
         self.said.push_back((due, record));
     }
 
-    /// Where bytes of it go; `None` when it registered no such memory.
+    /// Returns the destination of bytes of the process; `None` if no such memory is registered.
     fn place(&self, rkey: u32, addr: u64) -> Option<Place> {
         if rkey == SHARED {
             return Some(Place::Shared(addr));
@@ -522,12 +528,12 @@ impl DpuClient {
         lock(&self.answering).push(answer);
     }
 
-    /// Lets the process see its answers.
+    /// Makes the answers visible to the process.
     pub(super) fn publish(&self) {
         lock(&self.answering).publish();
     }
 
-    /// From here on the process wakes the DPU; false when there is something to do for it.
+    /// Announces that the process must wake the DPU from now on. Returns false if there is work for the DPU.
     pub(super) fn may_sleep(&self) -> bool {
         self.requests.may_sleep()
             && self.threads.as_ref().is_none_or(|threads| threads.submissions.may_sleep())
@@ -535,7 +541,7 @@ impl DpuClient {
             || self.terms.blocking && !self.is_idle()
     }
 
-    /// The process need not wake the DPU.
+    /// Announces that the process need not wake the DPU.
     pub(super) fn stays_awake(&self) {
         self.requests.stays_awake();
         if let Some(threads) = &self.threads {
@@ -544,7 +550,7 @@ impl DpuClient {
     }
 }
 
-/// How a request ended, as the process is told.
+/// Returns the result of a request in terms of the ring's protocol.
 fn how_ended(ended: &AskEnded) -> Ended {
     match &ended.result {
         Ok(()) => Ended::Done,

@@ -1,8 +1,8 @@
 //! The journal of a DPU: what processes have open, in a file beside its socket (PROTOCOL 17.22).
 //!
-//! Key type: [`Journal`]. A restarted DPU knows no process of its predecessor. Such a process goes straight to
-//! the memory nodes, so it may still write what it had open. The journal names it, and the DPU keeps what it
-//! had open from others until its host has left the rack. The file lives as long as the machine is up, as the
+//! Key type: [`Journal`]. A restarted DPU knows no process of its predecessor. Such a process goes straight to the
+//! memory nodes, so it may still write what it had open. The journal names the process, and the DPU keeps its
+//! allocations from others until its host has left the rack. The file lives as long as the machine is up, as the
 //! processes do, so nothing is written through to a disk.
 
 use farmem_client::Error;
@@ -15,20 +15,20 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-/// A host in one generation of it.
+/// Number and generation of a host.
 pub(super) type Life = (u16, u16);
 
-/// Lines of a file that is not rewritten.
+/// Number of lines up to which a file is not rewritten.
 const LINES_MIN: usize = 4096;
-/// A longer file is rewritten when it has so many times the lines that it needs.
+/// A longer file is rewritten if it has this many times the necessary lines.
 const REWRITE_RATIO: usize = 4;
 
-/// An open allocation, and who writes there.
+/// An open allocation, with the process and its DPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Holding {
     /// The host of the process.
     pub(super) process: Life,
-    /// The DPU's host, which carries out the writes of the process.
+    /// The DPU's host, which executes the writes of the process.
     pub(super) dpu: Life,
     /// The first byte of the allocation.
     base: u64,
@@ -56,7 +56,7 @@ enum Line {
     Rack(String),
     /// A process opened an allocation.
     Open(Holding),
-    /// A process has closed one.
+    /// A process has closed an allocation.
     Closed(Holding),
 }
 
@@ -97,16 +97,15 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Returns what processes of earlier DPUs have open that excludes a request of `process`. An opening of its
-    /// own excludes the request until the DPU that carried out its writes has left the rack.
+    /// Returns the holdings of earlier DPUs' processes that exclude a request of `process`. A holding of `process`
+    /// itself excludes the request until the DPU that executed its writes has left the rack.
     pub(super) fn excluding(&self, vma: &VmaInfo, write: bool, process: Life) -> Vec<Holding> {
         let own = |former: &Holding| former.process == process && self.fenced.contains(&former.dpu);
         let excludes = |former: &&Holding| former.excludes(vma, write) && !own(former);
         self.former.iter().filter(excludes).copied().collect()
     }
 
-    /// Records that the DPUs of these openings have left the rack, and the hosts of their processes, but for
-    /// `process`.
+    /// Records that the DPUs of these holdings have left the rack, and the hosts of their processes except `process`.
     ///
     /// # Errors
     /// The system's error.
@@ -121,7 +120,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Records that a process opens an allocation, before the process hears that it may.
+    /// Records that a process opens an allocation, before the DPU grants the request.
     ///
     /// # Errors
     /// The system's error. The process must not use the allocation then.
@@ -146,13 +145,13 @@ impl Journal {
         }
     }
 
-    /// Records that a process has closed all that it had open.
+    /// Records that a process has closed all its allocations.
     pub(super) fn gone(&mut self, asker: Asker) {
         let rows: Vec<_> = self.present.extract_if(.., |row| row.0 == asker).collect();
         rows.iter().for_each(|(.., holding)| self.record_closed(holding));
     }
 
-    /// A line that is missing after an error keeps the allocation from others for longer, and harms nothing.
+    /// Records a closed allocation. If the write fails, other processes wait longer for the allocation, without harm.
     fn record_closed(&mut self, holding: &Holding) {
         let _kept_longer = self.append(&Line::Closed(*holding));
     }
@@ -165,7 +164,7 @@ impl Journal {
         match self.file.write_all(&text_of(line)?) {
             Ok(()) => self.lines += 1,
             Err(error) => {
-                // A part of the line may be there, and would hide those behind it.
+                // A part of the line may be in the file and would hide later lines.
                 self.lines = usize::MAX;
                 return Err(error);
             }
@@ -173,7 +172,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Puts a file in the place of the present one that has only what is open.
+    /// Replaces the file by one that has only open allocations.
     fn rewrite(&mut self) -> io::Result<()> {
         let present = self.present.iter().map(|(.., holding)| holding);
         let all = self.former.iter().chain(present).map(|holding| Line::Open(*holding));
@@ -192,7 +191,7 @@ impl Journal {
 }
 
 impl Drop for Journal {
-    /// A journal in which nothing is open says nothing to a later DPU.
+    /// Removes a journal without open allocations.
     fn drop(&mut self) {
         if self.former.is_empty() && self.present.is_empty() {
             let _kept = fs::remove_file(&self.path);
@@ -200,8 +199,8 @@ impl Drop for Journal {
     }
 }
 
-/// Returns what is open by the end of a journal, or the number of a line that no DPU writes. A line that was cut
-/// off when its DPU died was not answered to a process, and ends the journal.
+/// Returns the allocations that are open at the end of a journal, or the number of an invalid line. If a line was cut
+/// off because its DPU died, no process got an answer for it, and the journal ends there.
 fn read(text: &str, mark: &str) -> Result<Vec<Holding>, usize> {
     let mut open = Vec::new();
     let mut lines = Vec::new();
@@ -242,7 +241,7 @@ mod tests {
 
     const MARK: &str = "0123";
     const DPU: Life = (9, 1);
-    /// A process that asks.
+    /// The host of a process that sends a request.
     const OTHER: Life = (8, 1);
 
     struct Dir(PathBuf);
@@ -277,13 +276,13 @@ mod tests {
         VmaInfo { id: 1, base, size: 0x1000, node: 1, domain: 1 }
     }
 
-    /// Ends a DPU as a signal does: nothing is dropped.
+    /// Ends a DPU as a signal does: without drops.
     fn kill(journal: Journal) {
         std::mem::forget(journal);
     }
 
-    /// A DPU is killed. The next one knows what was open and not closed, until that is released. A journal in
-    /// which nothing is open is removed with its DPU.
+    /// A DPU is killed. The next one knows which allocations were open, until they are released. A journal without
+    /// open allocations is removed with its DPU.
     #[test]
     fn a_restarted_dpu_knows_what_was_open() {
         let dir = Dir::new("journal");
@@ -329,8 +328,8 @@ mod tests {
         assert!(!dir.file().exists());
     }
 
-    /// A journal is cut off anywhere, as by a full disk: what its whole lines say is known. One of another rack
-    /// says nothing.
+    /// A journal is cut off at each position, as by a full disk: its whole lines count. A journal of another rack has
+    /// no effect.
     #[test]
     fn a_journal_may_end_anywhere() {
         let dir = Dir::new("journal-cut");
@@ -348,7 +347,7 @@ mod tests {
         assert_eq!(read(&text, "4567"), Ok(vec![]));
     }
 
-    /// A line that no DPU writes is named, and nothing behind it is taken for closed.
+    /// An invalid line is refused with its number, and later lines are not ignored.
     #[test]
     fn a_foreign_line_is_refused() {
         let dir = Dir::new("journal-foreign");

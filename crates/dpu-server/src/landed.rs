@@ -1,7 +1,9 @@
-//! Where a read's bytes go, from the very buffers that the link received them in (SODA IV-B: one buffer on the DPU for the network and the host).
+//! The destination of a read's bytes, which come straight from the link's receive buffers (SODA IV-B: one buffer on
+//! the DPU for network and host).
 //!
-//! Key type: [`Landed`], of one read. Its bytes are put as they come, or, where another thread is to complete it, kept as loans of the link's slots until it has ended: a read that has not ended belongs to the receiving thread alone,
-//! so of a read that failed nothing is put after it was answered.
+//! Key type: [`Landed`], one per read. Its bytes are written to their destination as they arrive. If another thread
+//! completes the read, the bytes stay in the link's slots as loans until the read has ended. Only the receiving
+//! thread touches a read that has not ended, so a failed read writes nothing after its answer.
 
 use super::answering::{Answering, lock};
 use farmem_client::{Landing, Lender, Loan};
@@ -9,17 +11,18 @@ use farmem_link::dpu::Registered;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Where the bytes of a read go.
+/// The destination of a read's bytes.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
-    /// Into memory behind the rings.
+    /// Memory behind the rings.
     Shared(u64),
-    /// Into registered memory.
+    /// Registered memory.
     Registered(Arc<Registered>, u64),
 }
 
 impl Place {
-    /// Puts bytes there, from the `offset`-th on, out of so many pieces; false when there is no room for them.
+    /// Writes the pieces to the destination, from the `offset`-th byte on. Returns false if the destination is too
+    /// small.
     pub(super) fn put(&self, offset: u64, answering: &Mutex<Answering>, pieces: &[&[u8]]) -> bool {
         let at = |addr: &u64| addr.checked_add(offset);
         match self {
@@ -37,18 +40,18 @@ impl Place {
     }
 }
 
-/// A read's place, and what has come for it.
+/// A read's destination, and the loans that have arrived for it.
 #[derive(Debug)]
 pub(super) struct Landed {
     place: Place,
     answering: Arc<Mutex<Answering>>,
-    /// Loans that another thread will put; `None` of a read that none completes.
+    /// Loans for another thread to write; `None` if the receiving thread completes the read.
     kept: Option<Mutex<Vec<Row>>>,
-    /// Some had no room.
+    /// True if the destination was too small.
     is_refused: AtomicBool,
 }
 
-/// Bytes that are one behind the other, in memory that is lent.
+/// Contiguous bytes in lent memory.
 #[derive(Debug)]
 struct Row {
     offset: u64,
@@ -57,28 +60,30 @@ struct Row {
 }
 
 impl Landed {
-    /// Nothing has come yet. `passed` says that another thread may complete it.
+    /// Creates the destination of a read without bytes. `passed` is true if another thread may complete the read.
     pub(super) fn new(place: Place, answering: &Arc<Mutex<Answering>>, passed: bool) -> Arc<Self> {
         let kept = passed.then(Mutex::default);
         Arc::new(Self { place, answering: Arc::clone(answering), kept, is_refused: AtomicBool::new(false) })
     }
 
-    /// The way of its answer.
+    /// Returns the answers of the read's process.
     pub(super) const fn answering(&self) -> &Arc<Mutex<Answering>> {
         &self.answering
     }
 
-    /// Another thread is to complete it: there is something to put. `has_landed` says that its bytes have come here, and from nowhere else.
+    /// Returns true if another thread must complete the read, because there are bytes to write. `has_landed` is true
+    /// if all bytes came through here.
     pub(super) fn is_for_others(&self, has_landed: bool) -> bool {
         self.kept.as_ref().is_some_and(|kept| !has_landed || !rows(kept).is_empty())
     }
 
-    /// Drops the loans of a failed read: they are put nowhere.
+    /// Drops the loans of a failed read without writing them.
     pub(super) fn let_go(&self) {
         drop(self.take_kept());
     }
 
-    /// Completes a successful read: puts the kept loans, and all of its bytes where they come from elsewhere, else none. False when some had no room.
+    /// Completes a successful read: writes the loans, then `bytes`, which is empty if all bytes came through here.
+    /// Returns false if the destination was too small.
     pub(super) fn complete(&self, bytes: &[u8]) -> bool {
         self.put_kept();
         if !bytes.is_empty() {
@@ -106,7 +111,7 @@ impl Landed {
 }
 
 impl Landing for Landed {
-    /// Behind what was kept, so that of bytes that come twice the later ones stay.
+    /// Writes loans first, so that the later of two copies stays.
     fn put(&self, offset: u64, pieces: &[&[u8]]) {
         self.put_kept();
         self.put_now(offset, pieces);
@@ -114,7 +119,7 @@ impl Landing for Landed {
 
     fn put_from(&self, offset: u64, pieces: &[&[u8]], lender: &dyn Lender) {
         let Some(kept) = &self.kept else { return self.put(offset, pieces) };
-        // All of them or none.
+        // All pieces are lent, or none is.
         let Some(mut loans) = pieces.iter().map(|piece| lender.lend(piece)).collect::<Option<Vec<_>>>()
         else {
             return self.put(offset, pieces);

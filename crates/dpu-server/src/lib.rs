@@ -1,7 +1,10 @@
-//! The DPU beside a host as a driver sees it (SODA): what carries out its decisions, and the process that serves others by them.
+//! The DPU beside a host as a driver sees it (SODA): the execution of its decisions, and the process that serves
+//! other processes.
 //!
-//! Key calls: [`serve`], a DPU as a process of its own; [`serve_with`], one that also prefetches for programs ([`crate::AtDpu`]). [`farmem_dpu`] decides; `carrier` moves the bytes, for a window that has a DPU in its own process as for the
-//! process. `messages` has the messages of the socket, [`farmem_wire::soda`] the records of the rings. [`api`] is byte-addressable far memory for all threads of a program (PD3 6.1).
+//! Key calls: [`serve`], a DPU as a process of its own; [`serve_with`], a DPU that also prefetches for programs
+//! ([`crate::AtDpu`]). [`farmem_dpu`] decides. `carrier` moves the bytes, for the DPU process and for a window with a
+//! DPU in its own process. `messages` has the messages of the socket, [`farmem_wire::soda`] the records of the rings.
+//! [`api`] is byte-addressable far memory for all threads of a program (PD3 6.1).
 
 mod answering;
 pub mod api;
@@ -36,7 +39,7 @@ use farmem_link::OpenError;
 use farmem_link::limits::memory_of_machine;
 use std::num::NonZeroU32;
 
-/// The DPU's settings from a rack's description, which was checked.
+/// Returns the DPU's settings from a checked rack description.
 fn config_of(section: &DpuSection) -> Config {
     let caching = match section.caching {
         DpuCaching::Off => Caching::Off,
@@ -54,10 +57,10 @@ fn config_of(section: &DpuSection) -> Config {
     }
 }
 
-/// Checks what a DPU is to be like.
+/// Checks the settings of a DPU.
 ///
 /// # Errors
-/// [`Error::Open`] for a DPU that cannot be, with what can.
+/// [`Error::Open`] for impossible settings; the error names the possible ones.
 pub fn check_dpu(config: Config) -> Result<(), Error> {
     let (page_len, table) = (config.page_len.get(), config.table);
     let wrong = |value: String, remedy: &str| {
@@ -67,7 +70,7 @@ pub fn check_dpu(config: Config) -> Result<(), Error> {
         let value = format!("entries of {} pages of {page_len} bytes", table.entry_pages);
         return Err(wrong(value, "a page has a multiple of 4096 bytes, and an entry 1 to 64 pages"));
     }
-    // 64 pages of less than 2^32 bytes at most.
+    // At most 64 pages of less than 2^32 bytes.
     let entry = u64::from(page_len) * u64::from(table.entry_pages);
     if entry > MESSAGE_MAX as u64 {
         let value = format!("entries of {entry} bytes");

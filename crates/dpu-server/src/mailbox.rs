@@ -1,4 +1,5 @@
-//! Notices of other threads to the door of a DPU, which waits for none of them and answers a process when it has heard.
+//! Notices of other threads to the door of a DPU. The door waits for none of them, and answers a process when the
+//! notice has come.
 
 use super::control_rpc::Open;
 use super::journal::Holding;
@@ -10,34 +11,34 @@ use farmem_prefetch::Prefetched;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-/// A process's request that is answered later. The process asks nothing else until then.
+/// A process's request that is answered later. The process sends no other request until then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Question {
     pub(super) session: u32,
-    /// Which of the process's.
+    /// The number among the requests of the session.
     pub(super) number: u64,
 }
 
 /// A notice to the door.
 #[derive(Debug)]
 pub(super) enum Notice {
-    /// By the control thread: the allocation that is to be opened, or what the process is told.
+    /// From the control thread: the allocation to open, or the refusal.
     Found { open: Open, found: Result<VmaInfo, DpuMessage> },
-    /// By the control thread: what processes of an earlier DPU had open and have closed, or what the process is told.
+    /// From the control thread: the holdings of an earlier DPU's processes that are closed now, or the refusal.
     Released { open: Open, vma: VmaInfo, released: Result<Vec<Holding>, DpuMessage> },
-    /// By the thread of the domain: it is done, or cannot be.
+    /// From the domain's thread: true if the order was executed.
     Done(bool),
-    /// By the same: what was done for requests of the process's threads.
+    /// From the domain's thread: the counts for requests of the process.
     Carried(Carried),
-    /// By a thread that prefetches: where it is woken, or what the process is told.
+    /// From a prefetching thread: its doorbell, or the refusal.
     Prefetches(Result<WakeAt, DpuMessage>),
-    /// By the same: what it did.
+    /// From a prefetching thread: its counts.
     Prefetched(Box<Prefetched>),
-    /// By a thread that mirrors, or is to: what the process is told, and what all that is mirrored for it takes then.
+    /// From a mirroring thread: the answer for the process, and the bytes that its mirror takes from now on.
     Mirrors { said: DpuMessage, bytes: u64 },
 }
 
-/// Where the door is told things.
+/// The sending end of the door's notices.
 #[derive(Clone, Debug)]
 pub(super) struct Mailbox {
     pub(super) to: Sender<(Question, Notice)>,
@@ -46,18 +47,18 @@ pub(super) struct Mailbox {
 
 impl Mailbox {
     pub(super) fn say(&self, question: Question, came: Notice) {
-        // A door that has gone asks nothing.
+        // A door that has ended needs no notice.
         let _gone = self.to.send((question, came));
         self.bell.ring();
     }
 
-    /// An answer to this question, for the thread of a domain.
+    /// Returns the reply to this question, for a thread of a domain.
     pub(super) fn reply(&self, question: Question) -> Reply {
         Reply { mailbox: self.clone(), question }
     }
 }
 
-/// The answer that the thread of a domain owes the door.
+/// The reply that a thread owes the door.
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     mailbox: Mailbox,

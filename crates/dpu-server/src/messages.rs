@@ -1,5 +1,7 @@
-//! Messages between a process and its DPU over their socket, one of JSON at a time (PROTOCOL 17.4): which process comes, which regions are open, what is cached
-//! statically, what was done. Requests of pages go through the rings ([`farmem_wire::soda`]).
+//! Messages between a process and its DPU over their socket, one JSON value at a time (PROTOCOL 17.4).
+//!
+//! The messages name the process, open regions, set up static caching, and carry counts. Requests for pages go
+//! through the rings ([`farmem_wire::soda`]).
 
 use crate::at_dpu::{PrefetchHow, PrefetchedMessage};
 use farmem_client::api::{ApiError, ErrorCode};
@@ -16,52 +18,54 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// A request of a process. Each is answered by one [`DpuMessage`].
+/// A request of a process. The DPU answers each with one [`DpuMessage`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ClientMessage {
-    /// The first: with the memory of the rings ([`PairSize`]) as a file beside it.
+    /// The first message, with the memory of the rings ([`PairSize`]) as a file.
     Hello {
-        /// Both ends are of one version of farmem.
+        /// The version of farmem, the same at both ends.
         version: String,
-        /// The rack whose memory it wants ([`farmem_client::DpuSection::mark`], PROTOCOL 17.2).
+        /// The mark of the rack ([`farmem_client::DpuSection::mark`], PROTOCOL 17.2).
         rack: String,
-        /// The domain in which all its requests are.
+        /// The domain of all requests of the process.
         domain: u32,
-        /// The host that the process is in that domain, and how often it started: when that is taken out of the rack, so is the DPU that writes for it (PROTOCOL 8.59).
+        /// The process's host in that domain. If this host is fenced, the DPU that writes for it is fenced too
+        /// (PROTOCOL 8.59).
         host: u16,
-        /// How often that host started.
+        /// The generation of that host.
         generation: u16,
         /// Size of the memory.
         size: PairSize,
     },
-    /// An allocation is a region from now on, until the process goes.
+    /// Opens an allocation as a region, until the process leaves.
     Open {
-        /// The region's number, by the process.
+        /// The region's number, chosen by the process.
         region: u16,
-        /// The allocation's first byte.
+        /// Address of the allocation's first byte.
         base: u64,
-        /// The process writes it: no other has it open then.
+        /// True if the process writes the allocation. No other process has it open then.
         write: bool,
     },
-    /// A region is closed; answered when nothing of it is under way.
+    /// Closes a region. The answer comes when none of its requests is pending.
     Close {
         /// The region.
         region: u16,
     },
-    /// Memory of the process, as a file beside it, is registered from now on, by a key.
+    /// Registers memory of the process by a key; the memory comes as a file.
     Register {
         /// The key, neither 0 nor 1.
         rkey: u32,
-        /// Bytes of it that are there at once, at most.
+        /// Maximum number of bytes of it that are allocated at once.
         most: u64,
     },
-    /// All threads of the process ask through this ring, too: its memory as a file beside it (PROTOCOL 18.23). Once.
+    /// Adds a ring through which all threads of the process send requests; its memory comes as a file (PROTOCOL
+    /// 18.23). Once per process.
     Threads {
         /// Bytes of the ring's data.
         bytes: usize,
     },
-    /// Bytes of a region are to be kept in static memory, in whole pages; answered when they begin to be read.
+    /// Keeps the pages of these bytes in static memory. The answer comes when the DPU begins to read them.
     Fix {
         /// The region, open for reading.
         region: u16,
@@ -70,45 +74,49 @@ pub enum ClientMessage {
         /// Bytes.
         len: u64,
     },
-    /// How a region is prefetched from now on, or a part of it.
+    /// Sets the prefetch policy of a region or of a part.
     Policy {
         /// The region.
         region: u16,
         /// The policy.
         policy: Foresight,
-        /// The part: its first byte, and how many. Without it all of the region is meant, also what was said of parts before.
+        /// The part: offset and length in bytes. Without it, the policy is for the whole region and replaces those of
+        /// parts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         part: Option<(u64, u64)>,
     },
-    /// A ring of bytes that the process's clients send: its memory as a file beside it (PROTOCOL 19.15). Once.
+    /// Hands over a ring for the bytes that clients send to the process; its memory comes as a file (PROTOCOL 19.15).
+    /// Once per process.
     Tap {
         /// Bytes of the ring's data.
         bytes: usize,
     },
-    /// A ring of reports of what the process does with its items, likewise.
+    /// Hands over a ring for reports on the process's items, likewise.
     Beside {
         /// Bytes of the ring's data.
         bytes: usize,
     },
-    /// Items are put into this zone, likewise (PROTOCOL 18.8).
+    /// Hands over the zone for items, likewise (PROTOCOL 18.8).
     Zone {
         /// Size of the zone.
         size: ZoneSize,
     },
-    /// The DPU is to prefetch for the process, whose tap, `Beside` and zone it has; answered when its client has joined the rack.
+    /// Begins prefetching for a process that has handed over tap, `Beside` and zone. The answer comes when the DPU's
+    /// client has joined.
     Prefetch {
-        /// The structure, in the form that the process which started the DPU knows.
+        /// The structure, in the form that the DPU's program understands.
         structure: serde_json::Value,
-        /// In this way.
+        /// Settings of the prefetcher.
         how: PrefetchHow,
-        /// Up to this change of the process far memory has all.
+        /// The last change of the process that far memory has, with all before it.
         through: u64,
     },
-    /// The DPU is to see, of itself, what clients send to the process that it prefetches for (PROTOCOL 19.19); answered when it does.
+    /// Makes the DPU capture what clients send to a process that it prefetches for (PROTOCOL 19.19). The answer comes
+    /// when capture runs.
     Mirror {
-        /// Which packets.
+        /// The packets to capture.
         packets: MirrorConfig,
-        /// The parser that reads them.
+        /// The parser for their contents.
         parser: ParserKind,
     },
     /// Asks for counts of prefetching for the process.
@@ -119,29 +127,31 @@ pub enum ClientMessage {
     Carried {},
 }
 
-/// Counts of a DPU for requests of a process: those of its windows (SODA IV-B), and those of the memory API (PD3 6.1).
+/// Counts of a DPU for requests of a process: those of its windows (SODA IV-B), and those of the memory API (PD3
+/// 6.1).
 ///
-/// Hardware moves the bytes of a request once between the host's memory and the DPU's (by DMA) and once between that and the wire (by RDMA); here the DPU's CPU does the first, straight between the host's
-/// memory and the buffers that its link receives in or sends from, and the system the second. Whatever else moves them is a copy.
+/// Hardware moves the bytes of a request twice: by DMA between the host's memory and the DPU's, and by RDMA between
+/// that and the wire. Here the DPU's CPU does the first, between the host's memory and the buffers of its link. The
+/// kernel does the second. Each further transfer counts as a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Carried {
-    /// Requests that were answered.
+    /// Answered requests.
     pub requests: u64,
-    /// Times that the DPU moved bytes of one between the program's memory, or what both share, and where they are sent from or received.
+    /// Moves of a request's bytes between the program's memory, or shared memory, and the buffers of the link.
     pub moves: u64,
-    /// Times that it copied bytes of one to another place of its own: where what it keeps of far memory has them, too, or where they go through a ring.
+    /// Copies of a request's bytes within the DPU: into its cache, or through a ring.
     pub copies: u64,
-    /// Calls of the system that moved bytes of registered memory.
+    /// System calls that moved bytes of registered memory.
     pub calls: u64,
-    /// Requests that another thread than the one that receives completed.
+    /// Requests completed by another thread than the receiving one.
     pub passed: u64,
 }
 
 impl Carried {
     pub(super) const NOTHING: Self = Self { requests: 0, moves: 0, copies: 0, calls: 0, passed: 0 };
 
-    /// Both together.
+    /// Returns the sums of both.
     pub(super) const fn and(self, other: Self) -> Self {
         Self {
             requests: self.requests + other.requests,
@@ -153,23 +163,24 @@ impl Carried {
     }
 }
 
-/// A prefetch policy for a region: hints of a program, as by `madvise`.
+/// A prefetch policy for a region: a hint of the program, as with `madvise`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Foresight {
-    /// By evidence: neighbours of pages used lately, sequences, strides ([`farmem_dpu::Evidence`]).
+    /// By evidence: neighbours of recently used pages, sequences and strides ([`farmem_dpu::Evidence`]).
     #[default]
     Evidence,
-    /// The entry of each page that is asked for (SODA IV-C; [`farmem_dpu::Neighbours`]).
+    /// The entry of each requested page (SODA IV-C; [`farmem_dpu::Neighbours`]).
     Neighbours,
-    /// Along the majority of distances between pages ([`farmem_dpu::Leap`]).
+    /// By the majority of distances between pages ([`farmem_dpu::Leap`]).
     Majority,
-    /// Nothing: pages are used once, or here and there.
+    /// No prefetching, for pages that are used once or in random order.
     Nothing,
 }
 
 impl Foresight {
-    /// The policy for a part that the program gave this advice about; `None` for advice about what is to be here, or to go, which the DPU does not decide.
+    /// Returns the policy for a part with this advice; `None` for advice about presence, which is not a matter of the
+    /// DPU.
     pub const fn by_advice(self, advice: Advice) -> Option<Self> {
         match advice {
             Advice::Normal => Some(self),
@@ -179,7 +190,7 @@ impl Foresight {
         }
     }
 
-    /// The policy of this name.
+    /// Returns the implementation of this policy.
     pub fn policy(self) -> Box<dyn Policy> {
         match self {
             Self::Evidence => Box::new(Evidence),
@@ -194,31 +205,32 @@ impl Foresight {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum DpuMessage {
-    /// The DPU serves; whether the process may come in is said when its client of the domain has joined the rack.
+    /// The DPU serves. A second message tells whether the process may enter, when the DPU's client of the domain has
+    /// joined the rack.
     Soon {},
-    /// Come in.
+    /// The process may send requests.
     Welcome {
-        /// The host of the rack that asks in the process's domain.
+        /// The DPU's host in the process's domain.
         host: u16,
-        /// How often that host started.
+        /// The generation of that host.
         generation: u16,
         /// Bytes of a page.
         page_len: u32,
-        /// A DPU that does not count its beat for so many milliseconds while it is asked for something is to be fenced.
+        /// The lease. A DPU that does not count its beat for so long while a request is pending must be fenced.
         lease_ms: u64,
-        /// Where it is woken.
+        /// The doorbell of the domain's thread.
         wake: WakeAt,
     },
-    /// The last word: the DPU has nothing more to do with the process, and touches none of its memory from now on (PROTOCOL 17.17).
+    /// The last message: the DPU has no more work for the process, and touches none of its memory (PROTOCOL 17.17).
     Farewell {
-        /// Nothing that the process asked is under way, and nothing will be carried out later.
+        /// True if no operation of the process is in flight, and none will be executed later.
         settled: bool,
     },
     /// Done.
     Done {},
     /// Prefetching begins.
     Prefetches {
-        /// Where the thread is woken that reads the process's rings.
+        /// The doorbell of the thread that reads the process's rings.
         wake: WakeAt,
     },
     /// Counts of prefetching.
@@ -231,7 +243,7 @@ pub enum DpuMessage {
     Refused(ApiError),
 }
 
-/// [`Stats`] as it is said.
+/// The form of [`Stats`] in messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatsMessage {
@@ -282,35 +294,35 @@ impl From<StatsMessage> for Stats {
     }
 }
 
-/// The version that both ends say.
+/// The version that both ends must have.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A refusal.
+/// Returns a refusal.
 pub fn refusal(code: ErrorCode, message: impl Into<String>, remedy: impl Into<String>) -> DpuMessage {
     DpuMessage::Refused(ApiError { code, message: message.into(), remedy: remedy.into() })
 }
 
-/// Says something.
+/// Sends a message.
 ///
 /// # Errors
-/// When the other end does not listen.
+/// The system's error if the other end does not receive it.
 pub fn say<T: Serialize>(talk: &DpuSocket, what: &T, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
     talk.say(&serde_json::to_vec(what)?, file)
 }
 
-/// Receives the other end's next message, and the file beside it; `None` when it is gone.
+/// Receives the next message and its file; `None` if the other end is gone.
 ///
 /// # Errors
-/// When it says nothing in time, or nothing that makes sense.
+/// The system's error if no message comes in time, or the message is invalid.
 pub fn hear<T: for<'a> Deserialize<'a>>(talk: &DpuSocket) -> io::Result<Option<(T, Option<OwnedFd>)>> {
     let Some((bytes, file)) = talk.hear()? else { return Ok(None) };
     Ok(Some((serde_json::from_slice(&bytes)?, file)))
 }
 
-/// Asks the DPU for something, and waits for its answer.
+/// Sends a request to the DPU, and waits for its answer.
 ///
 /// # Errors
-/// [`Error::Refused`] with what the DPU says, [`Error::System`] when it does not answer.
+/// [`Error::Refused`] with the DPU's refusal, [`Error::System`] if the DPU does not answer.
 pub fn ask(
     talk: &DpuSocket,
     what: &ClientMessage,
@@ -324,13 +336,16 @@ fn lost(source: io::Error) -> Error {
     Error::System { what: "the DPU does not answer".into(), source }
 }
 
-/// How long a DPU may take at least to let a program in, and to answer it.
+/// Minimum time that a DPU is given to admit a program, and to answer.
 pub const ANSWER_TIME_MIN: Duration = Duration::from_secs(10);
 
-/// Comes to the DPU of this machine in the domain of `client`, with the memory of the rings, and waits until it is let in: how to talk to it, and what it said, [`DpuMessage::Welcome`] if it makes sense.
+/// Connects to the DPU of this machine in the domain of `client`, and waits until the process is admitted.
+///
+/// `pair` is the memory of the rings. Returns the socket and the DPU's answer, which is a [`DpuMessage::Welcome`]
+/// unless the DPU is at fault.
 ///
 /// # Errors
-/// [`Error::Open`] when none serves; as [`ask`].
+/// [`Error::Open`] if no DPU serves; otherwise as [`ask`].
 pub fn come_in(
     section: &DpuSection,
     client: &Client,
@@ -357,7 +372,7 @@ pub fn answer(talk: &DpuSocket) -> Result<DpuMessage, Error> {
     match hear(talk).map_err(lost)? {
         Some((DpuMessage::Refused(error), _)) => Err(Error::Refused(error)),
         Some((said, _)) => Ok(said),
-        // Its thread of the domain has ended: it has another when one comes again.
+        // The DPU's thread of the domain has ended. A process that connects again gets a new one.
         None => Err(Error::Refused(ApiError {
             code: ErrorCode::Unavailable,
             message: "the DPU has sent this process away".into(),

@@ -1,9 +1,13 @@
-//! The thread of a DPU that copies what clients send to a program, as an interface of the machine receives it, into a tap beside the program's own (PD3 5.1; PROTOCOL 19.19).
+//! The thread of a DPU that captures what clients send to a program from a network interface, into a second tap (PD3
+//! 5.1; PROTOCOL 19.19).
 //!
-//! Key types: [`Mirrors`], what the thread that prefetches for the program knows of it; [`MirrorRequest`], what a program asked for. It is a thread of its own since it waits for packets, as the other one does for far memory; what it
-//! hands over wakes that. A mirror that fails is said, and prefetching goes on without; when what it had handed over was parsed, its tap is given back, and the door is told that nothing is taken for it any more.
+//! Key types: [`Mirrors`], the state of the thread that prefetches for the program; [`MirrorRequest`], the program's
+//! request. The mirror has a thread of its own because it waits for packets, while the other thread waits for far
+//! memory. The mirror wakes the other thread for each hand-over. If a mirror fails, it prints the reason and
+//! prefetching continues without it. When everything that it handed over has been parsed, its tap is freed and the
+//! door learns that the budget is free.
 //!
-//! The door, and not this module, decides what may be mirrored for whom.
+//! The door decides which packets a program may have mirrored, not this module.
 
 use super::mailbox::Reply;
 use super::messages::{DpuMessage, refusal};
@@ -20,9 +24,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Bytes that wait in the tap that a mirror hands over to: what comes while the other thread waits for far memory.
+/// Capacity in bytes of the tap of a mirror, for packets that arrive while the other thread waits for far memory.
 const TAP_BYTES: usize = 1 << 20;
-/// The longest that it waits before it looks whether it is to end.
+/// Maximum wait before the mirror checks whether it must end.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A program's request.
@@ -33,27 +37,28 @@ pub(super) struct MirrorRequest {
 }
 
 impl MirrorRequest {
-    /// Bytes that it takes at most: the ring that the kernel copies packets into, what waits to be put together, and the tap.
+    /// Returns the maximum memory of the mirror in bytes: the kernel's packet ring, the reassembly buffers and the
+    /// tap.
     pub(super) const fn bytes(&self) -> u64 {
         let beside = Watch::beside_bytes(TAP_BYTES, CONNECTIONS_MAX);
         self.packets.bytes().saturating_add(FOLLOWING_BYTES_MAX + beside)
     }
 }
 
-/// How far a thread is.
+/// The phase of a mirror's thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Phase {
     #[default]
     Begins,
     Copies,
-    /// The mirror copies no more, or never did.
+    /// The mirror captures nothing more, or never did.
     Over,
 }
 
 #[derive(Debug, Default)]
 struct State {
     phase: Phase,
-    /// The mirror is to end.
+    /// True if the mirror must end.
     stops: bool,
     stats: MirrorStats,
 }
@@ -62,49 +67,49 @@ struct State {
 type Shared = Arc<Mutex<State>>;
 
 fn with<R>(state: &Shared, does: impl FnOnce(&mut State) -> R) -> R {
-    // Nothing that panics is done under it.
+    // No caller's closure panics.
     does(&mut state.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// A mirror that was begun.
+/// A started mirror.
 #[derive(Debug)]
 struct Mirroring {
     wanted: MirrorRequest,
     state: Shared,
     thread: JoinHandle<()>,
-    /// The reply that tells of its end.
+    /// The reply that reports the end of the mirror.
     reply: Reply,
 }
 
 impl Mirroring {
-    /// Its thread has nothing of a mirror any more.
+    /// Returns true if the mirror's thread has released its resources.
     fn is_over(&self) -> bool {
         with(&self.state, |state| state.phase == Phase::Over) || self.thread.is_finished()
     }
 }
 
-/// The mirror of one program: one at a time.
+/// The mirror of one program, at most one at a time.
 pub(super) struct Mirrors {
     waker: Waker,
     session: u32,
     slowdown: f64,
     now: Option<Mirroring>,
-    /// Counts of mirrors that have ended.
+    /// Sum of the counts of ended mirrors.
     before: MirrorStats,
 }
 
 impl Mirrors {
-    /// None yet. What comes is handed over beside what the program does, to an end that `waker` wakes.
+    /// Creates the state without a mirror. Captured bytes go to a second tap, whose reader `waker` wakes.
     pub(super) fn new(waker: Waker, session: u32, slowdown: f64) -> Self {
         Self { waker, session, slowdown, now: None, before: MirrorStats::default() }
     }
 
-    /// Begins one, by a thread that answers when packets are copied, or why they are not.
+    /// Starts a mirror. Its thread answers when it captures packets, or with the reason why it cannot.
     pub(super) fn begin(&mut self, watch: &mut Watch, wanted: MirrorRequest, reply: Reply) {
-        // The budget of an ended mirror goes to this one, and is told with its answer.
+        // The budget of an ended mirror passes to this one, and is reported with its answer.
         let _over = self.take_over();
         if let Some(now) = &self.now {
-            // A program that was not told in time asks again.
+            // A program that got no answer in time asks again.
             let is_here = now.wanted == wanted && with(&now.state, |state| state.phase == Phase::Copies);
             let said = if is_here { DpuMessage::Done {} } else { one_at_a_time() };
             return reply.say_mirrors(said, now.wanted.bytes());
@@ -125,28 +130,29 @@ impl Mirrors {
         }
     }
 
-    /// Gives back all of a mirror that is over, when what it had handed over was parsed; the door is told that nothing is taken for it any more.
+    /// Frees an ended mirror when everything that it handed over has been parsed, and tells the door that its budget
+    /// is free.
     pub(super) fn look(&mut self, watch: &mut Watch) {
-        // In this order: one that is over hands over nothing more.
+        // In this order: an ended mirror hands over nothing more.
         if self.now.as_ref().is_some_and(Mirroring::is_over)
             && watch.beside_is_empty()
             && let Some(Mirroring { reply, .. }) = self.take_over()
         {
             watch.alone();
-            // A program that was answered hears nothing of the end; one that was not, since its thread panicked, does.
+            // A program that has its answer ignores this reply. After a panic of the thread, it is the answer.
             let message = "the thread of this mirror has ended";
             reply.say_mirrors(refusal(ErrorCode::Unavailable, message, "ask for the mirror again"), 0);
         }
     }
 
-    /// A mirror that is over, if there is one; what it saw is counted with those before.
+    /// Takes the mirror if it has ended, and adds its counts.
     fn take_over(&mut self) -> Option<Mirroring> {
         let over = self.now.take_if(|now| now.is_over())?;
         self.before = self.before.and(with(&over.state, |state| state.stats));
         Some(over)
     }
 
-    /// Counts of all mirrors.
+    /// Returns the counts of all mirrors.
     pub(super) fn seen(&self) -> MirrorStats {
         let now = self.now.as_ref().map(|now| with(&now.state, |state| state.stats));
         self.before.and(now.unwrap_or_default())
@@ -157,7 +163,7 @@ impl Drop for Mirrors {
     fn drop(&mut self) {
         if let Some(Mirroring { state, thread, .. }) = self.now.take() {
             with(&state, |state| state.stops = true);
-            // One that panicked has said so.
+            // A panicked thread has printed its message.
             drop(thread.join());
         }
     }
@@ -185,7 +191,8 @@ impl Job {
             Ok(mirror) => mirror,
             Err(error) => {
                 let refused = told(error.into());
-                // Both at once: a refused program may ask again, and a thread that sees the end says nothing before.
+                // Both under one lock: a refused program may ask again, and a thread that sees the end says nothing
+                // before.
                 return with(&state, |state| {
                     state.phase = Phase::Over;
                     reply.say_mirrors(refused, 0);
@@ -194,7 +201,7 @@ impl Job {
         };
         with(&state, |state| state.phase = Phase::Copies);
         reply.say_mirrors(DpuMessage::Done {}, wanted.bytes());
-        // State that a panic leaves half done is this thread's own.
+        // A panic leaves only state of this thread inconsistent.
         let ended = catch_unwind(AssertUnwindSafe(|| attend(&mut mirror, &state, slowdown)));
         let (why, failed) = match ended {
             Ok(Ok(())) => return,
@@ -202,7 +209,7 @@ impl Job {
             Err(_) => ("its thread panicked".into(), 1),
         };
         let stats = mirror.stats().and(MirrorStats { failed, ..MirrorStats::default() });
-        // The ring is given back before another one is opened or promised.
+        // The ring is freed before another one is opened or promised.
         drop(mirror);
         with(&state, |state| (state.phase, state.stats) = (Phase::Over, stats));
         let MirrorConfig { interface, server, .. } = packets;
@@ -214,7 +221,7 @@ impl Job {
     }
 }
 
-/// Turns a mirror until it is to end.
+/// Runs a mirror until it must end.
 fn attend(mirror: &mut MirrorTap, state: &Shared, slowdown: f64) -> Result<(), OpenError> {
     let mut slow = Slow::new(slowdown);
     while !with(state, |state| state.stops) {

@@ -1,10 +1,12 @@
-//! The thread of a DPU that prefetches for one program, which handed over its tap, what it does, and its zone as memory (PD3; PROTOCOL 19.15 to 19.18).
+//! The thread of a DPU that prefetches for one program. The program has handed over its tap, its reports and its zone
+//! as memory (PD3; PROTOCOL 19.15 to 19.18).
 //!
-//! Key types: [`Parts`], what a program has handed over so far; [`Prefetching`], the thread as the door knows it. It is the driver that a program may have as a thread of its own
-//! ([`Driver`]), with a client of its own in the program's domain. What the program says is copied out, checked, and bounded; a program that says nonsense is sent away, and no other
-//! one notices: nothing is shared.
+//! Key types: [`Parts`], the memory that a program has handed over so far; [`Prefetching`], the thread from the
+//! door's point of view. The thread runs the same driver that a program may run itself ([`Driver`]), with a client of
+//! its own in the program's domain. The driver copies, checks and bounds everything that the program writes. A
+//! program that writes invalid data is disconnected, and no other program is affected, because they share no state.
 //!
-//! Parsers and structures that did not come with the DPU are not run.
+//! A DPU runs only parsers and structures that it has itself.
 
 use super::domain_thread::{Member, join};
 use super::mailbox::{Mailbox, Notice, Question, Reply};
@@ -27,18 +29,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
 
-/// Programs that a DPU prefetches for at once: each has a client of its own, so a host of the rack.
+/// Maximum number of programs that a DPU prefetches for. Each has a client of its own, which is a host of the rack.
 pub(super) const PROGRAMS_MAX: usize = 16;
-/// The longest rest: a program looks whether the DPU counts its beat, and what it says without waking anybody is heard.
+/// Maximum sleep: a program checks whether the DPU counts its beat, and some reports wake no thread.
 const REST: Duration = Duration::from_millis(5);
-/// How long far memory may not answer before the control plane is asked whether the thread's host is in the rack still.
+/// Time without an answer of far memory after which the thread asks the control plane whether its host is still in
+/// the rack.
 const DOUBT: Duration = Duration::from_millis(500);
 
 /// A structure of any kind.
 pub type AnyLookUp = Box<dyn LookUp + Send>;
 
-/// Makes a structure of the form that a program says, for the client that looks keys up in it: every value is checked, and an error names the one that cannot be. The structures stand beside this
-/// crate, so the process that starts a DPU says which there are.
+/// Makes a structure from the form that a program sends, for the client that looks keys up in it. The function checks
+/// every value, and its error names the invalid one. Structures are in other crates, so the process that starts a DPU
+/// passes this function.
 pub type MakeLookUp = fn(&serde_json::Value, &mut Client) -> Result<AnyLookUp, Error>;
 
 /// Memory that a program has handed over so far.
@@ -50,7 +54,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Takes all three out, or says which is missing, and leaves the others.
+    /// Takes all three parts. If one is missing, returns an error that names it and keeps the others.
     pub(super) fn take(&mut self) -> Result<(Submissions, Submissions, ZoneProducer), DpuMessage> {
         let missing = |what: &str| {
             let message = format!("prefetch comes without {what}");
@@ -81,32 +85,32 @@ pub(super) struct Job {
     pub(super) config: Config,
     pub(super) keys: usize,
     pub(super) through: Change,
-    /// The mailbox that is told when it has begun, or cannot.
+    /// The mailbox that gets the result of the start.
     pub(super) mailbox: Mailbox,
     pub(super) question: Question,
-    /// Says that the program is to be sent away.
+    /// Set when the program must be disconnected.
     pub(super) gone: Arc<AtomicBool>,
 }
 
 /// A request of the door to the thread.
 pub(super) enum Order {
-    /// To say what it did.
+    /// A request for the thread's counts.
     Tell,
-    /// To have packets mirrored.
+    /// A request to mirror packets.
     Mirror(MirrorRequest),
 }
 
-/// The thread, as the door knows it. It ends when this is dropped.
+/// The thread from the door's point of view. It ends when this value is dropped.
 pub(super) struct Prefetching {
     asked: Sender<(Order, Reply)>,
     pub(super) thread: JoinHandle<()>,
 }
 
 impl Prefetching {
-    /// Begins it.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// When the system has no more threads.
+    /// The system's error if it has no more threads.
     pub(super) fn begin(job: Job) -> io::Result<Self> {
         let (asked, questions) = channel();
         let name = format!("dpu ahead {}", job.question.session);
@@ -114,12 +118,12 @@ impl Prefetching {
         Ok(Self { asked, thread })
     }
 
-    /// Asks it for something; false when it has ended.
+    /// Sends an order. Returns false if the thread has ended.
     pub(super) fn ask(&self, order: Order, reply: Reply) -> bool {
         self.asked.send((order, reply)).is_ok()
     }
 
-    /// Has it end, and does not wait for that.
+    /// Tells the thread to end, without waiting.
     pub(super) fn let_go(self) -> JoinHandle<()> {
         self.thread
     }
@@ -128,10 +132,10 @@ impl Prefetching {
 fn run(job: Job, questions: &Receiver<(Order, Reply)>) {
     let gone = Arc::clone(&job.gone);
     let (domain, bell) = (job.domain, job.mailbox.clone());
-    // Nothing that another thread uses is half done then.
+    // No state of another thread is inconsistent then.
     let ended = catch_unwind(AssertUnwindSafe(|| serve(job, questions)));
     let why = match ended {
-        // Its program was told why not, or asks for nothing of it any more.
+        // The program has its refusal, or has left.
         Ok(Ok(false)) => return,
         Ok(Ok(true)) => None,
         Ok(Err(error)) => Some(error.to_string()),
@@ -148,13 +152,13 @@ fn run(job: Job, questions: &Receiver<(Order, Reply)>) {
     bell.bell.ring();
 }
 
-/// False when it could not begin, or was let go.
+/// Prefetches for the program. Returns false if prefetching could not begin, or the door ended it.
 fn serve(job: Job, questions: &Receiver<(Order, Reply)>) -> Result<bool, Error> {
     let Job { ground, domain, make, parts, structure, config, keys, through, mailbox, question, gone: _ } =
         job;
     let (pieces, words, zone) = parts;
     let begun = join(&ground, domain).and_then(|(mut client, member)| {
-        // The structure last: nothing fails after it was entered.
+        // The structure last: after entering it, nothing fails.
         let view = HostKeys::new(KeysConfig::new(keys))?;
         Ok((make(&structure, &mut client)?, client, member, view))
     });
@@ -172,14 +176,14 @@ fn serve(job: Job, questions: &Receiver<(Order, Reply)>) -> Result<bool, Error> 
         Driver::of(config, view, (watch, hearing, through), client, look_up, SharedZone::of(zone));
     mailbox.say(question, Notice::Prefetches(Ok(wake)));
     let ended = catch_unwind(AssertUnwindSafe(|| attend(&mut driver, &mut mirrors, &ground, questions)));
-    // Nothing is listened to for a program that has gone, however long far memory keeps the next line waiting.
+    // No packets are captured for a program that has left, even if far memory delays the next line.
     drop(mirrors);
-    // Whatever ended it, the structure's other readers and writers need not wait for this one.
+    // Other readers and writers of the structure need not wait for this one, whatever ended it.
     driver.leave();
     ended.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// Turns the driver until the DPU ends, or false when the door let the thread go.
+/// Runs the driver until the DPU ends. Returns false if the door ended the thread.
 fn attend(
     driver: &mut Driver<HostKeys, AnyLookUp, SharedZone>,
     mirrors: &mut Mirrors,
@@ -196,7 +200,7 @@ fn attend(
             }
             Ok((Order::Mirror(wanted), reply)) => mirrors.begin(driver.watch(), wanted, reply),
             Err(TryRecvError::Empty) => {}
-            // The program has gone, or was told to try again.
+            // The program has left, or must try again.
             Err(TryRecvError::Disconnected) => return Ok(false),
         }
         mirrors.look(driver.watch());
@@ -206,7 +210,7 @@ fn attend(
         if came.0 != known.0 || came.1 == known.1 && !driver.is_waiting() {
             (known, since) = (came, now);
         } else if now.since(since) >= DOUBT {
-            // Nothing came but failures, if those: as when the host was taken out.
+            // Nothing or only failures arrived, as after a fence of the host.
             (known, since) = (came, now);
             if !driver.is_member() {
                 let what = "the rack: this host of the DPU was taken out of it".into();

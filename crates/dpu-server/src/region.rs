@@ -1,4 +1,4 @@
-//! Which allocations a DPU's processes have open: one writer, or any number of readers (SODA III).
+//! The allocations that processes of a DPU have open: one writer, or any number of readers (SODA III).
 
 use super::carrier::{Extent, Memory};
 use super::messages::{DpuMessage, refusal};
@@ -18,7 +18,7 @@ pub(super) struct Objects {
 #[derive(Debug)]
 struct Open {
     object: u32,
-    /// Which allocation it is: its addresses may be another's later.
+    /// The allocation's id: its addresses may belong to another allocation later.
     id: u64,
     writes: bool,
     /// Processes that have it open, once for each region.
@@ -26,7 +26,7 @@ struct Open {
 }
 
 impl Open {
-    /// True while a process has it open; otherwise nothing of it is cached any more.
+    /// Returns true while a process has the allocation open. Otherwise drops its cached pages.
     fn is_still(&self, memory: &Memory) -> bool {
         if self.by.is_empty() {
             memory.close(self.object);
@@ -36,10 +36,11 @@ impl Open {
 }
 
 impl Objects {
-    /// A process opens an allocation as a region; answers the object's number.
+    /// Opens an allocation for a process. Returns the object's number.
     ///
     /// # Errors
-    /// The refusal for the process: another writes it, or it wants to write what others have open; or leaving processes must be waited for.
+    /// The refusal for the process: another process writes the allocation, or this one wants to write an allocation
+    /// that others have open. The process must try again while requests of a process that left are in flight.
     pub(super) fn open(
         &mut self,
         memory: &Memory,
@@ -82,7 +83,7 @@ impl Objects {
         Ok(object)
     }
 
-    /// A process closes a region of an object, of which nothing is under way.
+    /// Closes a region of an object for a process. No request on the region is pending.
     pub(super) fn close_one(&mut self, memory: &Memory, asker: Asker, object: u32) {
         self.open.retain(|_, open| {
             if open.object == object
@@ -94,7 +95,7 @@ impl Objects {
         });
     }
 
-    /// A process is gone, and nothing of it is under way.
+    /// Closes all regions of a process that left and has no pending requests.
     pub(super) fn close(&mut self, memory: &Memory, asker: Asker) {
         self.open.retain(|_, open| {
             open.by.retain(|&by| by != asker);

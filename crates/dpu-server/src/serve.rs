@@ -1,9 +1,10 @@
-//! The DPU as a process: the way of its machine's processes to far memory (SODA III).
+//! The DPU as a process: the path of its machine's processes to far memory (SODA III).
 //!
-//! Key call: [`serve`]. The calling thread is the *door*: processes come to its socket, say in which domain they ask, and open regions. The door waits for no other thread: the
-//! control plane is asked the *control thread* asks, and what a domain's thread does is answered when it says so. For each domain there is a
-//! thread with a client of its own, so a host of the rack: it takes requests from the rings of its processes, a batch at a time, and answers. What is cached is shared
-//! by all of them ([`Memory`]).
+//! Key call: [`serve`]. The calling thread is the *door*. Processes connect to its socket, name their domain and open
+//! regions. The door waits for no other thread. The *control thread* calls the control plane. A domain's thread
+//! reports what it has done, and the door answers then. For each domain there is a thread with a client of its own,
+//! which is a host of the rack. The thread takes batches of requests from the rings of its processes, and answers
+//! them. All threads share the cache ([`Memory`]).
 //!
 //! ```text
 //!   process == rings ==> thread of its domain == RC ==> memory nodes
@@ -47,74 +48,75 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Processes that a DPU serves at once.
+/// Maximum number of processes that a DPU serves.
 const SESSIONS_MAX: usize = 256;
-/// Processes that came and did not yet say hello.
+/// Maximum number of connections without a hello.
 const STRANGERS_MAX: usize = 32;
-/// Regions of a process.
+/// Maximum number of regions per process.
 const REGIONS_MAX: usize = 1024;
-/// The longest that a process waits for what another thread has to do.
+/// Maximum time that a process waits for another thread of the DPU.
 const PATIENCE: Span = Span::from_secs(5);
-/// As long as a client joins the rack.
+/// Polling interval while a client joins the rack.
 const JOINING: Duration = Duration::from_millis(2);
-/// The longest the door waits before it looks whether it is to stop, or to send a process away.
+/// Maximum time between two checks of the door for a stop, or for processes to disconnect.
 const DOOR: Duration = Duration::from_millis(50);
 
-/// State that door and threads share.
+/// State that the door and the threads share.
 #[derive(Clone)]
 pub(super) struct DpuContext {
     pub(super) config: RackConfig,
     pub(super) section: DpuSection,
-    /// The mark by which processes show that they belong to its rack.
+    /// The mark by which processes prove that they belong to this rack.
     pub(super) mark: String,
     pub(super) memory: Arc<Memory>,
-    /// Where the link to processes is not as it is.
+    /// The emulated link to processes; `None` for plain shared memory.
     pub(super) intra: Option<Arc<Intra>>,
     pub(super) stop: Stop,
-    /// Processes that went, and of which nothing is under way any more; whether nothing of them may be carried out later.
+    /// Processes that left and have no pending request; false if far memory may still execute one of their writes.
     pub(super) left: Arc<Mutex<Vec<(Asker, bool)>>>,
 }
 
-/// A process, as the door knows it.
+/// A process from the door's point of view.
 struct Session {
     talk: DpuSocket,
     domain: u32,
-    /// The host that it is itself.
+    /// The host of the process.
     life: Life,
     /// The DPU's host in its domain.
     dpu: Life,
-    /// Its regions: the number of the object that each is.
+    /// Object numbers by region.
     regions: BTreeMap<u16, u32>,
-    /// Bytes of its memory that this DPU may fill.
+    /// Maximum number of bytes of its memory that this DPU may allocate by writing.
     fills: u64,
     gone: Arc<AtomicBool>,
-    /// Memory that it has handed over to be prefetched for.
+    /// Memory that the process has handed over for prefetching.
     parts: Parts,
-    /// Bytes that this DPU may fill to prefetch for it: of those, and of its own memory. None once they are given back.
+    /// Maximum number of bytes that this DPU may allocate to prefetch for the process, in those parts and in its own
+    /// memory. Zero after prefetching failed.
     ahead: u64,
-    /// Bytes that this DPU may fill to mirror packets for it.
+    /// Bytes promised for mirroring packets for the process.
     mirror: Promise,
-    /// The thread that prefetches.
+    /// The thread that prefetches for the process.
     prefetching: Option<Prefetching>,
-    /// The request that it waits for.
+    /// The request that the process waits for.
     asked: Option<PendingQuestion>,
-    /// Questions that were answered later.
+    /// Number of requests that were answered later.
     questions: u64,
 }
 
-/// A question that the door did not answer at once.
+/// A request that the door did not answer at once.
 struct PendingQuestion {
     number: u64,
     since: Instant,
-    /// The refusal when the thread of the domain cannot.
+    /// The refusal if the domain's thread cannot execute the request.
     refused: DpuMessage,
-    /// The region that is being closed, and its object.
+    /// The region that closes, and its object.
     closes: Option<(u16, u32)>,
-    /// Prefetching is to begin.
+    /// True for a request to begin prefetching.
     begins: bool,
 }
 
-/// A process that is to be let in when the client of its domain has joined.
+/// A process that may enter when the client of its domain has joined.
 struct Caller {
     talk: DpuSocket,
     life: Life,
@@ -122,17 +124,18 @@ struct Caller {
     fills: u64,
 }
 
-/// Serves as the DPU of this machine, for the windows of its processes.
+/// Serves the processes of this machine as their DPU.
 ///
 /// # Errors
-/// [`Error`] when the rack has no `[dpu]`, another DPU has its socket, there is no memory for what it is to cache, or the rack does not answer.
+/// [`Error`] if the rack has no `[dpu]`, another DPU has the socket, memory is too small for the cache, or the rack
+/// does not answer.
 pub fn serve<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Result<(), Error> {
     serve_with(config, serving, |_, _| {
         Err(Error::Missing { what: "structure that this DPU knows: it was started without".into() })
     })
 }
 
-/// As [`serve`], and prefetches for programs from structures that `make` knows (PROTOCOL 19.15).
+/// Serves as [`serve`] does, and prefetches for programs from structures that `make` supports (PROTOCOL 19.15).
 ///
 /// # Errors
 /// As [`serve`].
@@ -150,7 +153,7 @@ pub fn serve_with<'a>(
     crate::check_dpu(settings)?;
     let seed = os_seed().map_err(|source| Error::System { what: "no random numbers".into(), source })?;
     let mut api = api_client(config)?;
-    // A DPU that cannot reach the rack fails here, and not when the first process comes.
+    // If the rack is unreachable, the DPU fails here and not at the first process.
     drop(api.call(Overview {})?);
     let system = |what: &str| {
         let what = what.to_owned();
@@ -200,37 +203,37 @@ pub fn serve_with<'a>(
     door.run(&listener)
 }
 
-/// Where processes come in.
+/// The thread that accepts processes.
 struct Door {
     ground: DpuContext,
     clock: Clock,
-    /// Bytes that processes may have this DPU fill, all together: this machine's memory.
+    /// Maximum number of bytes that all processes together may have this DPU allocate: this machine's memory.
     fills_max: u64,
-    /// Structures that it prefetches from.
+    /// Makes the structures that the DPU prefetches from.
     make: MakeLookUp,
-    /// Threads that prefetched for programs that went, until they have ended.
+    /// Threads that prefetched for processes that left, until the threads have ended.
     aheads: Vec<JoinHandle<()>>,
-    /// To the control thread.
+    /// Requests to the control thread.
     control_requests: Sender<ControlRequest>,
     mailbox: Mailbox,
     came: Receiver<(Question, Notice)>,
-    /// Hosts that write, for which it acts until nothing of that is under way.
+    /// Writing hosts for which the DPU acts, until none of their operations is in flight.
     acting: BTreeMap<Asker, ActFor>,
     lanes: Vec<DomainThread>,
     joining: Vec<(Joining, Vec<Caller>)>,
     strangers: Vec<DpuSocket>,
     sessions: BTreeMap<u32, Session>,
     leaving: Vec<Leaving>,
-    /// Hosts of this DPU that are to leave the rack before what was written by them is open to others.
+    /// Hosts of this DPU that must leave the rack before other processes may open what they wrote.
     fences: BTreeMap<Life, Fence>,
     /// Hosts that have left the rack.
     fenced: Receiver<Life>,
-    /// Threads of domains that no process uses any more, until they have ended.
+    /// Threads of unused domains, until the threads have ended.
     ending: Vec<JoinHandle<()>>,
     objects: Objects,
     journal: Journal,
     next: u32,
-    /// A lane did, perhaps while it decided.
+    /// True if a domain's thread panicked, perhaps with the decisions locked.
     has_panicked: bool,
 }
 
@@ -268,14 +271,14 @@ impl Door {
                 match listener.accept() {
                     Ok(Some(talk)) => self.strangers.push(talk),
                     Ok(None) => break,
-                    // No descriptors: it is ready to be asked again at once.
+                    // No descriptors are left. The listener would be ready again at once.
                     Err(_) => {
                         std::thread::sleep(JOINING);
                         break;
                     }
                 }
             }
-            // The oldest silent connections make room: a process that comes says hello at once.
+            // The oldest silent connections are dropped, because a process sends hello at once.
             let many = self.strangers.len().saturating_sub(STRANGERS_MAX);
             self.strangers.drain(..many);
         }
@@ -286,20 +289,20 @@ impl Door {
         let aheads = self.sessions.values_mut().filter_map(|session| session.prefetching.take());
         let aheads: Vec<_> =
             aheads.map(Prefetching::let_go).chain(std::mem::take(&mut self.aheads)).collect();
-        // One that panicked has said so, and left nothing to others.
+        // A panicked thread has printed its message and shares no state.
         aheads.into_iter().for_each(|thread| drop(thread.join()));
-        // No thread of it touches anything of theirs now.
+        // From here on no thread touches memory of the processes.
         self.sessions.keys().copied().collect::<Vec<_>>().into_iter().for_each(|number| self.leave(number));
         self.leaving.iter_mut().for_each(|leaving| leaving.farewell(false));
         if self.has_panicked {
-            // The thread has printed its panic. Cached bytes may be anything now: processes go on without this DPU.
+            // The thread has printed its panic. Cached bytes may be wrong, so processes continue without this DPU.
             let source = std::io::Error::other("a thread of this DPU panicked");
             return Err(Error::System { what: "it ends, and its processes go on without it".into(), source });
         }
         Ok(())
     }
 
-    /// Processes are sent away that wrote nonsense; what those had open that are gone is closed.
+    /// Disconnects processes that wrote invalid data, and closes the regions of processes that left.
     fn see_off(&mut self) {
         let gone: Vec<u32> = self
             .sessions
@@ -317,7 +320,7 @@ impl Door {
         self.rest();
     }
 
-    /// Ends threads of domains that no process has used for a lease; their hosts leave the rack.
+    /// Ends the threads of domains that no process has used for a lease. Their hosts leave the rack.
     fn rest(&mut self) {
         let now = self.clock.now();
         let used: BTreeSet<u32> = self.sessions.values().map(|session| session.domain).collect();
@@ -337,7 +340,8 @@ impl Door {
         }
     }
 
-    /// Joins the threads of domains whose host was fenced. No node accepts their requests any more, so nothing of them is in flight.
+    /// Joins the threads of domains whose host was fenced. No node accepts their requests, so none of their requests
+    /// is in flight.
     fn join_ended_threads(&mut self) {
         let ended = |lane: &DomainThread| lane.thread.is_finished();
         while let Some(at) = self.lanes.iter().position(ended) {
@@ -351,13 +355,13 @@ impl Door {
             let left =
                 self.leaving.iter().filter(|leaving| leaving.domain == domain && leaving.is_in_flight());
             for asker in left.map(|leaving| leaving.asker).collect::<Vec<Asker>>() {
-                // Some of it may be on its way to a node that has not heard that the host was fenced.
+                // A write may be on its way to a node that does not know of the fence yet.
                 self.settle(asker, false);
             }
         }
     }
 
-    /// Takes a process's hello.
+    /// Receives the hello of a process.
     fn greet(&mut self, talk: DpuSocket) {
         let (said, file) = match messages::hear(&talk) {
             Ok(Some(said)) => said,
@@ -382,7 +386,7 @@ impl Door {
         }
     }
 
-    /// A process comes in, at once or when the client of its domain has joined.
+    /// Admits a process, at once or when the client of its domain has joined.
     fn admit(&mut self, domain: u32, caller: Caller) {
         self.join_ended_threads();
         if let Some(at) = self.lanes.iter().position(|lane| lane.domain == domain) {
@@ -400,7 +404,7 @@ impl Door {
         }
     }
 
-    /// Lets in those whose domain's client has joined, and tells the others why it has not.
+    /// Admits the processes whose client has joined. If the client could not join, the processes get its error.
     fn welcome_joined(&mut self) {
         for (joining, callers) in std::mem::take(&mut self.joining) {
             match joining.done() {
@@ -420,7 +424,7 @@ impl Door {
         }
     }
 
-    /// Lets a process in, at the thread of its domain.
+    /// Connects a process to the thread of its domain.
     fn let_in(&mut self, lane: usize, Caller { talk, life, ends, fills }: Caller) {
         let number = self.next;
         self.next += 1; // `check` says when there are no more
@@ -454,7 +458,7 @@ impl Door {
         }
     }
 
-    /// Whether a process may come in, and the ends of its rings.
+    /// Checks that a process may enter. Returns the ends of its rings.
     fn check(
         &mut self,
         (version, rack): (&str, &str),
@@ -477,7 +481,7 @@ impl Door {
         }
         let file = file.ok_or_else(|| refusal(ErrorCode::BadRequest, "hello comes without memory", SAME))?;
         self.may_fill(size.bytes())?;
-        // Processes that wait to come in have a number each, later.
+        // Each process that waits gets a number later.
         if self.next >= u32::MAX - u32::try_from(SESSIONS_MAX).expect("a few") {
             let message = "this DPU has served 2^32 processes";
             return Err(refusal(ErrorCode::TableFull, message, "start it again"));
@@ -485,7 +489,7 @@ impl Door {
         Requests::of(&file, size).map_err(|error| refusal(ErrorCode::BadRequest, error.to_string(), SAME))
     }
 
-    /// Whether processes may have so many bytes more filled by this DPU.
+    /// Checks that processes may have this DPU allocate `more` bytes.
     fn may_fill(&self, more: u64) -> Result<(), DpuMessage> {
         let coming = self.joining.iter().flat_map(|(_, callers)| callers.iter().map(|caller| caller.fills));
         let of = |session: &Session| {
@@ -502,17 +506,17 @@ impl Door {
         Err(refusal(ErrorCode::TableFull, message, "give windows less local memory, or wait until one ends"))
     }
 
-    /// How processes are served.
+    /// Returns the terms on which processes are served.
     fn terms(&self) -> Terms {
         let blocking = self.ground.section.forward == DpuForward::Blocking;
         let patience = self.ground.section.lease;
         let intra = self.ground.intra.clone();
-        // Over a link with a profile each answer waits for its time.
+        // Over a link with a profile, each answer waits for its time.
         let staged = (self.ground.section.threads > 1 && intra.is_none()).then_some(PASSED_MIN);
         Terms { blocking, intra, staged, patience }
     }
 
-    /// The thread of a session's domain.
+    /// Returns the thread of a domain.
     fn lane(&self, domain: u32) -> Result<&DomainThread, DpuMessage> {
         self.lanes.iter().find(|lane| lane.domain == domain).ok_or_else(busy)
     }
@@ -523,7 +527,7 @@ const SAME: &str = "use one version of farmem for the DPU and its processes";
 const OWN_SOCKET: &str =
     "give the DPU of each rack of this machine a path of its own: `socket = \"PATH\"` in [dpu] of rack.toml";
 
-/// Says something; false when the process does not listen.
+/// Sends a message without waiting. Returns false if the process does not receive it.
 fn say(talk: &DpuSocket, said: &DpuMessage) -> bool {
     serde_json::to_vec(said).is_ok_and(|said| talk.say_now(&said).is_ok())
 }
@@ -534,7 +538,7 @@ fn busy() -> DpuMessage {
     refusal(ErrorCode::Unavailable, message, "try again")
 }
 
-/// The refusal for a process when the DPU met this error.
+/// Returns the refusal for a process when the DPU met this error.
 pub(super) fn told(error: Error) -> DpuMessage {
     match error {
         Error::Refused(error) => DpuMessage::Refused(error),

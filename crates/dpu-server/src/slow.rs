@@ -1,30 +1,30 @@
-//! Threads of a DPU whose cores are slower than this machine's.
+//! Emulation of a DPU whose cores are slower than this machine's.
 
 use farmem_link::{Clock, cpu_time_of_thread};
 use farmem_machine::{Duration, Instant};
 
-/// A thread of a DPU, whose cores are slower than a host's: what it did takes `factor` times as long.
+/// The governor of a thread whose work takes `factor` times as long.
 #[derive(Debug)]
 pub(super) struct Slow {
     clock: Clock,
     factor: f64,
-    /// CPU time of the thread when it was slowed down last.
+    /// CPU time of the thread at the end of the last delay.
     had: Duration,
 }
 
 impl Slow {
-    /// A governor of the calling thread.
+    /// Creates a governor of the calling thread.
     pub(super) fn new(factor: f64) -> Self {
         Self { clock: Clock::start(), factor, had: cpu_time_of_thread() }
     }
 
-    /// Makes up for what was done since.
+    /// Delays the thread for its work since the last call.
     pub(super) fn down(&mut self) {
         let clock = self.clock;
         self.down_by(cpu_time_of_thread, || clock.now());
     }
 
-    /// As [`Slow::down`], by what these say: CPU time that the thread has had, and the time.
+    /// Delays the thread as [`Slow::down`] does, with these sources of the thread's CPU time and of the time.
     fn down_by(&mut self, had: impl Fn() -> Duration, now: impl Fn() -> Instant) {
         if self.factor <= 1.0 {
             return;
@@ -50,13 +50,14 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// A thread that looks at the time has a microsecond less of it: CPU time that it burns for `factor`, where it did `work` microseconds of work in each of three turns.
+    /// Returns the CPU time that a thread burns in each of three turns, with `work` microseconds of work per turn.
+    /// Each look at the time costs a microsecond of CPU time.
     fn burnt(factor: f64, work: u64) -> [u64; 3] {
         let (time, cpu) = (Cell::new(0), Cell::new(0));
         let mut slow = Slow { clock: Clock::start(), factor, had: Duration::ZERO };
         [(); 3].map(|()| {
             cpu.set(cpu.get() + work);
-            // The thread slept, and others had the CPU: that is no work of its.
+            // The thread slept while others had the CPU; that is not its work.
             time.set(time.get() + 10 * work);
             let before = cpu.get();
             let now = || {
@@ -69,7 +70,8 @@ mod tests {
         })
     }
 
-    /// Four times as slow is three times the work more, in every turn: what was burnt to be slow is no work of the next turn. One look more than that is the one that begins.
+    /// A factor of 4 adds three times the work in every turn: the delay itself does not count as work of the next
+    /// turn. One look begins the delay, so each turn burns one microsecond more.
     #[test]
     fn a_slow_thread_burns_what_its_cores_would_take() {
         assert_eq!(burnt(4.0, 100), [301; 3]);

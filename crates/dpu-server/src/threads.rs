@@ -1,6 +1,8 @@
-//! The DPU's end of the memory API (PD3 6.1; PROTOCOL 18.23): requests of all threads of a process out of one ring, each answered in the place that its thread kept for it.
+//! The DPU's end of the memory API (PD3 6.1; PROTOCOL 18.23): one ring of requests of all threads of a process, and
+//! an answer slot for each request.
 //!
-//! Key type: [`Threads`], a part of a [`DpuClient`](super::dpu_client::DpuClient). The process's end is [`super::api`].
+//! Key type: [`Threads`], a part of a [`DpuClient`](super::dpu_client::DpuClient). The process's end is
+//! [`super::api`].
 
 use super::dpu_client::RegionAt;
 use super::messages::Carried;
@@ -11,13 +13,13 @@ use farmem_wire::soda::Ended;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Bytes in front of a request: where its answer goes.
+/// Bytes in front of a request: the address of its answer slot.
 pub(super) const AT_LEN: usize = 8;
-/// Bytes of an answer in front of its data: six and a mark.
+/// Bytes of an answer in front of its data: a head of six bytes, and a mark.
 pub(super) const HEAD_LEN: usize = 8;
-/// Bytes of a record that are looked at: what a write writes is behind them.
+/// Bytes of a record's front; the data of a write follows.
 const FRONT_LEN: usize = AT_LEN + Request::LEN;
-/// The mark that an answer is there.
+/// The mark of a complete answer.
 const THERE: u8 = 1;
 
 /// A thread's pending request.
@@ -35,7 +37,7 @@ impl PendingAnswer {
         self.write
     }
 
-    /// Where the data of its answer goes.
+    /// Returns the address of the answer's data.
     pub(super) const fn data_at(&self) -> u64 {
         self.at + HEAD_LEN as u64
     }
@@ -45,7 +47,7 @@ impl PendingAnswer {
 #[derive(Debug)]
 pub(super) struct Threads {
     pub(super) submissions: Submissions,
-    /// Requests under way, by the carrier's tickets.
+    /// Pending requests, by the carrier's tickets.
     pub(super) pending: BTreeMap<u64, PendingAnswer>,
     /// Counts for the threads' requests.
     pub(super) carried: Carried,
@@ -64,11 +66,11 @@ pub(super) enum ThreadRequest {
         offset: usize,
         asked: PendingAnswer,
     },
-    /// The record was refused, and that was answered.
+    /// The request was refused and answered.
     Nothing,
 }
 
-/// A record makes no sense: its process is sent away.
+/// An invalid record. Its process is disconnected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Nonsense;
 
@@ -77,23 +79,25 @@ impl Threads {
         Self { submissions, pending: BTreeMap::new(), carried: Carried::NOTHING }
     }
 
-    /// The next record, of at most so many bytes. It stays where it is: what is to be written goes from there straight to where it is sent from ([`Threads::bring`]).
+    /// Returns the next record, of at most `most` bytes. The record stays in the ring: the data of a write goes from
+    /// there straight to the send buffer ([`Threads::bring`]).
     pub(super) fn next(&mut self, most: usize) -> Result<Option<Submitted>, Broken> {
         self.submissions.next(most)
     }
 
-    /// Brings what a record writes to where it is sent from: the only time that its bytes are moved before they are frames (PD3 6.1, where the DMA engine does that).
+    /// Copies the data of a write to the send buffer. No other copy precedes the frames (PD3 6.1, where the DMA
+    /// engine does this).
     pub(super) fn bring(&mut self, record: Submitted, into: &mut [u8]) {
         self.carried.moves += 1;
         self.submissions.copy(record, FRONT_LEN, into);
     }
 
-    /// Something is under way of this region.
+    /// Returns true if a request on this region is pending.
     pub(super) fn is_busy(&self, region: u16) -> bool {
         self.pending.values().any(|asked| asked.region == region)
     }
 
-    /// Takes the next request. A request that cannot be carried out is answered at once.
+    /// Takes the next request. A request that cannot be executed is answered at once.
     pub(super) fn take(
         &mut self,
         record: Submitted,
@@ -135,7 +139,8 @@ impl Threads {
         })
     }
 
-    /// Answers a request; `data` is what a read brought, and goes from there straight to where its thread wants it, unless it is there already. The DPU has copied its bytes so often beside.
+    /// Answers a request. `data` has the bytes of a read, which go straight to the answer slot; it is empty if they
+    /// are there already. `copies` is the number of further copies within the DPU.
     pub(super) fn answer(
         &mut self,
         answers: &Answers,
@@ -168,7 +173,7 @@ impl Threads {
     }
 }
 
-/// The page that has all bytes of a place.
+/// Returns the page that contains all bytes of a place.
 fn page_of(place: Place, regions: &BTreeMap<u16, RegionAt>, page_len: u64) -> Option<(Place, PageId, bool)> {
     let (first, end) = (u64::from(place.offset), u64::from(place.offset) + u64::from(place.size));
     let open = regions.get(&place.region)?;
@@ -176,7 +181,7 @@ fn page_of(place: Place, regions: &BTreeMap<u16, RegionAt>, page_len: u64) -> Op
     fits.then(|| (place, PageId { object: open.object, page: first / page_len }, open.granted))
 }
 
-/// The head of an answer, once it is there.
+/// Returns the head of an answer; `None` while there is no answer.
 pub(super) fn head_of(word: u64) -> Option<Result<Head, farmem_wire::WireError>> {
     let [a, b, c, d, e, f, there, _] = word.to_le_bytes();
     (there == THERE).then(|| Head::parse([a, b, c, d, e, f]))

@@ -1,4 +1,4 @@
-//! Bytes of a successful read on their way to the requester: in a buffer, in a slot that stays until they are moved, or in static memory.
+//! The bytes of a successful read on their way to the requester: in a buffer, in a pinned slot, or in static memory.
 
 use super::Memory;
 use farmem_dpu::Slot;
@@ -6,11 +6,11 @@ use farmem_machine::Instant;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
-/// Where the bytes of a read that went well are.
+/// The location of a successful read's bytes.
 #[derive(Debug)]
 pub(super) enum Source {
     Buffer,
-    /// Where they go: nothing is left to move.
+    /// The bytes have reached their destination.
     Landed,
     Slot {
         slot: Slot,
@@ -22,7 +22,7 @@ pub(super) enum Source {
     },
 }
 
-/// The bytes, for any thread to move.
+/// The bytes of a successful read, which any thread can move.
 #[derive(Debug)]
 pub struct Moving {
     pub(super) ticket: u64,
@@ -32,8 +32,8 @@ pub struct Moving {
 }
 
 impl Moving {
-    /// Shows the bytes to `each`, where they are, and is done with the request; gives its buffer back. `has` says when the process has them, where that is not as soon as
-    /// they are copied.
+    /// Passes the bytes to `each`, ends the request and returns its buffer. `has` is the time at which the process
+    /// receives the bytes, if they arrive later than the copy.
     pub fn finish(self, has: Option<Instant>, each: impl FnOnce(&[u8])) -> Vec<u8> {
         let Self { ticket, buf, source, memory } = self;
         match source {

@@ -1,4 +1,4 @@
-//! Requests that a carrier took, from when they are taken until they have ended: where their bytes are, and where they go.
+//! Requests of a carrier, from acceptance to completion: sources and destinations of their bytes.
 
 use super::Memory;
 use super::moving::Source;
@@ -9,24 +9,24 @@ use farmem_wire::VirtAddr;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
-/// A request that a carrier took.
+/// A pending request of a carrier.
 #[derive(Debug)]
 pub(super) struct PendingRequest {
     pub(super) addr: VirtAddr,
-    /// Where it begins in its page, and its bytes.
+    /// Offset of the first byte in its page.
     pub(super) offset: usize,
     pub(super) len: usize,
-    /// The bytes of a write; of a read a buffer, or none yet.
+    /// The bytes of a write, or the buffer of a read. Empty until necessary.
     pub(super) buf: Vec<u8>,
-    /// For a read: the place where far memory's bytes go straight from the packets that bring them, instead of a buffer.
+    /// The destination of a read's bytes, straight from the packets and without a buffer.
     pub(super) landing: Option<Arc<dyn Landing>>,
-    /// For a write: the place where its bytes are taken from as they leave, instead of a buffer.
+    /// The source of a write's bytes, taken when they are sent and without a buffer.
     pub(super) from: Option<Stretch>,
-    /// The bytes are there.
+    /// True if the bytes have reached `landing`.
     pub(super) landed: bool,
     pub(super) write: bool,
     pub(super) error: Option<Error>,
-    /// Times that its bytes were put into a slot.
+    /// Number of times that the request's bytes were put into a slot.
     pub(super) put: u64,
 }
 
@@ -37,7 +37,7 @@ impl core::fmt::Debug for Memory {
 }
 
 impl Memory {
-    /// Stores a write's bytes in a slot; false when they cannot be had any more.
+    /// Stores a write's bytes in a slot. Returns false if the source no longer has the bytes.
     pub(super) fn store(&self, slot: Slot, at: usize, asked: &PendingRequest) -> bool {
         let Some(from) = &asked.from else {
             self.put(slot, at, &[&asked.buf]);
@@ -50,7 +50,7 @@ impl Memory {
 }
 
 impl PendingRequest {
-    /// One that was taken a moment ago: `at` is where its bytes are in its page.
+    /// Creates a request for the bytes `at` of a page.
     pub(super) const fn new(
         addr: VirtAddr,
         at: &Range<usize>,
@@ -62,7 +62,7 @@ impl PendingRequest {
     }
 }
 
-/// A place in a slot: what is read ahead goes there from the very packets.
+/// A position in a slot. Bytes that are read ahead go there straight from the packets.
 #[derive(Debug)]
 pub(super) struct SlotAt {
     pub(super) memory: Arc<Memory>,
@@ -77,23 +77,26 @@ impl Landing for SlotAt {
     }
 }
 
-/// A request ended. [`Carrier::finish`](super::Carrier::finish) or [`Carrier::collect`](super::Carrier::collect) takes it.
+/// A request that has ended. Pass it to [`Carrier::finish`](super::Carrier::finish) or
+/// [`Carrier::collect`](super::Carrier::collect).
 #[derive(Debug)]
 pub struct AskEnded {
-    /// The ticket that the request was given.
+    /// The ticket of the request.
     pub ticket: u64,
-    /// How it ended.
+    /// The result of the request.
     pub result: Result<(), Failed>,
     pub(super) buf: Vec<u8>,
     pub(super) source: Source,
     pub(super) write: bool,
-    /// Times that its bytes were put into a slot.
+    /// Number of times that the request's bytes were put into a slot.
     pub(super) put: u64,
 }
 
 impl AskEnded {
-    /// Copies of its bytes within the DPU, between the buffer that the link received them in and where the process has them: into a buffer of the client, or into a slot or
-    /// static memory from which a read is answered; of a write, into a slot in which it is to be seen.
+    /// Returns the number of copies of the request's bytes within the DPU.
+    ///
+    /// A read is copied into a client buffer, or answered from a slot or static memory. A write is copied into a slot
+    /// that later reads use. The receive buffer of the link and the memory of the process do not count.
     pub fn copies(&self) -> u64 {
         match self.source {
             Source::Landed => 0,
@@ -102,22 +105,23 @@ impl AskEnded {
         }
     }
 
-    /// The bytes of a read that went well are where they go: no one is left to move them ([`Carrier::read_to`](super::Carrier::read_to)).
+    /// Returns true if the bytes of a successful read have reached their destination
+    /// ([`Carrier::read_to`](super::Carrier::read_to)).
     pub const fn has_landed(&self) -> bool {
         matches!(self.source, Source::Landed)
     }
 
-    /// True when the request failed, and not because far memory said so.
+    /// Returns true if the request failed for a reason other than far memory's answer.
     pub fn has_failed(&self) -> bool {
         matches!(self.result, Err(Failed { cause: Cause::Failed, .. }))
     }
 }
 
-/// Why a request failed: for the protocol of rings, and for people.
+/// The cause of a failed request: for the protocol of rings, and for users.
 #[derive(Debug)]
 pub struct Failed {
-    /// For the protocol.
+    /// The cause in terms of the protocol.
     pub cause: Cause,
-    /// The client's error; `None` when the client was not asked.
+    /// The client's error; `None` if the client had no part in the request.
     pub error: Option<Error>,
 }

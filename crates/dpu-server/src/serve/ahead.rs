@@ -1,4 +1,5 @@
-//! Requests of processes to the door of a DPU to be prefetched for (PROTOCOL 19.15): they hand over memory, piece by piece, and then say from which structure.
+//! Requests of processes for prefetching (PROTOCOL 19.15): they hand over memory piece by piece, and then name the
+//! structure.
 
 use super::super::messages::{DpuMessage, refusal};
 use super::super::mirroring::MirrorRequest;
@@ -13,20 +14,21 @@ use farmem_prefetch::{Change, MirrorConfig};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Bytes of an item in the lists of what is in a zone; they may be half empty.
+/// Bytes of an item in the lists of a zone's contents; the lists may be half empty.
 const ITEM_LEN: u64 = 128;
 
-/// Bytes that a process is promised for a mirror: it has one at a time, and what one takes is known when its thread has answered, or has said that it is over.
+/// Bytes promised to a process for a mirror. A process has one mirror at a time. Its size is final when its thread
+/// has answered or ended.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Promise {
     /// Bytes in use, by the last notice.
     taken: u64,
-    /// The last question by which one was asked for and that was not answered, and the most that any of those wants.
+    /// The last unanswered request for a mirror, and the largest size of all unanswered ones.
     asked: Option<(u64, u64)>,
 }
 
 impl Promise {
-    /// Bytes promised. A new request may use what an ended one had, or what it finds there.
+    /// Returns the promised bytes. A new request may reuse the bytes of an ended mirror.
     pub(super) fn bytes(&self) -> u64 {
         self.asked.map_or(self.taken, |(_, wanted)| wanted.max(self.taken))
     }
@@ -36,14 +38,15 @@ impl Promise {
         self.asked = Some((question, wanted));
     }
 
-    /// So much is taken, said of the mirror of this question. What is over of an earlier one frees nothing of what is asked for.
+    /// Records the bytes in use by the mirror of this question. The end of an earlier mirror frees nothing of a
+    /// pending request.
     pub(super) fn hears(&mut self, question: u64, bytes: u64) {
         self.taken = bytes;
         self.asked.take_if(|(last, _)| *last == question);
     }
 }
 
-/// A part is handed over once.
+/// Returns the refusal for a part that was handed over before.
 fn twice(what: &str) -> DpuMessage {
     let message = format!("this process has handed over {what}");
     refusal(ErrorCode::Conflict, message, "hand over each part once, or come again by another socket")
@@ -54,7 +57,7 @@ fn wrong(message: impl Into<String>) -> DpuMessage {
 }
 
 impl Door {
-    /// A process hands over one of the two rings.
+    /// Accepts one of the two rings of a process.
     pub(super) fn take_ring(
         &mut self,
         number: u32,
@@ -75,7 +78,7 @@ impl Door {
         Ok(Some(DpuMessage::Done {}))
     }
 
-    /// A process hands over its zone.
+    /// Accepts the zone of a process.
     pub(super) fn take_zone(&mut self, number: u32, size: ZoneSize, file: Option<OwnedFd>) -> Answered {
         let file = file.ok_or_else(|| wrong("a zone comes without its memory"))?;
         let bytes = size.bytes().map_err(|error| wrong(error.to_string()))? as u64;
@@ -91,7 +94,7 @@ impl Door {
         Ok(Some(DpuMessage::Done {}))
     }
 
-    /// A process has handed over all, and wants to be prefetched for. A thread does that, which answers.
+    /// Starts the prefetching thread of a process that has handed over all parts. The thread answers.
     pub(super) fn prefetch(
         &mut self,
         number: u32,
@@ -138,7 +141,8 @@ impl Door {
         Ok(None)
     }
 
-    /// The thread of a process could not begin, or not in time, and has ended, or will at once. The process may hand over all again; what was promised to it for this is given back.
+    /// Releases the thread and budget of a process whose prefetching could not begin, or not in time. The process may
+    /// hand over all parts again.
     pub(super) fn prefetches_no_more(&mut self, number: u32) {
         let Some(session) = self.sessions.get_mut(&number) else { return };
         (session.ahead, session.mirror) = (0, Promise::default());
@@ -146,12 +150,13 @@ impl Door {
         self.aheads.extend(ended.map(Prefetching::let_go));
     }
 
-    /// A process asks what was prefetched for it.
+    /// Asks the prefetching thread of a process for its counts.
     pub(super) fn prefetched(&mut self, number: u32) -> Answered {
         self.ask_ahead(number, Order::Tell)
     }
 
-    /// A process that is prefetched for wants the DPU to see what its clients send. It has what the rack's description says, and nothing else: the DPU may listen where its processes may not.
+    /// Starts a mirror for a process, if the rack's description allows it. The DPU may capture packets that its
+    /// processes may not.
     pub(super) fn mirror(&mut self, number: u32, wanted: MirrorRequest) -> Answered {
         let MirrorConfig { interface, server, .. } = &wanted.packets;
         if !self.ground.section.may_mirror(interface, *server) {
@@ -171,7 +176,7 @@ impl Door {
         Ok(asked)
     }
 
-    /// Asks the thread of a process that is prefetched for.
+    /// Sends an order to the prefetching thread of a process.
     fn ask_ahead(&mut self, number: u32, order: Order) -> Answered {
         let question = self.later(number, busy())?;
         let reply = self.mailbox.reply(question);
@@ -192,8 +197,9 @@ impl Door {
 mod tests {
     use super::Promise;
 
-    /// A mirror is asked for, answered, and over: what it was promised is given back. The word that one is over comes when the next one is asked for already: what that wants stays promised until it is answered, however late the
-    /// first one that asked is, and whatever is asked for between. Before, one that was over kept its promise.
+    /// A promise is freed when its mirror has ended. The notice of that end may come after the next request: the
+    /// larger size stays promised until the last request is answered. Before the fix, an ended mirror kept its
+    /// promise.
     #[test]
     fn what_a_mirror_was_promised_is_given_back() {
         let mut promise = Promise::default();
@@ -207,7 +213,7 @@ mod tests {
         assert_eq!(step(&|promise| promise.hears(1, 0)), 30, "the first one is over");
         assert_eq!(step(&|promise| promise.hears(2, 30)), 30);
         assert_eq!(step(&|promise| promise.hears(2, 0)), 0, "and the second");
-        // The program is told that this takes too long, and asks again.
+        // The program gets a timeout, and asks again.
         assert_eq!(step(&|promise| promise.asks(3, 70)), 70);
         assert_eq!(step(&|promise| promise.asks(4, 20)), 70);
         assert_eq!(step(&|promise| promise.hears(3, 0)), 70, "the first one was refused");

@@ -1,5 +1,5 @@
-//! Processes that go: what a process had open stays open until nothing of it can be written any more
-//! (PROTOCOL 17.17, 17.21).
+//! Processes that leave: their regions stay open until no write of theirs can be executed any more (PROTOCOL 17.17,
+//! 17.21).
 
 use super::super::control_rpc::ControlRequest;
 use super::super::domain_thread::Order;
@@ -12,24 +12,24 @@ use farmem_dpu::Asker;
 use farmem_link::dpu::DpuSocket;
 use std::collections::btree_map::Entry;
 
-/// A process that went, or was sent away. What it had open stays open while an operation of it is in flight,
-/// and then until it closes its socket: a process that still runs goes straight to the memory nodes, and this
-/// DPU would not hear of what it writes (PROTOCOL 17.17).
+/// A process that left or was disconnected. Its regions stay open while one of its operations is in flight, and then
+/// until it closes its socket: a process that still runs goes straight to the memory nodes, and this DPU would not
+/// know of its writes (PROTOCOL 17.17).
 pub(super) struct Leaving {
     pub(super) asker: Asker,
     pub(super) domain: u32,
-    /// The DPU's host that carried out its writes.
+    /// The DPU's host that executed its writes.
     dpu: Life,
-    /// The socket on which it hears, if it runs, that the DPU is done with it.
+    /// The socket on which the process, if it runs, receives the farewell.
     talk: DpuSocket,
-    /// Whether no write of it may be carried out later; `None` while an operation of it is in flight.
+    /// True if no write of it may be executed later; `None` while an operation of it is in flight.
     settled: Option<bool>,
 }
 
 impl Leaving {
     pub(super) fn farewell(&mut self, settled: bool) {
         if self.is_in_flight() {
-            // A process that went by itself does not listen.
+            // A process that left by itself does not listen.
             let _gone = say(&self.talk, &DpuMessage::Farewell { settled });
             self.talk.fall_silent();
             self.settled = Some(settled);
@@ -40,8 +40,8 @@ impl Leaving {
         self.settled.is_none()
     }
 
-    /// Returns true if what it had open is closed without its doing: operations in flight end, and the DPU's
-    /// host leaves the rack.
+    /// Returns true if its regions will close without its help: operations in flight end, and the DPU's host leaves
+    /// the rack.
     pub(super) fn is_waited_for(&self) -> bool {
         self.is_in_flight() || self.settled == Some(false) && !self.talk.is_open()
     }
@@ -52,7 +52,7 @@ impl Leaving {
     }
 }
 
-/// The progress of a request to take a host of this DPU out of the rack.
+/// The progress of a request to fence a host of this DPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fence {
     Requested,
@@ -60,7 +60,7 @@ pub(super) enum Fence {
 }
 
 impl Door {
-    /// A process goes.
+    /// Removes a session, and tells the domain's thread.
     pub(super) fn leave(&mut self, number: u32) {
         let Some(session) = self.sessions.remove(&number) else { return };
         let Session { talk, domain, dpu, prefetching, .. } = session;
@@ -72,21 +72,21 @@ impl Door {
         let _told = lane.is_some_and(|lane| lane.tell(Order::Go(asker)));
     }
 
-    /// No operation of a process that left is in flight: the process hears that.
+    /// Sends the farewell to a process that left and has no operation in flight.
     pub(super) fn settle(&mut self, asker: Asker, settled: bool) {
         let all = self.leaving.iter_mut().filter(|leaving| leaving.asker == asker);
         all.for_each(|leaving| leaving.farewell(settled));
         let Some(acted) = self.acting.remove(&asker) else { return };
-        // The DPU acts for the process until its host has left the rack, if a write may be carried out later.
+        // If a write may be executed later, the DPU acts for the process until its host has left the rack.
         if settled && !self.acting.values().any(|others| *others == acted) {
-            // A control thread that has gone has panicked, and said so.
+            // A control thread that has ended has panicked and printed its message.
             let _gone = self.control_requests.send(ControlRequest::Ended(ActFor { begins: false, ..acted }));
         }
     }
 
-    /// Closes the regions of processes that have closed their sockets and of which nothing is in flight. If a
-    /// write of such a process may be carried out later, the DPU's own host leaves the rack first: a process
-    /// that was killed fences nobody.
+    /// Closes the regions of processes that have closed their sockets and have no operation in flight. If a write of
+    /// such a process may be executed later, the DPU's own host leaves the rack first, so a killed process fences no
+    /// other host.
     pub(super) fn close_gone(&mut self) {
         let Self { leaving, fences, control_requests, .. } = self;
         let closes = leaving.extract_if(.., |leaving| {
@@ -97,7 +97,7 @@ impl Door {
                 Entry::Occupied(fence) => *fence.get() == Fence::Done,
                 Entry::Vacant(fence) => {
                     fence.insert(Fence::Requested);
-                    // A control thread that has gone has panicked, and said so.
+                    // A control thread that has ended has panicked and printed its message.
                     let _gone = control_requests.send(ControlRequest::Fence(leaving.dpu));
                     false
                 }
@@ -111,7 +111,7 @@ impl Door {
         fences.retain(|life, _| leaving.iter().any(|leaving| leaving.dpu == *life));
     }
 
-    /// The control plane has taken hosts of this DPU out of the rack. Their threads end.
+    /// Ends the threads of hosts that the control plane has fenced.
     pub(super) fn hear_of_fences(&mut self) {
         while let Ok(life) = self.fenced.try_recv() {
             self.fences.entry(life).and_modify(|fence| *fence = Fence::Done);

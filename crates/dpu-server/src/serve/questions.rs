@@ -1,4 +1,5 @@
-//! Requests of processes to the door of a DPU over their sockets, and when they are answered (PROTOCOL 17.3 to 17.5).
+//! Requests of processes to the door of a DPU over their sockets, and the times of their answers (PROTOCOL 17.3 to
+//! 17.5).
 
 use super::super::control_rpc::{ControlRequest, Open, Release};
 use super::super::domain_thread::Order;
@@ -14,15 +15,15 @@ use farmem_link::dpu::{Registered, Submissions};
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// The answer or refusal for a process; nothing yet where it comes later.
+/// The answer or refusal for a process; `Ok(None)` if the answer comes later.
 pub(super) type Answered = Result<Option<DpuMessage>, DpuMessage>;
 
 impl Door {
-    /// A session says something, or goes.
+    /// Handles the next message of a session, or its end.
     pub(super) fn hear(&mut self, number: u32) {
         let Some(session) = self.sessions.get(&number) else { return };
         let answered = match messages::hear::<ClientMessage>(&session.talk) {
-            // One that waits for no answer has no use for them.
+            // A process that does not wait for its answer breaks the protocol.
             Ok(Some(_)) if session.asked.is_some() => return self.leave(number),
             Ok(Some((ClientMessage::Register { rkey, most }, file))) => {
                 self.register(number, (rkey, most), file)
@@ -49,7 +50,7 @@ impl Door {
         }
     }
 
-    /// A session is told something, and waits for nothing more.
+    /// Sends the pending answer to a session.
     fn say_to(&mut self, number: u32, said: &DpuMessage) {
         let Some(session) = self.sessions.get_mut(&number) else { return };
         session.asked = None;
@@ -58,7 +59,7 @@ impl Door {
         }
     }
 
-    /// Answers a process; nothing yet when another thread has to do something first.
+    /// Answers a request; returns `Ok(None)` if another thread must act first.
     fn answer(&mut self, number: u32, ask: ClientMessage) -> Answered {
         match ask {
             ClientMessage::Hello { .. } => Err(refusal(ErrorCode::BadRequest, "hello was said", SAME)),
@@ -87,7 +88,8 @@ impl Door {
         }
     }
 
-    /// A session's question is answered later; `refused` when the thread of the domain says that it cannot.
+    /// Registers a session's request for a later answer. `refused` is the answer if the domain's thread cannot
+    /// execute the request.
     pub(super) fn later(&mut self, number: u32, refused: DpuMessage) -> Result<Question, DpuMessage> {
         let now = self.clock.now();
         let session = self.session(number)?;
@@ -102,7 +104,7 @@ impl Door {
         Ok(Question { session: number, number: session.questions })
     }
 
-    /// Has the thread of the session's domain do something, which says so.
+    /// Sends an order to the thread of the session's domain, which replies.
     fn have_done(
         &mut self,
         number: u32,
@@ -121,14 +123,14 @@ impl Door {
         while let Ok((question, came)) = self.came.try_recv() {
             let number = question.session;
             if let (Notice::Mirrors { bytes, .. }, Some(session)) = (&came, self.sessions.get_mut(&number)) {
-                // Also when it was told before that this takes too long, and when what it was told is over.
+                // Also after a timeout of the process, and after the end of the mirror.
                 session.mirror.hears(question.number, *bytes);
             }
             let asked = self
                 .sessions
                 .get_mut(&number)
                 .and_then(|session| session.asked.take_if(|asked| asked.number == question.number));
-            // Too late, or it has gone.
+            // The notice is too late, or the process has left.
             let Some(asked) = asked else { continue };
             if let Notice::Prefetches(Err(_)) = came {
                 self.prefetches_no_more(number);
@@ -166,7 +168,7 @@ impl Door {
             .collect();
         for (number, begins) in late {
             if begins {
-                // The process is told to try again: whenever that thread begins, it is let go, and its notices are dropped.
+                // The process must try again: its thread ends when it begins, and its notices are dropped.
                 self.prefetches_no_more(number);
             }
             self.say_to(number, &busy());
@@ -186,7 +188,8 @@ impl Door {
         })
     }
 
-    /// Opens an allocation for a session. The control plane is asked which it is; and told, before anything is written, that this DPU writes for the session's host.
+    /// Opens an allocation for a session: asks the control plane for the allocation. Before the first write, the
+    /// control plane learns that this DPU writes for the session's host.
     fn open(&mut self, number: u32, open: Open) -> Answered {
         let session = self.session(number)?;
         let (domain, (of_host, of_generation)) = (session.domain, session.life);
@@ -204,14 +207,14 @@ impl Door {
         if told.is_ok() { Ok(None) } else { Err(busy()) }
     }
 
-    /// The control plane has said which allocation a session opens.
+    /// Continues to open an allocation after the answer of the control plane.
     fn found(&mut self, number: u32, open: Open, vma: &VmaInfo) -> Answered {
         let Open { region, base, write } = open;
         if vma.base != base {
             let message = format!("{base:#x} is no first byte of an allocation");
             return Err(refusal(ErrorCode::BadRequest, message, "open the whole allocation"));
         }
-        // A process that closed its socket before this one came has nothing open.
+        // A process that closed its socket before this request has nothing open.
         self.close_gone();
         let Session { life, dpu, .. } = *self.session(number)?;
         let former = self.journal.excluding(vma, write, life);
@@ -231,18 +234,20 @@ impl Door {
         }
         let session = self.session(number)?;
         session.regions.insert(region, object);
-        // A grant may be taken back any time, and the DPU is not told: there each page is asked of its node.
+        // A grant may be revoked at any time without notice to the DPU, so pages of another domain are read from
+        // their node each time.
         let at = RegionAt { object, bytes: vma.size, granted: vma.domain == session.domain };
         self.have_done(number, busy(), |done| Order::Region { asker: Asker(number), region, at, done })
     }
 
-    /// Records that processes of an earlier DPU, and that DPU, write no more.
+    /// Records that the processes of an earlier DPU, and that DPU, no longer write.
     fn released(&mut self, number: u32, former: &[Holding]) -> Result<(), DpuMessage> {
         let process = self.session(number)?.life;
         self.journal.release(former, process).map_err(not_kept)
     }
 
-    /// Closes a region of a session. Until its thread has said that nothing of it is under way it is open: where that was not in time, the session may close it again.
+    /// Closes a region of a session. The region stays open until the domain's thread has no pending request on it.
+    /// After a timeout the session may close it again.
     fn close_region(&mut self, number: u32, region: u16) -> Answered {
         let object = self.object(number, region)?;
         let refused = refusal(
@@ -275,7 +280,7 @@ impl Door {
         self.have_done(number, refused, |done| Order::Register { asker, rkey, memory, done })
     }
 
-    /// All threads of a process ask through a ring (PROTOCOL 18.23).
+    /// Adds a ring for the requests of all threads of a process (PROTOCOL 18.23).
     fn hear_threads(&mut self, number: u32, bytes: usize, file: Option<OwnedFd>) -> Answered {
         let wrong = |message: String| refusal(ErrorCode::BadRequest, message, SAME);
         let file = file.ok_or_else(|| wrong("a ring of threads comes without its memory".into()))?;
@@ -318,7 +323,7 @@ impl Door {
     }
 }
 
-/// The refusal when the journal cannot be written: a later DPU would not know what is open.
+/// Returns the refusal for a journal that cannot be written: a later DPU would not know what is open.
 fn not_kept(error: io::Error) -> DpuMessage {
     let message = format!("the DPU cannot write its journal: {error}");
     refusal(ErrorCode::Unavailable, message, "make room in the directory of the DPU's socket")
