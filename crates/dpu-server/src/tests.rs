@@ -1,4 +1,4 @@
-//! One process at a DPU, without threads: what it may ask for, and what a hostile one gets.
+//! Tests of one process at a DPU, without threads: its requests, and the answers to invalid ones.
 
 mod closing;
 mod completed;
@@ -59,7 +59,7 @@ fn bench(carrier: &mut Carrier<'_>) -> Bench {
     bench_of(carrier, Asker(7), SIZE)
 }
 
-/// Its regions are objects of their own: none of another process.
+/// Creates a process whose regions are objects of their own.
 fn bench_of(carrier: &mut Carrier<'_>, asker: Asker, size: PairSize) -> Bench {
     let file = make_pair(size).unwrap();
     let no_listener = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 2, 1)) };
@@ -79,7 +79,7 @@ fn bench_of(carrier: &mut Carrier<'_>, asker: Asker, size: PairSize) -> Bench {
 }
 
 impl Bench {
-    /// Asks, lets the DPU do all there is to do, and answers what it said.
+    /// Sends requests, lets the DPU execute all of them, and returns the answers.
     fn ask(
         &mut self,
         carrier: &mut Carrier<'_>,
@@ -90,7 +90,7 @@ impl Bench {
         self.answers()
     }
 
-    /// Asks.
+    /// Sends requests.
     fn send(&mut self, requests: &[Request<'_>]) {
         for request in requests {
             let mut record = Vec::new();
@@ -100,7 +100,7 @@ impl Bench {
         self.process.publish();
     }
 
-    /// Answers of the DPU.
+    /// Returns the answers of the DPU.
     fn answers(&mut self) -> Vec<(Span, bool, Ended, Vec<u8>)> {
         let mut answers = Vec::new();
         let mut buf = vec![0; 1 << 16];
@@ -146,7 +146,7 @@ fn with_bench(story: impl FnOnce(&mut Bench, &mut Carrier<'_>)) {
     story(&mut bench, &mut carrier);
 }
 
-/// Reads by SEND and by WRITE bring the same bytes, and a write is there for the next read (PROTOCOL 17.7 to 17.9).
+/// Reads by SEND and by WRITE return the same bytes, and a later read sees a write (PROTOCOL 17.7 to 17.9).
 #[test]
 fn what_a_process_asks_for_it_gets() {
     with_bench(|bench, carrier| {
@@ -178,8 +178,8 @@ fn what_a_process_asks_for_it_gets() {
     });
 }
 
-/// A request that leaves a region or a page, is in no region, writes what is open for reading, or wants its bytes beyond what was registered, is refused by itself; the
-/// process may go on.
+/// A request is refused if it leaves a region or a page, names no region, writes a read-only region, or names memory
+/// that is not registered. The process may continue.
 #[test]
 fn what_a_process_may_not_ask_for_is_refused() {
     with_bench(|bench, carrier| {
@@ -210,7 +210,8 @@ fn what_a_process_may_not_ask_for_is_refused() {
     });
 }
 
-/// Pages of a process come to where it has them, and are written back from there; keys that were not registered, and bytes beyond what was, are refused.
+/// Pages of a process are read into registered memory and written back from there. Unknown keys, and bytes beyond the
+/// registered memory, are refused.
 #[test]
 fn pages_go_from_and_to_registered_memory() {
     with_bench(|bench, carrier| {
@@ -255,8 +256,9 @@ fn pages_go_from_and_to_registered_memory() {
     });
 }
 
-/// Two threads complete what a third receives: pages come to registered memory and behind the rings, from far memory and from the cache, each is answered once, and what has no room there is refused. A region
-/// is closed when they have completed what is under way, and after the end of the stage all of it is done.
+/// Two threads complete the reads that a third receives. Pages go to registered memory and behind the rings, from far
+/// memory and from the cache. Each read gets one answer, and a read without room is refused. A region closes after
+/// its pending reads, and the end of the stage waits for all of them.
 #[test]
 fn requests_are_completed_by_other_threads() {
     with_bench(|bench, carrier| {
@@ -313,13 +315,14 @@ fn requests_are_completed_by_other_threads() {
     });
 }
 
-/// A memory file as a window has one.
+/// Creates a memory file like that of a window.
 fn memory_file(len: usize) -> std::fs::File {
     let ends = make_pair(PairSize { registered: len, ..SIZE }).unwrap();
     ends.into()
 }
 
-/// Where the next requests are taken when those before are answered, a second waits in the ring; a batch goes together.
+/// With blocking forwarding, a further request waits in the ring until earlier ones are answered. A batch is taken
+/// together.
 #[test]
 fn blocking_forwarding_takes_a_batch_at_a_time() {
     with_bench(|bench, carrier| {
@@ -340,7 +343,8 @@ fn blocking_forwarding_takes_a_batch_at_a_time() {
     });
 }
 
-/// Over a link of one megabyte a second a page is answered when the link has carried it: by then as long has passed.
+/// Over a link of one megabyte per second, the answer with a page takes at least as long as the link needs for the
+/// page.
 #[test]
 fn a_link_with_a_profile_holds_answers_back() {
     with_bench(|bench, carrier| {
@@ -362,8 +366,9 @@ fn a_link_with_a_profile_holds_answers_back() {
     });
 }
 
-/// A process asks for a page by SEND, and its ring of answers has less room than the answer needs. It is refused, and what fits is answered behind it; before, the answer waited for room for ever,
-/// and with it all that came later (PROTOCOL 17.8).
+/// A process requests a page by SEND, and its ring of answers is smaller than the answer. The read is refused, and
+/// later answers that fit are sent. Before the fix, the answer waited for ever and blocked all later ones (PROTOCOL
+/// 17.8).
 #[test]
 fn an_answer_that_never_fits_its_ring_is_refused() {
     with_bench(|_, carrier| {
@@ -380,7 +385,8 @@ fn an_answer_that_never_fits_its_ring_is_refused() {
     });
 }
 
-/// A process asks on over a link that carries a page in 33 ms. What waits on the link is counted as what is under way: no more is taken than that (PROTOCOL 17.18).
+/// A process sends many requests over a link that carries a page in 33 ms. Requests on the link count as pending, so
+/// the bound holds (PROTOCOL 17.18).
 #[test]
 fn what_waits_on_a_link_is_bounded() {
     with_bench(|bench, carrier| {
@@ -406,7 +412,8 @@ fn what_waits_on_a_link_is_bounded() {
     });
 }
 
-/// A process asks for pages by SEND and takes none of them. It is sent away when its ring has been full for too long; the one beside it is served (PROTOCOL 17.18).
+/// A process requests pages by SEND and takes no answer. The DPU disconnects it when its ring has been full for too
+/// long. Another process is served meanwhile (PROTOCOL 17.18).
 #[test]
 fn a_process_that_takes_no_answers_is_sent_away_alone() {
     with_bench(|bench, carrier| {
@@ -428,7 +435,7 @@ fn a_process_that_takes_no_answers_is_sent_away_alone() {
     });
 }
 
-/// Records that are none send the process away, and nothing of it is done (PROTOCOL 17.10).
+/// The DPU disconnects a process for an invalid record, and executes none of its requests (PROTOCOL 17.10).
 #[test]
 fn nonsense_sends_the_process_away() {
     for nonsense in [
@@ -448,7 +455,7 @@ fn nonsense_sends_the_process_away() {
     }
 }
 
-/// A domain that was granted an allocation, and does not own it, is served nothing from the cache: each page is asked of its node (PROTOCOL 17.14).
+/// Pages of an allocation that the domain does not own are never cached: each is read from its node (PROTOCOL 17.14).
 #[test]
 fn what_was_granted_is_not_cached() {
     with_bench(|bench, carrier| {
@@ -464,10 +471,10 @@ fn what_was_granted_is_not_cached() {
     });
 }
 
-/// Bytes of the ring of threads of these tests.
+/// Length of the threads' ring in these tests.
 const RING: usize = 1 << 13;
 
-/// A process with a ring of threads, too.
+/// Runs a test with a process that has a ring of threads.
 fn with_threads(story: impl FnOnce(&mut Bench, &mut Carrier<'_>, &SubmissionSender)) {
     with_bench(|bench, carrier| {
         let file = make_submissions(RING).unwrap();
@@ -479,7 +486,7 @@ fn with_threads(story: impl FnOnce(&mut Bench, &mut Carrier<'_>, &SubmissionSend
     });
 }
 
-/// A record of the ring of threads: the place of the answer, and a request.
+/// Returns a record of the threads' ring: the address of the answer slot, and a request.
 fn record(at: u64, request: pd3::Request<'_>) -> Vec<u8> {
     let mut record = at.to_be_bytes().to_vec();
     request.emit(&mut record);
@@ -490,7 +497,8 @@ fn place(region: u16, offset: u32, size: u32) -> pd3::Place {
     pd3::Place { region, offset, size }
 }
 
-/// Answers for threads come to the places that they kept: written bytes are read, a request outside of a page of an open region is refused, and so is a prefetch (PROTOCOL 18.24 to 18.26).
+/// Answers for threads go to their answer slots: a read sees an earlier write. A request outside a page of an open
+/// region, and a prefetch, are refused (PROTOCOL 18.24 to 18.26).
 #[test]
 fn threads_get_answers_where_they_kept_room() {
     with_threads(|bench, carrier, sender| {
@@ -523,13 +531,14 @@ fn threads_get_answers_where_they_kept_room() {
             let failed = Head::Failed { id: id(n), why: Ended::Refused };
             assert_eq!(head(bench, usize::from(n) * 1024), Some(failed), "request {n}");
         }
-        // The bytes of each are moved once, also of the write that was refused because of its region.
+        // The bytes of each request are moved once, also those of the refused write.
         assert_eq!(bench.dpu_client.carried(), Carried { requests: 9, moves: 4, ..Carried::NOTHING });
         assert!(bench.dpu_client.is_idle() && !bench.gone.load(Ordering::Acquire));
     });
 }
 
-/// Records that are none, and places with no room for an answer, send the process away; nothing behind them is done, and nothing is written elsewhere (PROTOCOL 18.7, 18.24).
+/// The DPU disconnects a process for an invalid record, or for an answer slot without room. No later request is
+/// executed, and no byte elsewhere is written (PROTOCOL 18.7, 18.24).
 #[test]
 fn nonsense_of_threads_sends_the_process_away() {
     let read = |size| pd3::Request::Read { id: pd3::Id::new(7), place: place(1, 0, size) };
@@ -560,7 +569,7 @@ fn nonsense_of_threads_sends_the_process_away() {
     }
 }
 
-/// A ring that is full refuses, and takes more when the DPU has read it: nothing is lost.
+/// A full ring refuses records, and accepts more when the DPU has read it. No record is lost.
 #[test]
 fn a_full_ring_of_threads_takes_more_later() {
     with_threads(|bench, carrier, sender| {

@@ -1,12 +1,12 @@
-//! Every order of a small world: two processes, an allocation that one of them may write at a time, and a DPU
-//! that dismisses processes, dies and starts again (PROTOCOL 17.17, 17.21, 17.22).
+//! Model check of a small world: two processes, an allocation that one of them may write at a time, and a DPU that
+//! dismisses processes, dies and starts again (PROTOCOL 17.17, 17.21, 17.22).
 //!
-//! A write that was sent stays in the network until it ends, and a node executes it as long as its host is in
-//! the rack. The rules are switched off one by one, to show that each of them is needed.
+//! A write that was sent stays in the network until it ends, and a node executes it as long as its host is in the
+//! rack. The rules are switched off one by one, to show that each of them is needed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Lives of the DPU.
+/// Maximum number of lives of the DPU.
 const LIVES_MAX: u8 = 3;
 
 /// One of two processes.
@@ -87,7 +87,7 @@ enum Step {
 struct World {
     /// Hosts whose writes nodes execute.
     rack: BTreeSet<Host>,
-    /// Writes that may be in the network, each with the process that asked for it.
+    /// Writes that may be in the network, each with the process that requested it.
     writes: BTreeSet<(Host, Process)>,
     dpu: Option<Dpu>,
     lives: u8,
@@ -144,8 +144,8 @@ impl World {
                     if self.writes.contains(&own) {
                         steps.push(Step::Ack(process));
                     } else {
-                        // A dismissed process that is killed in the middle of a direct write is not covered: its
-                        // DPU does not hear of such writes (docs/security.md).
+                        // A dismissed process that is killed in the middle of a direct write is not covered: its DPU
+                        // does not know of such writes (docs/security.md).
                         steps.extend([Step::Kill(process), Step::Write(process), Step::Close(process)]);
                     }
                 }
@@ -168,7 +168,7 @@ impl World {
         steps
     }
 
-    /// Takes a step. Returns what it violates.
+    /// Takes a step. Returns an error that names the violated property.
     fn take(&mut self, step: Step, rules: Rules) -> Result<(), &'static str> {
         match step {
             Step::Open(process) => return self.open(process, rules),
@@ -188,7 +188,7 @@ impl World {
                 match opening {
                     Some((life, opening)) if opening.pending => {
                         opening.pending = false;
-                        // A write that failed before may be in the network still.
+                        // An earlier failed write may still be in the network.
                         if !opening.failed {
                             self.writes.remove(&(Host::Dpu(life), process));
                         }
@@ -229,7 +229,7 @@ impl World {
                 }
             }
             Step::GoDirect(process) => {
-                // A DPU that started again is another host: the process fences the one that it was served by.
+                // A restarted DPU is another host: the process fences the host that served it.
                 for life in 0..self.lives {
                     if self.dpu.as_ref().is_none_or(|dpu| dpu.life != life) {
                         self.rack.remove(&Host::Dpu(life));
@@ -254,7 +254,7 @@ impl World {
         Ok(())
     }
 
-    /// A process asks the DPU for the allocation. The DPU's host joins again where it was fenced.
+    /// Opens the allocation for a process. A fenced host of the DPU joins again.
     fn open(&mut self, process: Process, rules: Rules) -> Result<(), &'static str> {
         let Some(dpu) = &mut self.dpu else { return Ok(()) };
         if !dpu.openings.is_empty() {
@@ -291,7 +291,7 @@ impl World {
     }
 }
 
-/// Explores every order. Returns the number of states, or a violation with the shortest way to it.
+/// Explores every order. Returns the number of states, or a violation with the shortest path to it.
 fn explore(rules: Rules) -> Result<usize, (&'static str, Vec<Step>)> {
     let start = World::new();
     let mut from: BTreeMap<World, Option<(World, Step)>> = BTreeMap::from([(start.clone(), None)]);
@@ -318,7 +318,7 @@ fn explore(rules: Rules) -> Result<usize, (&'static str, Vec<Step>)> {
     Ok(from.len())
 }
 
-/// No order lets two processes write, or has a late write executed beside a writer.
+/// No order lets two processes write, or lets a node execute a late write beside a writer.
 #[test]
 fn every_order_of_departures_is_safe() {
     let states = explore(ALL).unwrap_or_else(|violation| panic!("{violation:?}"));
@@ -326,7 +326,7 @@ fn every_order_of_departures_is_safe() {
     assert!(states > 500, "{states} states");
 }
 
-/// Without one of the rules some order is unsafe: the two classes of faults that the rules close.
+/// Without one of the rules, some order is unsafe: the two classes of faults that the rules exclude.
 #[test]
 fn each_rule_is_needed() {
     assert!(explore(Rules { fences: false, ..ALL }).is_err());

@@ -1,27 +1,34 @@
-//! Whether pages may be used: the end of a lease, as the pager and its watcher share it; and the taking of all pages when it has passed.
+//! The lease on a page file, shared by the pager and its watcher. When the lease expires, the watcher revokes all
+//! pages, because other hosts may write them from then on (PROTOCOL 12.49).
 //!
-//! Key types: [`Lease`], a word in shared memory that says until when pages may be used; [`Watcher`], which sleeps until then and takes the pages
-//! away when the pager has not moved the end on. The watcher needs no help of the pager's, which may stand still at any instruction (stopped, frozen, in
-//! a debugger) while the program runs on: after the lease others write, and the program must not read what was there before (PROTOCOL 12.49).
+//! Key types: [`Lease`], a word in shared memory with the end of the lease; [`Watcher`], which sleeps until then and
+//! revokes the pages if the pager has not extended the lease. The watcher is a separate thread or process and needs
+//! no help from the pager. The pager may be stopped at any instruction (by a signal, a freezer or a debugger) while
+//! the program runs on.
 //!
 //! ```text
-//!                    extend                        what the word says: 0, an end, or one of the two last numbers
+//!                    extend                        the word: 0, an end, or one of the two last numbers
 //!                   ,------.
 //!   0 ---begin---> end <---'
 //!                   |  ^-----begin, when the host has given everything up-----.
 //!                   '---watcher, at the end---> TAKING ---all is taken---> TAKEN
 //! ```
 //!
-//! A page is taken out of its file, which takes it from all that map it, and its bytes go to a file beside it: what a program has written is still
-//! to be written back. At each instant one of the two files has them. No store is lost between a copy and a hole: a pipe holds the page itself
-//! (`splice`), and it is copied once more when no mapping reaches it.
+//! To revoke a page, the watcher punches a hole in the page file, which removes the page from every mapping. The
+//! watcher keeps the bytes in a second file, because they may not be written back yet. At each instant one of the two
+//! files has them. No store between the copy and the hole is lost: a pipe holds the page itself (`splice`), and the
+//! watcher copies it once more when no mapping reaches it.
 //!
 //! ```text
-//!   pager:    fill the file --> look at the word --> map the page       Whichever of the two looks last sees what the other has done: the pager
-//!   watcher:  set the word  --> look at the file --> make holes         does not map, or the watcher makes a hole in what is mapped.
+//!   pager:    fill the file --> look at the word --> map the page
+//!   watcher:  set the word  --> look at the file --> make holes
 //! ```
 //!
-//! Nothing here decides. The control plane says when leases end, the host role what becomes of the pages afterwards.
+//! The later look sees the first step of the other side: the pager does not map, or the watcher punches the mapped
+//! page.
+//!
+//! This module has no policy: the control plane sets the end of leases, and the host role decides what happens to
+//! revoked pages.
 
 mod watcher_process;
 
@@ -47,12 +54,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Bytes that are taken at once: what a pipe holds unless it is made larger.
+/// Bytes that one `splice` moves out of the file: the default capacity of a pipe.
 const TAKE_MAX: usize = 64 << 10;
-/// Time between two looks of a pager that waits until its pages are taken.
+/// Polling interval of a pager that waits until the watcher has revoked its pages.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_micros(200);
 
-/// Words of the shared file: the end of the lease or what is done about it, how often pages were taken, and whether the watch is over.
+/// Words of the shared file: the end of the lease or the state of its revocation, the number of revocations, and the
+/// stop flag.
 const WORDS: usize = 3;
 const WORD: usize = 0;
 const TAKES: usize = 1;
@@ -60,9 +68,9 @@ const STOPPED: usize = 2;
 
 /// There is no lease.
 const NONE: u64 = 0;
-/// The lease has passed, and pages are being taken.
+/// The lease has expired, and pages are being revoked.
 const TAKING: u64 = u64::MAX - 1;
-/// The pages are taken. No page is mapped before the next lease.
+/// The pages are revoked. No page is mapped before the next lease.
 const TAKEN: u64 = u64::MAX;
 
 /// A lease on the pages of one file.
@@ -70,19 +78,20 @@ const TAKEN: u64 = u64::MAX;
 pub struct Lease {
     words: Mapping,
     words_file: OwnedFd,
-    /// Rung when there is something else to wait for than the end that was known.
+    /// Rung when the watcher must wait for another event than the known end.
     doorbell: OwnedFd,
-    /// Bytes of pages that were taken, at their places in the file.
+    /// Bytes of revoked pages, at their offsets in the page file.
     kept: OwnedFd,
-    /// Readable when a watcher in another process is gone.
+    /// Readable when a watcher in another process has ended.
     watcher: OnceLock<OwnedFd>,
 }
 
-/// The descriptors of a watch, for another process: the words, the doorbell, the file beside, and the pages' own.
+/// Number of descriptors for a watcher in another process: the words, the doorbell, the second file and the page
+/// file.
 pub(super) const DESCRIPTORS: usize = 4;
 
 impl Lease {
-    /// No lease yet, on pages of a file of `len` bytes.
+    /// Opens a lease that has not begun, on pages of a file of `len` bytes.
     pub(super) fn open(len: u64) -> Result<Self, OpenError> {
         let system = |e: Errno| OpenError::System { doing: "watch over a lease".into(), source: e.into() };
         let words_len = (WORDS * size_of::<u64>()) as u64;
@@ -95,7 +104,7 @@ impl Lease {
         Ok(Self { words, words_file, doorbell, kept, watcher: OnceLock::new() })
     }
 
-    /// Moves the end of the lease on; false when it has passed, and pages are taken or being taken.
+    /// Extends the lease. Returns false if the lease has expired, and pages are revoked or being revoked.
     pub fn extend(&self, clock: &Clock, until: Instant) -> bool {
         let until = at_word(clock, until);
         let mut was = self.word().load(Ordering::SeqCst);
@@ -108,7 +117,7 @@ impl Lease {
         false
     }
 
-    /// Begins a lease when nothing is mapped that was mapped under an earlier one; false while pages are still being taken.
+    /// Begins a lease; no page of an earlier lease is mapped. Returns false while pages are being revoked.
     pub fn begin(&self, clock: &Clock, until: Instant) -> bool {
         let until = at_word(clock, until);
         let mut was = self.word().load(Ordering::SeqCst);
@@ -124,23 +133,24 @@ impl Lease {
         false
     }
 
-    /// Pages are taken, or being taken, and no other lease has begun. What was put into the file before this call is seen by the watcher when this
-    /// says no.
+    /// Returns true if pages are revoked or being revoked, and no other lease has begun. If this returns false, the
+    /// watcher sees everything that was written to the file before the call.
     pub(super) fn is_over(&self) -> bool {
         fence(Ordering::SeqCst);
         self.word().load(Ordering::SeqCst) >= TAKING
     }
 
-    /// How often pages were taken.
+    /// Returns the number of revocations.
     #[must_use]
     pub fn takes(&self) -> u64 {
         self.words.words()[TAKES].load(Ordering::SeqCst)
     }
 
-    /// Waits until all pages are taken out of `file`. A watcher that died over it leaves the rest to the caller.
+    /// Waits until all pages are removed from `file`. If the watcher died while it removed them, the caller continues
+    /// its work.
     pub(super) fn wait_taken(&self, file: BorrowedFd<'_>) {
         while self.word().load(Ordering::SeqCst) == TAKING {
-            // In this process it cannot die alone, and there is only to wait.
+            // A watcher in this process cannot die alone, so there is only the wait.
             let mut ends: Vec<PollFd<'_>> =
                 self.watcher.get().map(|fd| in_of(fd.as_fd())).into_iter().collect();
             let patience = Timespec::try_from(LOOK_EVERY).expect("a short time");
@@ -152,7 +162,7 @@ impl Lease {
         }
     }
 
-    /// Hands over the pages that were taken, by their places in the file, and forgets them.
+    /// Passes the revoked pages to `each`, with their offsets in the file, and forgets them.
     pub(super) fn give_back(&self, mut each: impl FnMut(usize, &[u8])) {
         let mut bytes = vec![0; TAKE_MAX];
         for_each_part(self.kept.as_fd(), |part| {
@@ -166,31 +176,31 @@ impl Lease {
         punch(self.kept.as_fd(), 0, len).expect("a hole in a memfd of our own");
     }
 
-    /// Bytes of pages that are taken and not given back.
+    /// Returns the bytes of revoked pages that were not given back.
     pub(super) fn bytes_kept(&self) -> u64 {
         const BLOCK: u64 = 512;
         fstat(&self.kept).map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK)
     }
 
-    /// Ends the watch in this process, or in another one.
+    /// Ends the watch, in this process or another one.
     pub fn stop(&self) {
         self.words.words()[STOPPED].store(1, Ordering::SeqCst);
         self.ring();
     }
 
-    /// Descriptors that a watcher in another process needs beside the pages' file.
+    /// Returns the descriptors that a watcher in another process needs in addition to the page file.
     pub(super) fn descriptors(&self) -> [BorrowedFd<'_>; DESCRIPTORS - 1] {
         [self.words_file.as_fd(), self.doorbell.as_fd(), self.kept.as_fd()]
     }
 
-    /// The watch is another process's, which is gone when this is readable.
+    /// Records that another process watches; `other` is readable when it has ended.
     pub(super) fn watched_by(&self, other: OwnedFd) {
-        // There is one.
+        // The first record stays.
         let _again = self.watcher.set(other);
     }
 
     fn ring(&self) {
-        // One that is full was rung.
+        // A full doorbell is already rung.
         let _full = rustix::io::write(&self.doorbell, &1_u64.to_le_bytes());
     }
 
@@ -199,7 +209,7 @@ impl Lease {
     }
 }
 
-/// Sleeps until a lease ends, and takes its pages.
+/// The side that sleeps until a lease ends, and revokes its pages.
 #[derive(Debug)]
 pub struct Watcher {
     words: Mapping,
@@ -210,7 +220,7 @@ pub struct Watcher {
     taker: Taker,
 }
 
-/// Why [`Watcher::watch`] came back.
+/// The reason why [`Watcher::watch`] returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Woken {
     /// The other descriptor is readable.
@@ -220,14 +230,14 @@ pub enum Woken {
 }
 
 impl Watcher {
-    /// A watcher of the lease on `file`, in this process.
+    /// Creates a watcher of the lease on `file`, in this process.
     pub(super) fn of(lease: &Lease, file: BorrowedFd<'_>) -> io::Result<Self> {
         let again = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
         let [words, doorbell, kept] = lease.descriptors();
         Self::received([again(words)?, again(doorbell)?, again(kept)?, again(file)?])
     }
 
-    /// One in another process than the pager, by the descriptors that it was sent.
+    /// Creates a watcher in another process than the pager, from received descriptors.
     pub(super) fn received(descriptors: [OwnedFd; DESCRIPTORS]) -> io::Result<Self> {
         let [words, doorbell, kept, file] = descriptors;
         let words = Mapping::of(&words, WORDS)?;
@@ -235,10 +245,10 @@ impl Watcher {
         Ok(Self { words, doorbell, kept, file, timer, taker: Taker::open()? })
     }
 
-    /// Watches until `other` is readable, or the watch is over.
+    /// Watches until `other` is readable, or the watch is stopped.
     ///
     /// # Errors
-    /// When pages cannot be taken away whose lease has ended: the program must not run on.
+    /// The system's error if pages of an ended lease cannot be revoked: the program must not continue.
     pub fn watch(&mut self, other: Option<BorrowedFd<'_>>) -> io::Result<Woken> {
         loop {
             self.look()?;
@@ -250,7 +260,7 @@ impl Watcher {
             retry_on_intr(|| poll(&mut ends, None))?;
             let is_other = other.is_some() && !ends[2].revents().is_empty();
             let mut bytes = [0; 8];
-            // Empty where it was another one that rang.
+            // Empty if the other descriptor was ready.
             let _empty = rustix::io::read(&self.doorbell, &mut bytes);
             let _empty = rustix::io::read(&self.timer, &mut bytes);
             if is_other {
@@ -260,14 +270,14 @@ impl Watcher {
         }
     }
 
-    /// The descriptors that it works with.
+    /// Returns the descriptors of the watcher.
     fn descriptors(&self) -> Vec<RawFd> {
         let pipes = self.taker.pipes.iter().flat_map(|(read, write)| [read, write]);
         let others = [&self.doorbell, &self.kept, &self.file, &self.timer];
         others.into_iter().chain(pipes).map(AsRawFd::as_raw_fd).collect()
     }
 
-    /// Takes the pages of a lease that has ended; else sets the timer.
+    /// Revokes the pages of a lease that has ended; otherwise sets the timer.
     fn look(&mut self) -> io::Result<()> {
         loop {
             let until = self.words.words()[WORD].load(Ordering::SeqCst);
@@ -294,10 +304,10 @@ impl Watcher {
     }
 }
 
-/// Takes pages.
+/// The removal of pages from a file.
 #[derive(Debug)]
 struct Taker {
-    /// Hold pages that no mapping has any more; both ends of each.
+    /// Pipes that hold pages without a mapping; both ends of each.
     pipes: [(OwnedFd, OwnedFd); 2],
     bytes: Vec<u8>,
     last: Vec<u8>,
@@ -309,7 +319,7 @@ impl Taker {
         Ok(Self { pipes: [pipe()?, pipe()?], bytes: vec![0; TAKE_MAX], last: vec![0; TAKE_MAX] })
     }
 
-    /// Takes all pages out of `file`, and puts their bytes into `kept`. What was there before is replaced where pages are.
+    /// Removes all pages from `file`, and writes their bytes to `kept`, over earlier bytes there.
     fn take_all(&mut self, file: BorrowedFd<'_>, kept: BorrowedFd<'_>) -> io::Result<()> {
         for_each_part(file, |part| {
             let mut start = part.start;
@@ -320,7 +330,7 @@ impl Taker {
         })
     }
 
-    /// Takes what the pipes hold of these bytes; answers how many.
+    /// Removes as many of these bytes as the pipes hold. Returns their number.
     fn take(&mut self, file: BorrowedFd<'_>, kept: BorrowedFd<'_>, part: Range<usize>) -> io::Result<usize> {
         let [(read_end, write_end), (copy_read, copy_write)] = &self.pipes;
         let mut offset = part.start as u64;
@@ -329,7 +339,8 @@ impl Taker {
         if held == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        // Whole before the hole is made: the watcher that takes over from one that dies finds the bytes in one file or the other.
+        // The copy is complete before the hole is made: if this watcher dies, its successor finds the bytes in one of
+        // the files.
         let copied = retry_on_intr(|| tee(read_end, copy_write, held, flags))?;
         if copied != held {
             return Err(io::ErrorKind::WriteZero.into());
@@ -346,7 +357,7 @@ impl Taker {
     }
 }
 
-/// The end of a lease as the word has it.
+/// Returns the end of a lease in the form of the word.
 fn at_word(clock: &Clock, until: Instant) -> u64 {
     clock.boot_time_at(until).clamp(1, TAKING - 1)
 }
@@ -367,8 +378,8 @@ fn sealed(name: &str, len: u64) -> Result<OwnedFd, Errno> {
     Ok(file)
 }
 
-/// True when the system gives a file of shared memory a page at a time. A hole in a larger one would not take its bytes away but clear them, in the pipe
-/// as well.
+/// Returns true if the kernel allocates shared memory in single pages. A hole in a huge page would not remove its
+/// bytes but zero them, also in the pipe.
 fn small_pages(file: &OwnedFd, len: u64) -> Result<bool, Errno> {
     let page = [1; PAGE_LEN];
     let count = retry_on_intr(|| rustix::io::pwrite(file, &page, 0))?;
@@ -386,7 +397,7 @@ fn huge_pages() -> OpenError {
     }
 }
 
-/// Goes through the parts of a file that have memory, by at most [`TAKE_MAX`] bytes.
+/// Calls `each` for the parts of a file that have memory, at most [`TAKE_MAX`] bytes at a time.
 fn for_each_part(
     file: BorrowedFd<'_>,
     mut each: impl FnMut(Range<usize>) -> io::Result<()>,
@@ -398,7 +409,7 @@ fn for_each_part(
             Err(Errno::NXIO) => return Ok(()),
             Err(e) => return Err(e.into()),
         };
-        // A hole that was made meanwhile: none of it is left.
+        // A hole that was made meanwhile: no byte is left.
         let end = seek(file, SeekFrom::Hole(start))?;
         at = end.max(start + 1);
         let place = |at: u64| usize::try_from(at).expect("a file that is mapped");

@@ -1,7 +1,7 @@
 //! The program's side of a window.
 //!
-//! Key type: [`Memory`]. Its calls copy bytes and words atomically, so they are sound whatever other threads, and other hosts, do to
-//! the same bytes. C code, or Rust that promises more than the compiler sees, takes the address.
+//! Key type: [`Memory`]. Its methods copy bytes and words atomically, so they are sound whatever other threads and
+//! hosts do to the same bytes. C code, and Rust code that needs more, uses the address.
 
 use super::numbers::{Number, Numbers};
 use super::views::Views;
@@ -11,18 +11,18 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Bytes of far memory, reached by loads and stores. A touch of a page that is not cached waits for it.
+/// Bytes of far memory, reached by loads and stores. A touch of an uncached page waits for the page.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'w> {
     views: &'w Views,
-    /// Where its first byte is in the window.
+    /// Offset of the first byte in the window.
     start: usize,
     len: usize,
-    /// The system may reach into it.
+    /// True if system calls may access the window.
     system_calls: bool,
 }
 
-/// Bytes that one call of the system moves where it may not reach into far memory, at most.
+/// Maximum number of bytes that one call moves if system calls may not access far memory.
 const MOVE_MAX: usize = 64 << 10;
 
 const WORD: usize = 8;
@@ -32,10 +32,10 @@ impl<'w> Memory<'w> {
         Self { views, start: 0, len: views.len(), system_calls }
     }
 
-    /// A part of it: `len` bytes from `offset` on.
+    /// Returns the part of `len` bytes at `offset`.
     ///
     /// # Panics
-    /// When they are none, or leave it.
+    /// Panics if `len` is 0 or the part exceeds the memory.
     #[must_use]
     pub fn part(self, offset: usize, len: usize) -> Self {
         assert!(len > 0, "a part has bytes");
@@ -43,36 +43,36 @@ impl<'w> Memory<'w> {
         Self { start: self.start + offset, len, ..self }
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// False: there is a byte at least.
+    /// Returns false: a memory is never empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// Bytes of the whole window that are cached, as the system counts the memory they take.
+    /// Returns the memory of the whole window's cached pages in bytes, as the kernel counts it.
     #[must_use]
     pub fn bytes_here(&self) -> u64 {
         self.views.bytes_taken()
     }
 
-    /// The first byte: for C, and for system calls. Valid as long as the window.
+    /// Returns a pointer to the first byte, for C and system calls. The pointer is valid as long as the window.
     #[must_use]
     pub const fn as_ptr(&self) -> NonNull<u8> {
         // SAFETY: a part lies inside the view.
         unsafe { self.views.program_start().add(self.start) }
     }
 
-    /// All of it as a slice.
+    /// Returns the memory as a slice.
     ///
     /// # Safety
-    /// While the slice is used, nothing else writes to the window's bytes: no other slice or [`Memory`], and no other host.
-    /// The thread that serves the window answers, always with the bytes last written.
+    /// While the slice is in use, no other slice, [`Memory`] or host writes to the window's bytes. The thread that
+    /// serves the window may evict and reinstall pages meanwhile; a reinstalled page has the bytes written last.
     pub unsafe fn as_mut_slice(&self) -> &'w mut [u8] {
         // SAFETY: mapped as long as 'w; the caller promises the rest.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().as_ptr(), self.len()) }
@@ -81,7 +81,7 @@ impl<'w> Memory<'w> {
     /// Copies bytes from `offset` on.
     ///
     /// # Panics
-    /// When they leave the window.
+    /// Panics if they leave the window.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         self.check(offset, into.len());
         let (edge, rest) = into.split_at_mut(head_len(offset, into.len()));
@@ -99,10 +99,10 @@ impl<'w> Memory<'w> {
         }
     }
 
-    /// Copies `bytes` to `offset` and on.
+    /// Copies `bytes` to `offset`.
     ///
     /// # Panics
-    /// When they leave the window.
+    /// Panics if they leave the window.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         self.check(offset, bytes.len());
         let (edge, rest) = bytes.split_at(head_len(offset, bytes.len()));
@@ -120,10 +120,10 @@ impl<'w> Memory<'w> {
         }
     }
 
-    /// The little-endian word at `offset`, to be used as an atomic.
+    /// Returns the aligned little-endian word at `offset` as an atomic.
     ///
     /// # Panics
-    /// When it leaves the window or is not aligned.
+    /// Panics if it leaves the window or is not aligned.
     #[must_use]
     pub fn word(&self, offset: usize) -> &'w AtomicU64 {
         const { assert!(cfg!(target_endian = "little")) };
@@ -135,10 +135,10 @@ impl<'w> Memory<'w> {
         unsafe { AtomicU64::from_ptr(place.as_ptr().cast()) }
     }
 
-    /// Little-endian numbers from `offset` on, to be read as a slice is.
+    /// Returns little-endian numbers from `offset` on, for reading as a slice.
     ///
     /// # Panics
-    /// When they leave the window or are not aligned.
+    /// Panics if they leave the window or are not aligned.
     #[must_use]
     pub fn numbers<T: Number>(&self, offset: usize, count: usize) -> Numbers<'w, T> {
         const { assert!(cfg!(target_endian = "little")) };
@@ -147,18 +147,18 @@ impl<'w> Memory<'w> {
         // SAFETY: inside the view, or its end, by the check.
         let place = unsafe { self.as_ptr().add(offset) }.cast::<T::Atomic>();
         assert!(place.is_aligned(), "aligned numbers");
-        // SAFETY: aligned, mapped as long as 'w; all safe accesses are atomic, and every pattern of bits is a number.
+        // SAFETY: aligned, mapped as long as 'w; all safe accesses are atomic, and every bit pattern is a number.
         Numbers { all: unsafe { std::slice::from_raw_parts(place.as_ptr(), count) } }
     }
 
-    /// The system reads from `file` into the window, at its own position: `read(2)` into far memory. Where faults are signals
-    /// ([`FaultMode::Signal`](super::FaultMode::Signal)) it goes through a buffer, by 64 KiB at most.
+    /// Reads from `file`, at the file's position, into the window, like `read(2)`. With
+    /// [`FaultMode::Signal`](super::FaultMode::Signal) the bytes pass through a buffer, at most 64 KiB per call.
     ///
     /// # Errors
-    /// The system's error; EFAULT when only faults of user code are served (see `farmem doctor`).
+    /// The system's error; EFAULT if only faults of user code are served (see `farmem doctor`).
     ///
     /// # Panics
-    /// When the bytes leave the window.
+    /// Panics if the bytes leave the window.
     pub fn read_from(&self, file: impl AsFd, offset: usize, len: usize) -> io::Result<usize> {
         self.check(offset, len);
         if !self.system_calls {
@@ -174,13 +174,13 @@ impl<'w> Memory<'w> {
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
-    /// The system writes to `file` from the window: `write(2)` from far memory; as [`Memory::read_from`].
+    /// Writes to `file` from the window, like `write(2)`, with the buffer of [`Memory::read_from`].
     ///
     /// # Errors
     /// As [`Memory::read_from`].
     ///
     /// # Panics
-    /// When the bytes leave the window.
+    /// Panics if the bytes leave the window.
     pub fn write_to(&self, file: impl AsFd, offset: usize, len: usize) -> io::Result<usize> {
         self.check(offset, len);
         if !self.system_calls {
@@ -208,7 +208,7 @@ impl<'w> Memory<'w> {
     }
 }
 
-/// Bytes before the first aligned word, at most all.
+/// Returns the number of bytes before the first aligned word.
 fn head_len(offset: usize, len: usize) -> usize {
     const { assert!(PAGE_LEN.is_multiple_of(WORD)) };
     (offset.next_multiple_of(WORD) - offset).min(len)

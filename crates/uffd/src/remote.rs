@@ -1,11 +1,11 @@
-//! Far memory of a program in another process: its memfd and its userfaultfd, which it sent here.
+//! Far memory of a program in another process, which has sent its memfd and its userfaultfd.
 //!
-//! Key types: [`Remote`], the mechanism of one process; [`Acceptor`], where processes come in and where all that is to be known of them is
-//! waited for. As a [`Window`](super::Window) it decides nothing and keeps no state of pages. Other than a window's program, this one
-//! may end at any moment, run another program, or unmap its memory: then a call answers [`Lost`], and nothing is asserted.
+//! Key types: [`Remote`], the mechanism of one process; [`Acceptor`], which admits processes and waits for their
+//! events. Like a [`Window`](super::Window), this module has no policy and keeps no state of pages. Unlike a window's
+//! program, this one may end at any moment, run another program, or unmap its memory. Then a call returns [`Lost`].
 //!
-//! Two things a window does cannot be done from outside: the mapping of a page that stays cannot be taken away
-//! (`process_madvise` refuses), so pages do not rest in place; and there is no doorbell, as one thread waits for many processes.
+//! Two operations of a window are impossible from outside. A present page cannot be unmapped (`process_madvise`
+//! refuses), so pages cannot be inactive. There is no doorbell, because one thread waits for many processes.
 
 mod acceptor;
 mod address_space;
@@ -44,44 +44,47 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Why nothing can be done to a process's memory.
+/// Why an operation on a process's memory is impossible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Lost {
     /// The process has ended, or runs another program.
     #[error("the process has ended, or runs another program")]
     Gone,
-    /// Not its pages: it has mapped something else there.
+    /// The process has mapped something else at the address.
     #[error("the process has mapped something else there ({0})")]
     Remapped(Errno),
 }
 
-/// A process's far memory. Pages are numbered by their place in its memfd; the first [`CONTROL_PAGES`] are no far memory.
+/// A process's far memory. Pages are numbered by their position in the memfd; the first [`CONTROL_PAGES`] are not far
+/// memory.
 #[derive(Debug)]
 pub struct Remote {
     uffd: Userfaultfd,
     file: OwnedFd,
-    /// The memfd, as lists of mappings name it.
+    /// The identity of the memfd in lists of mappings.
     id: FileId,
     base: usize,
     pages: u64,
-    /// The file did not do what a memfd does.
+    /// True if the file does not behave as a memfd.
     spoiled: AtomicBool,
 }
 
-/// Faults of one read.
+/// Buffer for the faults of one read.
 pub type Buffer = Box<[[u8; parse::LEN]; BATCH]>;
 
-/// Room for the faults of one read.
+/// Creates a buffer for the faults of one read.
 #[must_use]
 pub fn buffer() -> Buffer {
     Box::new([[0; parse::LEN]; BATCH])
 }
 
-/// In the place of a position in a file (`preadv2`).
+/// The offset that makes `preadv2` read a stream.
 const AS_A_STREAM: u64 = u64::MAX;
 
-/// Reads the messages that are there, and does not wait, whatever flags the description has. [`Errno::AGAIN`] when none is there; [`Errno::OPNOTSUPP`]
-/// where the system only goes by the flags (before Linux 6.10).
+/// Reads the waiting messages without blocking, whatever flags the description has.
+///
+/// Returns [`Errno::AGAIN`] if there are none, and [`Errno::OPNOTSUPP`] if the kernel obeys only the flags (before
+/// Linux 6.10).
 fn read_at_once(uffd: &Userfaultfd, buffer: &mut Buffer) -> Result<usize, Errno> {
     let mut parts = [IoSliceMut::new(buffer.as_flattened_mut())];
     let read = || preadv2(uffd, &mut parts, AS_A_STREAM, ReadWriteFlags::NOWAIT);
@@ -90,12 +93,13 @@ fn read_at_once(uffd: &Userfaultfd, buffer: &mut Buffer) -> Result<usize, Errno>
     Ok(bytes / parse::LEN)
 }
 
-/// The system's name for a userfaultfd. No file has such a name: theirs begin with a slash.
+/// The kernel's name for a userfaultfd. Names of files begin with a slash.
 const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
-/// Where it says so, of this process's descriptors.
+/// The directory that shows the names of this process's descriptors.
 const DESCRIPTORS: &str = "/proc/self/fd";
 
-/// Whether a descriptor is a userfaultfd's, as the system names it, which asks no file system. Where that cannot be seen it is taken for one.
+/// Returns true if a descriptor is a userfaultfd, by the kernel's name for it, without a call to a file system. If
+/// that name is not visible, the descriptor counts as one.
 fn is_userfaultfd(fd: &OwnedFd) -> bool {
     let of = Path::new(DESCRIPTORS).join(fd.as_raw_fd().to_string());
     match fs::read_link(of) {
@@ -105,14 +109,16 @@ fn is_userfaultfd(fd: &OwnedFd) -> bool {
 }
 
 impl Remote {
-    /// Accepts a greeting's descriptors. An empty file gets the length of the greeting: the process's own limit of file sizes may forbid it that. `None`
-    /// when the file is no memory file (another one may have a file system behind it that never answers), has another length, or not whole pages, or more than is
-    /// ever reserved; and when the other descriptor is no userfaultfd's, for the same reason.
+    /// Accepts a greeting's descriptors. Sets the length of an empty file, because the process's own file size limit
+    /// may forbid that.
+    ///
+    /// Returns `None` if the file is not a memfd, has another length than the greeting, partial pages or too many
+    /// pages, or if the other descriptor is no userfaultfd. Another file may have a file system that never answers.
     pub(super) fn new(uffd: OwnedFd, file: OwnedFd, hello: &call::Hello) -> Option<Self> {
         let len = usize::try_from(hello.len).ok()?;
         let base = usize::try_from(hello.base).ok()?;
         let whole = len.is_multiple_of(PAGE_LEN) && base.is_multiple_of(PAGE_LEN) && len <= place::LEN_MAX;
-        // Only files in memory have seals, and it asks no file system.
+        // Only files in memory have seals, and this call asks no file system.
         fcntl_get_seals(&file).ok()?;
         let size = fstat(&file).ok()?.st_size;
         let size = if size == 0 && whole && ftruncate(&file, hello.len).is_ok() {
@@ -135,13 +141,13 @@ impl Remote {
         Some(Self { uffd: Userfaultfd::received(uffd, reach), file, id, base, pages, spoiled })
     }
 
-    /// Pages, with those before far memory.
+    /// Returns the number of pages, with those before far memory.
     #[must_use]
     pub const fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// The page at an address of the program's, and of bytes from there on; `None` when they leave its memory.
+    /// Returns the pages of `len` bytes from the program's address `start` on; `None` if they leave its far memory.
     #[must_use]
     pub fn range(&self, start: u64, len: u64) -> Option<Range<u64>> {
         let first = start.checked_sub(self.base as u64)?;
@@ -150,25 +156,25 @@ impl Remote {
         (first >= CONTROL_PAGES as u64 && end <= self.pages).then_some(first..end)
     }
 
-    /// Where the program has a page.
+    /// Returns the program's address of a page.
     #[must_use]
     pub const fn address(&self, page: u64) -> u64 {
         self.base as u64 + page * PAGE_LEN as u64
     }
 
-    /// Its userfaultfd once more, for what else is served by it.
+    /// Duplicates the userfaultfd, for other memory that it serves.
     ///
     /// # Errors
-    /// When there are no descriptors left.
+    /// The system's error if no descriptors are left.
     pub(super) fn userfaultfd(&self) -> std::io::Result<Userfaultfd> {
         self.uffd.again()
     }
 
-    /// Hands over what was reported, up to the buffer's room: faults of its far memory, and of what else it had served. Answers whether the
-    /// buffer was full.
+    /// Passes reported faults to `each`, up to the buffer's capacity; faults outside far memory go to `elsewhere`.
+    /// Returns true if the buffer was full.
     ///
     /// # Errors
-    /// [`Lost::Gone`] when nothing will be reported any more.
+    /// [`Lost::Gone`] if nothing will be reported any more.
     pub fn faults(
         &self,
         buffer: &mut Buffer,
@@ -191,14 +197,15 @@ impl Remote {
         Ok(count == BATCH)
     }
 
-    /// Reads reported faults without waiting: a pager that waited here would serve no other process.
+    /// Reads reported faults without blocking: a pager that blocked here would serve no other process.
     fn messages(&self, buffer: &mut Buffer) -> Result<usize, Errno> {
         match read_at_once(&self.uffd, buffer) {
             Err(Errno::AGAIN) => {
                 self.keep_from_waiting()?;
                 Err(Errno::AGAIN)
             }
-            // The system goes by the flag alone. One that a program takes away from here to the read has the pager wait (docs/security.md).
+            // The kernel obeys only the flag. If a program clears the flag before the read, the pager blocks
+            // (docs/security.md).
             Err(Errno::OPNOTSUPP) => {
                 self.keep_from_waiting()?;
                 self.uffd.read(&mut buffer[..])
@@ -207,7 +214,8 @@ impl Remote {
         }
     }
 
-    /// The program has the same description, so it can take the flag away: then it seems to have something to say all the time.
+    /// Sets the non-blocking flag again. The program shares the description and can clear the flag, which makes it
+    /// permanently readable.
     fn keep_from_waiting(&self) -> Result<(), Errno> {
         let flags = fcntl_getfl(&self.uffd)?;
         if flags.contains(OFlags::NONBLOCK) {
@@ -217,22 +225,22 @@ impl Remote {
         }
     }
 
-    /// Puts pages in place that are not there, and wakes the threads that wait for them.
+    /// Installs absent pages, and wakes the threads that wait for them.
     ///
     /// # Errors
-    /// [`Lost`], also when a page is there already: only the program itself can have put it there.
+    /// [`Lost`], also if a page is present: only the program itself can have put it there.
     pub fn install(&self, first: u64, bytes: &[u8], access: Access) -> Result<(), Lost> {
-        // SAFETY: addresses of another process, which sent the descriptor to have them filled.
+        // SAFETY: addresses of another process, which sent the descriptor so that they are filled.
         unsafe { self.uffd.copy_all(self.place(first), bytes, mapping(access)) }.map_err(lost)
     }
 
-    /// A thread faulted at a page that is there: maps it as it is to be, and lets the thread try again.
+    /// Serves a fault on a present page: maps the page with these rights, and wakes the thread.
     ///
     /// # Errors
     /// [`Lost`].
     pub fn remap(&self, page: u64, access: Access) -> Result<(), Lost> {
         let start = self.place(page);
-        // SAFETY: addresses of another process, which sent the descriptor to have them served.
+        // SAFETY: addresses of another process, which sent the descriptor so that they are served.
         match unsafe { self.uffd.map(start, PAGE_LEN, mapping(access)) } {
             Ok(()) => Ok(()),
             Err(Stopped { errno: Errno::EXIST, .. }) => match access {
@@ -243,7 +251,7 @@ impl Remote {
         }
     }
 
-    /// Makes present pages writable; waiting threads try again.
+    /// Makes present pages writable, and wakes waiting threads.
     ///
     /// # Errors
     /// [`Lost`].
@@ -251,7 +259,7 @@ impl Remote {
         self.protect(pages, Mapping::Writable)
     }
 
-    /// The next write to each page is reported. When it returns, no store from before is on its way.
+    /// Write-protects pages: the next write to each is reported. When this returns, no earlier store is in flight.
     ///
     /// # Errors
     /// [`Lost`].
@@ -259,8 +267,8 @@ impl Remote {
         self.protect(pages, Mapping::ReadOnly)
     }
 
-    /// True when the program has put something else in the place of its memfd, or has sealed or cut it: no byte of it is what it seems, and the
-    /// program is best ended.
+    /// Returns true if the program has replaced, sealed or shrunk its memfd. Its bytes are then unreliable, and the
+    /// program should be ended.
     #[must_use]
     pub fn is_spoiled(&self) -> bool {
         self.spoiled.load(Ordering::Relaxed)
@@ -270,8 +278,8 @@ impl Remote {
         self.spoiled.store(true, Ordering::Relaxed);
     }
 
-    /// Copies the bytes of a page and of those behind it, as many as there is room for. Those of a page that is not there are zeros, as are
-    /// all that a file does not give which [is none any more](Remote::is_spoiled).
+    /// Copies bytes from the start of a page on. Absent pages read as zeros, as does a file that [is
+    /// spoiled](Remote::is_spoiled).
     pub fn read(&self, page: u64, into: &mut [u8]) {
         let mut done = 0;
         while done < into.len() {
@@ -279,7 +287,7 @@ impl Remote {
             let count = retry_on_intr(|| rustix::io::pread(&self.file, &mut into[done..], place));
             match count {
                 Ok(count) if count > 0 => done += count,
-                // The program has cut its own file, or it never was a memfd.
+                // The program has shrunk its file, or the file never was a memfd.
                 Ok(_) | Err(_) => {
                     self.spoil();
                     return into[done..].fill(0);
@@ -288,23 +296,23 @@ impl Remote {
         }
     }
 
-    /// Puts a page's bytes where the program finds them by a fault that [`Remote::remap`] serves, whatever it has mapped there now. False when it has sealed
-    /// its own file.
+    /// Writes a page's bytes to the file; a fault that [`Remote::remap`] serves then shows them to the program.
+    /// Returns false if the program has sealed its file.
     #[must_use]
     pub fn keep(&self, page: u64, bytes: &[u8]) -> bool {
         let place = page * PAGE_LEN as u64;
         retry_on_intr(|| rustix::io::pwrite(&self.file, bytes, place)) == Ok(bytes.len())
     }
 
-    /// Gives pages' memory back to the system; threads that touch them wait again. Where the system refuses, the file [is none any
-    /// more](Remote::is_spoiled).
+    /// Frees pages; threads that touch them wait again. If the kernel refuses, the file [is
+    /// spoiled](Remote::is_spoiled).
     pub fn discard(&self, pages: Range<u64>) {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let (start, len) = (pages.start * PAGE_LEN as u64, (pages.end - pages.start) * PAGE_LEN as u64);
         retry_on_intr(|| fallocate(&self.file, mode, start, len)).unwrap_or_else(|_| self.spoil());
     }
 
-    /// Has threads that wait for one of the pages try again.
+    /// Wakes threads that wait for one of the pages.
     ///
     /// # Errors
     /// [`Lost`].
@@ -313,33 +321,33 @@ impl Remote {
         self.uffd.wake(self.place(pages.start), len).map_err(lost)
     }
 
-    /// Every access to the page ends in SIGBUS until something else is put there.
+    /// Makes every access to the page end in SIGBUS, until other bytes are installed.
     ///
     /// # Errors
     /// [`Lost`].
     pub fn poison(&self, page: u64) -> Result<(), Lost> {
-        // SAFETY: addresses of another process, which is to be told so.
+        // SAFETY: addresses of another process, which learns of the loss in this way.
         match unsafe { self.uffd.poison_page(self.place(page)) } {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(errno) => Err(lost(errno)),
         }
     }
 
-    /// True when the process has ended, or runs another program.
+    /// Returns true if the process has ended, or runs another program.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        // SAFETY: the first page is mapped and not registered, so this does nothing but look for the process's memory.
+        // SAFETY: the first page is mapped and not registered, so this only checks for the process's memory.
         matches!(unsafe { self.uffd.zero(self.base, PAGE_LEN) }, Err(Stopped { errno: Errno::SRCH, .. }))
     }
 
-    /// Bytes of memory its pages take, as the system counts them, with those before far memory.
+    /// Returns the memory of the pages in bytes, as the kernel counts it, with those before far memory.
     #[must_use]
     pub fn bytes_taken(&self) -> u64 {
         const BLOCK: u64 = 512;
         fstat(&self.file).map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK)
     }
 
-    /// The call in a mailbox and its number; 0 when there was none yet.
+    /// Returns the call in a mailbox and its number, which is 0 before the first call.
     #[must_use]
     pub fn call(&self, mailbox: usize) -> (u64, Option<Call>) {
         let mut bytes = [0; MAILBOX_WORDS * 8];
@@ -354,7 +362,7 @@ impl Remote {
         (word(WORD_NUMBER), Call::of(call))
     }
 
-    /// Bytes of its mappings of memory that stayed local, by reason, as the process says itself.
+    /// Returns the bytes of mappings that stayed local, by reason, as the process reports them.
     #[must_use]
     pub fn mapped_local(&self) -> [u64; LocalReason::ALL.len()] {
         let mut bytes = [0; LocalReason::ALL.len() * 8];
@@ -366,7 +374,7 @@ impl Remote {
         std::array::from_fn(|n| u64::from_le_bytes(words[n]))
     }
 
-    /// The text that goes with the call in a mailbox: so many bytes of UTF-8. `None` when it is none.
+    /// Returns the text of `len` bytes that belongs to the call in a mailbox; `None` if it is not UTF-8 or too long.
     #[must_use]
     pub fn text(&self, mailbox: usize, len: u64) -> Option<String> {
         let len = usize::try_from(len).ok().filter(|&len| len <= TEXT_MAX && mailbox < MAILBOXES)?;
@@ -376,10 +384,10 @@ impl Remote {
         String::from_utf8(bytes).ok().filter(|_| count == len)
     }
 
-    /// Puts the answer to a call into its mailbox.
+    /// Writes the answer to a call into its mailbox.
     ///
     /// # Panics
-    /// When there is no such mailbox.
+    /// Panics if there is no such mailbox.
     pub fn answer(&self, mailbox: usize, status: u64, values: [u64; VALUES]) {
         assert!(mailbox < MAILBOXES, "a mailbox");
         let mut bytes = [0; (1 + VALUES) * 8];
@@ -387,13 +395,13 @@ impl Remote {
             *to = word.to_le_bytes();
         }
         let place = (mailbox * MAILBOX_WORDS + WORD_STATUS) as u64 * 8;
-        // A file that cannot be written has been sealed by its program, which then reads what it wrote itself.
+        // If the file cannot be written, its program has sealed it, and then reads its own bytes.
         let _ = rustix::io::pwrite(&self.file, &bytes, place);
     }
 
     fn protect(&self, pages: Range<u64>, mapping: Mapping) -> Result<(), Lost> {
         let len = usize::try_from(pages.end - pages.start).expect("pages of one address space") * PAGE_LEN;
-        // SAFETY: addresses of another process, which sent the descriptor to have them served.
+        // SAFETY: addresses of another process, which sent the descriptor so that they are served.
         unsafe { self.uffd.protect(self.place(pages.start), len, mapping) }.map_err(lost)
     }
 

@@ -1,9 +1,9 @@
 //! A window: addresses of far memory that a program reaches by plain loads and stores.
 //!
-//! Key type: [`Window`]. A memfd is reached in two ways: the program has it mapped, at the addresses of far memory, where each touch
-//! of a page that is not there waits for the thread that serves the window; we read the file, and see what the program wrote. The file's
-//! offsets are the window's, and a page's memory is given back by punching a hole, so what the file takes is what is cached: the
-//! limit is exact (docs/decisions, "page cache").
+//! Key type: [`Window`]. A memfd holds the cached pages. The program has it mapped at the addresses of far memory,
+//! and a touch of an absent page waits for the thread that serves the window. This module reads and writes the file,
+//! and sees the program's stores. File offsets are window offsets. Punching a hole frees a page, so the file takes
+//! exactly the memory of the cached pages, and the limit is exact (docs/decisions, "page cache").
 //!
 //! ```text
 //!   Gone --install--> ReadOnly --install--> Writable        a page's frame and the program's mapping; the caller decides
@@ -13,7 +13,7 @@
 //!    '---release--- Unmapped <---------'                    Unmapped: the bytes are there, the program's next touch waits
 //! ```
 //!
-//! A window decides nothing. It fetches nothing, evicts nothing and keeps no protocol state.
+//! A window has no policy: it fetches nothing, evicts nothing and keeps no protocol state.
 
 mod placed;
 mod runs;
@@ -35,43 +35,48 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// How a touch of a page that is not here comes to be served.
+/// The way in which page faults are reported and served.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum FaultMode {
-    /// The system reports it to a thread that serves the window, and the thread that faults sleeps. Loads, stores and system calls may touch the window.
+    /// The kernel reports a fault to the thread that serves the window, and the faulting thread sleeps. Loads, stores
+    /// and system calls may touch the window.
     #[default]
     Handler,
-    /// The thread that faults gets a SIGBUS and serves itself in its handler (docs/decisions, "signal mode"): fewer hand-overs. System
-    /// calls on the window fail with EFAULT. A SIGBUS handler of the program's that is installed after the window is opened has to call the one that it
-    /// replaces; a thread that blocks SIGBUS dies of its first fault, and one that blocks any other signal is served by the thread that
-    /// serves the window. The handler runs on the stack of the thread that faults: 64 KiB of it have to be free.
+    /// The faulting thread gets a SIGBUS and serves itself in the handler, which saves thread switches
+    /// (docs/decisions, "signal mode"). System calls on the window fail with EFAULT.
+    ///
+    /// - A SIGBUS handler of the program that is installed later must call the handler that it replaces.
+    /// - A thread that blocks SIGBUS dies of its first fault.
+    /// - A thread that blocks another signal is served by the thread that serves the window.
+    /// - The handler needs 64 KiB of the faulting thread's stack.
     Signal,
 }
 
 /// Configuration of a window.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowConfig {
-    /// Its first byte in far memory; a multiple of the page.
+    /// Address of the first byte in far memory; a multiple of the page length.
     pub base: VirtAddr,
-    /// Bytes; a multiple of the page.
+    /// Length in bytes; a multiple of the page length.
     pub len: u64,
-    /// Pages it may cache at once; at least one.
+    /// Maximum number of cached pages, at least 1.
     pub frames_max: u64,
-    /// Where the program finds it.
+    /// The addresses of the window in the program.
     pub place: Place,
-    /// How far faults are served. [`Reach::Full`] unless the program is known not to hand its addresses to the kernel.
-    /// [`FaultMode::Signal`] never reaches further than [`Reach::UserMode`].
+    /// The kind of faults that are served. Use [`Reach::Full`] unless the program never passes the window's addresses
+    /// to the kernel. [`FaultMode::Signal`] serves at most [`Reach::UserMode`].
     pub reach: Reach,
-    /// How faults are served.
+    /// The way in which faults are served.
     pub faults: FaultMode,
 }
 
-/// Far memory as addresses of this process. Any thread may call it; one at a time acts on a page.
+/// Far memory as addresses of this process. Any thread may call the methods, but only one thread at a time acts on a
+/// page.
 #[derive(Debug)]
 pub struct Window {
     base: VirtAddr,
     frames_max: u64,
-    // Dropped in this order: no thread of the program may find the addresses unserved, or it would read zeros.
+    // Drop order: an unregistered address would read as zeros, so the mapping must go before the userfaultfd.
     signals: Option<Registered>,
     views: Views,
     doorbell: Doorbell,
@@ -81,22 +86,23 @@ pub struct Window {
     lease: Option<Leased>,
 }
 
-/// State of a window whose pages may be used for as long as a lease runs.
+/// The lease under which a window's pages may be used.
 #[derive(Debug)]
 struct Leased {
     lease: Arc<Lease>,
-    /// Takes of its watcher that are known here.
+    /// Number of revocations by the watcher that this window has processed.
     takes: AtomicU64,
 }
 
 impl Window {
-    /// Opens a window in which no page is cached.
+    /// Opens a window without cached pages.
     ///
-    /// A forked child does not have it: there the addresses are not mapped, and a touch is a SIGSEGV rather than wrong bytes.
+    /// A forked child does not inherit the mapping: a touch there is a SIGSEGV instead of wrong bytes.
     ///
     /// # Errors
-    /// [`OpenError::NotPermitted`] when this process may not serve faults as far as asked, [`OpenError::Setting`] for addresses
-    /// that are no window or are taken, [`OpenError::System`] when the kernel lacks something.
+    /// - [`OpenError::NotPermitted`] if this process may not serve faults of the requested kind.
+    /// - [`OpenError::Setting`] if the addresses are invalid or in use.
+    /// - [`OpenError::System`] if the kernel lacks a feature.
     pub fn open(config: &WindowConfig) -> Result<Self, OpenError> {
         let WindowConfig { base, len, frames_max, place, reach, faults } = *config;
         let len = usize::try_from(len).ok().filter(|&len| len > 0 && len.is_multiple_of(PAGE_LEN));
@@ -112,14 +118,14 @@ impl Window {
         };
         let views = Views::open(base, len, place)?;
         let faulting = Faulting::MISSING.and(Faulting::MINOR).and(Faulting::WRITE_PROTECTED);
-        // SAFETY: the program's view is ours and new; the caller knows that the window is to be served.
+        // SAFETY: the program's view is ours and new; the caller knows that the window must be served.
         unsafe { uffd.register(views.program(), len, faulting) }.map_err(|e| OpenError::System {
             doing: "serve faults of the window".into(),
             source: e.into(),
         })?;
         let doorbell = Doorbell::open()?;
         let states = Box::<[AtomicU8]>::new_zeroed_slice(len / PAGE_LEN);
-        // SAFETY: an AtomicU8 of zero bits is one of value 0.
+        // SAFETY: an AtomicU8 of zero bits has the value 0.
         let states = Arc::new(unsafe { states.assume_init() });
         let addrs = views.program()..views.program() + len;
         let register = || Registered::new(addrs, Arc::clone(&states));
@@ -128,28 +134,29 @@ impl Window {
         Ok(Self { base, frames_max, signals, views, doorbell, uffd, states, frames, lease: None })
     }
 
-    /// The window, when its pages may be used for as long as a lease runs. It costs a call of the system more for each page that is put in place:
-    /// a page must be in the file before it is mapped.
+    /// Puts the window under a lease. Each installed page then costs one more system call, because a page must be in
+    /// the file before it is mapped.
     ///
     /// # Errors
-    /// [`OpenError`] when the system has no memory or descriptors left, or pages of the file would be larger than a page.
+    /// [`OpenError`] if the system has no memory or descriptors left, or uses huge pages for the file.
     pub fn under_lease(mut self) -> Result<Self, OpenError> {
         let lease = Arc::new(Lease::open(self.len())?);
         self.lease = Some(Leased { lease, takes: AtomicU64::new(0) });
         Ok(self)
     }
 
-    /// Until when its pages may be used; `None` when they always may.
+    /// Returns the lease on the pages; `None` if they may be used without one.
     #[must_use]
     pub fn lease(&self) -> Option<&Arc<Lease>> {
         self.lease.as_ref().map(|leased| &leased.lease)
     }
 
-    /// Has its pages taken when the lease ends, by a process beside this one, for as long as what is answered lives. It does not stand still with this
-    /// process.
+    /// Starts a process that revokes the pages when the lease ends, as long as the returned value lives. The process
+    /// runs on while this one is stopped.
     ///
     /// # Errors
-    /// When the system allows no such process, or the window is under no lease. [`Window::watcher`] does for a thread.
+    /// The system's error if it allows no such process, or the window has no lease. [`Window::watcher`] works in a
+    /// thread.
     pub fn watch_apart(&self) -> io::Result<Apart> {
         let apart = Apart::start(self.watcher()?)?;
         if let Some(lease) = self.lease() {
@@ -158,83 +165,83 @@ impl Window {
         Ok(apart)
     }
 
-    /// Takes its pages when the lease ends.
+    /// Creates a watcher, which revokes the pages when the lease ends.
     ///
     /// # Errors
-    /// When there are no descriptors left, or the window is under no lease.
+    /// The system's error if no descriptors are left, or the window has no lease.
     pub fn watcher(&self) -> io::Result<Watcher> {
         let lease = self.lease().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         Watcher::of(lease, self.views.file())
     }
 
-    /// Its first byte in far memory.
+    /// Returns the address of the first byte in far memory.
     #[must_use]
     pub const fn base(&self) -> VirtAddr {
         self.base
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.views.len() as u64
     }
 
-    /// False: a window has a page at least.
+    /// Returns false: a window has at least one page.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// Pages it may cache at once.
+    /// Returns the maximum number of cached pages.
     #[must_use]
     pub const fn frames_max(&self) -> u64 {
         self.frames_max
     }
 
-    /// Pages it caches now.
+    /// Returns the number of cached pages.
     #[must_use]
     pub fn frames(&self) -> u64 {
         self.frames.load(Ordering::Acquire)
     }
 
-    /// True when the page is cached, whether or not the program has it mapped.
+    /// Returns true if the page is cached, mapped by the program or not.
     #[must_use]
     pub fn has_frame(&self, page: Page) -> bool {
         self.state(self.index(page)).has_frame()
     }
 
-    /// Bytes of memory the cached pages take, as the system counts them.
+    /// Returns the memory of the cached pages in bytes, as the kernel counts it.
     ///
     /// # Panics
-    /// When the system cannot look at a file of ours.
+    /// Panics if the system cannot inspect the window's file.
     #[must_use]
     pub fn bytes_taken(&self) -> u64 {
         self.views.bytes_taken()
     }
 
-    /// How far faults are served.
+    /// Returns the kind of faults that are served.
     #[must_use]
     pub const fn reach(&self) -> Reach {
         self.uffd.reach()
     }
 
-    /// The program's side. Its accesses wait while the window is not served.
+    /// Returns the program's side of the window. Its accesses wait while the window is not served.
     #[must_use]
     pub const fn memory(&self) -> Memory<'_> {
         Memory::new(&self.views, self.signals.is_none())
     }
 
-    /// The page a thread waits for; `None` for an address outside of the window.
+    /// Returns the page that a thread waits for; `None` for an address outside the window.
     #[must_use]
     pub fn page_of(&self, fault: &Fault) -> Option<Page> {
         let offset = fault.addr.checked_sub(self.views.program())?;
         (offset < self.views.len()).then(|| Page::of(VirtAddr(self.base.0 + offset as u64)))
     }
 
-    /// True when a page's bytes are here.
+    /// Returns true if the page's bytes are cached.
     ///
     /// # Panics
-    /// When the page is not in the window.
+    /// Panics if the page is not in the window.
     #[must_use]
     pub fn has(&self, page: Page) -> bool {
         self.state(self.index(page)).has_frame()
@@ -248,12 +255,13 @@ impl Window {
         &self.doorbell
     }
 
-    /// The waiting threads, when faults are signals.
+    /// Returns the waiting threads, if faults are signals.
     pub(super) fn signals(&self) -> Option<&Signals> {
         self.signals.as_ref().map(Registered::signals)
     }
 
-    /// A touch as the system would report it. Where the machine does not say whether it was a write, it was one of a page that may be read.
+    /// Returns a touch in the form of a kernel report. If the machine does not report whether it was a write, a touch
+    /// of a read-only page was one.
     pub(super) fn fault_of(&self, Touch { addr, write }: Touch) -> Fault {
         let state = self.state((addr - self.views.program()) / PAGE_LEN);
         let write = write.unwrap_or(state == State::ReadOnly);
@@ -265,30 +273,31 @@ impl Window {
         Fault { addr, cause, write, thread: 0 }
     }
 
-    /// Wakes threads that wait for these pages where faults are signals, of which the system knows nothing.
+    /// Wakes the threads that wait for these pages if faults are signals; the kernel does not know those threads.
     fn woken(&self, pages: Range<usize>) {
         if let Some(signals) = self.signals() {
             signals.wake(&(self.place(pages.start)..self.place(pages.end)));
         }
     }
 
-    /// Puts pages in place that are not cached, from `first` on, and wakes the threads that wait for them: one call of the system for all.
+    /// Installs pages that are not cached, from `first` on, with one system call, and wakes the threads that wait for
+    /// them.
     ///
     /// # Panics
-    /// When `bytes` are not whole pages of the window, one of them is cached, or they are more than the limit allows.
+    /// Panics if `bytes` are not whole pages of the window, a page is cached, or the limit is exceeded.
     pub fn install_run(&self, first: Page, bytes: &[u8], access: Access) {
         assert!(bytes.len().is_multiple_of(PAGE_LEN), "whole pages");
         let pages = self.take_frames(first, bytes.len() / PAGE_LEN, access);
         if self.lease.is_some() {
             return self.fill_run(pages, bytes, access);
         }
-        // SAFETY: pages of the registered view that no thread can see yet; what they are to hold was fetched for them.
+        // SAFETY: pages of the registered view that no thread can see yet; `bytes` was fetched for them.
         let copied = unsafe { self.uffd.copy_all(self.place(pages.start), bytes, mapping(access)) };
         copied.unwrap_or_else(|errno| panic!("a page that was missing: {errno}"));
         self.woken(pages);
     }
 
-    /// Pages that were not cached are, from now on.
+    /// Counts pages as cached from now on.
     fn take_frames(&self, first: Page, count: usize, access: Access) -> Range<usize> {
         let pages = self.run(first, count);
         let before = self.frames.fetch_add(count as u64, Ordering::AcqRel);
@@ -300,19 +309,19 @@ impl Window {
         pages
     }
 
-    /// Puts pages into the file, and maps them unless the lease is over: then they are Unmapped.
+    /// Writes pages to the file and maps them. If the lease is over, they become Unmapped instead.
     fn fill_run(&self, pages: Range<usize>, bytes: &[u8], access: Access) {
         self.views.write(pages.start * PAGE_LEN, bytes);
         if self.is_settled() {
             // SAFETY: pages of the registered view; the file has their bytes.
             match unsafe { self.uffd.map(self.place(pages.start), bytes.len(), mapping(access)) } {
                 Ok(()) => return self.woken(pages),
-                // A hole: they were just taken.
+                // A hole: the pages were just revoked.
                 Err(Stopped { errno: Errno::FAULT, .. }) => _ = self.is_settled(),
                 Err(Stopped { errno, .. }) => panic!("pages that were missing cannot be mapped: {errno}"),
             }
         }
-        // Whatever was taken of them while they were being put there.
+        // Again: the watcher may have revoked parts during the first write.
         self.views.write(pages.start * PAGE_LEN, bytes);
         for index in pages {
             self.swap(index, State::Unmapped);
@@ -320,8 +329,8 @@ impl Window {
         }
     }
 
-    /// False when pages were taken, by a watcher or because it is just over: all of them are Unmapped then, and none is mapped before the next lease. To be
-    /// asked behind whatever was done to the file.
+    /// Returns false if pages were revoked: then all are Unmapped, and none is mapped before the next lease. Call
+    /// this after each change of the file.
     fn is_settled(&self) -> bool {
         let Some(Leased { lease, takes }) = &self.lease else { return true };
         let known = takes.load(Ordering::Acquire);
@@ -343,11 +352,11 @@ impl Window {
         !lease.is_over()
     }
 
-    /// A thread faulted at a page that is cached, and whose access is `access`: maps it again if need be, and lets the thread try again. So
-    /// do faults that were answered before they were read, and pages that were unmapped and are wanted again.
+    /// Serves a fault on a cached page with these rights: maps the page again if necessary, and wakes the thread.
+    /// Also for pages that were unmapped and are used again.
     ///
     /// # Panics
-    /// When the page is not cached.
+    /// Panics if the page is not cached.
     pub fn remap(&self, page: Page, access: Access) {
         let index = self.index(page);
         if !self.is_settled() {
@@ -362,21 +371,21 @@ impl Window {
         // SAFETY: a page of the registered view; its frame holds its bytes.
         match unsafe { self.uffd.map(start, PAGE_LEN, mapping(access)) } {
             Ok(()) => self.woken(index..index + 1),
-            // The page is mapped, and the marks of the mapping may be those of before.
+            // The page is mapped, perhaps still with its earlier protection.
             Err(Stopped { errno: Errno::EXIST, .. }) => match access {
                 Access::Modified => self.protect(index, Mapping::Writable),
                 Access::Shared => self.try_again(page),
             },
-            // A hole: it was just taken.
+            // A hole: the page was just revoked.
             Err(Stopped { errno: Errno::FAULT, .. }) if !self.is_settled() => self.try_again(page),
             Err(Stopped { errno, .. }) => panic!("{page:?} cannot be mapped: {errno}"),
         }
     }
 
-    /// Takes a page's poison back: the next touch waits to be served, as at first. Without effect on any other page.
+    /// Removes the poison of a page: the next touch waits as at first. Other pages stay as they are.
     ///
     /// # Panics
-    /// When the page is not in the window.
+    /// Panics if the page is not in the window.
     pub fn unpoison(&self, page: Page) {
         let index = self.index(page);
         let poisoned = State::Poisoned as u8;
@@ -391,7 +400,7 @@ impl Window {
         }
     }
 
-    /// The window will not be served any more: every touch of a page that is not cached ends in SIGBUS, rather than to wait for ever.
+    /// Makes every touch of an uncached page end in SIGBUS, because the window will not be served any more.
     pub fn abandon(&self) {
         let mut pages = self;
         for index in 0..self.states.len() {
@@ -408,7 +417,7 @@ impl Window {
     }
 
     fn protect(&self, index: usize, mapping: Mapping) {
-        // SAFETY: a page of the registered view, by its owner's wish.
+        // SAFETY: a page of the registered view, changed by its owner.
         let result = unsafe { self.uffd.protect(self.place(index), PAGE_LEN, mapping) };
         result.expect("a page of our own range");
         if mapping == Mapping::Writable {
@@ -427,7 +436,7 @@ impl Window {
         start..start + count
     }
 
-    /// A page's number in the window.
+    /// Returns the index of a page in the window.
     fn index(&self, page: Page) -> usize {
         let offset = page.addr().0.checked_sub(self.base.0);
         let index = offset.and_then(|n| usize::try_from(n).ok()).map(|n| n / PAGE_LEN);
@@ -438,7 +447,7 @@ impl Window {
         Page::of(VirtAddr(self.base.0 + (index * PAGE_LEN) as u64))
     }
 
-    /// Where the program finds a page.
+    /// Returns the program's address of a page.
     fn place(&self, index: usize) -> usize {
         self.views.program() + index * PAGE_LEN
     }
@@ -452,7 +461,7 @@ impl Window {
     }
 }
 
-/// By the owner of the window's pages: threads may share it, and one of them is the agent.
+/// Called by the owner of the window's pages: threads may share the window, and one of them is the agent.
 impl Pages for &Window {
     fn install(&mut self, page: Page, bytes: &[u8; PAGE_LEN], access: Access) {
         let index = self.index(page);
@@ -463,7 +472,7 @@ impl Pages for &Window {
                 self.protect(index, Mapping::Writable);
                 self.is_settled();
             }
-            // The lease took the page, and the cache that fetched it does not know yet: the file has it.
+            // The lease revoked the page, and the cache that fetched it does not know yet: the file has its bytes.
             State::Unmapped if self.lease.is_some() => self.try_again(page),
             _ => self.install_run(page, bytes, access),
         }
@@ -501,7 +510,7 @@ impl Pages for &Window {
         self.unmap_run(page, 1);
     }
 
-    /// A page that is not mapped any more is not written: the system stops all stores before it returns.
+    /// Unmaps only: no thread writes an unmapped page, and the kernel ends all stores before the call returns.
     fn write_protect_and_unmap(&mut self, page: Page) {
         self.unmap(page);
     }
@@ -518,7 +527,8 @@ impl Pages for &Window {
 
     fn wake(&mut self, page: Page) {
         match self.state(self.index(page)) {
-            // Not only woken: the system may have unmapped a page that it moves or swaps, and would report the same fault again.
+            // Maps again, because the kernel may have unmapped a page that it moves or swaps, and would report the
+            // same fault again.
             State::ReadOnly => self.remap(page, Access::Shared),
             State::Writable => self.remap(page, Access::Modified),
             State::Gone | State::Unmapped | State::Poisoned => self.try_again(page),

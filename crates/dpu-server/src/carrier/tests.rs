@@ -1,4 +1,5 @@
-//! Carriers of one memory, of which one ends while the others go on; and objects that are closed while something of them is under way.
+//! Tests of carriers that share a memory: one ends while others continue, and objects close while requests on them
+//! are pending.
 
 use super::*;
 use farmem_client::{Origin, Rack};
@@ -14,7 +15,7 @@ const PAGES: u64 = 16;
 const OBJECT: u32 = 1;
 const FIXED_MAX: u64 = 4;
 
-/// Wants the entry of the page that is asked for.
+/// A policy that proposes the entry of each requested page.
 #[derive(Debug)]
 struct Own;
 
@@ -26,7 +27,7 @@ impl Prefetch<PageAccess<'_>> for Own {
     }
 }
 
-/// Has an invariant of its own, which is broken.
+/// A policy with a broken invariant.
 #[derive(Debug)]
 struct Broken;
 
@@ -38,7 +39,8 @@ impl Prefetch<PageAccess<'_>> for Broken {
     }
 }
 
-/// A memory with so many slots, one READ ahead at a time, and a read-only object of which each page has its number in each byte.
+/// Creates a memory with `slots` slots, one READ ahead at a time, and a read-only object. Each page of the object has
+/// its number in all bytes.
 fn memory(client: &mut Client, slots: u32, policy: Box<dyn Policy>) -> Arc<Memory> {
     let number = |number| NonZeroU32::new(number).unwrap();
     let table = TableConfig { slots: number(slots), entry_pages: ENTRY_PAGES };
@@ -78,7 +80,7 @@ fn read(carrier: &mut Carrier<'_>, page: u64) -> u64 {
     carrier.read(asker, PageId { object: OBJECT, page }, 0..PAGE as usize, true, Vec::new())
 }
 
-/// Does all that there is to do for a carrier, and says which reads ended with their page.
+/// Executes all pending work of a carrier. Returns the tickets and bytes of the reads that ended.
 fn serve(carrier: &mut Carrier<'_>) -> Vec<(u64, u8)> {
     let mut brought = Vec::new();
     loop {
@@ -99,8 +101,8 @@ fn serve(carrier: &mut Carrier<'_>) -> Vec<(u64, u8)> {
     }
 }
 
-/// The thread of a domain ends with a READ ahead, one into static memory and one of a process under way, and the other domain's goes on: what waits for that READ is read
-/// anew, the room in static memory is free again, and pages are still read ahead.
+/// The thread of a domain ends with three pending READs: one ahead, one into static memory, and one of a process. The
+/// other domain's thread reads the awaited page again, static memory has room again, and pages are still read ahead.
 #[test]
 fn what_a_carrier_leaves_under_way_has_failed() {
     with_two(4, |memory, mut one, mut other| {
@@ -122,8 +124,8 @@ fn what_a_carrier_leaves_under_way_has_failed() {
     });
 }
 
-/// With one slot, an entry is read ahead only when nothing is copied from the one that is there. What a carrier was told to copy when it ended, or is told behind its end, is not
-/// copied.
+/// With one slot, an entry is read ahead only while no copy from the slot is pending. A carrier ends with a pending
+/// copy, or before it is told to copy. The slot is free again.
 #[test]
 fn what_a_carrier_does_not_copy_any_more_keeps_no_slot() {
     with_two(1, |memory, mut one, mut other| {
@@ -157,7 +159,8 @@ fn what_a_carrier_does_not_copy_any_more_keeps_no_slot() {
     });
 }
 
-/// A process has all of static memory filled and goes before the bytes come. They are not kept: else they would be there for ever, beside those of the next one.
+/// A process fills static memory and leaves before the bytes arrive. They are not kept; otherwise they would occupy
+/// static memory for ever.
 #[test]
 fn static_memory_keeps_nothing_of_an_object_that_was_closed() {
     with_two(4, |memory, mut one, other| {
@@ -178,7 +181,7 @@ fn static_memory_keeps_nothing_of_an_object_that_was_closed() {
     });
 }
 
-/// A thread that panics while it decides leaves unknown state behind. No other thread goes on from there.
+/// A thread that panics with the decisions locked leaves them in an unknown state, so no other thread uses them.
 #[test]
 fn no_thread_decides_behind_a_panic() {
     let rack = Rack::embedded_with(1, 1 << 20).unwrap();
@@ -195,7 +198,7 @@ fn no_thread_decides_behind_a_panic() {
     assert!(read.is_err(), "it was answered");
 }
 
-/// A page where a process has it: how often it was taken, and after so many times it is not to be had.
+/// A page of a process, with the number of takes. From the `most`-th take on, its bytes are not available.
 #[derive(Debug)]
 struct There {
     byte: u8,
@@ -210,7 +213,8 @@ impl Origin for There {
     }
 }
 
-/// A page is written back from where it is: it is taken once, into the packet that carries it, and no buffer has it. Where the cache keeps the page it is taken once more, into its slot; and where that fails it is not served from there.
+/// A page is written back without a buffer: its bytes are taken once, into the packet. If the cache keeps the page,
+/// they are taken once more, into its slot. If the second take fails, the page is not served from the cache.
 #[test]
 fn a_page_is_written_from_where_it_is() {
     let rack = Rack::embedded_with(1, 1 << 20).unwrap();
@@ -240,7 +244,7 @@ fn a_page_is_written_from_where_it_is() {
     };
     assert_eq!(write(&mut carrier, 8, 100, 9), 1, "no slot keeps it");
     assert_eq!(read(&mut carrier, 8), 100);
-    // Its entry was read ahead beside it.
+    // The page's entry was read ahead.
     assert_eq!(read(&mut carrier, 9), 9);
     let hits = memory.stats().hits;
     assert_eq!(write(&mut carrier, 9, 101, 9), 2, "the cache keeps it");

@@ -1,4 +1,4 @@
-//! When a process's regions are closed, and which of them cannot be.
+//! Tests of closing regions of a process.
 
 use super::super::carrier::Failed;
 use super::super::mailbox::{Mailbox, Notice, Question};
@@ -8,7 +8,8 @@ use farmem_paging::Cause;
 use farmem_wire::soda::{Dest, Request};
 use std::sync::Arc;
 
-/// A process closes a region with a read under way. That ends well, then the region is closed, and what is asked of it later is refused; the other region goes on.
+/// A process closes a region with a pending read. The read succeeds, then the region closes, and later requests on it
+/// are refused. Requests on the other region still work.
 #[test]
 fn a_region_is_closed_when_nothing_of_it_is_under_way() {
     with_bench(|bench, carrier| {
@@ -31,8 +32,9 @@ fn a_region_is_closed_when_nothing_of_it_is_under_way() {
     });
 }
 
-/// A write of a region fails, so far memory may carry it out later. The region cannot be closed, as another process could open the allocation then and find its bytes overwritten; the process's other
-/// region can. Before, the first one was closed as well.
+/// A write of a region fails, so far memory may execute it later. The region cannot be closed, because another
+/// process could open the allocation and find its bytes overwritten. The other region closes. Before the fix, the
+/// first region closed as well.
 #[test]
 fn a_region_with_a_write_that_failed_is_not_closed() {
     with_bench(|bench, carrier| {

@@ -1,4 +1,4 @@
-//! Requests that threads of the stage have completed, and their effect on the thread of its domain.
+//! Tests of completed requests, and of their effect on the thread of the domain.
 
 use super::super::domain_thread::{Order, Serving};
 use super::{Bench, PAGE, Terms, USUAL, bench, memory, span};
@@ -19,8 +19,9 @@ fn answered(process: &mut ProcessEnd) -> Vec<Ended> {
     all
 }
 
-/// A process whose requests are taken when those before are answered (SODA III) asks for a page, which a thread of the stage completes, and then for more. The first one is under way no more when those are taken, in the very
-/// next turn; and when the process goes after that one was completed, it has waited for nothing: the control plane is not asked whether this host was fenced. Were what is completed heard of behind that, both would be so.
+/// A process under blocking forwarding (SODA III) sends a read that the stage completes, and then further requests.
+/// In the next turn the first request no longer counts as pending. If the process leaves after the completion, the
+/// control plane is not asked about a fence. Both would fail if the thread took orders before completed requests.
 #[test]
 fn what_is_completed_is_heard_before_what_is_asked() {
     let rack = Rack::embedded_with(1, 1 << 20).unwrap();
@@ -35,13 +36,13 @@ fn what_is_completed_is_heard_before_what_is_asked() {
     let asker = dpu_client.asker();
     let (rings, rung) = channel();
     let stage = Stage::begin(1, 1.0, move || rings.send(()).unwrap()).unwrap();
-    // The stage rings when the thread can hear of completed requests.
+    // The stage wakes the thread when a completed request is visible.
     stage.await_it(true);
     let mut lane = Serving::new(carrier, Some(stage), 8);
     lane.dpu_clients.push(dpu_client);
     let (door, orders) = channel();
     for round in 0..2 {
-        // The second one is passed on, since it is not alone.
+        // The second request is passed to the stage, because another is pending.
         let dest = Dest::Write { addr: 8, rkey: Rkey(1) };
         for request in [ask(round, 4, Dest::Send), ask(2 + round, PAGE, dest)] {
             let mut record = Vec::new();

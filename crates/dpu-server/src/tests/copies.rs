@@ -1,4 +1,5 @@
-//! How often the DPU moves and copies bytes of requests: of a program's threads (PROTOCOL 18.28), and of a window (SODA IV-B).
+//! Tests of the counts of moves and copies: requests of a program's threads (PROTOCOL 18.28), and of a window (SODA
+//! IV-B).
 
 use super::{Ended, PAGE, Registered, memory_file, place, record, span, with_bench, with_threads};
 use crate::messages::Carried;
@@ -8,13 +9,13 @@ use farmem_wire::pd3::{Head, Id, Request};
 use farmem_wire::soda::{self, Dest};
 use std::os::unix::fs::FileExt as _;
 
-/// Threads read pages one after the other, and write them: each request's bytes are moved once. Bytes of reads that far memory answers and of writes to uncached pages are copied nowhere else;
-/// what comes out of the cache was copied into it, and what is written to a page in it is copied there, and each of that is counted.
+/// Threads read and write pages one after the other. Each request's bytes are moved once. Uncached reads and writes
+/// are not copied. A hit counts the copy into the cache, and a write to a cached page counts the copy into its slot.
 #[test]
 fn bytes_are_copied_only_where_they_are_kept() {
     with_threads(|bench, carrier, sender| {
         let (mut n, mut carried, mut hits) = (0, Carried::NOTHING, 0);
-        // The byte that fills each page: its number at first.
+        // The byte that fills each page; at first the page's number.
         let mut truth: [u8; 16] = std::array::from_fn(|page| u8::try_from(page).unwrap());
         let mut ask = |bench: &mut super::Bench, carrier: &mut super::Carrier<'_>, write: bool, page: u32| {
             let (id, place) = (Id::new(n), place(1, page * PAGE, PAGE));
@@ -53,8 +54,8 @@ fn bytes_are_copied_only_where_they_are_kept() {
     });
 }
 
-/// A window reads pages and writes them back. Each page's bytes are moved once: from the buffer that the link received them in to the window's file, or from there to where they are sent from. They are copied
-/// nowhere else in the DPU, but for those that were read ahead: these are in its cache, and nowhere else before (PROTOCOL 17.20).
+/// A window reads pages and writes them back. Each page's bytes are moved once, between the link's buffer and the
+/// window's file. They are copied only if they were read ahead into the cache (PROTOCOL 17.20).
 #[test]
 fn pages_of_a_window_are_moved_once_and_not_copied() {
     with_bench(|bench, carrier| {
@@ -72,7 +73,7 @@ fn pages_of_a_window_are_moved_once_and_not_copied() {
             carried = now;
             (copied, carrier.memory().stats().hits - hits)
         };
-        // Granted memory is never cached: each page comes from far memory.
+        // Pages of a granted allocation are never cached: each comes from far memory.
         bench.dpu_client.regions.get_mut(&2).unwrap().granted = false;
         for at in 0..16 {
             let dest = Dest::Write { addr: at * page, rkey: Rkey(2) };
@@ -87,7 +88,7 @@ fn pages_of_a_window_are_moved_once_and_not_copied() {
                 soda::Request::WriteFrom { span: span(1, at * page, PAGE), addr: at * page, rkey: Rkey(2) };
             assert_eq!(ask(bench, carrier, from), (0, 0), "page {at}");
         }
-        // Behind the rings, where a window has no pages that a DPU may reach.
+        // Behind the rings, where a window has no pages.
         let behind = soda::Request::Read {
             span: span(1, 3 * page, PAGE),
             dest: Dest::Write { addr: 64, rkey: Rkey(1) },

@@ -1,5 +1,8 @@
-//! Reads whose bytes stay in the link's slots, lent, until another thread has put them where they go (PROTOCOL 17.20). The client of these tests has no link, so what its link would lend comes once more before a read is answered, as
-//! what is asked for again does: with other bytes, to see which are put.
+//! Tests of reads whose bytes stay in the link's slots, as loans, until another thread writes them to their
+//! destination (PROTOCOL 17.20).
+//!
+//! The client of these tests has no link. The tests therefore pass the loans of a link to the landing after the
+//! client's read, with other bytes, to see which bytes are written.
 
 use super::super::answering::lock;
 use super::super::carrier::{AskEnded, Carrier, Failed};
@@ -20,7 +23,7 @@ use std::time::{Duration, Instant};
 
 const LEN: usize = PAGE as usize;
 
-/// Slots of a link, a page each, of which so many are lent at once. The n-th has 100 and n in all its bytes.
+/// The slots of a link, a page each, at most `most` of them lent at once. Slot `n` has 100 + `n` in all bytes.
 #[derive(Debug)]
 struct Slots {
     all: Vec<Arc<Box<[u8]>>>,
@@ -36,7 +39,7 @@ impl Slots {
         self.all.iter().filter(|slot| Arc::strong_count(slot) > 1).count()
     }
 
-    /// The n-th slot comes to a landing: its halves one after the other, as two receives would bring them.
+    /// Passes slot `n` to a landing in two halves, as two receives would.
     fn bring(&self, n: usize, landed: &Landed) {
         let (first, second) = self.all[n].split_at(LEN / 2);
         landed.put_from(0, &[first], self);
@@ -52,12 +55,12 @@ impl Lender for Slots {
     }
 }
 
-/// A process whose DPU has two threads that complete reads of any length, with nothing cached, and the memory that it registered.
+/// Runs a test with a process without cached pages. Two threads complete its reads of any length.
 fn with_stage(story: impl FnOnce(&mut Bench, &mut Carrier<'_>, &File)) {
     with_bench(|bench, carrier| {
         bench.stage = Some(Stage::begin(2, 1.0, || {}).unwrap());
         bench.dpu_client.set_terms(Terms { staged: Some(1), ..USUAL });
-        // Granted memory is never cached.
+        // Pages of a granted allocation are never cached.
         bench.dpu_client.regions.get_mut(&2).unwrap().granted = false;
         let memory = memory_file(16 * LEN);
         let registered = Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap();
@@ -66,13 +69,13 @@ fn with_stage(story: impl FnOnce(&mut Bench, &mut Carrier<'_>, &File)) {
     });
 }
 
-/// A read of a page to where it has its place in registered memory.
+/// Returns a read of page `n` to its place in registered memory.
 fn read(n: u64) -> Request<'static> {
     let at = n * u64::from(PAGE);
     Request::Read { span: span(2, at, PAGE), dest: Dest::Write { addr: at, rkey: Rkey(2) } }
 }
 
-/// The byte that fills a page of memory.
+/// Returns the byte that fills a page of memory.
 fn byte_of(memory: &File, n: u64) -> u8 {
     let mut page = vec![0; LEN];
     memory.read_exact_at(&mut page, n * u64::from(PAGE)).unwrap();
@@ -80,7 +83,7 @@ fn byte_of(memory: &File, n: u64) -> u8 {
     page[0]
 }
 
-/// Asks, and lets far memory answer all of it; nothing is said to the process yet.
+/// Sends requests and lets far memory answer all of them. The process gets no answer yet.
 fn fetch(bench: &mut Bench, carrier: &mut Carrier<'_>, requests: &[Request<'_>]) -> Vec<AskEnded> {
     bench.send(requests);
     assert_eq!(bench.dpu_client.take_requests(carrier, 16) as usize, requests.len());
@@ -92,7 +95,7 @@ fn fetch(bench: &mut Bench, carrier: &mut Carrier<'_>, requests: &[Request<'_>])
     ended
 }
 
-/// Where a read of the n-th page goes.
+/// Returns the landing of the read of page `n`.
 fn landing(bench: &Bench, n: u64) -> Arc<Landed> {
     let is_it = |(of, _): &(Span, Arc<Landed>)| of.offset == n * u64::from(PAGE);
     bench.dpu_client.landings().into_iter().find(is_it).unwrap().1
@@ -104,8 +107,10 @@ fn answer(bench: &mut Bench, carrier: &mut Carrier<'_>, ended: impl IntoIterator
     }
 }
 
-/// A DPU has threads that complete requests. A read that comes alone is not passed on to them, which would only hold it up: its page is put where it goes as it comes. Of four that come at once those behind the first are passed on, with
-/// the slots that their bytes came in: nothing of them is put before, all of a page by one call, and its slot is given back. No byte is copied by the DPU in either way. Before, each page that was passed on went by a buffer.
+/// A single read is not passed to the stage, because the hand-over would delay it: its page is written as it arrives.
+/// The last three of four reads at once are passed on with the slots that hold their bytes. Their pages are written
+/// later, one call per page, and their slots are then free. The DPU copies no byte in either case. Before the fix,
+/// each page that was passed on went through a buffer.
 #[test]
 fn requests_are_passed_on_where_many_are_under_way() {
     with_stage(|bench, carrier, memory| {
@@ -128,7 +133,7 @@ fn requests_are_passed_on_where_many_are_under_way() {
             assert!(asked.clone().all(|n| u64::from(byte_of(memory, n)) == 100 + n));
             let carried = bench.dpu_client.carried();
             assert_eq!((carried.passed, carried.copies), (passed + others as u64, 0), "of {asked:?}");
-            // As it came first, and then by halves; or all that was lent at once.
+            // One call per page for the client's read; two more for the halves of the first page, one for a lent page.
             let by_call = 3 + 2 * others as u64;
             assert_eq!((carried.calls, slots.lent()), (calls + by_call, 0), "of {asked:?}");
             (passed, calls) = (carried.passed, carried.calls);
@@ -136,7 +141,8 @@ fn requests_are_passed_on_where_many_are_under_way() {
     });
 }
 
-/// A read fails, or is lost, when half of its page has come, into a slot that is lent. The process is told by the thread that receives, the slot is given back, and that half is put neither before nor after that.
+/// A read fails when half of its page is in a lent slot. The receiving thread answers, the slot is free again, and
+/// the half page is never written.
 #[test]
 fn a_read_that_failed_puts_nothing_that_was_lent() {
     with_stage(|bench, carrier, memory| {
@@ -160,8 +166,8 @@ fn a_read_that_failed_puts_nothing_that_was_lent() {
     });
 }
 
-/// As much is lent as may be, or the bytes that come cannot be lent. Then the landing puts it, and before it what it has kept of that read, so the bytes that came last are the ones that stay. When it has kept nothing, the read is answered
-/// by the thread that receives.
+/// The maximum number of slots is lent, or the bytes cannot be lent. Then the landing writes its loans and after them
+/// the new bytes, so the latest bytes stay. A landing without loans is answered by the receiving thread.
 #[test]
 fn what_cannot_be_lent_is_put_at_once() {
     with_stage(|bench, carrier, memory| {
@@ -186,8 +192,9 @@ fn what_cannot_be_lent_is_put_at_once() {
     });
 }
 
-/// A process closes a region while another thread has a read of it, and cannot go on. Until that thread has put the bytes, answered and given the slot back, the process is not idle, which is what its farewell waits for (PROTOCOL 17.17),
-/// and its region stays open; from then on no thread writes to its memory.
+/// A process closes a region while another thread has a read of it and is blocked. Until that thread has written the
+/// bytes, answered and freed the slot, the process is not idle, which its farewell waits for (PROTOCOL 17.17). The
+/// region stays open until then. Afterwards no thread writes to the process's memory.
 #[test]
 fn a_region_is_closed_behind_what_is_lent() {
     with_stage(|bench, carrier, _| {
@@ -201,7 +208,7 @@ fn a_region_is_closed_behind_what_is_lent() {
         slots.bring(8, &landed);
         let (to, came) = std::sync::mpsc::channel();
         let mailbox = Mailbox { to, bell: Arc::new(Bell::new().unwrap()) };
-        // Threads that put bytes behind the rings, or answer, wait for this.
+        // Threads that write behind the rings, or answer, wait for this lock.
         let line = lock(landed.answering());
         answer(bench, carrier, [second]);
         bench.dpu_client.close(2, mailbox.reply(Question { session: 7, number: 1 }));
@@ -218,7 +225,8 @@ fn a_region_is_closed_behind_what_is_lent() {
     });
 }
 
-/// The stage ends, as it does with its DPU: what was passed on is done then, and what had come of reads that have not ended is put nowhere.
+/// The stage ends, as it does with its DPU. All reads that were passed on are complete then, and loans of unfinished
+/// reads are dropped.
 #[test]
 fn a_stage_that_ends_has_put_what_was_passed_on() {
     with_stage(|bench, carrier, memory| {
@@ -239,7 +247,8 @@ fn a_stage_that_ends_has_put_what_was_passed_on() {
     });
 }
 
-/// A thread that completes requests panics: the thread that serves the domain panics, too, when it next looks, instead of serving on beside processes that are never answered. (The panic here is in the waker.)
+/// A thread of the stage panics (here: in the waker). The domain's thread panics at its next check, because its
+/// processes would otherwise wait for answers that never come.
 #[test]
 fn a_thread_that_panicked_is_not_served_beside() {
     with_stage(|bench, carrier, _| {

@@ -1,6 +1,8 @@
-//! Pages whose bytes another process puts into the window's file, and takes out of it: the DPU beside a host (PROTOCOL 17.15).
+//! Pages whose bytes another process writes to and reads from the window's file: the DPU beside a host (PROTOCOL
+//! 17.15).
 //!
-//! So no byte of them is copied here: a page that came is mapped where it lies, and one that goes is read from there.
+//! No byte of them is copied here: an arrived page is mapped from the file, and an evicted page is read from the
+//! file.
 
 use super::Window;
 use crate::state::mapping;
@@ -10,44 +12,45 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 impl Window {
-    /// The file behind its pages: the window's byte `n` is the file's byte `n`. It cannot be cut or made longer.
+    /// Returns the file behind the pages: the window's byte `n` is the file's byte `n`. Its length is sealed.
     ///
     /// # Errors
-    /// When there are no descriptors left.
+    /// The system's error if no descriptors are left.
     pub fn file(&self) -> io::Result<OwnedFd> {
         self.views.file().try_clone_to_owned()
     }
 
-    /// True when the file has bytes of all these pages.
+    /// Returns true if the file has bytes of all these pages.
     ///
     /// # Panics
-    /// When they leave the window.
+    /// Panics if they leave the window.
     #[must_use]
     pub fn is_placed(&self, first: Page, count: usize) -> bool {
         let pages = self.run(first, count);
         self.views.has(pages.start * PAGE_LEN, pages.len() * PAGE_LEN)
     }
 
-    /// Puts bytes into the file, of pages that are on their way. No thread sees them before [`Window::install_placed`].
+    /// Writes bytes of pages in flight to the file. No thread sees them before [`Window::install_placed`].
     ///
     /// # Panics
-    /// When they leave the window.
+    /// Panics if they leave the window.
     pub fn put_placed(&self, addr: VirtAddr, bytes: &[u8]) {
         self.views.write(self.offset_of(addr, bytes.len()), bytes);
     }
 
-    /// Appends what the file has of pages that are cached, as it is at this moment.
+    /// Appends the file's present bytes of cached pages.
     ///
     /// # Panics
-    /// When they leave the window.
+    /// Panics if they leave the window.
     pub fn read_placed(&self, addr: VirtAddr, len: usize, out: &mut Vec<u8>) {
         self.views.read(self.offset_of(addr, len), len, out);
     }
 
-    /// As [`Window::install_run`], of pages whose bytes are in the file.
+    /// Installs pages as [`Window::install_run`] does; the file has their bytes.
     ///
     /// # Panics
-    /// When they leave the window, one of them is cached or not in the file, they are more than the limit allows, or the window is under a lease.
+    /// Panics if they leave the window, one of them is cached or not in the file, the limit is exceeded, or the
+    /// window has a lease.
     pub fn install_placed(&self, first: Page, count: usize, access: Access) {
         assert!(self.lease.is_none(), "pages under a lease are put into the file here");
         let pages = self.take_frames(first, count, access);
@@ -58,10 +61,10 @@ impl Window {
         self.woken(pages);
     }
 
-    /// Discards the file's contents for pages that are not cached: they did not come after all.
+    /// Frees the file's bytes of pages that are not cached, because their fetch failed.
     ///
     /// # Panics
-    /// When they leave the window.
+    /// Panics if they leave the window.
     pub fn clear_placed(&self, first: Page, count: usize) {
         for index in self.run(first, count) {
             if !self.state(index).has_frame() {
@@ -70,7 +73,7 @@ impl Window {
         }
     }
 
-    /// Where bytes of far memory are in the file.
+    /// Returns the file offset of bytes of far memory.
     fn offset_of(&self, addr: VirtAddr, len: usize) -> usize {
         let offset = addr.0.checked_sub(self.base.0).and_then(|offset| usize::try_from(offset).ok());
         let inside =

@@ -1,14 +1,14 @@
-//! Pages of a window that lie side by side and are used alike, with one call of the system for all: the chunks of a buffer.
+//! Operations on contiguous pages in the same state, with one system call: the chunks of a buffer.
 
 use super::{Mapping, State, Window, mapping};
 use farmem_host::agent::Pages as _;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 
 impl Window {
-    /// As [`Window::remap`] of pages that were unmapped together, or may be read only, all alike.
+    /// Serves pages as [`Window::remap`] does, with one call if all were unmapped together or all are read-only.
     ///
     /// # Panics
-    /// When one of them is not cached.
+    /// Panics if one of them is not cached.
     pub fn remap_run(&self, first: Page, count: usize, access: Access) {
         let pages = self.run(first, count);
         let is = |of: State| pages.clone().all(|index| self.state(index) == of);
@@ -20,21 +20,21 @@ impl Window {
                 // SAFETY: pages of the registered view; their frames hold their bytes.
                 unsafe { self.uffd.map(start, len, mapping(access)) }.is_ok()
             } else {
-                // SAFETY: pages of the registered view, by their owner's wish.
+                // SAFETY: pages of the registered view, changed by their owner.
                 unsafe { self.uffd.protect(start, len, Mapping::Writable) }.is_ok()
             };
             if done {
                 return self.woken(pages);
             }
         }
-        // Each for itself: the system may have unmapped some of them.
+        // One by one, because the kernel may have unmapped some of them.
         pages.for_each(|index| self.remap(self.page(index), access));
     }
 
-    /// Takes pages from the program; their frames stay.
+    /// Unmaps pages from the program. Their frames stay.
     ///
     /// # Panics
-    /// When one of them is not cached.
+    /// Panics if one of them is not cached.
     pub fn unmap_run(&self, first: Page, count: usize) {
         let pages = self.run(first, count);
         let mut mapped = false;
@@ -48,10 +48,10 @@ impl Window {
         }
     }
 
-    /// Gives the frames of pages back, whether or not the program has them mapped.
+    /// Frees the frames of pages, mapped by the program or not.
     ///
     /// # Panics
-    /// When one of them is not cached.
+    /// Panics if one of them is not cached.
     pub fn discard_run(&self, first: Page, count: usize) {
         let pages = self.run(first, count);
         for index in pages.clone() {
@@ -60,10 +60,10 @@ impl Window {
         self.punch(pages); // takes them from all that map them as well
     }
 
-    /// Appends the bytes of pages that are here, and that no thread writes.
+    /// Appends the bytes of cached pages that no thread writes.
     ///
     /// # Panics
-    /// When one of them is not cached, or may be written.
+    /// Panics if one of them is not cached, or is writable.
     pub fn read_run(&self, first: Page, count: usize, out: &mut Vec<u8>) {
         let pages = self.run(first, count);
         if self.lease.is_some() {
@@ -74,19 +74,19 @@ impl Window {
         self.views.read(pages.start * PAGE_LEN, pages.len() * PAGE_LEN, out);
     }
 
-    /// Lets each touch of the pages end in SIGBUS, and wakes the threads that wait for them.
+    /// Makes each touch of the pages end in SIGBUS, and wakes the threads that wait for them.
     ///
     /// # Panics
-    /// When one of them is cached.
+    /// Panics if one of them is cached.
     pub fn poison_run(&self, first: Page, count: usize) {
         let mut pages = self;
         self.run(first, count).for_each(|index| pages.poison(self.page(index)));
     }
 
-    /// The threads that wait for one of the pages look again.
+    /// Wakes the threads that wait for one of the pages.
     ///
     /// # Panics
-    /// When one of them is not in the window.
+    /// Panics if one of them is not in the window.
     pub fn wake_run(&self, first: Page, count: usize) {
         let mut pages = self;
         self.run(first, count).for_each(|index| pages.wake(self.page(index)));
