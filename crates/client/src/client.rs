@@ -1,4 +1,4 @@
-//! A client: far memory as a program on one machine uses it.
+//! A client: access of one program on one machine to far memory.
 
 mod attach;
 mod beside;
@@ -39,9 +39,10 @@ mod tests;
 
 /// A program's access to far memory, in one protection domain.
 ///
-/// Every operation has two forms: one that waits (`read`, `write`, ...), and [`Client::submit`] with [`Client::poll`] for
-/// many at once. Work is done on the caller's thread, inside these calls; no thread runs behind it, but for one that asks the control plane for
-/// more connections, where there may be several ([`ClientOptions::connections`](crate::ClientOptions::connections)).
+/// Every operation has two forms: one that waits (`read`, `write`, ...), and [`Client::submit`] with
+/// [`Client::poll`] for many operations in flight. The client works on the caller's thread, inside these
+/// calls. The only other thread asks the control plane for more connections, if several are allowed
+/// ([`ClientOptions::connections`](crate::ClientOptions::connections)).
 pub struct Client {
     path: Box<dyn Path>,
     host: u16,
@@ -49,39 +50,40 @@ pub struct Client {
     domain: Domain,
     conn_params: ConnParams,
     nodes: Vec<NodeInfo>,
-    /// Memory that cards registered, of whatever domain.
+    /// RoCE cards whose memory the rack has, in all domains.
     cards: Vec<NodeInfo>,
     allocations: Allocations,
     opened: Opened,
-    /// Control-plane requests of the host role that no caller waits for, each with the generation of its host.
+    /// Pending control-plane requests of the host role, each with the host's generation. No caller waits for
+    /// these.
     aside: Vec<(ControlRequest, u16)>,
-    /// Something that it had open is not its any more: nothing is submitted again.
+    /// The error if an object that the client had open was lost; nothing is submitted from then on.
     lost_open: Option<ApiError>,
-    /// Connections through the switch, by what names them.
+    /// Connections through the switch, indexed by [`Through`].
     lanes: Vec<Option<Lane>>,
     slots: Slots,
-    /// Completions that came while another one was waited for.
+    /// Completions that arrived while the caller waited for another operation.
     ready: VecDeque<Completed>,
-    /// True while it joins the rack again; requests of the join itself do not make it join once more.
+    /// True while the client joins the rack again: requests of the join itself must not start a second join.
     joining: bool,
     /// Buffers for reuse.
     pool: Vec<Vec<u8>>,
     tally: Tally,
-    /// The DPU of its rack on this machine.
+    /// The DPU of the rack on this machine.
     dpu: Option<DpuSection>,
-    /// Says that its host is there; none where the rack ends with this process.
+    /// The thread that renews the host's lease; `None` for a rack within this process.
     renewal: Option<Renewal>,
-    /// The rack does not have its host any more.
+    /// True if the client's host was fenced.
     taken_out: bool,
-    /// Where the switch of its session is.
+    /// Address of the switch of the client's session.
     switch: String,
-    /// Its allocations stay when its domain has no user.
+    /// True if new allocations stay when the domain has no user.
     durable: bool,
-    /// How long its operations wait for nodes that do not answer; zero within one process.
+    /// Longest time that operations wait for nodes that do not answer; zero for a rack within this process.
     patience: Duration,
-    /// Nodes of which it was said that they are waited for.
+    /// Nodes for which a warning was printed that operations wait for them.
     awaited: BTreeSet<u16>,
-    /// Nodes that a connection was set up to since the client joined.
+    /// Nodes to which a connection was set up since the client joined.
     reached: BTreeSet<u16>,
 }
 
@@ -94,12 +96,13 @@ impl core::fmt::Debug for Client {
     }
 }
 
-/// Buffers kept for reuse.
+/// Maximum number of buffers kept for reuse.
 const POOL_MAX: usize = 64;
 
 impl Client {
-    /// Attaches a host that has just joined to the rack: a domain, and a session through the switch. Connections to memory nodes are set up on
-    /// first use, so a node that is down fails only the operations that need it.
+    /// Attaches a host that has just joined to the rack: opens a domain, and a session through the switch.
+    /// Connections to memory nodes are set up on first use, so a node that is down fails only the operations
+    /// that need it.
     pub(crate) fn attach(mut path: Box<dyn Path>, domain: &str, joined: HostJoined) -> Result<Self, Error> {
         let HostJoined { host, generation, nodes, cards, .. } = joined;
         let domain = path.call(CreateDomain { name: domain.into() })?.domain;
@@ -139,18 +142,18 @@ impl Client {
         Ok(client)
     }
 
-    /// Allocates at least `size` bytes on the node with the least allocated; zeroed.
+    /// Allocates at least `size` zeroed bytes on the node with the fewest allocated bytes.
     ///
     /// # Errors
-    /// [`Error::Refused`] when no node has room.
+    /// [`Error::Refused`] if no node has enough free memory.
     pub fn allocate(&mut self, size: u64) -> Result<Vma, Error> {
         self.allocate_at(size, None)
     }
 
-    /// Allocates at least `size` bytes on `node`; zeroed.
+    /// Allocates at least `size` zeroed bytes on `node`.
     ///
     /// # Errors
-    /// [`Error::Refused`] when the node does not exist or has no room.
+    /// [`Error::Refused`] if the node does not exist or has too little free memory.
     pub fn allocate_on(&mut self, size: u64, node: NodeId) -> Result<Vma, Error> {
         self.allocate_at(size, Some(node.0))
     }
@@ -158,15 +161,17 @@ impl Client {
     fn allocate_at(&mut self, size: u64, node: Option<u16>) -> Result<Vma, Error> {
         let vma = self.path.call(Allocate { domain: self.domain.0, size, node, durable: self.durable })?;
         self.allocations.made(&vma);
-        // Memory that a client has allocated stays usable without the control plane, so the connection is made now.
+        // Allocated memory must stay usable without the control plane, so the connection is set up now.
         if !self.reached.contains(&vma.node)
             && let Err(error) = self.connect(vma.node)
         {
-            // The caller is not told. Memory that the control plane does not take back goes with the domain.
+            // The caller gets only the first error. If this free fails too, the memory is freed with the
+            // domain.
             let _freed = self.free(VirtAddr(vma.base));
             return Err(error);
         }
-        // An older route of these addresses belongs to memory that was freed. One that begins away from its addresses is at one node, unless it is too long.
+        // An older route of these addresses belongs to freed memory. If the allocation starts outside the
+        // node's own address range, one node has all of it, unless it is too long.
         let at_home = |known: &NodeInfo| vma.base.wrapping_sub(known.base) < known.capacity;
         let away = self.nodes.iter().find(|known| at_home(known)).is_some_and(|home| home.node != vma.node);
         let node = (away && vma.size <= MIGRATE_LEN_MAX).then_some(NodeId(vma.node));
@@ -174,18 +179,19 @@ impl Client {
         Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
     }
 
-    /// Frees an allocation. Its addresses are refused from then on. Repeated after an error, it frees this allocation and no later one.
+    /// Frees an allocation. Later accesses to its addresses fail. A repeated call after an error never frees
+    /// a later allocation at the same address.
     ///
     /// # Errors
-    /// [`Error::Refused`] when this domain does not own an allocation that starts at `base`.
+    /// [`Error::Refused`] if this domain does not own an allocation that starts at `base`.
     pub fn free(&mut self, base: VirtAddr) -> Result<(), Error> {
         self.allocations.free(self.domain.0, base, |request| self.path.call(request))
     }
 
-    /// Lets the domain called `to` use `len` bytes at `base`, which this domain owns.
+    /// Grants the domain called `to` access to `len` bytes at `base`, which this domain owns.
     ///
     /// # Errors
-    /// [`Error::Refused`] when they are not in one allocation of this domain.
+    /// [`Error::Refused`] if the bytes are not within one allocation of this domain.
     pub fn grant(&mut self, base: VirtAddr, len: u64, to: &str, perm: PermName) -> Result<(), Error> {
         let to = number_of_domain(to, |request| self.path.call(request))?;
         self.path.call(Grant { domain: self.domain.0, base: base.0, len, to, perm })
@@ -194,7 +200,7 @@ impl Client {
     /// Reads `into.len()` bytes at `addr`.
     ///
     /// # Errors
-    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    /// [`Error`] if the address is invalid or the node does not answer.
     pub fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
         let buf = self.buffer(into.len());
         let (_, buf) = self.carry_out(Op::Read { addr, buf })?;
@@ -206,7 +212,7 @@ impl Client {
     /// Writes `data` at `addr`.
     ///
     /// # Errors
-    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    /// [`Error`] if the address is invalid or the node does not answer.
     pub fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
         let mut buf = self.buffer(0);
         buf.extend_from_slice(data);
@@ -215,26 +221,28 @@ impl Client {
         Ok(())
     }
 
-    /// Atomically replaces the little-endian word at `addr` by `swap` if it equals `compare`; answers what was there.
+    /// Atomically replaces the little-endian word at `addr` by `swap` if the word equals `compare`. Returns
+    /// the previous word.
     ///
     /// # Errors
-    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    /// [`Error`] if the address is invalid or the node does not answer.
     pub fn compare_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> Result<u64, Error> {
         self.carry_out(Op::CompareSwap { addr, compare, swap }).map(|(answer, _)| old_value(answer))
     }
 
-    /// Atomically adds to the little-endian word at `addr`, wrapping; answers what was there.
+    /// Atomically adds `add` to the little-endian word at `addr`, with wrap-around. Returns the previous
+    /// word.
     ///
     /// # Errors
-    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    /// [`Error`] if the address is invalid or the node does not answer.
     pub fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> Result<u64, Error> {
         self.carry_out(Op::FetchAdd { addr, add }).map(|(answer, _)| old_value(answer))
     }
 
-    /// Runs `program` at the memory nodes from `start` on, for at most `limit` iterations.
+    /// Runs `program` at the memory nodes, beginning at `start`, for at most `limit` iterations.
     ///
     /// # Errors
-    /// [`Error::Traversal`] with the pointer it stopped at, or [`Error::Unreachable`].
+    /// [`Error::Traversal`] with the pointer at which the program stopped, or [`Error::Unreachable`].
     pub fn traverse(
         &mut self,
         program: &Program,
@@ -249,12 +257,15 @@ impl Client {
         }
     }
 
-    /// Starts an operation; [`Client::poll`] or [`Client::wait`] gives its end.
+    /// Starts an operation. [`Client::poll`] or [`Client::wait`] returns its completion, with any error of
+    /// the rack.
     ///
     /// # Errors
-    /// [`Error::TooLong`] for more than one message carries; [`Error::System`] when the link failed; [`Error::Refused`] when this client joined again, as it does when
-    /// it has no request ids left, and something that it had open had been opened by others or freed; [`Error::TakenOut`] once the rack is known not to have this
-    /// client's host any more. What the rack says comes with the end.
+    /// - [`Error::TooLong`] if the operation does not fit one message.
+    /// - [`Error::System`] if the link failed.
+    /// - [`Error::TakenOut`] if this client's host was fenced.
+    /// - [`Error::Refused`] if the client joined again, which it does when its request ids run out, and an
+    ///   object that it had open was opened by others or freed.
     pub fn submit(&mut self, op: Op) -> Result<Ticket, Error> {
         let meta = Meta::of(&op);
         if meta.len > MESSAGE_MAX as u64 {
@@ -277,20 +288,21 @@ impl Client {
         Ok(Ticket(ticket))
     }
 
-    /// The next operation that ended, if one has.
+    /// Returns the next completed operation, if any; does not wait.
     ///
     /// # Errors
-    /// [`Error::System`] when the link failed.
+    /// [`Error::System`] if the link failed.
     pub fn poll(&mut self) -> Result<Option<Completed>, Error> {
         self.next(false)
     }
 
-    /// The next operation that has ended already, without a look at the network: for taking a whole batch of ends before submitting more.
+    /// Returns the next operation that has already completed, without polling the network. Use this method to
+    /// drain a batch of completions before submitting more operations.
     pub fn poll_ended(&mut self) -> Option<Completed> {
         self.ready.pop_front().or_else(|| self.pop_ended())
     }
 
-    /// The next operation that has ended, of those that this client has not taken from its path yet.
+    /// Returns the next completed operation among those that the client has not taken from its path.
     pub(super) fn pop_ended(&mut self) -> Option<Completed> {
         loop {
             self.take_told().ok()?;
@@ -301,21 +313,21 @@ impl Client {
         }
     }
 
-    /// The next operation that ends; waits for it. `None` when nothing is outstanding.
+    /// Waits for the next completed operation and returns it; `None` if no operation is pending.
     ///
     /// # Errors
-    /// [`Error::System`] when the link failed.
+    /// [`Error::System`] if the link failed.
     pub fn next_completed(&mut self) -> Result<Option<Completed>, Error> {
         self.next(true)
     }
 
-    /// Waits until `ticket` ends. Others that end meanwhile are kept for [`Client::poll`].
+    /// Waits until `ticket` completes. Other completions are kept for [`Client::poll`].
     ///
     /// # Errors
-    /// [`Error::System`] when the link failed.
+    /// [`Error::System`] if the link failed.
     ///
     /// # Panics
-    /// When `ticket` is not outstanding: it was never given out, or its end was taken already.
+    /// Panics if `ticket` is not pending: it was never issued, or its completion was already returned.
     pub fn wait(&mut self, ticket: Ticket) -> Result<Completed, Error> {
         loop {
             if let Some(at) = self.ready.iter().position(|c| c.ticket == ticket) {
@@ -331,63 +343,67 @@ impl Client {
         }
     }
 
-    /// A buffer of `len` bytes, from an earlier operation when there is one; its content is arbitrary.
+    /// Returns a buffer of `len` bytes with arbitrary content; reuses one of an earlier operation if
+    /// possible.
     pub fn buffer(&mut self, len: usize) -> Vec<u8> {
         let mut buf = self.pool.pop().unwrap_or_default();
         buf.resize(len, 0);
         buf
     }
 
-    /// A buffer of any length, from an earlier operation when there is one; its content is arbitrary.
+    /// Returns a buffer of any length with arbitrary content; reuses one of an earlier operation if possible.
     pub fn any_buffer(&mut self) -> Vec<u8> {
         self.pool.pop().unwrap_or_default()
     }
 
-    /// Gives a buffer back for reuse.
+    /// Returns a buffer to the pool for reuse.
     pub fn recycle(&mut self, buf: Vec<u8>) {
         if self.pool.len() < POOL_MAX && buf.capacity() > 0 {
             self.pool.push(buf);
         }
     }
 
-    /// The network that its link stands for; none within one process.
+    /// Returns the profile of the network that the link imitates; none for a rack within this process.
     #[must_use]
     pub fn link_profile(&self) -> LinkProfile {
         self.path.link_profile()
     }
 
-    /// Connections to memory nodes beside the first to each that it has now ([`ClientOptions::connections`](crate::ClientOptions::connections)).
+    /// Returns the number of open connections to memory nodes in addition to the first to each
+    /// ([`ClientOptions::connections`](crate::ClientOptions::connections)).
     #[must_use]
     pub fn connections_beside(&self) -> usize {
         self.path.extra_connections_up()
     }
 
-    /// The memory nodes this client knows.
+    /// Returns the memory nodes that this client knows.
     #[must_use]
     pub fn nodes(&self) -> &[NodeInfo] {
         &self.nodes
     }
 
-    /// The cards this client knows whose memory its rack has, of whatever domain ([`NodeInfo::card`]); only verbs reach it, by
-    /// [`Client::allocate_on`] (PROTOCOL 14.16).
+    /// Returns the RoCE cards whose memory the rack has, in all domains ([`NodeInfo::card`]). Only verbs
+    /// reach this memory; allocate it with [`Client::allocate_on`] (PROTOCOL 14.16).
     #[must_use]
     pub fn cards(&self) -> &[NodeInfo] {
         &self.cards
     }
 
-    /// Bytes of the longest scratch pad that a datagram of this rack carries: 64 less than its path MTU. What is longer runs at this host.
+    /// Returns the length of the longest scratch pad that a datagram of this rack carries: the path MTU less
+    /// 64. A traversal with a longer scratch pad runs at this host.
     #[must_use]
     pub fn scratch_len_max(&self) -> usize {
         self.path.traverse_room()
     }
 
-    /// Packets sent and received by this client so far; in a rack in one process, the frames that would be packets.
+    /// Returns the numbers of packets that this client has sent and received. For a rack within this process,
+    /// these are the frames between the roles.
     #[must_use]
     pub fn packets(&self) -> (u64, u64) {
         self.path.packets()
     }
 
-    /// Costs of the traversals of [`Client::dispatch`] so far.
+    /// Returns the accumulated costs of the traversals of [`Client::dispatch`].
     #[must_use]
     pub const fn tally(&self) -> Tally {
         self.tally
@@ -397,25 +413,26 @@ impl Client {
         self.tally.count(site, end);
     }
 
-    /// Takes the completions that came while another operation was waited for, so that [`Client::poll`] answers none but later ones.
+    /// Takes the completions that arrived while the caller waited for another operation. [`Client::poll`]
+    /// then returns only later completions.
     pub fn take_ready(&mut self) -> VecDeque<Completed> {
         core::mem::take(&mut self.ready)
     }
 
-    /// Gives completions back that [`Client::take_ready`] took.
+    /// Returns completions that [`Client::take_ready`] took to the queue.
     pub fn put_ready(&mut self, ready: VecDeque<Completed>) {
         self.ready.extend(ready);
     }
 
-    /// The control plane's view of the rack.
+    /// Fetches the control plane's view of the rack.
     ///
     /// # Errors
-    /// [`Error::Api`] when it cannot be reached.
+    /// [`Error::Api`] if the control plane cannot be reached.
     pub fn overview(&mut self) -> Result<RackOverview, Error> {
         self.path.call(Overview {})
     }
 
-    /// Its host's number and generation, by which others may take it out of the rack ([`Client::fence`]).
+    /// Returns the number and generation of the client's host, for [`Client::fence`].
     #[must_use]
     pub const fn life(&self) -> (u16, u16) {
         (self.host, self.generation)
@@ -437,12 +454,12 @@ impl Client {
         self.domain.0
     }
 
-    /// Asks the control plane.
+    /// Sends a request to the control plane and waits for the answer.
     pub(crate) fn call<C: Call>(&mut self, request: C) -> Result<C::Answer, Error> {
         self.path.call(request)
     }
 
-    /// Tells the host role.
+    /// Passes a request to the host role.
     pub(crate) fn tell(&mut self, request: HostRequest) -> Result<(), Error> {
         self.path.submit(request)
     }
@@ -466,7 +483,7 @@ impl Client {
             match self.path.poll(wait)? {
                 Some(Out::Done(done)) => return Ok(Some(done)),
                 Some(Out::Control(request)) => self.fulfil(request)?,
-                // An answer of the control plane is still to come, and operations wait for it.
+                // An answer of the control plane is still pending, and operations wait for it.
                 None if wait && !self.aside.is_empty() && !self.slots.is_empty() => {}
                 None => return Ok(None),
             }
@@ -482,18 +499,19 @@ impl Client {
         Completed { ticket: Ticket(done.ticket), result, buf: done.buf }
     }
 
-    /// The name of the memory node that has the address, as far as this client knows.
+    /// Returns the name of the memory node that holds `addr`, as far as this client knows.
     pub fn name_of_node_at(&self, addr: VirtAddr) -> Option<String> {
         let node = self.path.node_of(self.domain, addr)?;
         self.nodes.iter().find(|known| known.node == node.0).map(|known| known.name.clone())
     }
 }
 
-/// A client that goes leaves the rack: its sessions and connections end. What its domain allocated stays as long as the domain has another user, and if it is
-/// durable ([`ClientOptions::durable`](crate::ClientOptions::durable)) until it is freed.
+/// Leaves the rack: sessions and connections end. Allocations of the domain stay while another client uses
+/// it; durable ones ([`ClientOptions::durable`](crate::ClientOptions::durable)) stay until they are freed.
 impl Drop for Client {
     fn drop(&mut self) {
-        // A rack that is gone has forgotten this host too. Its number may be another's by now.
+        // A stopped rack has no state of this host. Without the generation, the number could name another
+        // host.
         let _gone =
             self.path.call_now(Leave { port: Port::host(self.host).0, generation: Some(self.generation) });
         self.opened.borrow_mut().clear();

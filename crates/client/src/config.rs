@@ -1,6 +1,7 @@
-//! `rack.toml`: the roles of a rack, where they are, and how they wait.
+//! `rack.toml`: the roles of a rack, their addresses, and their way to wait.
 //!
-//! Raw text becomes a checked [`RackConfig`] or an error with file, line and what was expected. Nothing else reads the file.
+//! The parser turns the text into a checked [`RackConfig`], or into an error with file, line and expected
+//! value. No other code reads the file.
 
 mod addresses;
 mod doors;
@@ -34,24 +35,26 @@ use toml::Spanned;
 /// A checked description of a rack.
 #[derive(Clone, Debug)]
 pub struct RackConfig {
-    /// The rack's name; part of the names of its shared-memory files.
+    /// Name of the rack; part of the names of its shared-memory files.
     pub name: String,
-    /// How frames travel.
+    /// The transport of frames.
     pub transport: Transport,
-    /// How roles and clients wait.
+    /// The way in which roles and clients wait.
     pub waiting: Waiting,
-    /// Where they run.
+    /// Placement of roles and clients on CPUs.
     pub placement: Placement,
-    /// The CPU of [`Placement::SameCpu`]; the first that a process may use when none is named.
+    /// The CPU of [`Placement::SameCpu`]; if absent, the first CPU that a process may use.
     pub cpu: Option<usize>,
-    /// Path MTU of its connections and datagrams: as written; without a word the largest where no Ethernet can be on the path (rings, or
-    /// loopback addresses alone), and else what a link of 1500 bytes carries.
+    /// Path MTU of connections and datagrams. The default is the largest one if no Ethernet can be on the
+    /// path (rings, or loopback addresses only). Otherwise the default fits a link of 1500 bytes.
     pub pmtu: Pmtu,
-    /// The profile that every role and client gives its link, for frames that it sends: none, unless written, or cards are among the peers.
+    /// The link profile of every role and client, for frames that it sends. The default is none, except for a
+    /// rack with cards.
     pub link: LinkProfile,
-    /// How long programs, commands and roles wait for the control plane, the switch, memory nodes and the networks between, while these do not answer.
+    /// Longest time that programs, commands and roles wait for the control plane, the switch, memory nodes
+    /// and networks that do not answer.
     pub patience: std::time::Duration,
-    /// RoCE cards or Soft-RoCE are among the peers; none, unless written.
+    /// Settings for RoCE cards or Soft-RoCE among the peers; `None` for a rack without.
     pub cards: Option<CardsConfig>,
     /// The control plane.
     pub control: ControlConfig,
@@ -59,39 +62,42 @@ pub struct RackConfig {
     pub switch: SwitchConfig,
     /// The memory nodes.
     pub nodes: Vec<NodeConfig>,
-    /// The switches of a FatTree that hold parts of an index; none: the rack has no FatTree.
+    /// The switches of a FatTree that hold parts of an index; empty if the rack has no FatTree.
     pub index: Vec<IndexConfig>,
-    /// The DPU beside each host; none, unless written.
+    /// The DPU of each host; `None` for a rack without DPUs.
     pub dpu: Option<DpuSection>,
-    /// Addresses that clients on this machine may take, first to last.
+    /// Addresses that clients on this machine may use, from first to last.
     pub hosts: Vec<IpAddr>,
-    /// The file it was read from.
+    /// The file from which the description was read.
     pub file: PathBuf,
 }
 
 /// The control plane's part of `rack.toml`.
 #[derive(Clone, Debug)]
 pub struct ControlConfig {
-    /// Where its frames come from.
+    /// Source address of the control plane's frames.
     pub address: IpAddr,
-    /// Where its API is served to other machines, by TLS; none: to this machine alone, by a Unix socket in the state directory.
+    /// Address at which the API serves other machines by TLS. `None`: the API serves only this machine, by a
+    /// Unix socket in the state directory.
     pub listen: Option<SocketAddr>,
-    /// A loopback address where its API is served in clear; none, unless written.
+    /// A loopback address at which the API serves plain HTTP; the default is none.
     pub http: Option<SocketAddr>,
-    /// The directory of its store, token, socket and certificates; on another machine, of what it joins with.
+    /// Directory of store, token, socket and certificates; on another machine, of the files with which it
+    /// joins.
     pub state: PathBuf,
-    /// The file that this machine joins with; the usual one is for machines other than the control plane's, in the state directory.
+    /// The file with which this machine joins. The default applies to machines other than the control
+    /// plane's: a file in the state directory.
     pub join: Option<PathBuf>,
-    /// Certificates of another authority than the rack's own.
+    /// Certificates of an authority other than the rack's own.
     pub identity: Option<IdentityFiles>,
-    /// The lease of a host that caches pages: how long it may go on without a renewal, in whole milliseconds.
+    /// The lease of a host that caches pages: the longest time between two renewals, in whole milliseconds.
     pub lease: Duration,
-    /// How long a host, and a domain that none uses, may go on without being heard of before what it has is taken back, in whole milliseconds; at
-    /// least a lease.
+    /// The longest silence of a host, or of a domain without users, in whole milliseconds. After this time
+    /// its resources are reclaimed. The value is at least a lease.
     pub host_lease: Duration,
-    /// Bytes that one domain may have allocated; none: what the nodes have.
+    /// Maximum number of bytes that one domain may allocate; `None`: the memory of the nodes is the limit.
     pub domain_memory: Option<u64>,
-    /// Time between two rounds of bounded splitting (MIND 5), in whole milliseconds.
+    /// Interval between two rounds of bounded splitting (MIND 5), in whole milliseconds.
     pub epoch: Duration,
 }
 
@@ -100,56 +106,61 @@ pub struct ControlConfig {
 pub struct SwitchConfig {
     /// Its address.
     pub address: IpAddr,
-    /// Slots of its directory: regions of which hosts may cache pages at once.
+    /// Number of slots of the directory: regions of which hosts may cache pages at the same time.
     pub slots: usize,
 }
 
-/// The part of a switch of the index in `rack.toml`: the PROTOCOL's section 16 says what they are to each other.
+/// The part of a switch of the index in `rack.toml`; PROTOCOL section 16 describes the relation of these
+/// switches.
 #[derive(Clone, Debug)]
 pub struct IndexConfig {
-    /// Its name.
+    /// Name of the switch.
     pub name: String,
-    /// Its address.
+    /// Address of the switch.
     pub address: IpAddr,
-    /// Where in the FatTree it is.
+    /// Tier of the switch in the FatTree.
     pub tier: Tier,
-    /// The names of the switches of the index, or of the memory nodes, that are below it.
+    /// Names of the index switches or memory nodes below this switch.
     pub below: Vec<String>,
 }
 
 /// A memory node's part of `rack.toml`.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Its address.
+    /// Address of the node.
     pub address: IpAddr,
-    /// Bytes of memory it gives to the rack.
+    /// Memory that the node contributes to the rack, in bytes.
     pub memory: u64,
-    /// How it executes programs.
+    /// The way in which the node executes programs.
     pub compile: Execution,
-    /// How it asks the caches for lines.
+    /// The way in which the node prefetches cache lines.
     pub prefetch: Prefetch,
-    /// The directory of its files, of which objects may be made (PROTOCOL 20.1); none: it has no files.
+    /// Directory of the files that objects may be created from (PROTOCOL 20.1); `None`: the node has no
+    /// files.
     pub files: Option<PathBuf>,
 }
 
-/// The link profile of a rack with cards that names none: a long READ is answered at the rate of a slow card's wire, not faster than its
-/// receiver takes it (PROTOCOL 14.11).
+/// Default link profile of a rack with cards. A long READ is answered at the rate of a slow card's wire, not
+/// faster than the receiver accepts it (PROTOCOL 14.11).
 const CARDS_LINK: &str = "rate=10Gbit/s,burst=64KiB";
 
-/// A lease shorter than this ends whenever a busy machine makes a host wait; one longer than this keeps the pages of a dead host for too long.
+/// Range of a lease. A shorter lease expires whenever a busy machine delays a host; a longer one keeps the
+/// pages of a dead host for too long.
 const LEASES_MS: RangeInclusive<u64> = 100..=600_000;
 
-/// The directory is listed once an epoch; in a longer one than this regions are split too late to help.
+/// Range of an epoch. The directory is listed once per epoch; in a longer epoch, regions are split too late
+/// to help.
 const EPOCHS_MS: RangeInclusive<u64> = 1..=60_000;
 
 impl RackConfig {
-    /// Reads and checks a file. What it names is found from another working directory as well, where the process may be by then: a host asks its control plane
-    /// as long as it is there (PROTOCOL 8.61).
+    /// Reads and checks a file. Paths in the result stay valid after the process has changed its working
+    /// directory, because a host calls its control plane as long as it runs (PROTOCOL 8.61).
     ///
     /// # Errors
-    /// [`Error::Config`] with the line and what was expected, or with why the file cannot be read.
+    /// [`Error::Config`] with the line and the expected value, or with the reason why the file cannot be
+    /// read.
     pub fn load(file: &Path) -> Result<Self, Error> {
         let unreadable = |e| Error::Config { file: file.to_owned(), message: format!("cannot be read: {e}") };
         let text = std::fs::read_to_string(file).map_err(unreadable)?;
@@ -158,15 +169,15 @@ impl RackConfig {
         Ok(Self { file: there, ..rack })
     }
 
-    /// Checks a text as if it had been read from `file`.
+    /// Checks a text as if it were the content of `file`.
     ///
     /// # Errors
-    /// [`Error::Config`] with the line and what was expected.
+    /// [`Error::Config`] with the line and the expected value.
     pub fn parse(text: &str, file: &Path) -> Result<Self, Error> {
         Self::parse_beside(text, file, folder(file))
     }
 
-    /// Paths count from `beside`.
+    /// Parses a text whose paths are relative to `beside`.
     fn parse_beside(text: &str, file: &Path, beside: &Path) -> Result<Self, Error> {
         let page = Page { text, file, beside };
         let raw: RawRack = toml::from_str(text)
@@ -268,13 +279,14 @@ impl RackConfig {
         Ok(rack)
     }
 
-    /// Silence of the rack after which a host gives it up: `patience`, and at least what packets lost one after the other may take.
+    /// Returns the silence of the rack after which a host gives up: `patience`, and at least the time that
+    /// consecutive packet losses may take.
     #[must_use]
     pub fn silence_max(&self) -> Duration {
         machine(self.patience).max(SILENCE_MAX)
     }
 
-    /// Features that this rack goes without because cards are among its peers, and the remedy.
+    /// Returns the checks that this rack omits because cards are among its peers, and the remedy.
     #[must_use]
     pub fn cards_cost(&self) -> Option<(&'static str, &'static str)> {
         self.cards.map(|CardsConfig { unknown_ip_id }| {
@@ -294,7 +306,7 @@ impl RackConfig {
         })
     }
 
-    /// The directory of the rack's shared-memory rings.
+    /// Returns the directory of the rack's shared-memory rings.
     #[must_use]
     pub fn rings(&self) -> PathBuf {
         PathBuf::from(format!("/dev/shm/farmem-{}", self.name))
@@ -302,7 +314,8 @@ impl RackConfig {
 }
 
 impl Page<'_> {
-    /// The switches of the index. What is below each is a node, or one of them of a lower tier, and below no other.
+    /// Checks the switches of the index. Below each switch are nodes, or index switches of a lower tier, and
+    /// none of these is below another switch.
     fn index(
         &self,
         raw: &[RawIndex],

@@ -1,20 +1,21 @@
-//! Errors of farmem's library: each says what was wrong, and [`Error::remedy`] what to do.
+//! Errors of farmem's library. The message says what is wrong, and [`Error::remedy`] what to do.
 
 use farmem_control::api::{ApiError, ErrorCode};
 use farmem_wire::{Status, VirtAddr};
 use std::path::PathBuf;
 
-/// Why a call failed. After any of them the client goes on working.
+/// The reason why a call failed. The client stays usable after every error except [`Error::TakenOut`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The address lies in no allocation, or in one that was freed.
-    #[error("{addr} is not mapped: it lies in no allocation, or in one that was freed")]
+    /// No allocation contains the address, or the allocation was freed.
+    #[error("{addr} is not mapped: no allocation contains it, or the allocation was freed")]
     NotMapped {
         /// The address.
         addr: VirtAddr,
     },
-    /// The address is memory that a RoCE card registered, and what was asked for needs more than verbs (PROTOCOL 14.16).
+    /// The address belongs to memory that a RoCE card registered, and the operation needs more than verbs
+    /// (PROTOCOL 14.16).
     #[error(
         "{addr} is a card's memory, which has READ, WRITE and atomics only: no traversals, no region requests, no cached pages"
     )]
@@ -22,131 +23,133 @@ pub enum Error {
         /// The address.
         addr: VirtAddr,
     },
-    /// Bytes that were written are no more: the memory node that had them was started again, or the host that had changed them stopped. No host
-    /// reads or writes them before their owner accepts that ([`crate::Client::accept_lost`]); then they are zeros, or as they were before.
+    /// Written bytes are lost: their memory node restarted, or a host that had changed them stopped. Every
+    /// access fails until the owner accepts the loss ([`crate::Client::accept_lost`]). From then on the bytes
+    /// are zeros, or have their earlier values.
     #[error(
-        "{len} bytes at {base} are lost: the memory node that had them was started again, or a host stopped that had changed them"
+        "{len} bytes at {base} are lost: their memory node restarted, or a host that had changed them stopped"
     )]
     MemoryLost {
-        /// The first lost address among those that were asked for; of a traversal, in the window where it stopped.
+        /// The first lost address in the accessed range; for a traversal, in the window where it stopped.
         base: VirtAddr,
-        /// Lost bytes from there on, among those that were asked for.
+        /// Number of lost bytes from there on, within the accessed range.
         len: u64,
     },
-    /// The domain may not do this with the address.
+    /// The domain has no permission for this access.
     #[error("no permission: this client's domain may not do this at {addr}")]
     NoPermission {
         /// The address.
         addr: VirtAddr,
     },
-    /// A program stored to a window that is for reading only.
-    #[error("a store at {addr}, in a window that is for reading only")]
+    /// A program stored to a read-only window.
+    #[error("store at {addr} in a read-only window")]
     ReadOnly {
-        /// The page.
+        /// Address of the page.
         addr: VirtAddr,
     },
-    /// The access starts inside an allocation and leaves it.
+    /// The access starts inside an allocation and ends outside.
     #[error("{len} bytes at {addr} leave the allocation they start in")]
     OutOfBounds {
-        /// First byte.
+        /// Address of the first byte.
         addr: VirtAddr,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// An atomic's address is not a multiple of 8.
-    #[error("{addr} is not a multiple of 8, as an atomic's address must be")]
+    /// The address of an atomic operation is not a multiple of 8.
+    #[error("{addr} is not a multiple of 8: atomics need an aligned address")]
     Misaligned {
         /// The address.
         addr: VirtAddr,
     },
-    /// The operation carries at most `max` bytes.
+    /// The operation is longer than `max` bytes.
     #[error("{len} bytes are more than the {max} that this operation carries")]
     TooLong {
-        /// Bytes asked for.
+        /// Length of the request, in bytes.
         len: usize,
-        /// Bytes it carries.
+        /// Maximum length, in bytes.
         max: usize,
     },
-    /// The scratch pad does not fit the program.
+    /// The scratch pad has another length than the program's.
     #[error("the scratch pad has {have} bytes, the program's has {need}")]
     ScratchLen {
-        /// Bytes given.
+        /// Length of the given scratch pad, in bytes.
         have: usize,
-        /// Bytes the program has.
+        /// Length that the program requires, in bytes.
         need: usize,
     },
-    /// Too many operations are outstanding.
-    #[error("too many operations are outstanding")]
+    /// Too many operations are pending.
+    #[error("too many operations are pending")]
     QueueFull,
-    /// A structure in far memory has no room left.
+    /// A structure in far memory is full.
     #[error("{what} is full")]
     Full {
-        /// The thing.
+        /// The structure.
         what: String,
     },
-    /// There is one of this name already.
-    #[error("there is already {what}")]
+    /// An object of this name already exists.
+    #[error("{what} already exists")]
     Exists {
-        /// The thing.
+        /// Kind and name of the object.
         what: String,
     },
-    /// There is none of this name.
+    /// No object has this name.
     #[error("there is no {what}")]
     Missing {
-        /// The thing.
+        /// Kind and name of the object.
         what: String,
     },
-    /// No bytes, where there has to be at least one.
+    /// A length is 0 where at least one byte is necessary.
     #[error("{what} has no bytes, and needs at least one")]
     Empty {
-        /// The thing.
+        /// The object or operation.
         what: &'static str,
     },
-    /// Each time that a record was read, a write of it was under way or came between.
-    #[error("the record at {addr} was being written in each of {tries} reads")]
+    /// A write overlapped each read of a record.
+    #[error("a write overlapped each of {tries} reads of the record at {addr}")]
     Torn {
-        /// The record.
+        /// Address of the record.
         addr: VirtAddr,
-        /// How often it was read.
+        /// Number of reads.
         tries: u32,
     },
-    /// A write of a record is under way, by another program, and did not end in time.
-    #[error("the record at {addr} is locked by {holder}, which did not let go of it in {tries} tries")]
+    /// Another program's write of a record did not end in time.
+    #[error("the record at {addr} is locked by {holder}, which did not release it in {tries} attempts")]
     Locked {
-        /// The record.
+        /// Address of the record.
         addr: VirtAddr,
-        /// The writer whose write is under way.
+        /// The writer that holds the lock.
         holder: String,
-        /// How often it was looked at.
+        /// Number of attempts.
         tries: u32,
     },
-    /// Others kept changing the same place.
-    #[error("other programs changed {what} first, in each of {tries} tries")]
+    /// Other programs changed the same data before each attempt.
+    #[error("other programs changed {what} first in each of {tries} attempts")]
     Contended {
-        /// The thing.
+        /// The data.
         what: String,
-        /// How often it was tried.
+        /// Number of attempts.
         tries: u32,
     },
-    /// This program was not heard of for longer than its lease, and others went on without it: what it held pointers to may be used again.
-    #[error("the lease of this program on {heap} ended while it held pointers there")]
+    /// This program did not renew its lease in time, and other programs continued without it: they may reuse
+    /// the memory behind its pointers.
+    #[error("the lease of this program on {heap} expired while the program held pointers there")]
     Evicted {
-        /// Which heap.
+        /// Name of the heap.
         heap: String,
     },
-    /// More of something than there may be.
+    /// A number is outside its range.
     #[error("{have} {what}: there may be {least} to {most}")]
     Count {
-        /// The thing that is counted.
+        /// The counted items.
         what: &'static str,
-        /// So many.
+        /// The given number.
         have: usize,
-        /// At least.
+        /// The minimum.
         least: usize,
-        /// At most.
+        /// The maximum.
         most: usize,
     },
-    /// A key that the structure cannot take.
+    /// The structure does not accept the key.
     #[error("key {key}: {reason}")]
     Key {
         /// The key.
@@ -154,53 +157,53 @@ pub enum Error {
         /// The reason.
         reason: &'static str,
     },
-    /// The bytes in far memory are not the structure that was looked for.
+    /// The bytes in far memory are not the expected structure.
     #[error("the bytes at {addr} are not {what}")]
     Broken {
-        /// Where.
+        /// Address of the bytes.
         addr: VirtAddr,
-        /// The thing that was looked for.
+        /// The expected structure.
         what: &'static str,
     },
-    /// No answer came.
+    /// No answer arrived.
     #[error("no answer from {what}")]
     Unreachable {
-        /// The role that was asked.
+        /// The role that did not answer.
         what: String,
     },
-    /// The rack does not have this client's host any more: every operation fails so from now on.
+    /// This client's host was fenced: all later operations fail with this error.
     #[error(
-        "host {host} of this client, in generation {generation}, was taken out of the rack: it was not heard of for the length of its lease, as when its process or machine stood still, or an operator took it out"
+        "host {host} of this client, in generation {generation}, was taken out of the rack: its lease expired, for example because its process was suspended, or an operator removed it"
     )]
     TakenOut {
         /// The host's number.
         host: u16,
-        /// The generation that this client was.
+        /// The generation of this client's host.
         generation: u16,
     },
-    /// The connection broke while the operation was under way.
-    #[error("the connection broke; this operation may or may not have been carried out")]
+    /// The connection broke while the operation was in flight.
+    #[error("the connection broke; this operation may or may not have been executed")]
     Interrupted,
-    /// A traversal was refused.
+    /// A traversal stopped before its end.
     #[error("the traversal stopped at {addr}: {reason}")]
     Traversal {
-        /// The pointer it stopped at.
+        /// The pointer at which the program stopped.
         addr: VirtAddr,
-        /// Why.
+        /// The reason.
         reason: TraversalStop,
     },
     /// The control plane refused a request.
     #[error("{}", .0.message)]
     Refused(ApiError),
-    /// The rack's description is wrong.
+    /// The rack's description is invalid.
     #[error("{}: {message}", .file.display())]
     Config {
         /// The file.
         file: PathBuf,
-        /// Where in it, what was found, what was expected.
+        /// The position in the file, the invalid value and the expected one.
         message: String,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
         /// The operation.
@@ -212,18 +215,18 @@ pub enum Error {
     /// An address, socket or ring could not be opened.
     #[error(transparent)]
     Open(#[from] farmem_link::OpenError),
-    /// A role has stopped by itself, because its state can no longer be trusted.
+    /// A role has stopped itself, because its state can no longer be trusted.
     #[error("{role} stops: {halt}")]
     Halted {
-        /// Which.
+        /// The role.
         role: String,
-        /// Why.
+        /// The reason.
         halt: farmem_machine::Halt,
     },
-    /// The control plane could not be reached or did not speak its language.
+    /// The control plane could not be reached, or its answer is not valid.
     #[error("{message}")]
     Api {
-        /// The event.
+        /// The failure.
         message: String,
     },
     /// This machine's join file cannot be used.
@@ -234,34 +237,34 @@ pub enum Error {
         /// The reason.
         why: String,
     },
-    /// The file with the keys of this user's processes cannot be used.
+    /// The key file of this user's processes cannot be used.
     #[error("{message}")]
     Keys {
-        /// The event.
+        /// The failure.
         message: String,
     },
-    /// The server did not prove to be the rack's control plane, and was told nothing.
+    /// The server did not prove that it is the rack's control plane. The client sent it no secret.
     #[error("{message}")]
     Untrusted {
-        /// The event.
+        /// The failure.
         message: String,
     },
 }
 
-/// Why a traversal stopped before its program returned.
+/// The reason why a traversal stopped before its program returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraversalStop {
-    /// The pointer is null or lies in no allocation.
+    /// The pointer is null, or no allocation contains it.
     #[error("the pointer is not mapped")]
     NotMapped,
-    /// The domain may not read there; not write, for a program that stores.
-    #[error("no permission to read there, or to write for a program that stores")]
+    /// The domain has no permission to read there, or to write if the program stores.
+    #[error("the domain may not read there, or not write if the program stores")]
     NoPermission,
-    /// The program read, searched or wrote bytes of its window that are behind the end of the allocation.
-    #[error("the program went on in its window where the allocation ends")]
+    /// The program accessed bytes of its window beyond the end of the allocation.
+    #[error("the program accessed its window beyond the end of the allocation")]
     OutOfBounds,
-    /// The program indexed outside its window or scratch pad.
+    /// The program's index is outside its window or scratch pad.
     #[error("the program indexed outside its window or scratch pad")]
     ProgramFault,
     /// The node refused the program.
@@ -273,31 +276,32 @@ pub enum TraversalStop {
     /// The program's scratch pad does not fit a datagram of this rack's path MTU.
     #[error("the program's scratch pad has {len} bytes, a datagram of this rack carries {max}")]
     ScratchTooLarge {
-        /// Bytes it has.
+        /// Length of the scratch pad, in bytes.
         len: usize,
-        /// Bytes that a datagram carries.
+        /// Length that a datagram carries, in bytes.
         max: usize,
     },
-    /// The traversal was continued again and again without getting on.
-    #[error("it made no progress between two continuations")]
+    /// Continuations of the traversal made no progress.
+    #[error("two continuations made no progress")]
     Stalled,
-    /// The program stores, which it can at a memory node only, and was to run at the host.
+    /// The program stores, so it runs at memory nodes only, but was to run at the host.
     #[error("a program that stores runs at the memory nodes only")]
     StoresAtHost,
-    /// Another status.
+    /// Another status of the rack.
     #[error("the rack answered {0:?}")]
     Other(Status),
 }
 
 impl TraversalStop {
-    /// True when the program is too large for this rack's datagrams: it can still run at the host.
+    /// Returns true if the program is too large for this rack's datagrams. The program can still run at the
+    /// host.
     pub(crate) const fn is_of_size(self) -> bool {
         matches!(self, Self::TooLarge | Self::ScratchTooLarge { .. })
     }
 }
 
 impl Error {
-    /// Returns the remedy, in a sentence.
+    /// Returns the remedy, as a sentence.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
@@ -308,7 +312,7 @@ impl Error {
                 "use `Client::read`, `write` and atomics there, and memory of a farmem node for the rest: `Client::allocate` takes no other".into()
             }
             Self::MemoryLost { .. } => {
-                "write anew what was there, after `Client::accept_lost` of these addresses; what must outlive a memory node needs a copy elsewhere"
+                "call `Client::accept_lost` for these addresses, then write the data again; keep a copy elsewhere of data that must survive a memory node"
                     .into()
             }
             Self::NoPermission { .. } => "ask the owner of the allocation for a grant".into(),
@@ -318,64 +322,64 @@ impl Error {
             Self::TooLong { .. } => "split it into smaller pieces".into(),
             Self::ScratchLen { .. } => "make the scratch pad as long as Program::scratch_len says".into(),
             Self::QueueFull => "wait for completions before submitting more".into(),
-            Self::Full { .. } => "make it with more room, or give back what is no longer used".into(),
+            Self::Full { .. } => "create it with more capacity, or free unused entries".into(),
             Self::Exists { .. } => "open it, destroy it first, or use another name".into(),
             Self::Missing { .. } => "create it first, in the same protection domain".into(),
             Self::Empty { .. } => "give it at least one byte".into(),
-            Self::Torn { .. } => "read it again; when others write it all the time, replace records in place of writing them".into(),
+            Self::Torn { .. } => "read the record again; if other programs write it all the time, replace records instead of overwriting them".into(),
             Self::Locked { .. } => {
-                "try again: when its writer is gone, the lock is taken over as soon as the writer's lease has surely ended".into()
+                "try again: if the writer is gone, the lock is taken over as soon as the writer's lease has expired".into()
             }
-            Self::Contended { .. } => "try again, or spread what is changed over more places".into(),
+            Self::Contended { .. } => "try again, or distribute the writes over more addresses".into(),
             Self::Evicted { .. } => {
-                "give back all pins and begin the operation anew; between two operations call `Heap::keep` at least once a lease".into()
+                "release all pins and repeat the operation; call `Heap::keep` between operations at least once per lease".into()
             }
             Self::Count { .. } => "ask for a number between the two, and see `farmem index plan` for what fits a switch".into(),
             Self::Key { .. } => "use a key the structure's documentation allows".into(),
             Self::Broken { .. } => {
-                "open it at the address it was made at, and have one writer at a time".into()
+                "open it at the address where it was created, and let one program write at a time".into()
             }
             Self::Unreachable { .. } => {
-                "see with `farmem doctor --rack rack.toml` whether that role runs; then whether a firewall keeps UDP port 4791 from it, and whether `pmtu` in rack.toml fits the MTU of every link on the way"
+                "check with `farmem doctor --rack rack.toml` that the role runs, that no firewall blocks UDP port 4791, and that `pmtu` in rack.toml fits the MTU of every link on the path"
                     .into()
             }
-            Self::TakenOut { .. } => "make another client of the rack, and begin anew what was under way: what this one had allocated in a domain without other users is free, unless it was allocated durably; \
-                 `host_lease_ms` in rack.toml says how long a host may stand still"
+            Self::TakenOut { .. } => "create another client of the rack and repeat pending operations: allocations of a domain without other users are freed, except durable ones; \
+                 `host_lease_ms` in rack.toml is the longest time that a host may be suspended"
                 .into(),
-            Self::Interrupted => "read back before doing it again, if doing it twice does harm".into(),
+            Self::Interrupted => "read the memory before you repeat the operation, unless it is idempotent".into(),
             Self::Traversal { reason, .. } if reason.is_of_size() => {
                 "run it at the host (`Policy::Auto` does), or give the rack a larger `pmtu` in rack.toml"
                     .into()
             }
             Self::Traversal { reason: TraversalStop::OutOfBounds, .. } => {
-                "allocate each node, the last one too, with all bytes that the program may read of it (`farmem compile --explain` says where), and look whether a length in the node is right"
+                "allocate each node, the last one too, with all bytes that the program may read of it (`farmem compile --explain` says where), and check the lengths in the node"
                     .into()
             }
             Self::Traversal { .. } => "check the structure's pointers and the program's window".into(),
             Self::Refused(error) => error.remedy.clone(),
-            Self::Config { .. } => "correct the file; `farmem up --example` prints one that is right".into(),
+            Self::Config { .. } => "correct the file; `farmem up --example` prints a valid one".into(),
             Self::System { .. } => {
                 "`farmem doctor` says what this machine allows and how to change it".into()
             }
-            Self::Halted { .. } => "start it again: it joins with empty tables, is told them anew, and gets new keys. Unless the control \
-                 plane was started from a copy of its state: check which users can read the state directory, and stop the rack to remove it"
+            Self::Halted { .. } => "restart the role: it joins with empty tables, and gets tables and keys from the control plane. If the control \
+                 plane was not started from a copy of its state, check which users can read the state directory; to remove the directory, stop the rack"
                 .into(),
             Self::Open(_) => String::new(), // its text ends with the remedy
             Self::Api { .. } => {
-                "see with `farmem doctor --rack rack.toml` whether the control plane runs: `farmem up` starts a rack of one machine, `systemctl start farmem@control` the control plane of several (docs/operate.md)"
+                "check with `farmem doctor --rack rack.toml` that the control plane runs: `farmem up` starts a rack of one machine, `systemctl start farmem@control` the control plane of several machines (docs/operate.md)"
                     .into()
             }
             Self::Join { file, .. } => format!(
                 "on the control plane's machine, once it serves there: `farmem join --rack rack.toml`; bring what it prints to {}, mode 0600",
                 file.display()
             ),
-            Self::Keys { .. } => "mend it, or name another file in FARMEM_KEYS: what its keys were of is the operator's alone then".into(),
+            Self::Keys { .. } => "repair the file, or name another one in FARMEM_KEYS: then only the operator can use the memory of the lost keys".into(),
             Self::Untrusted { .. } => "find the process that has that port on the control plane's machine: nothing was told to it. After a new state directory there, bring this                  machine what `farmem join --rack rack.toml` prints now"
                 .into(),
         }
     }
 
-    /// The control plane's code, when it refused a request.
+    /// Returns the control plane's error code if the control plane refused the request.
     #[must_use]
     pub fn code(&self) -> Option<ErrorCode> {
         match self {

@@ -1,9 +1,11 @@
-//! Structures of far memory in which a record is found by its key with one traversal or READ, alone or several together, so that many look-ups can be under way.
+//! Look-ups by key in structures of far memory. One traversal or READ finds one record, or several, so many
+//! look-ups can be in flight.
 //!
-//! Key types: [`LookUp`], which structures implement; [`LookedUp`]. A prefetcher for a host looks keys up this way (PD3 6.2): a verified program turns a key into
-//! its record at the memory node, and no parser of a user runs there.
+//! Key types: [`LookUp`], the trait that structures implement; [`LookedUp`], a result. A prefetcher for a
+//! host looks keys up this way (PD3 6.2). A verified program finds the record of a key at the memory node, so
+//! no user parser runs there.
 //!
-//! A structure here does not submit, or wait.
+//! Implementations do not submit operations and do not wait.
 
 use crate::client::Client;
 use crate::error::Error;
@@ -14,64 +16,72 @@ use std::ops::Range;
 /// The result of a look-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LookedUp {
-    /// A record, whose value is there now.
+    /// The record exists, and its value was appended.
     Value,
-    /// There is no such record.
+    /// The record does not exist.
     Absent,
-    /// The record did not come along, or the answer is invalid: a reader that needs it reads it by the structure's own call.
+    /// The answer does not contain the record, or is invalid. A reader that needs the record reads it by the
+    /// structure's own method.
     Elsewhere,
 }
 
-/// Finds records by their keys.
+/// A structure that finds records by their keys.
 pub trait LookUp {
-    /// For before the first traversal of a batch: nothing that is found from here on is used for something else before [`LookUp::end`].
+    /// Begins a batch of look-ups. Until [`LookUp::end`], memory of records that the batch finds is not
+    /// reused.
     ///
     /// # Errors
-    /// [`Error`] when far memory does not answer.
+    /// [`Error`] if far memory does not answer.
     fn begin(&mut self, client: &mut Client) -> Result<(), Error>;
 
-    /// The traversal that looks a key up; `scratch` is any buffer. `None` of a key that no record can have.
+    /// Returns the traversal that looks up `key`, with `scratch` as its buffer; `None` if no record can have
+    /// this key.
     fn op(&self, key: &[u8], scratch: Vec<u8>) -> Option<Op>;
 
-    /// Keys that one operation looks up together, at most.
+    /// Returns the maximum number of keys per operation.
     fn together(&self) -> usize {
         1
     }
 
-    /// Where the record of a key is: those of one place can be looked up together. `None` of a key that no record can have.
+    /// Returns the group of a key. One operation can look up several keys of the same group. `None` if no
+    /// record can have this key.
     fn place(&self, _key: &[u8]) -> Option<usize> {
         Some(0)
     }
 
-    /// The operation, a traversal or a gather READ, that looks up several keys of one place, as many as [`LookUp::together`] says at most; `scratch` is any buffer.
+    /// Returns one operation, a traversal or a gather READ, that looks up several keys of one group, at most
+    /// [`LookUp::together`] of them. `scratch` becomes its buffer.
     fn op_for(&self, keys: &mut dyn Iterator<Item = &[u8]>, scratch: Vec<u8>) -> Option<Op> {
         self.op(keys.next()?, scratch)
     }
 
-    /// The version and the value of a key's record where it lies in the buffer of the answer, for readers that need no copy; the key was number `at` of those that were looked up together. `None` where
-    /// the record did not come along in one piece, or is none: [`LookUp::looked_up`] says which.
+    /// Returns the version of a record and the range of its value in the answer's buffer, for readers that
+    /// avoid a copy. `at` is the key's position in the batch, from 0. `None` if the record is absent or not
+    /// contiguous; [`LookUp::looked_up`] tells which.
     fn in_place(&self, _at: usize, _key: &[u8], _completed: &Completed) -> Option<(u64, Range<usize>)> {
         None
     }
 
-    /// How the value lies in what [`LookUp::in_place`] says, where that has more than the value.
+    /// Returns the layout of the value within the range of [`LookUp::in_place`], if headers interrupt the
+    /// value.
     fn lines(&self) -> Option<Lines> {
         None
     }
 
-    /// The result for a key, which was number `at` of those that were looked up together, from 0; appends its value to `into`.
+    /// Returns the result for the key at position `at` in the batch, from 0, and appends its value to `into`.
     fn looked_up(&self, at: usize, key: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp;
 
-    /// For after the last traversal of a batch ended; once for each [`LookUp::begin`].
+    /// Ends a batch of look-ups, after its last traversal has completed. Call this method once for each
+    /// [`LookUp::begin`].
     ///
     /// # Errors
-    /// [`Error`] when what was found must not be used.
+    /// [`Error`] if the caller must not use the results of the batch.
     fn end(&mut self, client: &mut Client) -> Result<(), Error>;
 
-    /// Ends the look-ups of this reader: writers need not wait until its reads are surely given up.
+    /// Ends this reader's use of the structure, so that writers need not wait for the end of its lease.
     ///
     /// # Errors
-    /// [`Error`] when far memory does not answer: then it is left as by a program that died.
+    /// [`Error`] if far memory does not answer. The structure's state is then as after a reader that died.
     fn leave(&mut self, _client: &mut Client) -> Result<(), Error> {
         Ok(())
     }
@@ -119,22 +129,24 @@ impl<L: LookUp + ?Sized> LookUp for Box<L> {
     }
 }
 
-/// A value that lies in lines of one length, each behind a head that is not its, as records do whose lines have a version each. It is put into a zone from there, without a copy in between.
+/// The layout of a value in lines of equal length, each with a header that is not part of the value. Records
+/// have this layout if each line has a version. The value is copied from the lines directly into a zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lines {
-    /// Bytes of a line, a multiple of 8; the last one may have fewer.
+    /// Length of a line in bytes, a multiple of 8. The last line may be shorter.
     pub line: usize,
-    /// Bytes of a line's head, a multiple of 8.
+    /// Length of a line's header in bytes, a multiple of 8.
     pub head: usize,
-    /// Bytes of the value.
+    /// Length of the value in bytes.
     pub len: usize,
 }
 
 impl Lines {
-    /// The parts of the value in `data`, one behind the other; together they may have fewer bytes than [`Lines::len`], where `data` has too few.
+    /// Returns the parts of the value in `data`, in order. If `data` is too short, the parts together are
+    /// shorter than [`Lines::len`].
     ///
     /// # Panics
-    /// When lines have no bytes.
+    /// Panics if [`Lines::line`] is 0.
     pub fn parts<'d>(&self, data: &'d [u8]) -> impl Iterator<Item = &'d [u8]> {
         let Self { line, head, len } = *self;
         data.chunks(line).scan(len, move |left, line| {
@@ -145,7 +157,7 @@ impl Lines {
         })
     }
 
-    /// True when lines are whole words, and `data` has the whole value.
+    /// Returns true if lines and headers are whole words and `data` contains the whole value.
     #[must_use]
     pub fn is_right(&self, data: &[u8]) -> bool {
         let Self { line, head, len } = *self;

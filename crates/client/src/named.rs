@@ -1,8 +1,12 @@
-//! Far memory by name: the control plane's objects (PROTOCOL 8.33 to 8.37, 8.53 to 8.58) for clients, which reach them by verbs and traversals.
+//! Far memory by name: the control plane's objects (PROTOCOL 8.33 to 8.37, 8.53 to 8.58) for clients, which
+//! access them by verbs and traversals.
 //!
-//! Key types: [`Named`], memory that its users share as they like; [`OpenNamed`], memory that is open in a mode, so that windows may cache it: one client writes it, or
-//! many read it (SODA III); [`NamedLock`], a name without memory that one client of the rack has. Processes of a shared run map the same objects. A page of one that a host caches coherently is written through that host only: an
-//! object is a client's, or a shared run's.
+//! Key types: [`Named`], memory that all its users may read and write; [`OpenNamed`], memory that is open in
+//! a mode; [`NamedLock`], a lock that one client of the rack holds. The mode lets windows cache the memory:
+//! one client writes it, or many read it (SODA III).
+//!
+//! Processes of a shared run map the same objects. If a host caches an object coherently, only that host may
+//! write its pages. So either clients or a shared run use an object.
 
 mod files;
 
@@ -20,21 +24,23 @@ use farmem_host::HostRequest;
 use farmem_wire::{NodeId, VirtAddr};
 use std::rc::Rc;
 
-/// Clients that may be faster, one after the other, than one that takes a lock over.
+/// Maximum number of attempts to take over a lock that other clients acquire first.
 const TAKE_OVER_TRIES: u32 = 8;
 
 /// Memory that has a name in its protection domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Named {
-    /// First byte.
+    /// Address of the first byte.
     pub base: VirtAddr,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// Memory with a name that a client has open in a mode; see [`Client::open_named_as`]. Dropped, it is closed, unless the client has it open otherwise too.
+/// A handle of a named object, open in a mode; see [`Client::open_named_as`]. A drop closes the object if
+/// this is the client's last handle of it.
 ///
-/// Cached bytes must be dropped before, and requests under way must have ended: windows see to that before [`Client`] is free again.
+/// Before the drop, all cached bytes must be dropped and all requests completed. Windows ensure both before
+/// they release [`Client`].
 pub struct OpenNamed {
     vma: Vma,
     length: u64,
@@ -42,28 +48,29 @@ pub struct OpenNamed {
 }
 
 impl OpenNamed {
-    /// Its memory, for windows.
+    /// Returns the memory of the object, for windows.
     #[must_use]
     pub const fn vma(&self) -> &Vma {
         &self.vma
     }
 
-    /// Its bytes: as many as its maker asked for. Its memory has as many or more.
+    /// Returns the length that the creator requested, in bytes. The memory may be longer.
     #[must_use]
     pub const fn length(&self) -> u64 {
         self.length
     }
 
-    /// How it was opened.
+    /// Returns the mode in which the object was opened.
     #[must_use]
     pub const fn mode(&self) -> OpenMode {
         self.handle.mode
     }
 
-    /// Closes it, and says what kept the control plane from closing it; a drop does not.
+    /// Closes the object and reports failure, which a drop ignores.
     ///
     /// # Errors
-    /// [`Error::Api`] when the control plane cannot be reached: then others may not open it before this client's host has left the rack.
+    /// [`Error::Api`] if the control plane cannot be reached. Other hosts can then open the object only after
+    /// this client's host has left the rack.
     pub fn close(mut self) -> Result<(), Error> {
         self.handle.close()
     }
@@ -78,16 +85,18 @@ impl core::fmt::Debug for OpenNamed {
     }
 }
 
-/// A lock by its name, which one client of the rack has; see [`Client::lock_named`]. Dropped, it is free.
+/// A named lock, which at most one client of the rack holds; see [`Client::lock_named`]. A drop releases the
+/// lock.
 pub struct NamedLock {
     handle: Handle,
 }
 
 impl NamedLock {
-    /// Gives it back, and says what kept the control plane from hearing of it; a drop does not.
+    /// Releases the lock and reports failure, which a drop ignores.
     ///
     /// # Errors
-    /// [`Error::Api`] when the control plane cannot be reached: then others have it when they have taken it over ([`Client::take_over_named`]).
+    /// [`Error::Api`] if the control plane cannot be reached. Other clients can then acquire the lock only by
+    /// [`Client::take_over_named`].
     pub fn unlock(mut self) -> Result<(), Error> {
         self.handle.close()
     }
@@ -99,7 +108,7 @@ impl core::fmt::Debug for NamedLock {
     }
 }
 
-/// One use of an object. It ends once.
+/// One use of an object, which ends once.
 struct Handle {
     object: u64,
     mode: OpenMode,
@@ -116,7 +125,7 @@ impl Handle {
         }
         {
             let mut opened = self.opened.borrow_mut();
-            // A client that has left has nothing open, and its host's number may be another's.
+            // A client that has left has no open objects, and another host may have its host's number.
             let Some(uses) = opened.get_mut(&self.object) else { return Ok(()) };
             uses.handles -= 1;
             if uses.handles > 0 || uses.stays {
@@ -130,41 +139,47 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // A rack that is gone has forgotten this host too.
+        // A stopped rack has no state of this host.
         let _closed = self.close();
     }
 }
 
-/// An object as it was opened by its name.
+/// An object that was opened by its name.
 struct Object {
     object: u64,
     named: Named,
-    /// The client had it open as [`Named`] before.
+    /// True if the client had it open as [`Named`] before.
     stayed: bool,
 }
 
 impl Client {
-    /// The memory called `name` in this client's domain: the one that is there, else `length` zeros. However many ask at once, there is one.
+    /// Opens the memory called `name` in this client's domain, or creates it with `length` zero bytes.
+    /// Concurrent callers get the same memory.
     ///
     /// # Errors
-    /// [`Error::Refused`] when the name is not 1 to 255 bytes without `/` and control characters, no node has room, it is there with another length, or a client has
-    /// it open by [`Client::open_named_as`].
+    /// [`Error::Refused`] in one of these cases:
+    ///
+    /// - The name is not 1 to 255 bytes without `/` and control characters.
+    /// - No node has enough free memory.
+    /// - The memory exists with another length.
+    /// - A client has the memory open by [`Client::open_named_as`].
     pub fn create_named(&mut self, name: &str, length: u64) -> Result<Named, Error> {
         let opened = self.object(name, true)?;
-        // A request for the length that the object has succeeds, also when two clients ask at once (PROTOCOL 8.35).
+        // The control plane accepts a resize to the length that the object has, so two concurrent callers
+        // both succeed (PROTOCOL 8.35).
         let sized = self.call(ResizeObject { host: self.host(), object: opened.object, length });
         let named = sized.map(|sized| Named { base: VirtAddr(sized.base), length: sized.length });
         let known = named.and_then(|named| self.known(named)).map(|(named, _)| named);
         self.or_let_go(&opened, known)
     }
 
-    /// The memory called `name` in this client's domain.
+    /// Opens the memory called `name` in this client's domain.
     ///
     /// # Errors
-    /// [`Error::Missing`] when there is none of this name; [`Error::Refused`] as [`Client::create_named`].
+    /// [`Error::Missing`] if the name does not exist; [`Error::Refused`] as for [`Client::create_named`].
     pub fn open_named(&mut self, name: &str) -> Result<Named, Error> {
         let opened = self.object(name, false).map_err(|error| or_missing(error, name))?;
-        // Without a byte, another client is making it.
+        // An object of length 0 is still being created by another client.
         let known = match opened.named.length {
             0 => Err(missing(name)),
             _ => self.known(opened.named).map(|(named, _)| named),
@@ -172,10 +187,11 @@ impl Client {
         self.or_let_go(&opened, known)
     }
 
-    /// As [`Client::create_named`], open in a mode; see [`Client::open_named_as`]. [`OpenMode::Read`] makes nothing: it opens what is there with this length.
+    /// Opens or creates the memory called `name`, as [`Client::create_named`] does, in a mode; see
+    /// [`Client::open_named_as`]. [`OpenMode::Read`] creates nothing: the memory must exist with this length.
     ///
     /// # Errors
-    /// As [`Client::create_named`] and [`Client::open_named_as`].
+    /// The errors of [`Client::create_named`] and [`Client::open_named_as`].
     pub fn create_named_as(&mut self, name: &str, length: u64, mode: OpenMode) -> Result<OpenNamed, Error> {
         let create = mode != OpenMode::Read;
         let (_, handle) = self.handle(name, create, mode).map_err(|error| or_missing(error, name))?;
@@ -183,15 +199,19 @@ impl Client {
         self.open(Named { base: VirtAddr(sized.base), length: sized.length }, handle)
     }
 
-    /// The memory called `name` in this client's domain, open in a mode until what is answered is dropped: with [`OpenMode::Write`] no other host has it open, with
-    /// [`OpenMode::Read`] others only read it, so that its pages may be cached without asking anybody (SODA III).
+    /// Opens the memory called `name` in a mode, until the handle is dropped. With [`OpenMode::Write`], no
+    /// other host has it open. With [`OpenMode::Read`], other hosts only read it, so pages may be cached
+    /// without coherence messages (SODA III).
     ///
-    /// An object that this client opens more than once is open in the widest of these modes, until the last handle is dropped. The mode does not keep this client, or others of its
-    /// domain, from writing at the addresses otherwise.
+    /// If this client opens an object several times, the widest mode applies until the last handle is
+    /// dropped. The mode does not prevent this client, or others of its domain, from writing to the addresses
+    /// by other calls.
     ///
     /// # Errors
-    /// [`Error::Missing`] when there is none of this name. [`Error::Refused`] with [`ErrorCode::Conflict`] when another host has it open so that this cannot be, with the host
-    /// and the mode; with [`ErrorCode::Unavailable`] while one that is gone may still write it.
+    /// [`Error::Missing`] if the name does not exist. [`Error::Refused`] with [`ErrorCode::Conflict`] if
+    /// another host has the object open in a conflicting mode; the message names host and mode.
+    /// [`Error::Refused`] with [`ErrorCode::Unavailable`] while a host that is gone may still write the
+    /// object.
     pub fn open_named_as(&mut self, name: &str, mode: OpenMode) -> Result<OpenNamed, Error> {
         let (named, handle) = self.handle(name, false, mode).map_err(|error| or_missing(error, name))?;
         if named.length == 0 {
@@ -200,14 +220,16 @@ impl Client {
         self.open(named, handle)
     }
 
-    /// Takes the name away. The memory is freed when no host has it open any more; this one lets go of it at once, but for what [`OpenNamed`] has open.
+    /// Removes the name. The memory is freed when the last host closes it. This client closes it at once,
+    /// except for its [`OpenNamed`] handles.
     ///
     /// # Errors
-    /// [`Error::Missing`] when there is none of this name.
+    /// [`Error::Missing`] if the name does not exist.
     pub fn unlink_named(&mut self, name: &str) -> Result<(), Error> {
         let opened = match self.object(name, false) {
             Ok(opened) => Some(opened),
-            // A client, perhaps this one, reads or writes it: then this client does not share it.
+            // A client, perhaps this one, has the object open to read or write, so this client does not have
+            // it open as shared.
             Err(error) if matches!(error.code(), Some(ErrorCode::Conflict | ErrorCode::Unavailable)) => None,
             Err(error) => return Err(or_missing(error, name)),
         };
@@ -219,12 +241,14 @@ impl Client {
         self.let_go(opened.object)
     }
 
-    /// Takes the lock called `name` in this client's domain, which is made when there is none: no other client of the rack has it until it is dropped, or until this
-    /// client's host leaves the rack. The next holder knows that nothing that this client still sends changes memory of the domain (PROTOCOL 8.57).
+    /// Acquires the lock called `name` in this client's domain; creates it if necessary. The client holds the
+    /// lock until it drops the guard or its host leaves the rack. Writes of an earlier holder never take
+    /// effect after the next acquisition (PROTOCOL 8.57).
     ///
     /// # Errors
-    /// [`Error::Refused`] with [`ErrorCode::Conflict`] when another client has it, with its host, or this one already; with [`ErrorCode::Unavailable`] while one that is
-    /// gone may still write.
+    /// [`Error::Refused`] with [`ErrorCode::Conflict`] if this client or another one holds the lock; the
+    /// message names the holder's host. [`Error::Refused`] with [`ErrorCode::Unavailable`] while a holder
+    /// that is gone may still write.
     pub fn lock_named(&mut self, name: &str) -> Result<NamedLock, Error> {
         let (object, _) = self.ask_for(name, true, OpenMode::Write)?;
         if self.opened().borrow().get(&object).is_some_and(|uses| uses.handles > 0) {
@@ -238,10 +262,12 @@ impl Client {
         Ok(NamedLock { handle: Handle { object, mode, host, opened, asker, has_ended: false } })
     }
 
-    /// As [`Client::lock_named`], also when another client has it: its host is taken out of the rack first, and from then on whatever it asks for is refused.
+    /// Acquires the lock called `name` even if another client holds it. The control plane first fences that
+    /// client's host, and then refuses all its requests.
     ///
     /// # Errors
-    /// As [`Client::lock_named`]; with [`ErrorCode::Conflict`] only when this client has it already, or yet others were faster each time.
+    /// The errors of [`Client::lock_named`], but [`ErrorCode::Conflict`] only if this client already holds
+    /// the lock, or other clients were faster in each attempt.
     pub fn take_over_named(&mut self, name: &str) -> Result<NamedLock, Error> {
         let mut taken = self.lock_named(name);
         for _ in 0..TAKE_OVER_TRIES {
@@ -250,7 +276,8 @@ impl Client {
             }
             for HostInfo { host, generation, .. } in self.others_with_named(name)? {
                 match self.fence(host, generation) {
-                    // The host left meanwhile, or joined again: then it is shown in its next life.
+                    // The host has left meanwhile, or has joined again; the next query then shows its new
+                    // generation.
                     Err(error) if error.code() == Some(ErrorCode::NotFound) => {}
                     fenced => fenced?,
                 }
@@ -263,7 +290,7 @@ impl Client {
     /// Returns the other hosts that have the memory or lock called `name` open.
     ///
     /// # Errors
-    /// [`Error::Missing`] when there is none of this name.
+    /// [`Error::Missing`] if the name does not exist.
     pub fn others_with_named(&mut self, name: &str) -> Result<Vec<HostInfo>, Error> {
         let (own, domain) = (self.host(), self.domain_number());
         let shown = self.call(ShowObject { domain, name: name.into() });
@@ -272,20 +299,24 @@ impl Client {
         Ok(hosts)
     }
 
-    /// Takes another host out of the rack: nothing that it still sends counts, and its objects may be opened by others. Call this to keep a process that
-    /// hangs from doing harm. The next life of the host, if it has begun, stays as it is. Hosts that act for it, as the DPU does by way of which it writes, are taken out as well
-    /// (PROTOCOL 8.59): when this answers, nothing that it asked them for is carried out any more.
+    /// Fences another host: the rack ignores everything that it sends from now on, and other clients may open
+    /// its objects. Use this method against a process that hangs. A later generation of the host is not
+    /// affected.
+    ///
+    /// A DPU that writes for the host is fenced as well (PROTOCOL 8.59). When this method returns, no request
+    /// of the host is executed any more.
     ///
     /// # Errors
-    /// [`Error::Refused`] with [`ErrorCode::NotFound`] when no host of this number is in this generation, or not any more; those that acted for it are out then too.
+    /// [`Error::Refused`] with [`ErrorCode::NotFound`] if no host has this number and generation (any more).
+    /// Hosts that acted for it are fenced in this case, too.
     pub fn fence(&mut self, host: u16, generation: u16) -> Result<(), Error> {
         take_out_by(host, generation, |request| self.call(request))
     }
 
-    /// Opens again what was open in the life of this client's host before.
+    /// Opens the objects again that the previous generation of this client's host had open.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the reason why something cannot be had again.
+    /// [`Error::Refused`] with the reason why an object cannot be opened again.
     pub(crate) fn hold_again(&mut self) -> Result<(), Error> {
         let opened: Vec<(u64, OpenMode)> =
             self.opened().borrow().iter().map(|(&object, uses)| (object, uses.mode)).collect();
@@ -301,16 +332,18 @@ impl Client {
         Ok(Object { object, named, stayed })
     }
 
-    /// Passes on the outcome of a request for an object that was opened for it: when that failed, the object is not open for its sake.
+    /// Returns the result of a request for an object that was opened for it. If the request failed, this
+    /// function closes the object unless it was open before.
     fn or_let_go<T>(&mut self, opened: &Object, came: Result<T, Error>) -> Result<T, Error> {
         if came.is_err() && !opened.stayed {
-            // The error is returned already; the object is closed when this client's host leaves.
+            // The caller gets the first error. If this close fails too, the object is closed when this
+            // client's host leaves.
             let _closed = self.let_go(opened.object);
         }
         came
     }
 
-    /// Closes what was opened as [`Named`], unless there are handles of it.
+    /// Closes an object that was opened as [`Named`], unless the client has handles of it.
     fn let_go(&mut self, object: u64) -> Result<(), Error> {
         {
             let mut opened = self.opened().borrow_mut();
@@ -336,7 +369,7 @@ impl Client {
         Ok((made.object, Named { base: VirtAddr(made.base), length: made.length }))
     }
 
-    /// The client has the object open, in this mode or one that is wider.
+    /// Records that the client has the object open in this mode or a wider one.
     fn used(&self, object: u64, mode: OpenMode) -> core::cell::RefMut<'_, Uses> {
         core::cell::RefMut::map(self.opened().borrow_mut(), |opened| {
             let uses = opened.entry(object).or_insert(Uses { mode, handles: 0, stays: false });
@@ -352,13 +385,13 @@ impl Client {
         Ok(OpenNamed { vma, length: named.length, handle })
     }
 
-    /// Makes its node known to this client, which may have joined later.
+    /// Connects to the node of the object, if the node joined after this client.
     fn known(&mut self, named: Named) -> Result<(Named, Vma), Error> {
         let vma = self.call(Locate { addr: named.base.0 })?.vma;
         if !self.nodes().iter().any(|node| node.node == vma.node) {
             self.connect(vma.node)?;
         }
-        // An older route of these addresses may belong to memory that was freed.
+        // An older route of these addresses may belong to freed memory.
         self.tell(HostRequest::Route { base: VirtAddr(vma.base), len: vma.size, node: None })?;
         Ok((named, Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) }))
     }
@@ -372,7 +405,7 @@ fn or_missing(error: Error, name: &str) -> Error {
     if error.code() == Some(ErrorCode::NotFound) { missing(name) } else { error }
 }
 
-/// Why an object by file cannot be used, or is not saved.
+/// Returns the error of an object by file that cannot be used or was not saved.
 fn lost_object(file: &FileInfo) -> Error {
     let why = file.error.clone().unwrap_or_else(|| {
         format!(

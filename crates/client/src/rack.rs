@@ -1,4 +1,4 @@
-//! A rack: in this process, or running in others.
+//! A rack within this process, or of running processes.
 
 use crate::client::Client;
 use crate::config::RackConfig;
@@ -24,7 +24,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path as FilePath;
 use std::rc::Rc;
 
-/// A rack to make clients of.
+/// A rack. Its main use is to create clients.
 pub struct Rack(Kind);
 
 enum Kind {
@@ -41,28 +41,30 @@ impl core::fmt::Debug for Rack {
     }
 }
 
-/// Memory nodes of [`Rack::embedded`].
+/// Number of memory nodes of [`Rack::embedded`].
 const NODES: u16 = 4;
 
-/// Bytes of each.
+/// Memory of each of these nodes, in bytes.
 const NODE_MEMORY: u64 = 256 << 20;
 
-/// Path MTU in a rack of one process, where no link bounds it.
+/// Path MTU of a rack within one process, where no link limits it.
 const EMBEDDED_PMTU: Pmtu = Pmtu::B4096;
 
 impl Rack {
-    /// A rack in this process: four memory nodes of 256 MiB, a switch and a control plane. No sockets, no privileges.
+    /// Creates a rack within this process: four memory nodes of 256 MiB, a switch and a control plane. The
+    /// rack needs no sockets and no privileges.
     ///
     /// # Errors
-    /// [`Error::System`] when the system has no memory for it.
+    /// [`Error::System`] if the system has too little memory.
     pub fn embedded() -> Result<Self, Error> {
         Self::embedded_with(NODES, NODE_MEMORY)
     }
 
-    /// A rack in this process with `nodes` memory nodes of `memory` bytes each.
+    /// Creates a rack within this process, with `nodes` memory nodes of `memory` bytes each.
     ///
     /// # Errors
-    /// [`Error::System`] when the system has no memory for it; [`Error::Refused`] when `memory` is not a multiple of 4096.
+    /// [`Error::System`] if the system has too little memory; [`Error::Refused`] if `memory` is not a
+    /// multiple of 4096.
     pub fn embedded_with(nodes: u16, memory: u64) -> Result<Self, Error> {
         let seed =
             farmem_link::os_seed().map_err(|source| system("no random numbers from the system", source))?;
@@ -70,11 +72,14 @@ impl Rack {
         Ok(Self(Kind::Embedded(Rc::new(RefCell::new(world)))))
     }
 
-    /// A rack in this process with a FatTree of index switches (Fat-B+Tree IV-A): a core, `pods` aggregation switches, below each of these `edges` edge switches,
-    /// and below each of these a memory node of `memory` bytes. They are called `core`, `pod1`, `edge1`, `node1` and so on.
+    /// Creates a rack within this process, with a FatTree of index switches (Fat-B+Tree IV-A). The core
+    /// switch has `pods` aggregation switches below it. Each of these has `edges` edge switches, and each
+    /// edge switch one memory node of `memory` bytes. Their names are `core`, `pod1`, `edge1`, `node1` and so
+    /// on.
     ///
     /// # Errors
-    /// As [`Rack::embedded_with`]; [`Error::Refused`] too when it is more than a rack has.
+    /// The errors of [`Rack::embedded_with`], and [`Error::Refused`] if the FatTree exceeds the limits of a
+    /// rack.
     pub fn embedded_fat_tree(pods: u16, edges: u16, memory: u64) -> Result<Self, Error> {
         let switches = 1 + u32::from(pods) * (1 + u32::from(edges));
         if pods == 0 || edges == 0 || switches > u32::from(INDEX_MAX) {
@@ -90,12 +95,12 @@ impl Rack {
         Ok(rack)
     }
 
-    /// Ends a memory node of a rack in this process, and starts it again, as a machine does that loses its power: what it held is lost. To try
-    /// what a program does then.
+    /// Restarts a memory node of a rack within this process. Its bytes are lost, as after a power failure.
+    /// Use this method to test how a program handles lost memory.
     ///
     /// # Errors
-    /// [`Error::Refused`] when there is no such node; [`Error::Api`] of a rack of processes, whose roles are started again by `farmem up`;
-    /// [`Error::System`] when the system has no memory for it.
+    /// [`Error::Refused`] if the node does not exist. [`Error::Api`] for a rack of processes, whose roles
+    /// `farmem up` restarts. [`Error::System`] if the system has too little memory.
     pub fn restart_node(&self, node: NodeId) -> Result<(), Error> {
         let Kind::Embedded(world) = &self.0 else {
             return Err(Error::Api { message: "this rack's memory nodes are processes of their own".into() });
@@ -113,8 +118,8 @@ impl Rack {
         start_node(&mut world, known.name, known.gid, known.capacity)
     }
 
-    /// Frames that the roles of a rack in this process have sent each other so far, the control plane's included. `None` of a rack of
-    /// processes, of which no process sees all frames.
+    /// Returns the number of frames that all roles of a rack within this process have sent. `None` for a
+    /// running rack, whose frames no single process sees.
     #[must_use]
     pub fn frames(&self) -> Option<u64> {
         match &self.0 {
@@ -123,21 +128,21 @@ impl Rack {
         }
     }
 
-    /// A rack that runs in other processes, as `farmem up` started it from this `rack.toml`.
+    /// Opens the running rack that `file`, a `rack.toml`, describes.
     ///
     /// # Errors
-    /// [`Error::Config`] when the file is wrong.
+    /// [`Error::Config`] if the file is invalid.
     pub fn open(file: impl AsRef<FilePath>) -> Result<Self, Error> {
         Ok(Self::running(RackConfig::load(file.as_ref())?))
     }
 
-    /// A rack that runs in other processes, by its checked description.
+    /// Creates a handle of a running rack from a checked description.
     #[must_use]
     pub fn running(config: RackConfig) -> Self {
         Self(Kind::Running(Box::new(config)))
     }
 
-    /// Its description, when it runs in other processes.
+    /// Returns the description of a running rack; `None` for a rack within this process.
     pub fn config(&self) -> Option<&RackConfig> {
         match &self.0 {
             Kind::Embedded(_) => None,
@@ -145,20 +150,21 @@ impl Rack {
         }
     }
 
-    /// A client in the protection domain called `domain`, which is made when it does not exist.
+    /// Creates a client in the protection domain `domain`; creates the domain if necessary.
     ///
-    /// On a running rack with [`Placement::SameCpu`](crate::Placement::SameCpu) it binds the calling thread to that CPU.
+    /// On a running rack with [`Placement::SameCpu`](crate::Placement::SameCpu), this method binds the
+    /// calling thread to that CPU.
     ///
     /// # Errors
-    /// [`Error`] when the rack does not answer, or [`Error::Full`] when all addresses for clients are in use.
+    /// [`Error`] if the rack does not answer, or [`Error::Full`] if all addresses for clients are in use.
     pub fn client(&self, domain: &str) -> Result<Client, Error> {
         self.client_with(domain, ClientOptions::default())
     }
 
-    /// As [`Rack::client`], with options.
+    /// Creates a client as [`Rack::client`] does, with options.
     ///
     /// # Errors
-    /// As [`Rack::client`].
+    /// The errors of [`Rack::client`].
     pub fn client_with(&self, domain: &str, options: ClientOptions) -> Result<Client, Error> {
         match &self.0 {
             Kind::Embedded(world) => embedded_client(world, domain, options),
@@ -167,12 +173,12 @@ impl Rack {
     }
 }
 
-/// The roles of a rack in this process, but for its hosts.
+/// Creates the roles of a rack within this process, except its hosts.
 pub(crate) fn embedded_world(nodes: u16, memory: u64, rng: Rng) -> Result<World, Error> {
-    // Nothing in here has an address; these only fill the API's fields.
+    // Roles in one process have no addresses; these only fill the API's fields.
     let address = |number: u16| IpAddr::V4(Ipv4Addr::from(0x7f00_0000 + u32::from(number)));
     let usual = ControlConfig::new(farmem_link::gid_of(address(1)));
-    // The rack ends with its only process; and its time jumps from timer to timer, past every lease.
+    // The rack ends with its only process, and its clock jumps from timer to timer, past every lease.
     let control = ControlConfig { pmtu: EMBEDDED_PMTU, host_lease: None, ..usual };
     let mut world = World::new(control, rng);
     let SwitchJoined { home, control, .. } = world.call(JoinSwitch { gid: address(2).to_string() })?;
@@ -184,7 +190,7 @@ pub(crate) fn embedded_world(nodes: u16, memory: u64, rng: Rng) -> Result<World,
     Ok(world)
 }
 
-/// The switches of a FatTree join.
+/// Joins the switches of a FatTree.
 fn start_fat_tree(world: &mut World, pods: u16, edges: u16) -> Result<(), Error> {
     let names =
         |of: &str, from: u16, count: u16| (from..=from + count - 1).map(|n| format!("{of}{n}")).collect();
@@ -193,7 +199,7 @@ fn start_fat_tree(world: &mut World, pods: u16, edges: u16) -> Result<(), Error>
     let edge = |n: u16| (format!("edge{n}"), Tier::Edge, names("node", n, 1));
     let switches = core.into_iter().chain((1..=pods).map(pod)).chain((1..=pods * edges).map(edge));
     for ((name, tier, below), number) in switches.zip(1_u32..) {
-        // As of the other roles: nothing has an address in here.
+        // The address only fills the API's field, as for the other roles.
         let gid = Ipv4Addr::from(0x7ff0_0000 + number).to_string();
         let IndexJoined { index, home, control, .. } = world.call(JoinIndex { name, gid, tier, below })?;
         world.add_index(index, Switch::new(home_of(&home, &control), Budgets::default()));
@@ -201,18 +207,18 @@ fn start_fat_tree(world: &mut World, pods: u16, edges: u16) -> Result<(), Error>
     Ok(())
 }
 
-/// A memory node joins.
+/// Joins a memory node.
 pub(crate) fn start_node(world: &mut World, name: String, gid: String, memory: u64) -> Result<(), Error> {
     let NodeJoined { node, home, control, .. } = world.call(JoinNode::new(name, gid, memory))?;
     let store = MappedStore::new(memory).map_err(|source| system("no memory for a memory node", source))?;
     let settings = node_settings(&home, &control, EMBEDDED_PMTU);
-    // The thread that asks for a page would wait until the system has cleared a huge one.
+    // Otherwise the thread that touches a page would wait until the system has cleared a huge page.
     let store = store.populated_ahead();
     world.add_node(node, MemNode::compiling(settings, store, Compiler::jit()));
     Ok(())
 }
 
-/// Time in which a call of the control plane may be answered in any case.
+/// Shortest time that a call of the control plane is given for its answer.
 const API_TIME_MIN: std::time::Duration = std::time::Duration::from_millis(100);
 
 fn embedded_client(
@@ -223,7 +229,7 @@ fn embedded_client(
     embedded_client_of(world, domain, options, |settings| settings)
 }
 
-/// As [`embedded_client`], of a host whose settings are changed.
+/// Creates a client as [`embedded_client`] does, after `change` has adapted the host's settings.
 pub(crate) fn embedded_client_of(
     world: &Rc<RefCell<World>>,
     domain: &str,
@@ -257,7 +263,7 @@ fn running_client(config: &RackConfig, domain: &str, options: ClientOptions) -> 
     Err(Error::Full { what: format!("the list of client addresses, {count} by [hosts] of {file},") })
 }
 
-/// Joins and attaches over an open link.
+/// The join and attachment of a client over an open link.
 struct Attach<'a> {
     config: &'a RackConfig,
     address: IpAddr,
@@ -271,7 +277,7 @@ impl WithLink for Attach<'_> {
     fn with<L: Link + 'static>(self, mut link: L) -> Result<Client, Error> {
         let mut api = api_client(self.config)?;
         let gid_text = self.address.to_string();
-        // An address that joins again is the same host started again, with the next generation.
+        // A second join of an address restarts the same host with the next generation.
         let name = format!("host-{gid_text}").replace(':', "-");
         let request = JoinHost { caches: Some(false), ..JoinHost::new(name, gid_text) };
         let joined = join_host(self.config, &mut api, &mut link, request)?;

@@ -1,4 +1,5 @@
-//! How a client comes to its sessions and connections, and how it comes to new ones: a connection that broke, request ids that run out.
+//! Setup of a client's sessions and connections, and their renewal after a connection broke or the request
+//! ids ran out.
 
 use crate::answers::{gid, wrong_answer};
 use crate::client::Client;
@@ -24,18 +25,18 @@ impl Client {
         self.durable = durable;
     }
 
-    /// How long its operations wait for nodes that do not answer.
+    /// Sets how long operations wait for nodes that do not answer.
     pub(crate) fn waits_for_nodes(&mut self, patience: std::time::Duration) {
         self.patience = patience;
         self.conn_params = ConnParams::patient(machine(patience).max(SILENCE_MAX));
     }
 
-    /// Its host is said to be there from now on.
+    /// Sets the thread that renews the host's lease from now on.
     pub(crate) fn stays_by(&mut self, renewal: Renewal) {
         self.renewal = Some(renewal);
     }
 
-    /// Opens the session through the switch, or finds the one there is.
+    /// Opens the session through the switch, or finds the existing one.
     pub(super) fn open_session(&mut self) -> Result<(), Error> {
         let request = OpenSession { host: self.host, domain: self.domain.0 };
         let switch = self.path.call(request)?.switch;
@@ -46,8 +47,8 @@ impl Client {
         self.path.submit(HostRequest::Session { domain: self.domain, switch: ud::Peer { port, endpoint } })
     }
 
-    /// Joins again, as the next generation of the same host, which has its request ids still before it (PROTOCOL 11.8). Whatever is
-    /// under way ends first, as it would have ended anyway.
+    /// Joins again as the next generation of the same host, which has all its request ids (PROTOCOL 11.8).
+    /// All pending operations complete first.
     pub(super) fn join_again(&mut self) -> Result<(), Error> {
         self.joining = true;
         let joined = self.end_all().and_then(|()| self.join());
@@ -66,7 +67,7 @@ impl Client {
     fn join(&mut self) -> Result<(), Error> {
         self.reached.clear();
         let hosts = self.path.call(Overview {})?.hosts;
-        // Another host may have the number by now.
+        // Another host may have the number meanwhile.
         let own = hosts.into_iter().find(|host| (host.host, host.generation) == (self.host, self.generation));
         let Some(own) = own else {
             self.taken_out = true;
@@ -87,7 +88,8 @@ impl Client {
         self.cards = cards;
         self.name_cards()?;
         self.open_session()?;
-        // Whose pages these are by now is not known otherwise (PROTOCOL 8.34).
+        // Only the control plane knows whether other hosts have opened these objects meanwhile (PROTOCOL
+        // 8.34).
         self.hold_again().map_err(|why| {
             let lost = lost_open(&why);
             self.lost_open = Some(lost.clone());
@@ -95,14 +97,16 @@ impl Client {
         })
     }
 
-    /// Tells the host role where a node and its memory are. The role asks for a connection when an operation needs the node.
+    /// Passes the addresses of a node and of its memory to the host role. The role requests a connection when
+    /// an operation needs the node.
     pub(super) fn name_node(&mut self, info: &NodeInfo) -> Result<(), Error> {
         self.path.set_peer(Port(info.port), gid(&info.gid)?)?;
         let (node, base, len) = (NodeId(info.node), VirtAddr(info.base), info.capacity);
         self.path.submit(HostRequest::Node { domain: self.domain, node, base, len })
     }
 
-    /// Names the cards whose memory is this domain's; there may be fewer queue pairs there than clients, so none is taken yet.
+    /// Names the cards whose memory belongs to this domain. A card may have fewer queue pairs than there are
+    /// clients, so no connection is set up yet.
     pub(crate) fn name_cards(&mut self) -> Result<(), Error> {
         let own: Vec<NodeInfo> =
             self.cards.iter().filter(|card| card.card == self.domain.0).cloned().collect();
@@ -116,8 +120,8 @@ impl Client {
         self.path.submit(HostRequest::Connect(connection))
     }
 
-    /// Asks the control plane what the host role wants to know. The answer comes by [`Client::take_told`], because this thread has other operations to
-    /// serve while the control plane does not answer.
+    /// Sends a request of the host role to the control plane. [`Client::take_told`] takes the answer, because
+    /// this thread must serve other operations while the control plane does not answer.
     pub(super) fn fulfil(&mut self, question: ControlRequest) -> Result<(), Error> {
         let request = match question.kind {
             ControlRequestKind::Connect { node, .. } | ControlRequestKind::ConnectExtra { node, .. } => {
@@ -141,7 +145,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes the answers to questions of the host role.
+    /// Takes the control plane's answers to requests of the host role.
     #[inline]
     pub(super) fn take_told(&mut self) -> Result<(), Error> {
         if self.aside.is_empty() { Ok(()) } else { self.take_all_told() }
@@ -151,7 +155,7 @@ impl Client {
         while let Some((number, told)) = self.path.told() {
             let asked = self.aside.iter().position(|(question, _)| question.number == number);
             let Some((question, generation)) = asked.map(|at| self.aside.swap_remove(at)) else { continue };
-            // Connections of an earlier generation are gone, and their queue pairs may be others' by now.
+            // Connections of an earlier generation are closed, and other hosts may have their queue pairs.
             if generation != self.generation {
                 continue;
             }
@@ -199,7 +203,7 @@ impl Client {
         HostRequest::Reply { number, reply }
     }
 
-    /// The host role's reply for a connection that cannot be had: waiting helps only where something does not answer.
+    /// Returns the host role's reply for a failed connection. Waiting helps only if a role does not answer.
     fn no_connection(&mut self, node: u16, error: &Error) -> Reply {
         match error.code() {
             Some(ErrorCode::NotFound | ErrorCode::NotOwner) => {
@@ -214,7 +218,7 @@ impl Client {
         }
     }
 
-    /// Says once for each node that it is waited for, until there is a connection to it again.
+    /// Prints a warning that operations wait for a node, once until there is a connection to it again.
     fn say_waiting(&mut self, node: u16) {
         if self.patience.is_zero() || !self.awaited.insert(node) {
             return;
@@ -222,7 +226,7 @@ impl Client {
         let known = self.nodes.iter().find(|known| known.node == node);
         let name =
             known.map_or_else(|| format!("node {node}"), |known| format!("{} at {}", known.name, known.gid));
-        // stderr may be closed.
+        // A closed stderr is no fault.
         drop(writeln!(
             io::stderr(),
             "farmem: waiting for memory node {name}, which does not answer, for up to {} s",
@@ -230,14 +234,14 @@ impl Client {
         ));
     }
 
-    /// Asks for a connection to `node`.
+    /// Requests a connection to `node`.
     fn connection(&mut self, node: u16) -> Result<Connection, Error> {
         let told = self.path.call(Connect::new(self.host, node, self.domain.0))?;
         let params = self.conn_params;
         self.connected(told, &params)
     }
 
-    /// A connection that the control plane has set up.
+    /// Returns a connection that the control plane has set up.
     fn connected(&mut self, told: ConnectionInfo, params: &ConnParams) -> Result<Connection, Error> {
         let port = Port(told.node.port);
         self.path.set_peer(port, gid(&told.node.gid)?)?;
@@ -261,7 +265,7 @@ impl Client {
     }
 }
 
-/// The requester's half of a connection, whose packets go to `port`.
+/// Returns the requester's half of a connection, whose packets go to `port`.
 pub(super) fn requester(
     told: &ConnectionInfo,
     port: Port,
@@ -284,7 +288,7 @@ pub(super) fn requester(
     })
 }
 
-/// Where a vma is, as the host role keeps it.
+/// Returns the location of a vma in the form of the host role.
 pub(super) fn located(LocatedVma { vma, moved, lost }: LocatedVma) -> Located {
     let piece =
         |moved: &MovedInfo| Piece { base: VirtAddr(moved.base), len: moved.size, node: NodeId(moved.node) };
@@ -296,7 +300,7 @@ pub(super) fn located(LocatedVma { vma, moved, lost }: LocatedVma) -> Located {
     }
 }
 
-/// The host role's reply for a refusal.
+/// Returns the host role's reply for a refusal.
 fn refused(error: &Error) -> Reply {
     if error.code() == Some(ErrorCode::NotFound) { Reply::NotFound } else { Reply::Unavailable }
 }

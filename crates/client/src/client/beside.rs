@@ -1,4 +1,4 @@
-//! A client that serves others beside its own calls: the DPU's (SODA).
+//! A client that serves other programs in addition to its own calls: the DPU's (SODA).
 
 use crate::client::Client;
 use crate::config::DpuSection;
@@ -9,25 +9,28 @@ use farmem_control::api::Overview;
 use farmem_link::{Clock, WakeAt, Waker};
 use farmem_machine::{Duration, Instant};
 
-/// The longest sleep between two looks at the clock while an operation is waited for.
+/// The longest sleep between two checks of the clock while the caller waits for an operation.
 const TURN: Duration = Duration::from_millis(20);
 
 impl Client {
-    /// Sends what was submitted, and waits for anything to arrive: at most so long, or until a waker of [`Client::wakers`] calls.
+    /// Sends all submitted operations, and waits until something arrives, a waker of [`Client::wakers`]
+    /// calls, or `most` has passed.
     ///
     /// # Errors
-    /// [`Error::System`] when the link failed, and within one process, where nothing arrives by itself.
+    /// [`Error::System`] if the link failed; also for a rack within this process, where nothing arrives by
+    /// itself.
     pub fn rest(&mut self, most: Duration) -> Result<(), Error> {
         self.path.rest(most).unwrap_or_else(|| Err(in_process()))
     }
 
-    /// As [`Client::wait`], but for at most so long: `None` when the operation is still under way then. Within one process it waits until the operation ends.
+    /// Waits as [`Client::wait`] does, but at most for `most`. Returns `None` if the operation is still
+    /// pending. For a rack within this process, this method waits until the operation completes.
     ///
     /// # Errors
-    /// [`Error::System`] when the link failed.
+    /// [`Error::System`] if the link failed.
     ///
     /// # Panics
-    /// As [`Client::wait`].
+    /// Panics as [`Client::wait`] does.
     pub fn wait_for(
         &mut self,
         ticket: Ticket,
@@ -53,30 +56,32 @@ impl Client {
         self.wait(ticket).map(Some)
     }
 
-    /// Wakers that end [`Client::rest`]: from another thread, and from another process of this machine.
+    /// Returns the wakers that end [`Client::rest`]: one for other threads, and one for other processes of
+    /// this machine.
     ///
     /// # Errors
-    /// [`Error::System`] when the system has no more descriptors, and within one process.
+    /// [`Error::System`] if the system has no free file descriptors; also for a rack within this process.
     pub fn wakers(&self) -> Result<(Waker, WakeAt), Error> {
         self.path.wakers().unwrap_or_else(|| Err(in_process()))
     }
 
-    /// True while its host, in this life of it, is in the rack; false when it was fenced ([`Client::fence`]), or its address has joined again.
+    /// Returns true while this generation of the client's host is in the rack; false after a fence
+    /// ([`Client::fence`]) or another join of its address.
     ///
     /// # Errors
-    /// [`Error::Api`] when the control plane cannot be reached.
+    /// [`Error::Api`] if the control plane cannot be reached.
     pub fn is_member(&mut self) -> Result<bool, Error> {
         let own = self.life();
         Ok(self.path.call(Overview {})?.hosts.iter().any(|host| (host.host, host.generation) == own))
     }
 
-    /// The number of its domain.
+    /// Returns the number of the client's domain.
     #[must_use]
     pub const fn domain(&self) -> u32 {
         self.domain_number()
     }
 
-    /// The description of the DPU beside each host (`[dpu]` of `rack.toml`); `None` of a rack without.
+    /// Returns the description of each host's DPU (`[dpu]` of `rack.toml`); `None` for a rack without DPUs.
     #[must_use]
     pub const fn dpu(&self) -> Option<&DpuSection> {
         self.dpu.as_ref()

@@ -6,15 +6,16 @@ use farmem_machine::Duration;
 use farmem_transport::rc;
 use farmem_wire::{NodeId, Pmtu, Qpn, VirtAddr};
 
-/// Request ids that are left when a client joins again: traversals under way take more of them, one for each continuation.
+/// Number of remaining request ids at which a client joins again. Pending traversals take more ids: one for
+/// each continuation.
 pub(super) const IDS_RESERVE: u32 = 1 << 24;
 
-/// True for what goes through the switch, under an id of its own.
+/// Returns true for operations that go through the switch with a request id of their own.
 pub(super) const fn takes_id(op: &Op) -> bool {
     matches!(op, Op::RegionRead { .. } | Op::RegionWrite { .. } | Op::Traverse { .. })
 }
 
-/// Times and bounds of a client's connections.
+/// Timeouts and limits of a client's connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ConnParams {
     pub(super) timeout: Duration,

@@ -1,4 +1,4 @@
-//! Why an operation failed, in words that say what to do: the host role's failures and the nodes' statuses as errors of this crate.
+//! Causes of failed operations: the host role's failures and the nodes' statuses as errors of this crate.
 
 use crate::client::Client;
 use crate::client::attach::located;
@@ -10,10 +10,11 @@ use farmem_transport::rc;
 use farmem_wire::{Status, UDP_PORT, VirtAddr};
 
 impl Client {
-    /// Reads up to [`farmem_host::REGION_DATA_MAX`] bytes through the switch instead of over a connection: for diagnosis.
+    /// Reads up to [`farmem_host::REGION_DATA_MAX`] bytes through the switch instead of over a connection,
+    /// for diagnosis.
     ///
     /// # Errors
-    /// [`Error`] saying what was wrong with the address.
+    /// [`Error`] if the address is invalid.
     pub fn region_read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
         let buf = self.buffer(into.len());
         let (_, buf) = self.carry_out(Op::RegionRead { addr, buf })?;
@@ -22,10 +23,11 @@ impl Client {
         Ok(())
     }
 
-    /// Writes up to [`farmem_host::REGION_DATA_MAX`] bytes through the switch instead of over a connection: for diagnosis.
+    /// Writes up to [`farmem_host::REGION_DATA_MAX`] bytes through the switch instead of over a connection,
+    /// for diagnosis.
     ///
     /// # Errors
-    /// [`Error`] saying what was wrong with the address.
+    /// [`Error`] if the address is invalid.
     pub fn region_write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
         let mut buf = self.buffer(0);
         buf.extend_from_slice(data);
@@ -34,20 +36,21 @@ impl Client {
         Ok(())
     }
 
-    /// Turns the role's short failure into one that says what was wrong.
+    /// Returns the error that explains a failure of the host role.
     pub(super) fn explain(&mut self, failure: Failure, meta: Meta, buf_len: usize) -> Error {
         let error = self.explain_failure(failure, meta, buf_len);
-        // A host that was taken out gets no answers, and has no connection any more.
+        // A fenced host gets no answers and has no connections.
         let may_be =
             matches!(error, Error::Unreachable { .. } | Error::Interrupted | Error::NotMapped { .. });
-        // Where hosts are renewed by a thread, that has asked in the time that it took to fail; this one does not wait for a control plane that may be out of reach, too.
+        // If a thread renews the host's lease, that thread has asked meanwhile. So this method asks only
+        // without one, because the control plane may be unreachable as well.
         if may_be && !self.joining && self.renewal.is_none() {
             self.look_whether_taken_out();
         }
         if may_be && self.is_taken_out() { self.taken_out_error() } else { error }
     }
 
-    /// Whether this client is known to be none of the rack's hosts.
+    /// Returns true if this client's host is known to be fenced.
     pub(super) fn is_taken_out(&self) -> bool {
         self.taken_out || self.renewal.as_ref().is_some_and(|renewal| renewal.is_gone(self.generation))
     }
@@ -56,7 +59,8 @@ impl Client {
         Error::TakenOut { host: self.host, generation: self.generation }
     }
 
-    /// Asks the control plane whether it has this host in this generation, once something failed as it does where not.
+    /// Asks the control plane whether this generation of the host is in the rack. Call this method after a
+    /// failure that a fence can cause.
     pub(super) fn look_whether_taken_out(&mut self) {
         let own = (self.host, self.generation);
         if !self.taken_out
@@ -86,14 +90,14 @@ impl Client {
             Failure::TooLong { max } => Error::TooLong { len: buf_len, max },
             Failure::ScratchLen { need } => Error::ScratchLen { have: buf_len, need },
             Failure::QueueFull => Error::QueueFull,
-            // The next operation finds the client joined again.
+            // The next operation makes the client join again.
             Failure::IdsUsedUp => Error::Interrupted,
             Failure::NoAnswer => {
                 Error::Unreachable { what: format!("{}, or from {}", self.switch_at(), self.owner_of(addr)) }
             }
             Failure::Stalled { addr } => Error::Traversal { addr, reason: TraversalStop::Stalled },
             Failure::Refused { status: Status::Lost, addr } => self.memory_lost(addr, len),
-            // The switch does not know a card's addresses (PROTOCOL 14.16).
+            // The switch has no entries for a card's addresses (PROTOCOL 14.16).
             Failure::Refused { status: Status::NotMapped, addr } if self.is_card(addr) => {
                 Error::CardMemory { addr }
             }
@@ -103,7 +107,8 @@ impl Client {
         }
     }
 
-    /// A NAK says little, so the switch is asked what was wrong.
+    /// Returns the error that explains a failed connection. A NAK contains little, so this method asks the
+    /// switch for the cause.
     fn explain_connection(&mut self, failure: rc::Failure, meta: Meta) -> Error {
         let Meta { addr, len, touch } = meta;
         match failure {
@@ -124,7 +129,7 @@ impl Client {
         }
     }
 
-    /// The switch, and where it is asked.
+    /// Returns name and address of the switch.
     fn switch_at(&self) -> String {
         if self.switch.is_empty() {
             return "the switch".into();
@@ -132,7 +137,7 @@ impl Client {
         format!("the switch at {}, UDP port {UDP_PORT}", self.switch)
     }
 
-    /// The memory node that has an address, as far as this client was told, and where it is asked.
+    /// Returns name and address of the memory node that owns `addr`, as far as this client knows.
     fn owner_of(&self, addr: VirtAddr) -> String {
         let holds = |node: &&NodeInfo| addr.0.wrapping_sub(node.base) < node.capacity;
         match self.nodes.iter().chain(&self.cards).find(holds) {
@@ -143,7 +148,7 @@ impl Client {
         }
     }
 
-    /// Memory that a card registered, as far as this client was told of nodes.
+    /// Returns true if `addr` belongs to a card's memory, as far as this client knows.
     fn is_card(&self, addr: VirtAddr) -> bool {
         let holds = |node: &NodeInfo| node.card != 0 && addr.0.wrapping_sub(node.base) < node.capacity;
         self.cards().iter().any(holds)
@@ -151,7 +156,7 @@ impl Client {
 
     fn diagnose(&mut self, meta: Meta) -> Error {
         let Meta { addr, len, touch, .. } = meta;
-        // The switch knows nothing of it; a card refuses what leaves the memory that it registered.
+        // The switch has no entries for cards; a card refuses accesses outside the memory that it registered.
         if self.is_card(addr) {
             return Error::OutOfBounds { addr, len };
         }
@@ -168,7 +173,8 @@ impl Client {
         }
     }
 
-    /// Bytes that the node or the switch called lost; which of them, the control plane knows when they went with a node.
+    /// Returns the error for bytes that the node or the switch reported as lost. If they were lost with a
+    /// node, the control plane knows the exact range.
     fn memory_lost(&mut self, addr: VirtAddr, len: u64) -> Error {
         let found = self.path.call_now(Locate { addr: addr.0 }).ok();
         let found = found.and_then(|found| located(found).first_lost(addr, len));

@@ -1,4 +1,4 @@
-//! A client as far memory: its verbs, with several reads or writes under way at the same time.
+//! [`FarMemory`] for a client: its verbs, with several reads or writes in flight.
 
 use crate::client::Client;
 use crate::error::Error;
@@ -11,10 +11,10 @@ use farmem_traversal::Program;
 use farmem_wire::{NodeId, VirtAddr};
 use std::collections::VecDeque;
 
-/// Writes of [`FarMemory::write_many`] that a client keeps under way.
+/// Maximum number of writes of [`FarMemory::write_many`] in flight.
 const WRITES_MAX: usize = 8;
 
-/// READs of [`FarMemory::read_many`]: as many as a connection has under way.
+/// Maximum number of READs of [`FarMemory::read_many`] in flight: as many as a connection has.
 const READS_MAX: usize = 16;
 
 impl FarMemory for Client {
@@ -119,7 +119,7 @@ impl FarMemory for Client {
     }
 }
 
-/// Waits for a write; what was wrong with it, if anything was.
+/// Waits for a write, and returns its error, if any.
 fn end_of_write(client: &mut Client, ticket: crate::Ticket) -> Result<Option<Error>, Error> {
     let completed = client.wait(ticket)?;
     client.recycle(completed.buf);

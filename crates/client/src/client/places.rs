@@ -1,5 +1,5 @@
-//! Where a client's memory is: moving it, asking for it, and taking back what was lost. The host role decides what becomes of operations
-//! while it moves (PROTOCOL 11.10).
+//! Location of a client's memory: migration, look-up, and acceptance of losses. The host role decides about
+//! operations on memory that migrates (PROTOCOL 11.10).
 
 use crate::client::Client;
 use crate::error::Error;
@@ -10,11 +10,13 @@ use farmem_wire::message::PAGE_LEN;
 use farmem_wire::{NodeId, VirtAddr};
 
 impl Client {
-    /// Moves `len` bytes from `base` on, whole pages of one allocation of this domain, to another node, while programs that use them go on. They
-    /// move in parts, each a power of two and where it was moved to before with its bounds then; a part moves wholly or not at all.
+    /// Moves `len` bytes at `base`, whole pages of one allocation of this domain, to another node, while
+    /// programs use them. The bytes move in parts, each a power of two and aligned to earlier moves. A part
+    /// moves wholly or not at all.
     ///
     /// # Errors
-    /// [`Error::Refused`] when there is no such node, it has no room, or a node does not answer.
+    /// [`Error::Refused`] if the node does not exist or has too little free memory, or if a node does not
+    /// answer.
     pub fn migrate(&mut self, base: VirtAddr, len: u64, to: NodeId) -> Result<(), Error> {
         let located = self.path.call(Locate { addr: base.0 })?;
         for (base, len) in plan(&located, base.0, Some(len))? {
@@ -23,10 +25,10 @@ impl Client {
         Ok(())
     }
 
-    /// The parts of the allocation that holds `addr`, with the node that each is on; ascending.
+    /// Returns the parts of the allocation that holds `addr`, each with its node, in ascending order.
     ///
     /// # Errors
-    /// [`Error::Refused`] when no allocation holds it.
+    /// [`Error::Refused`] if no allocation holds `addr`.
     pub fn locate(&mut self, addr: VirtAddr) -> Result<Vec<Vma>, Error> {
         let LocatedVma { vma, moved, .. } = self.path.call(Locate { addr: addr.0 })?;
         let part = |base: u64, size: u64, node: u16| Vma { base: VirtAddr(base), size, node: NodeId(node) };
@@ -44,12 +46,14 @@ impl Client {
         Ok(parts)
     }
 
-    /// The owner takes what was lost of `len` bytes from `base` on as it is now: zeros where the memory node was started again, the bytes of before
-    /// where a host had changed them and stopped. Whole pages are accepted, and whatever was lost of them by the time this is carried out; what
-    /// was not lost stays as it is.
+    /// Accepts the loss of lost bytes in `len` bytes at `base`. From then on the bytes are zeros if their
+    /// memory node restarted, or have their earlier values if a host that had changed them stopped.
+    ///
+    /// The method accepts whole pages, and all losses up to its execution. Other bytes do not change.
     ///
     /// # Errors
-    /// [`Error::Refused`] when they are no part of an allocation of this domain, their node does not answer, or it was started again meanwhile.
+    /// [`Error::Refused`] if the bytes are not part of an allocation of this domain, or if their node does
+    /// not answer or restarts meanwhile.
     pub fn accept_lost(&mut self, base: VirtAddr, len: u64) -> Result<(), Error> {
         let skip = base.0 % PAGE_LEN as u64;
         let (first, len) = (base.0 - skip, len.saturating_add(skip));

@@ -1,4 +1,5 @@
-//! Connections through the switch: a client opens them, names them in each operation, and reads by key over them (PROTOCOL 15; Fat-B+Tree III-D).
+//! Connections through the switch: a client opens them, names one in each operation, and reads by key over
+//! them (PROTOCOL 15; Fat-B+Tree III-D).
 
 use crate::answers::{gid, wrong_answer};
 use crate::client::Client;
@@ -14,12 +15,13 @@ use farmem_machine::Port;
 use farmem_transport::rc::Work;
 use farmem_wire::{NodeId, Qpn, VirtAddr};
 
-/// A connection of a client to one memory node, through the switch. It names the connection until [`Client::close_through`].
+/// A client's connection to one memory node through the switch. The value is valid until
+/// [`Client::close_through`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Through(usize);
 
-/// Far memory whose verbs go over a connection through the switch where they are about its node, and over the client's own connections elsewhere. Programs run
-/// at the host, by READs.
+/// Far memory that uses a connection through the switch for its node, and the client's own connections for
+/// other nodes. Programs run at the host, by READs.
 #[derive(Debug)]
 pub struct ThroughMemory<'a> {
     client: &'a mut Client,
@@ -27,7 +29,7 @@ pub struct ThroughMemory<'a> {
 }
 
 impl ThroughMemory<'_> {
-    /// The client, for what needs it meanwhile.
+    /// Returns the client, for other operations.
     pub const fn client(&mut self) -> &mut Client {
         self.client
     }
@@ -78,17 +80,20 @@ impl FarMemory for ThroughMemory<'_> {
 }
 
 impl Client {
-    /// This client's far memory by way of a connection through the switch.
+    /// Returns this client's far memory over a connection through the switch.
     pub const fn through(&mut self, over: Through) -> ThroughMemory<'_> {
         ThroughMemory { client: self, over }
     }
 
-    /// Sets up a connection to `node` whose packets go through the switch, and which keyed READs of the tree at `root` can be sent over.
+    /// Sets up a connection to `node` whose packets go through the switch. Keyed READs of the tree at `root`
+    /// use this connection.
     ///
-    /// The connection leads to this node's memory only; an access to memory that moved to another node is refused there. A connection that breaks is set up anew by the next operation.
+    /// The connection reaches only this node's memory: an access to memory that moved to another node is
+    /// refused. If the connection breaks, the next operation sets up a new one.
     ///
     /// # Errors
-    /// [`Error::Refused`] when there is no such node, or the switch has no room for a connection or does not answer.
+    /// [`Error::Refused`] if the node does not exist, or if the switch has no free connection or does not
+    /// answer.
     pub fn open_through(&mut self, node: NodeId, root: Option<VirtAddr>) -> Result<Through, Error> {
         let lane = self.lane(node, root)?;
         let free = self.lanes.iter().position(Option::is_none);
@@ -100,22 +105,28 @@ impl Client {
         Ok(Through(place))
     }
 
-    /// Takes a connection down; what is under way on it ends with [`Error::Interrupted`].
+    /// Closes a connection. Pending operations on it complete with [`Error::Interrupted`].
     ///
     /// # Errors
-    /// [`Error::Missing`] when it was closed before; [`Error::Api`] when the control plane does not answer.
+    /// [`Error::Missing`] if the connection was closed before; [`Error::Api`] if the control plane does not
+    /// answer.
     pub fn close_through(&mut self, over: Through) -> Result<(), Error> {
         let lane = self.lane_of(over)?;
         self.lanes[over.0] = None;
         self.take_down(&lane)
     }
 
-    /// Reads as many bytes as `into` has, 1 to one path MTU, from the deepest node on the way to `key` that the switch knows and that is at the connection's
-    /// node: one READ of a card's, with the key in the place of the address. Which node it was its bytes must say.
+    /// Reads `into.len()` bytes, 1 to one path MTU, from a node of the tree. This node is the deepest one on
+    /// the path to `key` that the switch knows and that the connection's memory node has. A RoCE card sends
+    /// the same READ, with the key in place of the address. The bytes themselves must identify the node of
+    /// the tree.
     ///
     /// # Errors
-    /// [`Error::Missing`] for a connection without a tree, [`Error::Empty`] and [`Error::TooLong`] for a length that cannot be, [`Error::Key`] when neither
-    /// the root nor what the switch knows below it is at the node and may be read, [`Error::Unreachable`], [`Error::Interrupted`].
+    /// - [`Error::Missing`] for a connection without a tree.
+    /// - [`Error::Empty`] or [`Error::TooLong`] for an invalid length.
+    /// - [`Error::Key`] if the memory node has neither the root nor a known node below it that the domain may
+    ///   read.
+    /// - [`Error::Unreachable`] or [`Error::Interrupted`] if the connection fails.
     pub fn keyed_read(&mut self, over: Through, key: u64, into: &mut [u8]) -> Result<(), Error> {
         let buf = self.buffer(into.len());
         let buf = self.carry_out_through(over, Work::KeyedRead { key, buf })?;
@@ -124,10 +135,10 @@ impl Client {
         Ok(())
     }
 
-    /// Reads `into.len()` bytes at `addr`, which is at the connection's node.
+    /// Reads `into.len()` bytes at `addr`, which the connection's node must hold.
     ///
     /// # Errors
-    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    /// [`Error`] if the address is invalid or the node does not answer.
     pub fn read_through(&mut self, over: Through, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
         let buf = self.buffer(into.len());
         let buf = self.carry_out_through(over, Work::Read { addr, buf })?;
@@ -136,10 +147,12 @@ impl Client {
         Ok(())
     }
 
-    /// Starts a verb over a connection through the switch; [`Client::poll`] or [`Client::wait`] gives its end. Those over one connection are executed in order.
+    /// Starts a verb over a connection through the switch. [`Client::poll`] or [`Client::wait`] returns its
+    /// completion. Verbs over one connection are executed in order.
     ///
     /// # Errors
-    /// As [`Client::keyed_read`] for what cannot be sent, and [`Error::Refused`] when the connection had broken and cannot be set up anew.
+    /// The errors of [`Client::keyed_read`] for an invalid verb, and [`Error::Refused`] if the connection
+    /// broke and cannot be set up again.
     pub fn submit_through(&mut self, over: Through, work: Work) -> Result<Ticket, Error> {
         let lane = self.lane_of(over)?;
         if let Work::KeyedRead { buf, .. } = &work {
@@ -160,7 +173,7 @@ impl Client {
         self.submit(Op::Through { over, work })
     }
 
-    /// True when this client thinks that the address is at the node of the connection.
+    /// Returns true if `addr` is on the connection's node, as far as this client knows.
     #[must_use]
     pub fn is_through(&self, over: Through, addr: VirtAddr) -> bool {
         self.lane_of(over).is_ok_and(|lane| self.path.node_of(self.domain, addr) == Some(lane.node))
@@ -180,7 +193,7 @@ impl Client {
         lane.ok_or_else(|| Error::Missing { what: "connection through the switch: it was closed".into() })
     }
 
-    /// Sets up anew what broke, once the old one is surely no more (PROTOCOL 9.6).
+    /// Sets up a broken connection again, after the old one has certainly ended (PROTOCOL 9.6).
     fn mend(&mut self, over: Through, lane: &Lane) -> Result<Qpn, Error> {
         self.take_down(lane)?;
         let lane = self.lane(lane.node, lane.root)?;
@@ -191,7 +204,7 @@ impl Client {
     fn take_down(&mut self, lane: &Lane) -> Result<(), Error> {
         self.path.submit(HostRequest::Close { qpn: lane.qpn })?;
         match self.path.call(Disconnect { host: self.host, qpn: lane.qpn.get() }) {
-            // The connection ended with an earlier life of the node or of this host.
+            // The connection ended with an earlier incarnation of the node or of this host.
             Err(error) if error.code() == Some(ErrorCode::NotFound) => Ok(()),
             result => result,
         }

@@ -1,4 +1,4 @@
-//! Which addresses roles and clients have.
+//! The addresses of roles and clients.
 
 use crate::config::page::{Page, is_of_one_machine};
 use crate::config::raw::RawHosts;
@@ -8,15 +8,16 @@ use std::net::IpAddr;
 use std::ops::Range;
 use toml::Spanned;
 
-/// Most addresses a rack sets aside for clients.
+/// Maximum number of addresses that a rack reserves for clients.
 pub(super) const HOSTS_MAX: u32 = 4096;
 
-/// The addresses given to roles so far: each has its own, all of one family, since they send to each other.
+/// The addresses of the roles so far. Each role has its own, and all are of one family, because roles send to
+/// each other.
 #[derive(Default)]
 pub(super) struct TakenAddresses(BTreeSet<IpAddr>);
 
 impl TakenAddresses {
-    /// All of them.
+    /// Returns all addresses.
     pub(super) fn all(&self) -> impl Iterator<Item = &IpAddr> {
         self.0.iter()
     }
@@ -47,7 +48,7 @@ impl TakenAddresses {
         }
     }
 
-    /// The clients' addresses, none of which a role has.
+    /// Returns the clients' addresses, none of which is a role's.
     pub(super) fn hosts(&self, page: &Page<'_>, raw: &RawHosts) -> Result<Vec<IpAddr>, Error> {
         let (first, count) = (page.address("the first client", &raw.first)?, *raw.count.as_ref());
         self.same_family(page, "the first client", first, &raw.first.span())?;

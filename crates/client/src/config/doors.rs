@@ -1,8 +1,9 @@
-//! The doors of a rack's API, as its description has them: where the control plane serves, and by which one a machine comes to it.
+//! The API endpoints of a rack: where the control plane serves, and which endpoint a machine uses.
 //!
-//! The machine of the control plane has a Unix socket in the state directory. Another machine has a *join file*
-//! ([`Join`]), which the operator brings there: address, token, and the certificate of the rack's authority. Which of the two it is follows
-//! from the description and the machine, and is never tried out: the token is shown to no server that has not proved to be the rack.
+//! The control plane's machine uses a Unix socket in the state directory. Another machine uses a *join file*
+//! ([`Join`]), which the operator copies there: address, token, and the certificate of the rack's authority.
+//! Description and machine determine the endpoint; no code tries several. A client shows the token only to a
+//! server that has proved to be the rack.
 
 use crate::config::RackConfig;
 use crate::config::page::Page;
@@ -19,42 +20,42 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 use toml::Spanned;
 
-/// The token's file in the control plane's state directory.
+/// Name of the token's file in the control plane's state directory.
 const TOKEN_FILE: &str = "token";
 
-/// The Unix socket of the API in the control plane's state directory.
+/// Name of the API's Unix socket in the control plane's state directory.
 const SOCKET_FILE: &str = "api.sock";
 
-/// The file by which another machine joins, in its state directory.
+/// Name of the join file in another machine's state directory.
 const JOIN_FILE: &str = "join";
 
-/// The operator's token, in the state directory.
+/// Name of the file of the operator's token in the state directory.
 const OPERATOR_FILE: &str = "operator";
 
-/// Secret from which the rack's keys are made, in the control plane's state directory.
+/// Name of the file of the secret from which the rack's keys derive, in the control plane's state directory.
 const SECRET_FILE: &str = "secret";
 
-/// The keys that this user's processes were told, in the state directory.
+/// Name of the file of the keys that this user's processes received, in the state directory.
 const KEYS_FILE: &str = "keys";
 
-/// Names another file for them.
+/// Environment variable that names another file for these keys.
 const KEYS_VARIABLE: &str = "FARMEM_KEYS";
 
-/// Longest token or join file, in bytes.
+/// Maximum length of a token or join file, in bytes.
 const FILE_MAX: u64 = 64 << 10;
 
-/// Files of another authority than the one that farmem makes for a rack.
+/// Certificates of an authority other than the one that farmem creates for a rack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IdentityFiles {
     /// The authority's certificate, in PEM.
     pub ca: PathBuf,
-    /// The server's certificate and those between it and the authority's, in PEM.
+    /// The server's certificate and the chain up to the authority's, in PEM.
     pub certificate: PathBuf,
-    /// The server's key, in PEM, which only this user can read.
+    /// The server's key, in PEM; only this user can read it.
     pub key: PathBuf,
 }
 
-/// Where a machine has the rack's token from.
+/// The source of a machine's copy of the rack's token.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Credentials {
     /// The control plane's state directory.
@@ -79,15 +80,15 @@ impl Credentials {
     }
 }
 
-/// Credentials by which a machine joins a rack: one file, whose holder may use the rack.
+/// The credentials by which a machine joins a rack: one file, whose holder may use the rack.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Join {
-    /// Where the control plane serves TLS.
+    /// Address at which the control plane serves TLS.
     pub address: SocketAddr,
     /// The rack's token.
     pub token: String,
-    /// SHA-256 of the authority's certificate: what people compare.
+    /// SHA-256 of the authority's certificate, for people to compare.
     pub sha256: String,
     /// The authority's certificate, in PEM.
     pub ca: String,
@@ -97,7 +98,7 @@ impl Join {
     /// Reads a join file, which only this user can read.
     ///
     /// # Errors
-    /// [`Error::Join`] with what is wrong with it.
+    /// [`Error::Join`] with the fault of the file.
     pub fn read(file: &Path) -> Result<Self, Error> {
         let fault = |why: String| Error::Join { file: file.into(), why };
         let mut text = String::new();
@@ -120,7 +121,7 @@ impl Join {
         Ok(join)
     }
 
-    /// The text of the file.
+    /// Returns the text of the file.
     #[must_use]
     pub fn text(&self, rack: &str) -> String {
         let fields = toml::to_string_pretty(self).expect("texts and an address are TOML");
@@ -143,25 +144,30 @@ impl Join {
 }
 
 impl RackConfig {
-    /// Where the control plane's token is kept on its machine: a program that can read it can use the API.
+    /// Returns the path of the control plane's token on its machine. A program that can read the token can
+    /// use the API.
     #[must_use]
     pub fn token_file(&self) -> PathBuf {
         self.control.state.join(TOKEN_FILE)
     }
 
-    /// Path of the operator's token: its reader can do everything.
+    /// Returns the path of the operator's token. A program that can read it has all rights.
     #[must_use]
     pub fn operator_file(&self) -> PathBuf {
         self.control.state.join(OPERATOR_FILE)
     }
 
-    /// Path of the secret from which the rack's keys are made.
+    /// Returns the path of the secret from which the rack's keys derive.
     pub(crate) fn secret_file(&self) -> PathBuf {
         self.control.state.join(SECRET_FILE)
     }
 
-    /// Where this user's processes keep the keys that they were told: the file that `FARMEM_KEYS` names, or `keys` in the state directory, when that
-    /// is this user's, or one of this rack's name and address in the user's own directory for state: numbers of one rack are another's too.
+    /// Returns the path of the keys that this user's processes received. The path is, in this order:
+    ///
+    /// 1. The file that `FARMEM_KEYS` names.
+    /// 2. `keys` in the state directory, if this user owns the directory.
+    /// 3. A file in the user's own directory for state. Its name contains the rack's name and address,
+    ///    because key numbers of different racks are the same.
     pub(crate) fn key_file(&self) -> PathBuf {
         let named =
             |variable: &str| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -179,13 +185,14 @@ impl RackConfig {
         }
     }
 
-    /// The Unix socket of the API, on the control plane's machine.
+    /// Returns the path of the API's Unix socket, on the control plane's machine.
     #[must_use]
     pub fn api_socket(&self) -> PathBuf {
         self.control.state.join(SOCKET_FILE)
     }
 
-    /// Where this machine has the token from: the state directory where the control plane is, unless the description names a join file.
+    /// Returns the source of this machine's token: the join file if the description names one, else the state
+    /// directory on the control plane's machine.
     pub(crate) fn credentials(&self) -> Credentials {
         let state = &self.control.state;
         match &self.control.join {
@@ -195,10 +202,10 @@ impl RackConfig {
         }
     }
 
-    /// By which door this machine comes to the API, and with which token.
+    /// Returns the endpoint by which this machine reaches the API, and the token.
     ///
     /// # Errors
-    /// [`Error::Api`] without a token, [`Error::Join`] with what is wrong with a join file.
+    /// [`Error::Api`] without a token, [`Error::Join`] with the fault of a join file.
     pub fn api_door(&self) -> Result<(ApiDoor, String), Error> {
         match self.credentials() {
             it @ Credentials::State(_) => Ok((ApiDoor::Unix(self.api_socket()), it.token()?)),
@@ -215,10 +222,11 @@ impl RackConfig {
         }
     }
 
-    /// The doors that the control plane serves at. Makes the rack's authority when it needs one and has none.
+    /// Returns the endpoints at which the control plane serves. Creates the rack's authority if it is
+    /// necessary and absent.
     ///
     /// # Errors
-    /// [`Error::Open`] with what is wrong with a certificate or key.
+    /// [`Error::Open`] with the fault of a certificate or key.
     pub(crate) fn api_doors(&self) -> Result<ApiDoors, Error> {
         let identity = |address: SocketAddr| match &self.control.identity {
             Some(files) => Identity::from_files(&files.certificate, &files.key),
@@ -228,10 +236,11 @@ impl RackConfig {
         Ok(ApiDoors { unix: Some(self.api_socket()), tls: tls.transpose()?, plain: self.control.http })
     }
 
-    /// Credentials for another machine, on the control plane's machine.
+    /// Returns the credentials for another machine; runs on the control plane's machine.
     ///
     /// # Errors
-    /// [`Error::Config`] when no other machine can; [`Error::Api`] before the control plane has started once.
+    /// [`Error::Config`] if no other machine can join; [`Error::Api`] before the first start of the control
+    /// plane.
     pub fn join(&self) -> Result<Join, Error> {
         let Some(address) = self.control.listen else {
             let message = "other machines cannot join: expected `listen = \"ADDRESS:7471\"` under [control]";
@@ -249,7 +258,7 @@ impl RackConfig {
         Ok(Join { address, token, sha256: ca.fingerprint(), ca: pem })
     }
 
-    /// The address that is served in clear, if there is one, and the remedy.
+    /// Returns the risk of the address that serves plain HTTP, if there is one, and the remedy.
     #[must_use]
     pub fn plain_cost(&self) -> Option<(String, &'static str)> {
         self.control.http.map(|address| {
@@ -263,7 +272,7 @@ impl RackConfig {
         })
     }
 
-    /// True on the machine that the control plane runs on.
+    /// Returns true on the machine of the control plane.
     fn has_control(&self) -> bool {
         self.transport == Transport::Shm || is_of_this_machine(self.control.address)
     }
@@ -278,7 +287,7 @@ impl Page<'_> {
         })
     }
 
-    /// Where TLS is served: at an address that its certificate can name.
+    /// Returns the address of the TLS server, which its certificate must be able to name.
     pub(super) fn tls_listening(&self, raw: &Spanned<String>) -> Result<SocketAddr, Error> {
         let address = self.listening("listen", raw)?;
         if !address.ip().is_unspecified() {
@@ -288,7 +297,7 @@ impl Page<'_> {
         Err(self.fault(&raw.span(), format!("listen is {:?}: {expected}", raw.as_ref())))
     }
 
-    /// Where HTTP is served in clear: on loopback alone.
+    /// Returns the address of the plain HTTP server, which must be a loopback address.
     pub(super) fn plain_listening(&self, raw: &Spanned<String>) -> Result<SocketAddr, Error> {
         let address = self.listening("http", raw)?;
         if address.ip().is_loopback() {
@@ -299,7 +308,7 @@ impl Page<'_> {
         Err(self.fault(&raw.span(), format!("http is {:?}: {expected}", raw.as_ref())))
     }
 
-    /// The files of another authority: all of them, or none.
+    /// Returns the files of another authority: all three of them, or none.
     pub(super) fn identity(&self, raw: &RawControl) -> Result<Option<IdentityFiles>, Error> {
         let named = [&raw.ca, &raw.certificate, &raw.key];
         let [Some(ca), Some(certificate), Some(key)] = named else {

@@ -1,4 +1,4 @@
-//! `[dpu]` of `rack.toml`: the DPU beside each host (SODA).
+//! `[dpu]` of `rack.toml`: the DPU of each host (SODA).
 
 use crate::config::RackConfig;
 use crate::config::doors::Credentials;
@@ -19,17 +19,18 @@ use std::ops::Range;
 use std::path::PathBuf;
 use toml::{Spanned, Value};
 
-/// Packets that a DPU may mirror for a program that it prefetches for (PD3 5.1; PROTOCOL 19.19). The DPU may listen where its programs may not, so the rack's description says where it listens.
+/// Packets that a DPU may mirror for a program for which it prefetches (PD3 5.1; PROTOCOL 19.19). A DPU may
+/// have more rights to listen than its programs, so the rack's description limits what it mirrors.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DpuMirror {
-    /// The interface that receives them, as `ip link` has it.
+    /// The interface that receives the packets, as in the output of `ip link`.
     pub interface: String,
-    /// Where clients send them: address and port; the unspecified address is any of this machine's of its family.
+    /// Destination of the clients' packets. The unspecified address stands for all addresses of its family.
     pub server: SocketAddr,
 }
 
 impl DpuMirror {
-    /// Whether what this interface receives for that address is among them.
+    /// Returns true if these packets include those that `interface` receives for `server`.
     fn has(&self, interface: &str, server: SocketAddr) -> bool {
         let is_any = self.server.ip().is_unspecified() && self.server.is_ipv4() == server.is_ipv4();
         let is_address = is_any || self.server.ip() == server.ip();
@@ -37,46 +38,52 @@ impl DpuMirror {
     }
 }
 
-/// The DPU's part of `rack.toml`: each machine may run one, `farmem role dpu`, for the windows of its processes.
+/// The DPU's part of `rack.toml`. Each machine may run one DPU, `farmem role dpu`, for the windows of its
+/// processes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DpuSection {
-    /// Where processes of the machine come to it.
+    /// Path of the socket to which processes of the machine connect.
     pub socket: PathBuf,
-    /// Bytes of its cache table.
+    /// Size of the cache table, in bytes.
     pub cache: u64,
-    /// Bytes of static caching, at most.
+    /// Maximum size of static caching, in bytes.
     pub fixed: u64,
-    /// Bytes of a page: what one request asks for, at most.
+    /// Size of a page in bytes: the maximum length of one request.
     pub page: u32,
-    /// Bytes of an entry of the table.
+    /// Size of a table entry, in bytes.
     pub entry: u64,
     /// Use of the table.
     pub caching: DpuCaching,
-    /// Requests that it takes from a ring before it sends what they ask for (SODA III: a task batch); 1 does not aggregate.
+    /// Maximum number of requests that the DPU takes from a ring before it sends (SODA III: a task batch).
+    /// The value 1 disables aggregation.
     pub batch: u32,
-    /// Whether it takes more requests of a process while others of it are under way.
+    /// Behavior while requests of the same process are pending.
     pub forward: DpuForward,
-    /// Threads of each domain that it serves: one receives, and the others complete requests beside it.
+    /// Number of threads of each domain. One receives; the others complete requests.
     pub threads: u32,
-    /// Connections of each domain that it serves to a memory node, at most: those beyond the first carry READs, where many are under way.
+    /// Maximum number of connections of a domain to a memory node. Connections beyond the first carry READs
+    /// if many are pending.
     pub connections: NonZero<u16>,
-    /// Where the rack's token is kept, by which its processes and it know that they are of one rack ([`mark`](Self::mark)).
+    /// Source of the rack's token. By the token, processes and DPU prove that they belong to one rack
+    /// ([`mark`](Self::mark)).
     pub(crate) credentials: Credentials,
-    /// How long its processes wait for a sign of it: the lease of the rack.
+    /// Longest time that processes wait for a sign of life of the DPU: the lease of the rack.
     pub lease: Duration,
-    /// How long its processes wait for an answer while the rack may withhold it ([`RackConfig::silence_max`]).
+    /// Longest time that processes wait for an answer while the rack may delay it
+    /// ([`RackConfig::silence_max`]).
     pub patience: Duration,
-    /// The link between host and DPU: rate and delay of each direction.
+    /// Profile of the link between host and DPU: rate and delay of each direction.
     pub link: LinkProfile,
-    /// The CPU that it stays on; the rack's placement says where, without a word.
+    /// The CPU of the DPU; if absent, the rack's placement applies.
     pub cpu: Option<usize>,
-    /// How many times as long as here its work takes: a DPU's cores are slower than a host's.
+    /// Factor by which the DPU's work takes longer than on this machine, because a DPU's cores are slower
+    /// than a host's.
     pub slowdown: f64,
-    /// Packets that it may mirror for programs that it prefetches for; none, unless written.
+    /// Packets that the DPU may mirror for programs for which it prefetches; empty by default.
     pub mirror: Vec<DpuMirror>,
 }
 
-/// Its settings, as `rack.toml` would have them: what a figure is measured with.
+/// Displays the settings under which a measurement ran, in the terms of `rack.toml`.
 impl fmt::Display for DpuSection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -117,16 +124,17 @@ impl fmt::Display for DpuSection {
 }
 
 impl DpuSection {
-    /// Whether it may mirror what this interface receives for that address.
+    /// Returns true if the DPU may mirror packets that `interface` receives for `server`.
     #[must_use]
     pub fn may_mirror(&self, interface: &str, server: SocketAddr) -> bool {
         self.mirror.iter().any(|one| one.has(interface, server))
     }
 
-    /// A mark that only holders of this rack's token can make: two racks of one name have two. (PROTOCOL 17.2)
+    /// Returns a mark that only holders of this rack's token can compute, so racks of the same name have
+    /// different marks (PROTOCOL 17.2).
     ///
     /// # Errors
-    /// [`Error::Api`] or [`Error::Join`] when the token cannot be read.
+    /// [`Error::Api`] or [`Error::Join`] if the token cannot be read.
     pub fn mark(&self) -> Result<String, Error> {
         let token = self.credentials.token()?;
         let digest = Sha256::new().chain_update(b"farmem dpu\0").chain_update(token).finalize();
@@ -138,25 +146,25 @@ impl DpuSection {
     }
 }
 
-/// Bytes of a mark.
+/// Length of a mark, in bytes.
 const MARK_BYTES: usize = 16;
 
-/// Most bytes of a page: what one request carries.
+/// Maximum size of a page: the maximum length of one request.
 const PAGE_MAX: u64 = farmem_wire::soda::SIZE_MAX as u64;
 
-/// Pages of an entry.
+/// Maximum number of pages per entry.
 const ENTRY_PAGES_MAX: u64 = 64;
 
-/// Threads of a domain.
+/// Maximum number of threads per domain.
 const THREADS_MAX: u64 = 64;
 
-/// Connections of a domain to a memory node.
+/// Maximum number of connections of a domain to a memory node.
 const CONNECTIONS_MAX: u64 = 64;
 
-/// Places whose packets may be mirrored.
+/// Maximum number of entries of `mirror`.
 const MIRRORS_MAX: usize = 64;
 
-/// Bytes of an interface's name at most (linux/if.h: IFNAMSIZ, without the zero byte).
+/// Maximum length of an interface's name (linux/if.h: IFNAMSIZ without the zero byte).
 const INTERFACE_LEN_MAX: usize = 15;
 
 /// The largest slowdown.
@@ -240,7 +248,7 @@ impl Page<'_> {
         })
     }
 
-    /// Packets that may be mirrored, each as "eth0 10.0.0.5:6379".
+    /// Parses the entries of `mirror`, such as "eth0 10.0.0.5:6379".
     fn mirrors(&self, raw: &Spanned<Vec<Spanned<String>>>) -> Result<Vec<DpuMirror>, Error> {
         let all = raw.as_ref();
         if all.len() > MIRRORS_MAX {
@@ -259,7 +267,8 @@ impl Page<'_> {
 }
 
 impl RackConfig {
-    /// For each place whose packets the DPU may mirror: whether one of this machine could, as this user.
+    /// Returns a finding for each entry of `mirror`: whether a DPU of this machine and user could mirror its
+    /// packets.
     #[must_use]
     pub fn examine_mirrors(&self) -> Vec<Finding> {
         let all = self.dpu.iter().flat_map(|dpu| &dpu.mirror);
@@ -282,13 +291,13 @@ impl RackConfig {
     }
 }
 
-/// Parses one such text; the error completes a sentence about it.
+/// Parses one entry of `mirror`. The error completes a sentence about the entry.
 fn mirror(text: &str) -> Result<DpuMirror, &'static str> {
     let mut words = text.split_ascii_whitespace();
     let (Some(interface), Some(server), None) = (words.next(), words.next(), words.next()) else {
         return Err("is not two words");
     };
-    // As the kernel checks names (dev_valid_name).
+    // The rule of the kernel for interface names (dev_valid_name).
     let is_name = interface.len() <= INTERFACE_LEN_MAX
         && !interface.contains(|letter: char| matches!(letter, '/' | ':') || letter.is_control())
         && !matches!(interface, "." | "..");
@@ -322,7 +331,8 @@ node = [{ name = "node1", address = "127.71.0.11", memory = "1 MiB" }]
         rack.map(|rack| rack.dpu.unwrap().mirror).map_err(|error| error.to_string())
     }
 
-    /// Without a word nothing may be mirrored; each place is as it was written, and each that cannot be is named with its line and what is wrong.
+    /// Without `mirror`, no packet may be mirrored. Each entry is kept as written. An invalid entry is an
+    /// error that names its line and its fault.
     #[test]
     fn mirrors_are_checked() {
         assert!(parse("").unwrap().is_empty());
@@ -354,7 +364,8 @@ node = [{ name = "node1", address = "127.71.0.11", memory = "1 MiB" }]
         assert!(said.starts_with("rack.toml: line 9: "), "{said}");
     }
 
-    /// Only the described packets are mirrored: no other interface, address or port, and all addresses of a family only where the description says so.
+    /// A DPU mirrors only the described packets: no other interface, address or port. The description must
+    /// name the unspecified address to allow all addresses of a family.
     #[test]
     fn only_listed_interfaces_are_mirrored() {
         let may = |said: &str, interface: &str, server: &str| {

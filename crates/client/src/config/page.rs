@@ -1,4 +1,4 @@
-//! A description being checked: values in it, and the line of what is wrong.
+//! Values of a description under check, with the lines of faults.
 
 use crate::config::raw::RawRack;
 use crate::config::terms::{CardsConfig, Transport};
@@ -14,11 +14,11 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use toml::{Spanned, Value};
 
-/// The text being checked, to say where in it something is wrong.
+/// The text under check, which locates faults.
 pub(super) struct Page<'a> {
     pub(super) text: &'a str,
     pub(super) file: &'a Path,
-    /// The directory that paths count from.
+    /// The base directory of relative paths.
     pub(super) beside: &'a Path,
 }
 
@@ -78,7 +78,7 @@ impl Page<'_> {
         Ok(cards)
     }
 
-    /// A path in the file counts from the file's directory.
+    /// Returns a path, relative to the file's directory.
     pub(super) fn directory(&self, key: &str, raw: &Spanned<PathBuf>) -> Result<PathBuf, Error> {
         if raw.as_ref().as_os_str().is_empty() {
             return Err(self.fault(&raw.span(), format!("{key} is empty: expected a directory")));
@@ -86,7 +86,7 @@ impl Page<'_> {
         Ok(self.beside.join(raw.as_ref()))
     }
 
-    /// A number of milliseconds, if there is one.
+    /// Returns a number of milliseconds, or the default.
     pub(super) fn time(
         &self,
         key: &str,
@@ -97,7 +97,7 @@ impl Page<'_> {
         Ok(raw.map(|raw| self.number(key, raw, &allowed)).transpose()?.map_or(usual, Duration::from_millis))
     }
 
-    /// As long as the longest time without a renewal that a host may have, or longer.
+    /// Returns the lease of hosts and domains, which is at least the lease of a host that caches.
     pub(super) fn host_lease(&self, raw: Option<&Spanned<u64>>, lease: Duration) -> Result<Duration, Error> {
         let least = lease.as_nanos() / 1_000_000;
         let usual = farmem_control::HOST_LEASE.max(lease);
@@ -123,7 +123,7 @@ impl Page<'_> {
         Err(self.fault(&raw.span(), format!("{key} is {number}: expected {least} to {most}")))
     }
 
-    /// A number of bytes, or a text with a unit.
+    /// Returns a size: a number of bytes, or a text with a unit.
     pub(super) fn memory(&self, node: &str, raw: &Spanned<Value>) -> Result<u64, Error> {
         self.bytes(&format!("node {node:?} has memory"), raw)
     }
@@ -141,7 +141,7 @@ impl Page<'_> {
     }
 }
 
-/// The directory that a file is in.
+/// Returns the directory that contains `file`.
 pub(super) fn folder(file: &Path) -> &Path {
     file.parent().unwrap_or_else(|| Path::new("."))
 }
@@ -149,10 +149,10 @@ pub(super) fn folder(file: &Path) -> &Path {
 /// Granularity of a node's memory, in bytes.
 pub(super) const MEMORY_UNIT: u64 = PAGE_LEN as u64;
 
-/// The longest lease of a host that does not cache: a day.
+/// Maximum lease of a host that does not cache: one day.
 pub(super) const HOST_LEASE_MS_MAX: u64 = 86_400_000;
 
-/// A slot takes less than 100 bytes of the switch's memory.
+/// Range of `slots`. A slot takes less than 100 bytes of the switch's memory.
 pub(super) const SLOTS: RangeInclusive<u64> = 1..=16_777_216;
 
 pub(super) fn is_of_one_machine(address: &IpAddr) -> bool {

@@ -1,22 +1,24 @@
-//! How long programs wait for a rack that does not answer: `patience` in rack.toml, or what the command line says in its place.
+//! The time that programs wait for a rack that does not answer: `patience` in rack.toml, or a command-line
+//! option.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The patience of a rack whose description names none.
+/// Default patience of a rack.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The longest patience: a day.
+/// Maximum patience: one day.
 pub(super) const PATIENCE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 static SET: OnceLock<Duration> = OnceLock::new();
 
-/// Sets the patience of every description that this process reads from here on, whatever `patience` is in it. The first call counts.
+/// Sets the patience of every description that this process reads from here on, and overrides `patience`
+/// there. Only the first call has an effect.
 pub fn set_patience(patience: Duration) {
     let _first = SET.set(patience);
 }
 
-/// The patience that [`set_patience`] has set.
+/// Returns the patience that [`set_patience`] has set.
 pub(super) fn of_process() -> Option<Duration> {
     SET.get().copied()
 }
@@ -24,7 +26,7 @@ pub(super) fn of_process() -> Option<Duration> {
 /// Parses a time: a number with `ms`, `s`, `m` or `h`, such as `500ms` or `60 s`.
 ///
 /// # Errors
-/// The form that was expected.
+/// The expected form, as text.
 pub fn parse_patience(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let millis = match unit.trim() {

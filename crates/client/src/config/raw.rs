@@ -1,4 +1,4 @@
-//! `rack.toml` as it is written, before it is checked.
+//! `rack.toml` as written, before the checks.
 
 use crate::config::terms::{
     CardsConfig, DpuCaching, DpuForward, Execution, Placement, Prefetch, Transport, Waiting,

@@ -1,7 +1,7 @@
-//! Whether a rack can work, and does: what `farmem doctor --rack` tries, from the machine that it runs on.
+//! Tests of a rack by `farmem doctor --rack`, from the machine on which it runs.
 //!
-//! Failures in a rack look like "no answer" most often, whatever the cause: a packet that is larger than a link takes, a port that a firewall keeps
-//! closed, another token, another build, too little memory. Each has a finding of its own.
+//! Most failures in a rack look like "no answer", whatever the cause: a packet that exceeds the MTU, a
+//! firewall, another token, another build, too little memory. Each cause has a finding of its own.
 
 use crate::config::roles::is_of_this_machine;
 use crate::config::terms::Transport;
@@ -17,14 +17,16 @@ use farmem_wire::{NodeId, Pmtu, UDP_PORT};
 use std::fs;
 use std::net::IpAddr;
 
-/// Most characters of a machine's name in that of the domain in which memory is tried.
+/// Maximum number of characters of a machine's name within the name of the trial domain.
 const MACHINE_MAX: usize = 40;
 
-/// Bytes around the payload of the largest packet: UDP, BTH, RETH or DETH with the request's header, ICRC.
+/// Number of bytes around the payload of the largest packet: UDP, BTH, RETH or DETH with the request's
+/// header, ICRC.
 const AROUND_PAYLOAD: usize = 8 + 12 + 16 + 4;
 
 impl RackConfig {
-    /// For each role: whether the largest packets of the rack fit the way to it, and whether its port is refused. Nothing over shared memory.
+    /// Returns findings for each role: whether the rack's largest packets fit the path to it, and whether its
+    /// port is refused. Empty for shared memory.
     #[must_use]
     pub fn examine_links(&self) -> Vec<Finding> {
         if self.transport != Transport::Udp {
@@ -70,8 +72,9 @@ impl RackConfig {
         Finding { name, state, detail, remedy }
     }
 
-    /// Whether the rack answers, to this token and this build; whether its nodes have the memory that the description says; and whether bytes
-    /// come back from each of them. Allocates a page at each node and frees it. When no role answers there is one finding.
+    /// Returns findings on the rack's service: whether the rack answers to this token and build, whether its
+    /// nodes have the described memory, and whether reads return written bytes. Allocates a page at each node
+    /// and frees it. If no role answers, there is one finding.
     #[must_use]
     pub fn examine_service(&self) -> Vec<Finding> {
         let mut findings = vec![self.examine_memory()];
@@ -131,7 +134,7 @@ impl RackConfig {
         Finding { name, state, detail, remedy }
     }
 
-    /// Compares the memory of this machine's nodes with the machine's.
+    /// Compares the memory that this machine's nodes need with the memory that is free.
     fn examine_memory(&self) -> Finding {
         let name = "memory for the nodes".to_owned();
         let here = self
@@ -164,8 +167,9 @@ impl RackConfig {
         Finding { name, state, detail, remedy: remedy.to_owned() }
     }
 
-    /// A page at each node: allocated, written, read, freed. None of these goes by the switch, as traversals and coherent pages do: so the first of them that is well
-    /// is read once more by way of it.
+    /// Allocates, writes, reads and frees a page at each node. These operations do not pass through the
+    /// switch, unlike traversals and coherent pages. So this method reads the first intact page once more
+    /// through the switch.
     fn try_nodes<'a>(&self, nodes: impl Iterator<Item = &'a NodeInfo>) -> Vec<Finding> {
         let missing = |name: String, error: &Error| Finding {
             name,
@@ -221,14 +225,15 @@ impl RackConfig {
     }
 }
 
-/// The domain in which memory is tried: the same for a machine each time, and another one's own, which holds its key.
+/// Returns the name of the domain for trial allocations. Each machine always uses the same name, and has a
+/// domain of its own, because a domain has a key.
 fn trial_domain() -> String {
     let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let known = |letter: &char| letter.is_ascii_alphanumeric() || "._-".contains(*letter);
     format!("farmem-doctor-{}", machine.chars().filter(known).take(MACHINE_MAX).collect::<String>())
 }
 
-/// Whether all members of the rack are of this build.
+/// Checks that all members of the rack run this build.
 fn examine_builds(usage: Result<RackUsage, Error>, overview: &RackOverview) -> Finding {
     let name = "builds of the rack".to_owned();
     let builds = match usage {
@@ -238,7 +243,7 @@ fn examine_builds(usage: Result<RackUsage, Error>, overview: &RackOverview) -> F
             return Finding { name, state, detail: error.to_string(), remedy };
         }
     };
-    // The control plane and the switch are in none of these lists.
+    // The lists of the overview contain neither the control plane nor the switch.
     let roles = 1 + usize::from(overview.switch);
     let all = roles + overview.nodes.len() + overview.index.len() + overview.hosts.len();
     let said: usize = builds.iter().map(|build| build.members.len()).sum();
@@ -265,7 +270,7 @@ fn examine_builds(usage: Result<RackUsage, Error>, overview: &RackOverview) -> F
 }
 
 impl RackConfig {
-    /// Whether a node is there, and gives what the description says.
+    /// Checks that a node has joined and contributes the described memory.
     fn examine_node(&self, node: &NodeConfig, overview: &RackOverview) -> Finding {
         let joined = overview.nodes.iter().find(|joined| joined.name == node.name);
         let title = format!("memory node {}", node.name);
@@ -295,7 +300,7 @@ impl RackConfig {
     }
 }
 
-/// Whether a node gives what the description says.
+/// Checks that a node contributes the described memory.
 fn examine_size(node: &NodeConfig, joined: &NodeInfo) -> Finding {
     let name = format!("memory of {}", node.name);
     let (state, detail, remedy) = match joined {

@@ -1,4 +1,4 @@
-//! The roles of a rack by name, and which of them this machine runs: what `farmem doctor --rack` lists.
+//! The roles of a rack by name, and those that this machine runs: the list of `farmem doctor --rack`.
 
 use crate::config::RackConfig;
 use crate::config::terms::Transport;
@@ -10,8 +10,9 @@ use std::io;
 use std::net::{IpAddr, UdpSocket};
 
 impl RackConfig {
-    /// A finding for each role of the description: where it is, and whether it runs on this machine. One that does not run where others of the rack do is
-    /// missing. Changes nothing.
+    /// Returns a finding for each role of the description: its address, and whether it runs on this machine.
+    /// If other roles of the rack run here, an absent role is reported as missing. The method changes
+    /// nothing.
     #[must_use]
     pub fn examine_roles(&self) -> Vec<Finding> {
         let held = self.held();
@@ -47,7 +48,7 @@ impl RackConfig {
         roles.into_iter().map(finding).collect()
     }
 
-    /// True when all roles are on one machine, as a rack that `farmem up` starts has them.
+    /// Returns true if all roles are on one machine, as in a rack that `farmem up` starts.
     pub(crate) fn is_of_one_machine(&self) -> bool {
         let roles = self.roles();
         self.transport == Transport::Shm
@@ -55,7 +56,7 @@ impl RackConfig {
             || roles.iter().all(|(_, address, _)| is_of_this_machine(*address))
     }
 
-    /// Each role's name, its address, and, of an index switch, its place in the FatTree.
+    /// Returns name and address of each role; for an index switch also its position in the FatTree.
     pub(super) fn roles(&self) -> Vec<(String, IpAddr, String)> {
         let (control, switch) = (self.control.address, self.switch.address);
         let nodes =
@@ -74,7 +75,7 @@ impl RackConfig {
         first.into_iter().chain(nodes).chain(index).collect()
     }
 
-    /// The addresses of this rack's roles that a process of this machine holds at this moment.
+    /// Returns those addresses of this rack's roles that a process of this machine has bound now.
     fn held(&self) -> io::Result<BTreeSet<IpAddr>> {
         if self.transport == Transport::Udp {
             return held_addresses();
@@ -85,7 +86,7 @@ impl RackConfig {
     }
 }
 
-/// True when a socket can have this address here.
+/// Returns true if a socket of this machine can bind `address`.
 pub(super) fn is_of_this_machine(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }

@@ -1,8 +1,9 @@
-//! Words of `rack.toml`: how frames travel, how roles wait, where they run.
+//! Values of `rack.toml`: transport, waiting, placement, execution.
 
 use serde::Deserialize;
 
-/// How frames travel between the roles. Always as written: asking for one never gives another.
+/// The transport of frames between roles. A transport that is not available is an error; no other one
+/// replaces it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
@@ -13,7 +14,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// As written in `rack.toml`.
+    /// Returns the transport's name in `rack.toml`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -23,83 +24,86 @@ impl Transport {
     }
 }
 
-/// How a role waits for frames.
+/// The way in which a role waits for frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Waiting {
-    /// Sleep in the kernel.
+    /// Sleeps in the kernel.
     #[default]
     Block,
-    /// Keep a CPU busy for the lowest latency.
+    /// Keeps a CPU busy, for the lowest latency.
     Spin,
 }
 
-/// Where roles and clients run.
+/// The placement of roles and clients on CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// All on the CPU named by `cpu`: handing work over on one CPU costs a third of waking another.
+    /// All on the CPU named by `cpu`: a switch of threads on one CPU costs a third of a wake-up on another.
     #[default]
     SameCpu,
-    /// Wherever the kernel puts them.
+    /// On the CPUs that the kernel chooses.
     Free,
 }
 
-/// How a memory node executes traversals' programs.
+/// The way in which a memory node executes programs of traversals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Execution {
-    /// Machine code, compiled once for each program. What cannot be compiled is interpreted.
+    /// Machine code, compiled once for each program. Programs that the compiler cannot compile are
+    /// interpreted.
     #[default]
     Jit,
-    /// The interpreter, several times slower: for comparing.
+    /// The interpreter, several times slower, for comparisons.
     Interpreter,
 }
 
-/// How a memory node asks the caches for the lines that traversals need next.
+/// The way in which a memory node prefetches the cache lines that traversals need next.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Prefetch {
-    /// Found out on the node's own memory before it joins, where that has 256 MiB or more: a tenth of a second of CPU time, and as long as it takes to
-    /// touch that much memory; a machine on which that is more than a second has bursts.
+    /// Measured on the node's own memory before it joins, if the node has at least 256 MiB. The measurement
+    /// takes a tenth of a second of CPU time, and the time to touch this much memory. If that takes more than
+    /// a second, the node uses bursts.
     #[default]
     Auto,
     /// Lines of several traversals together.
     Bursts,
-    /// Each as soon as it is known.
+    /// Each line as soon as its address is known.
     OneByOne,
 }
 
-/// Features that a rack with RoCE cards or Soft-RoCE among its peers takes from the network, and then goes without. A card among the peers lets packets come
-/// from any UDP port (PROTOCOL 1.7).
+/// The checks that a rack with RoCE cards or Soft-RoCE among its peers omits. A rack with cards accepts
+/// packets from any UDP port (PROTOCOL 1.7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CardsConfig {
-    /// Packets are taken whose sender puts an IPv4 identification of its own into them, as Soft-RoCE does (PROTOCOL 2.10).
+    /// True if the rack accepts packets with an IPv4 identification of the sender's choice, as Soft-RoCE
+    /// sends them (PROTOCOL 2.10).
     #[serde(default)]
     pub unknown_ip_id: bool,
 }
 
-/// Use of a DPU's cache table.
+/// The use of a DPU's cache table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DpuCaching {
-    /// Forwarding only: SODA's base.
+    /// Forwarding only: SODA's baseline.
     Off,
-    /// Prefetching of all that the policy proposes: SODA's dynamic caching.
+    /// Prefetching of all pages that the policy proposes: SODA's dynamic caching.
     Dynamic,
-    /// Prefetching while that pays, within a bound of traffic.
+    /// Prefetching while it pays, with a limit of traffic.
     #[default]
     Adaptive,
 }
 
-/// How a DPU forwards requests (SODA III).
+/// The way in which a DPU forwards requests (SODA III).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DpuForward {
-    /// The next ones of a process are taken when those before have been answered: SODA's base.
+    /// The DPU takes the next requests of a process after it has answered the earlier ones: SODA's baseline.
     Blocking,
-    /// More are taken while others are under way: asynchronous request forwarding.
+    /// The DPU takes more requests while others are pending: asynchronous request forwarding.
     #[default]
     Async,
 }

@@ -1,7 +1,8 @@
-//! Objects by file: a memory node loads the bytes of a file of its own into far memory, and saves them there (PROTOCOL 20.12 to 20.20, SODA IV-A).
+//! Objects by file: a memory node loads a file of its own into far memory and saves it from there (PROTOCOL
+//! 20.12 to 20.20, SODA IV-A).
 //!
-//! No byte of the file passes this client. What it opens is an [`OpenNamed`] as any other, whose bytes are lost (every access says so) until the node has loaded
-//! them.
+//! No byte of the file passes through this client. An object by file is an ordinary [`OpenNamed`]. Until the
+//! node has loaded its bytes, they count as lost, and every access fails with this error.
 
 use crate::client::Client;
 use crate::error::Error;
@@ -12,14 +13,14 @@ use farmem_control::api::{
 use farmem_wire::{NodeId, VirtAddr};
 use std::time::Duration;
 
-/// Time between two looks at how far a node is.
+/// Polling interval for the progress of a node.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl Client {
-    /// The number of the memory node of this name.
+    /// Returns the number of the memory node called `name`.
     ///
     /// # Errors
-    /// [`Error::Missing`] when there is none.
+    /// [`Error::Missing`] if the node does not exist.
     pub fn node_named(&mut self, name: &str) -> Result<NodeId, Error> {
         let nodes = self.call(farmem_control::api::Overview {})?.nodes;
         let node = nodes.iter().find(|node| node.name == name);
@@ -27,20 +28,27 @@ impl Client {
             .ok_or_else(|| Error::Missing { what: format!("memory node called {name:?}") })
     }
 
-    /// Bytes of a file of a memory node; its name is a path from the node's directory of files on.
+    /// Returns the length in bytes of a file of a memory node. The file's name is a path relative to the
+    /// node's directory of files.
     ///
     /// # Errors
-    /// [`Error::Refused`] when there is no such file, when it is no regular file or empty, and when the node has no files or says nothing.
+    /// [`Error::Refused`] if the file does not exist, is empty or is not a regular file; also if the node has
+    /// no files or does not answer.
     pub fn look_file(&mut self, node: NodeId, file: &str) -> Result<u64, Error> {
         Ok(self.call(LookFile { node: node.0, file: file.into() })?.length)
     }
 
-    /// The object called `name` in this client's domain, open to read: when there is none, one is made that has the bytes of a file of that node, which the node begins to
-    /// load. One that could not be loaded before is loaded anew. How far that is says [`Client::file_of`].
+    /// Opens the object called `name` in this client's domain to read. If it does not exist, the control
+    /// plane creates it, and the node begins to load the file into it. A load that failed before is started
+    /// again. [`Client::file_of`] returns the progress.
     ///
     /// # Errors
-    /// As [`Client::look_file`] and [`Client::open_named_as`]; [`Error::Refused`] when the node has no room, when the object is of another file, and when what was written to it
-    /// was lost: [`Client::accept_file`] takes the file's bytes for that.
+    /// The errors of [`Client::look_file`] and [`Client::open_named_as`]. [`Error::Refused`] also in these
+    /// cases:
+    ///
+    /// - The node has too little free memory.
+    /// - The object belongs to another file.
+    /// - Unsaved writes to the object were lost; [`Client::accept_file`] replaces them by the file's bytes.
     pub fn open_file(&mut self, name: &str, node: NodeId, file: &str) -> Result<OpenNamed, Error> {
         let length = self.look_file(node, file)?;
         let (_, handle) = self.handle(name, true, OpenMode::Read)?;
@@ -49,19 +57,21 @@ impl Client {
         self.open(Named { base: VirtAddr(base), length }, handle)
     }
 
-    /// The object's state, and how far its node is with it.
+    /// Returns the state of the object, and the progress of its node.
     ///
     /// # Errors
-    /// [`Error::Missing`] when it is not by file.
+    /// [`Error::Missing`] if the object is not by file.
     pub fn file_of(&mut self, named: &OpenNamed) -> Result<FileInfo, Error> {
         let shown = self.shown(named)?;
         shown.file.ok_or_else(|| Error::Missing { what: "file of this object".into() })
     }
 
-    /// Waits until the node has loaded or saved the object; `each` hears how far it is, and may end the wait by saying false.
+    /// Waits until the node has loaded or saved the object. `each` receives the progress, and may end the
+    /// wait by returning false.
     ///
     /// # Errors
-    /// As [`Client::file_of`]; [`Error::Refused`] with the reason when the load failed, or the save, or what was written was lost.
+    /// The errors of [`Client::file_of`]; [`Error::Refused`] with the reason if the load or save failed, or
+    /// if unsaved writes were lost.
     pub fn wait_for_file(
         &mut self,
         named: &OpenNamed,
@@ -79,10 +89,11 @@ impl Client {
         }
     }
 
-    /// Opens an object that is open to read to be written: from then on it counts as other than its file, until it is saved.
+    /// Opens an object, which is open to read, to write as well. From then on the object differs from its
+    /// file, until it is saved.
     ///
     /// # Errors
-    /// [`Error::Refused`] when another host has it open, and when it is not loaded.
+    /// [`Error::Refused`] if another host has the object open, or if it is not loaded.
     pub fn write_file(&mut self, named: &mut OpenNamed) -> Result<(), Error> {
         let (host, object) = (self.host(), named.handle.object);
         self.call(HoldObject { host, object, mode: OpenMode::Write })?;
@@ -91,11 +102,12 @@ impl Client {
         Ok(())
     }
 
-    /// Has the object's node write its bytes to the file, whole or not at all; [`Client::wait_for_file`] says when it has. What was cached of it must have been written back.
-    /// The object is open to read from then on.
+    /// Requests that the object's node write its bytes to the file, atomically. [`Client::wait_for_file`]
+    /// waits for the completion. The caller must write back all cached bytes before. From then on the object
+    /// is open to read only.
     ///
     /// # Errors
-    /// [`Error::Refused`] when it is not by file, or lost.
+    /// [`Error::Refused`] if the object is not by file, or is lost.
     pub fn save_file(&mut self, named: &mut OpenNamed) -> Result<FileInfo, Error> {
         let (host, object) = (self.host(), named.handle.object);
         let shown = self.call(SaveObject { host, object })?;
@@ -106,10 +118,11 @@ impl Client {
         shown.file.ok_or_else(|| Error::Missing { what: "file of this object".into() })
     }
 
-    /// Has an object loaded anew whose bytes are lost, with what was written to it and not saved: its owner takes those of the file for them.
+    /// Reloads an object whose bytes were lost from its file. Writes since the last save are lost; with this
+    /// call, the owner accepts that.
     ///
     /// # Errors
-    /// [`Error::Refused`] when another host has it open.
+    /// [`Error::Refused`] if another host has the object open.
     pub fn accept_file(&mut self, named: &OpenNamed) -> Result<FileInfo, Error> {
         let ObjectListed { object, node, length, file, .. } = self.shown(named)?;
         let none = || Error::Missing { what: "file of this object".into() };
@@ -118,10 +131,10 @@ impl Client {
         self.call(LoadObject { accept: true, ..load })?.file.ok_or_else(none)
     }
 
-    /// The named objects of this client's domain.
+    /// Lists the named objects of this client's domain.
     ///
     /// # Errors
-    /// [`Error::Api`] when the control plane cannot be reached.
+    /// [`Error::Api`] if the control plane cannot be reached.
     pub fn objects(&mut self) -> Result<Vec<ObjectListed>, Error> {
         let domain = Some(self.domain_number());
         Ok(self.call(ListObjects { domain })?.objects)
