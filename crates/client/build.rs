@@ -1,10 +1,10 @@
-//! Computes the mark of this build (`BUILD` in `src/link.rs`): the version, and a hash of the sources of all crates that a rack's processes consist
-//! of. Cargo runs it again whenever one of them changes.
+//! Computes the identifier of this build (`BUILD` in `src/link.rs`): the version, and a hash of the sources
+//! of all crates of a rack's processes. Cargo runs this script again whenever a source changes.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Folders of those crates, beside this crate's.
+/// The folders of those crates, relative to the parent folder of this crate.
 const PARTS: [&str; 11] = [
     "machine",
     "wire",
@@ -27,7 +27,7 @@ fn main() {
         println!("cargo::rerun-if-changed={}", sources.display());
         gather(&sources, &mut files);
     }
-    // The order is that of the names below the crates' folder, the same on each machine.
+    // Sorting by the names below the crates' folder gives the same order on each machine.
     files.sort();
     let hash = files.iter().fold(BASIS, |hash, file| {
         let name = file.strip_prefix(&own).unwrap_or(file);
@@ -41,7 +41,7 @@ fn main() {
 /// Collects the Rust files of a folder and its subfolders, without tests.
 ///
 /// # Panics
-/// If the folder cannot be read: a crate that moved must not silently leave the hash.
+/// Panics if the folder cannot be read: a moved crate must not silently leave the hash.
 fn gather(folder: &Path, into: &mut Vec<PathBuf>) {
     let entries = fs::read_dir(folder).unwrap_or_else(|why| panic!("{}: {why}", folder.display()));
     for path in entries.flatten().map(|entry| entry.path()) {

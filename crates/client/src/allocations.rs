@@ -1,7 +1,8 @@
-//! Which allocations a client has made, by the numbers that no later ones get (PROTOCOL 8.47).
+//! The allocations that a client has made, with ids that are never reused (PROTOCOL 8.47).
 //!
-//! Key type: [`Allocations`]. A free whose answer does not come may have been carried out, and its addresses may be another allocation's when it is
-//! repeated. So each free names its allocation; one that is repeated and finds it gone was carried out before.
+//! Key type: [`Allocations`]. A free without an answer may have been executed, and its addresses may belong
+//! to another allocation when the client repeats the free. So each free names its allocation by id. If a
+//! repeated free does not find the id, an earlier attempt was executed.
 
 use crate::answers::answer_to;
 use crate::error::Error;
@@ -18,20 +19,20 @@ pub struct Allocations {
 #[derive(Clone, Copy, Debug)]
 struct Allocation {
     id: u64,
-    /// A free of it was begun, and its answer did not come.
+    /// True if a free was sent and its answer did not arrive.
     is_open: bool,
 }
 
 impl Allocations {
-    /// One was made.
+    /// Records a new allocation.
     pub fn made(&mut self, vma: &VmaInfo) {
         self.known.insert(vma.base, Allocation { id: vma.id, is_open: false });
     }
 
-    /// Frees the allocation at `base` in the name of `domain`: the one that this client made, else the one that is there now.
+    /// Frees the allocation at `base` for `domain`: the one that this client made, or else the present one.
     ///
     /// # Errors
-    /// Errors of `ask`; also when there is no allocation of this domain.
+    /// The errors of `ask`; also if this domain has no allocation at `base`.
     pub fn free(
         &mut self,
         domain: u32,
@@ -52,7 +53,7 @@ impl Allocations {
                 allocation.is_open = true;
                 self.known.insert(base, allocation);
             }
-            // Refused for what may be otherwise later.
+            // The control plane refused the free for a reason that may change later.
             Err(error) if error.code() != Some(ErrorCode::NotFound) => {}
             _ => _ = self.known.remove(&base),
         }
@@ -60,7 +61,7 @@ impl Allocations {
     }
 }
 
-/// True when the request may have been carried out all the same.
+/// Returns true if the request may have been executed in spite of the error.
 const fn is_open(error: &Error) -> bool {
     match error {
         Error::Refused(refused) => matches!(refused.code, ErrorCode::Unavailable | ErrorCode::Storage),
@@ -69,7 +70,7 @@ const fn is_open(error: &Error) -> bool {
     }
 }
 
-/// The allocation that another client made.
+/// Returns the id of the allocation at `base`, which another client made.
 fn id_at(base: u64, ask: &mut impl FnMut(Request) -> Result<Response, Error>) -> Result<u64, Error> {
     Ok(answer_to(Locate { addr: base }, ask)?.vma.id)
 }

@@ -1,13 +1,13 @@
-//! Answers of the control plane, taken apart: by their type, and the addresses in them.
+//! Answers of the control plane: conversion to their types, and parsing of addresses.
 
 use crate::error::Error;
 use farmem_control::api::{Call, Request, Response};
 use farmem_wire::Gid;
 
-/// Extracts the response to `call` from the one that `ask` gets.
+/// Sends `call` through `ask` and returns the answer in its type.
 ///
 /// # Errors
-/// Errors of `ask`; [`Error::Api`] when the control plane answers another request than this.
+/// The errors of `ask`; [`Error::Api`] if the answer belongs to another request.
 pub(crate) fn answer_to<C: Call>(
     call: C,
     ask: impl FnOnce(Request) -> Result<Response, Error>,
@@ -17,16 +17,16 @@ pub(crate) fn answer_to<C: Call>(
     C::Answer::try_from(ask(request)?).map_err(|_| wrong_answer(name))
 }
 
-/// The control plane answered something else than what was asked.
+/// Returns the error for an answer that does not belong to the request `op`.
 #[must_use]
 pub fn wrong_answer(op: &str) -> Error {
     Error::Api { message: format!("the control plane's answer to {op} is not one this version understands") }
 }
 
-/// The address that the control plane gave for a host or node.
+/// Parses the address that the control plane gave for a host or node.
 ///
 /// # Errors
-/// [`Error::Api`] when it is none.
+/// [`Error::Api`] if the text is not an address.
 pub fn gid(text: &str) -> Result<Gid, Error> {
     let address: std::net::IpAddr = text
         .parse()

@@ -1,11 +1,13 @@
-//! Control-plane requests of a client whose thread must not wait for them: those of the host role.
+//! Requests of the host role to the control plane, on a thread of their own, because the client's thread must
+//! not wait for them.
 //!
 //! ```text
 //!   client's thread: ask ──> questions ──> control thread: one at a time, as long as it takes
 //!                   told <── answers <────────┘
 //! ```
 //!
-//! Key type: [`ControlRpc`]. What it does not do: wake the client, which looks when it looks at its network; wait for anything at its end.
+//! Key type: [`ControlRpc`]. The control thread does not wake the client, which looks for answers whenever it
+//! polls its network. A drop does not wait for the thread.
 
 use crate::error::Error;
 use farmem_api::ApiClient;
@@ -13,18 +15,18 @@ use farmem_control::api::{Request, Response};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::{io, thread};
 
-/// The number of a question, and what came of it.
+/// The number of a request, and its result.
 pub(crate) type ControlReply = (u64, Result<Response, Error>);
 
-/// The client's ends: where questions go, and where answers come.
+/// The client's ends of the channels: requests out, answers in.
 type Ends = (Sender<(u64, Request)>, Receiver<ControlReply>);
 
-/// Asks on a thread of its own, which begins with the first question.
+/// A sender of requests on a thread of its own, which starts with the first request.
 pub(crate) struct ControlRpc {
-    /// The connection to the control plane, until the thread begins.
+    /// The connection to the control plane, until the thread starts.
     api: Option<ApiClient>,
     running: Option<Ends>,
-    /// Questions without an answer.
+    /// Number of requests without an answer.
     asked: usize,
 }
 
@@ -33,10 +35,10 @@ impl ControlRpc {
         Self { api: Some(api), running: None, asked: 0 }
     }
 
-    /// Has the control plane asked, and waits for nothing.
+    /// Sends a request to the control plane without waiting for the answer.
     ///
     /// # Errors
-    /// [`Error::System`] when the system has no thread for it.
+    /// [`Error::System`] if the system cannot start a thread.
     pub(crate) fn ask(&mut self, number: u64, request: Request) -> Result<(), Error> {
         if let Some(api) = self.api.take() {
             self.running = Some(begin(api).map_err(no_thread)?);
@@ -48,12 +50,12 @@ impl ControlRpc {
         Ok(())
     }
 
-    /// True while a question has no answer.
+    /// Returns true while a request has no answer.
     pub(crate) const fn is_asked(&self) -> bool {
         self.asked > 0
     }
 
-    /// The next answer that there is.
+    /// Returns the next answer, if there is one.
     pub(crate) fn told(&mut self) -> Option<ControlReply> {
         if self.asked == 0 {
             return None;
@@ -73,12 +75,12 @@ fn begin(mut api: ApiClient) -> io::Result<Ends> {
     let (questions, asked) = channel::<(u64, Request)>();
     let (answers, told) = channel();
     thread::Builder::new().name("farmem control_rpc".into()).spawn(move || {
-        // Until the client is gone.
+        // The loop ends when the client is dropped.
         for (number, request) in asked {
             if answers.send((number, api.call(request).map_err(Error::from))).is_err() {
                 break;
             }
-            // Requests come now and then: the thread keeps none of the control plane's connections in between.
+            // Requests are rare, so the thread releases its connection between two requests.
             api.hang_up();
         }
     })?;

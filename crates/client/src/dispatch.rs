@@ -1,8 +1,9 @@
-//! The dispatch engine: where a traversal runs (PULSE 4.1).
+//! The dispatch engine, which decides where a traversal runs (PULSE 4.1).
 //!
-//! [`Client::dispatch`] takes a program to the memory when one iteration computes for at most eta times as long as its load
-//! takes, and otherwise runs the same program here, over one-sided READs. Results are the same either way; [`Dispatched`] says
-//! where it ran, and what it took. Request ids, timers and sending again are the host role's.
+//! [`Client::dispatch`] offloads a program to the memory nodes if the computation of an iteration takes at
+//! most eta times as long as its load. Otherwise the client runs the program at this host, by one-sided
+//! READs. The result is the same; [`Dispatched`] tells the site and the costs. The host role handles request
+//! ids, timers and retransmission.
 
 pub use crate::far_memory::run_over_reads;
 pub use crate::policy::{Dispatched, Policy, Profile, Site, Tally};
@@ -14,11 +15,12 @@ use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 
 impl Client {
-    /// Runs `program` from `start` on for at most `limit` iterations, where `policy` says.
+    /// Runs `program` from `start` for at most `limit` iterations, at the site that `policy` selects.
     ///
     /// # Errors
-    /// Either way: [`Error::Traversal`] with the pointer it stopped at, [`Error::ScratchLen`], or [`Error::Unreachable`]. At the
-    /// host, a program that wants bytes of its window behind the end of the allocation is [`TraversalStop::OutOfBounds`] as it is at a memory node.
+    /// [`Error::Traversal`] with the pointer at which the program stopped, [`Error::ScratchLen`], or
+    /// [`Error::Unreachable`]. If the program accesses its window beyond the end of the allocation, the
+    /// reason is [`TraversalStop::OutOfBounds`] at both sites.
     pub fn dispatch(
         &mut self,
         program: &Program,

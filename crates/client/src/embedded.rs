@@ -1,7 +1,8 @@
-//! A whole rack in one process: every role, run to completion on the caller's thread. No sockets, no privileges, no ICRC.
+//! A rack within one process: all roles run to completion on the caller's thread, without sockets, privileges
+//! and ICRC.
 //!
-//! Frames go from one role's outbox into the next role's `handle` by port number. Nothing is lost, so time only moves when
-//! nothing else does: then it jumps to the next timer, as in a simulated world.
+//! Frames pass from a role's outbox to the next role's `handle` by port number. No frame is lost, so time
+//! advances only if all roles are idle. Then time jumps to the next timer, as in a simulation.
 
 use crate::answers::answer_to;
 use crate::error::Error;
@@ -14,11 +15,11 @@ use farmem_memnode::MemNode;
 use farmem_switch::Switch;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A role and what it wants done.
+/// A role with its outboxes.
 struct EmbeddedRole<M: Machine> {
     machine: M,
     outbox: Outbox<M::Out, M::Note>,
-    /// The other outbox, so that one can be emptied while the role fills the next.
+    /// The other outbox, so that one is drained while the role fills the next.
     spare: Outbox<M::Out, M::Note>,
     queued: bool,
 }
@@ -28,13 +29,14 @@ impl<M: Machine> EmbeddedRole<M> {
         Self { machine, outbox: Outbox::new(), spare: Outbox::new(), queued: false }
     }
 
-    /// Hands the role an event; true when it must be queued for emptying.
+    /// Passes an event to the role. Returns true if the caller must queue the role to drain its outbox.
     fn give(&mut self, now: Instant, event: Event<'_, M::In>) -> bool {
         self.machine.handle(now, event, &mut self.outbox);
         !self.outbox.is_empty() && !core::mem::replace(&mut self.queued, true)
     }
 
-    /// As [`EmbeddedRole::give`] for a frame to a role that gathers frames and acts on them when it is woken: true also when it wants that now.
+    /// Passes a frame to a role that collects frames and acts on a wake-up. Returns true as
+    /// [`EmbeddedRole::give`] does, and also if the role needs a wake-up now.
     fn gather(&mut self, now: Instant, event: Event<'_, M::In>) -> bool {
         self.machine.handle(now, event, &mut self.outbox);
         let acts = !self.outbox.is_empty() || self.is_due(now);
@@ -45,14 +47,14 @@ impl<M: Machine> EmbeddedRole<M> {
         self.machine.next_wake().is_some_and(|at| at <= now)
     }
 
-    /// Lets the role act on all that it gathered.
+    /// Lets the role process all frames that it has collected.
     fn wake_while_due(&mut self, now: Instant) {
         while self.is_due(now) {
             self.machine.handle(now, Event::Wake, &mut self.outbox);
         }
     }
 
-    /// The role's outbox; give it back with [`EmbeddedRole::put_back`].
+    /// Takes the role's outbox; the caller returns it by [`EmbeddedRole::put_back`].
     fn take(&mut self) -> Outbox<M::Out, M::Note> {
         self.queued = false;
         core::mem::replace(&mut self.outbox, core::mem::take(&mut self.spare))
@@ -63,7 +65,7 @@ impl<M: Machine> EmbeddedRole<M> {
     }
 }
 
-/// The roles of a rack in one process.
+/// The roles of a rack within one process.
 pub(crate) struct World {
     now: Instant,
     control: EmbeddedRole<Control>,
@@ -77,16 +79,16 @@ pub(crate) struct World {
     replies: BTreeMap<u64, Result<Response, ApiError>>,
     tickets: u64,
     clients: u32,
-    /// Roles with something in their outbox, in order.
+    /// Roles with a non-empty outbox, in order.
     queue: VecDeque<Port>,
-    /// Frames that roles have sent each other.
+    /// Number of frames between roles.
     frames: u64,
-    /// The frames that each host sent and received.
+    /// Numbers of frames that each host sent and received.
     host_frames: Vec<(u64, u64)>,
 }
 
-/// Timer jumps after which a request that got no reply is a broken invariant of ours: nothing is lost in here. The longest
-/// image of the switch's soft state takes 2,185 of them, one for each burst (PROTOCOL 13.8).
+/// Maximum number of timer jumps until a request is answered; more are a bug, because no frame is lost. The
+/// longest image of the switch's soft state takes 2,185 jumps, one for each burst (PROTOCOL 13.8).
 const JUMPS_MAX: u32 = 8192;
 
 impl World {
@@ -108,7 +110,7 @@ impl World {
         }
     }
 
-    /// Asks the control plane and runs until it answers.
+    /// Calls the control plane and runs the roles until it answers.
     pub(crate) fn call<C: Call>(&mut self, call: C) -> Result<C::Answer, Error> {
         answer_to(call, |request| self.ask(request))
     }
@@ -142,7 +144,7 @@ impl World {
         put(&mut self.nodes, node, EmbeddedRole::new(role));
     }
 
-    /// The node's process is gone: what is sent to it is lost.
+    /// Removes the node's role; later frames to the node are lost.
     pub(crate) fn remove_node(&mut self, node: u16) {
         if let Some(role) = self.nodes.get_mut(usize::from(node)) {
             *role = None;
@@ -155,7 +157,7 @@ impl World {
         self.host_frames.resize(self.hosts.len(), (0, 0));
     }
 
-    /// Hands a host's request over and runs until nothing moves.
+    /// Passes a host's request to its role and runs the roles until all are idle.
     pub(crate) fn submit(&mut self, host: u16, ask: HostRequest) {
         self.now += farmem_machine::Duration::from_nanos(1);
         let role =
@@ -166,33 +168,33 @@ impl World {
         self.run();
     }
 
-    /// A number for the next client, from 1.
+    /// Returns the number of the next client, from 1.
     pub(crate) fn next_client(&mut self) -> u32 {
         self.clients += 1;
         self.clients
     }
 
-    /// A host's role.
+    /// Returns a host's role.
     pub(crate) fn host(&self, host: u16) -> &Host {
         &self.hosts[usize::from(host)].as_ref().expect("the host was added when its client was made").machine
     }
 
-    /// A host's next output.
+    /// Returns a host's next output.
     pub(crate) fn pop(&mut self, host: u16) -> Option<HostOut> {
         self.said[usize::from(host)].pop_front()
     }
 
-    /// Frames that roles have sent each other so far.
+    /// Returns the number of frames that roles have sent so far.
     pub(crate) const fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// Frames that a host has sent and received so far.
+    /// Returns the numbers of frames that a host has sent and received so far.
     pub(crate) fn host_frames(&self, host: u16) -> (u64, u64) {
         self.host_frames[usize::from(host)]
     }
 
-    /// Lets time jump to the next timer and runs; false when no timer runs.
+    /// Advances the time to the next timer and runs the roles. Returns false if no timer runs.
     pub(crate) fn jump(&mut self) -> bool {
         let timers =
             [self.control.machine.next_wake(), self.switch.as_ref().and_then(|s| s.machine.next_wake())];
@@ -225,7 +227,7 @@ impl World {
         true
     }
 
-    /// Empties outboxes until all are empty.
+    /// Drains outboxes until all are empty.
     fn run(&mut self) {
         while let Some(port) = self.queue.pop_front() {
             if port == Port::CONTROL {
@@ -247,7 +249,8 @@ impl World {
             Action::Local(ControlOut::Reply { ticket, result }) => {
                 self.replies.insert(ticket, result);
             }
-            // A rack in one process ends with it: there is nothing to keep, and ports need no addresses.
+            // A rack within one process ends with the process, so its log is not kept, and ports need no
+            // addresses.
             Action::Local(ControlOut::Persist(_) | ControlOut::Peer(_) | ControlOut::Challenge { .. })
             | Action::Note(_) => {}
         });
@@ -266,7 +269,7 @@ impl World {
         }
     }
 
-    /// The rack's switch, or one of the index.
+    /// Returns the rack's switch, or an index switch.
     fn switch_at(&mut self, port: Port) -> Option<&mut EmbeddedRole<Switch>> {
         match port.as_index() {
             Some(index) => role_mut(&mut self.index, index),
@@ -313,7 +316,8 @@ impl World {
         }
     }
 
-    /// A frame arrives. One for a role that has not taken its role is lost, as on any network; its sender's timer repairs it.
+    /// Delivers a frame. A frame to a port without a role is lost, as on a network; the sender's timer
+    /// repairs the loss.
     fn deliver(&mut self, from: Port, to: Port, bytes: &[u8]) {
         self.count(from, to);
         let queue = if to == Port::CONTROL {

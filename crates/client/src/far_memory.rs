@@ -1,8 +1,9 @@
-//! Far memory as a structure in it sees it: words, bytes, traversals and room, whatever brings them.
+//! The interface of far memory for structures: words, bytes, traversals and allocations.
 //!
-//! Key type: [`FarMemory`]. A [`Client`] is one: its accesses are one-sided verbs, its traversals run where a [`Policy`] says. A host
-//! that caches pages is another, and so is one that counts. The structures of `farmem-structures` (hash table, list,
-//! B+tree, series) take any of them, so that the same structure can be looked at through each.
+//! Key type: [`FarMemory`]. A [`Client`] implements it with one-sided verbs, and traversals at the site that
+//! a [`Policy`] selects. A host that caches pages implements it too, and so does a wrapper that counts
+//! accesses. The structures of `farmem-structures` (hash table, list, B+tree, series) accept every
+//! implementation, so measurements can compare them on the same structure.
 
 use crate::error::{Error, TraversalStop};
 use crate::operation::Vma;
@@ -13,39 +14,42 @@ use farmem_host::Traversed;
 use farmem_traversal::{Program, SCRATCH_LEN_MAX, Step, WINDOW_LEN_MAX};
 use farmem_wire::{NodeId, VirtAddr};
 
-/// Far memory. Every call waits for its end; [`crate::task`] is for many at once.
+/// Far memory. Every call waits for its completion; [`crate::task`] runs many operations concurrently.
 pub trait FarMemory {
     /// Reads `into.len()` bytes at `addr`.
     ///
     /// # Errors
-    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    /// [`Error`] if the address is invalid or the node does not answer.
     fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error>;
 
     /// Writes `data` at `addr`.
     ///
     /// # Errors
-    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    /// [`Error`] if the address is invalid or the node does not answer.
     fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error>;
 
-    /// Atomically replaces the little-endian word at `addr` by `swap` if it equals `compare`; answers what was there.
+    /// Atomically replaces the little-endian word at `addr` by `swap` if the word equals `compare`. Returns
+    /// the previous word.
     ///
     /// # Errors
-    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    /// [`Error`] if the address is invalid or the node does not answer.
     fn compare_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> Result<u64, Error>;
 
-    /// Atomically adds to the little-endian word at `addr`, wrapping; answers what was there.
+    /// Atomically adds `add` to the little-endian word at `addr`, with wrap-around. Returns the previous
+    /// word.
     ///
     /// # Errors
-    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    /// [`Error`] if the address is invalid or the node does not answer.
     fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> Result<u64, Error>;
 
-    /// Runs `program` from `start` on for at most `limit` iterations, where `policy` says.
+    /// Runs `program` from `start` for at most `limit` iterations, at the site that `policy` selects.
     ///
-    /// Far memory that cannot run programs runs them here, with a [`FarMemory::read`] for each iteration, whatever `policy` says; so
-    /// does this method when it is not overridden.
+    /// The default implementation ignores `policy` and runs the program at this host, with one
+    /// [`FarMemory::read`] per iteration. Far memory without traversals uses it.
     ///
     /// # Errors
-    /// [`Error::Traversal`] with the pointer it stopped at, [`Error::ScratchLen`], or what [`FarMemory::read`] says.
+    /// [`Error::Traversal`] with the pointer at which the program stopped, [`Error::ScratchLen`], or an error
+    /// of [`FarMemory::read`].
     fn dispatch(
         &mut self,
         program: &Program,
@@ -58,49 +62,50 @@ pub trait FarMemory {
         run_over_reads(self, program, start, scratch, limit)
     }
 
-    /// Allocates at least `size` bytes on the node with the least allocated; zeroed.
+    /// Allocates at least `size` zeroed bytes on the node with the fewest allocated bytes.
     ///
     /// # Errors
-    /// [`Error::Refused`] when no node has room.
+    /// [`Error::Refused`] if no node has enough free memory.
     fn allocate(&mut self, size: u64) -> Result<Vma, Error>;
 
-    /// Allocates at least `size` bytes on `node`; zeroed.
+    /// Allocates at least `size` zeroed bytes on `node`.
     ///
     /// # Errors
-    /// [`Error::Refused`] when the node does not exist or has no room.
+    /// [`Error::Refused`] if the node does not exist or has too little free memory.
     fn allocate_on(&mut self, size: u64, node: NodeId) -> Result<Vma, Error>;
 
     /// Frees an allocation.
     ///
     /// # Errors
-    /// [`Error::Refused`] when there is none that starts at `base`.
+    /// [`Error::Refused`] if no allocation starts at `base`.
     fn free(&mut self, base: VirtAddr) -> Result<(), Error>;
 
-    /// The memory nodes.
+    /// Returns the memory nodes.
     fn nodes(&self) -> &[NodeInfo];
 
-    /// Bytes of the longest scratch pad of a program that can run at the memory nodes. Where programs run here it is the longest of all.
+    /// Returns the length in bytes of the longest scratch pad of a program that can run at the memory nodes.
+    /// If all programs run at this host, this is the longest of all.
     fn scratch_len_max(&self) -> usize {
         SCRATCH_LEN_MAX
     }
 
-    /// Carries out several writes, which may be under way at the same time and end in any order.
+    /// Executes several writes, which may run concurrently and complete in any order.
     ///
     /// # Errors
-    /// As [`FarMemory::write`]; which of the writes were carried out is open then.
+    /// The errors of [`FarMemory::write`]; after an error, any of the writes may have been executed.
     fn write_many(&mut self, writes: &[(VirtAddr, &[u8])]) -> Result<(), Error> {
         writes.iter().try_for_each(|(addr, data)| self.write(*addr, data))
     }
 
-    /// Carries out several reads, which may be under way at the same time and end in any order.
+    /// Executes several reads, which may run concurrently and complete in any order.
     ///
     /// # Errors
-    /// As [`FarMemory::read`]; what the buffers have is open then.
+    /// The errors of [`FarMemory::read`]; after an error, the content of the buffers is undefined.
     fn read_many(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Error> {
         reads.iter_mut().try_for_each(|(addr, into)| self.read(*addr, into))
     }
 
-    /// A buffer of `len` bytes; its content is arbitrary.
+    /// Returns a buffer of `len` bytes with arbitrary content.
     fn buffer(&mut self, len: usize) -> Vec<u8> {
         vec![0; len]
     }
@@ -111,8 +116,8 @@ pub trait FarMemory {
     }
 }
 
-/// Implements methods of [`FarMemory`] by a field that is far memory, too: far memory that differs from another one in some methods
-/// names the others here.
+/// Implements methods of [`FarMemory`] by forwarding them to a field. Use this macro for a wrapper that
+/// overrides only some methods: implement those by hand and list the others here.
 ///
 /// ```
 /// use farmem_client::{Client, Error, FarMemory, Rack, VirtAddr, forward_far_memory};
@@ -231,11 +236,12 @@ macro_rules! forward_far_memory {
     };
 }
 
-/// Runs `program` here, with a [`FarMemory::read`] of its window for each iteration: the other half of [`Client::dispatch`], and all of it
-/// for far memory that runs no programs.
+/// Runs `program` at this host: each iteration reads its window with [`FarMemory::read`].
+/// [`Client::dispatch`] uses this function for traversals that it does not offload. Far memory without
+/// traversals implements `dispatch` by it.
 ///
 /// # Errors
-/// As [`Client::dispatch`].
+/// The errors of [`Client::dispatch`].
 pub fn run_over_reads(
     memory: &mut (impl FarMemory + ?Sized),
     program: &Program,

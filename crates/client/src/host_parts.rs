@@ -1,4 +1,4 @@
-//! Parts for crates that make a host of their own beside [`Client`](crate::Client).
+//! Parts for crates that implement a host of their own instead of [`Client`](crate::Client).
 
 pub use crate::allocations::Allocations;
 pub use crate::answers::{gid, wrong_answer};

@@ -8,31 +8,39 @@ use farmem_wire::message::PAIRS_MAX;
 use farmem_wire::{HostId, Pmtu, Qkey, Qpn};
 use std::num::NonZero;
 
-/// Options of a client beside its domain.
+/// The options of a client other than its domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientOptions {
-    /// Times the switch may hand one of its requests to a memory node before the request comes back here.
+    /// Maximum number of times that the switch forwards one request to a memory node before the request
+    /// returns to this host.
     ///
-    /// 1 makes every crossing from one memory node to the next come back to the host, which sends the traversal on: PULSE-ACC,
-    /// the variant without the switch's help that the paper compares with (PULSE 6.1). Results are the same; only the way differs.
+    /// The value 1 returns every crossing between memory nodes to the host, which continues the traversal.
+    /// That is PULSE-ACC, the variant without the switch's help in PULSE 6.1. Results are the same; only the
+    /// path differs.
     pub hops_max: NonZero<u8>,
-    /// Traversals that share one datagram at most, of those that are submitted without waiting in between (PROTOCOL 11.13). 1 sends each in
-    /// one of its own. Results are the same. A rack in this process has no datagrams to save: there each goes alone.
+    /// Maximum number of traversals per datagram, among those submitted without a wait in between (PROTOCOL
+    /// 11.13). The value 1 sends each traversal in its own datagram. Results are the same. A rack within this
+    /// process has no datagrams to save, so each traversal is sent alone.
     pub pairs_max: NonZero<u16>,
-    /// Connections to each memory node at most. Those beyond the first are set up, and carry READs, where more requests are under way than one connection carries: 128 packets, so eight READs of 64 KiB (PROTOCOL
-    /// 11.16). More are worth it where the way to the nodes takes long. With more than one, READs that have no byte in common have no order among themselves: a program that reads a mark and then what it
-    /// stands for waits for the mark before asking for the other.
+    /// Maximum number of connections to each memory node. A first connection has 128 packets in flight, so
+    /// eight READs of 64 KiB. If more requests are pending, further connections are set up for READs
+    /// (PROTOCOL 11.16). More connections help if the path to the nodes has a long delay.
+    ///
+    /// With more than one connection, READs that share no byte are not ordered among themselves. A program
+    /// that reads a flag, and then the data that the flag guards, must wait for the flag first.
     pub connections: NonZero<u16>,
-    /// Its allocations stay when its domain has no user any more: for data that outlives the programs that use it. Otherwise they are freed then, a
-    /// minute after the last client of the domain left or died (PROTOCOL 8.62).
+    /// True if the client's allocations stay when their domain has no user, for data that outlives programs.
+    /// Otherwise they are freed one minute after the last client of the domain left or died (PROTOCOL 8.62).
     pub durable: bool,
-    /// How long it waits for roles and networks that do not answer; none: as long as the rack's description says (`patience`). A short time is for a program that has others to
-    /// serve meanwhile: a call of the control plane takes no longer (and is given 100 ms at least), and an operation fails after 4 s of silence if the time is shorter.
+    /// Longest time that the client waits for roles and networks that do not answer; `None`: as in the rack's
+    /// description (`patience`). A short time suits a program that must serve others meanwhile. A call of the
+    /// control plane takes no longer, but at least 100 ms. An operation fails after this time, but not before
+    /// 4 s of silence.
     pub patience: Option<std::time::Duration>,
 }
 
 impl ClientOptions {
-    /// As usual, but that what the client allocates stays until it is freed.
+    /// Returns the default options with durable allocations.
     #[must_use]
     pub fn durable() -> Self {
         Self { durable: true, ..Self::default() }
@@ -51,13 +59,16 @@ impl Default for ClientOptions {
     }
 }
 
-/// Silence after which a client takes a peer for gone. A process of a busy machine may have to wait for a second until it runs.
+/// Silence after which a client considers a peer dead. A process on a busy machine may wait for a second
+/// until it runs.
 pub const SILENCE_MAX: Duration = Duration::from_secs(4);
 
-/// Silence after which a client takes the switch for gone, for a request by way of it. The switch has no other in its place while it starts again: `farmem up` waits for 1.6 s at most before it does, and then come its tables.
+/// Silence after which a client considers the switch dead, for a request through the switch. A switch has no
+/// replacement while it restarts: `farmem up` waits at most 1.6 s before the restart, and then the switch
+/// receives its tables.
 pub(crate) const REQUEST_SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// The settings of a host that has joined as `host` in this `generation`, with the switch at `home`.
+/// Returns the settings of a host that has joined as `host` in this `generation`, with the switch at `home`.
 #[must_use]
 pub fn host_settings(
     host: u16,
@@ -76,23 +87,23 @@ pub fn host_settings(
     HostConfig { pmtu, hops_max, pairs_max, connections_each, request_retries_max, patience, ..usual }
 }
 
-/// A span of time as roles count it.
+/// Converts a duration to the roles' type.
 pub(crate) fn machine(span: std::time::Duration) -> Duration {
     Duration::from_nanos(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// How often something is sent again in `silence` when that happens every `timeout`.
+/// Returns the number of retransmissions in `silence` with one per `timeout`.
 pub(crate) fn retries_in(silence: Duration, timeout: Duration) -> u32 {
     u32::try_from(silence.as_nanos() / timeout.as_nanos()).unwrap_or(u32::MAX)
 }
 
-/// The endpoint of an API answer.
+/// Returns the endpoint of an API answer.
 #[must_use]
 pub fn endpoint(text: &Endpoint) -> ud::Endpoint {
     ud::Endpoint { qpn: Qpn::new(text.qpn), qkey: Qkey(text.qkey) }
 }
 
-/// A role's endpoints after its join.
+/// Returns a role's endpoints after its join.
 #[must_use]
 pub fn home_of(home: &Endpoint, control: &Endpoint) -> ud::RoleEndpoints {
     ud::RoleEndpoints {
@@ -101,7 +112,7 @@ pub fn home_of(home: &Endpoint, control: &Endpoint) -> ud::RoleEndpoints {
     }
 }
 
-/// A memory node's settings after its join.
+/// Returns a memory node's settings after its join.
 pub(crate) fn node_settings(home: &Endpoint, control: &Endpoint, pmtu: Pmtu) -> farmem_memnode::Config {
     farmem_memnode::Config { home: home_of(home, control), pmtu, budget: farmem_memnode::Budget::default() }
 }

@@ -1,8 +1,10 @@
-//! PULSE's programming model (PULSE 3, 4.1): a look-up in far memory as `init`, `next` and `end` over a scratch pad.
+//! PULSE's programming model (PULSE 3, 4.1): a look-up in far memory as `init`, `next` and `end` over a
+//! scratch pad.
 //!
-//! A [`FarIterator`] says where a traversal starts and what is in its scratch pad then (`init`), what happens at each node (`next` and
-//! the question whether it is over, in one [`Code`]), and what the scratch pad means afterwards (`end`). A [`Cursor`] executes it for so
-//! many iterations and can go on behind that:
+//! A [`FarIterator`] has three parts. `init` returns the start of a traversal and its initial scratch pad.
+//! `next` returns the [`Code`] that runs at each node and decides whether the traversal continues. `end`
+//! decodes the final scratch pad. A [`Cursor`] executes an iterator for a number of iterations, and can
+//! continue afterwards:
 //!
 //! ```
 //! use farmem_client::iterator::{Code, Cursor, Executed, FarIterator, Scratch};
@@ -56,8 +58,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Where it runs a [`Policy`] says; the rack sends it from memory node to memory node by itself. A program that stores changes each node
-//! once, and runs at the memory nodes only. docs/iterators.md has the same model in C and C++.
+//! A [`Policy`] selects the site. The rack forwards a traversal between memory nodes by itself. A program
+//! that stores changes each node once, and runs at the memory nodes only. docs/iterators.md describes the
+//! same model in C and C++.
 
 use crate::error::Error;
 use crate::far_memory::FarMemory;
@@ -67,48 +70,49 @@ use farmem_wire::VirtAddr;
 use std::fmt;
 use thiserror::Error;
 
-/// A look-up in far memory, as its author writes it.
+/// A look-up in far memory, written by the user.
 pub trait FarIterator {
     /// The result of a traversal.
     type Output;
 
-    /// Code for each node: goes on to the next one, or ends. The scratch pad has the length that the code declares.
+    /// Returns the code for each node, which continues at the next node or ends. The scratch pad has the
+    /// length that the code declares.
     fn next(&self) -> Code<'_>;
 
-    /// Fills the scratch pad, which is zero, and says where to start.
+    /// Fills the scratch pad, which is zero, and returns the start address.
     fn init(&self, scratch: &mut Scratch) -> VirtAddr;
 
-    /// Decodes the scratch pad when the code has returned; `last` is the node where it did.
+    /// Decodes the scratch pad after the code has returned; `last` is the last node.
     fn end(&self, last: VirtAddr, scratch: &Scratch) -> Self::Output;
 }
 
 /// A program, in one of its forms.
 #[derive(Clone, Copy, Debug)]
 pub enum Code<'a> {
-    /// The text form (PROTOCOL 10.18).
+    /// A program in text form (PROTOCOL 10.18).
     Text(&'a str),
-    /// The encoded form: what `farmem compile FILE.c -o FILE` writes.
+    /// A program in encoded form, the output of `farmem compile FILE.c -o FILE`.
     Encoded(&'a [u8]),
-    /// One that was made before, which many cursors share.
+    /// A verified program, which cursors can share.
     Program(&'a Program),
 }
 
-/// Why code is no program.
+/// The reason why code is not a program.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum CodeError {
-    /// The text, with line and column.
+    /// The text is invalid at this line and column.
     #[error("the iterator's text: {0}")]
     Text(#[from] AssembleError),
-    /// The bytes.
+    /// The encoded program is invalid.
     #[error("the iterator's code: {0}")]
     Encoded(#[from] VerifyError),
 }
 
 impl Code<'_> {
-    /// The verified program.
+    /// Returns the verified program.
     ///
     /// # Errors
-    /// [`CodeError`] with the first thing that is wrong.
+    /// [`CodeError`] with the first fault.
     pub fn program(&self) -> Result<Program, CodeError> {
         Ok(match self {
             Self::Text(text) => Program::assemble(text)?,
@@ -118,7 +122,7 @@ impl Code<'_> {
     }
 }
 
-/// The scratch pad: the only state that outlives a node. Numbers are little-endian.
+/// The scratch pad: the only state that a traversal carries from node to node. Numbers are little-endian.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Scratch(Vec<u8>);
 
@@ -129,21 +133,21 @@ impl fmt::Debug for Scratch {
 }
 
 impl Scratch {
-    /// All of its bytes.
+    /// Returns all bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// All of its bytes, to be filled.
+    /// Returns all bytes, mutably.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.0
     }
 
-    /// The word of 8 bytes at `offset`.
+    /// Returns the word of 8 bytes at `offset`.
     ///
     /// # Panics
-    /// When it leaves the scratch pad.
+    /// Panics if the word is not within the scratch pad.
     #[must_use]
     pub fn word(&self, offset: usize) -> u64 {
         u64::from_le_bytes(self.0[offset..offset + 8].try_into().expect("8 bytes"))
@@ -152,13 +156,13 @@ impl Scratch {
     /// Replaces the word of 8 bytes at `offset`.
     ///
     /// # Panics
-    /// When it leaves the scratch pad.
+    /// Panics if the word is not within the scratch pad.
     pub fn set_word(&mut self, offset: usize, word: u64) {
         self.0[offset..offset + 8].copy_from_slice(&word.to_le_bytes());
     }
 }
 
-/// An iterator on its way: all that is needed to go on is in it.
+/// An iterator with the complete state of its traversal.
 #[derive(Clone, Debug)]
 pub struct Cursor<I> {
     iterator: I,
@@ -172,17 +176,17 @@ pub struct Cursor<I> {
 /// The outcome of an execution.
 #[derive(Clone, Debug)]
 pub enum Executed<I: FarIterator> {
-    /// The iterator ended, and brought this.
+    /// The iterator ended with this result.
     Ended(I::Output),
-    /// The limit was used up; this cursor goes on from there.
+    /// The limit was reached; this cursor continues from there.
     Paused(Cursor<I>),
 }
 
 impl<I: FarIterator> Cursor<I> {
-    /// `init`: an iterator at its start, to run where the default [`Policy`] says.
+    /// Creates a cursor at the iterator's start (`init`), with the default [`Policy`].
     ///
     /// # Errors
-    /// [`CodeError`] when its code is no program.
+    /// [`CodeError`] if the iterator's code is not a program.
     pub fn new(iterator: I) -> Result<Self, CodeError> {
         let program = iterator.next().program()?;
         let mut scratch = Scratch(vec![0; program.scratch_len()]);
@@ -190,18 +194,19 @@ impl<I: FarIterator> Cursor<I> {
         Ok(Self { iterator, program, policy: Policy::default(), cur_ptr, scratch, iterations: 0 })
     }
 
-    /// This iterator, to run where `policy` says.
+    /// Sets the policy that selects the site.
     #[must_use]
     pub const fn with_policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// Runs up to `limit` iterations more.
+    /// Runs up to `limit` more iterations.
     ///
     /// # Errors
-    /// [`Error::Traversal`] with the pointer it stopped at, or what else [`FarMemory::dispatch`] says. The cursor is gone then: how far a
-    /// program that stores got is not known. One that does not can be begun anew.
+    /// [`Error::Traversal`] with the pointer at which the program stopped, or an error of
+    /// [`FarMemory::dispatch`]. The cursor is lost then, because the progress of a program that stores is
+    /// unknown. A traversal that does not store can be repeated.
     pub fn execute(
         mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -218,25 +223,25 @@ impl<I: FarIterator> Cursor<I> {
         })
     }
 
-    /// The node that comes next.
+    /// Returns the next node.
     #[must_use]
     pub const fn cur_ptr(&self) -> VirtAddr {
         self.cur_ptr
     }
 
-    /// The scratch pad as it is.
+    /// Returns the current scratch pad.
     #[must_use]
     pub const fn scratch(&self) -> &Scratch {
         &self.scratch
     }
 
-    /// Iterations so far.
+    /// Returns the number of iterations so far.
     #[must_use]
     pub const fn iterations(&self) -> u64 {
         self.iterations
     }
 
-    /// Its program.
+    /// Returns the program.
     #[must_use]
     pub const fn program(&self) -> &Program {
         &self.program

@@ -1,18 +1,23 @@
-//! A rack as a program on one machine uses it: its description, the processes of its roles, and clients with verbs, traversals and tasks.
+//! The library of a rack's users: the rack's description, the processes of its roles, and clients with verbs,
+//! traversals and tasks.
 //!
-//! Key types: [`Rack`], made by [`Rack::embedded`] or opened from its description ([`RackConfig`]); [`Client`], one program's access in one
-//! domain; [`FarMemory`], what structures ask of far memory; [`task`], many operations side by side; [`serve`], the roles as processes.
+//! Key types: [`Rack`], created by [`Rack::embedded`] or opened from its description ([`RackConfig`]);
+//! [`Client`], a program's access to one domain; [`FarMemory`], the interface of structures; [`task`],
+//! concurrent operations; [`serve`], the roles as processes.
 //!
-//! Modules in layers, from the bottom up. A module uses those of lower layers only:
+//! The modules form layers, from the bottom up. A module uses only modules of lower layers:
 //!
-//! 1. Plain values: `error`, `policy`, `slots`, `operation`, `answers`, `allocations`, `window`, `opened`, `host_settings`; and [`config`], the description.
-//! 2. Ways to the roles: `control_rpc` and `link` to running ones, `embedded` for those of this process, `path` for both; `renewals`, `manage` and `migrate`.
+//! 1. Plain values: `error`, `policy`, `slots`, `operation`, `answers`, `allocations`, `window`, `opened`,
+//!    `host_settings`; and [`config`], the description.
+//! 2. Communication with the roles: `control_rpc` and `link` for running ones, `embedded` for those within
+//!    this process, `path` for both; `renewals`, `manage` and `migrate`.
 //! 3. [`FarMemory`], and [`Client`], which implements it.
-//! 4. What a client's users build on: [`dispatch`], `named`, `look_up`, `lock`, [`iterator`], [`task`].
-//! 5. [`Rack`], which makes clients; [`serve`]; `config::reach`, which tries a rack out; and [`host_parts`].
+//! 4. Features on top of clients: [`dispatch`], `named`, `look_up`, `lock`, [`iterator`], [`task`].
+//! 5. [`Rack`], which creates clients; [`serve`]; `config::reach`, which tests a rack; and [`host_parts`].
 //!
-//! The roles decide; this crate carries their actions to a link, to the control plane's API, and back. Code that makes a host of its own
-//! (windows, shared spaces, the pager of programs) finds what it needs in [`host_parts`].
+//! The roles make the decisions; this crate carries their actions to a link and to the control plane's API,
+//! and back. Crates that implement a host of their own (windows, shared spaces, the pager of programs) use
+//! [`host_parts`].
 
 mod allocations;
 mod answers;

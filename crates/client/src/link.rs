@@ -1,4 +1,5 @@
-//! A rack's link and control plane, as its description has them: for all that join it, roles, clients and hosts of their own.
+//! The link and control plane of a rack, as described in rack.toml: for roles, clients and other hosts that
+//! join.
 
 use crate::answers::wrong_answer;
 use crate::config::{Placement, RackConfig, Transport, Waiting};
@@ -16,25 +17,27 @@ use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::sync::Once;
 
-/// The build of farmem: its version, and a hash of the sources of all crates that a rack's processes consist of. Processes of different builds
-/// cannot share a rack.
+/// The build of farmem: its version, and a hash of the sources of all crates of a rack's processes. Processes
+/// of different builds cannot share a rack.
 pub const BUILD: &str = env!("FARMEM_BUILD");
 
-/// Something to do with whatever link the rack uses.
+/// An action that is generic over the rack's type of link.
 pub trait WithLink {
     /// The result.
     type Output;
-    /// Does it.
+    /// Runs the action.
     ///
     /// # Errors
-    /// Errors of the implementer.
+    /// The errors of the implementer.
     fn with<L: Link + Send + 'static>(self, link: L) -> Result<Self::Output, Error>;
 }
 
-/// Opens the rack's kind of link at `address` and hands it over: as it is, of the link's own type, unless the rack has a profile.
+/// Opens the rack's type of link at `address` and passes it to `then`. The link has its own type, unless the
+/// rack has a link profile.
 ///
 /// # Errors
-/// [`Error::Open`] when the address is taken, or is not this machine's; else what `then` says.
+/// [`Error::Open`] if the address is in use or is not an address of this machine; otherwise the errors of
+/// `then`.
 pub fn with_link<W: WithLink>(config: &RackConfig, address: IpAddr, then: W) -> Result<W::Output, Error> {
     let (gid, waiting) = (farmem_link::gid_of(address), link_waiting(config));
     match config.transport {
@@ -59,19 +62,19 @@ fn paced<L: Link>(config: &RackConfig, link: L) -> Result<PacedLink<L>, Error> {
     opened.map_err(|source| Error::System { what: "cannot pace the link".into(), source })
 }
 
-/// Says what is to be done for larger socket buffers, once in a process: they are as small for all its sockets.
+/// Prints the advice for larger socket buffers, once per process: all its sockets have the same limit.
 fn advise(link: &UdpLink) {
     static SAID: Once = Once::new();
     if let Some(advice) = link.buffers().advice() {
-        // stderr may be closed.
+        // A closed stderr is no fault.
         SAID.call_once(|| drop(writeln!(io::stderr(), "farmem: {advice}")));
     }
 }
 
-/// Puts the calling thread where the rack's description wants its roles.
+/// Binds the calling thread to the CPU on which the rack's description places roles.
 ///
 /// # Errors
-/// [`Error::Config`] when this process may not use that CPU.
+/// [`Error::Config`] if this process may not use that CPU.
 pub fn place(config: &RackConfig) -> Result<(), Error> {
     match config.placement {
         Placement::Free => Ok(()),
@@ -87,27 +90,30 @@ pub fn place(config: &RackConfig) -> Result<(), Error> {
     }
 }
 
-/// The first CPU that this process may use is the same for all that are started alike: CPU 0 may be another program's.
+/// Binds the calling thread to the first CPU that this process may use. This CPU is the same for all
+/// processes with the same affinity; CPU 0 may belong to another program.
 fn pin_to_first_cpu() -> io::Result<()> {
     let cpus = farmem_link::affinity::allowed_cpus()?;
     cpus.first().map_or(Ok(()), |&cpu| pin_to_cpu(cpu))
 }
 
-/// A client of the rack's API, with the rack's patience: by its Unix socket on the control plane's machine, by TLS and what is in the join file on another.
+/// Creates a client of the rack's API, with the rack's patience. On the control plane's machine the client
+/// uses a Unix socket; on another machine, TLS and the join file.
 ///
 /// # Errors
-/// [`Error::Api`] when the token cannot be read, [`Error::Join`] with what is wrong with a join file.
+/// [`Error::Api`] if the token cannot be read, [`Error::Join`] with the fault of a join file.
 pub fn api_client(config: &RackConfig) -> Result<ApiClient, Error> {
     let (door, token) = config.api_door()?;
     let client = ApiClient::new(door, &token).with_keys(&config.key_file()).of_build(BUILD);
     Ok(client.patient(config.patience))
 }
 
-/// As [`api_client`], for operators: with the operator's token where this machine has it, in the file `operator` of the state directory. Roles join so, and
-/// commands about the whole rack ask so.
+/// Creates a client for operators as [`api_client`] does. If the file `operator` of the state directory is
+/// present, the client uses its token. Roles use this client to join, and commands use it for requests about
+/// the whole rack.
 ///
 /// # Errors
-/// As [`api_client`].
+/// The errors of [`api_client`].
 pub fn operator_client(config: &RackConfig) -> Result<ApiClient, Error> {
     let (door, token) = config.api_door()?;
     let operator = std::fs::read_to_string(config.operator_file()).unwrap_or_default();
@@ -116,11 +122,11 @@ pub fn operator_client(config: &RackConfig) -> Result<ApiClient, Error> {
     Ok(client.patient(config.patience))
 }
 
-/// Joins over an open link, as `join` does, with the name and address of a host that may have been there before. One that is another user's is taken, as an
-/// address is that another process has.
+/// Joins over an open link, as `join` does, with the name and address of a host that may have joined before.
+/// If the host belongs to another user, the address counts as in use.
 ///
 /// # Errors
-/// [`Error::Open`] when it is taken, or what the control plane says.
+/// [`Error::Open`] if the address is in use, or the control plane's error.
 pub fn join_host<L: Link>(
     config: &RackConfig,
     api: &mut ApiClient,
@@ -136,7 +142,8 @@ pub fn join_host<L: Link>(
     }
 }
 
-/// Waits for a cookie, one after the other. A lost datagram costs one of them; the joining member then asks for another.
+/// Successive times to wait for a cookie. If a datagram is lost, one of them passes in vain; the joining
+/// member then requests another cookie.
 const COOKIE_WAITS: [Duration; 6] = [
     Duration::from_millis(250),
     Duration::from_millis(500),
@@ -146,11 +153,11 @@ const COOKIE_WAITS: [Duration; 6] = [
     Duration::from_secs(2),
 ];
 
-/// Joins over an open link, which proves that this member receives datagrams at the address that the request names: the control plane sends a cookie there, and
-/// the next request shows it (PROTOCOL 8.75).
+/// Joins over an open link. The join proves that this member receives datagrams at the address in the
+/// request: the control plane sends a cookie there, and the next request contains it (PROTOCOL 8.75).
 ///
 /// # Errors
-/// The control plane's error, or that of the link.
+/// The control plane's error, or the link's.
 pub(crate) fn join<L: Link, C: Call + Clone>(
     config: &RackConfig,
     api: &mut ApiClient,
@@ -174,7 +181,7 @@ pub(crate) fn join<L: Link, C: Call + Clone>(
     Ok(answer?)
 }
 
-/// Receives frames until a cookie of the control plane arrives, for `wait` at most.
+/// Receives frames until a cookie of the control plane arrives, at most for `wait`.
 fn await_cookie<L: Link>(link: &mut L, control: IpAddr, wait: Duration) -> io::Result<Option<Cookie>> {
     link.set_peer(Port::CONTROL, Some(farmem_link::gid_of(control)))?;
     let clock = Clock::start();
@@ -201,10 +208,11 @@ fn cookie_in(frame: &[u8]) -> Option<Cookie> {
     CookieMessage::parse(packet.payload).ok().filter(|_| fits).map(|message| message.cookie)
 }
 
-/// The number of the domain of this name, for granting to it. It is made when there is none; its owner may be another user.
+/// Returns the number of the domain called `name`, for grants. Creates the domain if it does not exist; its
+/// owner may be another user.
 ///
 /// # Errors
-/// Errors of the control plane.
+/// The errors of the control plane.
 pub fn number_of_domain(
     name: &str,
     mut call: impl FnMut(Request) -> Result<Response, Error>,
@@ -225,10 +233,11 @@ pub fn number_of_domain(
     }
 }
 
-/// Refuses a rack over rings that are not there: opening a link would make them, and no role would remove them.
+/// Checks that the rings of a rack over shared memory exist. Otherwise opening a link would create them, and
+/// no role would remove them.
 ///
 /// # Errors
-/// [`Error::Api`] when the rack is over rings, and does not run.
+/// [`Error::Api`] if the rack uses rings and does not run.
 pub fn require_running(config: &RackConfig) -> Result<(), Error> {
     if config.transport != Transport::Shm || config.rings().exists() {
         return Ok(());
@@ -237,7 +246,7 @@ pub fn require_running(config: &RackConfig) -> Result<(), Error> {
     Err(Error::Api { message: format!("rack {name:?} does not run: {} is not there", rings.display()) })
 }
 
-/// One that holds frames back wakes for them in time.
+/// Returns the link's way to wait. A link that delays frames needs precise wake-ups.
 fn link_waiting(config: &RackConfig) -> farmem_link::Waiting {
     match config.waiting {
         Waiting::Block if config.link.is_none() => farmem_link::Waiting::Block,

@@ -1,14 +1,15 @@
-//! The lock word of a structure: it admits one writer, and shows whether anything was written meanwhile.
+//! The lock word of a structure: it admits one writer, and shows whether a write happened meanwhile.
 //!
-//! Key type: [`LockWord`]. The word is even while the structure is free and odd while a client holds it. Taking and giving back each
-//! add one, so it is the structure's version as well. Both happen by compare-and-swap, which is atomic against every other access
-//! (PROTOCOL 7.16). PULSE leaves synchronisation to the host (PULSE 2.3): nothing at a memory node looks at this word.
+//! Key type: [`LockWord`]. The word is even while the structure is free and odd while a client holds the
+//! lock. Each acquisition and each release adds one, so the word is also the structure's version. Both use
+//! compare-and-swap, which is atomic with respect to every other access (PROTOCOL 7.16). PULSE leaves
+//! synchronization to the host (PULSE 2.3), so memory nodes do not read this word.
 
 use crate::error::Error;
 use crate::far_memory::FarMemory;
 use farmem_wire::VirtAddr;
 
-/// A program's hold of a lock word in far memory; structures have it as their `lock()`.
+/// A program's handle of a lock word in far memory; structures return it from their `lock()`.
 #[derive(Debug)]
 pub struct LockWord {
     at: VirtAddr,
@@ -17,19 +18,20 @@ pub struct LockWord {
 }
 
 impl LockWord {
-    /// The word at `at`; not held by this handle.
+    /// Creates a handle of the word at `at`, which does not hold the lock.
     #[must_use]
     pub const fn new(at: VirtAddr) -> Self {
         Self { at, held: None }
     }
 
-    /// Takes the lock if it is free; false when a client holds it. It does not wait: the caller decides how long to wait.
+    /// Acquires the lock if it is free; returns false if a client holds it. This method does not wait: the
+    /// caller decides how long to wait.
     ///
     /// # Errors
-    /// [`Error`] when far memory does not answer.
+    /// [`Error`] if far memory does not answer.
     ///
     /// # Panics
-    /// When this handle holds the lock already.
+    /// Panics if this handle already holds the lock.
     pub fn try_lock(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<bool, Error> {
         assert!(self.held.is_none(), "the lock is held by this handle already");
         let word = self.version(memory)?;
@@ -41,13 +43,15 @@ impl LockWord {
         Ok(taken)
     }
 
-    /// Gives the lock back; false when it was broken meanwhile ([`LockWord::break_lock`]), so that others may have written.
+    /// Releases the lock. Returns false if the lock was broken meanwhile ([`LockWord::break_lock`]), so that
+    /// other clients may have written.
     ///
     /// # Errors
-    /// [`Error`] when far memory does not answer; the lock then counts as held, and this can be called again.
+    /// [`Error`] if far memory does not answer. This handle then still holds the lock, and the caller can
+    /// repeat the call.
     ///
     /// # Panics
-    /// When this handle does not hold the lock.
+    /// Panics if this handle does not hold the lock.
     pub fn unlock(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<bool, Error> {
         let held = self.held.expect("only the holder of the lock gives it back");
         let intact = memory.compare_swap(self.at, held, held.wrapping_add(1))? == held;
@@ -55,18 +59,19 @@ impl LockWord {
         Ok(intact)
     }
 
-    /// Frees a lock whose holder is known to be gone. `seen` is the odd word that the holder left; false when it changed meanwhile.
+    /// Releases a lock whose holder is known to be dead. `seen` is the odd word that the holder left. Returns
+    /// false if the word has changed meanwhile.
     ///
     /// # Errors
-    /// [`Error`] when far memory does not answer.
+    /// [`Error`] if far memory does not answer.
     pub fn break_lock(&mut self, memory: &mut (impl FarMemory + ?Sized), seen: u64) -> Result<bool, Error> {
         Ok(seen % 2 == 1 && memory.compare_swap(self.at, seen, seen.wrapping_add(1))? == seen)
     }
 
-    /// The word. What was read between two equal even answers was not written by a holder of the lock meanwhile.
+    /// Returns the word. If two calls return the same even word, no holder of the lock wrote between them.
     ///
     /// # Errors
-    /// [`Error`] when far memory does not answer.
+    /// [`Error`] if far memory does not answer.
     pub fn version(&self, memory: &mut (impl FarMemory + ?Sized)) -> Result<u64, Error> {
         let mut word = [0; 8];
         memory.read(self.at, &mut word)?;

@@ -1,4 +1,4 @@
-//! Management of a running rack: listing hosts, domains and allocations, and taking them back.
+//! Management of a running rack: listing and reclaiming hosts, domains and allocations.
 
 use crate::answers::answer_to;
 use crate::config::RackConfig;
@@ -9,26 +9,28 @@ use farmem_control::api::{
 };
 use farmem_machine::Port;
 
-/// Hosts, domains and allocations of a running rack.
+/// Returns the hosts, domains and allocations of a running rack.
 ///
 /// # Errors
-/// [`Error`] when its control plane does not answer.
+/// [`Error`] if the rack's control plane does not answer.
 pub fn usage(config: &RackConfig) -> Result<RackUsage, Error> {
     Ok(operator_client(config)?.call(Usage {})?)
 }
 
-/// Frees an allocation of any user: its addresses are refused from then on.
+/// Frees an allocation of any user. Later accesses to its addresses fail.
 ///
 /// # Errors
-/// [`Error::Refused`] when it is not there any more, or a switch that has to be told does not answer.
+/// [`Error::Refused`] if the allocation does not exist any more, or if a switch that must be updated does not
+/// answer.
 pub fn free(config: &RackConfig, vma: &VmaUse) -> Result<(), Error> {
     Ok(operator_client(config)?.call(Free { domain: vma.domain, base: vma.base, id: vma.id })?)
 }
 
-/// Takes the names of a domain's objects away; each is freed when no host has it open any more. Answers which they were.
+/// Removes the names of a domain's objects, and returns these names. Each object is freed when the last host
+/// closes it.
 ///
 /// # Errors
-/// [`Error`] when the control plane does not answer.
+/// [`Error`] if the control plane does not answer.
 pub fn unlink_objects(config: &RackConfig, domain: u32) -> Result<Vec<String>, Error> {
     let mut api = operator_client(config)?;
     let listed = api.call(ListObjects { domain: Some(domain) })?.objects;
@@ -39,27 +41,29 @@ pub fn unlink_objects(config: &RackConfig, domain: u32) -> Result<Vec<String>, E
     Ok(names)
 }
 
-/// Takes a host in this generation out of the rack, with its sessions and connections and the hosts that act for it (PROTOCOL 8.9, 8.59).
+/// Fences this generation of a host, with its sessions and connections and the hosts that act for it
+/// (PROTOCOL 8.9, 8.59).
 ///
 /// # Errors
-/// [`Error::Refused`] when no host of this number is in this generation.
+/// [`Error::Refused`] if no host has this number and generation.
 pub fn take_out(config: &RackConfig, host: u16, generation: u16) -> Result<(), Error> {
     let mut api = operator_client(config)?;
     take_out_by(host, generation, |request| Ok(api.call(request)?))
 }
 
-/// Takes a memory node out of the rack that has no memory allocated.
+/// Removes a memory node without allocated memory from the rack.
 ///
 /// # Errors
-/// [`Error::Refused`] when there is no such node, or it has memory allocated.
+/// [`Error::Refused`] if the node does not exist or has allocated memory.
 pub fn take_node_out(config: &RackConfig, node: u16) -> Result<(), Error> {
     Ok(operator_client(config)?.call(Leave { port: Port::node(node).0, generation: None })?)
 }
 
-/// Takes a host out by way of `ask`, and those that act for it.
+/// Fences a host and those that act for it, by requests through `ask`.
 ///
 /// # Errors
-/// Errors of `ask`; that the host is not there only after those that acted for it are out.
+/// The errors of `ask`. If the host does not exist, the error comes after those that acted for it were
+/// fenced.
 pub(crate) fn take_out_by(
     host: u16,
     generation: u16,
@@ -71,7 +75,7 @@ pub(crate) fn take_out_by(
         Err(error) if error.code() != Some(ErrorCode::NotFound) => return left,
         _ => {}
     }
-    // No host begins to act for a life that has ended, so all that do are there.
+    // A host that has ended gets no new actors, so the overview shows all of them.
     let acting = answer_to(Overview {}, &mut ask)?.hosts.into_iter();
     for actor in acting.filter(|actor| actor.acts_for.contains(&(host, generation))) {
         match answer_to(leave(actor.host, actor.generation), &mut ask) {

@@ -1,4 +1,4 @@
-//! Moving memory from node to node: what a range is cut into, and the operator's way to have it done.
+//! Migration of memory between nodes: the plan of requests, and the operator's command.
 
 use crate::config::RackConfig;
 use crate::error::Error;
@@ -8,24 +8,24 @@ use farmem_control::api::{ApiError, ErrorCode, Locate, LocatedVma, Migrate, Move
 use farmem_wire::NodeId;
 use farmem_wire::message::PAGE_LEN;
 
-/// Bytes that a migration is about, and where they were and are.
+/// A migrated range, with its source and target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moved {
-    /// First byte.
+    /// Address of the first byte.
     pub base: u64,
-    /// Bytes, a power of two.
+    /// Length in bytes, a power of two.
     pub size: u64,
-    /// The node they came from.
+    /// The node that had the bytes.
     pub from: NodeId,
-    /// The node they are on.
+    /// The node that has the bytes now.
     pub to: NodeId,
 }
 
-/// Moves `len` bytes from `base` on, or the whole allocation that begins there, to `node` of a running rack, while programs that use them go
-/// on; `told` hears of each part when it is there.
+/// Moves `len` bytes at `base`, or the whole allocation that begins there, to `node` of a running rack, while
+/// programs use them. `told` is called with each part that has moved.
 ///
 /// # Errors
-/// [`Error`] when the rack does not answer or refuses: what was told of before is moved.
+/// [`Error`] if the rack does not answer or refuses. The parts that `told` received have moved.
 pub fn migrate(
     config: &RackConfig,
     base: u64,
@@ -45,14 +45,14 @@ pub fn migrate(
     Ok(())
 }
 
-/// The node that has a byte of a vma.
+/// Returns the node that has a byte of a vma.
 fn owner(located: &LocatedVma, addr: u64) -> NodeId {
     let piece = located.moved.iter().find(|piece| addr.wrapping_sub(piece.base) < piece.size);
     NodeId(piece.map_or(located.vma.node, |piece| piece.node))
 }
 
-/// The requests that move `len` bytes from `base` on, or a whole vma: each part that was moved before, as it was then, and the largest
-/// aligned powers of two in between.
+/// Returns the requests that move `len` bytes at `base`, or a whole vma. A part that moved before moves again
+/// as a whole. The rest moves in the largest aligned powers of two.
 pub(crate) fn plan(located: &LocatedVma, base: u64, len: Option<u64>) -> Result<Vec<(u64, u64)>, Error> {
     let LocatedVma { vma, moved, .. } = located;
     let len = len.unwrap_or(vma.base + vma.size - base);

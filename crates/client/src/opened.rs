@@ -9,17 +9,18 @@ use std::rc::Rc;
 /// Objects that a client has open, which its handles share.
 pub(crate) type Opened = Rc<RefCell<BTreeMap<u64, Uses>>>;
 
-/// How a client uses an object that it has open.
+/// A client's uses of an object that it has open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uses {
     pub(crate) mode: OpenMode,
-    /// `OpenNamed`s of it.
+    /// Number of `OpenNamed` handles.
     pub(crate) handles: u32,
-    /// The object was opened as `Named`, which stays open until its name goes.
+    /// True if the object was opened as `Named`, which stays open until its name is removed.
     pub(crate) stays: bool,
 }
 
-/// Why a client goes no further: something that it had open is not its any more.
+/// Returns the error of a client that cannot continue, because other hosts have opened or freed an object
+/// that it had open.
 pub(crate) fn lost_open(error: &Error) -> ApiError {
     ApiError {
         code: error.code().unwrap_or(ErrorCode::Unavailable),

@@ -1,36 +1,37 @@
-//! Operations of a client: their tickets, their ends, and what allocations answer.
+//! Operations of a client: tickets, completions and allocations.
 
 use crate::error::Error;
 use crate::slots;
 use farmem_host::{Answer, Traversed};
 use farmem_wire::{NodeId, VirtAddr};
 
-/// Bytes of RoCEv2's largest message: of one READ or WRITE at most.
+/// Length of RoCEv2's longest message in bytes: the maximum of one READ or WRITE.
 pub const MESSAGE_MAX: usize = 1 << 31;
 
-/// The name of an operation under way.
+/// The identifier of a pending operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub(crate) u64);
 
 impl Ticket {
-    /// The ticket of an operation that was carried out at once and never under way.
+    /// The ticket of an operation that completed at once and was never pending.
     pub const AT_ONCE: Self = Self(0);
 
-    /// The ticket of the operation number `count`, from 1, of far memory that is not a client's ([`crate::task::Concurrent`]). While it is
-    /// under way no other one has its `place`; places are small numbers.
+    /// Returns the ticket of operation number `count`, from 1, of far memory other than a client's
+    /// ([`crate::task::Concurrent`]). While the operation is pending, no other one has its `place`. Places
+    /// are small numbers.
     ///
     /// # Panics
-    /// When `place` is 2^24 or more.
+    /// Panics if `place` is 2^24 or more.
     #[must_use]
     pub fn at(count: u64, place: usize) -> Self {
         Self(slots::ticket(count, place))
     }
 }
 
-/// An operation that ended.
+/// A completed operation.
 #[derive(Debug)]
 pub struct Completed {
-    /// Which one.
+    /// The operation's ticket.
     pub ticket: Ticket,
     /// The outcome.
     pub result: Result<Answer, Error>,
@@ -41,7 +42,7 @@ pub struct Completed {
 /// The outcome of a traversal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Traversal {
-    /// Where it ended, and after how many iterations and requests.
+    /// The end of the traversal, with its numbers of iterations and requests.
     pub end: Traversed,
     /// The scratch pad.
     pub scratch: Vec<u8>,
@@ -50,10 +51,10 @@ pub struct Traversal {
 /// An allocation in far memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Vma {
-    /// First byte.
+    /// Address of the first byte.
     pub base: VirtAddr,
-    /// Bytes: what was asked for, rounded up to a power of two of at least 4096.
+    /// Length in bytes: the requested length, rounded up to a power of two of at least 4096.
     pub size: u64,
-    /// The memory node it is on.
+    /// The memory node of the allocation.
     pub node: NodeId,
 }

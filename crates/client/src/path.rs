@@ -1,4 +1,4 @@
-//! How a client's requests reach the rack: inside this process, or over a link to other processes.
+//! Paths of a client's requests to the rack: within this process, or over a link to other processes.
 
 use crate::answers::answer_to;
 use crate::control_rpc::{ControlReply, ControlRpc};
@@ -14,14 +14,14 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// A way to the control plane, for a client and for what it gave out.
+/// A connection to the control plane, shared by a client and its handles.
 #[derive(Clone)]
 pub(crate) struct Asker(Rc<dyn Fn(Request, Tries) -> Result<Response, Error>>);
 
-/// How often a request is made while nothing answers.
+/// Number of attempts while the control plane does not answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tries {
-    /// As long as the client has patience.
+    /// Repeats the request until the client's patience ends.
     Patient,
     Once,
 }
@@ -31,67 +31,69 @@ impl Asker {
         Self(Rc::new(ask))
     }
 
-    /// Asks the control plane, and waits for it as long as the client has patience.
+    /// Sends a request to the control plane, and waits at most for the client's patience.
     pub(crate) fn call<C: Call>(&self, call: C) -> Result<C::Answer, Error> {
         answer_to(call, |request| (self.0)(request, Tries::Patient))
     }
 
-    /// Asks the control plane once: for what others wait behind, and for what is as well not done.
+    /// Sends a request to the control plane once. For requests that must not block other work, or that may
+    /// fail.
     pub(crate) fn call_now<C: Call>(&self, call: C) -> Result<C::Answer, Error> {
         answer_to(call, |request| (self.0)(request, Tries::Once))
     }
 }
 
-/// One client's way to the rack. Two implementers: [`InProcess`] and [`OverLink`].
+/// A client's path to the rack. Two implementers: [`InProcess`] and [`OverLink`].
 pub(crate) trait Path {
-    /// Its way to the control plane.
+    /// Returns the path to the control plane.
     fn asker(&self) -> &Asker;
-    /// Has the control plane asked without a wait for the answer, which [`Path::told`] has then.
+    /// Sends a request to the control plane without waiting for the answer; [`Path::told`] returns it later.
     fn ask_aside(&mut self, number: u64, request: Request) -> Result<(), Error>;
-    /// The number of such a question, and what came of it.
+    /// Returns the number and result of such a request, if one was answered.
     fn told(&mut self) -> Option<ControlReply>;
-    /// Tells the host role where `port` is.
+    /// Tells the host role the address of `port`.
     fn set_peer(&mut self, port: Port, gid: Gid) -> Result<(), Error>;
-    /// Hands a request to the host role.
+    /// Passes a request to the host role.
     fn submit(&mut self, ask: HostRequest) -> Result<(), Error>;
-    /// The host role's next output; waits for it when `wait` is true and something is outstanding, but no longer than for a turn while the control
-    /// plane was asked.
+    /// Returns the host role's next output. Waits for it if `wait` is true and an operation is pending. While
+    /// the control plane has not answered, the wait takes at most one turn of the event loop.
     fn poll(&mut self, wait: bool) -> Result<Option<Out>, Error>;
-    /// Its next output, when that is at hand.
+    /// Returns the host role's next output, if it is ready.
     fn pop(&mut self) -> Option<Out>;
-    /// The memory node that has `addr`, as far as the host role knows.
+    /// Returns the memory node that holds `addr`, as far as the host role knows.
     fn node_of(&self, domain: Domain, addr: VirtAddr) -> Option<NodeId>;
-    /// True when the host role has this connection through the switch, and it did not break.
+    /// Returns true if the host role has this connection through the switch, and it is not broken.
     fn is_open(&self, qpn: Qpn) -> bool;
-    /// Connections beside the first ones that the host role has.
+    /// Returns the number of the host role's open connections other than the first to each node.
     fn extra_connections_up(&self) -> usize;
-    /// Request ids that the host role has left.
+    /// Returns the number of request ids that the host role has left.
     fn ids_left(&self) -> u32;
-    /// Bytes of the longest scratch pad that a datagram carries.
+    /// Returns the length in bytes of the longest scratch pad that a datagram carries.
     fn traverse_room(&self) -> usize;
-    /// Packets sent and received by this host so far.
+    /// Returns the numbers of packets that this host has sent and received.
     fn packets(&self) -> (u64, u64);
-    /// The network that its link stands for.
+    /// Returns the profile of the network that the link imitates.
     fn link_profile(&self) -> LinkProfile;
-    /// Sends what was gathered, and waits so long at most until anything arrives, or a waker calls; `None` within one process, where nothing arrives by itself.
+    /// Sends all queued frames, and waits at most `most` until a frame arrives or a waker calls. Returns
+    /// `None` within one process, where nothing arrives by itself.
     fn rest(&mut self, most: Duration) -> Option<Result<(), Error>>;
-    /// Wakers that end that wait: from another thread, and from another process.
+    /// Returns the wakers that end this wait: one for other threads, one for other processes.
     fn wakers(&self) -> Option<Result<(Waker, WakeAt), Error>>;
 }
 
 impl dyn Path {
-    /// Asks the control plane.
+    /// Sends a request to the control plane and waits for the answer.
     pub(crate) fn call<C: Call>(&mut self, call: C) -> Result<C::Answer, Error> {
         self.asker().call(call)
     }
 
-    /// Sends a call to the control plane once, without waiting for the rack.
+    /// Sends a request to the control plane once, without waiting for the rack.
     pub(crate) fn call_now<C: Call>(&mut self, call: C) -> Result<C::Answer, Error> {
         self.asker().call_now(call)
     }
 }
 
-/// A client of a rack in this process.
+/// The path of a client of a rack within this process.
 pub(crate) struct InProcess {
     world: Rc<RefCell<World>>,
     asker: Asker,
@@ -113,7 +115,7 @@ impl Path for InProcess {
     }
 
     fn ask_aside(&mut self, number: u64, request: Request) -> Result<(), Error> {
-        // Nothing takes long in here.
+        // Calls within one process do not block.
         let told = self.asker.call(request);
         self.told.push_back((number, told));
         Ok(())
@@ -185,7 +187,7 @@ impl Path for InProcess {
     }
 }
 
-/// A client of a rack in other processes.
+/// The path of a client of a rack in other processes.
 pub(crate) struct OverLink<L: Link> {
     driver: Driver<Host, L>,
     asker: Asker,
@@ -193,13 +195,15 @@ pub(crate) struct OverLink<L: Link> {
     out: VecDeque<Out>,
 }
 
-/// The longest sleep between two looks at the timers.
+/// The longest sleep between two checks of the timers.
 const TURN_MAX: Duration = Duration::from_millis(20);
-/// The longest sleep while the control plane was asked: a connection that an operation waits for comes within a millisecond or two.
+/// The longest sleep while a request to the control plane is pending: the connection that an operation waits
+/// for is set up within one or two milliseconds.
 const ANSWER_TURN_MAX: Duration = Duration::from_millis(1);
 
 impl<L: Link> OverLink<L> {
-    /// A path that asks by `api`, and by `aside` for requests that no caller waits for.
+    /// Creates a path that calls the control plane by `api`, and by `aside` for requests that no caller waits
+    /// for.
     pub(crate) fn new(driver: Driver<Host, L>, api: Rc<RefCell<ApiClient>>, aside: ApiClient) -> Self {
         let asker = Asker::new(move |request, tries| {
             let mut api = api.borrow_mut();
@@ -211,7 +215,7 @@ impl<L: Link> OverLink<L> {
     fn turn(&mut self, wait: Wait) -> Result<(), Error> {
         let said = &mut self.out;
         let each_out = &mut |out, _: &mut L| said.push_back(out);
-        // Frames that were gathered since the last turn leave before this one waits.
+        // Frames that were queued since the last turn must leave before this one waits.
         self.driver.wake_if_due(each_out);
         self.driver.turn(wait, each_out).map_err(lost_link)?;
         Ok(())
@@ -255,7 +259,7 @@ impl<L: Link> Path for OverLink<L> {
         }
         while wait && self.out.is_empty() && self.driver.machine().outstanding() > 0 {
             if self.control_rpc.is_asked() {
-                // The answer does not end a sleep. The client looks for it after each turn.
+                // The answer does not end a sleep, so the client looks for it after each turn.
                 self.turn(Wait::AtMost(ANSWER_TURN_MAX))?;
                 break;
             }

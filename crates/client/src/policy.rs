@@ -1,33 +1,36 @@
-//! Policies that decide where a traversal runs (PULSE 4.1), and counts of where traversals ran.
+//! Policies that select the site of a traversal (PULSE 4.1), and counts of the sites.
 
 use farmem_host::Traversed;
 use farmem_traversal::{Accelerator, Eta, Program};
 
-/// The executor of traversals at the memory, as far as the verdict needs it.
+/// The executor of traversals at the memory nodes, as far as the verdict needs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Profile {
-    /// Its name for people.
+    /// Name for display.
     pub name: &'static str,
-    /// Its times.
+    /// Times of the executor.
     pub accelerator: Accelerator,
-    /// How much of a load's time the logic may take.
+    /// The fraction of a load's time that the logic may take.
     pub eta: Eta,
 }
 
 impl Profile {
-    /// One core of a memory node with compiled programs: 0.95 ns an instruction of the longest path, 371 ns for the first line, 4.2 ns
-    /// for each further one, which comes beside it. These are the rows
-    /// `pulse.node.core.*` of `farmem bench pulse`, on one core of a busy server (Sapphire Rapids, a virtual machine,
-    /// huge pages): medians of seven rounds of a B+tree's program in the cache, and of random reads that wait for each other. The same core
-    /// loads and computes, so logic may take as long as the load.
+    /// One core of a memory node with compiled programs: 0.95 ns per instruction of the longest path, 371 ns
+    /// for the first line, 4.2 ns for each further line, which loads in parallel.
+    ///
+    /// These values are the rows `pulse.node.core.*` of `farmem bench pulse`, on one core of a busy server
+    /// (Sapphire Rapids, a virtual machine, huge pages). They are medians of seven rounds of a B+tree's
+    /// program in the cache, and of dependent random reads. The same core loads and computes, so the logic
+    /// may take as long as the load.
     pub const CORE: Self = Self {
         name: "core",
         accelerator: Accelerator { instruction_ps: 950, load_ps: 371_000, line_ps: 4_200 },
         eta: Eta::new(1, 1).expect("one is a fraction of at most one"),
     };
 
-    /// The paper's board: an instruction per cycle of 250 MHz (PULSE 4.2), 132 ns for translation and load (PULSE, figure 10), a
-    /// further line at 6.25 GB/s of a memory channel, three logic and four memory pipelines.
+    /// The paper's board: one instruction per cycle of 250 MHz (PULSE 4.2), 132 ns for translation and load
+    /// (PULSE, figure 10), a further line at 6.25 GB/s of a memory channel, three logic and four memory
+    /// pipelines.
     pub const PULSE_BOARD: Self = Self {
         name: "pulse-board",
         accelerator: Accelerator { instruction_ps: 4_000, load_ps: 132_000, line_ps: 10_000 },
@@ -35,14 +38,16 @@ impl Profile {
     };
 }
 
-/// The policy that decides where a traversal runs.
+/// The policy that selects the site of a traversal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
-    /// The cost on this profile. A program too large for a datagram runs at the host, one that stores at the memory nodes, whatever it costs.
+    /// The cost on this profile decides. But a program too large for a datagram runs at the host, and one
+    /// that stores at the memory nodes.
     Auto(Profile),
-    /// The caller: at the memory nodes.
+    /// All traversals run at the memory nodes.
     Offload,
-    /// The caller: at this host. A program that stores is refused: there it would not be one step.
+    /// All traversals run at this host. A program that stores is refused, because its iterations would not be
+    /// atomic there.
     Host,
 }
 
@@ -53,7 +58,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Where `program` is to run.
+    /// Returns the site at which `program` runs.
     #[must_use]
     pub fn verdict(&self, program: &Program) -> Site {
         match self {
@@ -67,36 +72,36 @@ impl Policy {
     }
 }
 
-/// Where a traversal ran.
+/// The site of a traversal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Site {
     /// At the memory nodes.
     MemoryNodes,
-    /// At this host, over READs.
+    /// This host, over READs.
     Host,
 }
 
 /// The outcome of a dispatched traversal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dispatched {
-    /// Where it ran.
+    /// The site of the traversal.
     pub site: Site,
-    /// Where it ended and what it took. At the host, `requests` counts READs.
+    /// The end of the traversal, and its costs. At the host, `requests` counts READs.
     pub end: Traversed,
     /// The scratch pad.
     pub scratch: Vec<u8>,
 }
 
-/// Costs of the traversals that one client dispatched, failed ones not counted.
+/// Total costs of the traversals that one client dispatched, without failed ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// Traversals that ran at the memory nodes.
+    /// Number of traversals at the memory nodes.
     pub offloaded: u64,
-    /// Traversals that ran at the host.
+    /// Number of traversals at the host.
     pub at_host: u64,
-    /// Requests they took, READs of those at the host included.
+    /// Number of requests, including READs of traversals at the host.
     pub requests: u64,
-    /// Their iterations.
+    /// Number of iterations.
     pub iterations: u64,
 }
 

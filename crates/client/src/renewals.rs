@@ -1,7 +1,9 @@
-//! Says for all clients of this process that their hosts are there (PROTOCOL 8.61), on one thread of its own, which ends with the last of them.
+//! Renewal of the leases of all hosts of this process's clients (PROTOCOL 8.61), on one thread, which ends
+//! with the last client.
 //!
-//! Key type: [`Renewal`], one client's; it ends when that is dropped. A client may compute for hours between two operations, so its own thread cannot
-//! do it. A quarter of a host's lease goes by between two requests, as long as the control plane says that it is; one that fails is made again after [`AGAIN`].
+//! Key type: [`Renewal`], the lease of one client's host, renewed until its drop. A client's own thread
+//! cannot do this, because it may compute for hours between two operations. The thread sends a request every
+//! quarter of the host's lease, as the control plane states it. A failed request is repeated after [`AGAIN`].
 
 use crate::config::RackConfig;
 use crate::error::Error;
@@ -14,30 +16,31 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{process, thread};
 
-/// Requests in the length of a host's lease.
+/// Number of requests per lease.
 const OFTEN: u32 = 4;
 
-/// Time after a request that failed until the next one.
+/// Time from a failed request to the next one.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The wait of a host that needs no request: one that stays for good, or that the rack does not know in this life and that has not joined again.
-/// No process lasts longer.
+/// The wait of a host that needs no request: its lease never expires, or the rack does not know this
+/// generation and the host has not joined again. No process runs longer.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Longest wait for an answer: other racks' hosts wait meanwhile, and for one such answer of each rack at most.
+/// Maximum time to wait for an answer. Hosts of other racks wait meanwhile, at most for one such answer per
+/// rack.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// A host of this process, which is said to be there until this is dropped.
+/// A host of this process, whose lease is renewed until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Renewal {
     number: u64,
     gone: Gone,
 }
 
-/// The generation of a host that the rack has taken out; [`NOT_GONE`] as long as it has not.
+/// The generation of a host that the rack has fenced; [`NOT_GONE`] if it has not.
 type Gone = Arc<AtomicU32>;
 
-/// More than any generation.
+/// A value larger than every generation.
 const NOT_GONE: u32 = u32::MAX;
 
 /// The hosts of this process.
@@ -45,7 +48,7 @@ const NOT_GONE: u32 = u32::MAX;
 struct Hosts {
     rows: BTreeMap<u64, Row>,
     next: u64,
-    /// The process whose thread renews them: one that was forked off has none.
+    /// The process whose thread renews the leases. A forked process has no such thread.
     served_by: Option<u32>,
 }
 
@@ -66,7 +69,7 @@ impl Renewal {
     /// Renews the lease of the host from now on.
     ///
     /// # Errors
-    /// [`Error::System`] when the system starts no thread.
+    /// [`Error::System`] if the system cannot start a thread.
     pub(crate) fn begin(config: &RackConfig, host: u16, generation: u16) -> Result<Self, Error> {
         let mut hosts = locked();
         if hosts.served_by.is_some_and(|process| process != process::id()) {
@@ -92,7 +95,7 @@ impl Renewal {
         }
     }
 
-    /// The host joined again.
+    /// Records that the host joined again.
     pub(crate) fn joined_again(&self, generation: u16) {
         if let Some(row) = locked().rows.get_mut(&self.number) {
             row.joined(generation, Instant::now());
@@ -100,7 +103,7 @@ impl Renewal {
         }
     }
 
-    /// Whether the rack has said that it does not have this generation of the host any more.
+    /// Returns true if the rack has reported that it does not have this generation of the host any more.
     pub(crate) fn is_gone(&self, generation: u16) -> bool {
         self.gone.load(Ordering::Relaxed) == u32::from(generation)
     }
@@ -109,20 +112,21 @@ impl Renewal {
 /// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RenewalOutcome {
-    /// The host is there; so long until the next one.
+    /// The lease was renewed; the next request is due after this time.
     Stays(Duration),
-    /// The host is there, and hosts of this rack stay for good.
+    /// The lease was renewed, and never expires in this rack.
     Always,
-    /// The rack has no such life of the host.
+    /// The rack does not have this generation of the host.
     Never,
-    /// This one failed.
+    /// The request failed.
     Failed,
     /// The control plane did not answer.
     Unanswered,
 }
 
 impl Hosts {
-    /// A host's row, and its number. It is due at once: how long the lease is only the answer says, and this machine's rack.toml may be out of date.
+    /// Adds a host and returns its number. Its first request is due at once: only the answer contains the
+    /// length of the lease, because this machine's rack.toml may be out of date.
     fn begin(&mut self, config: &RackConfig, host: u16, generation: u16, gone: Gone, due: Instant) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -130,19 +134,20 @@ impl Hosts {
         number
     }
 
-    /// The row that is to be renewed next.
+    /// Returns the host whose request is due next.
     fn next(&self) -> Option<(u64, Instant)> {
         self.rows.iter().min_by_key(|(_, row)| row.due).map(|(&number, row)| (number, row.due))
     }
 
-    /// Takes the outcome of a request for a row, in a generation of its host.
+    /// Records the outcome of a request for this generation of a host.
     fn answered(&mut self, number: u64, generation: u16, asked: RenewalOutcome, now: Instant) {
         let Some(row) = self.rows.get_mut(&number) else { return };
         row.answered(generation, asked, now);
         if asked != RenewalOutcome::Unanswered {
             return;
         }
-        // The others of this rack would wait in vain as well, one after the other, and hosts of other racks behind them.
+        // Requests for other hosts of this rack would fail as well, one after the other, and delay hosts of
+        // other racks.
         let control = row.config.control.clone();
         let of_rack = |row: &&mut Row| {
             (row.config.control.address, &row.config.control.state) == (control.address, &control.state)
@@ -154,14 +159,15 @@ impl Hosts {
 }
 
 impl Row {
-    /// Its host joined again: that life is renewed from now on.
+    /// Records that the host joined again; its new generation is renewed from now on.
     fn joined(&mut self, generation: u16, now: Instant) {
         self.generation = generation;
         self.due = now;
     }
 
-    /// Takes the outcome of a request for this generation. A row whose life the rack does not know stays: the host may be about to join again, and its requests
-    /// may have been answered before. Its client finds out by its next operation.
+    /// Records the outcome of a request for this generation. If the rack does not know the generation, the
+    /// host stays in the list. The host may be about to join again, or the answer may belong to an earlier
+    /// generation. The client learns of the fence by its next operation.
     fn answered(&mut self, generation: u16, asked: RenewalOutcome, now: Instant) {
         self.due = now
             + match asked {
@@ -186,7 +192,7 @@ impl Drop for Renewal {
     }
 }
 
-/// No code panics while it holds it; what is in it holds all the same.
+/// Locks the list of hosts. No code panics while it holds the lock, so a poisoned lock has valid content.
 fn locked() -> MutexGuard<'static, Hosts> {
     HOSTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -195,7 +201,7 @@ fn period(lease_ms: u64) -> Duration {
     Duration::from_millis(lease_ms) / OFTEN
 }
 
-/// Until there are no hosts.
+/// Renews all leases, until there are no hosts.
 fn renew_all() {
     let mut hosts = locked();
     loop {
@@ -219,22 +225,23 @@ fn renew_all() {
     }
 }
 
-/// Says that one host is there. Over a connection of its own each time: the control plane has only so many, and hosts that do nothing hold none of them.
+/// Renews the lease of one host. Each request uses its own connection: the control plane's connections are
+/// limited, so an idle host must not hold one.
 fn ask(config: &RackConfig, call: Stay) -> RenewalOutcome {
     let Ok(api) = api_client(config) else { return RenewalOutcome::Failed };
     let mut api = api.impatient(ANSWER_TIME_MAX);
     let (host, generation) = (call.host, call.generation);
     match api.call(call) {
-        // Without a length hosts of this rack stay for good.
+        // A length of 0 means that leases of this rack never expire.
         Ok(lease) if lease.lease_ms == 0 => RenewalOutcome::Always,
         Ok(lease) => RenewalOutcome::Stays(period(lease.lease_ms).max(Duration::from_millis(1))),
-        // The host was taken out of the rack, or joins again just now.
+        // The host was fenced, or is joining again now.
         Err(ApiCallError::Refused(error))
             if matches!(error.code, ErrorCode::NotFound | ErrorCode::Conflict) =>
         {
             RenewalOutcome::Never
         }
-        // Another user's host has the number by now, or this user's key of it is lost.
+        // Another user's host has the number now, or this user's key of the host is lost.
         Err(ApiCallError::Refused(error)) if error.code == ErrorCode::NotOwner => match api.call(Overview {})
         {
             Ok(seen) if !seen.hosts.iter().any(|at| (at.host, at.generation) == (host, generation)) => {

@@ -1,7 +1,7 @@
-//! The roles of a rack as they run in processes or threads: open the link, join, serve until told to stop.
+//! The roles of a rack as processes or threads: open the link, join, serve until a stop.
 //!
-//! `farmem up` starts one process for each; a benchmark may start threads. Each function returns when its
-//! [`Stop`] is set, or with the error that kept it from serving.
+//! `farmem up` starts one process per role; a benchmark may start threads. Each function returns when its
+//! [`Stop`] is set, or with the error that ended the service.
 
 pub use farmem_link::{Stop, pin_to_cpu};
 pub use farmem_memnode::{Compile, Logic};
@@ -34,25 +34,26 @@ use std::net::IpAddr;
 use std::num::NonZero;
 use std::path::Path;
 
-/// How long to serve, and what to call once it has begun. A [`Stop`] alone will do.
+/// The stop flag of a service, and a callback for its start. A [`Stop`] alone suffices.
 pub struct Serving<'a> {
     stop: &'a Stop,
     begun: Option<&'a mut dyn FnMut()>,
 }
 
 impl<'a> Serving<'a> {
-    /// Serves until `stop` is set; calls `begun` once the role has its address, has joined, and answers.
+    /// Creates the options of a service that ends when `stop` is set. `begun` is called once the role has its
+    /// address, has joined, and answers.
     pub fn new(stop: &'a Stop, begun: &'a mut dyn FnMut()) -> Self {
         Self { stop, begun: Some(begun) }
     }
 
-    /// The flag that ends the service.
+    /// Returns the flag that ends the service.
     #[must_use]
     pub const fn stop(&self) -> &'a Stop {
         self.stop
     }
 
-    /// Says that it has begun: once, however often it is called.
+    /// Reports that the service has begun; only the first call has an effect.
     pub fn begun(&mut self) {
         if let Some(begun) = self.begun.take() {
             begun();
@@ -72,10 +73,11 @@ impl core::fmt::Debug for Serving<'_> {
     }
 }
 
-/// Serves as the control plane: its HTTP API, its log in the state directory, its updates over the rack's link.
+/// Runs the control plane: its HTTP API, its log in the state directory, and its updates over the rack's
+/// link.
 ///
 /// # Errors
-/// [`Error`] when its address, port or state is taken, its log is damaged, or link or disk fail.
+/// [`Error`] if the address, port or state is in use, the log is damaged, or link or disk fail.
 pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Result<(), Error> {
     struct Serve<'a>(&'a RackConfig, Serving<'a>);
     impl WithLink for Serve<'_> {
@@ -91,7 +93,7 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
             let secret = Some(Secret::new(secret?.as_bytes()));
             let seed =
                 || os_seed().map_err(|source| Error::System { what: "no random numbers".into(), source });
-            // Rings belong to one machine and lead to no other.
+            // Rings belong to one machine, so their addresses need no proof.
             let proves = config.transport == Transport::Udp;
             let address_secret = if proves { Some(Secret::new(&seed()?)) } else { None };
             let usual = ControlSettings::new(farmem_link::gid_of(config.control.address));
@@ -136,20 +138,21 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
         }
     }
     if let Some((cost, remedy)) = config.cards_cost() {
-        // stderr may be closed.
+        // A closed stderr is no fault.
         drop(writeln!(io::stderr(), "farmem: cards are peers of this rack: {cost}; {remedy}"));
     }
     if let Some((cost, remedy)) = config.plain_cost() {
-        // stderr may be closed.
+        // A closed stderr is no fault.
         drop(writeln!(io::stderr(), "farmem: WARNING: {cost}; {remedy}"));
     }
     with_link(config, config.control.address, Serve(config, serving.into()))
 }
 
-/// Time after which a role that has nothing to answer is asked whether it is there.
+/// Silence after which the control plane sends a probe to a role.
 const PROBE: Duration = Duration::from_secs(2);
 
-/// Prints that the control plane refuses changes, and that it takes them again: the API tells only a client that asks.
+/// Prints that the control plane refuses changes, and that it accepts them again. The API reports this only
+/// to a client that asks.
 fn say_of_log(note: ControlNote, state: &str) {
     let line = match note {
         ControlNote::Stalled => format!(
@@ -160,14 +163,15 @@ fn say_of_log(note: ControlNote, state: &str) {
         }
         _ => return,
     };
-    // stderr may be closed.
+    // A closed stderr is no fault.
     drop(writeln!(io::stderr(), "farmem: {line}"));
 }
 
-/// Makes the rack's state directory, for this user alone.
+/// Creates the rack's state directory, for this user alone.
 ///
 /// # Errors
-/// [`Error::Config`] when it cannot be made, [`Error::Open`] when others may get at what is in it.
+/// [`Error::Config`] if the directory cannot be created, [`Error::Open`] if other users can access its
+/// content.
 pub fn make_state(config: &RackConfig) -> Result<(), Error> {
     let state = &config.control.state;
     match private_state(state) {
@@ -181,7 +185,7 @@ pub fn make_state(config: &RackConfig) -> Result<(), Error> {
     }
 }
 
-/// A token or secret of the rack: the one kept there, or a new one that only this user can read.
+/// Returns the token or secret in `file`, or creates one that only this user can read.
 fn keep_token(file: &Path) -> Result<String, Error> {
     let cannot =
         |doing: &str, source| Error::System { what: format!("cannot {doing} {}", file.display()), source };
@@ -201,7 +205,7 @@ fn keep_token(file: &Path) -> Result<String, Error> {
     opened.rewind().map_err(|e| cannot("write", e))?;
     let seed = os_seed().map_err(|e| cannot("draw a token for", e))?;
     let token: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
-    // On disk before anybody is told what comes of it: after a loss of power it is the same.
+    // The token must be on disk before its first use, so that it is the same after a power failure.
     let written = opened
         .set_len(0)
         .and_then(|()| opened.write_all(token.as_bytes()))
@@ -211,21 +215,23 @@ fn keep_token(file: &Path) -> Result<String, Error> {
     Ok(token)
 }
 
-/// Fewest characters of a token or secret that was put there by hand.
+/// Minimum length of a token or secret that the operator wrote.
 const TOKEN_MIN: usize = 32;
 
-/// Removes the directory of a rack's shared-memory rings when no endpoint in it is held, by whatever process.
+/// Removes the directory of a rack's shared-memory rings if no process holds an endpoint in it.
 ///
 /// # Errors
-/// `ResourceBusy` when one is; otherwise what the system says. Files of something else are left, and then the directory is.
+/// `ResourceBusy` if a process holds one; otherwise the system's error. If the directory contains other
+/// files, these files and the directory stay.
 pub fn remove_unused_rings(rings: &Path) -> io::Result<()> {
     farmem_link::shm::remove_dir(rings)
 }
 
-/// Removes the shared-memory rings of a rack whose roles have ended; its clients may still hold theirs. A rack over UDP has none.
+/// Removes the shared-memory rings of a rack whose roles have ended, even if clients still hold endpoints. A
+/// rack over UDP has no rings.
 ///
 /// # Errors
-/// `ResourceBusy` when a role of another rack of this name uses them; otherwise what the system says.
+/// `ResourceBusy` if a role of another rack with this name uses the rings; otherwise the system's error.
 pub fn remove_rings(config: &RackConfig) -> io::Result<()> {
     let rings = config.rings();
     if config.transport == Transport::Udp || !rings.exists() {
@@ -244,26 +250,26 @@ pub fn remove_rings(config: &RackConfig) -> io::Result<()> {
     }
 }
 
-/// The control plane's view of a running rack.
+/// Returns the control plane's view of a running rack.
 ///
 /// # Errors
-/// [`Error`] when it does not answer.
+/// [`Error`] if the control plane does not answer.
 pub fn overview(config: &RackConfig) -> Result<RackOverview, Error> {
     Ok(api_client(config)?.call(Overview {})?)
 }
 
-/// The named objects of all domains of a running rack.
+/// Returns the named objects of all domains of a running rack.
 ///
 /// # Errors
-/// [`Error`] when it does not answer.
+/// [`Error`] if the control plane does not answer.
 pub fn objects(config: &RackConfig) -> Result<Vec<ObjectListed>, Error> {
     Ok(operator_client(config)?.call(ListObjects { domain: None })?.objects)
 }
 
-/// Serves as the switch.
+/// Runs the switch.
 ///
 /// # Errors
-/// [`Error`] when its address is taken, the control plane does not let it join, or the link fails.
+/// [`Error`] if the address is in use, the control plane refuses the join, or the link fails.
 pub fn switch<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Result<(), Error> {
     struct Serve<'a>(&'a RackConfig, Serving<'a>);
     impl WithLink for Serve<'_> {
@@ -282,16 +288,17 @@ pub fn switch<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Re
     with_link(config, config.switch.address, Serve(config, serving.into()))
 }
 
-/// The number of a switch's life: by chance, so that none before had it, whatever is known of those (PROTOCOL 6.27).
+/// Draws the number of this life of the switch at random, so that it differs from all earlier ones without
+/// knowledge of them (PROTOCOL 6.27).
 fn draw_life() -> Result<NonZero<u32>, Error> {
     let seed = os_seed().map_err(|source| Error::System { what: "no random numbers".into(), source })?;
     Ok(NonZero::new(Rng::from_seed(seed).next_u32()).unwrap_or(NonZero::<u32>::MIN))
 }
 
-/// Serves as a switch of the index: the same role as the rack's switch, told other things (PROTOCOL 16.1).
+/// Runs an index switch: the same role as the rack's switch, with other tables (PROTOCOL 16.1).
 ///
 /// # Errors
-/// As [`switch`].
+/// The errors of [`switch`].
 pub fn index_switch<'a>(
     config: &'a RackConfig,
     switch: &'a IndexConfig,
@@ -314,10 +321,11 @@ pub fn index_switch<'a>(
     with_link(config, switch.address, Serve(config, switch, serving.into()))
 }
 
-/// Serves as memory node `node`.
+/// Runs memory node `node`.
 ///
 /// # Errors
-/// [`Error`] when its address is taken, there is no memory, the control plane does not let it join, or the link fails.
+/// [`Error`] if the address is in use, the system has too little memory, the control plane refuses the join,
+/// or the link fails.
 pub fn node<'a>(
     config: &'a RackConfig,
     node: &'a NodeConfig,
@@ -330,19 +338,19 @@ pub fn node<'a>(
     node_running(config, node, Runner { compile, workspaces: WORKSPACES }, serving)
 }
 
-/// How a memory node executes traversals.
+/// The way in which a memory node executes traversals.
 #[derive(Clone, Copy, Debug)]
 pub struct Runner<C> {
     /// The compiler of programs.
     pub compile: C,
-    /// Traversals whose hops are interleaved, at least one.
+    /// Number of traversals whose hops are interleaved, at least one.
     pub workspaces: usize,
 }
 
-/// As [`node`], with another runner: for comparing them.
+/// Runs a memory node as [`node`] does, with another runner, for comparisons.
 ///
 /// # Errors
-/// As [`node`].
+/// The errors of [`node`].
 pub fn node_running<'a, C: Compile + 'static>(
     config: &'a RackConfig,
     node: &'a NodeConfig,
@@ -397,17 +405,18 @@ pub fn node_running<'a, C: Compile + 'static>(
     with_link(config, node.address, Serve(config, node, runner, serving.into()))
 }
 
-/// Says that a node asks for lines in another way than most do.
+/// Prints that a node prefetches lines in another way than most nodes do.
 fn say_unusual(node: &str, calibrated: Calibrated) {
     let Calibrated { burst, one_by_one } = calibrated;
     if let Some(times) = one_by_one.filter(|_| burst == 1) {
         let why = format!("on this processor that is {times:.2} times as fast as in bursts");
-        // stderr may be closed.
+        // A closed stderr is no fault.
         drop(writeln!(io::stderr(), "farmem: memory node {node} asks for lines one by one: {why}"));
     }
 }
 
-/// A peer this link cannot reach stays without an address: what is sent to it is counted as lost, and its requests time out.
+/// Sets the address of a peer. A peer that this link cannot reach stays without an address: frames to it
+/// count as lost, and its requests time out.
 fn set_peer<L: Link>(PeerChange { port, gid }: PeerChange, link: &mut L) {
     drop(link.set_peer(port, gid));
 }

@@ -1,22 +1,22 @@
-//! A client's state of each operation under way, found by ticket in constant time.
+//! A client's state of each pending operation, found by ticket in constant time.
 
 use farmem_host::Op;
 use farmem_transport::rc::Work;
 use farmem_wire::VirtAddr;
 use slab::Slab;
 
-/// How an operation touches memory.
+/// The kind of an operation's memory access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Touch {
     Read,
-    /// A READ whose address is a key.
+    /// A READ by key instead of by address.
     Keyed,
     Write,
     Atomic,
     Traverse,
 }
 
-/// Enough of an operation to explain its failure.
+/// The part of an operation that explains its failure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Meta {
     pub(crate) addr: VirtAddr,
@@ -51,14 +51,14 @@ impl Meta {
     }
 }
 
-/// A slot's ticket and operation.
+/// The ticket and operation of a slot.
 #[derive(Debug)]
 struct Slot {
     ticket: u64,
     meta: Meta,
 }
 
-/// The slots. A ticket is a counter above its slot's number, so that none is used twice.
+/// The slots. A ticket contains a counter above its slot's number, so no ticket is used twice.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     slots: Slab<Slot>,
@@ -83,7 +83,7 @@ impl Slots {
         self.slots.get(place(ticket)).is_some_and(|slot| slot.ticket == ticket)
     }
 
-    /// True while no operation is under way.
+    /// Returns true if no operation is pending.
     pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
@@ -95,13 +95,13 @@ impl Slots {
     }
 }
 
-/// The ticket of the operation number `count` in slot `place`.
+/// Returns the ticket of operation number `count` in slot `place`.
 pub(crate) fn ticket(count: u64, place: usize) -> u64 {
     assert!(place < SLOTS_MAX, "queues bound what is outstanding far below this");
     count << SLOT_BITS | place as u64
 }
 
-/// The number of the slot of a ticket.
+/// Returns the slot's number of a ticket.
 pub(crate) fn place(ticket: u64) -> usize {
     usize::try_from(ticket & (SLOTS_MAX as u64 - 1)).unwrap_or(usize::MAX)
 }

@@ -1,17 +1,20 @@
-//! An application's operations as tasks: one exchange with far memory after another, so that many can be under way on one core.
+//! An application's operations as tasks: sequences of exchanges with far memory, many of which run
+//! concurrently on one core.
 //!
-//! Key types: [`Task`] is an operation; [`crate::Client::run_tasks`] keeps many under way, [`run_tasks`] on any
-//! [`Concurrent`] far memory; [`run_one`] carries one out on any
-//! [`FarMemory`]. A task has no thread and no stack of its own: between two exchanges it is a value, as a role is.
+//! Key types: [`Task`], one operation. [`crate::Client::run_tasks`] runs many of them concurrently,
+//! [`run_tasks`] does so on any [`Concurrent`] far memory, and [`run_one`] runs one on any [`FarMemory`]. A
+//! task has no thread and no stack of its own: between two exchanges it is a value, as a role is.
 //!
-//! A traversal that a task needs runs at the memory nodes or at this host, as the policy says (PULSE 4.1). At the host its iterations are
-//! READs like any others, so those of many traversals are under way at once. Results are those of [`crate::Client::dispatch`].
+//! A task's traversal runs at the memory nodes or at this host, as the policy selects (PULSE 4.1). At the
+//! host its iterations are ordinary READs, so those of many traversals are in flight at the same time.
+//! Results are those of [`crate::Client::dispatch`].
 //!
-//! # Synchronisation
+//! # Synchronization
 //!
-//! PULSE leaves it to the host (PULSE 2.3). Between the tasks of one run there are two means. A *turn* is a lock by name that this host
-//! holds for a task: a task that changes something by reading and then writing it takes the turn of what it changes. And a task that cannot
-//! bear others runs *alone*. Neither says anything to other hosts: for them structures have lock words in far memory.
+//! PULSE leaves synchronization to the host (PULSE 2.3). The tasks of one run have two means. A *turn* is a
+//! keyed lock that this host holds for a task: a task that reads data and then writes it takes the turn of
+//! that data. And a task that tolerates no concurrent tasks runs *alone*. Neither affects other hosts; for
+//! them structures have lock words in far memory.
 
 mod alone;
 mod concurrent;
@@ -30,91 +33,94 @@ use std::time::Duration;
 
 /// An operation of an application.
 pub trait Task {
-    /// Goes on with what the last exchange brought, up to the next one.
+    /// Continues with the results of the last exchange, up to the next exchange.
     ///
-    /// The run calls this first with an empty queue; then again each time that all of what it needed has ended, that its turn came, or
-    /// that it was alone; and not after [`Next::Done`].
+    /// The run calls this method first with an empty queue. The run calls it again whenever all requested
+    /// operations have completed, the task got its turn, or [`Task::alone`] has returned. After
+    /// [`Next::Done`] there are no more calls.
     ///
     /// # Errors
-    /// A reason to end the whole run. A failure in `queue` that the task can live with is its own matter.
+    /// An error that ends the whole run. The task itself handles failures in `queue` that it tolerates.
     fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error>;
 
-    /// Does what it asked to be [`Next::Alone`] for.
+    /// Runs the part of the task for which it returned [`Next::Alone`].
     ///
     /// # Errors
-    /// As [`Task::next`].
+    /// The errors of [`Task::next`].
     fn alone(&mut self, memory: &mut dyn FarMemory) -> Result<(), Error> {
         let _nothing_to_do_alone = memory;
         Ok(())
     }
 }
 
-/// A task's wait.
+/// The event for which a task waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// The operations that it put into the queue with [`OpQueue::need`], at least one. All are under way at once, in any order.
+    /// The completion of the operations that the task put into the queue with [`OpQueue::need`], at least
+    /// one. All run concurrently, in any order.
     Need,
-    /// The turn of this name, which one task of the run has at a time, from then on until it ends or asks for another turn. Those
-    /// that wait get it in the order in which they asked.
+    /// The turn with this key. One task of the run has a turn at a time, until the task ends or requests
+    /// another turn. Waiting tasks get a turn in the order of their requests.
     ///
-    /// Data read before may have changed by then.
+    /// Data that the task read before may have changed by then.
     Turn(u64),
-    /// Waits until no other task of the run is between two exchanges: [`Task::alone`] is called then. Tasks that wait for a turn or to be alone
-    /// themselves are not between two exchanges; what they read before may have changed when they go on.
+    /// The moment when no other task of the run is between two exchanges; then the run calls [`Task::alone`].
+    /// Tasks that wait for a turn or to be alone are not between two exchanges. Data that these tasks read
+    /// before may have changed when they continue.
     Alone,
-    /// Nothing: it is finished.
+    /// Nothing, because the task has ended.
     Done,
 }
 
-/// The operations that a task needs next, and the ends of those that it needed last.
+/// The operations that a task needs next, and the completions of its previous ones.
 #[derive(Debug, Default)]
 pub struct OpQueue {
-    /// The ends of what was needed, in the order in which it was asked for.
+    /// Completions of the previous operations, in the order of the requests.
     got: VecDeque<Completed>,
     need: Vec<Op>,
     /// Buffers for reuse.
     spare: Vec<Vec<u8>>,
 }
 
-/// Buffers that one queue keeps for reuse.
+/// Maximum number of buffers that one queue keeps for reuse.
 const SPARE_MAX: usize = 16;
 
 impl OpQueue {
-    /// Asks for `op`, together with what else is asked for before the task waits.
+    /// Adds `op` to the operations of the next exchange.
     pub fn need(&mut self, op: Op) {
         self.need.push(op);
     }
 
-    /// Takes the next of the ends of what was needed, in the order in which it was asked for; `None` when all are taken. What is not taken
-    /// is gone with the next exchange.
+    /// Takes the next completion, in the order of the requests; `None` after the last one. The next exchange
+    /// drops completions that the task did not take.
     pub fn take(&mut self) -> Option<Completed> {
         self.got.pop_front()
     }
 
-    /// Takes the end of the one operation that was needed.
+    /// Takes the completion of the only operation.
     ///
     /// # Panics
-    /// When not exactly one has ended.
+    /// Panics unless exactly one completion is left.
     pub fn one(&mut self) -> Completed {
         assert_eq!(self.got.len(), 1, "one operation was needed");
         self.got.pop_front().expect("there is one")
     }
 
-    /// An empty buffer, from an earlier operation when there is one.
+    /// Returns an empty buffer; reuses one of an earlier operation if possible.
     pub fn buffer(&mut self) -> Vec<u8> {
         let mut buf = self.spare.pop().unwrap_or_default();
         buf.clear();
         buf
     }
 
-    /// Gives a buffer back for reuse.
+    /// Returns a buffer to the queue for reuse.
     pub fn recycle(&mut self, buf: Vec<u8>) {
         if self.spare.len() < SPARE_MAX && buf.capacity() > 0 {
             self.spare.push(buf);
         }
     }
 
-    /// Makes it ready for another task.
+    /// Clears the queue for another task.
     fn clear(&mut self) {
         self.need.clear();
         while let Some(completed) = self.got.pop_front() {
@@ -126,22 +132,22 @@ impl OpQueue {
 /// Costs of a task, in time and requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TaskStats {
-    /// From its start to its end, waiting for turns included.
+    /// Time from the task's start to its end, including waits for turns.
     pub latency: Duration,
-    /// Round trips one after the other: what was under way at once counts as its longest.
+    /// Number of sequential round trips: concurrent operations count as the longest of them.
     pub round_trips: u64,
-    /// Requests in all: READs, WRITEs, atomics, and those of traversals.
+    /// Total number of requests: READs, WRITEs, atomics, and those of traversals.
     pub requests: u64,
-    /// Traversals that ran at the memory nodes.
+    /// Number of traversals at the memory nodes.
     pub offloaded: u64,
-    /// Traversals that ran at this host; `requests` has their READs.
+    /// Number of traversals at this host; `requests` includes their READs.
     pub at_host: u64,
-    /// Iterations of traversals, wherever they ran.
+    /// Number of iterations of all traversals.
     pub iterations: u64,
 }
 
 impl TaskStats {
-    /// Counts the traversal of an exchange, and answers its requests.
+    /// Counts the traversal of an exchange, and returns its number of requests.
     fn traversal(&mut self, site: Site, end: &Traversed) -> u64 {
         match site {
             Site::MemoryNodes => self.offloaded += 1,

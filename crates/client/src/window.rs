@@ -1,33 +1,38 @@
-//! How a host reads the window of one iteration.
+//! Reads of one iteration's window by a host.
 //!
-//! Nearly always that is one READ. Where the allocation ends in the window, the program runs on what is there of it, as at a memory node (PROTOCOL 10.23).
-//! A host does not know what is there: it finds out with READs of other lengths, and only as far as the program wants to know. Allocations end with a page,
-//! so the first of them goes up to the end of the page, and that is the last one unless a part of a page was granted, or the program is wrong.
+//! Nearly always that is one READ. If the allocation ends within the window, the program runs on the bytes
+//! that exist, as at a memory node (PROTOCOL 10.23). A host does not know how many bytes exist. The host
+//! finds out by READs of other lengths, and only as far as the program accesses the window.
+//!
+//! Allocations end at a page boundary, so the first of these READs ends there. This READ is the last one,
+//! unless a part of a page was granted or the program is invalid.
 
 use crate::error::{Error, TraversalStop};
 use farmem_traversal::{Behind, Program, Step};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
 
-/// Knowledge of the window at a pointer.
+/// The known part of the window at a pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Window {
-    /// So many bytes are there, and the program wants more.
+    /// Number of bytes that are known to exist, while the program accesses more.
     there: usize,
-    /// The least number of bytes that are not there; one more than the window has, before anything was refused.
+    /// The smallest number of bytes that are known not to exist; before a refusal, the length of the window
+    /// plus 1.
     refused: usize,
 }
 
 impl Window {
-    /// Before anything of it was read.
+    /// Returns the state before the first READ.
     pub(crate) fn new(program: &Program) -> Self {
         Self { there: 0, refused: program.window_len() + 1 }
     }
 
-    /// How many bytes at `addr` are to be read now.
+    /// Returns the number of bytes at `addr` to read now.
     ///
     /// # Errors
-    /// The end of the traversal: the readable bytes are known exactly, and the program wants more.
+    /// The end of the traversal: the number of existing bytes is known exactly, and the program accesses
+    /// more.
     pub(crate) fn len(self, addr: VirtAddr, program: &Program) -> Result<usize, Error> {
         let Self { there, refused } = self;
         if refused > program.window_len() {
@@ -41,7 +46,7 @@ impl Window {
         Ok(if there < page && page < refused { page } else { there.midpoint(refused) })
     }
 
-    /// Runs the iteration on what was read. `None` when another READ is needed for it.
+    /// Runs the iteration on the bytes of a READ. Returns `None` if another READ is necessary.
     ///
     /// # Errors
     /// The READ's refusal.
@@ -73,7 +78,7 @@ impl Window {
     }
 }
 
-/// A READ's refusal in the words of a traversal.
+/// Converts a READ's refusal to the error of a traversal.
 pub(crate) fn stopped(error: Error, addr: VirtAddr) -> Error {
     let reason = match error {
         Error::NotMapped { .. } => TraversalStop::NotMapped,

@@ -1,4 +1,5 @@
-//! One task at a time, on any far memory: what a host that caches pages does, and a program that has one thing to do.
+//! Sequential execution of tasks on any far memory, for hosts that cache pages and for programs with a single
+//! task.
 
 use crate::error::Error;
 use crate::far_memory::FarMemory;
@@ -12,10 +13,10 @@ use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 use std::time::Instant;
 
-/// Carries `task` out from its start to its end; it has every turn and is always alone.
+/// Runs `task` from start to end; the task has every turn and is always alone.
 ///
 /// # Errors
-/// Errors of the task's own methods.
+/// The errors of the task's own methods.
 pub fn run_one(memory: &mut dyn FarMemory, task: &mut dyn Task, policy: &Policy) -> Result<TaskStats, Error> {
     let started = Instant::now();
     let mut stats = TaskStats::default();
@@ -45,7 +46,7 @@ pub fn run_one(memory: &mut dyn FarMemory, task: &mut dyn Task, policy: &Policy)
     }
 }
 
-/// Lets `task` do what it must be alone for, and counts what it took.
+/// Calls the task's `alone` method, and counts its costs.
 pub(super) fn alone<T: Task + ?Sized>(
     memory: &mut dyn FarMemory,
     task: &mut T,
@@ -54,13 +55,14 @@ pub(super) fn alone<T: Task + ?Sized>(
     task.alone(&mut Counted { memory, stats })
 }
 
-/// Carries `op` out, and says how it ended as [`Client::wait`](crate::Client::wait) does. Its ticket is [`Ticket::AT_ONCE`].
+/// Executes `op`, and returns its completion as [`Client::wait`](crate::Client::wait) does. The ticket is
+/// [`Ticket::AT_ONCE`].
 #[must_use]
 pub fn carry_out(memory: &mut dyn FarMemory, op: Op, policy: &Policy) -> Completed {
     count(&mut TaskStats::default(), memory, op, policy).0
 }
 
-/// Carries `op` out; answers its end and its requests.
+/// Executes `op`; returns its completion and its number of requests.
 fn count(stats: &mut TaskStats, memory: &mut dyn FarMemory, op: Op, policy: &Policy) -> (Completed, u64) {
     let done = Answer::Done { old: 0 };
     let (result, buf) = match op {
@@ -113,7 +115,7 @@ fn count(stats: &mut TaskStats, memory: &mut dyn FarMemory, op: Op, policy: &Pol
     (Completed { ticket: Ticket::AT_ONCE, result, buf }, 1)
 }
 
-/// Far memory that counts what is asked of it.
+/// Far memory that counts its requests.
 struct Counted<'a> {
     memory: &'a mut dyn FarMemory,
     stats: &'a mut TaskStats,
@@ -163,14 +165,14 @@ impl FarMemory for Counted<'_> {
         Ok(dispatched)
     }
 
-    /// The writes are under way together: one round trip.
+    /// Counts concurrent writes as one round trip.
     fn write_many(&mut self, writes: &[(VirtAddr, &[u8])]) -> Result<(), Error> {
         self.stats.requests += writes.len() as u64;
         self.stats.round_trips += u64::from(!writes.is_empty());
         self.memory.write_many(writes)
     }
 
-    /// The reads are under way together, too.
+    /// Counts concurrent reads as one round trip.
     fn read_many(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Error> {
         self.stats.requests += reads.len() as u64;
         self.stats.round_trips += u64::from(!reads.is_empty());

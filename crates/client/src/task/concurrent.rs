@@ -1,4 +1,4 @@
-//! Far memory with many operations under way: what a run of tasks works on.
+//! Far memory with many pending operations, on which a run of tasks works.
 
 use crate::client::Client;
 use crate::error::Error;
@@ -8,34 +8,36 @@ use crate::policy::Site;
 use farmem_host::{Op, Traversed};
 use std::collections::VecDeque;
 
-/// Far memory that keeps many operations under way. A [`Client`] is one, over the rack; a host that caches pages is another.
+/// Far memory that keeps many operations in flight. A [`Client`] implements it over the rack; so does a host
+/// that caches pages.
 pub trait Concurrent: FarMemory {
-    /// Starts an operation. Its ticket is one of [`Ticket::at`], with a place that no other operation under way has.
+    /// Starts an operation. Its ticket comes from [`Ticket::at`], with a place that no other pending
+    /// operation has.
     ///
     /// # Errors
-    /// [`Error::TooLong`] for more than one message carries; [`Error::System`] when the link failed.
+    /// [`Error::TooLong`] if the operation does not fit one message; [`Error::System`] if the link failed.
     fn submit(&mut self, op: Op) -> Result<Ticket, Error>;
 
-    /// The next operation that ends; waits for it. `None` when nothing is outstanding.
+    /// Waits for the next completed operation and returns it; `None` if no operation is pending.
     ///
     /// # Errors
-    /// [`Error::System`] when the link failed.
+    /// [`Error::System`] if the link failed.
     fn next_completed(&mut self) -> Result<Option<Completed>, Error>;
 
-    /// The next operation that has ended already.
+    /// Returns the next operation that has already completed, if any.
     fn poll_ended(&mut self) -> Option<Completed>;
 
-    /// Hears of a traversal that ended.
+    /// Counts a traversal that ended.
     fn count(&mut self, site: Site, end: &Traversed) {
         let _not_counted = (site, end);
     }
 
-    /// Ends that were put aside before the run.
+    /// Takes the completions that arrived before the run.
     fn take_ready(&mut self) -> VecDeque<Completed> {
         VecDeque::new()
     }
 
-    /// Puts ends aside that are not of the run.
+    /// Returns completions that do not belong to the run.
     fn put_ready(&mut self, ready: VecDeque<Completed>) {
         drop(ready);
     }

@@ -1,8 +1,8 @@
-//! Many tasks under way on one core.
+//! Concurrent execution of many tasks on one core.
 //!
-//! A task has a slot. Each operation that it needs is a flight, found by its ticket in constant time; a traversal that runs at this
-//! host is one flight after another, each a READ of a load window. Slots, queues and flights are used again, so that a run allocates
-//! nothing once it is warm.
+//! A task has a slot. Each operation that the task needs is a flight, found by its ticket in constant time. A
+//! traversal at this host is a sequence of flights, each a READ of a load window. Slots, queues and flights
+//! are reused, so a run does not allocate memory after its first operations.
 
 use crate::client::Client;
 use crate::error::{Error, TraversalStop};
@@ -20,16 +20,17 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 impl Client {
-    /// Carries out `tasks` with up to `in_flight` of them under way; `done` gets each with what it took. Tasks start in the order in which
-    /// they come, and end in any.
+    /// Runs `tasks` with up to `in_flight` of them at a time. `done` receives each finished task with its
+    /// costs. Tasks start in the order of the iterator, and end in any order.
     ///
-    /// Operations that this client had outstanding before stay so; their ends are kept for [`Client::poll`].
+    /// Operations that were pending before stay pending; their completions are kept for [`Client::poll`].
     ///
     /// # Errors
-    /// The first error of a task's own methods, when all that was under way has ended; [`Error::System`] when the link failed.
+    /// The first error of a task's own methods, after all pending operations have completed;
+    /// [`Error::System`] if the link failed.
     ///
     /// # Panics
-    /// When `in_flight` is zero, or a task breaks the rules of [`Task::next`].
+    /// Panics if `in_flight` is zero, or if a task violates the rules of [`Task::next`].
     pub fn run_tasks<T: Task>(
         &mut self,
         tasks: impl Iterator<Item = T>,
@@ -41,13 +42,14 @@ impl Client {
     }
 }
 
-/// Carries out `tasks` on any far memory that keeps many operations under way, as [`Client::run_tasks`] does on a client.
+/// Runs `tasks` on any far memory that keeps many operations in flight, as [`Client::run_tasks`] does on a
+/// client.
 ///
 /// # Errors
-/// As [`Client::run_tasks`].
+/// The errors of [`Client::run_tasks`].
 ///
 /// # Panics
-/// As [`Client::run_tasks`].
+/// Panics as [`Client::run_tasks`] does.
 pub fn run_tasks<T: Task>(
     memory: &mut impl Concurrent,
     tasks: impl Iterator<Item = T>,
@@ -63,16 +65,16 @@ pub fn run_tasks<T: Task>(
     ended
 }
 
-/// Where a task stands.
+/// The state of a slot's task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TaskState {
-    /// No task.
+    /// The slot has no task.
     Empty,
-    /// Can go on, or waits for this many operations.
+    /// The task can continue, or waits for this number of operations.
     UnderWay { flights: usize },
-    /// Waits for the turn of this name, since this moment of the run.
+    /// The task waits for the turn with this key, since this moment of the run.
     ForTurn { name: u64, since: u64 },
-    /// Waits to be alone, since this moment of the run.
+    /// The task waits to be alone, since this moment of the run.
     ForAlone { since: u64 },
 }
 
@@ -80,40 +82,41 @@ struct Slot<T> {
     state: TaskState,
     task: Option<T>,
     queue: OpQueue,
-    /// The ends that came, in the order in which the operations were asked for.
+    /// Completions so far, in the order of the requests.
     ends: Vec<Option<Completed>>,
-    /// The turn it has.
+    /// The turn that the task has.
     turn: Option<u64>,
     started: Instant,
     stats: TaskStats,
-    /// Requests of the longest operation of this exchange.
+    /// Number of requests of the longest operation of this exchange.
     longest: u64,
 }
 
-/// A traversal under way.
+/// A traversal in flight.
 struct Walk {
     program: Program,
     limit: u32,
-    /// At this host: the scratch pad, while its window is read.
+    /// The scratch pad while the window is read, if the traversal runs at this host.
     scratch: Vec<u8>,
     cur_ptr: VirtAddr,
     iterations: u32,
-    /// READs that it took at this host.
+    /// Number of READs at this host.
     reads: u32,
     window: Window,
     site: Site,
 }
 
-/// An operation under way.
+/// An operation in flight.
 struct Flight {
     ticket: Ticket,
     slot: usize,
-    /// Which of the slot's operations.
+    /// Index among the slot's operations.
     number: usize,
     walk: Option<Walk>,
 }
 
-/// Operations that a run has under way at most. A client takes 1024 requests to nodes at a time, and its caller may have some outstanding.
+/// Maximum number of operations that a run has in flight. A client accepts 1024 requests to nodes at a time,
+/// and its caller may have some pending.
 const FLIGHTS_MAX: usize = 960;
 
 struct Run<T, D> {
@@ -121,21 +124,22 @@ struct Run<T, D> {
     done: D,
     slots: Vec<Slot<T>>,
     empty: Vec<usize>,
-    /// Slots whose tasks can go on.
+    /// Slots whose tasks can continue.
     ready: VecDeque<usize>,
-    /// By the place of their tickets.
+    /// Flights, indexed by the place of their tickets.
     flights: Vec<Option<Flight>>,
     flying: usize,
-    /// Operations that begin when others have ended.
+    /// Operations that wait until others have completed.
     queue: VecDeque<(Flight, Op)>,
-    /// Ends of operations that are not of this run.
+    /// Completions of operations that do not belong to this run.
     others: VecDeque<Completed>,
-    /// Tasks that wait to be alone.
+    /// Number of tasks that wait to be alone.
     for_alone: usize,
-    /// Counts events, to tell which task has waited longest.
+    /// Counter of events, which orders the waiting tasks.
     moment: u64,
     failed: Option<Error>,
-    /// The last reading of the clock, until something is waited for: a task that takes the place of one that ended begins at that one's end.
+    /// The last reading of the clock since the last wait. A task that replaces a finished one starts at that
+    /// one's end.
     clock: Option<Instant>,
 }
 
@@ -177,7 +181,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
             while let Some(slot) = self.ready.pop_front() {
                 self.go_on(client, slot)?;
             }
-            // A task that wants to be alone is not kept waiting by tasks that come later.
+            // Tasks that arrive later must not delay a task that waits to be alone.
             while self.for_alone == 0
                 && self.failed.is_none()
                 && let Some(slot) = self.empty.pop()
@@ -218,7 +222,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         slot.stats = TaskStats::default();
     }
 
-    /// Lets the task of a slot go on until it waits or ends.
+    /// Continues the task of a slot until it waits or ends.
     fn go_on(&mut self, client: &mut impl Concurrent, number: usize) -> Result<(), Error> {
         if self.failed.is_some() {
             self.leave(number);
@@ -246,7 +250,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         Ok(())
     }
 
-    /// A task failed: nothing new is begun, and what is under way ends.
+    /// Ends the run because a task failed: no operation starts any more, and pending ones complete.
     fn fail(&mut self, number: usize, error: Error) {
         self.failed.get_or_insert(error);
         self.leave(number);
@@ -271,7 +275,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         }
     }
 
-    /// Gives the slot's turn to the task that waited longest for it.
+    /// Passes the slot's turn to the task that has waited longest for it.
     fn give_turn_back(&mut self, number: usize) {
         let Some(name) = self.slots[number].turn.take() else { return };
         let waiting = self.slots.iter().enumerate().filter_map(|(number, slot)| match slot.state {
@@ -285,7 +289,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         }
     }
 
-    /// Nothing is under way: the one that waited longest to be alone is.
+    /// Runs the task that has waited longest to be alone, while no operation is in flight.
     fn let_alone(&mut self, client: &mut impl Concurrent) {
         let waiting = self.slots.iter().enumerate().filter_map(|(number, slot)| match slot.state {
             TaskState::ForAlone { since } => Some((since, number)),
@@ -303,7 +307,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         }
     }
 
-    /// Submits what the task of a slot needs.
+    /// Submits the operations that the task of a slot needs.
     fn take_off(&mut self, client: &mut impl Concurrent, number: usize) -> Result<(), Error> {
         let slot = &mut self.slots[number];
         let mut need = core::mem::take(&mut slot.queue.need);
@@ -341,7 +345,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         self.walk_here(client, slot, number, walk)
     }
 
-    /// Begins an operation, or has it wait while too many are under way.
+    /// Starts an operation, or queues it if too many are in flight.
     fn fly(&mut self, client: &mut impl Concurrent, flight: Flight, op: Op) -> Result<(), Error> {
         if self.flying == FLIGHTS_MAX {
             self.queue.push_back((flight, op));
@@ -357,7 +361,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         Ok(())
     }
 
-    /// Begins the first iteration of a traversal at this host.
+    /// Starts the first iteration of a traversal at this host.
     fn walk_here(
         &mut self,
         client: &mut impl Concurrent,
@@ -370,7 +374,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
             self.landed(slot, number, Err(Error::ScratchLen { have, need }), walk.scratch, 0);
             return Ok(());
         }
-        // Here it would not be one step, as in `run_over_reads`.
+        // At this host the iterations would not be atomic, as in `run_over_reads`.
         if walk.program.stores() {
             let error = Error::Traversal { addr: walk.cur_ptr, reason: TraversalStop::StoresAtHost };
             self.landed(slot, number, Err(error), walk.scratch, 0);
@@ -379,7 +383,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         self.iterate(client, slot, number, walk)
     }
 
-    /// Reads the window of the next iteration, if there may be one.
+    /// Reads the window of the next iteration, unless the limit is reached.
     fn iterate(
         &mut self,
         client: &mut impl Concurrent,
@@ -395,7 +399,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         self.read_window(client, slot, number, walk)
     }
 
-    /// Reads the window, or as much of it as may be there.
+    /// Reads the window, or the part of it that may exist.
     fn read_window(
         &mut self,
         client: &mut impl Concurrent,
@@ -416,7 +420,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         self.fly(client, Flight { ticket: Ticket::AT_ONCE, slot, number, walk: Some(walk) }, op)
     }
 
-    /// An operation ended: of this run, or of its caller.
+    /// Handles a completed operation, of this run or of its caller.
     fn ended(&mut self, client: &mut impl Concurrent, completed: Completed) -> Result<(), Error> {
         let at = place(completed.ticket.0);
         let mine = self
@@ -439,7 +443,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         Ok(())
     }
 
-    /// A traversal came back from the memory nodes.
+    /// Handles a traversal that returned from the memory nodes.
     fn returned(
         &mut self,
         client: &mut impl Concurrent,
@@ -455,7 +459,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
                 self.landed(slot, number, Ok(Answer::Traversed(end)), completed.buf, requests);
                 Ok(())
             }
-            // The traversal does not fit a datagram: as in Client::dispatch.
+            // The traversal does not fit a datagram, so it runs at this host, as in Client::dispatch.
             (Err(Error::Traversal { reason, .. }), Policy::Auto(_)) if reason.is_of_size() => {
                 let walk = Walk { site: Site::Host, scratch: completed.buf, ..walk };
                 self.walk_here(client, slot, number, walk)
@@ -467,7 +471,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         }
     }
 
-    /// The window of a traversal at this host is here.
+    /// Runs an iteration at this host after its window was read.
     fn step(
         &mut self,
         client: &mut impl Concurrent,
@@ -503,7 +507,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         }
     }
 
-    /// A traversal at this host is over.
+    /// Ends a traversal at this host.
     fn walked(
         &mut self,
         client: &mut impl Concurrent,
@@ -519,7 +523,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         self.landed(slot, number, Ok(Answer::Traversed(end)), scratch, requests);
     }
 
-    /// An operation that a task needs is over. With the last of them the task can go on.
+    /// Records the completion of an operation that a task needs. After the last one, the task can continue.
     fn landed(
         &mut self,
         slot_number: usize,
