@@ -1,6 +1,8 @@
-//! A doorbell: wakes the thread that sleeps in a read of the userfaultfd, without a second descriptor to wait for.
+//! A doorbell, which wakes the thread that sleeps in a read of the userfaultfd, without a second descriptor to wait
+//! for.
 //!
-//! The doorbell is a page of its own that the userfaultfd serves while a handler listens. To ring is to touch it.
+//! The doorbell is a page of its own, which the userfaultfd serves while a handler listens. A touch of the page
+//! rings.
 
 use super::{Fault, Stopped};
 use farmem_link::OpenError;
@@ -19,7 +21,7 @@ pub(super) struct Doorbell {
     listening: AtomicBool,
 }
 
-// SAFETY: the page is only touched by a volatile read and by the system, and unmapped by its one owner.
+// SAFETY: the page is only touched by a volatile read and by the kernel, and unmapped by its one owner.
 unsafe impl Send for Doorbell {}
 // SAFETY: as above.
 unsafe impl Sync for Doorbell {}
@@ -31,41 +33,41 @@ impl Doorbell {
         let page = page.map_err(|e| OpenError::System { doing: "map a page".into(), source: e.into() })?;
         let page = NonNull::new(page.cast::<u8>()).expect("mmap gives no null");
         let doorbell = Self { page, ringing: Mutex::new(()), listening: AtomicBool::new(false) };
-        // SAFETY: the page of a moment ago. A child must not have it unserved and think that it rang.
+        // SAFETY: the page was mapped above. An unserved page in a child would look like a ring.
         let _ = unsafe { madvise(doorbell.page.as_ptr().cast(), PAGE_LEN, Advice::LinuxDontFork) };
         Ok(doorbell)
     }
 
-    /// From here on a ring is reported. One listens at a time.
+    /// Starts to report rings. One thread listens at a time.
     pub(super) fn listen(&self, uffd: &Userfaultfd) -> Result<(), Errno> {
         assert!(!self.listening.swap(true, Ordering::AcqRel), "one thread serves a window");
         // SAFETY: a page of our own that only `ring` touches.
         unsafe { uffd.register(self.at(), PAGE_LEN, Faulting::MISSING) }
     }
 
-    /// The handler does not listen any more: a thread that rings now does not wait.
+    /// Stops listening: a thread that rings now does not wait.
     pub(super) fn leave(&self, uffd: &Userfaultfd) {
-        // SAFETY: the page's bytes are of no interest. This wakes the threads that wait.
+        // SAFETY: the page's bytes do not matter. This wakes the waiting threads.
         unsafe { uffd.unregister(self.at(), PAGE_LEN) }.expect("a range of our own");
         self.listening.store(false, Ordering::Release);
     }
 
-    /// Returns when the listener heard, or at once when there is none.
+    /// Rings. Returns when the listener has noticed, or at once if there is none.
     pub(super) fn ring(&self) {
         let _one_at_a_time = self.ringing.lock().expect("ringing does not panic");
-        // SAFETY: the page of the last ring is given back, so that the touch faults again.
+        // SAFETY: frees the page of the last ring, so that the touch faults again.
         unsafe { madvise(self.page.as_ptr().cast(), PAGE_LEN, Advice::LinuxDontNeed) }
             .expect("a page of our own");
-        // SAFETY: mapped and readable; the value is of no interest.
+        // SAFETY: mapped and readable; the value does not matter.
         let _zero = unsafe { self.page.as_ptr().read_volatile() };
     }
 
-    /// True when the fault was a ring, which is answered.
+    /// Returns true if the fault was a ring, and answers the ring.
     pub(super) fn hears(&self, fault: &Fault, uffd: &Userfaultfd) -> bool {
         if fault.addr & !(PAGE_LEN - 1) != self.at() {
             return false;
         }
-        // SAFETY: the doorbell's page: zeros are what is read there.
+        // SAFETY: the doorbell's page, which reads as zeros.
         match unsafe { uffd.zero(self.at(), PAGE_LEN) } {
             Ok(()) => {}
             Err(Stopped { errno: Errno::EXIST, .. }) => {

@@ -1,10 +1,10 @@
 //! Far memory under plain loads and stores by userfaultfd: the mechanism of the page cache.
 //!
-//! Key types: [`Window`], the addresses and the frames under them; [`serve()`], the loop that hands faults to [`Faults`];
-//! [`Memory`], the program's side. Below all lies [`Userfaultfd`], the system's calls with their results. What is to be done is decided elsewhere
-//! (`farmem-paging`).
+//! Key types: [`Window`], the addresses and the frames under them; [`serve()`], the loop that passes faults to
+//! [`Faults`]; [`Memory`], the program's side. All use [`Userfaultfd`], the kernel's calls with their results. Crate
+//! `farmem-paging` has the policy.
 //!
-//! Nothing here knows the network, or which host may hold a page: the host's agent does
+//! This crate does not know the network, or which host may hold a page. The host's agent does
 //! ([`farmem_host::agent::Pages`] is implemented by `&Window`).
 
 mod doorbell;

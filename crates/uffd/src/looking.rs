@@ -1,27 +1,29 @@
-//! Whether to look or to sleep: a thread that looks for what another CPU does has it sooner than one that is woken, and keeps what serves on its own CPU from running.
+//! The choice between polling and sleeping. A polling thread notices work of another CPU earlier, but keeps a server
+//! on its own CPU from running.
 //!
-//! Key type: [`Looking`], which finds out by how it went the last times. Atomics, as several threads may share one, and a signal handler may hold it.
+//! Key type: [`Looking`], which adapts to the last results. The fields are atomics, because several threads may share
+//! the value and a signal handler may use it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The longest that a thread looks before it sleeps, in nanoseconds: several times what a page takes from another CPU.
+/// Maximum polling time before a sleep, in nanoseconds: several times what a page from another CPU takes.
 pub(super) const LOOK_NS_MAX: u64 = 60_000;
-/// Times that a thread does not look after it looked in vain: two to the power of how often in a row, up to this power.
+/// Maximum power of two of the number of polls that are skipped after empty polls in a row.
 const VAIN_MAX: u32 = 6;
 
-/// How looking went.
+/// The record of polls.
 #[derive(Debug)]
 pub(super) struct Looking {
-    /// There is another CPU on which anything can happen meanwhile.
+    /// True if there is another CPU, on which something can happen meanwhile.
     can: bool,
-    /// Times in a row that a look was in vain.
+    /// Number of empty polls in a row.
     vain: AtomicU32,
-    /// Times that no thread looks.
+    /// Number of polls to skip.
     skip: AtomicU32,
 }
 
 impl Looking {
-    /// A record without tries.
+    /// Creates an empty record.
     pub(super) fn new() -> Self {
         Self {
             can: farmem_link::affinity::cpus_online() > 1,
@@ -30,7 +32,7 @@ impl Looking {
         }
     }
 
-    /// True when looking is worth it this time.
+    /// Returns true if a poll is worthwhile this time.
     pub(super) fn is_worth_it(&self) -> bool {
         if !self.can {
             return false;
@@ -40,7 +42,7 @@ impl Looking {
         skip == 0
     }
 
-    /// A look ended, with what was looked for or in vain: then it is left out the next 2, 4, ... 64 times.
+    /// Records a poll. After an empty poll, the next 2, 4, ... 64 are skipped.
     pub(super) fn ended(&self, came: bool) {
         let vain = if came { 0 } else { (self.vain.load(Ordering::Relaxed) + 1).min(VAIN_MAX) };
         self.vain.store(vain, Ordering::Relaxed);
@@ -54,7 +56,7 @@ impl Looking {
 mod tests {
     use super::*;
 
-    /// Looks in vain are left out more and more often; one that was not is followed by the next.
+    /// Empty polls make further polls rarer; a successful poll is followed by the next.
     #[test]
     fn looks_in_vain_become_rare() {
         let looking = Looking { can: true, ..Looking::new() };

@@ -1,8 +1,8 @@
-//! Numbers in far memory that are read as a slice is.
+//! Numbers in far memory that are read like a slice.
 //!
-//! Key type: [`Numbers`]. A plain `&[u32]` would promise that nothing changes the bytes while it lives, and a window cannot keep that
-//! promise: a page that went comes again from far memory, and another host may have written it. So each element is loaded as an atomic,
-//! relaxed: on every machine with aligned loads the same instruction as from a slice.
+//! Key type: [`Numbers`]. A plain `&[u32]` would promise that its bytes do not change while it lives. A window cannot
+//! keep this promise: an evicted page is fetched again, and another host may have written it. So each element is
+//! loaded as a relaxed atomic, which is the same instruction as a plain load on every machine with aligned loads.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A number that [`Numbers`] can hold: `u32` or `u64`.
 pub trait Number: Copy + Debug + Send + Sync + sealed::Sealed {
-    /// Its atomic form, of the same size and alignment.
+    /// The atomic form, of equal size and alignment.
     #[doc(hidden)]
     type Atomic: Debug + Sync;
 
-    /// Loads one, relaxed.
+    /// Loads a number with relaxed ordering.
     #[doc(hidden)]
     fn load(from: &Self::Atomic) -> Self;
 }
 
 mod sealed {
     #[expect(unnameable_types, reason = "so that no other crate says which types these are")]
-    /// Types that have an atomic of their own size, each of whose patterns of bits is a value.
+    /// Types that have an atomic of their own size, and for which every bit pattern is a value.
     pub trait Sealed {}
     impl Sealed for u32 {}
     impl Sealed for u64 {}
@@ -50,14 +50,14 @@ impl Number for u64 {
     }
 }
 
-/// Numbers of a window ([`Memory::numbers`](super::Memory::numbers)): what `&[T]` is to local memory, read only. A touch of a page that is
-/// far waits for it; of one that is lost, or that the rack no longer answers for, it is a SIGBUS.
+/// Read-only numbers of a window ([`Memory::numbers`](super::Memory::numbers)): like `&[T]` of local memory. A touch
+/// of a far page waits for the page. A touch of a lost page, or without an answer of the rack, is a SIGBUS.
 #[derive(Debug)]
 pub struct Numbers<'w, T: Number> {
     pub(crate) all: &'w [T::Atomic],
 }
 
-// Derived, it would ask the same of `T::Atomic`.
+// A derived implementation would require `T::Atomic: Clone`.
 impl<T: Number> Clone for Numbers<'_, T> {
     fn clone(&self) -> Self {
         *self
@@ -67,45 +67,45 @@ impl<T: Number> Clone for Numbers<'_, T> {
 impl<T: Number> Copy for Numbers<'_, T> {}
 
 impl<'w, T: Number> Numbers<'w, T> {
-    /// Numbers that lie elsewhere, such as in a mapped file.
+    /// Wraps numbers outside a window, for example in a mapped file.
     #[must_use]
     pub const fn of(all: &'w [T::Atomic]) -> Self {
         Self { all }
     }
 
-    /// How many there are.
+    /// Returns the number of elements.
     #[must_use]
     pub const fn len(self) -> usize {
         self.all.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no elements.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.all.is_empty()
     }
 
-    /// The number at `index`.
+    /// Returns the number at `index`.
     ///
     /// # Panics
-    /// When there is none.
+    /// Panics if `index` is out of range.
     #[must_use]
     #[inline]
     pub fn at(self, index: usize) -> T {
         T::load(&self.all[index])
     }
 
-    /// The numbers in `range`.
+    /// Returns the numbers in `range`.
     ///
     /// # Panics
-    /// When the range leaves them.
+    /// Panics if the range is out of bounds.
     #[must_use]
     #[inline]
     pub fn part(self, range: Range<usize>) -> Self {
         Self { all: &self.all[range] }
     }
 
-    /// All of them, in order.
+    /// Iterates over all numbers in order.
     #[inline]
     pub fn iter(self) -> impl DoubleEndedIterator<Item = T> + ExactSizeIterator + use<'w, T> {
         self.all.iter().map(T::load)

@@ -1,7 +1,7 @@
-//! Serving a window: the loop that reads faults and hands them to what resolves them.
+//! The service of a window: the loop that reads faults and passes them to a resolver.
 //!
-//! Key items: [`serve`], [`Faults`]. A hand-over costs three to four times less on one CPU than across two (docs/decisions,
-//! "same-CPU placement"), so the loop goes where the faulting threads run unless told otherwise.
+//! Key items: [`serve`], [`Faults`]. A thread switch on one CPU costs three to four times less than one between two
+//! CPUs (docs/decisions, "same-CPU placement"). So by default the loop moves to the CPU of the faulting threads.
 
 use super::signal::{Lead, Touch};
 use super::{Fault, Message, Patience, Window};
@@ -15,50 +15,52 @@ use std::ptr;
 
 /// The resolver of faults.
 pub trait Faults {
-    /// A thread waits for `page` until it is installed, remapped, poisoned or woken: in this call, or in a later [`Faults::turn`]. The same
-    /// page may be reported many times: by several threads, by one that a signal interrupted, and late, when it is there already.
+    /// Handles a fault: a thread waits for `page` until the page is installed, remapped, poisoned or woken, in this
+    /// call or in a later [`Faults::turn`]. The same page may be reported many times: by several threads, after a
+    /// signal, and late, when it is installed already.
     fn fault(&mut self, page: Page, fault: Fault);
 
-    /// All that was reported is handed over: do what takes time.
+    /// Does the work that takes time. All reported faults have been passed.
     fn turn(&mut self) -> Next;
 
-    /// Takes what has come, without a wait: a thread whose fault is a signal ([`FaultMode::Signal`](super::FaultMode)) looks for its page so. False when
-    /// there is nothing to look at.
+    /// Processes completions without waiting. A thread whose fault is a signal
+    /// ([`FaultMode::Signal`](super::FaultMode)) polls for its page in this way. Returns false if nothing can be
+    /// polled.
     fn look(&mut self) -> bool {
         false
     }
 
-    /// The thread that looked does so no more.
+    /// Ends the polling of a thread.
     fn rest(&mut self) {}
 }
 
 /// The next step of the loop after a [`Faults::turn`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// Nothing is under way: sleep until a thread faults.
+    /// No work is pending: the loop sleeps until a thread faults.
     Sleep,
-    /// Something is: look what was reported meanwhile, and come back at once.
+    /// Work is pending: the loop checks for new faults, and calls [`Faults::turn`] again at once.
     Look,
 }
 
-/// Where the loop runs.
+/// The CPU of the loop.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum HandlerCpu {
-    /// Where the faulting thread runs; looked up now and then. The cheapest hand-over.
+    /// The CPU of the faulting thread, looked up from time to time. The cheapest thread switch.
     #[default]
     Follow,
-    /// On this CPU.
+    /// This CPU.
     Fixed(usize),
-    /// Wherever the system puts it.
+    /// Any CPU that the kernel chooses.
     Any,
 }
 
-/// Where a window is served, and how.
+/// The CPU and the waiting mode of a window's service.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Handler {
-    /// Where the loop runs.
+    /// The CPU of the loop.
     pub cpu: HandlerCpu,
-    /// How it waits when no thread faults.
+    /// The waiting mode when no thread faults.
     pub waiting: Waiting,
 }
 
@@ -70,19 +72,19 @@ pub struct Ring<'w> {
 }
 
 impl<'w> Ring<'w> {
-    /// The handle that ends the service of `window` by `stop`.
+    /// Creates the handle that ends the service of `window` by `stop`.
     #[must_use]
     pub const fn new(window: &'w Window, stop: Stop) -> Self {
         Self { window, stop }
     }
 
-    /// The window.
+    /// Returns the window.
     #[must_use]
     pub const fn window(&self) -> &'w Window {
         self.window
     }
 
-    /// Ends it: returns when the loop has heard, or when there is none.
+    /// Ends the service. Returns when the loop has noticed, or at once if there is no loop.
     pub fn end(&self) {
         self.stop.set();
         match self.window.signals() {
@@ -91,7 +93,8 @@ impl<'w> Ring<'w> {
         }
     }
 
-    /// Has what resolves faults take its turn, though no thread faulted: returns when the loop has heard, or when there is none.
+    /// Makes the loop call [`Faults::turn`] without a fault. Returns when the loop has noticed, or at once if there
+    /// is no loop.
     pub fn nudge(&self) {
         match self.window.signals() {
             Some(signals) => signals.nudge(),
@@ -100,12 +103,12 @@ impl<'w> Ring<'w> {
     }
 }
 
-/// Serves the window on this thread until `stop` is set and rung for ([`Ring::end`]). One thread at a time serves a window.
+/// Serves the window on this thread until [`Ring::end`] sets `stop`. Only one thread at a time serves a window.
 ///
-/// The thread takes no signals meanwhile, and its CPUs are its own again afterwards.
+/// The thread blocks signals meanwhile, and gets its CPU mask back afterwards.
 ///
 /// # Errors
-/// When the system takes no more calls. Threads that wait then wait on.
+/// The system's error if a call fails. Waiting threads then continue to wait.
 pub fn serve(window: &Window, handler: Handler, stop: &Stop, faults: &mut impl Faults) -> io::Result<()> {
     let Some(signals) = window.signals() else { return serve_reported(window, handler, stop, faults) };
     let _place = Serving::begin(handler, Some(libc::SIGBUS))?;
@@ -113,7 +116,8 @@ pub fn serve(window: &Window, handler: Handler, stop: &Stop, faults: &mut impl F
     Ok(())
 }
 
-/// As [`serve`], by what any thread may use: where faults are signals the threads that fault serve themselves, and this one does what is left.
+/// Serves a window as [`serve`] does, with a resolver that any thread may use. If faults are signals, the faulting
+/// threads serve themselves, and this thread does the rest.
 ///
 /// # Errors
 /// As [`serve`].
@@ -129,14 +133,14 @@ pub fn serve_shared(
     Ok(())
 }
 
-/// State that a thread is given back when it serves no more.
+/// Restores the thread's signal mask and CPUs when the service ends.
 struct Serving {
     _no_signals: SignalsBlocked,
     _cpus: CpusKept,
 }
 
 impl Serving {
-    /// With `open` the thread takes that signal: a touch of what it serves is told.
+    /// Blocks signals except `open`. With that signal, a touch of the served window prints a message.
     fn begin(handler: Handler, open: Option<i32>) -> io::Result<Self> {
         let serving = Self { _no_signals: SignalsBlocked::new(open), _cpus: CpusKept::new()? };
         if let HandlerCpu::Fixed(cpu) = handler.cpu {
@@ -146,7 +150,7 @@ impl Serving {
     }
 }
 
-/// Brings touches to what resolves faults.
+/// Passes touches to the resolver.
 struct Touches<'a, F> {
     window: &'a Window,
     faults: &'a mut F,
@@ -172,7 +176,7 @@ impl<F: Faults> Lead for Touches<'_, F> {
     }
 }
 
-/// Serves faults as the system reports them.
+/// Serves faults that the kernel reports.
 fn serve_reported(
     window: &Window,
     handler: Handler,
@@ -225,17 +229,17 @@ fn turns(
     Ok(())
 }
 
-/// Looks in vain after which a spinning loop lets others run.
+/// Number of empty polls after which a spinning loop yields.
 const SPINS_TO_YIELD: u32 = 256;
 
-/// Keeps the loop where the threads that fault run.
+/// Keeps the loop on the CPU of the faulting threads.
 #[derive(Default)]
 struct Follower {
     faults: u32,
     cpu: Option<usize>,
 }
 
-/// Faults between two looks at where a faulting thread runs: a look costs as much as several faults.
+/// Faults between two look-ups of a faulting thread's CPU: a look-up costs as much as several faults.
 const FOLLOW_EVERY: u32 = 1024;
 
 impl Follower {
@@ -247,13 +251,13 @@ impl Follower {
         }
         let cpu = cpu_of(thread);
         if cpu.is_some() && cpu != self.cpu {
-            // A CPU that this thread may not run on, or a thread that is gone: where the loop is serves too.
+            // If the thread may not run on that CPU, or has ended, the loop stays where it is.
             self.cpu = cpu.filter(|&cpu| farmem_link::pin_to_cpu(cpu).is_ok());
         }
     }
 }
 
-/// A thread that resolves faults must not run a signal handler that may fault.
+/// The blocked signals of a thread that resolves faults: a signal handler there could fault itself.
 struct SignalsBlocked(libc::sigset_t);
 
 impl SignalsBlocked {
@@ -276,12 +280,12 @@ impl SignalsBlocked {
 
 impl Drop for SignalsBlocked {
     fn drop(&mut self) {
-        // SAFETY: the set of before, whole.
+        // SAFETY: the complete earlier set.
         let _ = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
     }
 }
 
-/// Gives the thread its CPUs back.
+/// Restores the thread's CPU mask.
 struct CpusKept(CpuSet);
 
 impl CpusKept {

@@ -1,21 +1,23 @@
-//! Pages that several processes of a program have at once, at the same addresses, though none of them is this one.
+//! Pages that several processes of a program, not including this one, have mapped at the same addresses.
 //!
-//! Key type: [`SharedMapping`], which is to them what a [`Window`](super::Window) is to its own process. There is one memfd; each member has all of it
-//! mapped and sent its userfaultfd here. A page's bytes come by writing them into the file, and reach a member by mapping them there
-//! (CONTINUE), when one of its threads waits for the page: so the page is one frame, however many members use it.
+//! Key type: [`SharedMapping`], the counterpart of a [`Window`](super::Window) for other processes. There is one
+//! memfd. Each member has mapped all of it, and has sent its userfaultfd. A page's bytes are written to the file, and
+//! mapped for a member (CONTINUE) when one of its threads waits for the page. So a page has one frame, however many
+//! members use it.
 //!
 //! ```text
 //!            install               install
-//!   Gone ------------> ReadOnly -------------> Writable       what a member may do that has it mapped; those that have not wait
+//!   Gone ------------> ReadOnly -------------> Writable       rights of members with the page mapped; the others wait
 //!    ^  ^               |   ^---write_protect----'  |         when they touch it, and are served from here
 //!    |  '---discard-----+--------------+------------'
 //!    |                unmap          unmap
-//!    '--release---- Unmapped <---------'                      Unmapped: the bytes are with us, not in the file
+//!    '--release---- Unmapped <---------'                      Unmapped: the pager keeps the bytes, not the file
 //! ```
 //!
-//! From outside a mapping cannot be taken away without the page. So a page that is taken from its members while its bytes are still needed
-//! is read, and punched out of the file; what was read is its frame from then on. When the lease ends, a [`Watcher`] in another process does that to
-//! all pages ([`Lease`]): each of them is Unmapped then, whatever was being done to it here.
+//! A mapping cannot be removed from outside without the page. So if a page is unmapped while its bytes are still
+//! necessary, the pager reads the bytes and punches the page out of the file. The copy is its frame from then on.
+//! When the lease ends, a [`Watcher`] in another process does the same to all pages ([`Lease`]). Each of them is
+//! Unmapped then, whatever operation was in progress.
 
 use super::Fault;
 use super::lease::{Lease, Watcher};
@@ -36,7 +38,8 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Far memory as addresses of other processes. Any thread may call it; one at a time acts on a page.
+/// Far memory as addresses of other processes. Any thread may call the methods, but only one thread at a time acts on
+/// a page.
 #[derive(Debug)]
 pub struct SharedMapping {
     base: VirtAddr,
@@ -52,19 +55,20 @@ struct Inner {
     states: Vec<State>,
     /// Bytes of pages that are [`State::Unmapped`].
     kept: BTreeMap<usize, Box<[u8; PAGE_LEN]>>,
-    /// Members whose threads wait for a page, or find it poisoned. As many as there are such threads, at most.
+    /// Members whose threads wait for a page, or find it poisoned; at most one entry per such thread.
     waiting: BTreeMap<usize, Vec<u32>>,
     poisoned: BTreeMap<usize, Vec<u32>>,
     frames: u64,
-    /// Takes of the lease's watcher that are known here.
+    /// Number of revocations by the lease's watcher that are processed here.
     takes: u64,
 }
 
 impl SharedMapping {
-    /// A shared mapping without members, of which no page is here; at most `frames_max` ever will. One more is used for a moment when a page rests.
+    /// Creates a shared mapping without members and pages; at most `frames_max` pages are cached. While a page is
+    /// unmapped, one more is in use for a moment.
     ///
     /// # Errors
-    /// [`OpenError::System`] when the system has no memory for its file, [`OpenError::Setting`] for bytes that are not whole pages.
+    /// [`OpenError::System`] if the system has no memory for the file, [`OpenError::Setting`] for partial pages.
     pub fn open(base: VirtAddr, len: u64, frames_max: u64) -> Result<Self, OpenError> {
         let pages = usize::try_from(len).ok().filter(|len| *len > 0 && len.is_multiple_of(PAGE_LEN));
         let Some(pages) = pages.filter(|_| base.0.is_multiple_of(PAGE_LEN as u64)) else {
@@ -79,7 +83,7 @@ impl SharedMapping {
         let file =
             memfd_create(FILE_NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(system)?;
         ftruncate(&file, len).map_err(system)?;
-        // Each member gets the file: none may cut it.
+        // Each member gets the file; none may shrink it.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(system)?;
         let inner = Inner {
             members: BTreeMap::new(),
@@ -94,43 +98,44 @@ impl SharedMapping {
         Ok(Self { base, frames_max, file, lease, inner: Mutex::new(inner) })
     }
 
-    /// First address and bytes.
+    /// Returns the first address and the length in bytes.
     #[must_use]
     pub fn span(&self) -> (VirtAddr, u64) {
         (self.base, self.inner().states.len() as u64 * PAGE_LEN as u64)
     }
 
-    /// The file that a process maps.
+    /// Returns the file that a process maps.
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Until when its pages may be used.
+    /// Returns the lease on the pages.
     #[must_use]
     pub const fn lease(&self) -> &Arc<Lease> {
         &self.lease
     }
 
-    /// Takes its pages when the lease ends.
+    /// Creates a watcher, which revokes the pages when the lease ends.
     ///
     /// # Errors
-    /// When there are no descriptors left.
+    /// The system's error if no descriptors are left.
     pub fn watcher(&self) -> io::Result<Watcher> {
         Watcher::of(&self.lease, self.file())
     }
 
-    /// A process comes in: it is about to map the file at [`SharedMapping::span`], and to register that with its userfaultfd before it touches it.
+    /// Adds a process, which is about to map the file at [`SharedMapping::span`] and to register the mapping with its
+    /// userfaultfd.
     ///
     /// # Errors
-    /// When there are no descriptors left.
+    /// The system's error if no descriptors are left.
     pub fn join(&self, member: u32, process: &Remote) -> io::Result<()> {
         let uffd = process.userfaultfd()?;
         self.inner().members.insert(member, uffd);
         Ok(())
     }
 
-    /// A process is gone.
+    /// Removes a process that has ended.
     pub fn leave(&self, member: u32) {
         let mut inner = self.inner();
         inner.members.remove(&member);
@@ -143,8 +148,8 @@ impl SharedMapping {
         }
     }
 
-    /// A thread of a member waits. It is served at once when the page is here and may be used so; else its page has to be asked for, and is
-    /// the answer.
+    /// Handles a fault of a member. If the page is cached with sufficient rights, the thread is served at once.
+    /// Otherwise returns the page that must be requested.
     pub fn fault(&self, member: u32, fault: &Fault) -> Option<Page> {
         let offset = (fault.addr as u64).checked_sub(self.base.0)?;
         let index = usize::try_from(offset).ok()? / PAGE_LEN;
@@ -163,7 +168,7 @@ impl SharedMapping {
         None
     }
 
-    /// Bytes of memory its pages take: in the file, as the system counts them, and beside it.
+    /// Returns the memory of the pages in bytes: in the file, as the kernel counts it, and outside.
     #[must_use]
     pub fn bytes_taken(&self) -> u64 {
         const BLOCK: u64 = 512;
@@ -171,7 +176,7 @@ impl SharedMapping {
         in_file + self.lease.bytes_kept() + (self.inner().kept.len() * PAGE_LEN) as u64
     }
 
-    /// Maps a page for the members whose threads wait for it, as it may be used, and lets them try again.
+    /// Maps a page with these rights for the members whose threads wait for it, and wakes them.
     fn show(&self, inner: &mut Inner, index: usize, access: Access) {
         let start = self.place(index);
         for uffd in inner.take_waiting(index) {
@@ -179,8 +184,8 @@ impl SharedMapping {
         }
     }
 
-    /// False when pages were taken, by a watcher or because it is just over: all of them are Unmapped then, and no more are mapped before the next lease.
-    /// To be asked behind whatever was done to the file.
+    /// Returns false if pages were revoked: then all are Unmapped, and none is mapped before the next lease. Call
+    /// this after each change of the file.
     fn is_settled(&self, inner: &mut Inner) -> bool {
         if !self.lease.is_over() && self.lease.takes() == inner.takes {
             return true;
@@ -192,7 +197,7 @@ impl SharedMapping {
             let Inner { states, kept, .. } = inner;
             self.lease.give_back(|start, bytes| {
                 for (index, bytes) in (start / PAGE_LEN..).zip(bytes.as_chunks::<PAGE_LEN>().0) {
-                    // For other states the bytes are with us, or gone.
+                    // In other states the bytes are kept here, or gone.
                     if matches!(states[index], State::ReadOnly | State::Writable) {
                         states[index] = State::Unmapped;
                         kept.insert(index, Box::new(*bytes));
@@ -203,12 +208,12 @@ impl SharedMapping {
         !self.lease.is_over()
     }
 
-    /// Maps a page whose bytes were just put into the file, or keeps them when it may not be mapped any more.
+    /// Maps a page whose bytes were just written to the file, or keeps the bytes if the lease is over.
     fn show_filled(&self, inner: &mut Inner, index: usize, bytes: &[u8; PAGE_LEN], access: Access) {
         if self.is_settled(inner) {
             return self.show(inner, index, access);
         }
-        // Whatever was taken of it while it was being filled.
+        // Again: the watcher may have revoked the page during the write.
         inner.kept.insert(index, Box::new(*bytes));
         inner.set(index, State::Unmapped);
         self.punch(index);
@@ -216,7 +221,7 @@ impl SharedMapping {
         inner.take_waiting(index).for_each(|uffd| wake(uffd, start));
     }
 
-    /// Maps a page that is in the file for waiting threads, as its state says; where it is not, they try again.
+    /// Maps a cached page for waiting threads according to its state; otherwise wakes them.
     fn show_again(&self, inner: &mut Inner, index: usize) {
         match inner.states[index] {
             State::ReadOnly => self.show(inner, index, Access::Shared),
@@ -228,7 +233,7 @@ impl SharedMapping {
         }
     }
 
-    /// Fills a page's part of the file, which is a hole.
+    /// Writes a page to the file, in the place of a hole.
     fn fill(&self, index: usize, bytes: &[u8; PAGE_LEN]) {
         let mut done = 0;
         while done < PAGE_LEN {
@@ -247,19 +252,19 @@ impl SharedMapping {
         }
     }
 
-    /// Gives a page's memory back, and takes it from all processes that map it.
+    /// Frees a page's memory, and unmaps it from all processes.
     fn punch(&self, index: usize) {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let (start, len) = ((index * PAGE_LEN) as u64, PAGE_LEN as u64);
         rustix::io::retry_on_intr(|| fallocate(&self.file, mode, start, len)).expect("a hole in a memfd");
     }
 
-    /// No store to the page is on its way when this returns.
+    /// Write-protects a page for all members. When this returns, no store to the page is in flight.
     fn protect(&self, inner: &Inner, index: usize) {
         for uffd in inner.members.values() {
-            // SAFETY: addresses of another process, which sent the descriptor to have them served.
+            // SAFETY: addresses of another process, which sent the descriptor so that they are served.
             match unsafe { uffd.protect(self.place(index), PAGE_LEN, Mapping::ReadOnly) } {
-                // One that is gone, or has not mapped it yet, stores nothing.
+                // A member that has ended, or has not mapped the page yet, stores nothing.
                 Ok(()) | Err(Errno::SRCH | Errno::NOENT) => {}
                 Err(e) => panic!("a page of shared memory cannot be protected: {e}"),
             }
@@ -270,7 +275,7 @@ impl SharedMapping {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where every member has a page.
+    /// Returns the members' address of a page.
     fn place(&self, index: usize) -> usize {
         usize::try_from(self.base.0).expect("an address of this machine") + index * PAGE_LEN
     }
@@ -286,7 +291,7 @@ impl SharedMapping {
 }
 
 impl Inner {
-    /// Removes the processes that wait for a page, or could not have it.
+    /// Removes and returns the processes that wait for a page, or found it poisoned.
     fn take_waiting(&mut self, index: usize) -> impl Iterator<Item = &Userfaultfd> {
         let mut members = self.waiting.remove(&index).unwrap_or_default();
         members.extend(self.poisoned.remove(&index).unwrap_or_default());
@@ -309,7 +314,8 @@ impl Pages for &SharedMapping {
                 self.is_settled(&mut inner);
                 self.show_again(&mut inner, index);
             }
-            // The lease took the page, and the cache that fetched it does not know yet: the bytes with us are the page.
+            // The lease revoked the page, and the cache that fetched it does not know yet: the bytes kept here are
+            // the page.
             State::Unmapped => self.show_again(&mut inner, index),
             State::Writable => panic!("{page:?} is here already"),
             State::Gone | State::Poisoned => {
@@ -410,7 +416,7 @@ impl Pages for &SharedMapping {
         let members = inner.waiting.remove(&index).unwrap_or_default();
         let start = self.place(index);
         for uffd in members.iter().filter_map(|member| inner.members.get(member)) {
-            // SAFETY: addresses of another process, which is to be told so.
+            // SAFETY: addresses of another process, which learns of the loss in this way.
             if unsafe { uffd.poison_page(start) }.is_err() {
                 wake(uffd, start);
             }
@@ -444,7 +450,8 @@ impl Mapped for &SharedMapping {
         self.is_settled(&mut self.inner());
     }
 
-    /// A member whose thread got a SIGBUS gets it again until the page is installed, or it maps it anew: nothing takes poison away from outside.
+    /// Forgets the poison. A member whose thread got a SIGBUS gets it again until the page is installed or mapped
+    /// anew: poison cannot be removed from outside.
     fn unpoison(&mut self, page: Page) {
         let index = self.index(page);
         let mut inner = self.inner();
@@ -454,17 +461,17 @@ impl Mapped for &SharedMapping {
     }
 }
 
-/// The file's name, as the system shows it.
+/// The name of the file in the kernel's lists.
 const FILE_NAME: &str = "farmem-shared";
 
-/// Maps a page that is in the file, and has waiting threads try again. If the process's mappings are wrong, its thread finds that out itself.
+/// Maps a page of the file, and wakes waiting threads. If the process's mappings are wrong, its thread faults again.
 fn show_at(uffd: &Userfaultfd, start: usize, access: Access) {
     for _ in 0..TRIES_MAX {
-        // SAFETY: addresses of another process, which sent the descriptor to have them served.
+        // SAFETY: addresses of another process, which sent the descriptor so that they are served.
         match unsafe { uffd.map(start, PAGE_LEN, mapping(access)) } {
             Ok(()) => return,
             Err(Stopped { errno: Errno::AGAIN, .. }) => std::thread::yield_now(),
-            // The page is mapped already, and the marks may be those of before.
+            // The page is mapped already, perhaps still with its earlier protection.
             Err(Stopped { errno: Errno::EXIST, .. }) if access == Access::Modified => {
                 // SAFETY: as above.
                 if unsafe { uffd.protect(start, PAGE_LEN, Mapping::Writable) }.is_ok() {
@@ -479,7 +486,7 @@ fn show_at(uffd: &Userfaultfd, start: usize, access: Access) {
 }
 
 fn wake(uffd: &Userfaultfd, start: usize) {
-    // One that is gone does not wait.
+    // A process that has ended does not wait.
     let _ = uffd.wake(start, PAGE_LEN);
 }
 

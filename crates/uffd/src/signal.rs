@@ -1,7 +1,7 @@
-//! Faults as signals: the thread that faults gets a SIGBUS, and serves its page itself.
+//! Faults as signals: the faulting thread gets a SIGBUS, and serves its page itself.
 //!
-//! Key type: [`Signals`], of one window: which thread waits for which page ([`Slot`]), and which one works. Between a touch and its page there is no hand-over to
-//! another thread unless one works already:
+//! Key type: [`Signals`], of one window: the slots of the waiting threads ([`Slot`]), and the leading thread. A touch
+//! needs no thread switch unless another thread leads already:
 //!
 //! ```text
 //!   touch -> SIGBUS -> takes a slot -> leads: reports the faults of all slots, sends, receives, installs -> its slot is done -> touch
@@ -9,12 +9,13 @@
 //!                           '-> another one leads: sleeps at its slot ---------- wakes it ------------'
 //! ```
 //!
-//! A thread may lead only where it can take locks and memory: not from within a signal handler of the program, which may have interrupted `malloc`.
-//! The mask of the interrupted code tells: in a handler its signal is blocked. Threads that have a signal blocked leave their faults to the
-//! thread that serves the window ([`serve`](super::serve())), and so do all where what serves cannot move between threads.
+//! A thread may lead only where it can take locks and allocate: not inside a signal handler of the program, which may
+//! have interrupted `malloc`. The interrupted code's signal mask shows this, because a handler's signal is blocked. A
+//! thread with a blocked signal leaves its fault to the thread that serves the window ([`serve`](super::serve())). If
+//! the resolver cannot move between threads, all threads do.
 //!
-//! The leader must not touch the window: all signals but those of faults are blocked meanwhile, and pages are filled by the system's calls. A thread that does
-//! so all the same is refused with a message, and not served.
+//! The leader must not touch the window. Signals other than faults are blocked meanwhile, and system calls fill the
+//! pages. If the leader touches the window, the handler prints a message and does not serve the touch.
 
 mod handler;
 mod slot;
@@ -33,71 +34,71 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Threads that wait for pages of one window at once; of more, the last wait for a slot.
+/// Maximum number of threads that wait for pages of one window; further threads wait for a slot.
 const SLOTS: usize = 256;
-/// Looks between two looks at the clock.
+/// Number of polls between two readings of the clock.
 const SPINS_PER_CLOCK: u32 = 32;
 
-/// A thread's touch of a page that it cannot have yet.
+/// A thread's touch of a page that is not accessible.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Touch {
-    /// The byte.
+    /// The touched address.
     pub(super) addr: usize,
-    /// True when it wants to write; `None` where the machine does not say.
+    /// True for a write; `None` if the machine does not report the kind of access.
     pub(super) write: Option<bool>,
 }
 
-/// The server of touches.
+/// The resolver of touches.
 pub(super) trait Lead {
-    /// As [`Faults::fault`](super::Faults::fault).
+    /// Handles a touch, as [`Faults::fault`](super::Faults::fault) does.
     fn fault(&mut self, touch: Touch);
-    /// As [`Faults::turn`](super::Faults::turn).
+    /// Does pending work, as [`Faults::turn`](super::Faults::turn) does.
     fn turn(&mut self) -> Next;
-    /// As [`Faults::look`](super::Faults::look).
+    /// Polls, as [`Faults::look`](super::Faults::look) does.
     fn look(&mut self) -> bool;
-    /// As [`Faults::rest`](super::Faults::rest).
+    /// Ends polling, as [`Faults::rest`](super::Faults::rest) does.
     fn rest(&mut self);
 }
 
-/// A server that any thread may run, for as long as it is lent ([`Signals::attend_shared`]).
+/// A resolver that any thread may run, until it is revoked ([`Signals::attend_shared`]).
 struct Lent(NonNull<dyn Lead + Send>);
 
-// SAFETY: the leader may be used by any thread, by its type, and the lock around it lets one in at a time.
+// SAFETY: the type lets any thread use the leader, and the lock admits one at a time.
 unsafe impl Send for Lent {}
 
-/// The threads that wait for pages of a window, and the one that serves.
+/// The waiting threads of a window, and the leading one.
 pub(super) struct Signals {
     addrs: Range<usize>,
     states: Arc<States>,
-    /// The process that opened it: a forked child has these addresses no more.
+    /// The process that opened the window: a forked child does not have these addresses.
     process: u32,
     slots: Box<[Slot]>,
     used: [AtomicU64; SLOTS / 64],
-    /// Slots that were not reported; for a moment less, when one is reported before it is counted.
+    /// Number of slots without a report; briefly less, if a slot is reported before it is counted.
     fresh: AtomicI32,
-    /// Threads that fault may lead.
+    /// True while faulting threads may lead.
     is_lent: AtomicBool,
     leader: Mutex<Option<Lent>>,
-    /// The thread that leads; 0 for none.
+    /// The leading thread; 0 for none.
     leads: AtomicUsize,
-    /// Where the thread that serves the window sleeps.
+    /// The sleep of the thread that serves the window.
     door: Sleep,
-    /// The thread is to go on with touches that another one left.
+    /// True if the serving thread must continue with touches that another thread left.
     passed: AtomicBool,
     closed: AtomicBool,
     looking: Looking,
     clock: Clock,
 }
 
-/// A window's, known to the process's SIGBUS handler.
+/// The entry of a window in the table of the process's SIGBUS handler.
 #[derive(Debug)]
 pub(super) struct Registered(Registration);
 
 impl Registered {
-    /// From here on a touch in `addrs` that ends in SIGBUS is served.
+    /// Registers the window: from here on, a touch in `addrs` that ends in SIGBUS is served.
     ///
     /// # Errors
-    /// [`OpenError`] when the system takes no handler, or there are too many such windows.
+    /// [`OpenError`] if the system accepts no handler, or there are too many such windows.
     pub(super) fn new(addrs: Range<usize>, states: Arc<States>) -> Result<Self, OpenError> {
         Ok(Self(Registration::new(Box::new(Signals::new(addrs, states)))?))
     }
@@ -133,7 +134,7 @@ impl Signals {
         }
     }
 
-    /// Pages were put in place, or their threads are to try again: those of these addresses go on.
+    /// Wakes the threads that wait for one of these addresses.
     pub(super) fn wake(&self, addrs: &Range<usize>) {
         for slot in self.used_slots() {
             if addrs.contains(&slot.addr()) && slot.end() {
@@ -142,32 +143,34 @@ impl Signals {
         }
     }
 
-    /// The window is not served any more, and the addresses go: threads that wait try again.
+    /// Ends the service before the addresses go: waiting threads try again.
     fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         self.used_slots().for_each(Slot::stir);
     }
 
-    /// Has the thread that serves look again.
+    /// Wakes the serving thread.
     pub(super) fn knock(&self) {
         self.door.stir();
     }
 
-    /// Has the thread that serves lead once, though no thread waits.
+    /// Makes the serving thread lead once without a waiting thread.
     pub(super) fn nudge(&self) {
         self.passed.store(true, Ordering::SeqCst);
         self.door.stir();
     }
 
-    /// Serves on this thread alone, until `stop` is set and knocked for.
+    /// Serves on this thread alone, until `stop` is set and the thread is woken.
     pub(super) fn attend(&self, waiting: Waiting, stop: &Stop, leader: &mut dyn Lead) {
         self.attend_by(waiting, stop, &mut || self.lead(leader, None));
     }
 
-    /// Lends `leader` to the threads that fault until `stop` is set and knocked for; what they cannot do this one does.
+    /// Lends `leader` to the faulting threads until `stop` is set and the thread is woken. This thread does the work
+    /// that they cannot do.
     pub(super) fn attend_shared(&self, waiting: Waiting, stop: &Stop, leader: &mut (dyn Lead + Send + '_)) {
         let pointer = std::ptr::from_mut(leader);
-        // SAFETY: only the lifetime changes. It is taken back below, under the lock under which it is used, before it ends.
+        // SAFETY: only the lifetime changes. The pointer is removed below before the lifetime ends, under the lock
+        // that guards each use.
         let pointer: *mut (dyn Lead + Send + 'static) = unsafe { std::mem::transmute(pointer) };
         *self.lock() = NonNull::new(pointer).map(Lent);
         self.is_lent.store(true, Ordering::SeqCst);
@@ -175,7 +178,7 @@ impl Signals {
         self.attend_by(waiting, stop, &mut || {
             let mut guard = self.lock();
             let Some(Lent(leader)) = guard.as_mut() else { return Next::Sleep };
-            // SAFETY: lent above and not taken back yet; the lock lets one in at a time.
+            // SAFETY: lent above and not removed yet; the lock admits one thread at a time.
             self.lead(unsafe { leader.as_mut() }, None)
         });
         drop(lent);
@@ -202,13 +205,14 @@ impl Signals {
         }
     }
 
-    /// The page at this address cannot be had.
+    /// Returns true if the page at this address is poisoned.
     fn is_poisoned(&self, addr: usize) -> bool {
         let state = self.states[(addr - self.addrs.start) / PAGE_LEN].load(Ordering::Acquire);
         State::decode(state) == State::Poisoned
     }
 
-    /// A thread's touch: returns when it is to try again. False when it may not be served.
+    /// Serves a thread's touch. Returns true when the thread must try again, and false if the touch must not be
+    /// served.
     fn serve(&self, touch: Touch, thread: usize, may_lead: bool) -> bool {
         if self.leads.load(Ordering::Relaxed) == thread || self.used_slots().any(|slot| slot.is_of(thread)) {
             return false;
@@ -239,12 +243,13 @@ impl Signals {
         }
     }
 
-    /// A thread waits whose touch was not reported.
+    /// Returns true if a waiting touch has not been reported.
     fn is_wanted(&self) -> bool {
         self.fresh.load(Ordering::SeqCst) > 0
     }
 
-    /// Leads for a thread that waits at `own`, unless another one does; true when it led. Looks for what comes as well when it may.
+    /// Leads for a thread that waits at `own`, unless another thread leads. Returns true if this thread led. Also
+    /// polls if `may_look` allows it.
     fn lead_for(&self, own: &Slot, may_look: &mut bool) -> bool {
         let mut guard = match self.leader.try_lock() {
             Ok(guard) => guard,
@@ -252,7 +257,7 @@ impl Signals {
             Err(TryLockError::WouldBlock) => return false,
         };
         let Some(Lent(leader)) = guard.as_mut() else { return false };
-        // SAFETY: it is taken back under this lock before it ends; the lock lets one in at a time.
+        // SAFETY: removed under this lock before the lifetime ends; the lock admits one thread at a time.
         let leader = unsafe { leader.as_mut() };
         let mut next = self.lead(leader, Some(own));
         if next == Next::Sleep && *may_look && !own.is_done() && leader.look() {
@@ -275,7 +280,7 @@ impl Signals {
         true
     }
 
-    /// Reports what is fresh and has it served, until nothing is to be done, or `own` is done.
+    /// Reports new touches and resolves them, until no work is left or `own` is done.
     fn lead(&self, leader: &mut dyn Lead, own: Option<&Slot>) -> Next {
         let before = self.leads.swap(handler::this_thread(), Ordering::Relaxed);
         let next = loop {
@@ -295,7 +300,7 @@ impl Signals {
         next
     }
 
-    /// Has another one lead: a thread that waits, or the one that serves the window.
+    /// Passes the lead to a waiting thread, or else to the serving thread.
     fn pass_on(&self) {
         match self.used_slots().find(|slot| slot.may_lead() && !slot.is_done()) {
             Some(slot) => slot.tell(),
@@ -343,7 +348,7 @@ impl Signals {
         self.leader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks again and again, for a while. What serves on this CPU cannot while this thread looks: in vain, it sleeps sooner next time.
+    /// Polls for a while. A server on this CPU cannot run meanwhile, so after an empty poll the next ones are rarer.
     fn spin(&self, is_done: &mut dyn FnMut() -> bool) {
         let until = self.clock.now().as_nanos() + LOOK_NS_MAX;
         let mut looks = 0_u32;
@@ -361,10 +366,10 @@ impl Signals {
     }
 }
 
-/// Looks in vain after which a spinning thread lets others run.
+/// Number of empty polls after which a spinning thread yields.
 const SPINS_TO_YIELD: u32 = 256;
 
-/// Takes back what was lent, also when a panic ends the service: no thread uses it from then on.
+/// Removes the lent resolver, also after a panic: no thread uses it from then on.
 struct TakenBack<'a>(&'a Signals);
 
 impl Drop for TakenBack<'_> {

@@ -1,15 +1,16 @@
-//! Page states as the program sees them: whether there is a frame, and the way to it.
+//! Page states from the program's point of view: the frame, and the program's mapping.
 //!
-//! Key type: [`State`], of the pages of a [`Window`](super::Window) and of a [`SharedMapping`](super::SharedMapping), which draw how one becomes another.
+//! Key type: [`State`], of the pages of a [`Window`](super::Window) and of a [`SharedMapping`](super::SharedMapping).
+//! Both draw the transitions.
 
 use super::Mapping;
 use farmem_wire::message::Access;
 use std::sync::atomic::AtomicU8;
 
-/// States of all pages of a window, each as a number. They take no memory before they are used.
+/// States of all pages of a window, each as a number. They take no memory until they are used.
 pub(super) type States = Box<[AtomicU8]>;
 
-/// A page's frame, and the program's way to it.
+/// A page's frame, and the program's mapping of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum State {
@@ -19,14 +20,15 @@ pub(super) enum State {
     ReadOnly = 1,
     /// A frame that the program may write.
     Writable = 2,
-    /// A frame that only we have; a touch waits.
+    /// A frame that only the owner of the window accesses; a touch waits.
     Unmapped = 3,
-    /// No frame; a touch ends in SIGBUS. In a shared mapping: of threads that waited; others wait when they touch it.
+    /// No frame; a touch ends in SIGBUS. In a shared mapping, only threads that waited get the SIGBUS; later ones
+    /// wait.
     Poisoned = 4,
 }
 
 impl State {
-    /// The state of a page with this access.
+    /// Returns the state of a page with this access.
     pub(super) const fn shown(access: Access) -> Self {
         match access {
             Access::Shared => Self::ReadOnly,
@@ -38,10 +40,10 @@ impl State {
         matches!(self, Self::ReadOnly | Self::Writable | Self::Unmapped)
     }
 
-    /// The inverse of `as u8`.
+    /// Decodes a number that `as u8` produced.
     ///
     /// # Panics
-    /// For every other number.
+    /// Panics for every other number.
     pub(super) fn decode(state: u8) -> Self {
         match state {
             0 => Self::Gone,
@@ -54,7 +56,8 @@ impl State {
     }
 }
 
-/// How a page is mapped that may be used so. It is chosen by the page's state each time, never left to marks that the kernel may have dropped.
+/// Returns the mapping for this access. The page's state selects it each time, because the kernel may have dropped
+/// its own marks.
 pub(super) const fn mapping(access: Access) -> Mapping {
     match access {
         Access::Shared => Mapping::ReadOnly,

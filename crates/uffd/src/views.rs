@@ -1,7 +1,7 @@
-//! The memory of a window: a memfd, the program's mapping of it, and the file itself as our own way to its bytes.
+//! The memory of a window: a memfd, the program's mapping of it, and the file as the owner's access to the bytes.
 //!
-//! A second mapping would do for that as well, and costs more: a page that goes is read once, so the mapping would be made for that one
-//! read (1.1 us where `pread` takes 0.3), and be taken away again with the page (1 us more per hole).
+//! A second mapping for the owner would cost more. An evicted page is read once, so the mapping would be made for
+//! that read (1.1 us, where `pread` takes 0.3). It would also slow down each hole by 1 us.
 
 use farmem_link::OpenError;
 use farmem_wire::VirtAddr;
@@ -16,17 +16,17 @@ use std::ffi::c_void;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-/// Where in this process a window appears.
+/// The addresses of a window in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Place {
-    /// At its addresses in far memory, so that a pointer stored there means the same to every process and every memory node.
+    /// The addresses of far memory, so that a stored pointer means the same to every process and every memory node.
     #[default]
     Same,
-    /// Wherever there is room: for bytes without pointers, and for several racks in one process.
+    /// Any free addresses: for bytes without pointers, and for several racks in one process.
     Anywhere,
 }
 
-/// A memfd and the program's view of it.
+/// A memfd and the program's mapping of it.
 #[derive(Debug)]
 pub(super) struct Views {
     program: View,
@@ -40,23 +40,23 @@ struct View {
     len: usize,
 }
 
-// SAFETY: a view is an address range; what is done in it is done by atomics or by the system, and it is unmapped by its one owner.
+// SAFETY: a view is an address range; only atomics and the kernel access it, and its one owner unmaps it.
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
 
-/// Unit in which the system counts a file's blocks, in bytes.
+/// Unit of the kernel's block count of a file, in bytes.
 const BLOCK: u64 = 512;
 
 impl Views {
-    /// A file of `len` bytes without any memory, mapped for the program.
+    /// Creates a file of `len` bytes without memory, mapped for the program.
     pub(super) fn open(base: VirtAddr, len: usize, place: Place) -> Result<Self, OpenError> {
         let system =
             |e: Errno| OpenError::System { doing: format!("make a window of {len} bytes"), source: e.into() };
         let file =
             memfd_create("farmem-window", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(system)?;
         ftruncate(&file, len as u64).map_err(system)?;
-        // A process that is given the file may write it, and not cut it.
+        // A process that receives the file may write it, but not shrink it.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(system)?;
         let program = match place {
             Place::Anywhere => View::map(&file, len, None).map_err(system)?,
@@ -65,17 +65,17 @@ impl Views {
         Ok(Self { program, file })
     }
 
-    /// Where the program's view begins.
+    /// Returns the address of the program's mapping.
     pub(super) fn program(&self) -> usize {
         self.program.start.as_ptr().expose_provenance()
     }
 
-    /// The program's view.
+    /// Returns a pointer to the program's mapping.
     pub(super) const fn program_start(&self) -> NonNull<u8> {
         self.program.start
     }
 
-    /// Bytes of each view.
+    /// Returns the length in bytes.
     pub(super) const fn len(&self) -> usize {
         self.program.len
     }
@@ -93,7 +93,7 @@ impl Views {
         }
     }
 
-    /// Puts bytes into the file; where it is a hole, in frames of their own.
+    /// Writes bytes to the file; a hole gets frames.
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
         let mut done = 0;
         while done < bytes.len() {
@@ -103,15 +103,15 @@ impl Views {
         }
     }
 
-    /// The file.
+    /// Returns the file.
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// True when all of these bytes are in the file: none of them is a hole's.
+    /// Returns true if the file has all of these bytes: none of them is in a hole.
     pub(super) fn has(&self, offset: usize, len: usize) -> bool {
-        // Where there is no hole the system looks for one up to the end of the file: as long as 8 us for 64 KiB in a file of 10 MB. It says of these pages alone what is in memory, and what is
-        // in memory is no hole.
+        // Without a hole, SEEK_HOLE searches to the end of the file: up to 8 us for 64 KiB in a file of 10 MB.
+        // `mincore` checks only these pages, and a page in memory is not a hole.
         if self.is_in_memory(offset, len) {
             return true;
         }
@@ -119,7 +119,7 @@ impl Views {
         seek(&self.file, SeekFrom::Hole(offset as u64)).is_ok_and(|hole| hole >= end)
     }
 
-    /// True when the file has all of these pages in memory; one that it has may be swapped out.
+    /// Returns true if the file has all of these pages in memory. A page of the file may also be swapped out.
     fn is_in_memory(&self, offset: usize, len: usize) -> bool {
         const PAGES: usize = 16;
         let bytes = PAGES * PAGE_LEN;
@@ -128,13 +128,14 @@ impl Views {
             let (mut pages, len) = ([0_u8; PAGES], bytes.min(offset + len - at));
             // SAFETY: inside the view, by the assertion.
             let start = unsafe { self.program.start.add(at) };
-            // SAFETY: pages of our own mapping, and a byte for each of them; nothing is touched. There is no safe call for it.
+            // SAFETY: pages of our own mapping, and a byte for each of them; no page is touched. There is no safe
+            // wrapper.
             let said = unsafe { libc::mincore(start.as_ptr().cast(), len, pages.as_mut_ptr()) };
             said == 0 && pages[..len.div_ceil(PAGE_LEN)].iter().all(|page| page & 1 == 1)
         })
     }
 
-    /// Takes the mapping of pages from the program; their frames stay.
+    /// Unmaps pages from the program; their frames stay.
     pub(super) fn unmap_from_program(&self, offset: usize, len: usize) {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.program.len), "inside the window");
         // SAFETY: inside the view, by the assertion.
@@ -144,7 +145,7 @@ impl Views {
         result.expect("pages of our own mapping");
     }
 
-    /// Gives the frames of pages back to the system, and takes them from all processes that map them.
+    /// Frees the frames of pages, and unmaps them from all processes.
     pub(super) fn punch(&self, offset: usize, len: usize) {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let result = rustix::io::retry_on_intr(|| fallocate(&self.file, mode, offset as u64, len as u64));
@@ -157,7 +158,7 @@ impl Views {
     }
 }
 
-/// The program's view where far memory has it.
+/// Maps the file at its addresses in far memory.
 fn at_base(file: &OwnedFd, len: usize, base: VirtAddr) -> Result<View, OpenError> {
     let taken = |why: &str| OpenError::Setting {
         setting: "window's place",
@@ -185,9 +186,10 @@ impl View {
         let start = unsafe { mmap(hint, len, protection, flags, file, 0) }?;
         let start = NonNull::new(start.cast::<u8>()).ok_or(Errno::NOMEM)?;
         let view = Self { start, len };
-        // A child would have the addresses without the userfaultfd, and read zeros where pages are missing.
+        // A child would have the addresses without the userfaultfd, and read zeros at missing pages.
         view.advise(Advice::LinuxDontFork)?;
-        // Pages are fetched and given back by 4 KiB. A kernel without huge pages refuses, and need not be told.
+        // Pages are fetched and freed by 4 KiB. A kernel without huge pages refuses the advice, which does not
+        // matter.
         let _small_pages_only = view.advise(Advice::LinuxNoHugepage);
         Ok(view)
     }

@@ -1,15 +1,16 @@
-//! A watcher that does not stand still with the process whose pages it takes: a process of its own in the same memory.
+//! A watcher that runs on while the process with the pages is stopped: a process of its own that shares its memory.
 //!
-//! Key type: [`Apart`]. A thread is stopped with its process (SIGSTOP, a debugger), and when both go on it is a matter of luck whether it takes the
-//! pages first. So the watcher is a process beside, made by `clone` with the memory of this one and nothing else of it: no descriptors but its
-//! own, no signals, no place among its children or in its process group. It ends with this process.
+//! Key type: [`Apart`]. A thread is stopped with its process (by SIGSTOP or a debugger), and may be late when both
+//! continue. So the watcher is a process, made by `clone` with the memory of this one. It has no other descriptors
+//! than its own, no signals, and is not among the process's children or in its process group. It ends with this
+//! process.
 //!
 //! ```text
 //!   process --clone(VM)--> watcher: close the other descriptors, sleep until the end, the doorbell, or the end of the process, take pages
 //! ```
 //!
-//! The watcher runs on a small stack and borrows the thread-local memory of the thread that made it, so it must not allocate, lock, panic or look at `errno`:
-//! it makes calls of the system (`rustix`, which goes to the kernel directly) and nothing else.
+//! The watcher runs on a small stack and uses the thread-local memory of the thread that created it. So it must not
+//! allocate, lock, panic or read `errno`: it only makes system calls (`rustix` calls the kernel directly).
 
 use super::{Watcher, Woken};
 use rustix::io::Errno;
@@ -23,38 +24,39 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 
-/// Bytes of its stack.
+/// Size of the watcher's stack in bytes.
 const STACK: usize = 256 << 10;
-/// The message before it ends this process.
+/// The message before the watcher kills this process.
 const LAST_WORDS: &[u8] =
     b"farmem: shared memory: pages whose lease has ended cannot be taken from this program, which is killed: it must not read them\n";
 
-/// A watcher beside this process. Dropped, it has ended.
+/// A watcher process. A drop ends it.
 #[derive(Debug)]
 pub struct Apart {
-    /// Its end; readable when it is gone.
+    /// The watcher's pidfd; readable when it has ended.
     process: OwnedFd,
     stack: Stack,
     /// The watcher's state.
     work: NonNull<Work>,
 }
 
-// SAFETY: what is behind the pointer is the watcher's alone until it has ended, and is then dropped by the owner of this.
+// SAFETY: only the watcher uses what is behind the pointer until it has ended; then this owner drops it.
 unsafe impl Send for Apart {}
-// SAFETY: as above; nothing is reached through a shared reference.
+// SAFETY: as above; a shared reference gives no access to it.
 unsafe impl Sync for Apart {}
 
 #[derive(Debug)]
 struct Work {
     watcher: Watcher,
-    /// The process: readable when it is gone; to be killed when its pages cannot be taken.
+    /// The pidfd of the process with the pages: readable when it has ended, and killed if its pages cannot be
+    /// revoked.
     watched: OwnedFd,
-    /// Descriptors that it needs, ascending.
+    /// Descriptors that the watcher needs, ascending.
     keeps: Vec<RawFd>,
 }
 
 impl Apart {
-    /// Starts it.
+    /// Starts the watcher.
     ///
     /// # Errors
     /// The system's error: it may allow no more processes, or none of this kind.
@@ -68,8 +70,8 @@ impl Apart {
         let work = NonNull::from(Box::leak(Box::new(Work { watcher, watched, keeps })));
         let mut process: c_int = -1;
         let before = block_signals();
-        // SAFETY: the entry keeps to its own stack and to `work`, which live until it has ended; no exit signal: it is no child that anybody waits for
-        // by accident.
+        // SAFETY: the entry uses only its own stack and `work`, which live until it has ended. Without an exit
+        // signal, no `wait` of this process returns the watcher by accident.
         let pid = unsafe {
             libc::clone(
                 entry,
@@ -86,47 +88,47 @@ impl Apart {
             drop(unsafe { Box::from_raw(work.as_ptr()) });
             return Err(refused);
         }
-        // SAFETY: a descriptor that the system has just made for us.
+        // SAFETY: a descriptor that the kernel has just created.
         let process = unsafe { OwnedFd::from_raw_fd(process) };
         Ok(Self { process, stack, work })
     }
 
-    /// Readable when the watcher is gone.
+    /// Returns a descriptor that is readable when the watcher has ended.
     pub fn ended(&self) -> BorrowedFd<'_> {
         self.process.as_fd()
     }
 }
 
-/// Stops the watch, which ends the watcher; one that does not end is killed.
+/// Kills the watcher and waits for its end.
 impl Drop for Apart {
     fn drop(&mut self) {
-        // One that has ended, or is about to, minds no signal.
+        // A watcher that has ended ignores the signal.
         let _gone = pidfd_send_signal(&self.process, Signal::KILL);
         let (which, how) = (WaitId::PidFd(self.process.as_fd()), WaitIdOptions::EXITED);
-        // rustix has no name for this one.
+        // rustix has no name for this flag.
         let how = how | WaitIdOptions::from_bits_retain(WAIT_FOR_ANY);
         while matches!(waitid(which.clone(), how), Err(Errno::INTR)) {}
-        // SAFETY: made by a box in `start`; the watcher, the only other one to have it, is gone.
+        // SAFETY: made by a box in `start`; the watcher, the only other user, has ended.
         drop(unsafe { Box::from_raw(self.work.as_ptr()) });
         self.stack.forget();
     }
 }
 
-/// `__WALL`: also those without an exit signal.
+/// `__WALL`: also children without an exit signal.
 const WAIT_FOR_ANY: u32 = 0x4000_0000;
 
-/// The watcher's life.
+/// Runs the watcher.
 extern "C" fn entry(work: *mut c_void) -> c_int {
-    // SAFETY: what `start` handed over; nothing else touches it while this runs.
+    // SAFETY: the pointer that `start` passed; nothing else uses it while this runs.
     let work = unsafe { &mut *work.cast::<Work>() };
-    // Where a terminal's signals do not come; it has no group to lead yet, so it is not refused.
+    // A new session receives no signals of a terminal. The call succeeds, because the process leads no group yet.
     let _alone = rustix::process::setsid();
     run_anywhere();
     close_others(&work.keeps);
     match work.watcher.watch(Some(work.watched.as_fd())) {
         Ok(Woken::Stopped | Woken::Other) => 0,
         Err(_) => {
-            // SAFETY: kept open; if it is none, the call fails.
+            // SAFETY: kept open; if there is none, the call fails.
             let stderr = unsafe { BorrowedFd::borrow_raw(libc::STDERR_FILENO) };
             let _unsaid = rustix::io::write(stderr, LAST_WORDS);
             let _gone = pidfd_send_signal(&work.watched, Signal::KILL);
@@ -135,15 +137,16 @@ extern "C" fn entry(work: *mut c_void) -> c_int {
     }
 }
 
-/// Not only where the process may be bound to, with all of a rack's roles and clients: it must be in time.
+/// Allows all CPUs, because the process may be bound to one CPU with all roles of a rack, and the watcher must be in
+/// time.
 fn run_anywhere() {
     let mut cpus = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|cpu| cpus.set(cpu));
-    // The system takes those that there are.
+    // The kernel ignores CPUs that do not exist.
     let _where_it_was = sched_setaffinity(None, &cpus);
 }
 
-/// Closes what the process had open when this one was made: its pipes and sockets are to hang up with it.
+/// Closes the descriptors of the process: its pipes and sockets must close with it.
 fn close_others(keeps: &[RawFd]) {
     let mut first: RawFd = 0;
     for &kept in keeps {
@@ -155,13 +158,14 @@ fn close_others(keeps: &[RawFd]) {
 
 fn close_range(first: RawFd, last: RawFd) {
     if first <= last {
-        // SAFETY: descriptors of this process alone, which does not use them. It cannot fail with these arguments, so `errno` stays as it is.
+        // SAFETY: descriptors of this process alone, which does not use them. The call cannot fail with these
+        // arguments, so `errno` is unchanged.
         let _done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     }
 }
 
 fn block_signals() -> libc::sigset_t {
-    // SAFETY: a set of signals is plain bits, of which the next call makes a set.
+    // SAFETY: a signal set is plain bits; the next call fills it.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -173,11 +177,11 @@ fn block_signals() -> libc::sigset_t {
 }
 
 fn restore_signals(before: &libc::sigset_t) {
-    // SAFETY: the set that was there.
+    // SAFETY: the set of before.
     let _always = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, ptr::null_mut()) };
 }
 
-/// A stack; it is given back when no process runs on it.
+/// A stack. `forget` unmaps it when no process runs on it.
 #[derive(Debug)]
 struct Stack(NonNull<c_void>);
 

@@ -1,8 +1,9 @@
-//! Where a pager waits: for processes that come in, for their faults and their ends, and for what else it is told to watch.
+//! The waiting point of a pager: for new processes, their faults and their ends, and for other descriptors.
 //!
-//! Key types: [`Acceptor`], [`Accepted`]. A process connects to a socket file that no other user reaches ([`SocketFile`]), and sends a token
-//! that only invited processes know. A process that gave up the pager's user does not reach the file either: a second socket has an abstract
-//! name. Any user may connect to that one, so connections of one user make room for those of others.
+//! Key types: [`Acceptor`], [`Accepted`]. A process connects to a socket file that no other user reaches
+//! ([`SocketFile`]), and sends a token that only invited processes know. A process that gave up the pager's user does
+//! not reach the file either: a second socket has an abstract name. Any user may connect to that one, so connections
+//! of one user make room for those of others.
 
 use super::super::SharedMapping;
 use super::super::looking::{LOOK_NS_MAX, Looking};
@@ -31,74 +32,74 @@ use std::time::Duration;
 /// A source of events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Watch {
-    /// A process comes in: [`Acceptor::receive`].
+    /// A process connects, or sends its greeting: [`Acceptor::receive`].
     Connections,
-    /// The process of this number faulted.
+    /// The process with this number faulted.
     Faults(u32),
-    /// The process of this number ended.
+    /// The process with this number ended.
     Ended(u32),
-    /// Something else of the caller's.
+    /// Another descriptor of the caller.
     Other(u32),
 }
 
-/// Something of it happened.
+/// An event of a source.
 pub type Event = Watch;
 
-/// Waits for many processes at once.
+/// The waiting point for many processes.
 #[derive(Debug)]
 pub struct Acceptor {
     epoll: OwnedFd,
     listener: OwnedFd,
     name: String,
-    /// The socket file; `None` where none may be made.
+    /// The socket file; `None` if none can be made.
     by_path: Option<SocketFile>,
     token: u128,
-    /// For processes that may not open a userfaultfd themselves; `None` where this one may not open it.
+    /// The device for processes that may not open a userfaultfd themselves; `None` if this process may not open it.
     device: Option<File>,
-    /// Connected, and not heard to the end of their greeting; the oldest first.
+    /// Connected processes without a complete greeting, the oldest first.
     pending_peers: RefCell<Vec<PendingPeer>>,
     looking: Looking,
     polls: bool,
     clock: Clock,
 }
 
-/// A process that came in, and waits for an answer.
+/// A process that has sent its greeting, and waits for an answer.
 #[derive(Debug)]
 pub struct Accepted {
     /// The process's greeting.
     pub hello: Hello,
-    /// Its far memory.
+    /// The process's far memory.
     pub remote: Remote,
-    /// Its number.
+    /// The process's number.
     pub pid: u32,
-    /// Readable when it has ended.
+    /// Readable when the process has ended.
     pub ended: OwnedFd,
     socket: OwnedFd,
 }
 
-/// A connected process that has not said all of its greeting.
+/// A connected process without a complete greeting.
 #[derive(Debug)]
 struct PendingPeer {
     socket: OwnedFd,
-    /// The user that connected, as the kernel knows it.
+    /// The user that connected, from the kernel.
     user: u32,
 }
 
-/// Events of one wait.
+/// Maximum number of events of one wait.
 const EVENTS_MAX: usize = 64;
-/// Processes that may be connected and have said nothing.
+/// Maximum number of connected processes without a greeting.
 const PENDING_PEERS_MAX: usize = 64;
-/// Time a process has to take what it is told.
+/// Maximum time that a process has to receive its answer.
 const GREETING_TIME_MAX: Duration = Duration::from_secs(2);
 
 impl Acceptor {
-    /// Opens one; `token` is what invited processes say.
+    /// Opens an acceptor; `token` is the secret of invited processes.
     ///
     /// # Errors
-    /// [`OpenError::System`] when the system has no socket left.
+    /// [`OpenError::System`] if the system has no socket left.
     pub fn open(token: u128) -> Result<Self, OpenError> {
         let system = |e: Errno| OpenError::System { doing: "wait for processes".into(), source: e.into() };
-        // Not the token: the names of sockets are no secret.
+        // Not the token itself: names of sockets are not secret.
         let name = format!("{PREFIX}{}-{:08x}", std::process::id(), hidden(token));
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(system)?;
         let listener = listener(&address).map_err(system)?;
@@ -123,19 +124,19 @@ impl Acceptor {
         Ok(acceptor)
     }
 
-    /// The socket file, to be removed after a pager that was killed ([`remove`](super::remove)).
+    /// Returns the socket file, which must be removed after a pager was killed ([`remove`](super::remove)).
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.by_path.as_ref().map(|file| file.path.as_path())
     }
 
-    /// The name of the socket and the token, by which a process comes in.
+    /// Returns the socket's name and the token, for invited processes.
     #[must_use]
     pub fn invitation(&self) -> String {
         format!("{}:{:032x}", self.name, self.token)
     }
 
-    /// From now on `watch` is reported when `what` is readable.
+    /// Reports `watch` from now on when `what` is readable.
     ///
     /// # Errors
     /// The system's error.
@@ -143,22 +144,25 @@ impl Acceptor {
         epoll::add(&self.epoll, what, epoll::EventData::new_u64(watch.number()), epoll::EventFlags::IN)
     }
 
-    /// Not any more.
+    /// Ends the reports for a descriptor.
     pub fn forget(&self, what: impl AsFd) {
-        // One that was not watched is forgotten already.
+        // An unwatched descriptor needs no removal.
         let _ = epoll::delete(&self.epoll, what);
     }
 
-    /// Decides whether [`events`](Self::events) polls before it sleeps. Polling is in vain where the faulting threads share this thread's CPU.
+    /// Sets whether [`events`](Self::events) polls before it sleeps. If the faulting threads share this thread's CPU,
+    /// polling is useless.
     pub const fn let_poll(&mut self, polls: bool) {
         self.polls = polls;
     }
 
-    /// Fills `events` with what happened; waits so long for the first, or for ever. Before it sleeps it looks for a while, as long as that is worth it: a
-    /// program that faults far often does so again before this thread would sleep, and a CPU that sleeps is four times as far away.
+    /// Fills `events`. Waits at most `patience` for the first event, or without limit.
+    ///
+    /// Before it sleeps, it polls for a while, as long as polling pays: a program with frequent faults faults again
+    /// before this thread would sleep, and a sleeping CPU takes four times as long to react.
     ///
     /// # Errors
-    /// When the system takes no more calls.
+    /// The system's error if a call fails.
     pub fn events(&self, patience: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         events.clear();
         if self.polls && patience != Some(Duration::ZERO) && self.looking.is_worth_it() {
@@ -191,12 +195,14 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Lets an invited process in that has sent its greeting; `None` when there is none. This waits for no process: one that is connected and silent,
-    /// as any user's may be, holds none up, and makes room when too many do so.
+    /// Accepts an invited process that has sent its greeting; `None` if there is none.
+    ///
+    /// This call waits for no process. A connected and silent process, of any user, delays no other, and loses its
+    /// place if there are too many.
     #[must_use]
     pub fn receive(&self) -> Option<Accepted> {
         let mut pending_peers = self.pending_peers.borrow_mut();
-        // Connections beyond that are accepted at the next look, which follows at once.
+        // Further connections are accepted at the next call, which follows at once.
         for peer in std::iter::from_fn(|| self.connection()).take(2 * PENDING_PEERS_MAX) {
             if pending_peers.len() == PENDING_PEERS_MAX {
                 let room = makes_room(&pending_peers);
@@ -212,7 +218,7 @@ impl Acceptor {
             }
             match hear(&pending_peers[at].socket) {
                 Some((words, _)) if words == device_request(self.token) => {
-                    // Its next message is read at the next look: one that asks on and on holds no other up.
+                    // Its next message is read at the next call, so a process that asks repeatedly delays no other.
                     match self.lend_device(&pending_peers[at].socket) {
                         Ok(()) => at += 1,
                         Err(_) => drop(pending_peers.remove(at)),
@@ -230,7 +236,7 @@ impl Acceptor {
         None
     }
 
-    /// The next one that came.
+    /// Accepts the next connection.
     fn connection(&self) -> Option<PendingPeer> {
         let by_name = || accept_with(&self.listener, CLOEXEC).ok();
         let by_path = self.by_path.as_ref().and_then(|file| accept_with(&file.listener, CLOEXEC).ok());
@@ -259,19 +265,20 @@ impl Acceptor {
     }
 }
 
-/// True when a read of it would not wait.
+/// Returns true if a read would not block.
 pub fn is_readable(what: impl AsFd) -> bool {
     let mut one = [PollFd::new(&what, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::io::retry_on_intr(|| poll(&mut one, Some(&now))).is_ok_and(|count| count > 0)
 }
 
-/// Ends a process, as [`Accepted::ended`] names it. One that has ended needs no signal.
+/// Kills a process by its pidfd ([`Accepted::ended`]). A process that has ended ignores the signal.
 pub fn kill(process: impl AsFd) {
     let _ended = pidfd_send_signal(process, Signal::KILL);
 }
 
-/// The connection that makes room for another one: the oldest silent one of the user that has most of them, so that no user pushes others out.
+/// Returns the connection that must make room: the oldest silent one of the user with most connections, so that no
+/// user displaces another.
 fn makes_room(pending_peers: &[PendingPeer]) -> usize {
     let count = |user| pending_peers.iter().filter(|peer| peer.user == user).count();
     let user = pending_peers.iter().map(|peer| peer.user).max_by_key(|&user| count(user));
@@ -286,13 +293,13 @@ fn number_of(pid: Pid) -> u32 {
     u32::try_from(pid.as_raw_nonzero().get()).expect("processes have positive numbers")
 }
 
-/// A number that does not help to guess the token, and which differs when it does.
+/// Returns a number that depends on the token but does not help to guess it.
 const fn hidden(token: u128) -> u32 {
     let [a, b, c, d, ..] = token.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes();
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// A greeting, and the descriptors that come with it.
+/// A greeting, and its descriptors.
 type Greeting = ([u64; HELLO_WORDS], [Option<OwnedFd>; 2]);
 
 fn hear(socket: &OwnedFd) -> Option<Greeting> {
@@ -327,10 +334,11 @@ fn answer(socket: &OwnedFd, words: [u64; WELCOME_WORDS], file: Option<BorrowedFd
 }
 
 impl Accepted {
-    /// Lets it go on, with what it is to map: address, bytes and protection of each span, and what it shares with others.
+    /// Accepts the process. Sends the address, length and protection of each span that it must map, and the shared
+    /// memory.
     ///
     /// # Errors
-    /// When it does not listen any more.
+    /// The system's error if the process does not receive the answer.
     pub fn welcome(&self, spans: &[[u64; 3]], shared: Option<&SharedMapping>) -> io::Result<()> {
         self.say(0, spans.len() as u64, shared)?;
         for some in spans.chunks(SPANS_MAX) {
@@ -340,9 +348,9 @@ impl Accepted {
         Ok(())
     }
 
-    /// Sends it away; it says so, and why by the system's number of an error.
+    /// Refuses the process, which reports the error number `errno`.
     pub fn refuse(&self, errno: u64) {
-        // One that does not listen goes by itself.
+        // A process that does not receive the answer ends by itself.
         let _ = self.say(errno, 0, None);
     }
 
@@ -383,7 +391,7 @@ mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketType, send, socketpair};
 
-    /// Connections of one user push each other out, the oldest silent one first, and none of another user.
+    /// Connections of one user displace each other, the oldest silent one first, and none of another user.
     #[test]
     fn no_user_pushes_others_out() {
         let pair = || {

@@ -1,8 +1,9 @@
 //! Address spaces, and the processes that have them.
 //!
-//! Key type: [`AddressSpace`]. A pid does not name an address space: a child of `vfork`, or of `clone` with CLONE_VM, has its parent's. Such
-//! a child keeps the memory when its parent ends or runs another program. So an address space is identified by the memfd of its far memory:
-//! the address space that came in is the only one that maps this file, because neither a fork nor an `execve` keeps the mapping.
+//! Key type: [`AddressSpace`]. A pid does not identify an address space: a child of `vfork`, or of `clone` with
+//! CLONE_VM, has its parent's. Such a child keeps the memory when its parent ends or runs another program. So an
+//! address space is identified by the memfd of its far memory: only the accepted address space maps this file,
+//! because neither a fork nor an `execve` keeps the mapping.
 
 use super::{Remote, is_readable, kill};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -23,7 +24,7 @@ pub(super) struct FileId {
 }
 
 impl FileId {
-    /// The open file.
+    /// Returns the identity of an open file.
     pub(super) fn of(file: impl AsFd) -> rustix::io::Result<Self> {
         let stat = fstat(file)?;
         Ok(Self { device: (major(stat.st_dev), minor(stat.st_dev)), inode: stat.st_ino })
@@ -61,22 +62,22 @@ impl<'a> Mapped<'a> {
 /// The address space of a process at one moment.
 #[derive(Default, Debug)]
 pub struct AddressSpace {
-    /// The files that are mapped shared from their first byte on: the memfd of far memory is among them, where there is one.
+    /// The files that are mapped shared from their first byte on, including the memfd of far memory.
     files: Vec<FileId>,
 }
 
 impl AddressSpace {
-    /// Looks at a process, or at the process of a thread, up to the address `until`. A process that has ended, and a number that no process
-    /// has, give an empty address space.
+    /// Reads the address space of a process or thread, up to the address `until`. For an ended process or an unused
+    /// number, it is empty.
     ///
     /// # Errors
-    /// When the system does not let this process look.
+    /// The system's error if it denies the access.
     pub fn of(number: u32, until: u64) -> io::Result<Self> {
         let process = PathBuf::from(format!("/proc/{number}"));
         if let Some(space) = Self::read(&process.join("maps"), until)? {
             return Ok(space);
         }
-        // The first thread has ended; the others have the address space still.
+        // The first thread has ended; the others still have the address space.
         let Ok(threads) = fs::read_dir(process.join("task")) else { return Ok(Self::default()) };
         for thread in threads.flatten() {
             if let Some(space) = Self::read(&thread.path().join("maps"), until)? {
@@ -119,7 +120,7 @@ impl AddressSpace {
     }
 }
 
-/// The processes that have the address space in which this file is mapped, each with its pidfd.
+/// Returns the processes that have the address space with this file, each with its pidfd.
 pub(super) fn holders(file: FileId) -> Vec<(u32, OwnedFd)> {
     let has = |number| AddressSpace::of(number, u64::MAX).is_ok_and(|space| space.files.contains(&file));
     let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
@@ -127,16 +128,16 @@ pub(super) fn holders(file: FileId) -> Vec<(u32, OwnedFd)> {
     let open = |number: u32| {
         let pid = Pid::from_raw(i32::try_from(number).ok()?)?;
         let ended = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // By now the number may be another process's.
+        // By now the number may belong to another process.
         (has(number) && !is_readable(&ended)).then_some((number, ended))
     };
     numbers.filter(|&number| has(number)).filter_map(open).collect()
 }
 
-/// Rounds of [`kill_holders`] at most: a process that is being killed may make another one.
+/// Maximum number of rounds of [`kill_holders`]: a process that is being killed may make another one.
 const ROUNDS_MAX: usize = 64;
 
-/// Kills the processes that have the address space in which this file is mapped, and waits for their end; answers how many.
+/// Kills the processes that have the address space with this file, and waits for their end. Returns their number.
 pub(super) fn kill_holders(file: FileId) -> usize {
     let mut killed = 0;
     for _ in 0..ROUNDS_MAX {
@@ -155,19 +156,19 @@ pub(super) fn kill_holders(file: FileId) -> usize {
 }
 
 impl Remote {
-    /// True when this far memory is in the address space.
+    /// Returns true if this far memory is in the address space.
     #[must_use]
     pub fn is_in(&self, space: &AddressSpace) -> bool {
         space.files.contains(&self.id)
     }
 
-    /// The processes that have this address space, each with its pidfd.
+    /// Returns the processes that have this address space, each with its pidfd.
     #[must_use]
     pub fn holders(&self) -> Vec<(u32, OwnedFd)> {
         holders(self.id)
     }
 
-    /// The memfd, by which others find the address space.
+    /// Returns the memfd, which identifies the address space.
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -194,7 +195,8 @@ mod tests {
         assert_eq!(Mapped::of(""), None);
     }
 
-    /// A process is known by a file that it maps, by its own number and by those of its threads; a process that maps another file is not.
+    /// A process is found by a file that it maps, with its own number and those of its threads. A process that maps
+    /// another file is not.
     #[test]
     fn an_address_space_is_known_by_its_file() {
         let files = ["one", "other"].map(|name| {

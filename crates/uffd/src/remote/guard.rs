@@ -1,11 +1,12 @@
-//! The guard that kills programs whose pager dies, before they could read zeros.
+//! The guard that kills programs whose pager dies, before they can read zeros.
 //!
-//! Key items: [`Guard`], [`guard`]. When the last descriptor of a userfaultfd is closed, its missing pages read as zeros, silently. So
-//! a process of its own, the guard, holds a copy of each; while it does, a thread that touches a missing page waits. When the pager is gone,
-//! the guard kills those processes, and only then goes itself. It needs no help of theirs: they may close what descriptors they like.
+//! Key items: [`Guard`], [`guard`]. When the last descriptor of a userfaultfd is closed, its missing pages read as
+//! zeros. So a separate process, the guard, holds a copy of each; meanwhile a thread that touches a missing page
+//! waits. When the pager has ended, the guard kills those processes, and only then ends itself. The guard needs no
+//! help from them: they may close any descriptor.
 //!
-//! The pager may also stand still, stopped or frozen, while the programs run on. So it is the guard, too, that takes shared pages away when their lease
-//! has ended ([`Watcher`]).
+//! The pager may also be stopped or frozen while the programs run on. So the guard also revokes shared pages when
+//! their lease has ended ([`Watcher`]).
 
 use super::address_space::{FileId, kill_holders};
 use crate::SharedMapping;
@@ -22,14 +23,14 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// The pager's side.
+/// The pager's side of the guard.
 #[derive(Debug)]
 pub struct Guard {
     socket: OwnedFd,
 }
 
 impl Guard {
-    /// One, and what its process is to call [`guard`] with.
+    /// Creates the connection. The guard's process calls [`guard`] with the second value.
     ///
     /// # Errors
     /// [`OpenError::System`].
@@ -40,10 +41,11 @@ impl Guard {
         Ok((Self { socket: ours }, theirs))
     }
 
-    /// From now on the process `number` is guarded, until it is let go, with all that have its address space: those that map `file`.
+    /// Guards the process `number` until [`Guard::let_go`], with all processes that have its address space,
+    /// identified by `file`.
     ///
     /// # Errors
-    /// When the guard is gone: then the program is not guarded.
+    /// The system's error if the guard has ended: then the program is not guarded.
     pub fn keep(&self, number: u32, ended: impl AsFd, uffd: impl AsFd, file: impl AsFd) -> Result<(), Errno> {
         let descriptors = [ended.as_fd(), uffd.as_fd(), file.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
@@ -52,10 +54,10 @@ impl Guard {
         self.say(number, &mut ancillary)
     }
 
-    /// From now on the pages of `shared_mapping` are taken away when their lease ends, whether or not this process runs.
+    /// Makes the guard revoke the pages of `shared_mapping` when their lease ends, even if this process is stopped.
     ///
     /// # Errors
-    /// When the guard is gone: then the lease is not watched.
+    /// The system's error if the guard has ended: then the lease is not watched.
     pub fn watch(&self, shared_mapping: &SharedMapping) -> io::Result<()> {
         let lease = shared_mapping.lease();
         let [words, doorbell, kept] = lease.descriptors();
@@ -68,9 +70,9 @@ impl Guard {
         Ok(())
     }
 
-    /// The process is gone, or its memory is.
+    /// Ends the guard of a process that has ended or has lost its memory.
     pub fn let_go(&self, number: u32) {
-        // A guard that is gone has let go.
+        // A guard that has ended guards nothing.
         let _ = self.say(number, &mut SendAncillaryBuffer::default());
     }
 
@@ -83,23 +85,23 @@ impl Guard {
     }
 }
 
-/// The number of no process: what comes with it is a watch.
+/// The number of no process: its message starts a watch.
 const WATCH: u32 = u32::MAX;
 
-/// Guards until the pager is done or gone, and in the second case kills whom it was told to; answers how many processes it killed. So it does when it
-/// cannot take pages whose lease has ended; then it answers why.
+/// Guards until the pager closes the connection or dies, and then kills the processes that are still guarded. Returns
+/// their number. The guard also kills them, and returns an error, if it cannot revoke pages whose lease has ended.
 ///
 /// # Errors
 /// The system's error.
 pub fn guard(socket: impl AsFd) -> io::Result<usize> {
     let mut processes = BTreeMap::new();
     let guarded = guard_all(&socket, &mut processes);
-    // One that has ended needs no signal, and takes none.
+    // A process that has ended ignores the signal.
     let mut killed =
         processes.values().filter(|process| pidfd_send_signal(&process.ended, Signal::KILL).is_ok()).count();
     for GuardedProcess { ended, file, .. } in processes.values() {
         let mut ends = [rustix::event::PollFd::new(ended, rustix::event::PollFlags::IN)];
-        // The userfaultfd is held until the process is no more, and no other one that has its address space.
+        // The userfaultfd is held until the process, and every other one with its address space, has ended.
         let _ = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ends, None));
         killed += FileId::of(file).map_or(0, kill_holders);
     }
@@ -130,15 +132,15 @@ fn guard_all(socket: &impl AsFd, processes: &mut BTreeMap<u32, GuardedProcess>) 
 
 /// A process that the guard kills when its pager dies.
 struct GuardedProcess {
-    /// Its pidfd.
+    /// The pidfd.
     ended: OwnedFd,
     /// Held open, so that a thread that touches a missing page waits.
     _uffd: OwnedFd,
-    /// The memfd of its far memory, by which other processes with its address space are found.
+    /// The memfd of its far memory, which identifies other processes with its address space.
     file: OwnedFd,
 }
 
-/// The next message; `None` when there will be no more.
+/// Receives the next message; `None` at the end.
 fn hear(socket: &impl AsFd) -> Option<(u32, Vec<OwnedFd>)> {
     let mut bytes = [0; 4];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];

@@ -1,4 +1,4 @@
-//! Pages that the system serves by itself for a while, and how they are watched again.
+//! Pages that the kernel serves by itself for a while, and the return to watching them.
 
 use super::{Lost, PAGE_LEN, Remote, lost};
 use farmem_preload_abi::userfaultfd::Faulting;
@@ -6,10 +6,11 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use std::ops::Range;
 
-/// How shared memory gets its pages, as the system's administrator has set it.
+/// The administrator's setting for huge pages in shared memory.
 const SHMEM_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 
-/// True when the system gives files of shared memory a page at a time where a program does not ask for more: pages that came unseen can be taken away one by one.
+/// Returns true if the kernel allocates shared memory in single pages by default, so that pages that appeared
+/// unreported can be evicted one by one.
 #[must_use]
 pub fn pages_come_singly() -> bool {
     // A kernel without huge pages has no such setting.
@@ -19,14 +20,14 @@ pub fn pages_come_singly() -> bool {
 }
 
 impl Remote {
-    /// Leaves these pages to the system: present pages may be read and written, and a touch of another gives a page of zeros. Threads that
-    /// wait there try again.
+    /// Leaves these pages to the kernel: present pages are accessible, and a touch of an absent one gives a page of
+    /// zeros. Waiting threads try again.
     ///
     /// # Errors
-    /// [`Lost`]; they are watched as before, as far as they are the program's far memory.
+    /// [`Lost`]; the pages are watched as before, as far as they are the program's far memory.
     pub fn unwatch(&self, pages: Range<u64>) -> Result<(), Lost> {
         let (start, len) = self.bytes(&pages);
-        // SAFETY: addresses of another process, whose missing pages are to read as zeros.
+        // SAFETY: addresses of another process, whose missing pages shall read as zeros.
         let result = unsafe { self.uffd.unregister(start, len) };
         result.map_err(|errno| {
             // The first error is the one reported.
@@ -35,24 +36,25 @@ impl Remote {
         })
     }
 
-    /// Faults at missing pages, and first writes to protected ones, are reported again. When it returns, no page comes there unseen any more: the
-    /// system takes its lock on the mapping for this, which each fault holds until it has its page.
+    /// Reports faults at missing pages, and first writes to protected ones, again. When this returns, no page appears
+    /// unreported any more: the kernel locks the mapping for this call, and each fault holds that lock until it has
+    /// its page.
     ///
     /// # Errors
     /// [`Lost`].
     pub fn watch(&self, pages: Range<u64>) -> Result<(), Lost> {
         let (start, len) = self.bytes(&pages);
         let faulting = Faulting::MISSING.and(Faulting::MINOR).and(Faulting::WRITE_PROTECTED);
-        // SAFETY: addresses of another process, which sent the descriptor to have them served.
+        // SAFETY: addresses of another process, which sent the descriptor so that they are served.
         unsafe { self.uffd.register(start, len, faulting) }.map_err(|errno| match errno {
-            // A process that is gone gives this error, too.
+            // A process that has ended gives this error, too.
             Errno::NOMEM if self.is_gone() => Lost::Gone,
             errno => lost(errno),
         })
     }
 
-    /// The pages among these that the file has, in memory or swapped out, in runs and in order; none of a file that [is no memfd any
-    /// more](Remote::is_spoiled).
+    /// Returns the pages among these that the file has, in memory or swapped out, as ordered runs. A file that [is
+    /// spoiled](Remote::is_spoiled) has none.
     #[must_use]
     pub fn populated(&self, pages: Range<u64>) -> Vec<Range<u64>> {
         let page_len = PAGE_LEN as u64;
@@ -61,7 +63,7 @@ impl Remote {
         while at < pages.end {
             let start = match find(SeekFrom::Data(at * page_len)) {
                 Ok(start) => start / page_len,
-                // Nothing more; or the program has cut its own file.
+                // No more pages, or the program has shrunk its own file.
                 Err(Errno::NXIO) => break,
                 Err(_) => {
                     self.spoil();
@@ -80,7 +82,7 @@ impl Remote {
                 self.spoil();
                 break;
             }
-            // The program may have taken the page away in between: then there is none.
+            // The program may have freed the page meanwhile: then there is none.
             if end > start {
                 runs.push(start..end.min(pages.end));
             }

@@ -1,35 +1,37 @@
-//! System calls that a program makes past libc, so past the preload library: the pager is asked before they are made.
+//! System calls that a program makes without libc, and so without the preload library: the kernel asks the pager
+//! before it executes them.
 //!
-//! Key types: [`Watched`], what the filter of a run knows; [`Started`], a program under it; [`Listener`], where the pager is asked;
-//! [`RawCall`], what it is asked about. The filter is the system's (seccomp, with user notification): it holds for a thread and all that
-//! descends from it, whatever programs they become. So it also judges processes that have no far memory, and the pager lets those go on.
-//! Calls of the preload library come from one instruction (`place::gate`), which the filter knows: they do not ask.
+//! Key types: [`Watched`], the addresses that the filter of a run knows; [`Started`], a program under it;
+//! [`Listener`], which receives the calls; [`RawCall`], such a call. The filter is seccomp with user notification: it
+//! applies to a thread and all its descendants, whatever programs they run. So it also covers processes without far
+//! memory, and the pager lets those calls proceed. Calls of the preload library come from one instruction
+//! (`place::gate`), which the filter knows: they are not notified.
 //!
-//! Memory calls of Linux 6.18, and their effect in a process with far memory when they are made past libc:
+//! Memory calls of Linux 6.18, and their effect in a process with far memory when they are made without libc:
 //!
 //! | calls | on far memory |
 //! |---|---|
 //! | `madvise` | done as through libc; MADV_FREE and MADV_DOFORK of far memory together with other memory are refused, EINVAL |
-//! | `munmap`, `mmap` with MAP_FIXED, `mremap` to there | done by the system; then the pager looks what is there |
-//! | `mprotect`, `pkey_mprotect` without a key | done by the system where all of it is in use (else ENOMEM); then the pager looks what is allowed there |
+//! | `munmap`, `mmap` with MAP_FIXED, `mremap` to there | done by the kernel; then the pager reads the mappings |
+//! | `mprotect`, `pkey_mprotect` without a key | done by the kernel where all of it is in use (else ENOMEM); then the pager reads the rights |
 //! | `pkey_mprotect` with a key | refused, EINVAL: a fork's child would not have it |
 //! | `mremap` of far memory | shrinks; growing and moving are refused, ENOMEM; a second mapping of it, EINVAL |
 //! | `remap_file_pages`, `shmat` with SHM_REMAP | refused, EINVAL |
 //! | `mseal` | refused, ENOSYS |
-//! | `process_madvise` | refused, EINVAL, as before Linux 6.13, but for advice that takes no bytes |
-//! | `io_uring_setup` | refused, EPERM, as by `kernel.io_uring_disabled`: what a ring does, no filter sees |
+//! | `process_madvise` | refused, EINVAL, as before Linux 6.13, except for advice that frees no bytes |
+//! | `io_uring_setup` | refused, EPERM, as by `kernel.io_uring_disabled`: no filter sees the operations of a ring |
 //! | `socket` with AF_ALG or AF_XDP | refused, EAFNOSUPPORT: a read pins its buffer (AF_ALG), a ring of frames is pinned for good (AF_XDP) |
 //! | `ioctl` SG_IO, NVMe commands; all of RDMA verbs, of VFIO and of iommufd | refused, EPERM: a device writes to the pages that it names |
 //! | `open`, `openat`, `open_by_handle_at` with O_DIRECT; `fcntl` that sets it | refused, EINVAL, as by file systems without it |
 //! | `openat2` | as `openat`; ENOSYS where its arguments lie in far memory |
 //! | all of these on shared memory | refused, EINVAL; advice is without effect |
-//! | `mmap` of long private anonymous memory, `brk`, `fork`, `clone` and `clone3` of static programs | asked only where the run serves static programs (`static_rules`) |
-//! | `mmap` elsewhere, or with MAP_FIXED_NOREPLACE; `shmat` else; `map_shadow_stack`, `brk` | not asked: the system replaces nothing |
-//! | `mlock`, `mlock2`, `mlockall`, `munlock`, `msync`, `mincore`, `mbind`, `move_pages`, `migrate_pages`, `set_mempolicy` and its like, `get_mempolicy`, `cachestat`, `pkey_alloc`, `membarrier` | not asked: bytes and rights stay |
-//! | `userfaultfd` of the program's own | not asked: the system refuses to register what is registered (EBUSY) |
-//! | `fork`, `vfork`, `clone`, `clone3` | not asked: the system's child has no far memory (MADV_DONTFORK) |
-//! | `process_vm_writev` to a process with far memory, from whatever process of the run | refused, ENOSYS: the pages that it writes to would not be pinned |
-//! | `vmsplice`, `sendmsg` and others that hold pages to read them; `io_submit`, whose files have no O_DIRECT | not asked: no byte is lost by it |
+//! | `mmap` of long private anonymous memory, `brk`, `fork`, `clone` and `clone3` of static programs | notified only if the run serves static programs (`static_rules`) |
+//! | `mmap` elsewhere, or with MAP_FIXED_NOREPLACE; `shmat` else; `map_shadow_stack`, `brk` | not notified: the kernel replaces nothing |
+//! | `mlock`, `mlock2`, `mlockall`, `munlock`, `msync`, `mincore`, `mbind`, `move_pages`, `migrate_pages`, `set_mempolicy` and similar calls, `get_mempolicy`, `cachestat`, `pkey_alloc`, `membarrier` | not notified: bytes and rights stay |
+//! | `userfaultfd` of the program's own | not notified: the kernel refuses to register a registered range (EBUSY) |
+//! | `fork`, `vfork`, `clone`, `clone3` | not notified: the kernel's child has no far memory (MADV_DONTFORK) |
+//! | `process_vm_writev` to a process with far memory, from any process of the run | refused, ENOSYS: the written pages would not be pinned |
+//! | `vmsplice`, `sendmsg` and others that hold pages to read them; `io_submit`, whose files have no O_DIRECT | not notified: no byte is lost |
 //! | calls of 32-bit programs (`int 0x80`) | only O_DIRECT and rings: they cannot name far memory |
 
 mod filter;
@@ -51,20 +53,20 @@ use super::place;
 use static_rules::STATIC_RULES;
 use std::ops::Range;
 
-/// A run's addresses, as a filter knows them: its processes have far memory there, and nowhere else.
+/// The far addresses of a run, for its filter: its processes have far memory only there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Watched {
     /// The low addresses, and those of the second base with the gate before them.
     far: [Range<u64>; 2],
     shared: Option<Range<u64>>,
-    /// Where the preload library's calls come from.
+    /// The address of the preload library's calls.
     gate: u64,
-    /// Minimum length of a mapping that becomes far in a static program; `None` where none is served.
+    /// Minimum length of a mapping that becomes far in a static program; `None` if static programs are not served.
     static_from: Option<u64>,
 }
 
 impl Watched {
-    /// Far memory from `base` on, and shared memory from the one address to the other.
+    /// Creates the addresses of a run: far memory from `base` on, and the range of shared memory.
     #[must_use]
     pub fn new(base: usize, shared: Option<Range<u64>>) -> Self {
         let first = place::gate(base) as u64;
@@ -73,7 +75,7 @@ impl Watched {
         Self { far, shared, gate: place::called_from(place::gate(base)), static_from: None }
     }
 
-    /// Asks about the calls of static programs, too, whose mappings from this length on become far.
+    /// Adds the calls of static programs, whose mappings of at least `threshold` bytes become far.
     #[must_use]
     pub const fn with_static(mut self, threshold: u64) -> Self {
         self.static_from = Some(threshold);
@@ -81,14 +83,14 @@ impl Watched {
     }
 }
 
-/// A call that the pager is asked about. Addresses and lengths are as they were said, and may be nonsense.
+/// A notified call. Addresses and lengths are as the program passed them, and may be invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RawCall {
     /// `mmap`.
     Map {
-        /// First byte.
+        /// Address of the first byte.
         first: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
         /// Rights.
         protection: u64,
@@ -97,111 +99,111 @@ pub enum RawCall {
     },
     /// `brk`.
     Break {
-        /// New break of the program.
+        /// The new break of the program.
         to: u64,
     },
-    /// A process is made that gets a copy of the memory.
+    /// A call that makes a process with a copy of the memory.
     Fork,
     /// `clone3`, whose arguments are in memory.
     ForkByRecord,
-    /// The mapping there is unmapped, or replaced.
+    /// A call that unmaps or replaces a mapping.
     Replace {
-        /// First byte.
+        /// Address of the first byte.
         first: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// Other rights.
+    /// A call that changes rights.
     Protect {
-        /// First byte.
+        /// Address of the first byte.
         first: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
         /// New rights.
         protection: u64,
-        /// With a protection key.
+        /// True with a protection key.
         keyed: bool,
     },
     /// `madvise`.
     Advise {
-        /// First byte.
+        /// Address of the first byte.
         first: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
-        /// Which.
+        /// The advice.
         advice: i32,
     },
     /// `mremap`.
     Remap {
-        /// First byte.
+        /// Address of the first byte.
         first: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
-        /// Bytes from then on.
+        /// The new length in bytes.
         new_len: u64,
-        /// The mapping stays where it is.
+        /// True if the mapping stays at its address.
         in_place: bool,
         /// Flags.
         flags: i32,
-        /// Where it is to go, whatever is there.
+        /// The new address, which replaces any mapping there.
         target: Option<u64>,
     },
-    /// Far memory does not support this call.
+    /// A call that far memory does not support.
     Never {
-        /// First byte.
+        /// Address of the first byte.
         first: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
         /// The error of a system without the call.
         errno: i32,
     },
-    /// A process that has far memory cannot make this call.
+    /// A call that a process with far memory cannot make.
     NotHere {
         /// The error of a system without the call.
         errno: i32,
     },
-    /// A descriptor is to go past the system's cache.
+    /// A call that would let a descriptor bypass the page cache.
     SetDirect {
-        /// Which.
+        /// The descriptor.
         descriptor: u64,
     },
-    /// Memory of a process is written to, past its mappings.
+    /// A call that writes to memory of a process, without its mappings.
     WriteTo {
-        /// The process, or a thread of it, as the caller counts them.
+        /// The process or a thread of it, in the caller's numbering.
         process: i32,
     },
-    /// `openat2`: what it is to do is in memory.
+    /// `openat2`, whose arguments are in memory.
     OpenHow {
-        /// First byte of that.
+        /// Address of the arguments.
         first: u64,
-        /// Bytes.
+        /// Length of the arguments in bytes.
         len: u64,
     },
 }
 
-/// A range of addresses, by the numbers of two arguments.
+/// A range of addresses, given by the indices of two arguments.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     first: usize,
     len: usize,
 }
 
-/// A condition on a call's arguments. Of numbers and flags a filter looks at the low 32 bits, as the system does.
+/// A condition on a call's arguments. For numbers and flags the filter reads the low 32 bits, as the kernel does.
 #[derive(Clone, Copy, Debug)]
 enum Condition {
     /// The argument touches far memory, or shared memory.
     Far(Part),
     /// The call does not come from the preload library.
     PastLibrary,
-    /// Exactly these bits under the mask are set.
+    /// The bits under the mask have exactly this value.
     Bits { argument: usize, mask: u32, value: u32 },
-    /// The argument is another number.
+    /// The argument has another value.
     Not { argument: usize, value: u32 },
     /// The argument is the length of a mapping that becomes far in a static program.
     Long { argument: usize },
 }
 
-/// A system call that the pager is asked about, when all conditions of one of the lines hold.
+/// A system call that is notified if all conditions of one of its lines hold.
 #[derive(Clone, Copy)]
 struct Rule {
     number: i64,
@@ -234,7 +236,7 @@ const COUNT: usize = 19;
 #[cfg(target_arch = "aarch64")]
 const COUNT: usize = 18;
 
-/// The table. Frequent ones come first.
+/// The table of rules, frequent calls first.
 static RULES: [Rule; COUNT] = [
     Rule { number: libc::SYS_openat, when: &[&[bits(2, libc::O_DIRECT)]], means: no_direct },
     #[cfg(target_arch = "x86_64")]
@@ -266,8 +268,8 @@ static RULES: [Rule; COUNT] = [
     Rule { number: libc::SYS_ioctl, when: DEVICE_WRITES, means: not_permitted },
 ];
 const PINNING_FAMILIES: &[&[Condition]] = &[&[is(0, libc::AF_ALG)], &[is(0, libc::AF_XDP)]];
-/// Requests that have a device write to the pages of a buffer, or pin them: SG_IO, passthrough commands of NVMe (linux/nvme_ioctl.h), and all
-/// requests of RDMA verbs (type 0x1b) and of VFIO and iommufd (type `;`).
+/// Requests that make a device write to the pages of a buffer, or pin them: SG_IO, passthrough commands of NVMe
+/// (linux/nvme_ioctl.h), and all requests of RDMA verbs (type 0x1b) and of VFIO and iommufd (type `;`).
 const DEVICE_WRITES: &[&[Condition]] = &[
     &[is(1, 0x2285)],
     &[nvme(0x41)],
@@ -280,7 +282,7 @@ const DEVICE_WRITES: &[&[Condition]] = &[
     &[Condition::Bits { argument: 1, mask: 0xff00, value: 0x3b00 }],
 ];
 
-/// Type and number of an NVMe request, whatever its length.
+/// Returns the condition for an NVMe request of this number, with any length.
 const fn nvme(number: u32) -> Condition {
     Condition::Bits { argument: 1, mask: 0xffff, value: 0x4e00 | number }
 }
@@ -302,7 +304,7 @@ static COMPAT: [Rule; 8] = [
 #[cfg(not(target_arch = "x86_64"))]
 static COMPAT: [Rule; 0] = [];
 
-/// The system's names of the machine whose calls are looked at, and of the 32-bit one beside it.
+/// The kernel's codes of the native architecture, and of its 32-bit variant.
 #[cfg(target_arch = "x86_64")]
 const AUDIT_ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
@@ -310,7 +312,7 @@ const AUDIT_ARCH: u32 = 0xc000_00b7;
 const AUDIT_ARCH_I386: u32 = 0x4000_0003;
 
 impl RawCall {
-    /// The call that a notification is about.
+    /// Returns the call of a notification.
     fn of(data: &libc::seccomp_data) -> Option<Self> {
         let (rules, number) = if data.arch == AUDIT_ARCH {
             (&RULES[..], data.nr & !filter::X32.cast_signed())
@@ -335,7 +337,7 @@ const fn protect(&[first, len, protection, ..]: &[u64; 6]) -> RawCall {
 }
 
 fn protect_by_key(&[first, len, protection, key, ..]: &[u64; 6]) -> RawCall {
-    // No key, and the one that all memory has.
+    // No key, or the key that all memory has.
     RawCall::Protect { first, len, protection, keyed: int(key) > 0 }
 }
 
@@ -386,7 +388,7 @@ const fn open_how(&[_, _, first, len, ..]: &[u64; 6]) -> RawCall {
     RawCall::OpenHow { first, len }
 }
 
-/// As the system takes a number from a register.
+/// Returns the number that the kernel reads from a register.
 const fn int(register: u64) -> i32 {
     let [a, b, c, d, ..] = register.to_le_bytes();
     i32::from_le_bytes([a, b, c, d])

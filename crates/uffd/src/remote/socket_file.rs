@@ -1,7 +1,7 @@
-//! The socket of a pager that is a file, in a directory that no other user enters.
+//! The socket file of a pager, in a directory that no other user can enter.
 //!
-//! Key type: [`SocketFile`]. The directory is the pager's own, of mode 0700, in `$XDG_RUNTIME_DIR` or else in the directory for temporary
-//! files. So no other user can connect, however many processes that user has.
+//! Key type: [`SocketFile`]. The directory belongs to the pager and has mode 0700. It is in `$XDG_RUNTIME_DIR`, or
+//! else in the directory for temporary files. So no other user can connect, however many processes that user has.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -13,12 +13,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-/// How the names of a pager's socket and of its directory begin; the process's number follows.
+/// The prefix of the names of a pager's socket and directory; the process's number follows.
 pub(super) const PREFIX: &str = "farmem-run-";
-/// The socket in the directory.
+/// The name of the socket in the directory.
 const SOCKET: &str = "pager";
 
-/// Processes that may wait to come in.
+/// Maximum number of processes that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// A listening socket, removed with its directory when dropped.
@@ -29,7 +29,8 @@ pub(super) struct SocketFile {
 }
 
 impl SocketFile {
-    /// A socket in a new directory of this name. `None` where there can be none, and for a path that no invitation can name.
+    /// Creates a socket in a new directory with this name. Returns `None` if that is impossible, or if an invitation
+    /// cannot contain the path.
     pub(super) fn open(name: &str) -> Option<Self> {
         bases().iter().find_map(|base| {
             remove_stale(base);
@@ -56,7 +57,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// A socket on which `accept` does not wait, because there is another beside it.
+/// Creates a socket on which `accept` does not block, because there is a second one.
 pub(super) fn listener(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -74,7 +75,7 @@ pub fn remove(path: &Path) {
     }
 }
 
-/// Where the directory may be: this user's own directory for sockets first.
+/// Returns possible parents of the directory: this user's own runtime directory first.
 fn bases() -> Vec<PathBuf> {
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let own = own.filter(|base| base.is_absolute() && is_own(base));
@@ -85,7 +86,8 @@ fn is_own(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| meta.uid() == geteuid().as_raw())
 }
 
-/// Removes what pagers left that were killed together with their guards. A socket that answers is in use, by a process of another pid namespace.
+/// Removes files of pagers that were killed together with their guards. A socket that answers is in use by a process
+/// of another pid namespace.
 fn remove_stale(base: &Path) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for entry in entries.flatten() {
@@ -95,7 +97,7 @@ fn remove_stale(base: &Path) {
         if test_kill_process(maker) != Err(Errno::SRCH) || !is_own(&path) {
             continue;
         }
-        // Earlier builds had the socket in the base itself.
+        // Earlier builds had the socket in the parent directory itself.
         let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
         let socket = if is_directory { path.join(SOCKET) } else { path };
         if matches!(answers(&socket), Err(Errno::CONNREFUSED | Errno::NOENT)) {
@@ -104,7 +106,7 @@ fn remove_stale(base: &Path) {
     }
 }
 
-/// The process whose socket or directory has this name: `farmem-run-123-0a1b2c3d`.
+/// Returns the process whose socket or directory has this name: `farmem-run-123-0a1b2c3d`.
 fn maker(name: &str) -> Option<Pid> {
     let (process, number) = name.strip_prefix(PREFIX)?.split_once('-')?;
     let is_ours = number.len() == 8 && number.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -123,8 +125,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
 
-    /// The directory is this user's alone, and goes with the socket. What a process left that is no more goes when the next one looks; what a
-    /// living process has stays, and so does a socket that answers, whichever process made it.
+    /// Only this user can enter the directory, and it is removed with the socket. Files of ended processes are
+    /// removed when the next pager starts. Files of living processes, and every socket that answers, stay.
     #[test]
     fn a_directory_of_its_own() {
         let base = std::env::temp_dir().join(format!("farmem-socket-file-{}", std::process::id()));

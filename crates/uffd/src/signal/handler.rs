@@ -1,8 +1,8 @@
-//! The process's SIGBUS handler: finds the window that was touched; what is none's goes to the handler of before.
+//! The process's SIGBUS handler: it finds the touched window, and passes every other SIGBUS to the earlier handler.
 //!
-//! Key type: [`Registration`]. The handler runs on the stack of the thread that faults and takes no lock itself. A handler that the program installs
-//! before the first such window is called for every other SIGBUS; one that it installs later has to call the one that it replaces, as
-//! sigaction(2) hands it over.
+//! Key type: [`Registration`]. The handler runs on the stack of the faulting thread and takes no lock itself. A
+//! handler that the program installed before the first such window is called for every other SIGBUS. A handler that
+//! is installed later must call the one that it replaces, as returned by sigaction(2).
 
 use super::{Signals, Touch};
 use farmem_link::OpenError;
@@ -13,13 +13,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Windows of one process with faults as signals, at once.
+/// Maximum number of windows of a process whose faults are signals.
 const WINDOWS_MAX: usize = 64;
 
-/// A window that the handler may find.
+/// An entry for a window in the handler's table.
 struct Entry {
     signals: AtomicPtr<Signals>,
-    /// Threads that look at it at this moment: it stays until they are gone.
+    /// Number of threads that use the entry now: the window stays until they are done.
     users: AtomicU32,
 }
 
@@ -30,7 +30,7 @@ static WINDOWS: [Entry; WINDOWS_MAX] =
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 static INSTALLING: Mutex<()> = Mutex::new(());
 
-/// A window's place among those that the handler finds.
+/// The registration of a window with the handler.
 pub(super) struct Registration {
     signals: Box<Signals>,
     entry: &'static Entry,
@@ -68,14 +68,14 @@ impl Drop for Registration {
     fn drop(&mut self) {
         self.entry.signals.store(ptr::null_mut(), Ordering::SeqCst);
         self.signals.close();
-        // In a forked child the threads that were counted are not there.
+        // A forked child does not have the counted threads.
         while self.signals.process == std::process::id() && self.entry.users.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
         }
     }
 }
 
-/// Puts the handler in place, unless it is there, or one that was installed over it since.
+/// Installs the handler, unless it is installed already, or replaced by a later one.
 fn install() -> io::Result<()> {
     let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let now = exchange(None)?;
@@ -85,9 +85,9 @@ fn install() -> io::Result<()> {
     {
         return Ok(());
     }
-    // Before the handler is in place: it may be called at once.
+    // First, because the handler may be called at once.
     BEFORE.store(Box::into_raw(Box::new(now)), Ordering::Release);
-    // SAFETY: an all-zero sigaction is one without flags and mask.
+    // SAFETY: an all-zero sigaction has no flags and an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = on_sigbus as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
@@ -95,7 +95,7 @@ fn install() -> io::Result<()> {
     exchange(Some(&action)).map(drop)
 }
 
-/// All signals but those of a fault: a fault in what serves ends in a message, not in silence.
+/// Returns all signals except those of faults: a fault in the resolver must end with a message.
 fn all_but_faults() -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: room for a set, which the call fills.
@@ -108,7 +108,7 @@ fn all_but_faults() -> libc::sigset_t {
     unsafe { set.assume_init() }
 }
 
-/// Sets what SIGBUS does, if anything; answers what it did.
+/// Sets the action of SIGBUS if `action` is given. Returns the earlier action.
 fn exchange(action: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     let mut before = MaybeUninit::<libc::sigaction>::uninit();
     let action = action.map_or(ptr::null(), ptr::from_ref);
@@ -116,18 +116,18 @@ fn exchange(action: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     if unsafe { libc::sigaction(libc::SIGBUS, action, before.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call succeeded, so it filled it.
+    // SAFETY: the call succeeded, so it filled the action.
     Ok(unsafe { before.assume_init() })
 }
 
-/// A number that no other living thread has.
+/// Returns a number that no other living thread has.
 pub(super) fn this_thread() -> usize {
-    // SAFETY: it takes nothing, and only reads where the thread's own data are.
+    // SAFETY: no arguments; it only reads the address of the thread's own data.
     let thread = unsafe { libc::pthread_self() };
     usize::try_from(thread).expect("an address")
 }
 
-/// The code of a SIGBUS whose address the system has no page for.
+/// The code of a SIGBUS at an address without a page.
 const BUS_ADRERR: i32 = 2;
 
 extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
@@ -135,7 +135,7 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut c
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let kept = unsafe { errno.read() };
-    // SAFETY: the system hands over a whole siginfo_t.
+    // SAFETY: the kernel passes a complete siginfo_t.
     let code = unsafe { (*info).si_code };
     if code != BUS_ADRERR || !serve(info, context) {
         pass_on(signal, code, info, context);
@@ -144,28 +144,28 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut c
     unsafe { errno.write(kept) };
 }
 
-/// True when the touch was a window's, and is to be made again.
+/// Returns true if the touch was served and must be repeated.
 fn serve(info: *const libc::siginfo_t, context: *const c_void) -> bool {
-    // SAFETY: the system hands over a whole siginfo_t.
+    // SAFETY: the kernel passes a complete siginfo_t.
     let info = unsafe { &*info };
-    // SAFETY: of a SIGBUS with such a code the address is there.
+    // SAFETY: a SIGBUS with such a code has an address.
     let addr = unsafe { info.si_addr() }.addr();
     for entry in &WINDOWS {
         if entry.signals.load(Ordering::SeqCst).is_null() {
             continue;
         }
         entry.users.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: not null means that it is alive, for as long as this thread is counted.
+        // SAFETY: a non-null pointer stays valid while this thread is counted.
         let signals = unsafe { entry.signals.load(Ordering::SeqCst).as_ref() };
         let served = signals.filter(|signals| signals.addrs.contains(&addr)).map(|signals| {
-            // A child that is not forked but shares its parent's memory (vfork) has other threads' numbers, and nothing here to do.
-            // A page that cannot be had is not served; not every system says so by another code.
+            // A child of vfork shares its parent's memory and has other thread numbers; it must not be served. A
+            // poisoned page is not served; some kernels report it with this code.
             if signals.process != std::process::id() || signals.is_poisoned(addr) {
                 return false;
             }
-            // Blocked already, unless a handler that was installed later called this one with a mask of its own.
+            // Blocked already, unless a later handler called this one with its own mask.
             let mask = all_but_faults();
-            // SAFETY: a whole set. When the handler returns the system puts the interrupted code's back.
+            // SAFETY: a complete set. The kernel restores the interrupted code's mask when the handler returns.
             let _ = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const mask, ptr::null_mut()) };
             let touch = Touch { addr, write: is_write(context) };
             let served = signals.serve(touch, this_thread(), is_plain(context));
@@ -185,12 +185,12 @@ fn serve(info: *const libc::siginfo_t, context: *const c_void) -> bool {
     false
 }
 
-/// True when the interrupted code is no signal handler: no signal is blocked.
+/// Returns true if the interrupted code is no signal handler: no signal is blocked.
 fn is_plain(context: *const c_void) -> bool {
     blocked(context) == 0
 }
 
-/// Signals that the interrupted code had blocked, a bit for each from the first on.
+/// Returns the signals that the interrupted code had blocked, as bits.
 fn blocked(context: *const c_void) -> u64 {
     let context = context.cast::<libc::ucontext_t>();
     // SAFETY: the third argument of a handler with SA_SIGINFO.
@@ -199,15 +199,15 @@ fn blocked(context: *const c_void) -> u64 {
 }
 
 fn bits(mask: *const libc::sigset_t) -> u64 {
-    // SAFETY: a mask that the system filled, at least its first 64 bits: it has no more signals.
+    // SAFETY: a mask that the kernel filled, with at least 64 bits; there are no more signals.
     unsafe { mask.cast::<u64>().read_unaligned() }
 }
 
 #[cfg(target_arch = "x86_64")]
 fn is_write(context: *const c_void) -> Option<bool> {
-    /// Write bit of the processor's error code for a page fault.
+    /// The write bit of the processor's page fault error code.
     const WRITE: i64 = 1 << 1;
-    /// Where that stands among the registers (REG_ERR).
+    /// Index of the error code among the registers (REG_ERR).
     const ERROR: usize = libc::REG_ERR.cast_unsigned() as usize;
     let context = context.cast::<libc::ucontext_t>();
     // SAFETY: the third argument of a handler with SA_SIGINFO.
@@ -221,13 +221,13 @@ const fn is_write(_: *const c_void) -> Option<bool> {
 }
 
 fn say(message: &[u8]) {
-    // SAFETY: initialized bytes of that length. Nothing can be done when stderr is closed.
+    // SAFETY: initialized bytes of that length. A closed stderr is ignored.
     let _ = unsafe { libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len()) };
 }
 
-/// Calls the handler of before, as it would have been called.
+/// Calls the earlier handler as the kernel would call it.
 fn pass_on(signal: i32, code: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: it was stored before the handler was installed, and is never freed.
+    // SAFETY: stored before the handler was installed, and never freed.
     let before = unsafe { &*BEFORE.load(Ordering::Acquire) };
     let is_sent = code <= 0;
     match before.sa_sigaction {
@@ -236,7 +236,7 @@ fn pass_on(signal: i32, code: i32, info: *mut libc::siginfo_t, context: *mut c_v
             // SAFETY: the default action of a signal.
             let _ = unsafe { libc::signal(signal, libc::SIG_DFL) };
             if is_sent {
-                // SAFETY: the signal is not blocked, and ends the process. Of a fault the system sends it again.
+                // SAFETY: the signal is not blocked, and ends the process. The kernel repeats the signal of a fault.
                 let _ = unsafe { libc::raise(signal) };
             }
         }
@@ -256,7 +256,7 @@ fn pass_on(signal: i32, code: i32, info: *mut libc::siginfo_t, context: *mut c_v
     }
 }
 
-/// Blocks what would be blocked had the handler of before been called by the system: what the interrupted code had blocked, and its own mask.
+/// Sets the signal mask that the earlier handler would have: that of the interrupted code, and its own.
 fn unmask(signal: i32, before: &libc::sigaction, context: *const c_void) {
     let (interrupted, own) = (blocked(context), bits(&raw const before.sa_mask));
     let itself = if before.sa_flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
@@ -264,6 +264,6 @@ fn unmask(signal: i32, before: &libc::sigaction, context: *const c_void) {
     let mut mask: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: a set has 64 bits at least.
     unsafe { (&raw mut mask).cast::<u64>().write_unaligned(interrupted | own | itself) };
-    // SAFETY: a whole set. When this handler returns the system puts the interrupted code's back.
+    // SAFETY: a complete set. The kernel restores the interrupted code's mask when this handler returns.
     let _ = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, ptr::null_mut()) };
 }

@@ -1,10 +1,12 @@
-//! Where a thread waits for its page, and how it sleeps there. Nothing here takes a lock or memory: signal handlers use it.
+//! The slot of a thread that waits for its page. No function here takes a lock or allocates, because signal handlers
+//! use them.
 
 use super::Touch;
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
-/// A place to sleep. A thread that wakes others counts up first, so that none which looked before sleeps through it.
+/// A futex to sleep on. A waking thread counts up first, so that no thread misses a wake-up between its check and its
+/// sleep.
 #[derive(Default, Debug)]
 pub(super) struct Sleep {
     stirs: AtomicU32,
@@ -12,20 +14,20 @@ pub(super) struct Sleep {
 }
 
 impl Sleep {
-    /// The count to hand to [`Sleep::sleep`]; read it before looking whether there is anything to do.
+    /// Returns the count for [`Sleep::sleep`]. Read the count before you check for work.
     pub(super) fn seen(&self) -> u32 {
         self.stirs.load(Ordering::SeqCst)
     }
 
-    /// Sleeps unless it was stirred since; it may also return for no reason. One sleeps at a time.
+    /// Sleeps unless the count has changed; may also return without reason. One thread sleeps at a time.
     pub(super) fn sleep(&self, seen: u32) {
         self.asleep.store(true, Ordering::SeqCst);
-        // Stirred meanwhile, or by a signal: the caller looks again.
+        // Woken meanwhile, or by a signal: the caller checks again.
         let _again = futex::wait(&self.stirs, futex::Flags::PRIVATE, seen, None);
         self.asleep.store(false, Ordering::SeqCst);
     }
 
-    /// Ends the sleep, or keeps it from beginning.
+    /// Ends the sleep, or prevents it.
     pub(super) fn stir(&self) {
         self.stirs.fetch_add(1, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) {
@@ -39,13 +41,13 @@ impl Sleep {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum State {
-    /// No thread's.
+    /// The slot is free.
     Free = 0,
-    /// Not reported yet.
+    /// The touch is not reported yet.
     Fresh = 1,
-    /// Known to the window's server.
+    /// The touch is reported to the resolver.
     Reported = 2,
-    /// The thread is to try again.
+    /// The thread must try again.
     Done = 3,
 }
 
@@ -73,13 +75,13 @@ impl Slot {
         self.state.store(State::Fresh as u8, Ordering::SeqCst);
     }
 
-    /// No thread has it any more; true when it was still fresh.
+    /// Frees the slot. Returns true if the touch was not reported.
     pub(super) fn free(&self) -> bool {
         self.thread.store(0, Ordering::Relaxed);
         self.state.swap(State::Free as u8, Ordering::SeqCst) == State::Fresh as u8
     }
 
-    /// Takes its touch to report; `None` when that is done, or nothing is to be reported.
+    /// Takes the touch for a report; `None` if it is reported already, or there is none.
     pub(super) fn report(&self) -> Option<Touch> {
         let (fresh, reported) = (State::Fresh as u8, State::Reported as u8);
         self.state.compare_exchange(fresh, reported, Ordering::SeqCst, Ordering::SeqCst).ok()?;
@@ -91,7 +93,7 @@ impl Slot {
         Some(Touch { addr: self.addr(), write })
     }
 
-    /// Its thread tries again; true when the touch was still fresh.
+    /// Makes the thread try again. Returns true if the touch was not reported.
     pub(super) fn end(&self) -> bool {
         let mut was = self.state.load(Ordering::SeqCst);
         while was == State::Fresh as u8 || was == State::Reported as u8 {
@@ -110,7 +112,7 @@ impl Slot {
         self.state.load(Ordering::SeqCst) == State::Done as u8
     }
 
-    /// The byte that was touched.
+    /// Returns the touched address.
     pub(super) fn addr(&self) -> usize {
         self.addr.load(Ordering::Relaxed)
     }
@@ -127,13 +129,13 @@ impl Slot {
         self.may_lead.load(Ordering::Relaxed)
     }
 
-    /// Its thread is to lead.
+    /// Tells the thread to lead.
     pub(super) fn tell(&self) {
         self.told.store(true, Ordering::SeqCst);
         self.stir();
     }
 
-    /// True when it was told so since it was last asked.
+    /// Returns true if the thread was told to lead since the last call.
     pub(super) fn was_told(&self) -> bool {
         self.told.swap(false, Ordering::SeqCst)
     }

@@ -1,8 +1,8 @@
-//! The filter: a program of the system's packet-filter machine (classic BPF) that is run at each system call, and says which ones the pager is
-//! asked about first.
+//! The filter: a program in classic BPF, which the kernel runs at each system call and which decides whether the
+//! pager is notified.
 //!
-//! For numbers whose verdict does not depend on arguments, the system evaluates the program once and never runs it again. So the
-//! program looks at the number first, and at arguments only for the few numbers of the table.
+//! For numbers whose verdict does not depend on arguments, the kernel evaluates the program once and never runs it
+//! again. So the program checks the number first, and arguments only for the few numbers of the table.
 
 use super::{AUDIT_ARCH, COMPAT, Condition, Part, RULES, Rule, STATIC_RULES, Watched};
 use libc::sock_filter;
@@ -32,14 +32,14 @@ const ARCH: usize = offset_of!(libc::seccomp_data, arch);
 const POINTER: usize = offset_of!(libc::seccomp_data, instruction_pointer);
 const ARGUMENTS: usize = offset_of!(libc::seccomp_data, args);
 
-/// The program for the addresses of a run.
+/// Builds the program for the addresses of a run.
 pub(super) fn program(watched: &Watched) -> Vec<sock_filter> {
     let rules =
         if watched.static_from.is_some() { [&STATIC_RULES[..], &RULES].concat() } else { RULES.into() };
     build(watched, &rules, &COMPAT, libc::SECCOMP_RET_USER_NOTIF)
 }
 
-/// With other rules, and what is answered where they hold.
+/// Builds a program with these rules, and with this verdict where they hold.
 pub(super) fn build(watched: &Watched, rules: &[Rule], compat: &[Rule], verdict: u32) -> Vec<sock_filter> {
     let mut code = Code::default();
     let (native, far_on, other) = (code.label(), code.label(), code.label());
@@ -72,7 +72,7 @@ pub(super) fn build(watched: &Watched, rules: &[Rule], compat: &[Rule], verdict:
 #[derive(Default)]
 struct Code {
     all: Vec<(u16, u32, Option<[Label; 2]>)>,
-    /// Where each label is.
+    /// The position of each label.
     labels: Vec<Option<usize>>,
 }
 
@@ -80,7 +80,7 @@ struct Code {
 struct Label(usize);
 
 impl Code {
-    /// The number is in the accumulator; ends the program.
+    /// Appends the rules and ends the program. The accumulator has the number of the call.
     fn rules(&mut self, watched: &Watched, rules: &[Rule], verdict: u32) {
         for rule in rules {
             let (this, next) = (self.label(), self.label());
@@ -93,7 +93,7 @@ impl Code {
         self.plain(RETURN, ALLOW);
     }
 
-    /// Asked about when all conditions of one line hold.
+    /// Appends a rule, which notifies the pager if all conditions of one line hold.
     fn rule(&mut self, watched: &Watched, rule: &Rule, verdict: u32) {
         let (asked, free) = (self.label(), self.label());
         if rule
@@ -127,7 +127,7 @@ impl Code {
                         let least = watched.static_from.unwrap_or(0);
                         self.when(NOT_LESS, u32::try_from(least).unwrap_or(u32::MAX), holds, next_line);
                     }
-                    // Calls of the library have left above.
+                    // Calls of the library have left the rule above.
                     Condition::PastLibrary => self.go(holds),
                     Condition::Far(part) => {
                         for range in watched.far.iter().chain(&watched.shared) {
@@ -159,8 +159,11 @@ impl Code {
         self.here(other);
     }
 
-    /// `first < end && first + len > start`, in halves. A sum that does not fit counts as one beyond all addresses. Of a length of 0 that is so
-    /// behind the range's start: which calls take that for nothing, and which do not, is told where the call is looked at.
+    /// Appends the test `first < end && first + len > start`, in halves. A sum that does not fit counts as larger
+    /// than all addresses.
+    ///
+    /// A length of 0 overlaps behind the range's start. Whether such a call has an effect is decided where the call
+    /// is handled.
     fn overlap(&mut self, part: Part, range: &Range<u64>, yes: Label, no: Label) {
         let Part { first, len } = part;
         let (equal, less, small) = (self.label(), self.label(), self.label());
@@ -173,7 +176,7 @@ impl Code {
         self.load(low(first));
         self.when(NOT_LESS, low_half(range.end), no, less);
         self.here(less);
-        // The low half of the sum is kept; then the carry, and the high half.
+        // Keep the low half of the sum; then add the carry and the high half.
         let (carried, plain, halves) = (self.label(), self.label(), self.label());
         self.load(low(first));
         self.plain(TO_X, 0);
@@ -253,7 +256,7 @@ impl Code {
     }
 }
 
-/// Both machines that there is a gate for have the low half first.
+/// Returns the offset of an argument's low half, which comes first on both machines that have a gate.
 const fn low(argument: usize) -> usize {
     ARGUMENTS + 8 * argument
 }

@@ -1,7 +1,8 @@
-//! Far memory for a program that no library can be loaded into: a thread of it makes the calls that the preload library makes.
+//! Far memory for a program that cannot load a library: one of its threads makes the calls that the preload library
+//! would make.
 //!
-//! Key functions: [`new_memory`], [`child_memory`]. The calls come one by one through a [`Caller`], which waits for their results. They name
-//! no memory of the program but the gate's page, so none of them touches far memory.
+//! Key functions: [`new_memory`], [`child_memory`]. The calls come one by one through a [`Caller`], which waits for
+//! their results. They name no memory of the program but the gate's page, so none of them touches far memory.
 
 use super::super::call::{ELSEWHERE, Hello};
 use super::super::place::{GATE, LEN_MAX};
@@ -25,14 +26,15 @@ pub enum Stop {
     Ready,
     /// The call has returned this register.
     Returned(u64),
-    /// The call has made a process, whose number this is, and which is seized, too. The call goes on by [`Tracee::go_on`](super::Tracee::go_on).
+    /// The call has made a process with this number, which is seized, too. [`Tracee::go_on`](super::Tracee::go_on)
+    /// continues the call.
     Forked(u32),
 }
 
-/// The result of the call that the thread had asked about.
+/// The result of the notified call of the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The call returns this, or the negative number of an error.
+    /// The call returns this number, or a negative error number.
     Returns(i64),
     /// The thread makes the call again.
     Again,
@@ -65,20 +67,20 @@ pub const fn copy_lists(gate: u64) -> [u64; 2] {
     [gate + LISTS, gate + LISTS + 16]
 }
 
-/// Makes the gate's page at an address. The page is empty.
+/// Maps the empty page of the gate at an address.
 ///
 /// # Errors
-/// The system's error, EEXIST where something else is there.
+/// The system's error, EEXIST if the address is in use.
 pub fn open_gate(gate: u64, call: &mut Caller<'_>) -> io::Result<()> {
     let rights = number(libc::PROT_READ | libc::PROT_EXEC);
     let flags = number(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE);
     call(libc::SYS_mmap, [gate, PAGE_LEN as u64, rights, flags, u64::MAX, 0]).map(drop)
 }
 
-/// Reserves far memory for a new program, at the first of the addresses where nothing else is.
+/// Reserves far memory for a new program, at the first free one of the addresses.
 ///
 /// # Errors
-/// The system's error of the call that failed. The program has what it had before.
+/// The system's error of the call that failed. The program keeps its earlier memory.
 pub fn new_memory(process: u32, gate: u64, bases: [usize; 2], call: &mut Caller<'_>) -> io::Result<Remote> {
     forbid_direct(process, call)?;
     let descriptors = Descriptors::open(gate, call)?;
@@ -103,10 +105,11 @@ pub fn new_memory(process: u32, gate: u64, bases: [usize; 2], call: &mut Caller<
     made
 }
 
-/// Reserves far memory for a fork's child, at its parent's addresses, with these spans of it in use: address, bytes and rights of each.
+/// Reserves far memory for a fork's child, at its parent's addresses. `spans` has the address, length and rights of
+/// each part in use.
 ///
 /// # Errors
-/// The system's error of the call that failed. The child cannot go on then.
+/// The system's error of the call that failed. The child cannot continue then.
 pub fn child_memory(
     process: u32,
     gate: u64,
@@ -117,7 +120,7 @@ pub fn child_memory(
     let descriptors = Descriptors::open(gate, call)?;
     let made = (|| {
         let remote = descriptors.take(process, (base, len), 1)?;
-        // The child has inherited what its parent has mapped there itself.
+        // The child has inherited the parent's own mappings there.
         let mut elsewhere: Vec<Range<u64>> =
             spans.iter().filter(|span| span[2] == ELSEWHERE).map(|span| span[0]..span[0] + span[1]).collect();
         elsewhere.sort_by_key(|span| span.start);
@@ -173,7 +176,7 @@ impl Descriptors {
 
     fn close(&self, call: &mut Caller<'_>) {
         for number in [self.file, self.uffd] {
-            // The thread is gone, or the descriptor is closed.
+            // The thread has ended, or the descriptor is closed.
             let _closed = call(libc::SYS_close, [number, 0, 0, 0, 0, 0]);
         }
     }
@@ -195,7 +198,7 @@ fn open_userfaultfd(gate: u64, call: &mut Caller<'_>) -> io::Result<u64> {
     }
 }
 
-/// Reserves as many addresses from `base` on as the program may have; answers how many.
+/// Reserves as many addresses from `base` on as the program may have. Returns their number.
 fn reserve_some(base: u64, file: u64, call: &mut Caller<'_>) -> io::Result<u64> {
     let mut len = LEN_MAX as u64;
     loop {
@@ -207,7 +210,8 @@ fn reserve_some(base: u64, file: u64, call: &mut Caller<'_>) -> io::Result<u64> 
     }
 }
 
-/// Maps the memfd at addresses where nothing is, out of reach of the program, of the system's fork, of core dumps and of huge pages.
+/// Maps the memfd at free addresses, without rights for the program, and excluded from the kernel's fork, core dumps
+/// and huge pages.
 fn reserve(base: u64, part: Range<u64>, file: u64, call: &mut Caller<'_>) -> io::Result<()> {
     let flags = number(libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE);
     let (start, len) = (part.start, part.end - part.start);
@@ -223,7 +227,7 @@ fn reserve(base: u64, part: Range<u64>, file: u64, call: &mut Caller<'_>) -> io:
     Ok(())
 }
 
-/// Takes O_DIRECT from the files that the program has open: a device would write past its mappings.
+/// Clears O_DIRECT of the program's open files: a device would bypass its mappings.
 fn forbid_direct(process: u32, call: &mut Caller<'_>) -> io::Result<()> {
     for entry in fs::read_dir(format!("/proc/{process}/fdinfo"))?.flatten() {
         let Ok(info) = fs::read_to_string(entry.path()) else { continue };
@@ -240,10 +244,10 @@ fn forbid_direct(process: u32, call: &mut Caller<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A process's pidfd.
+/// Opens a process's pidfd.
 ///
 /// # Errors
-/// When the process has ended.
+/// The system's error if the process has ended.
 pub fn pidfd_of(process: u32) -> io::Result<OwnedFd> {
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
@@ -251,7 +255,7 @@ pub fn pidfd_of(process: u32) -> io::Result<OwnedFd> {
 }
 
 impl Remote {
-    /// Has the faults of these pages reported.
+    /// Registers these pages, so that their faults are reported.
     fn register(&self, pages: Range<u64>) -> io::Result<()> {
         let faulting = Faulting::MISSING.and(Faulting::MINOR).and(Faulting::WRITE_PROTECTED);
         let len = usize::try_from(pages.end - pages.start).expect("pages of one address space") * PAGE_LEN;
@@ -261,12 +265,12 @@ impl Remote {
     }
 }
 
-/// A flag, as a register has it.
+/// Returns a flag in the form of a register.
 fn number(flag: i32) -> u64 {
     u64::from(flag.cast_unsigned())
 }
 
-/// True when a process's program has no dynamic linker, and so no preload library.
+/// Returns true if a process's program has no dynamic linker, and so no preload library.
 #[must_use]
 pub fn is_static(process: u32) -> bool {
     is_static_file(format!("/proc/{process}/exe")).unwrap_or(false)

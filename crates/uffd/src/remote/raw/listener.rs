@@ -18,19 +18,21 @@ use std::thread::{self, JoinHandle};
 pub struct Started {
     /// The program.
     pub child: Child,
-    /// Where its calls are answered, or why there is no filter. `None` when none was wanted.
+    /// The listener for its calls, or the reason for its absence. `None` if no filter was requested.
     pub listener: Option<io::Result<Listener>>,
-    /// Neither the program nor what it starts can gain rights: the system filters for this user in no other way.
+    /// True if neither the program nor its descendants can gain privileges: otherwise the kernel accepts no filter of
+    /// this user.
     pub no_new_privileges: bool,
-    /// The thread that started it, and what has it end.
+    /// The thread that started the program, and the channel that ends the thread.
     keeper: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
-/// Answers the calls of a program and of all that descends from it. While it is open they wait for an answer; afterwards they fail with ENOSYS.
+/// The answering side of a filter, for a program and its descendants. While it is open, their calls wait for an
+/// answer; afterwards they fail with ENOSYS.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
-    /// Notifications from before the end of the program's start.
+    /// Notifications that arrived while the program started.
     early: RefCell<VecDeque<Notification>>,
 }
 
@@ -38,21 +40,24 @@ pub struct Listener {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Notification {
     id: u64,
-    /// Its number, as this process sees it.
+    /// The thread's number, as this process sees it.
     pub thread: u32,
-    /// The call that it is about to make; `None` when that is nothing of ours.
+    /// The call; `None` if no rule is about it.
     pub call: Option<RawCall>,
 }
 
-/// Starts a program under a filter, and without one where none is wanted, or the system allows none.
+/// Starts a program under a filter. If `watched` is `None`, or the kernel accepts no filter, the program starts
+/// without one.
 ///
-/// A filter holds for the thread that takes it on and all that comes from it. So a thread of its own does that and starts the program; it ends
-/// with what is returned, as a program may ask to be told of its parent's end, and by that the system means the thread.
+/// A filter applies to the thread that installs it and to that thread's descendants. So a separate thread installs
+/// the filter and starts the program. The thread ends with the returned value, because a program may ask for a signal
+/// at its parent's end, and the kernel means the thread.
 ///
-/// A user without CAP_SYS_ADMIN may only filter programs that can gain no rights: nothing that the program starts is then setuid.
+/// A user without CAP_SYS_ADMIN may only filter programs that cannot gain privileges, so setuid has no effect in the
+/// program's descendants.
 ///
 /// # Errors
-/// The system's error when the program cannot be started.
+/// The system's error if the program cannot be started.
 pub fn spawn(mut command: Command, watched: Option<&Watched>) -> io::Result<Started> {
     let Some(watched) = watched else {
         return Ok(Started {
@@ -85,8 +90,8 @@ pub fn spawn(mut command: Command, watched: Option<&Watched>) -> io::Result<Star
     let (listener, starter) = hear_installed.recv().map_err(|_| ended())?;
     let early = RefCell::new(VecDeque::with_capacity(EARLY_MAX));
     let listener = listener.map(|(fd, without)| (Listener { fd, early }, without));
-    // The starting thread is under the filter, too, and its calls may be asked about. While it forks, it holds the locks of `malloc`: from
-    // here on, nothing in the loop allocates.
+    // The starting thread is under the filter, too, and its calls may be notified. While it forks, it holds the locks
+    // of `malloc`: from here on, nothing in the loop allocates.
     starts.store(true, Ordering::Release);
     thread.thread().unpark();
     let child = loop {
@@ -111,15 +116,17 @@ impl Drop for Started {
     fn drop(&mut self) {
         if let Some((end, thread)) = self.keeper.take() {
             drop(end);
-            // A thread that panicked has said so.
+            // A panicked thread has printed its message.
             drop(thread.join());
         }
     }
 }
 
-/// Has the calling thread filtered; answers the listener, and whether the thread had to give up to gain rights.
+/// Installs the filter for the calling thread. Returns the listener, and true if the thread had to give up gaining
+/// privileges.
 pub(super) fn install(program: &[libc::sock_filter]) -> io::Result<(OwnedFd, bool)> {
-    // A call that is being answered is not interrupted by signals, from Linux 5.19 on; before, it is made again.
+    // From Linux 5.19 on, signals do not interrupt a call while it is being answered. Earlier kernels repeat the
+    // call.
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     let any = |flags| match set(program, flags | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) {
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => set(program, flags),
@@ -127,7 +134,7 @@ pub(super) fn install(program: &[libc::sock_filter]) -> io::Result<(OwnedFd, boo
     };
     match any(flags) {
         Err(e) if e.raw_os_error() == Some(libc::EACCES) => {
-            // SAFETY: plain numbers; it holds for this thread and what comes from it.
+            // SAFETY: plain numbers; applies to this thread and its descendants.
             if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -140,28 +147,29 @@ pub(super) fn install(program: &[libc::sock_filter]) -> io::Result<(OwnedFd, boo
 fn set(program: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<OwnedFd> {
     let len = libc::c_ushort::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
-    // SAFETY: a program of that many instructions, which the system copies and does not write to.
+    // SAFETY: a program of that many instructions, which the kernel copies and does not write.
     let result =
         unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
     let fd = i32::try_from(result).ok().filter(|&fd| fd >= 0).ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: the system opened it for this call a moment ago, with close-on-exec.
+    // SAFETY: the kernel opened it for this call a moment ago, with close-on-exec.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Time between two looks whether the program has started.
+/// Polling interval of the program's start.
 const START_LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-/// Room for what the program asks until then: it has one thread, and its children wait for it or end.
+/// Capacity for notifications until then: the program has one thread, and its children wait for it or end.
 const EARLY_MAX: usize = 64;
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 impl Listener {
-    /// The next thread that waits; `None` when there is none.
+    /// Returns the next notification; `None` if there is none.
     #[must_use]
     pub fn receive(&self) -> Option<Notification> {
         self.early.borrow_mut().pop_front().or_else(|| self.next())
     }
 
-    /// Lets the calls of the thread that starts the program go on. The program's own wait until they are received.
+    /// Lets the calls of the thread that starts the program proceed. Calls of the program wait until they are
+    /// received.
     fn let_start(&self, starter: u32) {
         self.ready_within(&START_LOOK);
         while let Some(asked) = self.next() {
@@ -178,44 +186,45 @@ impl Listener {
             return None;
         }
         let mut asked = MaybeUninit::<libc::seccomp_notif>::zeroed();
-        // A thread that was killed meanwhile does not wait any more: then this fails.
-        // SAFETY: room for one record, of zeros as the system wants it.
+        // A thread that was killed meanwhile no longer waits: then this fails.
+        // SAFETY: room for one record, of zeros as the kernel requires.
         let result =
             unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, asked.as_mut_ptr()) };
         if result != 0 {
             return None;
         }
-        // SAFETY: plain numbers, which the system filled.
+        // SAFETY: plain numbers, which the kernel filled.
         let asked = unsafe { asked.assume_init() };
         Some(Notification { id: asked.id, thread: asked.pid, call: RawCall::of(&asked.data) })
     }
 
-    /// True while the thread still waits; so its number was not another's when something was looked up by it.
+    /// Returns true while the notified thread still waits. So a lookup by its thread id that was made before this
+    /// call concerns this thread.
     #[must_use]
     pub fn still_waits(&self, of: &Notification) -> bool {
-        // SAFETY: reads the number that it is given.
+        // SAFETY: reads the number that is passed.
         let result =
             unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const of.id) };
         result == 0
     }
 
-    /// The system makes the call.
+    /// Lets the kernel execute the call.
     pub fn go_on(&self, of: &Notification) {
         let flags = u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).expect("a flag of 32 bits");
         self.send(libc::seccomp_notif_resp { id: of.id, val: 0, error: 0, flags });
     }
 
-    /// The call is not made; to the thread it was, with this result.
+    /// Completes the call with `result`; the kernel does not execute it.
     pub fn answer(&self, of: &Notification, result: i64) {
         self.send(libc::seccomp_notif_resp { id: of.id, val: result, error: 0, flags: 0 });
     }
 
-    /// The call is not made; to the thread it failed with this number of an error.
+    /// Fails the call with `errno`; the kernel does not execute it.
     pub fn refuse(&self, of: &Notification, errno: i32) {
         self.send(libc::seccomp_notif_resp { id: of.id, val: 0, error: -errno, flags: 0 });
     }
 
-    /// True when nothing is left of what the filter held for.
+    /// Returns true if no thread is under the filter any more.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.ready().contains(PollFlags::HUP)
@@ -232,8 +241,8 @@ impl Listener {
     }
 
     fn send(&self, mut answer: libc::seccomp_notif_resp) {
-        // A thread that was killed meanwhile needs none.
-        // SAFETY: a whole record.
+        // A thread that was killed meanwhile needs no answer.
+        // SAFETY: a complete record.
         let _result =
             unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
     }

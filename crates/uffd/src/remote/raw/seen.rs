@@ -1,4 +1,4 @@
-//! The system's view of a program's threads and mappings, which holds after a call past libc.
+//! The kernel's view of a program's threads and mappings, which is valid after a call without libc.
 
 use super::super::Remote;
 use super::super::address_space::Mapped;
@@ -9,12 +9,12 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Pages of far memory of which one thing holds.
+/// Pages of far memory with equal rights.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seen {
-    /// Which.
+    /// The pages.
     pub pages: Range<u64>,
-    /// Permitted accesses, as `mmap` has them.
+    /// Permitted accesses, in the form of `mmap`.
     pub protection: u64,
 }
 
@@ -23,21 +23,22 @@ pub struct Seen {
 pub enum Touched {
     /// Nothing of far memory.
     Nothing,
-    /// The mailboxes: no program has business there.
+    /// The mailboxes: no program has a reason to access them.
     Control,
     /// Far memory.
     Far {
-        /// These pages.
+        /// The pages.
         pages: Range<u64>,
-        /// The range is all of it, in whole pages.
+        /// True if the range has whole pages of far memory and nothing else.
         whole: bool,
     },
 }
 
-/// The process that a thread belongs to; and the thread's number as it sees it itself, which is another in a namespace of numbers.
+/// Returns the process of a thread, and the thread's number in its own pid namespace.
 #[must_use]
 pub fn process_of(thread: u32) -> Option<(u32, u32)> {
-    // By hand: all of `Status` takes 58 times the instructions, and every call that is looked at asks. A name need not be UTF-8.
+    // Parsed here: all of `Status` takes 58 times the instructions, and every notified call needs this. A name need
+    // not be UTF-8.
     let status = fs::read(format!("/proc/{thread}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
     let last = |what| {
@@ -47,7 +48,8 @@ pub fn process_of(thread: u32) -> Option<(u32, u32)> {
     Some((last("Tgid:")?, last("NSpid:").unwrap_or(thread)))
 }
 
-/// Bytes of memory that a process has in RAM: private anonymous memory, and mappings of files in memory, far memory among them.
+/// Returns the resident memory of a process in bytes: private anonymous memory, and mappings of files in memory,
+/// including far memory.
 #[must_use]
 pub fn resident_memory(process: u32) -> Option<[u64; 2]> {
     let status = fs::read(format!("/proc/{process}/status")).ok()?;
@@ -60,16 +62,16 @@ pub fn resident_memory(process: u32) -> Option<[u64; 2]> {
     Some([bytes("RssAnon:")?, bytes("RssShmem:")?])
 }
 
-/// The break of a process, as far as it is known from outside.
+/// The break of a process, as seen from outside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Break {
-    /// Address when the program started.
+    /// The address at the program's start.
     pub start: u64,
-    /// End of its last page.
+    /// The end of the last page.
     pub end: u64,
 }
 
-/// Returns the break of a process; `None` when the system does not show it.
+/// Returns the break of a process; `None` if the kernel does not show it.
 #[must_use]
 pub fn break_of(process: u32) -> Option<Break> {
     /// The field `start_brk` behind the name in `/proc/PID/stat`, counted from 0.
@@ -83,19 +85,19 @@ pub fn break_of(process: u32) -> Option<Break> {
     (start > 0).then(|| Break { start, end: heap.map_or(start, |heap| heap.addresses.end) })
 }
 
-/// Returns true when a descriptor of a thread is a pipe's, which understands O_DIRECT as packet mode.
+/// Returns true if a descriptor of a thread is a pipe, where O_DIRECT means packet mode.
 #[must_use]
 pub fn is_pipe(thread: u32, descriptor: u64) -> bool {
     let to = fs::read_link(format!("/proc/{thread}/fd/{descriptor}"));
     to.is_ok_and(|to| to.to_string_lossy().starts_with("pipe:"))
 }
 
-/// True when what `openat2` is to do, at an address of a thread's that is alive, says O_DIRECT. That must not be in far memory: it would wait for the
-/// pager, which reads it.
+/// Returns true if the arguments of an `openat2`, at an address of a living thread, contain O_DIRECT. The address
+/// must not be in far memory: the read would wait for the pager, which makes it.
 #[must_use]
 pub fn opens_direct(thread: u32, how: u64) -> bool {
     let mut flags = [0; 8];
-    // Memory that cannot be read here the system cannot read either.
+    // If this process cannot read the memory, the kernel cannot read it either.
     let read = read_memory(thread, how, &mut flags).is_ok();
     read && u64::from_le_bytes(flags) & u64::from(libc::O_DIRECT.unsigned_abs()) != 0
 }
@@ -129,11 +131,11 @@ impl Remote {
         Touched::Far { pages, whole: first == from && end == to && first.is_multiple_of(page) }
     }
 
-    /// Where the process has its memfd mapped as it was, and what may be done there, in the order of addresses; a span that is missing is unmapped
-    /// or something else.
+    /// Returns the mappings of the memfd at their original addresses, with their rights, in the order of addresses. A
+    /// missing span is unmapped or something else.
     ///
     /// # Errors
-    /// When the process has ended, or does not let itself be looked at.
+    /// The system's error if the process has ended or denies access.
     pub fn seen(&self, process: u32) -> io::Result<Vec<Seen>> {
         Ok(maps_of(process)?.lines().filter_map(|line| self.seen_in(line)).collect())
     }
@@ -151,9 +153,10 @@ impl Remote {
     }
 }
 
-/// The system's list. A process whose first thread has ended has it by the others.
+/// Returns the kernel's list of mappings. If the process's first thread has ended, another thread has the list.
 fn maps_of(process: u32) -> io::Result<String> {
-    // By hand: a file of the program's that is called "/SYSV1" would end the library's parser, and the pager. Nor need a name be UTF-8.
+    // Parsed here: a file with the name "/SYSV1" would make the library's parser panic, and with it the pager. Nor
+    // need a name be UTF-8.
     let list = |of: &Path| fs::read(of.join("maps")).ok().filter(|maps| !maps.is_empty()).map(text);
     let itself = PathBuf::from(format!("/proc/{process}"));
     if let Some(maps) = list(&itself) {
@@ -172,7 +175,8 @@ mod tests {
     use super::*;
     use std::ptr;
 
-    /// A name of 15 bytes may end within a character, and a file may be called anything: neither hides a process or its mappings.
+    /// A thread name of 15 bytes may end within a character, and a file name may have any bytes. Neither hides a
+    /// process or its mappings.
     #[test]
     fn names_that_are_no_text_hide_nothing() {
         let id = std::process::id();

@@ -1,4 +1,4 @@
-//! Calls that the pager is asked about besides, where it serves static programs: they have no library that makes these calls for them.
+//! Further rules for a run that serves static programs, which have no library that makes these calls for them.
 
 use super::{AT_START, Condition, REPLACES, RawCall, Rule, int, map};
 
@@ -44,7 +44,7 @@ const COPIES_MEMORY: Condition =
     Condition::Bits { argument: 0, mask: libc::CLONE_VM.cast_unsigned(), value: 0 };
 
 impl RawCall {
-    /// True for an `mmap` that becomes far from the length `threshold` on.
+    /// Returns true for an `mmap` that becomes far if its length is at least `threshold`.
     #[must_use]
     pub const fn maps_far(&self, threshold: u64) -> bool {
         match *self {
@@ -58,7 +58,7 @@ impl RawCall {
         }
     }
 
-    /// True for an `mmap` with MAP_FIXED, which replaces what is there.
+    /// Returns true for an `mmap` with MAP_FIXED, which replaces mappings.
     #[must_use]
     pub const fn replaces(&self) -> bool {
         match *self {
@@ -69,7 +69,7 @@ impl RawCall {
         }
     }
 
-    /// True for a fixed `mmap` of private anonymous memory that far memory can be in place of.
+    /// Returns true for a fixed `mmap` of private anonymous memory that far memory can replace.
     #[must_use]
     pub const fn renews(&self) -> bool {
         const OTHER: i32 = libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;

@@ -1,10 +1,11 @@
-//! A thread that makes system calls on the pager's behalf, by ptrace.
+//! A thread that makes system calls for the pager, by ptrace.
 //!
-//! Key type: [`Tracee`]. The thread waits for the answer to a notification when the pager seizes it, so it stops before it returns to the
-//! program's code. It then makes calls, one by one, with all signals blocked. At its release it has its own registers and signal mask again,
-//! and a result for the call that it had asked about.
+//! Key type: [`Tracee`]. The thread waits for the answer to a notification when the pager seizes it, so it stops
+//! before it returns to the program's code. The thread then makes calls, one by one, with all signals blocked. Its
+//! release restores its registers and signal mask, and sets the result of the notified call.
 //!
-//! Nothing here waits: the pager polls, and serves page faults meanwhile, because a call of the thread may touch far memory.
+//! No function here waits: the pager polls, and serves page faults meanwhile, because a call of the thread may touch
+//! far memory.
 
 use super::injection::{Outcome, Stop};
 use farmem_link::Clock;
@@ -25,24 +26,25 @@ pub struct Tracee {
     /// Address of an instruction that makes a system call.
     instruction: u64,
     step: Step,
-    /// True when a SIGSTOP came meanwhile.
+    /// True if a SIGSTOP came meanwhile.
     stop_again: bool,
     over: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// Runs to its first stop.
+    /// The thread runs to its first stop.
     Seized,
-    /// Stopped, between two calls.
+    /// The thread is stopped between two calls.
     Stopped,
-    /// Runs to the entry of a call.
+    /// The thread runs to the entry of a call.
     Entering,
-    /// In a call.
+    /// The thread is in a call.
     Leaving,
 }
 
-/// The options of a seizure. No thread outlives its tracer in the middle of a change: it would go on with other registers.
+/// The options of a seizure. No thread survives its tracer in the middle of a change: it would continue with other
+/// registers.
 const OPTIONS: i32 = libc::PTRACE_O_EXITKILL
     | libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACEFORK
@@ -62,7 +64,7 @@ impl Tracee {
     /// Seizes a thread, which stops when it next returns to the program's code.
     ///
     /// # Errors
-    /// The system's error: EPERM where another process traces the thread, or this one may not.
+    /// The system's error: EPERM if another process traces the thread, or this process may not.
     pub fn seize(thread: u32) -> io::Result<Self> {
         let thread = libc::pid_t::try_from(thread).map_err(|_| io::ErrorKind::InvalidInput)?;
         request(libc::PTRACE_SEIZE, thread, 0, word(OPTIONS))?;
@@ -71,10 +73,10 @@ impl Tracee {
         Ok(tracee)
     }
 
-    /// The process that [`Stop::Forked`] names. It stops before its first instruction.
+    /// Returns the process that [`Stop::Forked`] names. It stops before its first instruction.
     ///
     /// # Errors
-    /// For a number that no thread has.
+    /// An error for a number that no thread has.
     pub fn forked(thread: u32) -> io::Result<Self> {
         libc::pid_t::try_from(thread).map(Self::new).map_err(|_| io::ErrorKind::InvalidInput.into())
     }
@@ -91,14 +93,14 @@ impl Tracee {
         }
     }
 
-    /// Number and arguments of the call that the thread had asked about.
+    /// Returns number and arguments of the thread's notified call.
     #[must_use]
     pub fn asked(&self) -> (i64, [u64; 6]) {
         let regs = self.registers();
         (regs.orig_rax.cast_signed(), [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9])
     }
 
-    /// Has further calls made by the instruction at this address.
+    /// Sets the instruction that makes further calls.
     pub const fn call_from(&mut self, instruction: u64) {
         self.instruction = instruction;
     }
@@ -118,10 +120,10 @@ impl Tracee {
     /// Begins a call; [`Tracee::poll`] reports its result.
     ///
     /// # Errors
-    /// When the thread has ended.
+    /// The system's error if the thread has ended.
     ///
     /// # Panics
-    /// When the thread is not stopped between two calls.
+    /// Panics if the thread is not stopped between two calls.
     pub fn call(&mut self, number: i64, [a, b, c, d, e, f]: [u64; 6]) -> io::Result<()> {
         assert_eq!(self.step, Step::Stopped, "one call at a time");
         let mut regs = self.registers();
@@ -132,24 +134,24 @@ impl Tracee {
         self.resume(0)
     }
 
-    /// Lets a call go on that has made a process.
+    /// Continues a call that has made a process.
     ///
     /// # Errors
-    /// When the thread has ended.
+    /// The system's error if the thread has ended.
     pub fn go_on(&mut self) -> io::Result<()> {
         self.resume(0)
     }
 
-    /// The next stop; `None` while the thread runs.
+    /// Returns the next stop; `None` while the thread runs.
     ///
     /// # Errors
-    /// When the thread has ended.
+    /// The system's error if the thread has ended.
     pub fn poll(&mut self) -> io::Result<Option<Stop>> {
         let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOHANG | libc::__WALL;
         let Some((code, status)) = wait(self.thread, flags | libc::WNOWAIT)? else { return Ok(None) };
         if code != libc::CLD_TRAPPED && code != libc::CLD_STOPPED {
             self.over = true;
-            // The end of a child of this process is its to read (`std::process::Child`).
+            // The end of a child of this process is reported to `std::process::Child`.
             if !is_own_child(self.thread) {
                 let _reaped = wait(self.thread, libc::WEXITED | libc::WNOHANG | libc::__WALL);
             }
@@ -181,13 +183,13 @@ impl Tracee {
                 let child = u32::try_from(child).map_err(|_| io::ErrorKind::InvalidData)?;
                 Ok(Some(Stop::Forked(child)))
             }
-            // Of a stop of the whole process, the program's other threads take note; this thread does at its release.
+            // The program's other threads notice a stop of the whole process; this thread does at its release.
             (_, _, EVENT_STOP) => self.resume(0).map(|()| None),
             (Step::Entering | Step::Leaving, libc::SIGSTOP, 0) => {
                 self.stop_again = true;
                 self.resume(0).map(|()| None)
             }
-            // A signal that no mask holds up ends the process.
+            // A signal that no mask blocks ends the process.
             _ => self.resume(signal).map(|()| None),
         }
     }
@@ -210,7 +212,7 @@ impl Tracee {
     /// Releases the thread to the program.
     ///
     /// # Errors
-    /// When the thread has ended.
+    /// The system's error if the thread has ended.
     pub fn release(mut self, outcome: Outcome) -> io::Result<()> {
         self.let_go(outcome)
     }
@@ -220,7 +222,7 @@ impl Tracee {
         self.end();
     }
 
-    /// Kills the process, and reads the thread's end, without which its parent would not hear of it.
+    /// Kills the process, and reaps the thread, because otherwise its parent would not learn of the end.
     fn end(&mut self) {
         signal(self.thread, libc::SIGKILL);
         self.over = true;
@@ -242,7 +244,7 @@ impl Tracee {
                 regs.rip -= INSTRUCTION_LEN;
             }
         }
-        // No call of the thread's is to be started anew by the system.
+        // The kernel must not restart a call of the thread.
         regs.orig_rax = u64::MAX;
         self.set_registers(&regs)?;
         self.set_mask(self.mask)?;
@@ -271,7 +273,7 @@ impl Tracee {
     fn read_registers(&self) -> io::Result<libc::user_regs_struct> {
         let mut regs = MaybeUninit::<libc::user_regs_struct>::zeroed();
         request(libc::PTRACE_GETREGS, self.thread, 0, regs.as_mut_ptr().expose_provenance())?;
-        // SAFETY: plain numbers, which the system filled.
+        // SAFETY: plain numbers, which the kernel filled.
         Ok(unsafe { regs.assume_init() })
     }
 
@@ -319,7 +321,7 @@ fn request(request: libc::c_uint, thread: libc::pid_t, address: usize, data: usi
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Reads a change of a thread's state: its kind, and the signal with an event; `None` when there is none.
+/// Reads a change of a thread's state: its kind, and the signal with an event; `None` if there is none.
 fn wait(thread: libc::pid_t, flags: i32) -> io::Result<Option<(i32, i32)>> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     // SAFETY: room for one record.
@@ -327,7 +329,7 @@ fn wait(thread: libc::pid_t, flags: i32) -> io::Result<Option<(i32, i32)>> {
     if result == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: zeros, or plain numbers that the system filled.
+    // SAFETY: zeros, or plain numbers that the kernel filled.
     let info = unsafe { info.assume_init() };
     // SAFETY: the record is of a change of state, or zeros.
     let pid = unsafe { info.si_pid() };
@@ -336,7 +338,7 @@ fn wait(thread: libc::pid_t, flags: i32) -> io::Result<Option<(i32, i32)>> {
     Ok((pid != 0).then_some((info.si_code, status)))
 }
 
-/// True for a process that this one has started.
+/// Returns true for a process that this one has started.
 fn is_own_child(process: libc::pid_t) -> bool {
     let Ok(status) = fs::read_to_string(format!("/proc/{process}/status")) else { return false };
     let number = |what| {

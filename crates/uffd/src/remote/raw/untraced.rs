@@ -1,14 +1,15 @@
-//! In place of `tracee`, on machines whose registers it does not know: no thread is seized.
+//! The stub of `tracee` for architectures that the injection code does not support. [`Tracee`] has no values, so its
+//! methods cannot be called.
 
 use super::injection::{Outcome, Stop};
 use std::io;
 
-/// A seized thread, of which there is none here.
+/// A seized thread, which does not exist on this architecture.
 #[derive(Debug)]
 pub enum Tracee {}
 
 impl Tracee {
-    /// Seizes no thread.
+    /// Fails, because no thread can be seized.
     ///
     /// # Errors
     /// Always.
@@ -16,7 +17,7 @@ impl Tracee {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Seizes no thread.
+    /// Fails, because no thread can be seized.
     ///
     /// # Errors
     /// Always.
@@ -24,23 +25,23 @@ impl Tracee {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// There is no thread.
+    /// Returns number and arguments of the notified call; never called.
     #[must_use]
     pub const fn asked(&self) -> (i64, [u64; 6]) {
         match *self {}
     }
 
-    /// There is no thread.
+    /// Sets the instruction that makes further calls; never called.
     pub const fn call_from(&mut self, _instruction: u64) {
         match *self {}
     }
 
-    /// There is no thread.
+    /// Lets a fork's child return from its parent's call; never called.
     pub const fn returns_as_child(&mut self, _parent: &Self, _has_own_stack: bool) {
         match *self {}
     }
 
-    /// There is no thread.
+    /// Begins a call; never called.
     ///
     /// # Errors
     /// Never.
@@ -48,7 +49,7 @@ impl Tracee {
         match *self {}
     }
 
-    /// There is no thread.
+    /// Continues a call; never called.
     ///
     /// # Errors
     /// Never.
@@ -56,7 +57,7 @@ impl Tracee {
         match *self {}
     }
 
-    /// There is no thread.
+    /// Returns the next stop; never called.
     ///
     /// # Errors
     /// Never.
@@ -64,7 +65,7 @@ impl Tracee {
         match *self {}
     }
 
-    /// There is no thread.
+    /// Writes to the program's memory; never called.
     ///
     /// # Errors
     /// Never.
@@ -72,7 +73,7 @@ impl Tracee {
         match *self {}
     }
 
-    /// There is no thread.
+    /// Releases the thread; never called.
     ///
     /// # Errors
     /// Never.
@@ -80,7 +81,7 @@ impl Tracee {
         match self {}
     }
 
-    /// There is no thread.
+    /// Kills the thread's process; never called.
     pub const fn kill(self) {
         match self {}
     }
