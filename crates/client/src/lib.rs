@@ -59,7 +59,7 @@ pub use farmem_control::api;
 pub use farmem_host::{Answer, Op, REGION_DATA_MAX, Traversed};
 pub use farmem_link::{Clock, LinkProfile, ProfileError, allocator, doctor, signals};
 pub use farmem_machine::{Lender, Loan, Rng};
-pub use farmem_transport::rc::{Landing, Origin, Spot, Stretch, Work as Verb};
+pub use farmem_transport::rc::{PayloadSink, PayloadSource, SinkPart, SourcePart, Work as Verb};
 pub use farmem_traversal::Program;
 pub use farmem_wire::message::PAGE_LEN;
 pub use farmem_wire::{NodeId, UDP_PORT, VirtAddr};

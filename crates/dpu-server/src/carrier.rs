@@ -11,7 +11,7 @@ mod request;
 pub use moving::Moving;
 pub use request::{AskEnded, Failed};
 
-use farmem_client::{Client, Completed, Error, Landing, Op, Spot, Stretch, Ticket};
+use farmem_client::{Client, Completed, Error, PayloadSink, Op, SinkPart, SourcePart, Ticket};
 use farmem_dpu::{Action, Asker, Config, Dpu, Object, PageId, Policy, Read, Slot, Stats, Write};
 use farmem_link::{Clock, Waker};
 use farmem_machine::{Instant, Rng};
@@ -257,7 +257,7 @@ impl<'a> Carrier<'a> {
         page: PageId,
         at: Range<usize>,
         granted: bool,
-        landing: Arc<dyn Landing>,
+        landing: Arc<dyn PayloadSink>,
     ) -> u64 {
         self.begin_read((asker, granted), page, &at, Vec::new(), Some(landing))
     }
@@ -268,7 +268,7 @@ impl<'a> Carrier<'a> {
         page: PageId,
         at: &Range<usize>,
         buf: Vec<u8>,
-        landing: Option<Arc<dyn Landing>>,
+        landing: Option<Arc<dyn PayloadSink>>,
     ) -> u64 {
         let (ticket, bytes) = self.take(page, at, buf, landing);
         let read = Read { ticket, asker, page, bytes, granted };
@@ -284,7 +284,7 @@ impl<'a> Carrier<'a> {
 
     /// Starts a write as [`Carrier::write`] does, but takes the bytes from `from` when they are sent. They must stay
     /// there until the request has ended.
-    pub fn write_from(&mut self, asker: Asker, page: PageId, offset: usize, from: Stretch) -> u64 {
+    pub fn write_from(&mut self, asker: Asker, page: PageId, offset: usize, from: SourcePart) -> u64 {
         self.begin_write(asker, page, offset..offset + from.len(), (Vec::new(), Some(from)))
     }
 
@@ -293,7 +293,7 @@ impl<'a> Carrier<'a> {
         asker: Asker,
         page: PageId,
         at: Range<usize>,
-        (buf, from): (Vec<u8>, Option<Stretch>),
+        (buf, from): (Vec<u8>, Option<SourcePart>),
     ) -> u64 {
         let whole = at.len() == self.memory.len_of(page);
         let (ticket, bytes) = self.take(page, &at, buf, None);
@@ -317,7 +317,7 @@ impl<'a> Carrier<'a> {
         page: PageId,
         at: &Range<usize>,
         buf: Vec<u8>,
-        landing: Option<Arc<dyn Landing>>,
+        landing: Option<Arc<dyn PayloadSink>>,
     ) -> (u64, u32) {
         self.next += 1;
         let ticket = self.number << TICKET_BITS | self.next;
@@ -471,7 +471,7 @@ impl<'a> Carrier<'a> {
                 let asked = self.asked.get_mut(&ticket).expect("the request is under way");
                 let (addr, len, mut buf) = (asked.addr, asked.len, std::mem::take(&mut asked.buf));
                 let read = if let Some(landing) = &asked.landing {
-                    Op::ReadTo { addr, to: Spot::new(Arc::clone(landing), len) }
+                    Op::ReadTo { addr, to: SinkPart::new(Arc::clone(landing), len) }
                 } else {
                     if buf.is_empty() {
                         buf = self.client.buffer(len);
@@ -484,7 +484,7 @@ impl<'a> Carrier<'a> {
                 Some((addr, len)) => {
                     let at = within as usize * self.memory.page_len;
                     let landing = SlotAt { memory: Arc::clone(&self.memory), slot, at };
-                    let to = Spot::new(Arc::new(landing), len);
+                    let to = SinkPart::new(Arc::new(landing), len);
                     self.verb(op, Op::ReadTo { addr, to }, Transfer::Load);
                 }
                 None => self.abandon(action),

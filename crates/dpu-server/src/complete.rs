@@ -10,7 +10,7 @@ use super::answering::lock;
 use super::carrier::Moving;
 use super::landed::Landed;
 use super::slow::Slow;
-use farmem_client::Origin;
+use farmem_client::PayloadSource;
 use farmem_dpu::Asker;
 use farmem_link::dpu::Registered;
 use farmem_wire::soda::{Answer, Ended, Span};
@@ -29,8 +29,8 @@ pub(super) const PASSED_MIN: u32 = 16 << 10;
 #[derive(Debug)]
 pub(super) struct From(pub(super) Arc<Registered>, pub(super) u64);
 
-impl Origin for From {
-    fn take(&self, offset: u64, pieces: &mut [&mut [u8]]) -> bool {
+impl PayloadSource for From {
+    fn fill(&self, offset: u64, pieces: &mut [&mut [u8]]) -> bool {
         self.1.checked_add(offset).is_some_and(|addr| self.0.take(addr, pieces))
     }
 }

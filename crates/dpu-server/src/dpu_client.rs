@@ -8,7 +8,7 @@ use super::landed::{Landed, Place};
 use super::mailbox::Reply;
 use super::messages::Carried;
 use super::threads::{ThreadRequest, Threads};
-use farmem_client::{Landing, Stretch};
+use farmem_client::{PayloadSink, SourcePart};
 use farmem_dpu::{Asker, PageId};
 use farmem_link::dpu::{Answers, Registered, Requests, Submissions};
 use farmem_machine::{Duration, Instant};
@@ -387,7 +387,7 @@ impl DpuClient {
                 };
                 landed = place.map(|place| Landed::new(place, &self.answering, self.is_staged(span.size)));
                 let ticket = if let Some(landed) = &landed {
-                    carrier.read_to(self.asker, page, at, granted, Arc::clone(landed) as Arc<dyn Landing>)
+                    carrier.read_to(self.asker, page, at, granted, Arc::clone(landed) as Arc<dyn PayloadSink>)
                 } else {
                     carrier.read(self.asker, page, at, granted, Vec::new())
                 };
@@ -406,7 +406,7 @@ impl DpuClient {
                 let Some(memory) = memory else { return self.push(refused) };
                 let from = Arc::new(From(Arc::clone(memory), addr));
                 taken.moves = 1;
-                (carrier.write_from(self.asker, page, offset, Stretch::new(from, len)), None)
+                (carrier.write_from(self.asker, page, offset, SourcePart::new(from, len)), None)
             }
         };
         self.bytes += span.size as usize;

@@ -6,7 +6,7 @@
 //! thread touches a read that has not ended, so a failed read writes nothing after its answer.
 
 use super::answering::{Answering, lock};
-use farmem_client::{Landing, Lender, Loan};
+use farmem_client::{PayloadSink, Lender, Loan};
 use farmem_link::dpu::Registered;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -110,7 +110,7 @@ impl Landed {
     }
 }
 
-impl Landing for Landed {
+impl PayloadSink for Landed {
     /// Writes loans first, so that the later of two copies stays.
     fn put(&self, offset: u64, pieces: &[&[u8]]) {
         self.put_kept();

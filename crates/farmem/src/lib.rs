@@ -22,10 +22,10 @@
 
 pub use farmem_client::{
     Answer, BUILD, Client, ClientOptions, Completed, Dispatched, DpuCaching, DpuForward, DpuSection, Error,
-    Execution, FarMemory, Landing, Lender, Lines, LinkProfile, Loan, LockWord, LookUp, LookedUp, Moved,
-    Named, NamedLock, Next, NodeId, Op, OpQueue, OpenNamed, PAGE_LEN, Placement, Policy, Prefetch, Profile,
-    ProfileError, Program, REGION_DATA_MAX, Rack, RackConfig, Rng, Site, Spot, Task, TaskStats, Through,
-    Ticket, Transport, Traversal, TraversalStop, Traversed, UDP_PORT, Verb, VirtAddr, Vma, Waiting,
+    Execution, FarMemory, Lender, Lines, LinkProfile, Loan, LockWord, LookUp, LookedUp, Moved, Named,
+    NamedLock, Next, NodeId, Op, OpQueue, OpenNamed, PAGE_LEN, PayloadSink, Placement, Policy, Prefetch,
+    Profile, ProfileError, Program, REGION_DATA_MAX, Rack, RackConfig, Rng, SinkPart, Site, Task, TaskStats,
+    Through, Ticket, Transport, Traversal, TraversalStop, Traversed, UDP_PORT, Verb, VirtAddr, Vma, Waiting,
     allocator, api, config, dispatch, doctor, forward_far_memory, home_of, iterator, manage, migrate, serve,
     signals, task,
 };

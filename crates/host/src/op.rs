@@ -21,7 +21,7 @@ pub enum Op {
         /// First byte.
         addr: VirtAddr,
         /// The destination.
-        to: rc::Spot,
+        to: rc::SinkPart,
     },
     /// Reads pieces of one length, each at its own address, into `buf`, one behind the other: 1 to
     /// [`PIECES_MAX`](farmem_wire::gather::PIECES_MAX) pieces of at least one byte. The result equals one
@@ -46,7 +46,7 @@ pub enum Op {
         /// First byte.
         addr: VirtAddr,
         /// The source.
-        from: rc::Stretch,
+        from: rc::SourcePart,
     },
     /// Compares and swaps a word.
     CompareSwap {

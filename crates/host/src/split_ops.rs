@@ -5,7 +5,7 @@ use crate::{Answer, Done, Failure, Out, Sink};
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
-use farmem_transport::rc::{Spot, Stretch, Work};
+use farmem_transport::rc::{SinkPart, SourcePart, Work};
 use farmem_wire::VirtAddr;
 
 /// Bit that marks segment ids. No user ticket has it: tickets are below 2^63.
@@ -25,9 +25,9 @@ struct SplitOp {
     /// The buffer of a READ or WRITE, if it has one.
     buf: Vec<u8>,
     /// The destination of a READ without a buffer.
-    to: Option<Spot>,
+    to: Option<SinkPart>,
     /// The source of a WRITE without a buffer.
-    from: Option<Stretch>,
+    from: Option<SourcePart>,
     left: usize,
     /// The failure with the smallest offset, and that offset.
     failure: Option<(u64, Failure)>,

@@ -2,18 +2,18 @@
 //! half of a queue pair.
 
 mod job;
-mod landing;
-mod origin;
 mod part;
 mod requester;
 mod responder;
 mod rnr;
+mod sink;
+mod source;
 
-pub use landing::{Arrivals, Landing, Spot};
-pub use origin::{Origin, Stretch};
 pub use part::Part;
 pub use requester::Requester;
 pub use responder::Responder;
+pub use sink::{Arrivals, PayloadSink, SinkPart};
+pub use source::{PayloadSource, SourcePart};
 
 use alloc::vec::Vec;
 use farmem_machine::{Duration, Port};
@@ -104,7 +104,7 @@ pub enum Work {
         /// Address of the first byte.
         addr: VirtAddr,
         /// Destination of the bytes.
-        to: Spot,
+        to: SinkPart,
     },
     /// Reads `buf.len()` bytes of the node that a switch on the path finds for `key`: 1 byte to one path MTU
     /// (PROTOCOL 15.9).
@@ -136,7 +136,7 @@ pub enum Work {
         /// Address of the first byte.
         addr: VirtAddr,
         /// Source of the bytes; must stay valid until the request completes.
-        from: Stretch,
+        from: SourcePart,
     },
     /// Compares and swaps the word at `addr`.
     CmpSwap {

@@ -83,7 +83,7 @@ fn count(stats: &mut TaskStats, memory: &mut dyn FarMemory, op: Op, policy: &Pol
         }
         Op::WriteFrom { addr, from } => {
             let mut buf = vec![0; from.len()];
-            let written = if from.take(0, &mut [&mut buf]) {
+            let written = if from.fill(0, &mut [&mut buf]) {
                 memory.write(addr, &buf).map(|()| done)
             } else {
                 Err(Error::Missing { what: "bytes where a WRITE was to take them from".into() })

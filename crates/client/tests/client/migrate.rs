@@ -1,6 +1,6 @@
 //! Memory that moves between the nodes of a rack while programs use it, by verbs and by traversals.
 
-use farmem_client::{Answer, Error, Landing, NodeId, Op, Program, Rack, Spot, VirtAddr};
+use farmem_client::{Answer, Error, NodeId, Op, PayloadSink, Program, Rack, SinkPart, VirtAddr};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -15,11 +15,11 @@ fn at(base: VirtAddr, offset: u64) -> VirtAddr {
     VirtAddr(base.0 + offset)
 }
 
-/// A landing that takes bytes straight from packets.
+/// A sink that takes bytes straight from packets.
 #[derive(Debug)]
 struct Array(Mutex<Vec<u8>>);
 
-impl Landing for Array {
+impl PayloadSink for Array {
     fn put(&self, offset: u64, pieces: &[&[u8]]) {
         let (at, bytes) = (usize::try_from(offset).unwrap(), pieces.concat());
         self.0.lock().unwrap()[at..at + bytes.len()].copy_from_slice(&bytes);
@@ -58,7 +58,7 @@ fn bytes_are_found_where_they_moved() {
             user.write(at(vma.base, 3 * PAGE + 17), &some).unwrap();
             // A read that copies from the packets of several nodes straight to its destination works as well.
             let array = Arc::new(Array(Mutex::new(vec![0; bytes.len()])));
-            let to = Spot::new(Arc::clone(&array) as Arc<dyn Landing>, bytes.len());
+            let to = SinkPart::new(Arc::clone(&array) as Arc<dyn PayloadSink>, bytes.len());
             let ticket = user.submit(Op::ReadTo { addr: vma.base, to }).unwrap();
             let ended = user.wait(ticket).unwrap();
             assert!(ended.result.is_ok() && ended.buf.is_empty());

@@ -2,7 +2,7 @@
 
 use super::Memory;
 use super::moving::Source;
-use farmem_client::{Error, Landing, Stretch};
+use farmem_client::{Error, PayloadSink, SourcePart};
 use farmem_dpu::Slot;
 use farmem_paging::Cause;
 use farmem_wire::VirtAddr;
@@ -19,9 +19,9 @@ pub(super) struct PendingRequest {
     /// The bytes of a write, or the buffer of a read. Empty until necessary.
     pub(super) buf: Vec<u8>,
     /// The destination of a read's bytes, straight from the packets and without a buffer.
-    pub(super) landing: Option<Arc<dyn Landing>>,
+    pub(super) landing: Option<Arc<dyn PayloadSink>>,
     /// The source of a write's bytes, taken when they are sent and without a buffer.
-    pub(super) from: Option<Stretch>,
+    pub(super) from: Option<SourcePart>,
     /// True if the bytes have reached `landing`.
     pub(super) landed: bool,
     pub(super) write: bool,
@@ -45,7 +45,7 @@ impl Memory {
         };
         let mut slot = self.slot(slot).write().unwrap_or_else(PoisonError::into_inner);
         slot.resize(self.entry_len, 0);
-        from.take(0, &mut [&mut slot[at..at + from.len()]])
+        from.fill(0, &mut [&mut slot[at..at + from.len()]])
     }
 }
 
@@ -55,7 +55,7 @@ impl PendingRequest {
         addr: VirtAddr,
         at: &Range<usize>,
         buf: Vec<u8>,
-        landing: Option<Arc<dyn Landing>>,
+        landing: Option<Arc<dyn PayloadSink>>,
     ) -> Self {
         let (offset, len) = (at.start, at.end - at.start);
         Self { addr, offset, len, buf, landing, from: None, landed: false, write: false, error: None, put: 0 }
@@ -70,7 +70,7 @@ pub(super) struct SlotAt {
     pub(super) at: usize,
 }
 
-impl Landing for SlotAt {
+impl PayloadSink for SlotAt {
     fn put(&self, offset: u64, pieces: &[&[u8]]) {
         let offset = usize::try_from(offset).expect("inside an entry");
         self.memory.put(self.slot, self.at + offset, pieces);

@@ -2,7 +2,7 @@
 //! are pending.
 
 use super::*;
-use farmem_client::{Origin, Rack};
+use farmem_client::{PayloadSource, Rack};
 use farmem_dpu::{Caching, PageAccess, TableConfig};
 use farmem_paging::Prefetch;
 use std::num::NonZeroU32;
@@ -206,8 +206,8 @@ struct There {
     most: u64,
 }
 
-impl Origin for There {
-    fn take(&self, _: u64, pieces: &mut [&mut [u8]]) -> bool {
+impl PayloadSource for There {
+    fn fill(&self, _: u64, pieces: &mut [&mut [u8]]) -> bool {
         pieces.iter_mut().for_each(|piece| piece.fill(self.byte));
         self.takes.fetch_add(1, Ordering::Relaxed) < self.most
     }
@@ -227,7 +227,7 @@ fn a_page_is_written_from_where_it_is() {
     let page = |page| PageId { object: written, page };
     let write = |carrier: &mut Carrier<'_>, at: u64, byte: u8, most: u64| {
         let there = Arc::new(There { byte, takes: AtomicU64::new(0), most });
-        let from = Stretch::new(Arc::clone(&there) as Arc<dyn Origin>, PAGE as usize);
+        let from = SourcePart::new(Arc::clone(&there) as Arc<dyn PayloadSource>, PAGE as usize);
         let ticket = carrier.write_from(Asker(0), page(at), 0, from);
         while let Some(completed) = carrier.client.next_completed().unwrap() {
             assert!(completed.buf.is_empty(), "there is no buffer");

@@ -10,7 +10,7 @@ use super::super::complete::Stage;
 use super::super::dpu_client::Terms;
 use super::super::landed::Landed;
 use super::{Bench, Mailbox, Notice, PAGE, Question, Registered, USUAL, memory_file, span, with_bench};
-use farmem_client::{Landing as _, Lender, Loan};
+use farmem_client::{Lender, Loan, PayloadSink as _};
 use farmem_link::dpu::Bell;
 use farmem_paging::Cause;
 use farmem_wire::Rkey;

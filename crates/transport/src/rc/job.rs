@@ -6,7 +6,7 @@ use farmem_wire::gather::PIECES_MAX;
 use farmem_wire::headers::DMA_LEN_MAX;
 use farmem_wire::{AtomicEth, Bth, Extension, Gather, Opcode, Packet, Pmtu, Psn, Reth, Rkey, VirtAddr};
 
-/// Most packets whose payloads are taken from an origin in one call.
+/// Most packets whose payloads are taken from a source in one call.
 pub(super) const PACKETS_MAX: u32 = 32;
 
 /// Bytes of an atomic's word.
@@ -141,13 +141,13 @@ impl Job {
         Packet { bth, ext, payload }.emit(out.frame(config.port).bytes());
     }
 
-    /// Returns true for a WRITE whose payloads come from an origin: [`Job::emit_from`].
+    /// Returns true for a WRITE whose payloads come from a source: [`Job::emit_from`].
     pub(super) const fn is_from(&self) -> bool {
         matches!(self.work, Work::WriteFrom { .. })
     }
 
-    /// Emits packets `index..end` of a WRITE from an origin, at most [`PACKETS_MAX`], whose payloads are
-    /// taken in one call. If the origin fails, returns false and sends nothing.
+    /// Emits packets `index..end` of a WRITE from a source, at most [`PACKETS_MAX`], whose payloads are
+    /// taken in one call. If the source fails, returns false and sends nothing.
     #[inline(never)] // its list of pieces would stand in the frame of every other request
     pub(super) fn emit_from<O, N>(
         &self,
@@ -175,7 +175,7 @@ impl Job {
             let to = frame.len() - (len.wrapping_neg() & 3);
             *piece = &mut frame[to - len..to];
         }
-        let is_taken = from.take(offset, &mut pieces[..count]);
+        let is_taken = from.fill(offset, &mut pieces[..count]);
         if !is_taken {
             out.take_back(count);
         }

@@ -1,6 +1,6 @@
 //! A range of memory that a READ fills or a WRITE carries without a buffer.
 //!
-//! Key type: [`Part`]. A READ fills a [`Spot`](super::Spot); a WRITE carries a [`Stretch`](super::Stretch).
+//! Key type: [`Part`]. A READ fills a [`SinkPart`](super::SinkPart); a WRITE carries a [`SourcePart`](super::SourcePart).
 
 use alloc::sync::Arc;
 use core::fmt::{self, Debug, Formatter};

@@ -138,7 +138,7 @@ impl Requester {
     }
 
     /// Handles a response packet that arrived together with others, as [`Requester::on_packet`]. Payloads for
-    /// a spot are copied when `arrivals` is dropped.
+    /// a sink are copied when `arrivals` is dropped.
     pub fn on_packet_among<'p, O, N: From<Note>>(
         &mut self,
         now: Instant,

@@ -2,27 +2,27 @@
 
 use crate::support::{Host, numbered, requester_config, va};
 use Opcode::{ReadResponseFirst as First, ReadResponseLast as Last, ReadResponseMiddle as Middle};
-use farmem_transport::rc::{Landing, Spot, Work};
+use farmem_transport::rc::{PayloadSink, SinkPart, Work};
 use farmem_wire::Opcode;
 use std::sync::{Arc, Mutex};
 
-/// A landing that records offset, source address and bytes of each piece.
+/// A sink that records offset, source address and bytes of each piece.
 #[derive(Debug, Default)]
 struct Given(Mutex<Vec<(u64, usize, Vec<u8>)>>);
 
-impl Landing for Given {
+impl PayloadSink for Given {
     fn put(&self, offset: u64, pieces: &[&[u8]]) {
         self.0.lock().unwrap().push((offset, pieces[0].as_ptr().addr(), pieces.concat()));
     }
 }
 
-/// A READ of three packets into the middle of a landing. The landing gets the payloads in the link's own
+/// A READ of three packets into the middle of a sink. The sink gets the payloads in the link's own
 /// buffer, without a copy in between. The second packet is lost and repeated; the third, which overtook it,
 /// is not copied before.
 #[test]
 fn bytes_land_from_the_packets_that_bring_them() {
     let given = Arc::new(Given::default());
-    let to = Spot::new(Arc::clone(&given) as Arc<dyn Landing>, 2000).part(100, 600);
+    let to = SinkPart::new(Arc::clone(&given) as Arc<dyn PayloadSink>, 2000).part(100, 600);
     assert!((to.len(), to.is_empty()) == (600, false) && to == to.clone() && to != to.part(0, 599));
     let mut host = Host::new(requester_config());
     let posted = host.post([Work::ReadTo { addr: va(8), to: to.clone() }]);
@@ -52,9 +52,9 @@ fn bytes_land_from_the_packets_that_bring_them() {
 #[test]
 fn packets_in_a_row_are_put_at_once() {
     let given = Arc::new(Given::default());
-    let landing = || Arc::clone(&given) as Arc<dyn Landing>;
+    let sink = || Arc::clone(&given) as Arc<dyn PayloadSink>;
     let mut host = Host::new(requester_config());
-    let works = [0, 4096, 8192].map(|at| Work::ReadTo { addr: va(at), to: Spot::new(landing(), 1024) });
+    let works = [0, 4096, 8192].map(|at| Work::ReadTo { addr: va(at), to: SinkPart::new(sink(), 1024) });
     host.post(works);
     let bytes = numbered(0, 1024);
     let all = |first: u32| {
@@ -84,14 +84,14 @@ fn packets_in_a_row_are_put_at_once() {
 fn a_long_answer_is_put_in_few_calls() {
     let given = Arc::new(Given::default());
     let mut host = Host::new(requester_config());
-    let to = Spot::new(Arc::clone(&given) as Arc<dyn Landing>, 16 * 256);
+    let to = SinkPart::new(Arc::clone(&given) as Arc<dyn PayloadSink>, 16 * 256);
     host.post((0..4).map(|at| Work::ReadTo { addr: va(at * 4096), to: to.clone() }));
     let bytes = numbered(0, 16 * 256);
     let opcode = |at: u32| [First, Middle, Last][usize::from(at > 0) + usize::from(at == 15)];
     let packets = (0..64).map(|at| (opcode(at % 16), 100 + at, &bytes[at as usize % 16 * 256..][..256]));
     host.take_together(&packets.collect::<Vec<_>>());
     assert_eq!(host.completions().len(), 4);
-    // Four READs into one spot: bytes behind the end of the last READ belong to another READ and start a new
+    // Four READs into one part: bytes behind the end of the last READ belong to another READ and start a new
     // call.
     let given = given.0.lock().unwrap();
     assert_eq!(given.iter().map(|(at, ..)| *at).collect::<Vec<_>>(), [0; 4]);

@@ -1,7 +1,7 @@
 //! WRITEs whose payloads are copied from their source as packets are made (SODA IV-B).
 
 use crate::support::{HOST, Host, ModelMemory, Node, numbered, requester_config, responder_config, va};
-use farmem_transport::rc::{Completion, Failure, Origin, Stretch, Work};
+use farmem_transport::rc::{Completion, Failure, PayloadSource, SourcePart, Work};
 use farmem_wire::Packet;
 use std::sync::{Arc, Mutex};
 
@@ -23,8 +23,8 @@ impl Memory {
     }
 }
 
-impl Origin for Memory {
-    fn take(&self, offset: u64, pieces: &mut [&mut [u8]]) -> bool {
+impl PayloadSource for Memory {
+    fn fill(&self, offset: u64, pieces: &mut [&mut [u8]]) -> bool {
         let mut taken = self.taken.lock().unwrap();
         if taken.len() == self.most {
             return false;
@@ -41,7 +41,7 @@ impl Origin for Memory {
 
 fn write_from(memory: &Arc<Memory>, addr: u64, skip: u64, len: usize) -> Work {
     let all = memory.bytes.lock().unwrap().len();
-    let whole = Stretch::new(Arc::clone(memory) as Arc<dyn Origin>, all);
+    let whole = SourcePart::new(Arc::clone(memory) as Arc<dyn PayloadSource>, all);
     Work::WriteFrom { addr: va(addr), from: whole.part(skip, len) }
 }
 
@@ -83,7 +83,7 @@ fn a_long_one_is_taken_in_few_calls() {
     );
 }
 
-/// The origin fails at a retransmission. Nothing is sent instead, and the connection breaks, because a packet
+/// The source fails at a retransmission. Nothing is sent instead, and the connection breaks, because a packet
 /// is missing. The poster gets a failed completion.
 #[test]
 fn what_cannot_be_taken_breaks_the_connection() {

@@ -1,6 +1,6 @@
 //! Destination memory for READs without a buffer: payloads go there straight from the packets.
 //!
-//! Key types: [`Landing`], the memory; [`Spot`], the part of it that a READ fills; [`Arrivals`], the payloads
+//! Key types: [`PayloadSink`], the memory; [`SinkPart`], the part of it that a READ fills; [`Arrivals`], the payloads
 //! of packets that arrived together. The bytes are copied once, from the link's receive buffer to their
 //! destination.
 
@@ -10,23 +10,23 @@ use farmem_machine::Lender;
 use smallvec::SmallVec;
 
 /// Memory that READ payloads are copied to as they arrive.
-pub trait Landing: Debug + Send + Sync {
+pub trait PayloadSink: Debug + Send + Sync {
     /// Copies `pieces`, one behind the other, to `offset`. The pieces are payloads of consecutive packets
     /// that arrived together. Payloads of a retransmitted packet may come twice. Payloads of a READ that
     /// fails later may have been copied.
     fn put(&self, offset: u64, pieces: &[&[u8]]);
 
-    /// Copies `pieces` as [`Landing::put`]. `_lender` can lend the memory of the pieces; an implementation
+    /// Copies `pieces` as [`PayloadSink::put`]. `_lender` can lend the memory of the pieces; an implementation
     /// that borrows them may copy after this call returned, and on another thread.
     fn put_from(&self, offset: u64, pieces: &[&[u8]], _lender: &dyn Lender) {
         self.put(offset, pieces);
     }
 }
 
-/// A part of a [`Landing`].
-pub type Spot = Part<dyn Landing>;
+/// A part of a [`PayloadSink`].
+pub type SinkPart = Part<dyn PayloadSink>;
 
-impl Spot {
+impl SinkPart {
     /// Copies `pieces`, one behind the other, to `offset` of the part. `lender` can lend their memory.
     ///
     /// # Panics
@@ -41,14 +41,14 @@ impl Spot {
 const PIECES_MAX: usize = 32;
 
 /// Payloads of packets that arrived together and are not copied yet. Payloads of consecutive packets share
-/// one call of [`Landing::put`]. Dropping this value copies all of them, so the bytes are in place before a
+/// one call of [`PayloadSink::put`]. Dropping this value copies all of them, so the bytes are in place before a
 /// completion is reported.
 #[derive(Debug)]
 pub struct Arrivals<'p> {
     /// Destination of the first piece, its offset there, and the offset of the next piece.
-    to: Option<(Spot, usize, usize)>,
+    to: Option<(SinkPart, usize, usize)>,
     /// Bounded by the inline capacity. A requester creates one list per datagram, and most datagrams have no
-    /// payload for a spot; so the elements stay uninitialized until used.
+    /// payload for a sink; so the elements stay uninitialized until used.
     pieces: SmallVec<[&'p [u8]; PIECES_MAX]>,
     /// Lender of the memory of all pieces.
     lender: &'p dyn Lender,
@@ -61,12 +61,12 @@ impl<'p> Arrivals<'p> {
         Self { to: None, pieces: SmallVec::new(), lender }
     }
 
-    /// Adds bytes for `offset` of a spot.
-    pub(super) fn add(&mut self, spot: &Spot, offset: usize, bytes: &'p [u8]) {
-        let goes_on = |(to, _, end): &(Spot, usize, usize)| *end == offset && to == spot;
+    /// Adds bytes for `offset` of a part.
+    pub(super) fn add(&mut self, part: &SinkPart, offset: usize, bytes: &'p [u8]) {
+        let goes_on = |(to, _, end): &(SinkPart, usize, usize)| *end == offset && to == part;
         if self.pieces.len() == PIECES_MAX || !self.to.as_ref().is_some_and(goes_on) {
             self.put();
-            self.to = Some((spot.clone(), offset, offset));
+            self.to = Some((part.clone(), offset, offset));
         }
         self.pieces.push(bytes);
         if let Some((.., end)) = &mut self.to {
@@ -75,8 +75,8 @@ impl<'p> Arrivals<'p> {
     }
 
     fn put(&mut self) {
-        if let Some((spot, offset, _)) = self.to.take() {
-            spot.put(offset, &self.pieces, self.lender);
+        if let Some((part, offset, _)) = self.to.take() {
+            part.put(offset, &self.pieces, self.lender);
         }
         self.pieces.clear();
     }
