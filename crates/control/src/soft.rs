@@ -2,7 +2,7 @@
 //! between (PROTOCOL 13.8 to 13.12).
 //!
 //! ```text
-//! Asking --Shown: not active--> Loading --Loaded: all of it--> Flipping --active--> Standing
+//! Asking --Shown: not active--> Loading --Loaded: all of it--> Flipping --active--> Active
 //!   ^  `--Shown: already active ----------------------------------------------^  |
 //!   `--- the switch rejoined ----------------------------------------------------'
 //! ```
@@ -69,20 +69,20 @@ pub(crate) struct Soft {
     /// The newest image whose load has begun.
     wanted: Option<TargetImage>,
     /// The image that was active before another was wanted, kept until that one is active.
-    stood: Option<TargetImage>,
-    /// The active image in the present incarnation of the switch, as far as it is known.
-    stands: Option<(u64, Sections)>,
+    previous_image: Option<TargetImage>,
+    /// The active image as the switch last reported it: its epoch and sections.
+    active: Option<(u64, Sections)>,
     /// Callers that wait for their sections to become active.
     callers: Vec<Caller>,
     /// Length of the longest image that the switch accepts in this incarnation, once the switch has reported
     /// it.
     room: Option<u32>,
     /// Tickets that are answered with the next Shown.
-    shows: Vec<u64>,
-    /// Tickets that asked after the open question was sent.
-    later: Vec<u64>,
-    /// The newest Show, until it is answered.
-    question: Option<RequestId>,
+    waiting_shows: Vec<u64>,
+    /// Tickets of requests that came after the pending query was sent.
+    deferred_shows: Vec<u64>,
+    /// The newest Show that is not answered yet.
+    pending_query: Option<RequestId>,
     /// The newest Flip, until it is answered.
     flip: Option<RequestId>,
     /// The greatest epoch that was assigned to an image.
@@ -114,13 +114,13 @@ impl Soft {
             sections: Sections::new(),
             revision: 0,
             wanted: None,
-            stood: None,
-            stands: None,
+            previous_image: None,
+            active: None,
             callers: Vec::new(),
             room: None,
-            shows: Vec::new(),
-            later: Vec::new(),
-            question: None,
+            waiting_shows: Vec::new(),
+            deferred_shows: Vec::new(),
+            pending_query: None,
             flip: None,
             given: 0,
             questions: None,
@@ -139,16 +139,16 @@ impl Soft {
 
     /// Returns the number of unanswered requests.
     pub(crate) fn waiting(&self) -> usize {
-        self.callers.len() + self.shows.len() + self.later.len()
+        self.callers.len() + self.waiting_shows.len() + self.deferred_shows.len()
     }
 
     /// Discards answers to the questions asked so far.
     fn forget_questions(&mut self) {
-        (self.question, self.flip, self.idle) = (None, None, 0);
-        self.shows.append(&mut self.later);
+        (self.pending_query, self.flip, self.idle) = (None, None, 0);
+        self.waiting_shows.append(&mut self.deferred_shows);
     }
 
-    /// Returns true for a question of this incarnation of the control plane.
+    /// Returns true for a query of this incarnation of the control plane.
     fn has_asked(&self, token: RequestId) -> bool {
         self.questions.is_some_and(|(before, newest)| {
             let number = token.counter().wrapping_sub(before);
@@ -157,32 +157,33 @@ impl Soft {
     }
 
     /// Returns true if the switch has not done everything that is wanted.
-    fn is_open(&self) -> bool {
-        let stands = |wanted: &TargetImage| wanted.stage == Stage::Standing;
-        !self.shows.is_empty() || !self.wanted.as_ref().is_none_or(stands)
+    fn has_work(&self) -> bool {
+        let is_active = |wanted: &TargetImage| wanted.stage == Stage::Active;
+        !self.waiting_shows.is_empty() || !self.wanted.as_ref().is_none_or(is_active)
     }
 
     /// Returns true if the state of the switch has to be known before anything else is done.
     fn is_asking(&self) -> bool {
-        self.wanted.as_ref().is_none_or(|wanted| matches!(wanted.stage, Stage::Asking | Stage::Standing))
+        self.wanted.as_ref().is_none_or(|wanted| matches!(wanted.stage, Stage::Asking | Stage::Active))
     }
 
-    /// Returns true if a question is due that was not asked.
-    fn is_to_ask(&self) -> bool {
+    /// Returns true if a query is due that was not sent.
+    fn must_query(&self) -> bool {
         let asks = |wanted: &TargetImage| wanted.stage == Stage::Asking;
-        self.question.is_none() && (!self.shows.is_empty() || self.wanted.as_ref().is_some_and(asks))
+        self.pending_query.is_none()
+            && (!self.waiting_shows.is_empty() || self.wanted.as_ref().is_some_and(asks))
     }
 
     /// Asserts that everything is within its bounds.
     pub(crate) fn check(&self) {
         assert!(self.callers.is_empty() || self.wanted.is_some(), "a waiting caller waits for an image");
         assert!(
-            self.later.is_empty() || self.question.is_some(),
-            "a later request waits for the open question"
+            self.deferred_shows.is_empty() || self.pending_query.is_some(),
+            "a later request waits for the pending query"
         );
         let Some(wanted) = &self.wanted else { return };
         assert!(
-            wanted.stage != Stage::Standing || self.callers.is_empty(),
+            wanted.stage != Stage::Active || self.callers.is_empty(),
             "an active image has no waiting callers"
         );
         if let Stage::Loading(Progress { next, sent, .. }) = wanted.stage {
@@ -195,7 +196,7 @@ impl Soft {
 // Requests.
 impl Images {
     pub(crate) fn soft_show(&self, rack: &Rack, switch: Option<u16>) -> Decided<SoftShow> {
-        Ok(Decision::Soft(self.soft_target(rack, switch)?, SoftRequest::Shown))
+        Ok(Decision::Soft(self.soft_target(rack, switch)?, SoftRequest::Show))
     }
 
     /// Returns the switch of a request if it can be asked. None means the rack's switch.
@@ -219,10 +220,10 @@ impl Images {
     pub(crate) fn soft_wait(&mut self, ticket: u64, want: SoftRequest, out: &mut Actions) {
         let soft = &mut self.soft;
         match want {
-            // The open question may have been answered before this was asked.
-            SoftRequest::Shown if soft.question.is_some() => soft.later.push(ticket),
-            SoftRequest::Shown => soft.shows.push(ticket),
-            SoftRequest::Stands(edit) => self.edit_sections(ticket, edit, out),
+            // The pending query may have been answered before this was asked.
+            SoftRequest::Show if soft.pending_query.is_some() => soft.deferred_shows.push(ticket),
+            SoftRequest::Show => soft.waiting_shows.push(ticket),
+            SoftRequest::Publish(edit) => self.edit_sections(ticket, edit, out),
             SoftRequest::Counts(key) => self.count_wait(ticket, key),
         }
     }
@@ -252,7 +253,7 @@ impl Images {
         }
         if life != self.soft.life {
             // Everything that the switch had is lost.
-            (self.soft.life, self.soft.room, self.soft.stands) = (life, None, None);
+            (self.soft.life, self.soft.room, self.soft.active) = (life, None, None);
             rack.routes_due = true;
             self.soft.forget_questions();
             if let Some(wanted) = &mut self.soft.wanted {
@@ -268,9 +269,9 @@ impl Images {
             self.soft.due = due;
             self.soft.burst.waits &= self.soft.burst.next.is_none_or(|next| next > rack.now);
         }
-        if !self.soft.is_open() {
+        if !self.soft.has_work() {
             self.soft.due = None;
-        } else if self.soft.is_to_ask() {
+        } else if self.soft.must_query() {
             let due = self.soft.due.filter(|_| !self.soft.is_asking());
             self.ask_switch(rack, out);
             // A loading image has its own timer.
@@ -289,23 +290,25 @@ impl Images {
             let silent = rack.state.unavailable(self.soft.target, because);
             self.give_up_waiting(&silent, out);
         }
-        if self.soft.is_open() {
+        if self.soft.has_work() {
             self.ask_switch(rack, out);
         } else {
-            (self.soft.question, self.soft.due) = (None, None);
+            (self.soft.pending_query, self.soft.due) = (None, None);
         }
     }
 
     fn give_up_waiting(&mut self, why: &ApiError, out: &mut Actions) {
         self.tell_callers(&Err(why.clone()), out);
-        let shows = mem::take(&mut self.soft.shows).into_iter().chain(mem::take(&mut self.soft.later));
+        let shows = mem::take(&mut self.soft.waiting_shows)
+            .into_iter()
+            .chain(mem::take(&mut self.soft.deferred_shows));
         for ticket in shows {
             reply(ticket, Err(why.clone()), out);
         }
     }
 
     fn ask_switch(&mut self, rack: &mut Rack, out: &mut Actions) {
-        self.soft.question = Some(self.tell_switch(rack, SoftBody::Show, out));
+        self.soft.pending_query = Some(self.tell_switch(rack, SoftBody::Show, out));
         self.soft.due = Some(rack.now + rack.wait(self.soft.idle));
     }
 
@@ -363,11 +366,11 @@ impl Images {
 
     /// Derives from the state of the switch what is to be sent (PROTOCOL 13.8, 13.9).
     fn shown(&mut self, rack: &mut Rack, token: RequestId, shown: &ImageStatus, out: &mut Actions) -> bool {
-        // A late flip is answered in the same way. The question is still open then.
+        // A late flip is answered in the same way. The query is still pending then.
         if self.soft.flip == Some(token) {
             self.soft.flip = None;
-        } else if self.soft.question == Some(token) {
-            self.soft.question = None;
+        } else if self.soft.pending_query == Some(token) {
+            self.soft.pending_query = None;
             self.answer_shows(shown, out);
         } else {
             return false;
@@ -377,19 +380,18 @@ impl Images {
     }
 
     fn answer_shows(&mut self, shown: &ImageStatus, out: &mut Actions) {
-        let ImageStatus { standing, loading } = shown;
-        let digest =
-            if standing.epoch == 0 { alloc::string::String::new() } else { standing.digest.to_string() };
+        let ImageStatus { active, loading } = shown;
+        let digest = if active.epoch == 0 { alloc::string::String::new() } else { active.digest.to_string() };
         let answer = SoftShown {
-            epoch: standing.epoch,
-            bytes: standing.len,
+            epoch: active.epoch,
+            bytes: active.len,
             digest,
             loading_epoch: loading.epoch,
             loading_bytes: loading.len,
             loaded: loading.next,
         };
-        let later = mem::take(&mut self.soft.later);
-        for ticket in mem::replace(&mut self.soft.shows, later) {
+        let later = mem::take(&mut self.soft.deferred_shows);
+        for ticket in mem::replace(&mut self.soft.waiting_shows, later) {
             reply(ticket, Ok(answer.clone().into()), out);
         }
     }
@@ -397,16 +399,16 @@ impl Images {
     fn go_on_from(&mut self, rack: &mut Rack, shown: &ImageStatus, out: &mut Actions) {
         let floor = self.soft.given.max(Seq::of_epoch(rack.state.epoch).0);
         let Some(wanted) = &mut self.soft.wanted else { return };
-        let ImageStatus { standing, loading } = shown;
+        let ImageStatus { active, loading } = shown;
         let len = wanted.image.len();
         // The flip of a loading image may be in flight.
-        let is_there = (standing.len, standing.digest) == (len, wanted.image.digest()) && loading.epoch == 0;
-        if standing.epoch != 0 && is_there {
-            wanted.epoch = standing.epoch;
-            return self.stands(rack, out);
+        let is_there = (active.len, active.digest) == (len, wanted.image.digest()) && loading.epoch == 0;
+        if active.epoch != 0 && is_there {
+            wanted.epoch = active.epoch;
+            return self.mark_active(rack, out);
         }
         let is_ours = (loading.epoch, loading.len) == (wanted.epoch, len);
-        let taken = if is_ours { standing.epoch } else { standing.epoch.max(loading.epoch) };
+        let taken = if is_ours { active.epoch } else { active.epoch.max(loading.epoch) };
         if wanted.epoch <= taken {
             wanted.epoch = taken.max(floor).saturating_add(1);
             self.soft.given = wanted.epoch;
@@ -516,7 +518,7 @@ impl Images {
                 let remedy = "publish less, or start the switch with more room for images";
                 self.refused(rack, error(ErrorCode::TableFull, message, remedy), out);
             }
-            (Stage::Flipping, Verdict::Stands) if to_flip => self.stands(rack, out),
+            (Stage::Flipping, Verdict::Active) if to_flip => self.mark_active(rack, out),
             (Stage::Flipping, Verdict::Fault(fault)) if to_flip => {
                 let message = format!("the switch does not accept the image: {fault}");
                 let remedy = match fault.rule {

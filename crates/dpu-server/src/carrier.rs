@@ -11,7 +11,7 @@ mod request;
 pub use moving::Moving;
 pub use request::{AskEnded, Failed};
 
-use farmem_client::{Client, Completed, Error, PayloadSink, Op, SinkPart, SourcePart, Ticket};
+use farmem_client::{Client, Completed, Error, Op, PayloadSink, SinkPart, SourcePart, Ticket};
 use farmem_dpu::{Action, Asker, Config, Dpu, Object, PageId, Policy, Read, Slot, Stats, Write};
 use farmem_link::{Clock, Waker};
 use farmem_machine::{Instant, Rng};

@@ -6,7 +6,7 @@
 //! thread touches a read that has not ended, so a failed read writes nothing after its answer.
 
 use super::answering::{Answering, lock};
-use farmem_client::{PayloadSink, Lender, Loan};
+use farmem_client::{Lender, Loan, PayloadSink};
 use farmem_link::dpu::Registered;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

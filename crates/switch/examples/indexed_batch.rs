@@ -123,7 +123,7 @@ fn image() -> Image {
     Image::of(&[(key, &section.emit())]).expect("an image that fits")
 }
 
-/// Returns the messages that make an image stand.
+/// Returns the messages that make an image active.
 fn load(image: &Image) -> Vec<Vec<u8>> {
     let said = |body| {
         let message = SoftMessage { token: RequestId::new(HostId(0), 1, 1), body };

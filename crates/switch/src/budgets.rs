@@ -22,7 +22,7 @@ pub struct Budgets {
     pub peers: usize,
     /// Slots of the directory, one for each region with cached pages.
     pub directory_slots: usize,
-    /// Bytes of an image of soft state, at most [`SOFT_IMAGE_MAX`]. Two fit: the standing and the loading
+    /// Bytes of an image of soft state, at most [`SOFT_IMAGE_MAX`]. Two fit: the active and the loading
     /// one.
     pub soft_bytes: u32,
 }
@@ -70,7 +70,7 @@ pub struct Occupancy {
     pub connections: Usage,
     /// Peers.
     pub peers: Usage,
-    /// The standing image, and the progress of the loading one.
+    /// The active image, and the progress of the loading one.
     pub soft: ImageStatus,
     /// Bytes of memory for images.
     pub soft_bytes: Usage,

@@ -172,7 +172,7 @@ impl Switch {
         }
         let lead = Lead { header, root, server: None, switches: SWITCHES_MAX, led };
         self.send_bytes(core, lead.len(), |bytes| lead.emit(bytes), out);
-        Some(Note::LedUp { index })
+        Some(Note::RoutedUp { index })
     }
 
     /// Handles traversals from another switch (PROTOCOL 16.7). Those that cannot be led on return to the
@@ -182,7 +182,9 @@ impl Switch {
         if lead.header.hops == 0 {
             return Note::Dropped(Reason::Message);
         }
-        let Some(switches) = lead.switches.checked_sub(1) else { return Note::Dropped(Reason::Astray) };
+        let Some(switches) = lead.switches.checked_sub(1) else {
+            return Note::Dropped(Reason::TooManySwitches);
+        };
         lead.switches = switches;
         if let LeadBody::Batch(batch) = lead.led {
             return self.lead_batch(&lead, &batch, out);
@@ -221,7 +223,7 @@ impl Switch {
     fn lead_batch(&mut self, lead: &Lead<'_>, batch: &Batch<'_>, out: &mut Outbox) -> Note {
         let mut parts = core::mem::take(&mut self.parts);
         self.divide(lead, batch, &mut parts);
-        let mut last = Note::LedBack;
+        let mut last = Note::RoutedBack;
         for Part { server, first, pairs, descents } in &parts.all[..parts.used] {
             let header = Header { request: lead.header.request.with_counter(*first), ..lead.header };
             let batch = Batch::of(&header, batch.program(), batch.code(), pairs);
@@ -233,7 +235,7 @@ impl Switch {
         }
         let count = u16::try_from(parts.used).expect("no more than pairs");
         self.parts = parts;
-        if count == 1 { last } else { Note::LedApart { parts: count } }
+        if count == 1 { last } else { Note::BatchSplit { parts: count } }
     }
 
     fn divide(&self, lead: &Lead<'_>, batch: &Batch<'_>, parts: &mut Parts) {
@@ -279,11 +281,11 @@ impl Switch {
             (Some(next), Some(server)) => match next.port.as_index() {
                 Some(index) => {
                     self.send_bytes(next, lead.len(), |bytes| lead.emit(bytes), out);
-                    Note::LedDown { index }
+                    Note::RoutedDown { index }
                 }
                 None if next.port == Port::node(server.0) => {
                     self.forward(next, lead.message(), out);
-                    Note::LedOut { node: server }
+                    Note::RoutedOut { node: server }
                 }
                 None => return self.give_back(lead, out),
             },
@@ -294,9 +296,9 @@ impl Switch {
     }
 
     fn give_back(&mut self, lead: &Lead<'_>, out: &mut Outbox) -> Note {
-        let Some(rack) = self.tables.peer(Port::SWITCH) else { return Note::Dropped(Reason::NoWay) };
+        let Some(rack) = self.tables.peer(Port::SWITCH) else { return Note::Dropped(Reason::NoRoute) };
         self.send(rack, &lead.message(), out);
-        Note::LedBack
+        Note::RoutedBack
     }
 }
 

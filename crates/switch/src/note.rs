@@ -23,28 +23,28 @@ pub enum Note {
         node: NodeId,
     },
     /// A host's traversal went up to this index switch (PROTOCOL 16.6).
-    LedUp {
+    RoutedUp {
         /// Number of the index switch.
         index: u16,
     },
     /// A traversal from another switch went on to this one.
-    LedDown {
+    RoutedDown {
         /// Number of the index switch.
         index: u16,
     },
     /// A traversal from another switch went to its node.
-    LedOut {
+    RoutedOut {
         /// The node.
         node: NodeId,
     },
     /// The traversals of a batch from another switch were split into this many parts, each forwarded as one
     /// of these.
-    LedApart {
+    BatchSplit {
         /// Number of parts.
         parts: u16,
     },
     /// A traversal from another switch returned to the rack's switch: there is no next hop.
-    LedBack,
+    RoutedBack,
     /// A traversal that left one node was forwarded to this one.
     Continued {
         /// The node that owns the next pointer.
@@ -97,7 +97,7 @@ pub enum Note {
     /// A part that was too old or out of order, or a flip of an incomplete image, was answered with the
     /// present state.
     SoftNotTaken,
-    /// Another image stands.
+    /// Another image is active.
     SoftFlipped,
     /// An image was refused.
     SoftRefused(Verdict),
@@ -171,9 +171,9 @@ pub enum Reason {
     NoLease,
     /// A traversal from another switch without a next hop, and without a path back to the rack's switch
     /// (PROTOCOL 16.7).
-    NoWay,
+    NoRoute,
     /// The message passed too many switches.
-    Astray,
+    TooManySwitches,
     /// A batch of updates older than the last one, or ahead of the next one.
     Sequence,
 }

@@ -109,7 +109,7 @@ impl Switch {
             return Note::Dropped(Reason::WrongPort);
         }
         let mut read = KeyedRead::arrived(keyed, &reth);
-        let Some(onward) = read.onward() else { return Note::Dropped(Reason::Astray) };
+        let Some(onward) = read.onward() else { return Note::Dropped(Reason::TooManySwitches) };
         // The rack's switch has the connection: the READ returned to it.
         if let Some(RelayDirection::ToNode(connection)) = self.tables.connections.find(bth.dest_qp) {
             return self.keyed_returned(&connection, frame, &read, out);
@@ -136,7 +136,7 @@ impl Switch {
                 emit_led(frame, read.at, &onward, Port::SWITCH, out);
                 return Note::KeyedBack;
             }
-            _ => return Note::Dropped(Reason::NoWay),
+            _ => return Note::Dropped(Reason::NoRoute),
         };
         if let Some(descent) = &read.descent {
             self.soft.count(descent);

@@ -1,8 +1,8 @@
-//! The switch's soft state: the standing image and the loading one (PROTOCOL 13.4 to 13.7).
+//! The switch's soft state: the active image and the loading one (PROTOCOL 13.4 to 13.7).
 //!
 //! ```text
 //!                Load, in order             Flip: whole, digest right, an image
-//!   nothing ------------------> loading ----------------------------------------> stands
+//!   nothing ------------------> loading ----------------------------------------> active
 //!                                  | Flip: damaged, or no image                     | the next Flip
 //!                                  `-> dropped                                      `-> dropped
 //! ```
@@ -30,13 +30,13 @@ use indexing::Indexing;
 /// The soft state of a switch, whose readers find sections by kind and id.
 #[derive(Clone, Debug)]
 pub struct Soft {
-    /// Epoch of the standing image; 0 if none stands.
+    /// Epoch of the active image; 0 if none is active.
     epoch: u64,
-    /// The standing image; without sections if none stands.
+    /// The active image; without sections if none is active.
     image: Image,
-    /// Tables made of the standing image's tree sections.
+    /// Tables made of the active image's tree sections.
     index: IndexTables,
-    /// Next hops to other switches, from the standing image.
+    /// Next hops to other switches, from the active image.
     routes: Routes,
     loading: Option<LoadingImage>,
     /// Most bytes of an image.
@@ -112,31 +112,31 @@ impl Soft {
         }
     }
 
-    /// Returns the epoch of the standing image; 0 if none stands.
+    /// Returns the epoch of the active image; 0 if none is active.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Returns the bytes of a section of the standing image.
+    /// Returns the bytes of a section of the active image.
     #[must_use]
     pub fn section(&self, key: SectionKey) -> Option<&[u8]> {
         self.image.section(key)
     }
 
-    /// Returns the standing image; an image without sections if none stands.
+    /// Returns the active image; an image without sections if none is active.
     #[must_use]
     pub const fn image(&self) -> &Image {
         &self.image
     }
 
-    /// Returns the index tables of the standing image.
+    /// Returns the index tables of the active image.
     #[must_use]
     pub const fn index(&self) -> &IndexTables {
         &self.index
     }
 
-    /// Returns the next hops to other switches, from the standing image.
+    /// Returns the next hops to other switches, from the active image.
     #[must_use]
     pub const fn routes(&self) -> &Routes {
         &self.routes
@@ -147,16 +147,16 @@ impl Soft {
         self.index.count(descent);
     }
 
-    /// Returns the standing and the loading image.
+    /// Returns the active and the loading image.
     #[must_use]
     pub fn shown(&self) -> ImageStatus {
-        let standing = match self.epoch {
+        let active = match self.epoch {
             0 => ImageId::default(),
             epoch => ImageId { epoch, len: self.image.len(), digest: self.image.digest() },
         };
         let loading = self.loading.as_ref();
         let loading = loading.map(|f| Loading { epoch: f.epoch, len: f.len, next: f.next() });
-        ImageStatus { standing, loading: loading.unwrap_or_default() }
+        ImageStatus { active, loading: loading.unwrap_or_default() }
     }
 
     /// Returns the most bytes of an image.
@@ -168,8 +168,7 @@ impl Soft {
     pub(crate) fn memory(&self) -> SoftMemory {
         let loading = self.loading.as_ref();
         SoftMemory {
-            images: self.shown().standing.len as usize
-                + loading.map_or(0, |loading| loading.bytes.capacity()),
+            images: self.shown().active.len as usize + loading.map_or(0, |loading| loading.bytes.capacity()),
             tables: self.index.memory()
                 + self.routes.memory()
                 + loading.map_or(0, |loading| loading.indexing.memory()),
@@ -195,14 +194,14 @@ impl Soft {
         (SoftBody::Loaded { epoch, next: loading.next() }, fits)
     }
 
-    /// Makes an image stand (PROTOCOL 13.5).
+    /// Makes an image active (PROTOCOL 13.5).
     fn flip(&mut self, id: &ImageId) -> SoftBody<'static> {
         let &ImageId { epoch, len, digest } = id;
         if len > self.budget {
             return self.too_long(epoch);
         }
-        if *id == self.shown().standing {
-            return SoftBody::Flipped { epoch, verdict: Verdict::Stands };
+        if *id == self.shown().active {
+            return SoftBody::Flipped { epoch, verdict: Verdict::Active };
         }
         let newest = self.loading.as_ref().map_or(0, |loading| loading.epoch);
         if epoch <= self.epoch || epoch < newest {
@@ -225,7 +224,7 @@ impl Soft {
             match tables {
                 Ok((image, index, routes)) => {
                     (self.epoch, self.image, self.index, self.routes) = (epoch, image, index, routes);
-                    Verdict::Stands
+                    Verdict::Active
                 }
                 Err(fault) => Verdict::Fault(fault),
             }
@@ -233,7 +232,7 @@ impl Soft {
         SoftBody::Flipped { epoch, verdict }
     }
 
-    /// Returns a part of a section's counters (PROTOCOL 13.17); empty if another image stands, or if it has
+    /// Returns a part of a section's counters (PROTOCOL 13.17); empty if another image is active, or if it has
     /// no such section.
     fn counters(&self, count: &Count) -> Part {
         let &Count { epoch, domain, kind, id, from } = count;
@@ -254,10 +253,10 @@ impl Soft {
     }
 
     pub(crate) fn assert_invariants(&self) {
-        assert!(self.shown().standing.len <= self.budget, "what stands is within its budget");
-        assert!(self.epoch > 0 || self.image.is_empty(), "an image that stands has an epoch");
+        assert!(self.shown().active.len <= self.budget, "the active image is within its budget");
+        assert!(self.epoch > 0 || self.image.is_empty(), "an active image has an epoch");
         if let Some(loading) = &self.loading {
-            assert!(loading.epoch > self.epoch, "what is loading is newer than what stands");
+            assert!(loading.epoch > self.epoch, "what is loading is newer than the active image");
             assert!(
                 loading.next() <= loading.len && loading.len <= self.budget,
                 "within its length and budget"
@@ -281,7 +280,7 @@ fn routes_of(image: &Image) -> Result<Routes, ImageFault> {
 }
 
 impl Switch {
-    /// Returns the soft state; readers see the standing image (PROTOCOL 13.1).
+    /// Returns the soft state; readers see the active image (PROTOCOL 13.1).
     #[must_use]
     pub const fn soft(&self) -> &Soft {
         &self.soft
@@ -302,10 +301,10 @@ impl Switch {
                 let before = self.soft.epoch;
                 let answer = self.soft.flip(&id);
                 let note = match answer {
-                    SoftBody::Flipped { verdict: Verdict::Stands, epoch } if epoch > before => {
+                    SoftBody::Flipped { verdict: Verdict::Active, epoch } if epoch > before => {
                         Note::SoftFlipped
                     }
-                    SoftBody::Flipped { verdict: Verdict::Stands, .. } => Note::SoftShown,
+                    SoftBody::Flipped { verdict: Verdict::Active, .. } => Note::SoftShown,
                     SoftBody::Flipped { verdict, .. } => Note::SoftRefused(verdict),
                     _ => Note::SoftNotTaken,
                 };

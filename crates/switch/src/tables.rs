@@ -132,7 +132,7 @@ impl Tables {
     }
 
     pub(crate) fn occupancy(&self, soft: &Soft) -> Occupancy {
-        // A standing and a loading one.
+        // An active and a loading one.
         let images = 2 * soft.budget() as usize;
         Occupancy {
             translation: self.translation.usage(),

@@ -18,7 +18,7 @@ const COUNTERS: u32 = 300;
 /// Images in the switch, and the questions that the control plane asked.
 #[derive(Debug, Default)]
 pub(super) struct SoftSwitch {
-    standing: ImageId,
+    active: ImageId,
     loading: Loading,
     open: VecDeque<Vec<u8>>,
     /// Tokens of all questions since the control plane started.
@@ -61,12 +61,12 @@ impl SoftSwitch {
     }
 
     fn right<'a>(&mut self, body: &SoftBody<'_>, counters: &'a [u8]) -> SoftBody<'a> {
-        let newest = self.standing.epoch.max(self.loading.epoch);
+        let newest = self.active.epoch.max(self.loading.epoch);
         match *body {
             SoftBody::Load(Load { epoch, .. }) | SoftBody::Flip(ImageId { epoch, .. })
-                if epoch < newest || epoch == self.standing.epoch =>
+                if epoch < newest || epoch == self.active.epoch =>
             {
-                SoftBody::Shown(ImageStatus { standing: self.standing, loading: self.loading })
+                SoftBody::Shown(ImageStatus { active: self.active, loading: self.loading })
             }
             SoftBody::Load(Load { epoch, len, offset, bytes }) => {
                 if (self.loading.epoch, self.loading.len) != (epoch, len) {
@@ -78,12 +78,12 @@ impl SoftSwitch {
                 SoftBody::Loaded { epoch, next: self.loading.next }
             }
             SoftBody::Flip(id) if self.loading.epoch == id.epoch && self.loading.next == id.len => {
-                (self.standing, self.loading) = (id, Loading::default());
-                SoftBody::Flipped { epoch: id.epoch, verdict: Verdict::Stands }
+                (self.active, self.loading) = (id, Loading::default());
+                SoftBody::Flipped { epoch: id.epoch, verdict: Verdict::Active }
             }
             SoftBody::Flip(id) => SoftBody::Loaded { epoch: id.epoch, next: 0 },
             SoftBody::Count(count) => {
-                let epoch = self.standing.epoch;
+                let epoch = self.active.epoch;
                 if epoch == 0 || count.epoch != 0 && count.epoch != epoch {
                     return SoftBody::Counts(Counts { epoch, edition: 0, total: 0, from: 0, counters: &[] });
                 }
@@ -93,7 +93,7 @@ impl SoftSwitch {
                 let counters = &part[..part.len().min(room)];
                 SoftBody::Counts(Counts { epoch, edition: 9, total: COUNTERS, from, counters })
             }
-            _ => SoftBody::Shown(ImageStatus { standing: self.standing, loading: self.loading }),
+            _ => SoftBody::Shown(ImageStatus { active: self.active, loading: self.loading }),
         }
     }
 }
@@ -108,7 +108,7 @@ fn other(body: &SoftBody<'_>, input: &mut Input<'_>) -> SoftBody<'static> {
         Verdict::Damaged,
         Verdict::TooLong(u32::from(input.u8())),
         Verdict::Fault(ImageFault { rule: ImageRule::Content, row: 1 }),
-        Verdict::Stands,
+        Verdict::Active,
     ];
     match input.below(6) {
         0 => SoftBody::Show,

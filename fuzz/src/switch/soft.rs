@@ -85,7 +85,7 @@ pub(super) fn heard(port: Port, frame: &[u8]) -> Option<Vec<u8>> {
 #[derive(Debug, Default)]
 pub(super) struct SoftModel {
     /// Epoch and bytes of the current image.
-    standing: Option<(u64, Vec<u8>)>,
+    active: Option<(u64, Vec<u8>)>,
     /// Epoch, length and received bytes of the loading image.
     loading: Option<(u64, u32, Vec<u8>)>,
 }
@@ -100,14 +100,14 @@ impl SoftModel {
         let loading = self.loading.as_ref();
         let loading =
             loading.map(|(epoch, len, have)| Loading { epoch: *epoch, len: *len, next: number(have.len()) });
-        let standing = self.standing.as_ref().map(id);
-        ImageStatus { standing: standing.unwrap_or_default(), loading: loading.unwrap_or_default() }
+        let active = self.active.as_ref().map(id);
+        ImageStatus { active: active.unwrap_or_default(), loading: loading.unwrap_or_default() }
     }
 
     /// Returns true when the epoch is too old. The switch then answers with its state.
     fn is_old(&self, epoch: u64) -> bool {
-        let standing = self.standing.as_ref().map_or(0, |standing| standing.0);
-        epoch <= standing || self.loading.as_ref().is_some_and(|loading| loading.0 > epoch)
+        let active = self.active.as_ref().map_or(0, |active| active.0);
+        epoch <= active || self.loading.as_ref().is_some_and(|loading| loading.0 > epoch)
     }
 
     /// Returns the required answer of the switch.
@@ -117,8 +117,8 @@ impl SoftModel {
             SoftBody::Show => SoftBody::Shown(self.shown()),
             SoftBody::Load(Load { epoch, len, .. }) if len > ROOM => too_long(epoch),
             SoftBody::Flip(ImageId { epoch, len, .. }) if len > ROOM => too_long(epoch),
-            SoftBody::Flip(id) if self.shown().standing == id => {
-                SoftBody::Flipped { epoch: id.epoch, verdict: Verdict::Stands }
+            SoftBody::Flip(id) if self.shown().active == id => {
+                SoftBody::Flipped { epoch: id.epoch, verdict: Verdict::Active }
             }
             SoftBody::Load(Load { epoch, .. }) | SoftBody::Flip(ImageId { epoch, .. })
                 if self.is_old(epoch) =>
@@ -136,7 +136,7 @@ impl SoftModel {
             SoftBody::Flip(id) => self.flip(id),
             // No image of the target has a tree.
             SoftBody::Count(_) => {
-                let epoch = self.shown().standing.epoch;
+                let epoch = self.shown().active.epoch;
                 SoftBody::Counts(Counts { epoch, edition: 0, total: 0, from: 0, counters: &[] })
             }
             SoftBody::Loaded { .. } | SoftBody::Flipped { .. } | SoftBody::Shown(_) | SoftBody::Counts(_) => {
@@ -157,8 +157,8 @@ impl SoftModel {
             _ if (number(bytes.len()), digest(&bytes)) != (id.len, id.digest) => Verdict::Damaged,
             Err(fault) => Verdict::Fault(fault),
             Ok(_) => {
-                self.standing = Some((epoch, bytes));
-                Verdict::Stands
+                self.active = Some((epoch, bytes));
+                Verdict::Active
             }
         };
         SoftBody::Flipped { epoch, verdict }
@@ -189,7 +189,7 @@ impl SoftModel {
     /// Checks that the switch and the model have the same images.
     pub(super) fn unchanged(&self, switch: &Switch) {
         assert_eq!(switch.soft().shown(), self.shown());
-        if let Some((_, bytes)) = &self.standing {
+        if let Some((_, bytes)) = &self.active {
             assert_eq!(switch.soft().image().bytes(), bytes);
         }
     }

@@ -153,9 +153,9 @@ impl Images {
     fn nothing_counted(&self, epoch: u64) -> ApiError {
         let (domain, id) = self.counting.asked.front().map_or((0, 0), |(_, key)| (key.domain.0, key.id));
         let message = match epoch {
-            0 => format!("nothing stands at the switch, and so no section {id:#x} of domain {domain}"),
+            0 => format!("the switch has no active image, so no section {id:#x} of domain {domain} counts"),
             _ => format!(
-                "no section {id:#x} of domain {domain} that counts stands at the switch (image {epoch})"
+                "section {id:#x} of domain {domain} is not in the active image ({epoch}) of the switch, or does not count"
             ),
         };
         not_found(message, "publish it: `farmem index agent` does")

@@ -60,7 +60,7 @@ impl Images {
         }
         let edit = Edit { put: put.into_iter().collect(), drop: Vec::new() };
         self.on_target(target, |images| images.has_room(Domain(call.domain), &edit))?;
-        Ok(Decision::Soft(target, SoftRequest::Stands(edit)))
+        Ok(Decision::Soft(target, SoftRequest::Publish(edit)))
     }
 
     pub(crate) fn soft_clear(&mut self, rack: &mut Rack, call: &SoftClear) -> Decided<SoftClear> {
@@ -74,7 +74,7 @@ impl Images {
         } else {
             call.sections.iter().map(|name| SectionKey { domain, kind: name.kind, id: name.id }).collect()
         };
-        Ok(Decision::Soft(target, SoftRequest::Stands(Edit { put: Vec::new(), drop })))
+        Ok(Decision::Soft(target, SoftRequest::Publish(Edit { put: Vec::new(), drop })))
     }
 
     pub(crate) fn soft_read(&self, rack: &Rack, call: &SoftRead) -> Decided<SoftRead> {
@@ -164,12 +164,12 @@ impl Soft {
     /// Returns the epoch of the active image in the present incarnation of the switch, as far as it is known,
     /// else 0.
     pub(crate) fn standing_epoch(&self) -> u64 {
-        self.stands.as_ref().map_or(0, |(epoch, _)| *epoch)
+        self.active.as_ref().map_or(0, |(epoch, _)| *epoch)
     }
 
     /// Returns the trees of which the switch has tables, each with its programs.
     pub(crate) fn led_trees(&self) -> Vec<RoutedTree> {
-        let sections = self.stands.iter().flat_map(|(_, sections)| sections);
+        let sections = self.active.iter().flat_map(|(_, sections)| sections);
         let trees = sections.filter(|(key, _)| key.kind == SECTION_KIND);
         let tree = |(key, section): (&SectionKey, &Section)| RoutedTree {
             domain: key.domain,
@@ -268,9 +268,9 @@ impl Images {
             Some(wanted) if wanted.revision == soft.revision => wanted.stage = Stage::Asking,
             wanted => {
                 if let Some(old) = wanted.take()
-                    && old.has_stood
+                    && old.was_active
                 {
-                    soft.stood = Some(old);
+                    soft.previous_image = Some(old);
                 }
                 let sections = soft.sections.clone();
                 *wanted = Some(TargetImage::new(image_of(&sections), sections, soft.revision));
@@ -282,14 +282,14 @@ impl Images {
 
     /// Records that an image is active: the callers that wait for it are answered, and the changes made
     /// meanwhile are loaded next.
-    pub(super) fn stands(&mut self, rack: &mut Rack, out: &mut Actions) {
+    pub(super) fn mark_active(&mut self, rack: &mut Rack, out: &mut Actions) {
         let soft = &mut self.soft;
         let Some(wanted) = &mut soft.wanted else { return };
-        (wanted.stage, wanted.has_stood) = (Stage::Standing, true);
-        soft.stands = Some((wanted.epoch, wanted.sections.clone()));
+        (wanted.stage, wanted.was_active) = (Stage::Active, true);
+        soft.active = Some((wanted.epoch, wanted.sections.clone()));
         rack.routes_due = true;
         let (epoch, revision, is_empty) = (wanted.epoch, wanted.revision, wanted.image.is_empty());
-        (soft.stood, soft.flip, soft.idle) = (None, None, 0);
+        (soft.previous_image, soft.flip, soft.idle) = (None, None, 0);
         if is_empty {
             // A restarted switch has no section either.
             soft.wanted = None;
@@ -310,7 +310,7 @@ impl Images {
         self.tell_callers(&Err(why), out);
         let soft = &mut self.soft;
         soft.flip = None;
-        soft.wanted = soft.stood.take();
+        soft.wanted = soft.previous_image.take();
         soft.revision += 1;
         rack.routes_due = true;
         soft.sections = Sections::new();

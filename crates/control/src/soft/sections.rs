@@ -10,9 +10,9 @@ use farmem_wire::ProgramHash;
 #[derive(Debug)]
 pub(crate) enum SoftRequest {
     /// The published sections change, and the new image becomes active.
-    Stands(Edit),
+    Publish(Edit),
     /// The switch shows what it has.
-    Shown,
+    Show,
     /// The counters of the tables of this section.
     Counts(SectionKey),
 }

@@ -11,7 +11,7 @@ pub(super) struct TargetImage {
     /// The sections from which the image was built.
     pub(super) sections: Sections,
     pub(super) revision: u64,
-    pub(super) has_stood: bool,
+    pub(super) was_active: bool,
     /// 0 until the switch has reported what it has.
     pub(super) epoch: u64,
     pub(super) stage: Stage,
@@ -29,7 +29,7 @@ pub(super) enum Stage {
     /// The switch was asked to activate the image.
     Flipping,
     /// The image is active.
-    Standing,
+    Active,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +44,7 @@ pub(super) struct Progress {
 
 impl TargetImage {
     pub(super) const fn new(image: Image, sections: Sections, revision: u64) -> Self {
-        Self { image, sections, revision, has_stood: false, epoch: 0, stage: Stage::Asking, damaged: 0 }
+        Self { image, sections, revision, was_active: false, epoch: 0, stage: Stage::Asking, damaged: 0 }
     }
 
     pub(super) fn id(&self) -> ImageId {

@@ -19,7 +19,7 @@ struct Bench {
     domain: u32,
     control: Endpoint,
     /// The active image at the switch.
-    standing: ImageId,
+    active: ImageId,
     /// The loading image, and the bytes that have arrived.
     loading: (Loading, Vec<u8>),
 }
@@ -32,7 +32,7 @@ impl Bench {
         let domain = rack.domain("web");
         rack.call(OpenSession { host: 1, domain }).unwrap();
         let control = Endpoint { qpn: Qpn::new(joined.control.qpn), qkey: Qkey(joined.control.qkey) };
-        Self { rack, domain, control, standing: ImageId::default(), loading: <_>::default() }
+        Self { rack, domain, control, active: ImageId::default(), loading: <_>::default() }
     }
 
     /// Publishes a section of this many bytes, and lets the switch report that it has nothing. Returns the
@@ -81,33 +81,33 @@ impl Bench {
     }
 
     fn shown(&self) -> ImageStatus {
-        ImageStatus { standing: self.standing, loading: self.loading.0 }
+        ImageStatus { active: self.active, loading: self.loading.0 }
     }
 
     /// Lets the switch accept what it is sent and activate it, until it gets no message for a while. Returns
     /// the images that became active.
-    fn stand(&mut self) -> Vec<Image> {
-        let mut stood = Vec::new();
+    fn activate(&mut self) -> Vec<Image> {
+        let mut activated = Vec::new();
         for _ in 0..1000 {
             let peer = self.rack.peers.get_mut(&Port::SWITCH).expect("it has joined");
             let asked = std::mem::take(&mut peer.soft);
             if asked.is_empty() {
                 self.rack.pass(Duration::from_millis(5));
                 if self.rack.peers[&Port::SWITCH].soft.is_empty() {
-                    return stood;
+                    return activated;
                 }
             }
             for payload in asked {
                 let SoftMessage { token, body } = SoftMessage::parse(&payload).unwrap();
-                let answer = self.right(&body, &mut stood);
+                let answer = self.right(&body, &mut activated);
                 self.say(token, answer);
             }
         }
-        panic!("images stand again and again: {} did", stood.len());
+        panic!("images become active again and again: {} did", activated.len());
     }
 
     /// Returns the correct answer of a switch (PROTOCOL 13.4 to 13.6).
-    fn right(&mut self, body: &SoftBody<'_>, stood: &mut Vec<Image>) -> SoftBody<'static> {
+    fn right(&mut self, body: &SoftBody<'_>, activated: &mut Vec<Image>) -> SoftBody<'static> {
         let (loading, come) = &mut self.loading;
         match *body {
             SoftBody::Load(Load { epoch, len, offset, bytes }) => {
@@ -121,9 +121,9 @@ impl Bench {
                 SoftBody::Loaded { epoch, next: loading.next }
             }
             SoftBody::Flip(id) if (loading.epoch, loading.next) == (id.epoch, id.len) => {
-                stood.push(Image::parse(std::mem::take(come)).expect("an image"));
-                (self.standing, *loading) = (id, Loading::default());
-                SoftBody::Flipped { epoch: id.epoch, verdict: Verdict::Stands }
+                activated.push(Image::parse(std::mem::take(come)).expect("an image"));
+                (self.active, *loading) = (id, Loading::default());
+                SoftBody::Flipped { epoch: id.epoch, verdict: Verdict::Active }
             }
             SoftBody::Flip(ImageId { epoch, .. }) => SoftBody::Loaded { epoch, next: 0 },
             _ => SoftBody::Shown(self.shown()),
@@ -148,7 +148,7 @@ fn an_answer_to_an_earlier_control_plane_is_none_to_this() {
     assert_eq!(bench.rack.answer(ticket), None);
     bench.say(token, SoftBody::Loaded { epoch, next: 0 }); // and this is
     bench.rack.pass(Duration::from_millis(200)); // the parts that `publish` looked at are sent again
-    assert_eq!(bench.stand().iter().map(Image::len).collect::<Vec<_>>(), [next]);
+    assert_eq!(bench.activate().iter().map(Image::len).collect::<Vec<_>>(), [next]);
     assert_eq!(bench.rack.answer(ticket), Some(&Ok(SoftLoaded { epoch }.into())));
 }
 
@@ -180,20 +180,20 @@ fn a_full_image_has_no_room_for_ways() {
     let (ticket, _, _, len) = bench.publish(ROOM as usize - 32);
     assert_eq!(len, ROOM);
     bench.rack.pass(Duration::from_millis(200)); // the parts that `publish` looked at are sent again
-    assert_eq!(bench.stand().iter().map(Image::len).collect::<Vec<_>>(), [ROOM]);
+    assert_eq!(bench.activate().iter().map(Image::len).collect::<Vec<_>>(), [ROOM]);
     assert!(bench.rack.answer(ticket).is_some_and(Result::is_ok));
 
     let core = JoinIndex { name: "core".into(), gid: text(30), tier: Tier::Core, below: vec!["n1".into()] };
     let joined = bench.rack.ask(core);
     assert!(bench.rack.wait(joined).is_ok());
     bench.rack.pass(Duration::from_secs(2));
-    assert_eq!(bench.stand().len(), 0, "what stands is as long as it may be");
+    assert_eq!(bench.activate().len(), 0, "the active image is as long as it may be");
 
     let cleared = bench.rack.ask(SoftClear { domain: bench.domain, sections: Vec::new(), switch: None });
     let ways = SectionKey { domain: Domain(0), kind: ROUTES_KIND, id: 0 };
-    let stood = bench.stand();
+    let activated = bench.activate();
     assert!(bench.rack.answer(cleared).is_some_and(Result::is_ok));
-    assert_eq!(stood.last().map(|image| image.keys().collect::<Vec<_>>()), Some(vec![ways]));
+    assert_eq!(activated.last().map(|image| image.keys().collect::<Vec<_>>()), Some(vec![ways]));
     bench.rack.check_log();
 }
 
@@ -206,7 +206,7 @@ fn the_image_of_an_index_switch_goes_on_by_itself() {
     let join = JoinIndex { name: "core".into(), gid: text(30), tier: Tier::Core, below: vec!["n1".into()] };
     let joined = bench.rack.ask(join);
     assert!(bench.rack.wait(joined).is_ok());
-    bench.stand(); // what the rack's switch is told of it
+    bench.activate(); // what the rack's switch is told of it
     bench.rack.peers.get_mut(&core).expect("it has joined").soft.clear();
     bench.rack.pass(Duration::from_secs(2));
     let soft = |bench: &mut Bench| std::mem::take(&mut bench.rack.peers.get_mut(&core).unwrap().soft);
@@ -223,8 +223,8 @@ fn the_image_of_an_index_switch_goes_on_by_itself() {
     }
     let seen = bench.rack.ask(Overview {});
     let Some(Ok(Response::Overview(overview))) = bench.rack.answer(seen) else { panic!("an overview") };
-    assert_eq!(overview.index[0].epoch, bench.standing.epoch);
-    assert!(overview.index[0].epoch > 0, "it stands");
+    assert_eq!(overview.index[0].epoch, bench.active.epoch);
+    assert!(overview.index[0].epoch > 0, "it is active");
     bench.rack.pass(Duration::from_secs(2));
     assert_eq!(soft(&mut bench).len(), 0, "nothing is left to be said");
 }

@@ -463,9 +463,9 @@ fn world(plan: Plan, pods: u16, seed: u64, steps: u64, crashing: &[RoleId]) -> T
         loads: model.loads,
         again: model.again,
         indexed: count("switch.Indexed"),
-        up: count("switch.LedUp"),
-        out: count("index.LedOut"),
-        back: count("index.LedBack"),
+        up: count("switch.RoutedUp"),
+        out: count("index.RoutedOut"),
+        back: count("index.RoutedBack"),
         crashes: stage.world.crashes(),
     }
 }

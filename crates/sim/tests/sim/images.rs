@@ -137,7 +137,7 @@ impl Bench {
         let ticket = self.world.ask(RoleId::Control, act.request());
         match self.world.take_reply(ticket) {
             // No switch is there to load the image, so the control plane does not keep it.
-            Some(answer) => assert!(answer.is_err(), "it cannot stand already"),
+            Some(answer) => assert!(answer.is_err(), "it cannot be active already"),
             None => {
                 self.published = act.done_to(&self.published);
                 self.all.insert(self.published.clone());
@@ -148,7 +148,7 @@ impl Bench {
     }
 
     /// Returns the active epoch and its sections.
-    fn standing(&self) -> Option<(u64, Sections)> {
+    fn active(&self) -> Option<(u64, Sections)> {
         let soft = self.world.switch()?.soft();
         let of = |key| soft.section(key).expect("it has its key").to_vec();
         let sections = soft.image().keys().map(|key| ((key.domain.0, key.kind, key.id), of(key)));
@@ -157,18 +157,18 @@ impl Bench {
 
     fn check(&mut self) {
         self.world.check();
-        let Some((epoch, sections)) = self.standing() else { return };
+        let Some((epoch, sections)) = self.active() else { return };
         let life = self.world.starts_of(RoleId::Switch);
         let (before, least) = self.last;
         if (life, epoch) == self.last {
             return;
         }
-        assert!(before != life || epoch >= least, "epoch {epoch} stands after {least}");
+        assert!(before != life || epoch >= least, "epoch {epoch} is active after {least}");
         self.last = (life, epoch);
         if epoch == 0 {
-            return assert_eq!(sections, Sections::new(), "nothing stands");
+            return assert_eq!(sections, Sections::new(), "no image is active");
         }
-        assert!(self.all.contains(&sections), "never was published what stands under epoch {epoch}");
+        assert!(self.all.contains(&sections), "never was published the active image of epoch {epoch}");
         let named = self.named.entry(epoch).or_insert_with(|| sections.clone());
         assert_eq!(*named, sections, "epoch {epoch} names two images");
     }
@@ -254,9 +254,9 @@ fn world(plan: Plan, seed: u64, crashes: bool) -> Bench {
         bench.pass(Duration::from_micros(u64::from(rng.below(4_000))));
     }
     bench.heal();
-    let (epoch, standing) = bench.standing().expect("the switch is up");
+    let (epoch, active) = bench.active().expect("the switch is up");
     if !bench.has_forgotten {
-        assert_eq!(standing, bench.published, "what is published stands");
+        assert_eq!(active, bench.published, "what is published is active");
     }
     let shown = bench.show();
     assert_eq!(shown.epoch, epoch);
@@ -264,8 +264,8 @@ fn world(plan: Plan, seed: u64, crashes: bool) -> Bench {
     let last = sections(1, 9_000, &mut rng);
     bench.want(last);
     bench.heal();
-    let (newest, standing) = bench.standing().expect("the switch is up");
-    assert_eq!(standing, bench.published, "and what is published later does too");
+    let (newest, active) = bench.active().expect("the switch is up");
+    assert_eq!(active, bench.published, "and what is published later does too");
     assert_eq!(bench.answers.last(), Some(&Ok(SoftLoaded { epoch: newest })));
     bench
 }
@@ -310,10 +310,10 @@ fn a_load_takes_as_many_datagrams_as_it_has_parts() {
     let index = Sections::from([((1, 1, 0), vec![7; 14_400]), ((1, 2, 1), vec![9; 10_800 * 256])]);
     let len = u32::try_from(head(2) + 14_400 + 10_800 * 256).unwrap();
     let before = bench.world.network().counters().sent;
-    let loaded = bench.world.call(RoleId::Control, load(&index)).expect("it stands");
+    let loaded = bench.world.call(RoleId::Control, load(&index)).expect("the image is active");
     let parts = u64::from(len).div_ceil(SOFT_PART_MAX as u64);
     assert_eq!(bench.world.network().counters().sent - before, 2 * (1 + parts + 1));
-    assert_eq!(bench.standing(), Some((loaded.epoch, index.clone())));
+    assert_eq!(bench.active(), Some((loaded.epoch, index.clone())));
     let shown = bench.show();
     assert_eq!((shown.epoch, shown.bytes, shown.loading_epoch), (loaded.epoch, len, 0));
     // Publishing equal sections again takes a question and no load.
@@ -334,7 +334,7 @@ fn a_lost_part_costs_a_window_at_most() {
     // The first sighting of each Load; one of the second burst is lost.
     let mut loads: BTreeMap<Ticket, farmem_machine::Instant> = BTreeMap::new();
     let (mut most, mut lost) = (0, false);
-    while bench.standing().is_none_or(|(epoch, _)| epoch == 0) {
+    while bench.active().is_none_or(|(epoch, _)| epoch == 0) {
         assert!(bench.step());
         let now = bench.world.now();
         let network = bench.world.network_mut();
@@ -351,7 +351,7 @@ fn a_lost_part_costs_a_window_at_most() {
     }
     let took = bench.world.now().since(begun);
     bench.heal();
-    assert_eq!(bench.standing().map(|(_, sections)| sections), Some(image));
+    assert_eq!(bench.active().map(|(_, sections)| sections), Some(image));
     assert!(most <= SOFT_WINDOW as usize, "{most} are under way");
     let times: Vec<farmem_machine::Instant> = loads.into_values().collect();
     // A pace overlaps two bursts at most; one of these may be the Flip.
@@ -374,23 +374,23 @@ fn a_switch_that_starts_again_gets_its_image_back() {
     let image = Sections::from([((1, 1, 0), vec![7; 9_000])]);
     bench.want(image.clone());
     bench.heal();
-    let before = bench.standing().expect("it is up");
+    let before = bench.active().expect("it is up");
     assert_eq!(before.1, image);
     bench.world.crash(RoleId::Switch);
     bench.world.start(RoleId::Switch);
     while !bench.world.is_up(RoleId::Switch) {
         assert!(bench.step());
     }
-    assert_eq!(bench.standing(), Some((0, Sections::new())), "empty, and right");
+    assert_eq!(bench.active(), Some((0, Sections::new())), "empty, and right");
     bench.heal();
-    assert_eq!(bench.standing(), Some(before));
+    assert_eq!(bench.active(), Some(before));
     // A withdrawn image does not come back.
     bench.act(&Act::Withdraw(1, Vec::new()));
     bench.heal();
-    assert!(matches!(bench.standing(), Some((1.., sections)) if sections.is_empty()));
+    assert!(matches!(bench.active(), Some((1.., sections)) if sections.is_empty()));
     bench.crash(RoleId::Switch, Duration::ZERO);
     bench.heal();
-    assert_eq!(bench.standing(), Some((0, Sections::new())));
+    assert_eq!(bench.active(), Some((0, Sections::new())));
 }
 
 /// PROTOCOL 13.12: the switch keeps its image when the control plane restarts; if both restart, the image is
@@ -401,21 +401,21 @@ fn a_control_plane_that_starts_again_wants_nothing() {
     let image = Sections::from([((1, 1, 0), vec![7; 9_000])]);
     bench.want(image.clone());
     bench.heal();
-    let (first, _) = bench.standing().expect("it is up");
+    let (first, _) = bench.active().expect("it is up");
     bench.crash(RoleId::Control, Duration::ZERO);
     bench.heal();
-    assert_eq!(bench.standing(), Some((first, image.clone())));
+    assert_eq!(bench.active(), Some((first, image.clone())));
     assert_eq!(bench.show().epoch, first, "and the control plane can tell");
     bench.want(image.clone());
     bench.heal();
-    assert_eq!(bench.answers.last(), Some(&Ok(SoftLoaded { epoch: first })), "it stands already");
+    assert_eq!(bench.answers.last(), Some(&Ok(SoftLoaded { epoch: first })), "it is active already");
     bench.crash(RoleId::Control, Duration::ZERO);
     bench.crash(RoleId::Switch, Duration::ZERO);
     bench.heal();
-    assert_eq!(bench.standing(), Some((0, Sections::new())));
+    assert_eq!(bench.active(), Some((0, Sections::new())));
     bench.want(image);
     bench.heal();
-    let (second, _) = bench.standing().expect("it is up");
+    let (second, _) = bench.active().expect("it is up");
     assert!(second > first, "{second} after {first}: no two images have one epoch");
 }
 
@@ -471,10 +471,10 @@ fn what_is_published_while_an_image_is_loading_comes_after_it() {
         bench.step();
     }
     bench.heal();
-    let (epoch, standing) = bench.standing().expect("it is up");
-    assert_eq!(standing, section(1, 2).into_iter().chain(section(2, 3)).collect());
-    let stands = Ok(SoftLoaded { epoch });
-    assert_eq!(bench.answers, [Err(ErrorCode::Conflict), stands, stands, stands]);
+    let (epoch, active) = bench.active().expect("it is up");
+    assert_eq!(active, section(1, 2).into_iter().chain(section(2, 3)).collect());
+    let active = Ok(SoftLoaded { epoch });
+    assert_eq!(bench.answers, [Err(ErrorCode::Conflict), active, active, active]);
     assert_eq!(bench.named.len(), 2, "one image for all that came meanwhile: {:?}", bench.named.keys());
 }
 
@@ -503,26 +503,26 @@ fn what_a_session_leaves_is_withdrawn() {
     bench.want(section(1));
     bench.want(section(2));
     bench.heal();
-    assert_eq!(bench.standing().map(|standing| standing.1), Some(both));
+    assert_eq!(bench.active().map(|active| active.1), Some(both));
     // The switch keeps sessions across restarts.
     bench.crash(RoleId::Switch, Duration::ZERO);
     bench.heal();
-    assert_eq!(bench.standing().map(|standing| standing.1.len()), Some(2));
+    assert_eq!(bench.active().map(|active| active.1.len()), Some(2));
     bench.published = section(2);
     bench.all.insert(section(2));
     bench.crash(RoleId::Host(1), Duration::ZERO);
     bench.heal();
-    assert_eq!(bench.standing().map(|standing| standing.1), Some(section(2)));
+    assert_eq!(bench.active().map(|active| active.1), Some(section(2)));
     open_session(&mut bench.world, 1);
     bench.want(section(1));
     bench.heal();
-    assert_eq!(bench.standing().map(|standing| standing.1.len()), Some(2));
+    assert_eq!(bench.active().map(|active| active.1.len()), Some(2));
     bench.published = section(1);
     bench.all.insert(section(1));
     let port = farmem_machine::Port::host(2).0;
     bench.world.call(RoleId::Control, farmem_control::api::Leave::new(port)).expect("a host may leave");
     bench.heal();
-    assert_eq!(bench.standing().map(|standing| standing.1), Some(section(1)));
+    assert_eq!(bench.active().map(|active| active.1), Some(section(1)));
 }
 
 /// PROTOCOL 13.11: callers do not wait for a silent switch; the image stays requested.
@@ -543,7 +543,7 @@ fn callers_do_not_wait_for_a_switch_that_is_silent() {
     bench.heal();
     assert!(bench.world.take_reply(refused).is_some());
     assert_eq!(
-        bench.standing().map(|(_, sections)| sections),
+        bench.active().map(|(_, sections)| sections),
         Some(image),
         "it is loaded when the switch is there"
     );

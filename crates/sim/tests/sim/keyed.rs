@@ -440,7 +440,7 @@ fn every_byte_is_right_while_images_load() {
         [1, 2, 3, 4],
         "from the leaf to the root: {found:?}"
     );
-    assert!(loaded > 300, "{loaded} images stood");
+    assert!(loaded > 300, "{loaded} images became active");
     for mark in ["switch.Keyed", "switch.Relayed", "Connection(DuplicateElsewhere"] {
         assert!(seen.count(mark) > 0, "{mark} in none of {:?}", seen.0);
     }

@@ -279,7 +279,10 @@ fn look_ups_are_answered_while_images_load() {
         [1, 2, 3, 4],
         "from the leaf to the root: {iterations:?}"
     );
-    assert!(loaded > 200 && counted > 200, "{loaded} images stood, {counted} times they were counted");
+    assert!(
+        loaded > 200 && counted > 200,
+        "{loaded} images became active, {counted} times they were counted"
+    );
 }
 
 #[test]
@@ -294,7 +297,7 @@ fn look_ups_are_answered_whoever_starts_again() {
             bench.heal();
             bench.read_counts();
             bench.heal();
-            let before = bench.counted.pop().expect("it stands");
+            let before = bench.counted.pop().expect("the image is active");
             let section = bench.sections[&before.edition].clone();
             (0..50).for_each(|_| {
                 bench.look_up();
@@ -302,7 +305,7 @@ fn look_ups_are_answered_whoever_starts_again() {
             });
             bench.read_counts();
             bench.heal();
-            let after = bench.counted.pop().expect("it stands");
+            let after = bench.counted.pop().expect("the image is active");
             assert_eq!((after.epoch, after.life, after.edition), (before.epoch, before.life, before.edition));
             let queries = |counted: &SoftCounted| {
                 let words =
@@ -346,7 +349,8 @@ fn counters_are_of_one_image() {
             }
             loaded = bench.world.take_reply(ticket);
         }
-        let loaded: SoftLoaded = loaded.unwrap().expect("it stands").try_into().expect("its answer");
+        let loaded: SoftLoaded =
+            loaded.unwrap().expect("the image is active").try_into().expect("its answer");
         epochs.insert(loaded.epoch);
         bench.heal();
     }

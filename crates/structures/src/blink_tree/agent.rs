@@ -97,7 +97,7 @@ pub struct IndexAgent {
     target: Target,
     rates: Rates,
     counters: Counters,
-    standing: Option<PublishedParts>,
+    active: Option<PublishedParts>,
     /// The look-up program of a tree of records, which descends the same tree.
     records: Option<ProgramHash>,
 }
@@ -119,7 +119,7 @@ impl IndexAgent {
     pub fn at(tree: BLinkTree, extent: Extent, target: Target) -> Result<Self, Error> {
         check(&extent)?;
         let (rates, counters) = (Rates::default(), Counters::default());
-        Ok(Self { tree, extent, target, rates, counters, standing: None, records: None })
+        Ok(Self { tree, extent, target, rates, counters, active: None, records: None })
     }
 
     /// Returns the tree.
@@ -131,7 +131,7 @@ impl IndexAgent {
     /// Returns the section published last and not withdrawn: the part with the fat root.
     #[must_use]
     pub fn section(&self) -> Option<&TreeSection> {
-        self.standing.as_ref().and_then(|held| held.parts.last()).map(|part| &part.section)
+        self.active.as_ref().and_then(|held| held.parts.last()).map(|part| &part.section)
     }
 
     /// Runs one epoch: reads the counters and the part of the tree that a selection may use, selects, and
@@ -154,16 +154,16 @@ impl IndexAgent {
         let best_saved = visits_saved(&view, &best.whole()).0;
         stepped.weigh(&self.rates, (saved, best_saved, all));
         let gains = (u128::from(best_saved.saturating_sub(saved))) * u128::from(GAIN_MIN) > u128::from(all);
-        let stands = self.standing.as_ref().is_some_and(|standing| !gains || standing.is(&best));
-        if !stands {
+        let stays_active = self.active.as_ref().is_some_and(|active| !gains || active.is(&best));
+        if !stays_active {
             // Until the publication succeeds, the state of the switches is unknown.
-            self.standing = None;
+            self.active = None;
             stepped.epoch = best.publish(client)?;
             stepped.published = true;
-            self.standing = Some(best);
+            self.active = Some(best);
         }
-        if let Some(standing) = &self.standing {
-            stepped.describes(standing);
+        if let Some(active) = &self.active {
+            stepped.describes(active);
         }
         Ok(stepped)
     }
@@ -173,7 +173,7 @@ impl IndexAgent {
     /// # Errors
     /// [`Error::Refused`] and [`Error::Api`] when a switch or the control plane does not answer.
     pub fn withdraw(&mut self, client: &mut Client) -> Result<(), Error> {
-        self.standing = None;
+        self.active = None;
         match self.target {
             Target::RackSwitch => super::withdraw(client, self.tree.tree.root),
             Target::FatTree => super::withdraw_fabric(client, self.tree.tree.root),
@@ -183,9 +183,9 @@ impl IndexAgent {
     /// Reads the hits of the tables. A part that is gone or was replaced by another publisher is published
     /// again.
     fn count(&mut self, client: &mut Client, stepped: &mut EpochReport) -> Result<(), Error> {
-        let Some(standing) = &self.standing else { return Ok(()) };
-        let mut counts = Vec::with_capacity(standing.parts.len());
-        for part in &standing.parts {
+        let Some(active) = &self.active else { return Ok(()) };
+        let mut counts = Vec::with_capacity(active.parts.len());
+        for part in &active.parts {
             match self.counters.read(client, &self.tree, part.switch) {
                 Ok((counted, since)) if counted.edition == part.edition => {
                     stepped.epoch = counted.epoch;
@@ -196,20 +196,20 @@ impl IndexAgent {
                 Err(error) => return Err(error),
             }
         }
-        if counts.len() < standing.parts.len() {
-            self.standing = None;
+        if counts.len() < active.parts.len() {
+            self.active = None;
             return Ok(());
         }
-        standing.tell(&mut self.rates, &counts);
-        stepped.answered(standing, &counts);
+        active.tell(&mut self.rates, &counts);
+        stepped.answered(active, &counts);
         Ok(())
     }
 
     fn saved(&self, view: &TreeView) -> (u64, u64) {
         let nothing =
             TreeSection { root: self.tree.tree.root, programs: vec![], ranges: vec![], sets: vec![] };
-        match &self.standing {
-            Some(standing) => net_saved(view, &standing.whole()),
+        match &self.active {
+            Some(active) => net_saved(view, &active.whole()),
             None => (0, visits_saved(view, &nothing).1),
         }
     }
@@ -279,7 +279,7 @@ impl IndexWatch {
     ///
     /// # Errors
     /// [`Error::Refused`] with [`ErrorCode::NotFound`] when nothing of the tree is published or the image
-    /// does not stand; [`Error::Contended`] when the publication changed during every read; other errors as
+    /// is not active; [`Error::Contended`] when the publication changed during every read; other errors as
     /// [`IndexAgent::step`].
     pub fn look(&mut self, client: &mut Client) -> Result<EpochReport, Error> {
         let overview = overview_of(client, self.target)?;

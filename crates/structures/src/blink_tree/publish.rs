@@ -25,7 +25,7 @@ pub(super) fn check(extent: &Extent) -> Result<(), Error> {
 }
 
 /// Publishes these trees, at least one, for the traversals of this client's domain. Returns the epoch of the
-/// image that then stands at the switch. Sections of other trees and of other domains stay. [`withdraw`] or
+/// image that then becomes active at the switch. Sections of other trees and of other domains stay. [`withdraw`] or
 /// the end of the client removes the sections.
 ///
 /// Published sections are in no log. A restarted switch receives them again. After a restart of the control

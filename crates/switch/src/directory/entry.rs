@@ -1,6 +1,6 @@
 //! A directory entry: the state of a region, and its step function.
 
-use super::table::{Phase, Row, Set, TABLE, Trigger, send};
+use super::table::{Phase, Row, SetChange, TABLE, Trigger, send};
 use alloc::vec::Vec;
 use farmem_wire::message::{
     Access, CACHING_HOSTS_MAX, Done, FetchId, Get, Grant, HostSet, Page, Read, Recall, RecallAck, Refusal,
@@ -317,17 +317,24 @@ impl Entry {
         self.forget();
     }
 
-    fn set_after(&self, rule: Set, event: &Event) -> HostSet {
+    fn set_after(&self, rule: SetChange, event: &Event) -> HostSet {
         match (rule, *event) {
-            (Set::Keep, _) => self.set,
-            (Set::Requester, Event::Get(host, _)) => self.set.with(host),
-            (Set::Others, Event::Get(host, _)) => self.set.without(host),
-            (Set::Sender, Event::Ack(host, _) | Event::Fence(host, _)) => self.set.without(host),
-            (Set::OnlyOwner, _) => HostSet::only(self.owner_id()),
-            (Set::OwnerAndRequester, _) => HostSet::only(self.owner_id()).with(self.requester_id()),
-            (Set::Live, Event::Reset(live)) => live,
-            (Set::Live, Event::Fence(host, live)) => live.without(host),
-            (Set::Empty | Set::Requester | Set::Others | Set::Sender | Set::Live, _) => HostSet::EMPTY,
+            (SetChange::Keep, _) => self.set,
+            (SetChange::AddRequester, Event::Get(host, _)) => self.set.with(host),
+            (SetChange::RemoveRequester, Event::Get(host, _)) => self.set.without(host),
+            (SetChange::RemoveSender, Event::Ack(host, _) | Event::Fence(host, _)) => self.set.without(host),
+            (SetChange::OnlyOwner, _) => HostSet::only(self.owner_id()),
+            (SetChange::OwnerAndRequester, _) => HostSet::only(self.owner_id()).with(self.requester_id()),
+            (SetChange::AllLive, Event::Reset(live)) => live,
+            (SetChange::AllLive, Event::Fence(host, live)) => live.without(host),
+            (
+                SetChange::Clear
+                | SetChange::AddRequester
+                | SetChange::RemoveRequester
+                | SetChange::RemoveSender
+                | SetChange::AllLive,
+                _,
+            ) => HostSet::EMPTY,
         }
     }
 

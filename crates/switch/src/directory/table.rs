@@ -8,7 +8,7 @@ use Phase::{
     AwaitDone, Collected, Downgrading, Invalid, Modified, MtoMData, MtoMRecall, MtoSData, Probe, Resetting,
     Shared, Upgrading,
 };
-use Set::{Live, OnlyOwner, Others, OwnerAndRequester, Requester, Sender};
+use SetChange::{AddRequester, AllLive, OnlyOwner, OwnerAndRequester, RemoveRequester, RemoveSender};
 use Trigger::{
     Ack, Again, Done, LastAck, OtherRequest, OwnerToRead, OwnerToWrite, Passing, Refused, Repeat, Reset,
     SoleToWrite, Swept, ToRead, ToWrite,
@@ -173,23 +173,23 @@ impl Trigger {
 
 /// The change of the set: the sharers when idle, the hosts with an outstanding answer when busy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Set {
+pub enum SetChange {
     /// Unchanged.
     Keep,
     /// Empty.
-    Empty,
+    Clear,
     /// Add the requester.
-    Requester,
+    AddRequester,
     /// Remove the requester.
-    Others,
+    RemoveRequester,
     /// Remove the sender.
-    Sender,
+    RemoveSender,
     /// Only the owner.
     OnlyOwner,
     /// The owner and the requester.
     OwnerAndRequester,
     /// All live hosts.
-    Live,
+    AllLive,
 }
 
 /// One row: the next phase, changes of the entry, messages to send.
@@ -204,7 +204,7 @@ pub struct Row {
     /// True if the requester becomes the owner.
     pub owns: bool,
     /// Change of the set.
-    pub set: Set,
+    pub set: SetChange,
     /// Messages to send: the bits of [`send`].
     pub sends: u16,
 }
@@ -242,7 +242,7 @@ const SHARE: u16 = READ | CLEAN | GRANTED;
 
 /// Returns a row that only changes the phase.
 const fn to(next: Phase) -> Row {
-    Row { next, grows: false, begins: false, owns: false, set: Set::Keep, sends: 0 }
+    Row { next, grows: false, begins: false, owns: false, set: SetChange::Keep, sends: 0 }
 }
 
 impl Row {
@@ -255,7 +255,7 @@ impl Row {
     const fn own(self) -> Self {
         Self { owns: true, ..self }
     }
-    const fn set(self, set: Set) -> Self {
+    const fn set(self, set: SetChange) -> Self {
         Self { set, ..self }
     }
     const fn send(self, sends: u16) -> Self {
@@ -269,21 +269,21 @@ impl Row {
 pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
     Some(match (phase, trigger) {
         // A read without a writer records only the sharer: reads run in parallel.
-        (Invalid | Shared, ToRead) => to(Shared).set(Requester).send(SHARE),
+        (Invalid | Shared, ToRead) => to(Shared).set(AddRequester).send(SHARE),
 
         // A write: the number grows, so that earlier decisions are older. The page is sent while the sharers
         // give up.
         (Invalid, ToWrite | SoleToWrite) | (Shared, SoleToWrite) => {
-            to(AwaitDone).grow().begin().own().set(Set::Empty).send(TAKE)
+            to(AwaitDone).grow().begin().own().set(SetChange::Clear).send(TAKE)
         }
         (Shared, ToWrite) => {
-            to(Upgrading).grow().begin().own().set(Others).send(RECALL | READ | CLEAN | DONE_DUE)
+            to(Upgrading).grow().begin().own().set(RemoveRequester).send(RECALL | READ | CLEAN | DONE_DUE)
         }
-        (Upgrading, LastAck) => to(AwaitDone).set(Sender).send(GRANT),
+        (Upgrading, LastAck) => to(AwaitDone).set(RemoveSender).send(GRANT),
 
         // From an owner to another host: first the owner writes back.
         (Modified, ToWrite) => to(MtoMRecall).grow().begin().set(OnlyOwner).send(RECALL),
-        (MtoMRecall, LastAck) => to(AwaitDone).own().set(Sender).send(TAKE),
+        (MtoMRecall, LastAck) => to(AwaitDone).own().set(RemoveSender).send(TAKE),
         (Modified, ToRead) => to(Downgrading).grow().begin().set(OnlyOwner).send(RECALL),
         (Downgrading, LastAck) => to(Shared).set(OwnerAndRequester).send(SHARE),
         (Modified, Refused) => to(Probe).grow().begin().set(OnlyOwner).send(RECALL | DELAY),
@@ -293,8 +293,8 @@ pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
         // nothing before the write-back has arrived. A requester that is done has the page, so the owner has
         // given up: its acknowledgement can only be late.
         (MtoMRecall, Passing) => to(MtoMData).send(TAKE | BEHIND),
-        (MtoMData, LastAck) => to(AwaitDone).own().set(Sender),
-        (MtoMData, Done) => to(Modified).own().set(Set::Empty),
+        (MtoMData, LastAck) => to(AwaitDone).own().set(RemoveSender),
+        (MtoMData, Done) => to(Modified).own().set(SetChange::Clear),
         (Downgrading, Passing) => to(MtoSData).send(SHARE | BEHIND),
         (MtoSData, LastAck) => to(Shared).set(OwnerAndRequester),
 
@@ -304,7 +304,7 @@ pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
         (Modified, OwnerToWrite) => to(Modified).grow().send(READ | GRANTED),
 
         (AwaitDone, Done) => to(Modified),
-        (_, Ack) if phase.is_recalling() => to(phase).set(Sender),
+        (_, Ack) if phase.is_recalling() => to(phase).set(RemoveSender),
 
         // A request for a busy region retransmits what its transaction may have lost. This is the switch's
         // only defence against loss; it has no timer.
@@ -326,9 +326,9 @@ pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
         (Invalid | Shared, Refused) => to(phase).send(RESUME),
 
         // A reset interrupts any transaction. The control plane repeats it.
-        (_, Reset) => to(Resetting).grow().set(Live).send(RECALL),
+        (_, Reset) => to(Resetting).grow().set(AllLive).send(RECALL),
         (Resetting, Repeat) => to(Resetting).send(RECALL),
-        (Resetting, LastAck) => to(Collected).set(Sender).send(REPORT),
+        (Resetting, LastAck) => to(Collected).set(RemoveSender).send(REPORT),
         (Collected, Repeat) => to(Collected).send(REPORT),
         (Collected, Swept) => to(Invalid),
         (Resetting | Collected, OtherRequest) => to(phase).send(BUSY),

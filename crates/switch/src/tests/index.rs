@@ -54,7 +54,7 @@ fn begins_at(scene: &mut Scene, key: u64, at: u64, node: Peer) {
 #[test]
 fn a_traversal_begins_at_the_deepest_node_that_is_known() {
     let mut scene = Scene::rack();
-    scene.stand(5, &image(&[section()]));
+    scene.activate(5, &image(&[section()]));
     begins_at(&mut scene, 0, BASE_1 + 0x300, NODE_1);
     begins_at(&mut scene, 999, BASE_1 + 0x300, NODE_1);
     begins_at(&mut scene, 1000, BASE_2 + 0x400, NODE_2);
@@ -63,7 +63,7 @@ fn a_traversal_begins_at_the_deepest_node_that_is_known() {
     begins_at(&mut scene, u64::MAX, BASE_1 + 0x500, NODE_1);
     // The next image has only the root.
     let ranges = Vec::from([Range { first: 0, last: u64::MAX, child: Child { addr: ROOT, level: 2 } }]);
-    scene.stand(6, &image(&[TreeSection { ranges, sets: Vec::new(), ..section() }]));
+    scene.activate(6, &image(&[TreeSection { ranges, sets: Vec::new(), ..section() }]));
     begins_at(&mut scene, 2000, ROOT.0, NODE_1);
 }
 
@@ -72,7 +72,7 @@ fn a_traversal_begins_at_the_deepest_node_that_is_known() {
 #[test]
 fn each_pair_of_a_batch_begins_further_down() {
     let mut scene = Scene::rack();
-    scene.stand(5, &image(&[section()]));
+    scene.activate(5, &image(&[section()]));
     let (low, high) = (7_u64.to_le_bytes(), 1500_u64.to_le_bytes());
     let header = request(ROOT, PROGRAM, &[]).header;
     let pair = |counter, cur_ptr, scratch| Pair {
@@ -118,7 +118,7 @@ fn each_pair_of_a_batch_begins_further_down() {
 #[test]
 fn what_is_not_named_begins_where_it_says() {
     let mut scene = Scene::rack();
-    scene.stand(5, &image(&[section()]));
+    scene.activate(5, &image(&[section()]));
     for (at, program) in [(VirtAddr(ROOT.0 + 0x100), PROGRAM), (ROOT, ProgramHash([0xb0; 16]))] {
         let message = request(at, program, &[1; 8]);
         let (forwarded, note) = scene.relayed(HOST_1.port, &frame(SESSION_1_10, &message), NODE_1);
@@ -133,7 +133,7 @@ fn protection_is_checked_where_the_traversal_begins() {
     let mut scene = Scene::rack();
     let outside = Child { addr: VirtAddr(BASE_2 + VMA_LEN), level: 0 };
     let ranges = Vec::from([Range { first: 0, last: u64::MAX, child: outside }]);
-    scene.stand(5, &image(&[TreeSection { ranges, sets: Vec::new(), ..section() }]));
+    scene.activate(5, &image(&[TreeSection { ranges, sets: Vec::new(), ..section() }]));
     let message = request(ROOT, PROGRAM, &[1; 8]);
     let (answer, note) = scene.relayed(HOST_1.port, &frame(SESSION_1_10, &message), HOST_1);
     assert_eq!(note, Note::Refused(Status::NotMapped));
@@ -143,11 +143,11 @@ fn protection_is_checked_where_the_traversal_begins() {
     assert_eq!(body.cur_ptr, outside.addr, "the host sees where it could not go");
 }
 
-/// PROTOCOL 13.13: an image with an invalid or duplicate tree does not stand; the standing one stays.
+/// PROTOCOL 13.13: an image with an invalid or duplicate tree is not active; the active one stays.
 #[test]
 fn an_image_with_a_wrong_tree_is_refused() {
     let mut scene = Scene::rack();
-    scene.stand(5, &image(&[section()]));
+    scene.activate(5, &image(&[section()]));
     let gap = TreeSection { ranges: section().ranges[1..].to_vec(), ..section() };
     let stores = TreeSection { programs: Vec::from([ProgramHash([1; 16])]), ..section() };
     for (epoch, wrong, row) in [(6, [gap].as_slice(), 0), (7, &[section(), stores], 1)] {
@@ -165,7 +165,7 @@ fn an_image_with_a_wrong_tree_is_refused() {
 fn a_tree_leads_only_its_domain() {
     let mut scene = Scene::rack();
     let key = SectionKey { domain: Domain(20), kind: SECTION_KIND, id: ROOT.0 };
-    scene.stand(5, &Image::of(&[(key, &section().emit())]).expect("a short image"));
+    scene.activate(5, &Image::of(&[(key, &section().emit())]).expect("a short image"));
     let message = request(ROOT, PROGRAM, &[1; 8]);
     let (forwarded, note) = scene.relayed(HOST_1.port, &frame(SESSION_1_10, &message), NODE_1);
     assert_eq!(note, Note::Forwarded { node: NodeId(1) });
@@ -191,8 +191,8 @@ fn counted(scene: &mut Scene, epoch: u64, domain: u32, from: u32) -> (u64, u32, 
 #[test]
 fn branches_count_what_is_forwarded() {
     let mut scene = Scene::rack();
-    assert_eq!(counted(&mut scene, 0, 10, 0), (0, 0, Vec::new()), "nothing stands");
-    scene.stand(5, &image(&[section()]));
+    assert_eq!(counted(&mut scene, 0, 10, 0), (0, 0, Vec::new()), "no image is active");
+    scene.activate(5, &image(&[section()]));
     // Two ranges, and the two children of the node.
     assert_eq!(counted(&mut scene, 5, 10, 0), (5, 4, Vec::from([0; 4])));
     for (key, at, node) in [
@@ -212,21 +212,21 @@ fn branches_count_what_is_forwarded() {
     assert_eq!(
         counted(&mut scene, 0, 10, 2),
         (5, 4, Vec::from([1, 3])),
-        "from the third on, of whatever stands"
+        "from the third on, of whichever image is active"
     );
     assert_eq!(counted(&mut scene, 5, 10, 9), (5, 4, Vec::new()), "behind the last");
-    // For another image, or a missing section, the response has only the standing epoch.
+    // For another image, or a missing section, the response has only the active epoch.
     for (epoch, domain) in [(4, 10), (6, 10), (5, 20)] {
         assert_eq!(counted(&mut scene, epoch, domain, 0), (5, 0, Vec::new()));
     }
     // The next image starts with zero counters, though it is the same.
-    scene.stand(6, &image(&[section()]));
+    scene.activate(6, &image(&[section()]));
     assert_eq!(counted(&mut scene, 5, 10, 0), (6, 0, Vec::new()));
     assert_eq!(counted(&mut scene, 6, 10, 0), (6, 4, Vec::from([0; 4])));
     // A traversal to a forbidden address is not counted.
     let outside = Child { addr: VirtAddr(BASE_2 + VMA_LEN), level: 0 };
     let ranges = Vec::from([Range { first: 0, last: u64::MAX, child: outside }]);
-    scene.stand(7, &image(&[TreeSection { ranges, sets: Vec::new(), ..section() }]));
+    scene.activate(7, &image(&[TreeSection { ranges, sets: Vec::new(), ..section() }]));
     let message = request(ROOT, PROGRAM, &[1; 8]);
     scene.relayed(HOST_1.port, &frame(SESSION_1_10, &message), HOST_1);
     assert_eq!(counted(&mut scene, 7, 10, 0), (7, 1, Vec::from([0])));
@@ -239,7 +239,7 @@ fn counters_come_in_parts() {
     let leaf = Child { addr: VirtAddr(BASE_1 + 0x300), level: 0 };
     let last = |n: u64| if n == 999 { u64::MAX } else { n };
     let ranges = (0..1000).map(|n| Range { first: n, last: last(n), child: leaf }).collect();
-    scene.stand(5, &image(&[TreeSection { ranges, sets: Vec::new(), ..section() }]));
+    scene.activate(5, &image(&[TreeSection { ranges, sets: Vec::new(), ..section() }]));
     (0..7).for_each(|_| begins_at(&mut scene, 800, leaf.addr.0, NODE_1));
     let mut all = Vec::new();
     while let (5, 1000, part) = counted(&mut scene, 5, 10, u32::try_from(all.len()).unwrap())

@@ -54,7 +54,7 @@ fn node(addr: u64, pivot: u64, children: [Child; 2]) -> SetNode {
 fn index_switch(image: &Image) -> Scene {
     let mut scene = Scene::new(Budgets::default());
     scene.update(&[RACK, CORE, POD, EDGE, NODE_1, NODE_2].map(add));
-    scene.stand(5, image);
+    scene.activate(5, image);
     scene
 }
 
@@ -88,7 +88,7 @@ fn rack_of(up: Option<u32>) -> Scene {
     let mut scene = Scene::rack();
     scene.update(&[add(CORE)]);
     let trees = Vec::from([RoutedTree { domain: Domain(10), root: ROOT, programs: Vec::from([PROGRAM]) }]);
-    scene.stand(5, &image(&RouteSection { up, trees, ..RouteSection::default() }, None));
+    scene.activate(5, &image(&RouteSection { up, trees, ..RouteSection::default() }, None));
     scene
 }
 
@@ -112,7 +112,7 @@ fn a_traversal_is_led_from_the_core_to_its_node() {
     let pad = [&55_u64.to_le_bytes()[..], &[7; 9]].concat();
     let message = request(4, &pad, false);
     let (up, note) = rack.relayed(HOST_1.port, &frame(SESSION_1_10, &message), CORE);
-    assert_eq!(note, Note::LedUp { index: 1 });
+    assert_eq!(note, Note::RoutedUp { index: 1 });
     let led = |payload: &[u8], server: Option<u16>, at: u64, passed: u8| {
         let lead = Lead::parse(payload).expect("a traversal between switches");
         let Body::Traverse(traverse) = message.body else { panic!("a traversal") };
@@ -127,13 +127,13 @@ fn a_traversal_is_led_from_the_core_to_its_node() {
     };
     led(&up, None, ROOT.0, 0);
     let (down, note) = core.relayed(RACK.port, &datagram(HOME, &up), POD);
-    assert_eq!(note, Note::LedDown { index: 2 });
+    assert_eq!(note, Note::RoutedDown { index: 2 });
     led(&down, Some(1), BASE_1 + 0x300, 1);
     let (down, note) = pod.relayed(CORE.port, &datagram(HOME, &down), EDGE);
-    assert_eq!(note, Note::LedDown { index: 3 });
+    assert_eq!(note, Note::RoutedDown { index: 3 });
     led(&down, Some(1), BASE_1 + 0x700, 2);
     let (out, note) = edge.relayed(POD.port, &datagram(HOME, &down), NODE_1);
-    assert_eq!(note, Note::LedOut { node: NodeId(1) });
+    assert_eq!(note, Note::RoutedOut { node: NodeId(1) });
     let at = |at| {
         let Body::Traverse(traverse) = message.body else { panic!("a traversal") };
         let moved =
@@ -143,7 +143,7 @@ fn a_traversal_is_led_from_the_core_to_its_node() {
     assert_eq!(out, at(BASE_1 + 0xa00), "four steps below the fat root, and one hop");
     // The counters of this key: a range of the core, and a branch of each set.
     let counted = |scene: &Scene| {
-        let tables = scene.switch.soft().index().tables(Domain(10), ROOT).expect("it stands");
+        let tables = scene.switch.soft().index().tables(Domain(10), ROOT).expect("the image is active");
         tables.counters(0).collect::<Vec<u32>>()
     };
     assert_eq!(counted(&core), [1, 0]);
@@ -154,7 +154,7 @@ fn a_traversal_is_led_from_the_core_to_its_node() {
     let (up, _) = rack.relayed(HOST_1.port, &frame(SESSION_1_10, &request(5, &pad, false)), CORE);
     let (down, _) = core.relayed(RACK.port, &datagram(HOME, &up), EDGE);
     let (out, note) = edge.relayed(CORE.port, &datagram(HOME, &down), NODE_2);
-    assert_eq!(note, Note::LedOut { node: NodeId(2) });
+    assert_eq!(note, Note::RoutedOut { node: NodeId(2) });
     let Ok(Message { body: Body::Traverse(out), .. }) = Message::parse(&out) else { panic!("a traversal") };
     assert_eq!(out.cur_ptr, VirtAddr(BASE_2 + 0x300));
 }
@@ -218,9 +218,9 @@ fn what_cannot_be_led_on_goes_back() {
     };
     let back = |scene: &mut Scene, lead: &Lead<'_>| {
         let (back, note) = scene.relayed(RACK.port, &of(lead), RACK);
-        assert_eq!((back, note), (payload(&lead.message()), Note::LedBack));
+        assert_eq!((back, note), (payload(&lead.message()), Note::RoutedBack));
     };
-    assert_eq!(reason(&mut core, RACK.port, &Lead { switches: 0, ..lead }), Reason::Astray);
+    assert_eq!(reason(&mut core, RACK.port, &Lead { switches: 0, ..lead }), Reason::TooManySwitches);
     assert_eq!(
         reason(&mut core, RACK.port, &Lead { header: Header { hops: 0, ..lead.header }, ..lead }),
         Reason::Message
@@ -241,9 +241,9 @@ fn what_cannot_be_led_on_goes_back() {
     let (given, note) = core.relayed(RACK.port, &of(&lead), RACK);
     let LeadBody::One(traverse) = lead.led else { panic!("a traversal") };
     let further = LeadBody::One(Traverse { cur_ptr: VirtAddr(BASE_1 + 0x300), ..traverse });
-    assert_eq!((given, note), (payload(&Lead { led: further, ..lead }.message()), Note::LedBack));
+    assert_eq!((given, note), (payload(&Lead { led: further, ..lead }.message()), Note::RoutedBack));
     core.update(&[Update::PeerGone { port: RACK.port.0 }]);
-    assert_eq!(reason(&mut core, EDGE.port, &lead), Reason::NoWay);
+    assert_eq!(reason(&mut core, EDGE.port, &lead), Reason::NoRoute);
     // A restarted switch knows nothing but the rack's switch.
     let mut empty = Scene::new(Budgets::default());
     assert_eq!(reason(&mut empty, RACK.port, &lead), Reason::WrongPort);
@@ -283,7 +283,7 @@ fn a_dead_fabric_is_left() {
                 notes.push(note)
             }
         });
-        matches!(notes[..], [Note::LedUp { .. }])
+        matches!(notes[..], [Note::RoutedUp { .. }])
     };
     let lost: Vec<bool> = (1..=3).flat_map(|counter| [send(counter, false), send(counter, true)]).collect();
     assert_eq!(lost, [true, false, true, false, true, false], "what comes again goes without the fabric");

@@ -229,7 +229,7 @@ fn a_key_leads_to_the_deepest_node_at_the_connection_s_node() {
         (keyed(5), Note::KeyedRefused(KeyedRefusal::Elsewhere)),
         "the request goes on with a key that no node takes"
     );
-    scene.stand(5, &index::image(&[index::section()]));
+    scene.activate(5, &index::image(&[index::section()]));
     for (key, at) in [(0, 0x300), (999, 0x300), (2000, 0x500), (u64::MAX, 0x500)] {
         assert_eq!(scene.led(&TO_NODE_1, keyed(key)), (found(BASE_1 + at), note(1, true)), "{key}");
     }
@@ -243,7 +243,7 @@ fn a_key_leads_to_the_deepest_node_at_the_connection_s_node() {
     // The trees of another domain do not affect this one.
     let mut other = Scene::rack();
     other.update(&[Update::Connection(Relayed { domain: Domain(20), ..TO_NODE_1 })]);
-    other.stand(5, &index::image(&[index::section()]));
+    other.activate(5, &index::image(&[index::section()]));
     assert_eq!(
         other.led(&TO_NODE_1, keyed(0)),
         (keyed(0), Note::KeyedRefused(KeyedRefusal::Denied(Denial::NotMapped))),
@@ -256,7 +256,7 @@ fn a_key_leads_to_the_deepest_node_at_the_connection_s_node() {
 #[test]
 fn what_is_refused_the_responder_refuses() {
     let mut scene = scene();
-    scene.stand(5, &index::image(&[index::section()]));
+    scene.activate(5, &index::image(&[index::section()]));
     for len in [257, 1 << 20, DMA_LEN_MAX - 1, DMA_LEN_MAX] {
         let refused = (reth(7, 0, DMA_LEN_MAX), Note::KeyedRefused(KeyedRefusal::TooLong));
         assert_eq!(scene.led(&TO_NODE_1, reth(7, 0, len)), refused, "{len} bytes");

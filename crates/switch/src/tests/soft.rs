@@ -99,10 +99,10 @@ impl Scene {
         );
     }
 
-    pub(super) fn stand(&mut self, epoch: u64, image: &Image) {
+    pub(super) fn activate(&mut self, epoch: u64, image: &Image) {
         self.parts(epoch, image.bytes(), 0);
-        let stands = (Answer::Flipped(epoch, Verdict::Stands), Note::SoftFlipped);
-        assert_eq!(self.flip(id_of(epoch, image)), stands);
+        let active = (Answer::Flipped(epoch, Verdict::Active), Note::SoftFlipped);
+        assert_eq!(self.flip(id_of(epoch, image)), active);
         assert_eq!(self.switch.soft().image(), image);
     }
 }
@@ -118,27 +118,27 @@ fn an_image_stands_as_a_whole() {
         (ImageStatus::default(), 0),
         "a switch starts with none"
     );
-    scene.stand(7, &old);
+    scene.activate(7, &old);
     assert_eq!(scene.switch.soft().section(key(1)), Some(&[5; 450][..]));
-    let standing = id_of(7, &old);
-    assert_eq!(scene.shown(), ImageStatus { standing, loading: Loading::default() });
+    let active = id_of(7, &old);
+    assert_eq!(scene.shown(), ImageStatus { active, loading: Loading::default() });
 
     scene.parts(8, new.bytes(), 0);
     let len = new.len();
-    assert_eq!(scene.shown(), ImageStatus { standing, loading: Loading { epoch: 8, len, next: len } });
-    assert_eq!(scene.switch.soft().section(key(2)), None, "it does not stand yet");
+    assert_eq!(scene.shown(), ImageStatus { active, loading: Loading { epoch: 8, len, next: len } });
+    assert_eq!(scene.switch.soft().section(key(2)), None, "it is not active yet");
     assert_eq!(scene.switch.soft().section(key(1)), Some(&[5; 450][..]));
     let memory = scene.switch.occupancy().soft_bytes;
     assert_eq!(memory.used, old.bytes().len() + new.bytes().len(), "two images, and no more");
 
-    let stands = Answer::Flipped(8, Verdict::Stands);
-    assert_eq!(scene.flip(id_of(8, &new)), (stands, Note::SoftFlipped));
+    let active = Answer::Flipped(8, Verdict::Active);
+    assert_eq!(scene.flip(id_of(8, &new)), (active, Note::SoftFlipped));
     assert_eq!(scene.switch.soft().section(key(2)), Some(&[6; 333][..]));
     assert_eq!(scene.switch.soft().section(key(1)), None, "the old one is gone");
     assert_eq!(scene.switch.occupancy().soft_bytes.used, new.bytes().len());
-    assert_eq!(scene.flip(id_of(8, &new)), (stands, Note::SoftShown), "again: it stands already");
+    assert_eq!(scene.flip(id_of(8, &new)), (active, Note::SoftShown), "again: it is active already");
 
-    scene.stand(9, &Image::empty());
+    scene.activate(9, &Image::empty());
     assert_eq!((scene.switch.soft().epoch(), scene.switch.soft().section(key(2))), (9, None));
 }
 
@@ -160,16 +160,16 @@ fn parts_are_taken_in_order_and_once() {
     let (answer, _) = scene.part(4, bytes, 0);
     assert_eq!(
         answer,
-        Answer::Shown(ImageStatus { standing: ImageId::default(), loading }),
+        Answer::Shown(ImageStatus { active: ImageId::default(), loading }),
         "older than what is loading"
     );
     assert_eq!(scene.flip(id_of(4, &new)).0, answer);
     assert_eq!(scene.flip(id_of(6, &new)).0, Answer::Loaded(6, 0), "no byte of it is there");
-    assert_eq!(scene.flip(id_of(5, &new)).0, Answer::Flipped(5, Verdict::Stands));
-    let standing = id_of(5, &new);
-    let shown = (Answer::Shown(ImageStatus { standing, loading: Loading::default() }), Note::SoftNotTaken);
+    assert_eq!(scene.flip(id_of(5, &new)).0, Answer::Flipped(5, Verdict::Active));
+    let active = id_of(5, &new);
+    let shown = (Answer::Shown(ImageStatus { active, loading: Loading::default() }), Note::SoftNotTaken);
     for epoch in [4, 5] {
-        assert_eq!(scene.part(epoch, bytes, 0), shown, "not newer than what stands");
+        assert_eq!(scene.part(epoch, bytes, 0), shown, "not newer than the active image");
     }
     assert_eq!(scene.flip(id_of(4, &new)), shown);
     assert_eq!(scene.flip(id_of(5, &image(2, 9, 9))), shown, "the same epoch, another image");
@@ -180,12 +180,12 @@ fn parts_are_taken_in_order_and_once() {
     assert_eq!(scene.shown().loading, Loading { epoch: 7, len: 300, next: 100 });
 }
 
-/// PROTOCOL 13.5: damaged or invalid bytes are dropped, and the standing image stays.
+/// PROTOCOL 13.5: damaged or invalid bytes are dropped, and the active image stays.
 #[test]
 fn what_is_refused_leaves_what_stands() {
     let mut scene = Scene::rack();
     let old = image(1, 50, 5);
-    scene.stand(1, &old);
+    scene.activate(1, &old);
     let refused = |verdict| (Answer::Flipped(2, verdict), Note::SoftRefused(verdict));
     let other = image(1, 50, 6);
     let wrong = ImageId { digest: ImageDigest([1; 16]), ..id_of(2, &other) };
@@ -193,7 +193,7 @@ fn what_is_refused_leaves_what_stands() {
     for id in [wrong, longer] {
         scene.parts(2, other.bytes(), 0);
         assert_eq!(scene.flip(id), refused(Verdict::Damaged));
-        assert_eq!(scene.shown(), ImageStatus { standing: id_of(1, &old), loading: Loading::default() });
+        assert_eq!(scene.shown(), ImageStatus { active: id_of(1, &old), loading: Loading::default() });
     }
     let mut none = other.bytes().to_vec();
     none[24..28].fill(0xff);
@@ -204,10 +204,10 @@ fn what_is_refused_leaves_what_stands() {
     let id = ImageId { epoch: 2, len: other.len(), digest: hasher.digest() };
     assert_eq!(scene.flip(id), refused(Verdict::Fault(fault)));
     assert_eq!(scene.switch.soft().image(), &old);
-    scene.stand(2, &other);
+    scene.activate(2, &other);
 }
 
-/// The tables made of an image take memory too: those of the standing image, and those of the loading one
+/// The tables made of an image take memory too: those of the active image, and those of the loading one
 /// from its first bytes on.
 #[test]
 fn the_memory_of_tables_is_counted() {
@@ -215,14 +215,14 @@ fn the_memory_of_tables_is_counted() {
     let tables = |scene: &Scene| scene.switch.occupancy().soft_tables;
     assert_eq!(tables(&scene).used, 0);
     let trees = index::image(&[index::section()]);
-    scene.stand(5, &trees);
-    let stands = tables(&scene).used;
-    assert_eq!(stands, scene.switch.soft().index().memory());
-    assert!(stands > trees.bytes().len(), "{stands} bytes of tables");
+    scene.activate(5, &trees);
+    let active = tables(&scene).used;
+    assert_eq!(active, scene.switch.soft().index().memory());
+    assert!(active > trees.bytes().len(), "{active} bytes of tables");
     scene.parts(6, &trees.bytes()[..trees.bytes().len() - 8], 0);
     let loading = tables(&scene);
-    assert!(loading.used > stands && loading.used <= loading.budget, "{loading:?}");
-    scene.stand(7, &Image::empty());
+    assert!(loading.used > active && loading.used <= loading.budget, "{loading:?}");
+    scene.activate(7, &Image::empty());
     assert_eq!(tables(&scene).used, 0);
 }
 
@@ -235,7 +235,7 @@ fn the_budget_is_kept() {
     assert_eq!(scene.part(1, long.bytes(), 0), too_long(1));
     assert_eq!(scene.flip(id_of(1, &long)).0, too_long(1).0);
     assert_eq!(scene.shown(), ImageStatus::default());
-    scene.stand(1, &fits);
+    scene.activate(1, &fits);
     scene.parts(2, fits.bytes(), 0);
     assert_eq!(scene.switch.occupancy().soft_bytes, crate::Usage { used: 1000, budget: 1000 });
     let mut large = Scene::rack();
@@ -266,7 +266,7 @@ fn nobody_else_loads() {
 }
 
 proptest! {
-    /// Parts and flips of three images arrive in any order and repeatedly: the standing image is one of them
+    /// Parts and flips of three images arrive in any order and repeatedly: the active image is one of them
     /// as a whole, and epochs only grow.
     #[test]
     fn whatever_order_parts_come_in_what_stands_is_whole(
@@ -274,7 +274,7 @@ proptest! {
     ) {
         let mut scene = Scene::rack();
         let images = [image(1, 410, 1), image(2, 250, 2), image(3, 90, 3)];
-        let (mut standing, none) = (0, Image::empty());
+        let (mut active, none) = (0, Image::empty());
         for (epoch, step) in steps {
             let image = &images[usize::try_from(epoch).unwrap() - 1];
             let offset = step * PART;
@@ -284,9 +284,9 @@ proptest! {
                 scene.flip(id_of(epoch, image));
             }
             let soft = scene.switch.soft();
-            prop_assert!(soft.epoch() >= standing);
-            standing = soft.epoch();
-            let whole = standing.checked_sub(1).map(|index| &images[usize::try_from(index).unwrap()]);
+            prop_assert!(soft.epoch() >= active);
+            active = soft.epoch();
+            let whole = active.checked_sub(1).map(|index| &images[usize::try_from(index).unwrap()]);
             prop_assert_eq!(soft.image(), whole.unwrap_or(&none));
         }
     }

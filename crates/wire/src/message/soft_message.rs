@@ -3,11 +3,11 @@
 //! ```text
 //!     control                              switch
 //!        |------ Show ----------------------->|
-//!        |<----- Shown -----------------------|   the standing image, and the first missing byte of the loading one
+//!        |<----- Shown -----------------------|   the active image, and the first missing byte of the loading one
 //!        |------ Load 0 .. n ---------------->|
 //!        |<----- Loaded, for each ------------|   the first missing byte
 //!        |------ Flip ----------------------->|
-//!        |<----- Flipped ---------------------|   the image stands, or the reason why not
+//!        |<----- Flipped ---------------------|   the image is active, or the reason why not
 //! ```
 //!
 //! These messages are no table updates: each may be lost, duplicated and delayed. The control plane
@@ -52,7 +52,7 @@ pub enum SoftBody<'a> {
         /// Offset of the first missing byte; all bytes before it arrived.
         next: u32,
     },
-    /// Control to switch: make this image stand.
+    /// Control to switch: make this image active.
     Flip(ImageId),
     /// Switch to control: the outcome of a flip.
     Flipped {
@@ -61,7 +61,7 @@ pub enum SoftBody<'a> {
         /// Outcome of the flip.
         verdict: Verdict,
     },
-    /// Control to switch: report the standing and the loading image.
+    /// Control to switch: report the active and the loading image.
     Show,
     /// Switch to control: both images.
     Shown(ImageStatus),
@@ -74,7 +74,7 @@ pub enum SoftBody<'a> {
 /// A request for the counters of a section.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Count {
-    /// Epoch of the standing image; 0 accepts any.
+    /// Epoch of the active image; 0 accepts any.
     pub epoch: u64,
     /// Domain of the section.
     pub domain: Domain,
@@ -89,7 +89,7 @@ pub struct Count {
 /// The counters of a section.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counts<'a> {
-    /// Epoch of the standing image; 0 if none stands. If the epoch differs from the requested one, all other
+    /// Epoch of the active image; 0 if none is active. If the epoch differs from the requested one, all other
     /// fields are 0.
     pub epoch: u64,
     /// Edition of the section: distinguishes its bytes from others.
@@ -130,8 +130,8 @@ pub struct ImageId {
 /// The outcome of a flip.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// The image stands.
-    Stands,
+    /// The image is active.
+    Active,
     /// The received bytes do not match the image. The switch dropped them; the image must be loaded under
     /// another epoch.
     Damaged,
@@ -205,9 +205,9 @@ impl fmt::Display for ImageFault {
 /// The images of a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ImageStatus {
-    /// The standing image; epoch 0 if none stands.
-    pub standing: ImageId,
-    /// The loading image; epoch 0 if none is loading. A loading epoch is above the standing one.
+    /// The active image; epoch 0 if none is active.
+    pub active: ImageId,
+    /// The loading image; epoch 0 if none is loading. A loading epoch is above the active one.
     pub loading: Loading,
 }
 
@@ -289,7 +289,7 @@ impl<'a> SoftMessage<'a> {
             SoftBody::Flip(id) => put_id(out, &id),
             SoftBody::Flipped { epoch, verdict } => {
                 let (code, rule, detail) = match verdict {
-                    Verdict::Stands => (0, 0, 0),
+                    Verdict::Active => (0, 0, 0),
                     Verdict::Damaged => (1, 0, 0),
                     Verdict::TooLong(most) => (2, 0, most),
                     Verdict::Fault(fault) => (3, fault.rule as u8, fault.row),
@@ -299,8 +299,8 @@ impl<'a> SoftMessage<'a> {
                 out.put_u32(detail);
             }
             SoftBody::Show => {}
-            SoftBody::Shown(ImageStatus { standing, loading }) => {
-                put_id(out, &standing);
+            SoftBody::Shown(ImageStatus { active, loading }) => {
+                put_id(out, &active);
                 out.put_u64(loading.epoch);
                 out.put_u32(loading.len);
                 out.put_u32(loading.next);
@@ -413,7 +413,7 @@ fn verdict(r: &mut Reader<'_>) -> Result<Verdict, WireError> {
     let detail = r.u32()?;
     let none = rule == 0 && detail == 0;
     match (code, ImageRule::from_bits(rule)) {
-        (0, None) if none => Ok(Verdict::Stands),
+        (0, None) if none => Ok(Verdict::Active),
         (1, None) if none => Ok(Verdict::Damaged),
         (2, None) if rule == 0 => Ok(Verdict::TooLong(detail)),
         (3, Some(rule)) => Ok(Verdict::Fault(ImageFault { rule, row: detail })),
@@ -422,23 +422,23 @@ fn verdict(r: &mut Reader<'_>) -> Result<Verdict, WireError> {
 }
 
 fn shown(r: &mut Reader<'_>) -> Result<ImageStatus, WireError> {
-    let standing = image_id(r)?;
+    let active = image_id(r)?;
     let loading = Loading { epoch: r.u64()?, len: image_len(r)?, next: image_len(r)? };
-    if standing.epoch == 0 && standing != ImageId::default() {
-        return Err(WireError::Reserved { what: "shown.standing" });
+    if active.epoch == 0 && active != ImageId::default() {
+        return Err(WireError::Reserved { what: "shown.active" });
     }
     if loading.epoch == 0 && loading != Loading::default() {
         return Err(WireError::Reserved { what: "shown.loading" });
     }
     let has_bytes = |epoch, len| epoch == 0 || len > 0;
-    if !has_bytes(standing.epoch, standing.len) || !has_bytes(loading.epoch, loading.len) {
+    if !has_bytes(active.epoch, active.len) || !has_bytes(loading.epoch, loading.len) {
         return Err(WireError::Unknown { what: "image.len", value: 0 });
     }
-    let above = loading.epoch == 0 || loading.epoch > standing.epoch;
+    let above = loading.epoch == 0 || loading.epoch > active.epoch;
     if !above || loading.next > loading.len {
         return Err(WireError::Unknown { what: "shown.loading", value: loading.epoch });
     }
-    Ok(ImageStatus { standing, loading })
+    Ok(ImageStatus { active, loading })
 }
 
 fn count(r: &mut Reader<'_>) -> Result<Count, WireError> {

@@ -28,7 +28,7 @@ impl Scene {
     fn led_apart(&mut self, port: Port, payload: &[u8]) -> Vec<(Port, Vec<u8>)> {
         let mut out = self.deliver(port, &datagram(HOME, payload));
         let note = out.pop();
-        assert_eq!(note, Some(Out::Note(Note::LedApart { parts: u16::try_from(out.len()).unwrap() })));
+        assert_eq!(note, Some(Out::Note(Note::BatchSplit { parts: u16::try_from(out.len()).unwrap() })));
         let payload_of = |out| match out {
             Out::Send(port, frame) => (port, Packet::parse(&frame).expect("a frame").payload.to_vec()),
             other => panic!("frames: {other:?}"),
@@ -45,7 +45,7 @@ fn a_batch_parts_at_the_core_and_comes_to_each_server_as_one() {
     let mut room = PairBuf::default();
     let message = look_ups(&[55, 5_000, 60, 20], ROOT, false, &mut room);
     let (up, note) = rack.relayed(HOST_1.port, &frame(SESSION_1_10, &message), CORE);
-    assert_eq!(note, Note::LedUp { index: 1 });
+    assert_eq!(note, Note::RoutedUp { index: 1 });
     let lead = Lead::parse(&up).expect("led");
     assert_eq!((lead.root, lead.server, lead.switches), (ROOT, None, SWITCHES_MAX));
     assert_eq!(lead.message(), Message { header: led_header(&message), ..message });
@@ -65,18 +65,18 @@ fn a_batch_parts_at_the_core_and_comes_to_each_server_as_one() {
 
     // 20 leaves the path of the others at the second set.
     let (down, note) = pod.relayed(CORE.port, &datagram(HOME, &parts[0].1), EDGE);
-    assert_eq!(note, Note::LedDown { index: 3 });
+    assert_eq!(note, Note::RoutedDown { index: 3 });
     let (deep, left) = (BASE_1 + 0x700, BASE_1 + 0x600);
     let led = Lead::parse(&down).unwrap();
     assert_eq!(pairs_of(&led.message().body), [(20, deep, 55), (22, deep, 60), (23, left, 20)]);
     let (out, note) = edge.relayed(POD.port, &datagram(HOME, &down), NODE_1);
-    assert_eq!(note, Note::LedOut { node: NodeId(1) });
+    assert_eq!(note, Note::RoutedOut { node: NodeId(1) });
     let out = Message::parse(&out).expect("a batch, as from the rack's switch");
     assert_eq!(out.header, stamped(&message, 10, 1).header, "one hop poorer");
     let leaves = [(20, BASE_1 + 0xa00, 55), (22, BASE_1 + 0xb00, 60), (23, left, 20)];
     assert_eq!(pairs_of(&out.body), leaves);
     let counted = |scene: &Scene| {
-        let tables = scene.switch.soft().index().tables(Domain(10), ROOT).expect("it stands");
+        let tables = scene.switch.soft().index().tables(Domain(10), ROOT).expect("the image is active");
         tables.counters(0).collect::<Vec<u32>>()
     };
     assert_eq!(counted(&core), [3, 1], "each look-up once");
@@ -135,5 +135,5 @@ fn a_part_that_cannot_be_led_on_goes_back() {
     let mut empty = Scene::new(Budgets::default());
     empty.update(&[add(RACK)]);
     let (all, note) = empty.relayed(RACK.port, &datagram(HOME, &up), RACK);
-    assert_eq!((note, Message::parse(&all).unwrap().body), (Note::LedBack, message.body));
+    assert_eq!((note, Message::parse(&all).unwrap().body), (Note::RoutedBack, message.body));
 }

@@ -83,19 +83,22 @@ fn no_frame_breaks_a_switch_of_a_fat_tree() {
             );
         }
         match note {
-            Note::LedUp { .. } | Note::KeyedUp { .. } => assert_eq!(port, HOST_1.port, "case {case}"),
-            Note::LedApart { parts } => {
+            Note::RoutedUp { .. } | Note::KeyedUp { .. } => assert_eq!(port, HOST_1.port, "case {case}"),
+            Note::BatchSplit { parts } => {
                 assert_eq!(out.len(), usize::from(parts), "case {case}");
                 apart += 1;
             }
-            Note::LedDown { .. } | Note::LedOut { .. } | Note::LedBack => led += 1,
+            Note::RoutedDown { .. } | Note::RoutedOut { .. } | Note::RoutedBack => led += 1,
             Note::KeyedDown { .. } | Note::KeyedOut { .. } | Note::KeyedBack => keyed_on += 1,
             Note::Dropped(_) => assert!(out.is_empty(), "case {case}"),
             _ => {}
         }
         if matches!(
             note,
-            Note::LedApart { .. } | Note::LedDown { .. } | Note::KeyedDown { .. } | Note::KeyedOut { .. }
+            Note::BatchSplit { .. }
+                | Note::RoutedDown { .. }
+                | Note::KeyedDown { .. }
+                | Note::KeyedOut { .. }
         ) {
             assert!(port.is_switch() && port != strangers[0], "case {case}: {note:?} for {port:?}");
         }

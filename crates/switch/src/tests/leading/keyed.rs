@@ -75,7 +75,7 @@ fn a_keyed_read_is_led_from_the_core_to_its_node() {
     let expected = read(OVER.node_qpn, 7, reth(BASE_1 + 0xa00, OVER.rkey.0));
     assert_eq!((out, note), (expected, Note::KeyedOut { node: NodeId(1) }));
     let counted = |scene: &Scene| {
-        let tables = scene.switch.soft().index().tables(Domain(10), ROOT).expect("it stands");
+        let tables = scene.switch.soft().index().tables(Domain(10), ROOT).expect("the image is active");
         tables.counters(0).collect::<Vec<u32>>()
     };
     assert_eq!((counted(&core), counted(&pod)), ([1, 0].into(), [0, 1, 0, 0, 1].into()));
@@ -129,7 +129,7 @@ fn what_cannot_be_led_on_goes_back() {
         assert_eq!(first_hop().silent(port, &frame), Note::Dropped(Reason::WrongPort), "{port:?}");
     }
     let last = KeyedHeader { hops: 0, ..header(55, 0) };
-    assert_eq!(core.silent(RACK.port, &led(ROOT.0, &last)), Note::Dropped(Reason::Astray));
+    assert_eq!(core.silent(RACK.port, &led(ROOT.0, &last)), Note::Dropped(Reason::TooManySwitches));
     assert_eq!(core.silent(RACK.port, &led(ROOT.0, &header(55, 0))[..51]), Note::Dropped(Reason::Frame));
     // The next switch left; an unknown server.
     core.update(&[Update::PeerGone { port: POD.port.0 }]);
@@ -157,7 +157,7 @@ fn what_cannot_be_led_on_goes_back() {
     }
     // No next hop is left.
     core.update(&[Update::PeerGone { port: RACK.port.0 }]);
-    assert_eq!(core.silent(EDGE.port, &frame), Note::Dropped(Reason::NoWay));
+    assert_eq!(core.silent(EDGE.port, &frame), Note::Dropped(Reason::NoRoute));
 }
 
 /// PROTOCOL 16.12: a lost READ is repeated with its PSN and goes straight. After three losses the fabric is
@@ -184,5 +184,5 @@ fn what_is_lost_above_goes_straight() {
     assert!(!send(11) && !send(12), "and no other");
     let pad = 55_u64.to_le_bytes();
     let (_, note) = rack.relayed(HOST_1.port, &frame(SESSION_1_10, &request(4, &pad, false)), CORE);
-    assert_eq!(note, Note::LedUp { index: 1 });
+    assert_eq!(note, Note::RoutedUp { index: 1 });
 }

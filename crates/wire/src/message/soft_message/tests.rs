@@ -19,7 +19,7 @@ fn loading_of() -> impl Strategy<Value = (u32, u32)> {
 fn verdict_of() -> impl Strategy<Value = Verdict> {
     let rules = (1..=5_u8).prop_map(|bits| ImageRule::from_bits(bits).unwrap());
     prop_oneof![
-        Just(Verdict::Stands),
+        Just(Verdict::Active),
         Just(Verdict::Damaged),
         any::<u32>().prop_map(Verdict::TooLong),
         (rules, any::<u32>()).prop_map(|(rule, row)| Verdict::Fault(ImageFault { rule, row })),
@@ -29,11 +29,11 @@ fn verdict_of() -> impl Strategy<Value = Verdict> {
 fn bodies() -> impl Strategy<Value = SoftBody<'static>> {
     let epoch = || 1..=u64::MAX;
     let shown = (prop::option::of(image_of()), prop::option::of((1..=u64::MAX, loading_of())));
-    let shown = shown.prop_map(|(standing, loading)| {
-        let standing = standing.unwrap_or_default();
-        let above = loading.filter(|(epoch, _)| *epoch > standing.epoch);
+    let shown = shown.prop_map(|(active, loading)| {
+        let active = active.unwrap_or_default();
+        let above = loading.filter(|(epoch, _)| *epoch > active.epoch);
         let loading = above.map(|(epoch, (len, next))| Loading { epoch, len, next });
-        SoftBody::Shown(ImageStatus { standing, loading: loading.unwrap_or_default() })
+        SoftBody::Shown(ImageStatus { active, loading: loading.unwrap_or_default() })
     });
     prop_oneof![
         (epoch(), 0..=SOFT_IMAGE_MAX).prop_map(|(epoch, next)| SoftBody::Loaded { epoch, next }),
@@ -111,7 +111,7 @@ fn counters_outside_of_their_section_are_refused() {
     assert!(
         counts(1, 5, 3, 0, 12) && counts(1, 5, 3, 2, 4) && counts(1, 5, 3, 3, 0) && counts(9, 0, 0, 0, 0)
     );
-    assert!(counts(0, 0, 0, 0, 0), "nothing stands");
+    assert!(counts(0, 0, 0, 0, 0), "no image is active");
     assert!(!counts(0, 0, 1, 0, 4) && !counts(1, 5, 0, 0, 0) && !counts(1, 0, 0, 1, 0), "not there");
     assert!(!counts(1, 5, 3, 0, 16) && !counts(1, 5, 3, 2, 8) && !counts(1, 5, 3, 4, 0), "behind the end");
     assert!(!counts(1, 5, 3, 0, 7) && !counts(1, 5, 3, 0, 1), "half a counter");
