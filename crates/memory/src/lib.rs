@@ -1,7 +1,8 @@
-//! Far memory by plain loads and stores: a window onto one allocation, and spaces that many hosts share coherently.
+//! Far memory by plain loads and stores: a window onto one allocation, and spaces that many hosts share
+//! coherently.
 //!
-//! Key types: [`window::with_window`], for one program and one allocation; [`SharedSpace`], for many hosts (MIND 4.3). A window may go
-//! by way of the DPU beside its host ([`window::AccessPath`], SODA III).
+//! Key types: [`window::with_window`], for one program and one allocation; [`SharedSpace`], for many hosts
+//! (MIND 4.3). A window may access far memory through the host's DPU ([`window::AccessPath`], SODA III).
 
 mod shared;
 pub mod window;

@@ -1,9 +1,10 @@
-//! Coherent far memory: the same addresses, and at any instant the same bytes, for programs on many hosts, by plain loads and stores.
+//! Coherent far memory: the same addresses, and at any instant the same bytes, for programs on many hosts, by
+//! plain loads and stores.
 //!
-//! Key call: [`SharedSpace::join`], which makes this process one host of the rack with a page cache of its own
-//! ([`SharedSpace`]). The directory at the switch decides which host may read or write a page (MIND 4.3); here faults become
-//! requests, and recalls take pages from the program. Atomics work across hosts as they do across threads, since a page that is
-//! written is at one host alone; so do locks made of them.
+//! Key call: [`SharedSpace::join`], which makes this process a host of the rack with its own page cache
+//! ([`SharedSpace`]). The directory at the switch decides which host may read or write a page (MIND 4.3). In
+//! this module, faults become requests, and recalls unmap pages of the program. A page is writable at one
+//! host only, so atomics work across hosts as across threads, and so do locks based on them.
 //!
 //! ```text
 //!   program's threads      threads that take turns at the pager            rack
@@ -11,11 +12,12 @@
 //!      ^ wait                      at the link: <------ Data ----------------------'
 //!      '---------------------------------- install
 //!                                      lease thread <--HTTP--> control plane
-//!                                      lease watcher: takes all pages at the lease's end, also when the other threads do not run
+//!                                      lease watcher: unmaps all pages when the lease expires
 //! ```
 //!
-//! Shared memory is not durable. A host that dies takes what it had written and not yet given up with it. Those pages are *lost*: a
-//! touch of one, at any host, ends in SIGBUS and never in old bytes, until the owner accepts the old ones (PROTOCOL 12.25, 12.31).
+//! Shared memory is not durable. If a host dies, its writes since the last write-back are *lost*. An access
+//! to a lost page, at any host, ends in SIGBUS and never reads old bytes, until the owner accepts the old
+//! ones (PROTOCOL 12.25, 12.31).
 
 pub mod fault_source;
 mod join;
@@ -47,17 +49,19 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
-/// How a shared space works.
+/// The options of a shared space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShareOptions {
-    /// How its window does. [`Place::Same`](crate::window::Place::Same) unless two spaces of one rack are in one process.
+    /// Options of the window. [`Place::Same`](crate::window::Place::Same), unless one process has two spaces
+    /// of one rack.
     pub window: WindowOptions,
-    /// Time without the page after which a request is sent again: longer than a busy machine makes a thread wait.
+    /// Time after which a request without an answer is sent again. The time must be longer than a busy
+    /// machine delays a thread.
     pub timeout: Duration,
 }
 
 impl ShareOptions {
-    /// The usual space, with this many bytes of memory here.
+    /// Creates default options with `local_limit` bytes of local memory.
     #[must_use]
     pub fn new(local_limit: u64) -> Self {
         Self { window: WindowOptions::new(local_limit), timeout: Duration::from_millis(20) }
@@ -65,8 +69,8 @@ impl ShareOptions {
 
     fn frames_max(&self) -> Result<usize, Error> {
         if self.window.way != AccessPath::Direct || self.window.read_only {
-            let value = "by way of a DPU's cache, or for reading only".to_owned();
-            let remedy = "several hosts write it, and a DPU's cache is of one: leave `window.way` and `window.read_only` out".to_owned();
+            let value = "by way of a DPU's cache, or read-only".to_owned();
+            let remedy = "several hosts write the space, but a DPU's cache serves one host: leave `window.way` and `window.read_only` out".to_owned();
             return Err(OpenError::Setting { setting: "shared space", value, remedy }.into());
         }
         if self.window.chunk as usize != PAGE_LEN {
@@ -78,43 +82,46 @@ impl ShareOptions {
     }
 }
 
-/// Counts of a shared space.
+/// Counters of a shared space.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ShareStats {
-    /// Faults reported, at most one for each time a thread waited. In a run (`farmem run --share`): the faults that its pager handed on to the thread
-    /// that gets shared pages, because no process of the run had the page here, or none had it writable.
+    /// Reported faults, at most one for each wait of a thread. In a run (`farmem run --share`): faults that
+    /// the pager passed to the thread for shared pages. For such a fault, no process of the run had the page
+    /// locally, or none had it writable.
     pub faults: u64,
-    /// Pages that came.
+    /// Pages fetched.
     pub fetches: u64,
-    /// Pages that were asked for before a thread waited for them, and what became of them.
+    /// Pages fetched before a thread waited for them, and their use.
     pub ahead: Account,
-    /// Pages that were here to be read and may be written since.
+    /// Read-only pages upgraded to writable.
     pub upgrades: u64,
-    /// Touches that reactivated a page.
+    /// Accesses that reactivated a page.
     pub reactivated: u64,
-    /// Pages that went to make room.
+    /// Pages evicted for lack of frames.
     pub evictions: u64,
-    /// Pages that went because another host wanted them, or others of their region.
+    /// Pages given up because another host requested a page of their region.
     pub invalidations: u64,
-    /// Invalidations that the other host had not asked for: the pages lay in one region with a page that it had.
+    /// Invalidations of pages that the other host did not request: the pages were in one region with a
+    /// requested page.
     pub false_invalidations: u64,
-    /// Write-backs begun, to make room or for others.
+    /// Write-backs started, for lack of frames or for other hosts.
     pub write_backs: u64,
-    /// Pages that could not be had, and ended in SIGBUS: lost, or not this domain's.
+    /// Faults that ended in SIGBUS: the page is lost, or the domain has no access.
     pub lost: u64,
-    /// Leases that ended without being given up: the program lost all its pages each time. Standard error says why.
+    /// Leases that expired before the host had given up its pages: the program lost all its pages each time.
+    /// Standard error states the reason.
     pub lapses: u64,
-    /// Bytes that came.
+    /// Bytes fetched.
     pub bytes_fetched: u64,
-    /// Bytes that were written back.
+    /// Bytes written back.
     pub bytes_written_back: u64,
-    /// The most bytes that were here at once.
+    /// Peak of local bytes.
     pub bytes_here_max: u64,
-    /// Time that pages took to come, in nanoseconds, summed over the pages.
+    /// Total fetch time over all pages, in nanoseconds.
     pub waited_ns: u64,
-    /// Requests and write-backs that were sent again.
+    /// Requests and write-backs sent again.
     pub retries: u64,
-    /// Requests refused because another host had its turn; each is sent again.
+    /// Requests refused because another host's request for the region was in progress; each is sent again.
     pub busy: u64,
     /// Packets sent.
     pub packets_out: u64,
@@ -122,15 +129,16 @@ pub struct ShareStats {
     pub packets_in: u64,
 }
 
-/// Far memory under this process's addresses, shared with every other host of the domain.
+/// Far memory at this process's addresses, shared with all other hosts of the domain.
 ///
-/// Any thread may use it. A forked child does not have it: its touch is a SIGSEGV. When it is dropped, what was written goes to the memory
-/// nodes, and the process leaves the rack; if that fails the pages count as lost, so call [`SharedSpace::write_back`] to know.
+/// Any thread may use the space. A forked child does not have it: its access is a SIGSEGV. A drop writes
+/// changed pages back to the memory nodes, and the process leaves the rack. If that fails, the pages count as
+/// lost; call [`SharedSpace::write_back`] to detect this.
 pub struct SharedSpace {
     joined: HostHandle<Window>,
     api: Mutex<ApiClient>,
     allocations: Mutex<Allocations>,
-    /// The rack's description.
+    /// The path of the rack's description.
     file: PathBuf,
     link: LinkProfile,
     domain_name: String,
@@ -145,14 +153,17 @@ impl core::fmt::Debug for SharedSpace {
 }
 
 impl SharedSpace {
-    /// Joins the rack as a host that shares far memory with all others that name the same `domain`, by loads and stores.
+    /// Joins the rack as a host that shares far memory, by loads and stores, with all hosts that name the
+    /// same `domain`.
     ///
-    /// As [`Rack::client`] it takes one of the rack's addresses for clients, and with [`Placement::SameCpu`](farmem_client::Placement::SameCpu) binds
-    /// the calling thread, and those it starts later, to the rack's CPU. The rack's memory nodes of this moment are what is shared.
+    /// As [`Rack::client`] does, this method uses one of the rack's addresses for clients. With
+    /// [`Placement::SameCpu`](farmem_client::Placement::SameCpu), it binds the calling thread, and threads
+    /// that it starts later, to the rack's CPU. The space contains the memory nodes that have joined so far.
     ///
     /// # Errors
-    /// [`Error::Open`] when this process may not serve faults (with what to do), the options cannot be, or the rack is one in this process;
-    /// else when the rack does not answer, or all its addresses for clients are in use.
+    /// [`Error::Open`] if this process may not serve faults (the message contains the remedy), the options
+    /// are invalid, or the rack is one within this process. Other errors if the rack does not answer, or if
+    /// all its addresses for clients are in use.
     pub fn join(rack: &Rack, domain: &str, options: ShareOptions) -> Result<Self, Error> {
         let Some(config) = rack.config() else {
             return Err(OpenError::Setting {
@@ -174,7 +185,7 @@ impl SharedSpace {
         })
     }
 
-    /// The network that the rack's links stand for.
+    /// Returns the profile of the network that the rack's links imitate.
     #[must_use]
     pub const fn link_profile(&self) -> LinkProfile {
         self.link
@@ -183,17 +194,18 @@ impl SharedSpace {
     /// Allocates at least `size` bytes, rounded up to a power of two of at least 4096. All bytes are zero.
     ///
     /// # Errors
-    /// [`Error::Refused`] when no memory node has that much free in one piece.
+    /// [`Error::Refused`] if no memory node has enough contiguous free memory.
     pub fn allocate(&self, size: u64) -> Result<Vma, Error> {
         let info = self.call(Allocate { domain: self.joined.domain(), size, node: None, durable: false })?;
         lock(&self.allocations).made(&info);
         self.reachable(&info)
     }
 
-    /// The allocation that `addr` lies in, made by any host.
+    /// Returns the allocation that contains `addr`, of any host.
     ///
     /// # Errors
-    /// [`Error::NotMapped`] when there is none; [`Error::Unreachable`] when it is on a memory node that joined after this space.
+    /// [`Error::NotMapped`] if no allocation contains `addr`; [`Error::Unreachable`] if its memory node
+    /// joined after this space.
     pub fn attach(&self, addr: VirtAddr) -> Result<Vma, Error> {
         let vmas = self.call(Overview {})?.vmas;
         let holds = |vma: &&VmaInfo| addr.0.wrapping_sub(vma.base) < vma.size;
@@ -201,96 +213,98 @@ impl SharedSpace {
         self.reachable(info)
     }
 
-    /// Frees an allocation. A touch of it ends in SIGBUS from then on, at hosts that have pages of it as soon as those go.
+    /// Frees an allocation. Later accesses end in SIGBUS; at hosts that cache its pages, as soon as the pages
+    /// are evicted.
     ///
     /// # Errors
-    /// [`Error::Refused`] when this domain does not own an allocation that starts at `base`.
+    /// [`Error::Refused`] if this domain does not own an allocation that starts at `base`.
     pub fn free(&self, base: VirtAddr) -> Result<(), Error> {
         lock(&self.allocations).free(self.joined.domain(), base, |request| self.call(request))
     }
 
-    /// Lets the domain called `to` use `len` bytes at `base`, which this domain owns.
+    /// Grants the domain called `to` access to `len` bytes at `base`, which this domain owns.
     ///
     /// # Errors
-    /// [`Error::Refused`] when they are not in one allocation of this domain.
+    /// [`Error::Refused`] if the bytes are not within one allocation of this domain.
     pub fn grant(&self, base: VirtAddr, len: u64, to: &str, perm: PermName) -> Result<(), Error> {
         let to = number_of_domain(to, |request| self.call(request))?;
         self.call(Grant { domain: self.joined.domain(), base: base.0, len, to, perm })
     }
 
-    /// Takes the old bytes of the lost pages among these: from here on they are read again, as the memory nodes have them.
+    /// Accepts the loss of lost pages in this range: later reads return the bytes that the memory nodes have.
     ///
     /// # Errors
-    /// [`Error::Refused`] when they are not in one allocation of this domain.
+    /// [`Error::Refused`] if the bytes are not within one allocation of this domain.
     pub fn accept_lost(&self, base: VirtAddr, len: u64) -> Result<(), Error> {
         self.call(AcceptLost { domain: self.joined.domain(), base: base.0, len })
     }
 
-    /// An allocation's bytes.
+    /// Returns the bytes of an allocation.
     ///
     /// # Panics
-    /// When they are not all in this space.
+    /// Panics if the allocation is not within this space.
     #[must_use]
     pub fn memory(&self, vma: &Vma) -> Memory<'_> {
         let (offset, len) = (self.offset(vma.base), usize::try_from(vma.size));
         self.window().memory().part(offset, len.expect("what is mapped has an address"))
     }
 
-    /// The little-endian word at `addr`, to be used as an atomic: by threads of every host.
+    /// Returns the little-endian word at `addr` as an atomic, for threads of every host.
     ///
     /// # Panics
-    /// When it is not in this space, or not aligned.
+    /// Panics if the word is not within this space or is not aligned.
     #[must_use]
     pub fn word(&self, addr: VirtAddr) -> &AtomicU64 {
         self.window().memory().word(self.offset(addr))
     }
 
-    /// Writes back to the memory nodes everything that was written so far, so that a client that reads without a cache finds it. A page
-    /// is fetched again at its next touch.
+    /// Writes all changed pages back to the memory nodes, so that a client without a cache reads the new
+    /// bytes. The next access to a page fetches it again.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] when the memory nodes do not take it, or the rack is lost.
+    /// [`Error::Unreachable`] if the memory nodes do not accept the pages, or the rack is lost.
     pub fn write_back(&self) -> Result<(), Error> {
         self.joined.write_back()
     }
 
-    /// Counts so far.
+    /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> ShareStats {
         self.joined.stats()
     }
 
-    /// Why nothing can be had any more: the link broke, or the lease ended. Each touch of a page ends in SIGBUS then.
+    /// Returns the reason why far memory is lost: the link failed, or the lease expired. From then on every
+    /// access to a page ends in SIGBUS.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.joined.failure()
     }
 
-    /// Bytes of far memory that are here, as the system counts the memory they take.
+    /// Returns the number of local bytes of far memory, as the kernel counts them.
     #[must_use]
     pub fn bytes_here(&self) -> u64 {
         self.window().bytes_taken()
     }
 
-    /// First address and bytes of what is shared.
+    /// Returns the first address and the length of the shared memory.
     #[must_use]
     pub fn span(&self) -> (VirtAddr, u64) {
         (self.window().base(), self.window().len())
     }
 
-    /// The host this process is.
+    /// Returns the number of this process's host.
     #[must_use]
     pub const fn host(&self) -> u16 {
         self.joined.host()
     }
 
-    /// The domain's name.
+    /// Returns the domain's name.
     #[must_use]
     pub fn domain(&self) -> &str {
         &self.domain_name
     }
 
-    /// How it works.
+    /// Returns the options of the space.
     #[must_use]
     pub const fn options(&self) -> ShareOptions {
         self.options

@@ -1,12 +1,16 @@
-//! A window onto an allocation: far memory by plain loads and stores, with a bounded part of it here.
+//! A window onto an allocation: far memory by plain loads and stores, with a bounded part of it cached
+//! locally.
 //!
-//! Key call: [`with_window`]. It requests nothing of the rack but READs and WRITEs, so it keeps no other client out: **one window
-//! at a time may write an allocation**, and a client that reads it by other ways meanwhile finds what was written back so far. Memory that
-//! several hosts share coherently is the agent's business, not this module's.
+//! Key call: [`with_window`]. A window uses only READs and WRITEs, so it does not exclude other clients.
+//! **Only one window at a time may write an allocation.** A client that reads the allocation by other methods
+//! meanwhile gets the bytes that were written back so far. Memory that several hosts share coherently is not
+//! this module's task, but the agent's.
 //!
-//! The thread that calls serves the window with its client; the program runs on a thread of its own, and on as many more as it likes.
+//! The calling thread serves the window with its client. The program runs on a thread of its own, and on
+//! further threads that it starts.
 //!
-//! The page cache ([`farmem_paging::Cache`]) decides which page is fetched, evicted and written back; this module carries it out.
+//! The page cache ([`farmem_paging::Cache`]) decides which pages are fetched, evicted and written back; this
+//! module executes its decisions.
 
 mod beside;
 mod buffer;
@@ -42,7 +46,7 @@ pub use farmem_uffd::{FaultMode, Handler, HandlerCpu, Memory, Number, Numbers, P
 pub use loss::AtLoss;
 pub use options::{AccessPath, CpuApart, PolicyMaker, WindowOptions, WindowStats, frames_of};
 
-/// Parts of a program's own policy ([`WindowOptions::policy`]), and the built-in policies that it may ask.
+/// Types of a program's own policy ([`WindowOptions::policy`]), and the built-in policies.
 pub mod policy {
     pub use farmem_dpu::{
         Evidence, Leap, Neighbours, Nothing, PageAccess, PageId, Policy, RECENT_LEN, Recent,
@@ -53,30 +57,32 @@ pub mod policy {
 #[cfg(test)]
 mod tests;
 
-/// Fewer pages could not hold what one instruction touches, and what several threads do at once.
+/// Minimum number of frames: enough for the pages that one instruction accesses, and for several threads.
 pub(crate) const FRAMES_MIN: u64 = 16;
-/// Pages of one READ at most.
+/// Maximum number of pages of one READ.
 const RUN_MAX: u64 = 64;
-/// WRITEs under way at once.
+/// Maximum number of WRITEs in flight.
 const WRITING_MAX: usize = 64;
-/// Pages that are laid to rest in one step, and pages of one WRITE, at most.
+/// Maximum number of pages that are deactivated in one step, and of pages of one WRITE.
 const BATCH: usize = 16;
-/// Times a READ or WRITE is tried before the window gives up; each waits until the rack counts as gone.
+/// Number of attempts of a READ or WRITE before the window fails; each attempt waits until the rack counts as
+/// dead.
 const TRIES_MAX: u32 = 3;
 
-/// Runs `program` with `vma` mapped, at most [`WindowOptions::local_limit`] bytes of it here. What it changed is in far memory
-/// when this returns, also when it panics.
+/// Runs `program` with `vma` mapped, with at most [`WindowOptions::local_limit`] bytes of it local. When this
+/// function returns, all writes are in far memory, even if the program panicked.
 ///
-/// A forked child does not have the window: its touch is a SIGSEGV. When the rack no longer answers, threads that need a page that is
-/// not here get a SIGBUS: wrong bytes are never read. So do those that need a page whose bytes are lost ([`Error::MemoryLost`]); all others
-/// go on.
+/// A forked child does not have the window: its access is a SIGSEGV. If the rack does not answer any more,
+/// threads that need a far page get a SIGBUS; wrong bytes are never read. Threads that need lost bytes
+/// ([`Error::MemoryLost`]) get a SIGBUS too; all others continue.
 ///
 /// # Errors
-/// [`Error::Open`] when this process may not serve faults (with what to do), or the options cannot be; else what kept the window
-/// from fetching or from writing back, [`Error::MemoryLost`] among it. Then part of what the program wrote is lost.
+/// [`Error::Open`] if this process may not serve faults (the message contains the remedy), or if the options
+/// are invalid. Otherwise the error that prevented a fetch or a write-back, such as [`Error::MemoryLost`];
+/// then some of the program's writes are lost.
 ///
 /// # Panics
-/// When `program` does.
+/// Panics if `program` panics.
 pub fn with_window<R: Send>(
     client: &mut Client,
     vma: &Vma,
@@ -86,18 +92,20 @@ pub fn with_window<R: Send>(
     with_objects(client, &[Object::new(vma)], options, |objects| program(objects.get(0)))
 }
 
-/// As [`with_window`], with several objects in one buffer: of all of them together at most [`WindowOptions::local_limit`] bytes are here, in chunks of
-/// [`WindowOptions::chunk`] bytes, and those go that were used longest ago, whatever object they are of (SODA III). Each object is written by one buffer, or read by
-/// many; the control plane sees to that for memory with a name ([`Object::named`]).
+/// Runs `program` as [`with_window`] does, with several objects in one buffer. At most
+/// [`WindowOptions::local_limit`] bytes of all objects together are local, in chunks of
+/// [`WindowOptions::chunk`] bytes. The least recently used chunks are evicted, whatever their object (SODA
+/// III). One buffer writes an object, or many read it; the control plane ensures that for named memory
+/// ([`Object::named`]).
 ///
-/// Threads that wait for one chunk have it fetched once. Chunks that were written are written back ahead of need, so that no fault waits for a write-back as long as the
-/// network keeps up.
+/// If several threads wait for one chunk, it is fetched once. Changed chunks are written back ahead of need,
+/// so no fault waits for a write-back while the network keeps up.
 ///
 /// # Errors
-/// As [`with_window`]; [`Error::Open`] too for chunks and objects that cannot be.
+/// The errors of [`with_window`], and [`Error::Open`] for invalid chunks and objects.
 ///
 /// # Panics
-/// When `program` does.
+/// Panics if `program` panics.
 pub fn with_objects<R: Send>(
     client: &mut Client,
     objects: &[Object],
@@ -140,7 +148,7 @@ pub fn with_objects<R: Send>(
             program(Objects::new(&end.0, laid, hints))
         });
         if let Err(source) = serve(&window, options.handler, &stop, &mut server) {
-            window.abandon(); // or the program would wait for ever
+            window.abandon(); // otherwise the program would wait without end
             server.failed = Some(Error::System { what: "page faults cannot be read".into(), source });
         }
         thread.join()
@@ -156,10 +164,10 @@ pub fn with_objects<R: Send>(
     flushed.map(|()| (result, stats))
 }
 
-/// A page cache of so many chunks.
+/// Returns the configuration of a page cache with this number of chunks.
 pub(crate) fn cache_config(frames: usize, options: &WindowOptions) -> Config {
     let pages = u64::from(options.chunk) / PAGE_LEN as u64;
-    // A window of a page has room for another, which never comes.
+    // The cache needs two frames, even if the window has only one page.
     let frames = frames.max(2);
     let inactive = frames * usize::from(options.inactive_eighths.min(8)) / 8;
     Config {
@@ -175,7 +183,7 @@ pub(crate) fn cache_config(frames: usize, options: &WindowOptions) -> Config {
     }
 }
 
-/// The program ended, well or by a panic: so does the service.
+/// A guard that ends the service when the program ends, even by a panic.
 struct EndWhenDropped<'w>(Ring<'w>);
 
 impl Drop for EndWhenDropped<'_> {
@@ -184,19 +192,19 @@ impl Drop for EndWhenDropped<'_> {
     }
 }
 
-/// An operation of the client, and what the cache calls it.
+/// An operation of the client, with its name in the cache.
 #[derive(Clone, Copy, Debug)]
 enum UnderWay {
     Fetch { op: farmem_paging::Op, first: u64, count: u32 },
     WriteBack { op: farmem_paging::Op, bytes: u64 },
 }
 
-/// Where the bytes are that a fetch brought.
+/// The location of a fetch's bytes.
 #[derive(Clone, Copy, Debug)]
 enum Arrived<'a> {
-    /// Here, from this chunk on.
+    /// These bytes, beginning with this chunk.
     Bytes(u64, &'a [u8]),
-    /// In the window's file.
+    /// The window's file.
     Placed,
 }
 
@@ -204,32 +212,33 @@ impl Arrived<'_> {
     const NOTHING: Self = Self::Bytes(0, &[]);
 }
 
-/// Carries out what the page cache says, by READs and WRITEs.
+/// The executor of the page cache's decisions, by READs and WRITEs.
 struct Server<'a> {
     verbs: Verbs<'a>,
     window: &'a Window,
     hints: &'a Hints,
-    /// How the DPU prefetches what the program says nothing of.
+    /// The DPU's prefetching for memory without the program's advice.
     foresight: Foresight,
     unadvised: u64,
     cache: Cache,
     laid: Laid,
     actions: Vec<Action>,
     under_way: Vec<(Name, UnderWay)>,
-    /// Operations that the cache does not wait for any more: the link was lost. Their ends may come yet.
+    /// Operations for which the cache does not wait any more, because the link failed. Their completions may
+    /// still arrive.
     abandoned: Vec<Name>,
-    /// Operations that the client did not take.
+    /// Operations that the client did not accept.
     refused: Vec<UnderWay>,
-    /// Completions of operations that are not ours.
+    /// Completions of operations that do not belong to this window.
     others: VecDeque<Completed>,
     bytes_here_max: u64,
     bytes_fetched: u64,
     bytes_written_back: u64,
-    /// Why the latest operation failed, and why bytes were lost.
+    /// The error of the last failed operation, and the last error of lost bytes.
     why: Option<Error>,
     why_lost: Option<Error>,
     failed: Option<Error>,
-    /// Bytes that the program wanted and that are lost; everything else goes on.
+    /// The error of lost bytes that the program accessed; the window continues to serve other pages.
     lost: Option<Error>,
     at_loss: AtLoss,
     meter: Meter,
@@ -263,7 +272,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// The first page of chunks of one object that lie together, and how many pages they have.
+    /// Returns the first page and the number of pages of adjacent chunks of one object.
     fn pages(&self, first: u64, count: u64) -> (Page, usize) {
         let (_, bytes) = self.laid.far(first, count);
         let pages = usize::try_from(bytes).expect("memory of this machine") / PAGE_LEN;
@@ -298,7 +307,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Carries out what the cache said, and what it says about that. `arrived` is what a fetch brought.
+    /// Executes the cache's actions, and those that result from them. `arrived` is the result of a fetch.
     fn carry_out(&mut self, arrived: Arrived<'_>) {
         loop {
             let mut actions = mem::take(&mut self.actions);
@@ -309,7 +318,7 @@ impl<'a> Server<'a> {
                     rest = behind;
                     continue;
                 };
-                // Neighbours go by one call of the system.
+                // One system call discards adjacent chunks.
                 let lie = |(action, page): &(&Action, u64)| matches!(action, Action::Discard { key } if key.page == *page);
                 let count = rest.iter().zip(key.page..).take_while(lie).count();
                 for (first, count) in self.laid.parts(key.page, count as u64) {
@@ -407,7 +416,7 @@ impl<'a> Server<'a> {
         let moving = self.meter.begin();
         let mut chunks = self.cache.pages_of(op).map(|key| key.page);
         let first = chunks.next().expect("a write-back of a chunk at least");
-        // The chunks lie side by side, in one object.
+        // The chunks are adjacent, in one object.
         let count = 1 + chunks.count() as u64;
         let ((addr, bytes), (page, pages)) = (self.laid.far(first, count), self.pages(first, count));
         let window = self.window;
@@ -459,7 +468,7 @@ impl<'a> Server<'a> {
             && placed
             && outcome != Outcome::Done
         {
-            // Before it is tried again: parts of it may have come.
+            // Parts may have arrived, and must be cleared before a repetition.
             let (page, pages) = self.pages(first, count.into());
             self.window.clear_placed(page, pages);
         }
@@ -472,7 +481,7 @@ impl<'a> Server<'a> {
         self.verbs.client().recycle(buf);
     }
 
-    /// Takes the end of an operation that the cache does not wait for.
+    /// Handles the completion of an operation for which the cache does not wait.
     fn ended_beside(&mut self, name: Name, result: Result<Answer, Error>, buf: Vec<u8>) {
         if let Some(at) = self.abandoned.iter().position(|other| *other == name) {
             self.abandoned.swap_remove(at);
@@ -482,7 +491,7 @@ impl<'a> Server<'a> {
         self.others.push_back(Completed { ticket, result, buf });
     }
 
-    /// Tells the cache what the program says of its chunks.
+    /// Passes the program's advice on its chunks to the cache.
     fn take_hints(&mut self) {
         loop {
             let hint = self.hints.lock().expect("no thread panics with it").pop_front();
@@ -498,7 +507,8 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Takes the ends of WRITEs that have come, when a fault may need the frames of what they wrote: no thread waits for what is over.
+    /// Handles completed WRITEs if a fault may need their frames, so that no thread waits for a completed
+    /// operation.
     fn take_ended(&mut self) {
         while self.cache.is_tight() && !self.under_way.is_empty() {
             match self.verbs.poll() {
@@ -509,7 +519,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// A thread of the program waits for a page.
+    /// Handles a fault of a thread of the program.
     fn touched(&mut self, page: Page, write: bool) {
         let offset = page.addr().0 - self.window.base().0;
         let chunk = offset / self.laid.chunk_len;
@@ -519,7 +529,7 @@ impl<'a> Server<'a> {
                 return self.refuse_store(addr, chunk);
             }
             Some(_) => {}
-            // Behind the end of an object: there is nothing.
+            // The page is behind the end of an object.
             None => return self.window.poison_run(page, 1),
         }
         self.take_ended();
@@ -527,7 +537,8 @@ impl<'a> Server<'a> {
         self.carry_out(Arrived::NOTHING);
     }
 
-    /// A program stored to what it only reads: its thread, and all that touch the chunk from now on, get a SIGBUS.
+    /// Handles a store to read-only memory: its thread, and all that access the chunk from now on, get a
+    /// SIGBUS.
     fn refuse_store(&mut self, addr: VirtAddr, chunk: u64) {
         self.lost.get_or_insert(Error::ReadOnly { addr });
         let (page, pages) = self.pages(chunk, 1);
@@ -538,7 +549,7 @@ impl<'a> Server<'a> {
         self.window.poison_run(page, pages);
     }
 
-    /// Waits for one operation, and takes the ends of all that have ended then.
+    /// Waits for one operation, and handles all operations that have completed by then.
     fn wait(&mut self) {
         let moving = self.meter.begin();
         let completed = self.verbs.next_completed();
@@ -560,7 +571,7 @@ impl<'a> Server<'a> {
         self.carry_out(Arrived::NOTHING);
     }
 
-    /// Writes back all that is dirty.
+    /// Writes back all dirty chunks.
     fn flush(&mut self) -> Result<(), Error> {
         self.cache.flush(&self.laid, &mut self.actions);
         self.carry_out(Arrived::NOTHING);
@@ -579,7 +590,7 @@ impl Faults for Server<'_> {
     fn turn(&mut self) -> Next {
         self.take_hints();
         if self.cache.is_fetching() {
-            // Sends what was asked for, and clears up while it is on its way.
+            // Sends the queued requests, and does background work while they are in flight.
             let moving = self.meter.begin();
             let completed = self.verbs.poll();
             self.meter.end(moving);
@@ -593,7 +604,7 @@ impl Faults for Server<'_> {
         if self.cache.is_awaited() && !self.under_way.is_empty() {
             self.wait();
         }
-        // Answers to WRITEs may wait: the pages are still here.
+        // Completions of WRITEs may wait, because the pages are still local.
         if self.cache.is_awaited() { Next::Look } else { Next::Sleep }
     }
 }

@@ -1,7 +1,7 @@
-//! The place of a host's pages: memory of its own process, or that of others; and the host as its process has it.
+//! The location of a host's pages: memory of its own process, or of others; and the handle of the host.
 //!
-//! Key types: `FaultSource`, with two implementers: a [`Window`] of this process, and a [`SharedMapping`] of processes whose faults come here by another
-//! way; [`HostHandle`], which ends the host when it is dropped.
+//! Key types: `FaultSource`, with two implementers: a [`Window`] of this process, and a [`SharedMapping`] of
+//! processes whose faults arrive by another path; [`HostHandle`], whose drop ends the host.
 
 use super::lease::{Objects, say};
 use super::shared_pager::{Inbox, PagerRequest, SharedPager, lock};
@@ -21,15 +21,15 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{JoinHandle, scope};
 
-/// The memory that a host's pages lie in.
+/// The memory that contains a host's pages.
 pub(super) trait FaultSource: Sized + Send + Sync + 'static {
-    /// Opens it for these addresses, with no page here.
+    /// Opens the memory at these addresses, without local pages.
     fn open(options: &ShareOptions, span: &Range<u64>, frames_max: usize) -> Result<Self, Error>;
 
-    /// Until when its pages may be used.
+    /// Returns the lease of the pages.
     fn lease(&self) -> &Arc<Lease>;
 
-    /// Serves until the host is told to end; true when everything was written back.
+    /// Serves until the host must end. Returns true if everything was written back.
     fn serve<'a, L: Link + Send>(
         &'a self,
         handler: Handler,
@@ -57,7 +57,7 @@ impl FaultSource for Window {
         Self::lease(self).expect("it was opened under one")
     }
 
-    /// Serves faults on a thread of its own and the link on this one.
+    /// Serves faults on a thread of its own, and the link on the calling thread.
     fn serve<'a, L: Link + Send>(
         &'a self,
         handler: Handler,
@@ -71,7 +71,7 @@ impl FaultSource for Window {
         let ring = Ring::new(self, stop.clone());
         let lease = FaultSource::lease(self);
         scope(|scope| {
-            // Beside this process where the system allows that, else within it.
+            // The watcher is a process of its own where the system allows one, and otherwise a thread.
             let apart = self.watch_apart();
             if apart.is_err() {
                 match self.watcher() {
@@ -83,7 +83,7 @@ impl FaultSource for Window {
             scope.spawn(|| {
                 let mut faults = AtDesk { shared_pager, batch: Vec::new(), parcel: L::Parcel::default() };
                 if let Err(error) = serve_shared(self, handler, &stop, &mut faults) {
-                    self.abandon(); // or the program would wait for ever
+                    self.abandon(); // otherwise the program would wait without end
                     shared_pager.leave([PagerRequest::Fail(format!("page faults cannot be read: {error}"))]);
                 }
             });
@@ -105,7 +105,8 @@ impl FaultSource for SharedMapping {
         Self::lease(self)
     }
 
-    /// Its pages are watched by its programs' guard ([`farmem_uffd::remote::Guard`]). The thread that reads a fault leaves it here ([`Joined::fault`]).
+    /// Serves the link only. The guard of the programs watches the pages ([`farmem_uffd::remote::Guard`]).
+    /// The thread that reads a fault passes it to [`HostHandle::fault`].
     fn serve<'a, L: Link + Send>(
         &'a self,
         _: Handler,
@@ -119,7 +120,8 @@ impl FaultSource for SharedMapping {
     }
 }
 
-/// Sleeps until the lease ends, and takes the pages if it was not renewed. It does nothing else: the thread that serves them may stand still.
+/// Sleeps until the lease expires, and unmaps the pages if it was not renewed. The watcher does nothing else,
+/// because the thread that serves the pages may be suspended.
 fn watch(mut watcher: Watcher) {
     if let Err(error) = watcher.watch(None) {
         say(&format!(
@@ -129,7 +131,8 @@ fn watch(mut watcher: Watcher) {
     }
 }
 
-/// A host that shares. Its threads end when it is dropped: what was written goes to the memory nodes, and the host leaves the rack.
+/// A handle of a host that shares memory. A drop writes changed pages to the memory nodes, ends the host's
+/// threads, and leaves the rack.
 pub struct HostHandle<G> {
     pub(super) fault_source: Arc<G>,
     pub(super) inbox: Arc<Inbox>,
@@ -144,56 +147,57 @@ impl HostHandle<SharedMapping> {
     /// Joins the rack as a host whose programs are other processes, at one of the rack's addresses.
     ///
     /// # Errors
-    /// As [`SharedSpace::join`](super::SharedSpace::join).
+    /// The errors of [`SharedSpace::join`](super::SharedSpace::join).
     pub fn of_others(config: &RackConfig, domain: &str, options: ShareOptions) -> Result<Self, Error> {
         let mut options = options;
-        // A page is in two places for a moment when it is laid to rest.
+        // The deactivation of a page needs a second copy of it for a moment.
         options.window.local_limit = options.window.local_limit.saturating_sub(PAGE_LEN as u64);
         join::join(config, domain, options)
     }
 }
 
 impl<G> HostHandle<G> {
-    /// Where its pages are.
+    /// Returns the memory of the host's pages.
     pub fn fault_source(&self) -> &G {
         &self.fault_source
     }
 
-    /// Its number.
+    /// Returns the host's number.
     pub const fn host(&self) -> u16 {
         self.host
     }
 
-    /// The number of its domain.
+    /// Returns the number of the host's domain.
     pub const fn domain(&self) -> u32 {
         self.domain
     }
 
-    /// The named objects that it has open, by number; those that opened one put it here.
+    /// Returns the numbers of the named objects that the host has open. Code that opens an object adds it
+    /// here.
     pub fn objects(&self) -> MutexGuard<'_, BTreeSet<u64>> {
         lock(&self.objects)
     }
 
-    /// A thread waits for a page.
+    /// Reports that a thread waits for a page.
     pub fn fault(&self, page: Page, write: bool) {
         let access = if write { Access::Modified } else { Access::Shared };
         self.inbox.put([PagerRequest::Fault(page, access)]);
     }
 
-    /// Writes everything to the memory nodes that was written so far.
+    /// Writes all changed pages back to the memory nodes.
     ///
     /// # Errors
-    /// The first error; then part of it is lost.
+    /// The first error; then some of the changed pages are lost.
     pub fn write_back(&self) -> Result<(), Error> {
         self.answered(PagerRequest::WriteBack).unwrap_or_else(|| Err(self.lost()))
     }
 
-    /// Counts so far.
+    /// Returns the counters.
     pub fn stats(&self) -> ShareStats {
         self.answered(PagerRequest::Stats).unwrap_or_default()
     }
 
-    /// Why nothing can be had any more.
+    /// Returns the reason why far memory is lost, if it is.
     pub fn failure(&self) -> Option<String> {
         lock(&self.failed).clone()
     }
@@ -220,13 +224,13 @@ impl<G> Drop for HostHandle<G> {
     fn drop(&mut self) {
         self.inbox.put([PagerRequest::End]);
         if let Some(pager) = self.pager.take() {
-            // Its panic was printed; no caller can take it.
+            // The panic was already printed, and no caller can handle it.
             let _panicked = pager.join();
         }
     }
 }
 
-/// Brings faults to the shared pager, all that were read together at once.
+/// Passes faults to the shared pager, in the batches in which they were read.
 struct AtDesk<'a, W: Mapped, L: Link> {
     shared_pager: &'a SharedPager<W, L>,
     batch: Vec<PagerRequest>,

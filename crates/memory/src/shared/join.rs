@@ -1,4 +1,5 @@
-//! How a process becomes a host that shares memory: its link, its session, its window, its threads.
+//! The steps by which a process becomes a host that shares memory: its link, its session, its window, its
+//! threads.
 
 use super::ShareOptions;
 use super::fault_source::{FaultSource, HostHandle};
@@ -33,9 +34,11 @@ use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 
-/// Takes an address of the rack's that is free. Each process begins to look at another one: where a host has just left, the control
-/// plane may still be taking back what it cached. They are few: an address that was taken once is a host to the control plane, also when
-/// its process died, and only so many hosts can cache pages.
+/// Joins at a free address of the rack. Each process starts its search at another address, because the
+/// control plane may still reclaim the cached pages of a host that has just left.
+///
+/// The search covers few addresses: the control plane keeps a host for each address that was used once, even
+/// after its process died, and the number of caching hosts is limited.
 pub(super) fn join<G: FaultSource>(
     config: &RackConfig,
     domain: &str,
@@ -59,7 +62,7 @@ where
     Err(Error::Full { what: format!("the list of client addresses, {count} by [hosts] of {file},") })
 }
 
-/// Parts that the pager's thread has made when it begins to serve.
+/// The results of the pager's thread when it begins to serve.
 struct Ready<G> {
     fault_source: Arc<G>,
     domain: u32,
@@ -81,7 +84,8 @@ where
     let objects = Objects::default();
     let mut config = config.clone();
     if options.window.faults == FaultMode::Signal {
-        // The threads that fault look for their pages themselves; one that looks beside them takes their turns.
+        // Threads that fault poll for their pages themselves. Another thread that polled too would take CPU
+        // time from them.
         config.waiting = Waiting::Block;
     }
     let joining = HostBuilder {
@@ -97,7 +101,7 @@ where
     let pager = start("farmem-pager", move || {
         let config = joining.config.clone();
         if let Err(error) = with_link(&config, address, joining) {
-            // The caller no longer listens once the space has begun; after that the space reports the loss.
+            // After the start, the caller no longer receives; then the space reports the failure.
             let _begun = say.send(Err(error));
         }
     })?;
@@ -111,7 +115,7 @@ pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<J
     started.map_err(|source| Error::System { what: format!("cannot start the thread {name}"), source })
 }
 
-/// A host on its way into the rack, on the thread that will own it.
+/// A host that is joining, on the thread that will own it.
 struct HostBuilder<G> {
     config: RackConfig,
     address: IpAddr,
@@ -139,7 +143,8 @@ where
         let options = ClientOptions { patience: Some(self.config.patience), ..ClientOptions::default() };
         let settings = host_settings(host, generation, &home, self.config.pmtu, options);
         let served = self.serve(link, &mut api, settings, &nodes);
-        // A rack that is gone has forgotten this host too. Its number may be another's by now.
+        // A stopped rack has no state of this host. Without the generation, the number could name another
+        // host.
         let _gone = api.call(Leave { port: Port::host(host).0, generation: Some(generation) });
         served
     }
@@ -206,10 +211,10 @@ where
             begun.is_ok() && fault_source.serve(self.options.window.handler, &shared_pager, sleeper);
         drop(shared_pager);
         lease.stop();
-        // The lease thread ends when the last sender of its channel is gone.
+        // The lease thread ends when the last sender of its channel is dropped.
         let _panicked = lease_keeper.join();
         if given_up {
-            // If it does not hear this, the control plane waits for the lease to end.
+            // Without this message, the control plane waits until the lease expires.
             let (generation, qkey) = (settings.generation, settings.home.qkey.0);
             let _unheard = api.call(Renew { host, generation, flushed: GIVEN_UP, qkey });
         }
@@ -217,7 +222,7 @@ where
     }
 }
 
-/// The addresses of all memory nodes, and what is between them.
+/// Returns the addresses of all memory nodes, including gaps.
 fn span_of(nodes: &[NodeInfo]) -> Result<Range<u64>, Error> {
     let start = nodes.iter().map(|node| node.base).min();
     let end = nodes.iter().map(|node| node.base + node.capacity).max();

@@ -1,12 +1,14 @@
-//! The thread that keeps the host's lease: it requests the control plane by HTTP, and hands what it hears to the pager.
+//! The thread that renews the host's lease by HTTP requests to the control plane, and passes the answers to
+//! the pager.
 //!
-//! A page that is cached may be used for as long as the lease lasts, counted from when it was asked for, so that the control plane never
-//! believes it to be over sooner than this host does (PROTOCOL 12.35). Where the end stands in the [`Lease`], a watcher takes the pages by itself
-//! when neither this thread nor the pager runs.
+//! A cached page may be used until the lease expires. Its time starts when the request is sent, so the
+//! control plane never considers it expired earlier than this host does (PROTOCOL 12.35). The end of the
+//! lease is in the [`Lease`]. If neither this thread nor the pager runs, a watcher unmaps the pages.
 //!
-//! This thread does nothing but renewals: another thread requests the control plane for all else, over another connection. It waits for an answer no
-//! longer than three eighths of a lease: then there is time to ask once more, over a new connection. Between renewals it has none: the control plane takes only so many, and
-//! a host that does nothing is to hold none of them.
+//! This thread only renews the lease; another thread sends all other requests, over another connection. A
+//! renewal waits for its answer at most three eighths of a lease, so there is time for a second attempt over
+//! a new connection. Between renewals this thread has no connection: the control plane's connections are
+//! limited, so an idle host must not hold one.
 
 use super::join::start;
 use super::pager::ControlNotice;
@@ -27,48 +29,49 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration as StdDuration;
 
-/// Time between two questions when the control plane has said "not yet".
+/// Interval between two requests while the control plane grants no lease.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
-/// A life of a host, as the control plane knows it.
+/// A host in one generation, as the control plane knows it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Life {
     pub(super) host: u16,
     pub(super) generation: u16,
-    /// The key of its endpoint. It shows that the host itself says what it has flushed.
+    /// The key of the host's endpoint. It proves that the host itself reports its flushes.
     pub(super) qkey: u32,
 }
 
-/// A host that holds a lease.
+/// The owner of a host's lease.
 pub(super) struct LeaseKeeper {
     api: ApiClient,
     clock: Clock,
     inbox: Arc<Inbox>,
     life: Life,
-    /// The newest order that was obeyed, and the newest that was handed on.
+    /// The last order that was executed, and the last order that was passed to the pager.
     flushed: u64,
     ordered: u64,
-    /// How long a lease is.
+    /// Duration of a lease.
     length: Duration,
-    /// How long the rack may give no lease before this process fails; at least two leases.
+    /// Longest time without a lease before this process fails; at least two leases.
     patience: Duration,
-    /// When the use of the latest lease ends.
+    /// Time at which the pages of the latest lease must be unmapped.
     until: Instant,
-    /// The pager has given everything up that it had under that; at first it has nothing.
+    /// True if the pager has given up all pages of the latest lease; initially it has none.
     given_up: bool,
     watched: Arc<Lease>,
-    /// Takes pages whose requests get no answer to the control plane.
+    /// Queue of pages whose requests get no answer, for the control plane.
     stuck: SyncSender<Page>,
     objects: Objects,
 }
 
-/// One part in so many of a lease is not used: in that time, and an eighth of a lease more until others may write, the pages are taken.
+/// The inverse of the fraction of a lease that is not used. In that time, and in a further eighth of a lease
+/// before other hosts may write, the pages are unmapped.
 const TAKE_SHARE: u64 = 8;
 
-/// Pages that wait to be asked for again; of more, the pager tells again.
+/// Maximum number of queued pages. The pager reports a page again if the queue was full.
 const STUCK_MAX: usize = 64;
 
-/// The named objects that a host has open, by number.
+/// The numbers of the named objects that a host has open.
 pub(super) type Objects = Arc<Mutex<BTreeSet<u64>>>;
 
 impl LeaseKeeper {
@@ -98,7 +101,7 @@ impl LeaseKeeper {
         };
         let begun = clock.now();
         while !lease_keeper.renew().or_else(later)? {
-            // A host that holds nothing has given everything up.
+            // A host without pages has executed every order.
             lease_keeper.flushed = lease_keeper.ordered;
             if clock.now().since(begun) >= lease_keeper.patience.max(SILENCE_MAX.times(2)) {
                 return Err(Error::Unreachable { what: "the switch: no host may share memory yet".into() });
@@ -111,12 +114,12 @@ impl LeaseKeeper {
         Ok(lease_keeper)
     }
 
-    /// Time between two renewals: one may be lost, and there is time for another.
+    /// Returns the time between two renewals. If one fails, there is time for another.
     const fn pause(&self) -> Duration {
         Duration::from_nanos(self.length.as_nanos() / 3)
     }
 
-    /// Renews the lease on a thread of its own until the last sender of `told` is gone.
+    /// Renews the lease on a thread of its own, until the last sender of `told` is dropped.
     pub(super) fn start(mut self, told: Receiver<ControlNotice>) -> Result<JoinHandle<()>, Error> {
         start("farmem-lease", move || self.run(&told))
     }
@@ -124,12 +127,12 @@ impl LeaseKeeper {
     fn run(&mut self, told: &Receiver<ControlNotice>) {
         let mut leased_last = self.clock.now();
         let mut why = "this process did not run, so it asked for no other lease in time".to_owned();
-        // A notice puts a renewal forward, never off.
+        // A notice makes the next renewal earlier, never later.
         let mut due = leased_last + self.pause();
         loop {
             match told.recv_timeout(std(due.since(self.clock.now()))) {
                 Err(RecvTimeoutError::Disconnected) => return,
-                // One too many is told again.
+                // If the queue is full, the pager reports the page again.
                 Ok(ControlNotice::Stuck(page)) => _ = self.stuck.try_send(page),
                 Ok(ControlNotice::Flushed(order)) => {
                     self.flushed = self.flushed.max(order);
@@ -139,8 +142,8 @@ impl LeaseKeeper {
                     self.given_up = true;
                     let silent = self.clock.now().since(leased_last).as_nanos() / 1_000_000;
                     say(&format!(
-                        "the lease of host {} ended; it was last renewed {silent} ms ago: {why}. What was written here and had not reached \
-                         the memory nodes may be lost: a touch of such a page ends in SIGBUS",
+                        "the lease of host {} ended; it was last renewed {silent} ms ago: {why}. Writes of this host that had not reached \
+                         the memory nodes may be lost: an access to such a page ends in SIGBUS",
                         self.life.host
                     ));
                     due = self.clock.now();
@@ -158,14 +161,15 @@ impl LeaseKeeper {
                     due = leased_last + self.pause();
                     continue;
                 }
-                Ok(false) => "the control plane gives none".to_owned(),
+                Ok(false) => "the control plane grants none".to_owned(),
                 Err(error) => match later(error) {
-                    Ok(_) => "the control plane cannot give one".to_owned(),
-                    // None of these is an answer of the rack: the key file may be mended, and another process that has the port may go.
+                    Ok(_) => "the control plane cannot grant one".to_owned(),
+                    // These errors are not the rack's answers: the key file may be repaired, and another
+                    // process that uses the port may end.
                     Err(error @ (Error::Api { .. } | Error::Keys { .. } | Error::Untrusted { .. })) => {
                         error.to_string()
                     }
-                    // The rack has ended this life of the host.
+                    // The rack has ended this generation of the host.
                     Err(error) => {
                         return self.inbox.put([PagerRequest::Fail(format!("the lease ended: {error}"))]);
                     }
@@ -178,7 +182,7 @@ impl LeaseKeeper {
         }
     }
 
-    /// Asks once; true when there is a lease.
+    /// Sends one request; returns true if it granted a lease.
     fn renew(&mut self) -> Result<bool, Error> {
         let asked = self.clock.now();
         let Self { life: Life { host, generation, qkey }, flushed, .. } = *self;
@@ -193,12 +197,13 @@ impl LeaseKeeper {
         let length = Duration::from_millis(lease_ms);
         let until = asked + Duration::from_nanos(length.as_nanos() / TAKE_SHARE * (TAKE_SHARE - 1));
         if asked < self.until {
-            // The watcher may have been faster: then this is no longer the lease that the pages are under.
+            // The watcher may have been faster. Then this lease no longer covers the pages.
             if !self.watched.extend(&self.clock, until) {
                 return Ok(false);
             }
         } else {
-            // Between two leases others may have written. The next one begins when no page of the last one is left here.
+            // Other hosts may write between two leases. The next lease begins when no page of the last one is
+            // left here.
             if !self.given_up {
                 self.inbox.put([]);
                 return Ok(false);
@@ -215,26 +220,28 @@ impl LeaseKeeper {
     }
 }
 
-/// Starts the thread that has regions reset (PROTOCOL 12.33). It ends when the last sender of pages is gone.
+/// Starts the thread that requests resets of regions (PROTOCOL 12.33). The thread ends when the last sender
+/// of pages is dropped.
 fn recoverer(mut api: ApiClient, host: u16) -> Result<SyncSender<Page>, Error> {
     let (tell, told) = sync_channel::<Page>(STUCK_MAX);
     start("farmem-recover", move || {
         for page in told {
-            // A later report of the page requests again.
+            // A later report of the page repeats the request.
             let _later = api.call(Recover { host, page: page.addr().0 });
         }
     })?;
     Ok(tell)
 }
 
-/// Says why programs get a SIGBUS, on standard error: they cannot be told otherwise.
+/// Prints the reason for a program's SIGBUS on standard error, because a signal carries no text.
 pub(super) fn say(why: &str) {
     eprintln!("farmem: shared memory: {why}");
 }
 
 impl LeaseKeeper {
-    /// Between two leases the control plane may have closed what this host has open. An object that was freed since would be found under
-    /// another's addresses: then nothing can be had any more (PROTOCOL 8.34).
+    /// Opens all objects again, because the control plane may have closed them between two leases. If one was
+    /// freed meanwhile, another object may have its addresses, so this method fails and far memory is lost
+    /// (PROTOCOL 8.34).
     fn hold_again(&mut self) -> Result<(), Error> {
         let objects = lock(&self.objects).clone();
         for object in objects {
@@ -244,7 +251,7 @@ impl LeaseKeeper {
     }
 }
 
-/// A refusal that passes by itself counts as no lease yet.
+/// Returns false for a temporary refusal, and otherwise the error.
 fn later(error: Error) -> Result<bool, Error> {
     match error.code() {
         Some(ErrorCode::Unavailable | ErrorCode::Storage | ErrorCode::TooSlow) => Ok(false),

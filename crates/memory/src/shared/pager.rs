@@ -1,10 +1,12 @@
-//! A shared space's host role at work: faults, recalls and evictions, one at a time.
+//! The host role of a shared space: faults, recalls and evictions, one at a time.
 //!
-//! Key type: [`Pager`]. It sleeps nowhere and knows no thread: the [`SharedPager`](super::shared_pager::SharedPager) decides which thread runs it when, and where a
-//! thread sleeps. Another thread renews the lease over HTTP, so that no thread here waits for that.
+//! Key type: [`Pager`]. The pager does not sleep and knows no thread: the
+//! [`SharedPager`](super::shared_pager::SharedPager) decides which thread runs it, and where that thread
+//! sleeps. Another thread renews the lease over HTTP, so no thread waits for that here.
 //!
-//! The page cache ([`farmem_paging::Cache`]) decides which page is fetched, deactivated and evicted; the agent decides how a page may be used;
-//! [`Paged`] stands between the two. This module carries the wants of the one to the other, and tells threads of this process what came of theirs.
+//! The page cache ([`farmem_paging::Cache`]) decides which pages are fetched, deactivated and evicted. The
+//! agent decides how a page may be used. [`Paged`] connects the two. This module passes the cache's requests
+//! to the agent, and results to threads of this process.
 
 use super::ShareStats;
 use super::lease::say;
@@ -26,23 +28,23 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration as StdDuration;
 
-/// A notice from the pager to the thread that requests the control plane.
+/// A notice from the pager to the thread that calls the control plane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ControlNotice {
-    /// An order was obeyed.
+    /// The pager has executed an order.
     Flushed(u64),
-    /// A page's request gets no answer.
+    /// Requests for a page get no answer.
     Stuck(Page),
-    /// The lease ended before there was another.
+    /// The lease expired before a renewal.
     LeaseEnded,
 }
 
-/// Time between two looks of a pager that has lost its rack.
+/// Polling interval of a pager that has lost its rack.
 const LOOK_EVERY: StdDuration = StdDuration::from_millis(20);
 /// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 
-/// Counts of the role's notes.
+/// Counters of the role's notes.
 #[derive(Default)]
 struct Notes {
     retries: AtomicU64,
@@ -60,27 +62,27 @@ impl Notes {
     }
 }
 
-/// A flush under way.
+/// A flush in progress.
 struct WritingBack {
-    /// Pages whose bytes, as they were when the flush began, the memory nodes do not have yet.
+    /// Pages whose bytes, as of the start of the flush, are not yet at the memory nodes.
     left: BTreeSet<Page>,
-    /// When it got on last.
+    /// Time of the last progress.
     since: Instant,
     done: Option<Sender<Result<(), Error>>>,
 }
 
-/// The step after a [`Pager::turn`].
+/// The caller's step after a [`Pager::turn`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
-    /// Another turn, at once.
+    /// Run another turn at once.
     Look,
-    /// A sleep at the link, of so long at most.
+    /// Sleep at the link, at most for this time.
     Sleep(Duration),
-    /// The link is of no use any more: wait until a thread leaves a request.
+    /// The link has failed: wait until a thread leaves a request.
     Wait(StdDuration),
-    /// Nothing: it was told to end, and everything is written back or cannot be.
+    /// End: the pager was told to end, and everything is written back or cannot be.
     End {
-        /// All changed pages are written back.
+        /// True if all changed pages are written back.
         all_written: bool,
     },
 }
@@ -90,17 +92,18 @@ pub(super) struct Pager<W: Mapped, L: Link> {
     driver: Driver<CachingHost<Paged<W>>, L>,
     tell: Sender<ControlNotice>,
     notices: Vec<CacheDone>,
-    /// The role's timer for what gets no answer is at least half of this. No sleep is longer than that: what another thread requests for during a
-    /// sleep may set a timer, which the sleeping thread must not miss.
+    /// Timeout of a request. The role's timer for an unanswered request is at least half of this, and no
+    /// sleep is longer than that. Otherwise a request of another thread during a sleep could set a timer that
+    /// the sleeping thread misses.
     timeout: Duration,
-    /// A thread that waits for a page gets a SIGBUS when nothing at all was heard of the rack for so long. A host that died holds others up for less:
-    /// a lease and an eighth, in which the switch says that they have to wait.
+    /// Silence of the rack after which a thread that waits for a page gets a SIGBUS. A dead host delays other
+    /// hosts for a shorter time: a lease and an eighth, in which the switch answers that they must wait.
     silence_max: Duration,
     notes: Arc<Notes>,
     requests: VecDeque<PagerRequest>,
-    /// Since when threads wait for a page; bounded as the requests are.
+    /// Start times of the threads' waits for pages; bounded as the requests are.
     since: BTreeMap<Page, Instant>,
-    /// Frames that had come when it was last looked, and when the last of them was noticed.
+    /// Number of received frames at the last check, and the time of the last increase.
     heard: (u64, Instant),
     poisoned: Poisoned,
     flushes: Vec<WritingBack>,
@@ -111,7 +114,7 @@ pub(super) struct Pager<W: Mapped, L: Link> {
 }
 
 impl<W: Mapped, L: Link> Pager<W, L> {
-    /// A pager of a host that has joined.
+    /// Creates the pager of a host that has joined.
     pub(super) fn new(
         mut driver: Driver<CachingHost<Paged<W>>, L>,
         (timeout, silence_max): (Duration, Duration),
@@ -140,13 +143,13 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         }
     }
 
-    /// Where what is asked goes, to be done by [`Pager::begin`] or [`Pager::turn`].
+    /// Returns the queue of requests, which [`Pager::begin`] or [`Pager::turn`] executes.
     pub(super) const fn requests(&mut self) -> &mut VecDeque<PagerRequest> {
         &mut self.requests
     }
 
-    /// Does what is asked as far as a thread waits for it, and puts what is to be sent into `parcel`. The next turn does the rest; it comes with
-    /// the answer at the latest.
+    /// Executes the queued requests as far as a thread waits for them, and puts the frames to send into
+    /// `parcel`. The next turn does the rest; the answer starts it at the latest.
     pub(super) fn begin(&mut self, parcel: &mut L::Parcel) {
         self.do_asked();
         if !self.dead {
@@ -160,15 +163,15 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         }
     }
 
-    /// Does what is asked, and what is not urgent.
+    /// Executes queued requests and background work.
     fn work(&mut self) {
         self.do_asked();
-        // Requests that a thread waits for leave before anything else is done.
+        // Requests for which a thread waits must leave first.
         self.flush();
         let now = self.driver.clock().now();
         self.poisoned.unpoison(now, self.driver.machine_mut().pages_mut().memory_mut());
         if self.dead {
-            // These need no report: the threads that wait got their SIGBUS.
+            // These notices need no report, because the waiting threads got their SIGBUS.
             let notices = self.paged_mut().take_notices();
             self.paged_mut().recycle_notices(notices);
             return self.end_flushes();
@@ -181,8 +184,8 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         self.listen(now);
     }
 
-    /// A thread waits for a page, and nothing at all has come over the link for long: the switch is dead, or its answers are. The thread
-    /// gets a SIGBUS then, and is not left to wait without end.
+    /// Fails the space if a thread waits for a page and no frame has arrived for a long time: the switch or
+    /// the path from it is dead. The thread gets a SIGBUS, so its wait is bounded.
     fn listen(&mut self, now: Instant) {
         let Some(oldest) = self.since.values().min().copied() else { return };
         let frames = self.driver.link().counters().frames_in;
@@ -195,11 +198,11 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         let (page, seconds) = (self.since.keys().next(), self.silence_max.as_nanos() / 1_000_000_000);
         let addr = page.map_or(0, |page| page.addr().0);
         self.fail(format!(
-            "no answer from the switch for {seconds} s, while a thread waits for the page at {addr:#x}: it is dead, or does not reach this host"
+            "no answer from the switch for {seconds} s, while a thread waits for the page at {addr:#x}: the switch is dead or unreachable"
         ));
     }
 
-    /// Takes what came over the link, and does what is asked. Pages that arrived are installed when this returns.
+    /// Receives frames, and executes queued requests. Arrived pages are installed when this method returns.
     pub(super) fn turn(&mut self) -> Next {
         if !self.dead {
             let Self { driver, notices, .. } = self;
@@ -220,8 +223,8 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         self.driver.may_sleep(most).map_or(Next::Look, Next::Sleep)
     }
 
-    /// Does what is asked, and takes what has come, if anything has. False for a link at which only its sleeper hears something. What comes wakes no
-    /// sleeper until [`Pager::rest`].
+    /// Executes queued requests, and receives frames if any have arrived. Returns false for a link at which
+    /// only its sleeper notices frames. Arriving frames wake no sleeper until [`Pager::rest`].
     pub(super) fn look(&mut self) -> bool {
         let arrived = if self.dead { None } else { self.driver.link_mut().glance() };
         if arrived == Some(true) || !self.requests.is_empty() {
@@ -230,7 +233,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         arrived.is_some()
     }
 
-    /// Has later requests wake the sleeper of the link.
+    /// Makes later requests wake the sleeper of the link.
     pub(super) fn rest(&mut self) {
         loop {
             self.do_asked();
@@ -269,16 +272,16 @@ impl<W: Mapped, L: Link> Pager<W, L> {
                 CacheDone::Stuck { page } => ControlNotice::Stuck(page),
                 CacheDone::LeaseEnded => {
                     self.stats.lapses += 1;
-                    // The pager takes over the pages that the watcher took, before there is another lease.
+                    // The pager absorbs the pages that the watcher unmapped, before the next lease.
                     self.driver.machine_mut().pages_mut().memory_mut().absorb();
                     ControlNotice::LeaseEnded
                 }
-                // Nothing else was submitted; what is not done is heard where it was asked.
+                // No other request is submitted from here, and rejections are handled by the submitter.
                 CacheDone::Host(_) | CacheDone::FaultRejected { .. } | CacheDone::EvictionRejected { .. } => {
                     continue;
                 }
             };
-            // The thread has ended when the space ends.
+            // The thread has ended if the space ends.
             let _ended = self.tell.send(notice);
         }
     }
@@ -295,7 +298,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
             PagerRequest::Fail(reason) => self.fail(reason),
             PagerRequest::WriteBack(done) => self.begin_flush(Some(done)),
             PagerRequest::Stats(answer) => {
-                // The asking thread may be gone.
+                // The requesting thread may have ended.
                 let _gone = answer.send(self.stats());
             }
             PagerRequest::End => {
@@ -305,7 +308,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         }
     }
 
-    /// Has the agent do what the cache wants of it, and tells the cache what it does not.
+    /// Passes the cache's requests to the agent, and the agent's rejections to the cache.
     fn serve_wants(&mut self) {
         while let Some(request) = self.paged_mut().next_request() {
             let ask = match request {
@@ -336,7 +339,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         }
     }
 
-    /// Writes back all that was written so far.
+    /// Starts to write back all changed pages.
     fn begin_flush(&mut self, done: Option<Sender<Result<(), Error>>>) {
         let left = self.paged().behind().collect();
         let since = self.driver.clock().now();
@@ -351,7 +354,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         }
     }
 
-    /// Counts what happened to pages: how long threads waited for them, which cannot be had, which are written back.
+    /// Handles what happened to pages: updates wait times, poisons refused pages, and ends flushes.
     fn look_back(&mut self, now: Instant) {
         let happened = self.paged_mut().take_notices();
         for &happened in &happened {
@@ -390,12 +393,12 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         }
     }
 
-    /// Ends the space: from here on no page may be used any more, since other hosts may write them.
+    /// Fails the space. From here on the program may use no page, because other hosts may write them.
     fn fail(&mut self, reason: String) {
         if mem::replace(&mut self.dead, true) {
             return;
         }
-        say(&format!("nothing can be had any more, and every touch ends in SIGBUS: {reason}"));
+        say(&format!("far memory is lost, and every access ends in SIGBUS: {reason}"));
         lock(&self.failed).get_or_insert(reason);
         self.paged_mut().abandon();
         self.since.clear();
@@ -428,14 +431,14 @@ impl<W: Mapped, L: Link> Pager<W, L> {
 }
 
 impl WritingBack {
-    /// All is written back, or nothing was for long.
+    /// Returns true if all pages are written back, or no progress was made for a long time.
     fn has_ended(&self, now: Instant) -> bool {
         self.left.is_empty() || now.since(self.since) >= SILENCE_MAX
     }
 
     fn answer(self, result: Result<(), Error>) {
         if let Some(done) = self.done {
-            // The asking thread may be gone.
+            // The requesting thread may have ended.
             let _gone = done.send(result);
         }
     }

@@ -1,7 +1,8 @@
-//! Pages that cannot be had: a touch of one ends in SIGBUS, for a while.
+//! Unavailable pages, whose accesses end in SIGBUS for a while.
 //!
-//! Key type: [`Poisoned`]. A thread that touches such a page gets the signal at once, and the host does not ask the rack for each touch; some time
-//! later it requests again, since an owner may have accepted the loss, or allocated the page.
+//! Key type: [`Poisoned`]. A thread that accesses such a page gets the signal at once, so the host does not
+//! send a request for each access. After some time the host requests the page again, because its owner may
+//! have accepted the loss or allocated the page.
 
 use super::lease::say;
 use farmem_machine::{Duration, Instant};
@@ -10,44 +11,45 @@ use farmem_uffd::Mapped;
 use farmem_wire::message::Page;
 use std::collections::VecDeque;
 
-/// How long a page that cannot be had ends in SIGBUS without being asked for again.
+/// Time for which an unavailable page ends accesses in SIGBUS without a new request.
 const POISON_TIME: Duration = Duration::from_millis(10);
-/// Pages poisoned at once; of more, the oldest are asked for again before their time.
+/// Maximum number of poisoned pages; beyond it, the oldest are requested again early.
 const POISONED_MAX: usize = 4096;
 
-/// Poisoned pages, and until when.
+/// Poisoned pages with the ends of their times.
 #[derive(Default, Debug)]
 pub(super) struct Poisoned {
     pages: VecDeque<(Instant, Page)>,
-    /// The first of its kind was told of.
+    /// True for each kind of cause that was already printed.
     told: [bool; 2],
 }
 
 impl Poisoned {
-    /// A page was poisoned. The first says why, on standard error: programs cannot be told otherwise.
+    /// Adds a poisoned page. The first page of each kind prints the cause on standard error, because a signal
+    /// carries no text.
     pub(super) fn add(&mut self, page: Page, why: Cause, now: Instant) {
         let is_lost = why == Cause::Lost;
         if !std::mem::replace(&mut self.told[usize::from(is_lost)], true) {
             let addr = page.addr();
             let reason = if is_lost {
-                "its latest bytes are lost, with a host whose lease ended or a memory node that was started again"
+                "its latest bytes are lost, because a host's lease expired or a memory node restarted"
             } else {
-                "it is in no allocation that this domain may use so"
+                "no allocation that this domain may access so contains it"
             };
             say(&format!(
-                "a touch of the page at {addr} ends in SIGBUS: {reason}. Of more pages only the count is told (`lost`)"
+                "an access to the page at {addr} ends in SIGBUS: {reason}. Further such pages are only counted (`lost`)"
             ));
         }
         self.pages.push_back((now + POISON_TIME, page));
     }
 
-    /// No page is poisoned.
+    /// Returns true if no page is poisoned.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.pages.is_empty()
     }
 
-    /// Poison ends: the rack is to say again whether the page can be had.
+    /// Unpoisons pages whose time has passed, so that the next access asks the rack again.
     pub(super) fn unpoison(&mut self, now: Instant, memory: &mut impl Mapped) {
         let is_over = |until: Instant, count: usize| until <= now || count > POISONED_MAX;
         while let Some(&(until, page)) = self.pages.front()

@@ -1,8 +1,10 @@
-//! Processes of the rack and their memory system calls: what programs on several hosts that are one program allocate with (MIND 4.1, 6.1).
+//! Processes of the rack and their memory system calls: memory allocation of programs that run as one on
+//! several hosts (MIND 4.1, 6.1).
 //!
-//! Key type: [`Process`]. All processes of a domain have one address space, on whatever hosts they are. The control plane decides, as the
-//! kernel would: [`Process::map`] is mmap(2), and so on; what is refused is [`Error::System`] with Linux's error number. What was mapped is
-//! reached by loads and stores of the [`SharedSpace`], at the same address on every host. When the last process ends, all of it is given back.
+//! Key type: [`Process`]. All processes of a domain share one address space, on all hosts. The control plane
+//! decides as the kernel would: [`Process::map`] is mmap(2), and so on. A refusal is an [`Error::System`]
+//! with Linux's error number. Programs access mapped memory by loads and stores of the [`SharedSpace`], at
+//! the same address on every host. When the last process ends, all of the memory is freed.
 
 use super::SharedSpace;
 use core::ops::BitOr;
@@ -13,16 +15,16 @@ use farmem_control::api::{
 use farmem_wire::VirtAddr;
 use std::io;
 
-/// Permitted uses of a mapping's bytes.
+/// The permitted accesses of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Prot(u32);
 
 impl Prot {
-    /// Nothing.
+    /// No access.
     pub const NONE: Self = Self(0);
     /// Loads.
     pub const READ: Self = Self(1);
-    /// Stores, and with them loads.
+    /// Stores and loads.
     pub const WRITE: Self = Self(2);
 }
 
@@ -34,16 +36,16 @@ impl BitOr for Prot {
     }
 }
 
-/// Where a mapping shall be.
+/// The position of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum At {
-    /// Wherever there is room.
+    /// Any free range.
     Anywhere,
-    /// Here, if there is room.
+    /// This address if it is free.
     Near(VirtAddr),
-    /// Exactly here, in the place of what is mapped here (MAP_FIXED).
+    /// Exactly this address; replaces an existing mapping (MAP_FIXED).
     Replacing(VirtAddr),
-    /// Exactly here, and nowhere if something is mapped here (MAP_FIXED_NOREPLACE).
+    /// Exactly this address; fails if it is mapped (MAP_FIXED_NOREPLACE).
     Exactly(VirtAddr),
 }
 
@@ -52,7 +54,7 @@ const MAP_FIXED: u32 = 0x10;
 const MAP_ANONYMOUS: u32 = 0x20;
 const MAP_FIXED_NOREPLACE: u32 = 0x10_0000;
 
-/// A process of the rack, on the host of its space. It ends with [`Process::exit`], or when it is dropped.
+/// A process of the rack, on the host of its space. The process ends with [`Process::exit`] or a drop.
 #[derive(Debug)]
 pub struct Process<'s> {
     space: &'s SharedSpace,
@@ -62,10 +64,12 @@ pub struct Process<'s> {
 }
 
 impl SharedSpace {
-    /// Starts a process in this space's domain. The domain's first one says how large the heap may become, in bytes; 0 is none.
+    /// Starts a process in this space's domain. The domain's first process sets the maximum size of the heap,
+    /// in bytes; 0 is no heap.
     ///
     /// # Errors
-    /// [`Error::Refused`] when no memory node has room for the heap, or there are too many processes.
+    /// [`Error::Refused`] if no memory node has enough free memory for the heap, or there are too many
+    /// processes.
     pub fn process(&self, heap: u64) -> Result<Process<'_>, Error> {
         let ProcessInfo { process, heap } = self.call(ProcessStart { domain: self.joined.domain(), heap })?;
         let heap = (heap > 0).then_some(VirtAddr(heap));
@@ -74,23 +78,23 @@ impl SharedSpace {
 }
 
 impl Process<'_> {
-    /// Its number, unique in the rack.
+    /// Returns the process's number, unique in the rack.
     #[must_use]
     pub const fn number(&self) -> u32 {
         self.number
     }
 
-    /// Where the heap of its address space begins.
+    /// Returns the start of the address space's heap.
     #[must_use]
     pub const fn heap(&self) -> Option<VirtAddr> {
         self.heap
     }
 
-    /// mmap(2) of anonymous memory: at least `len` bytes, all zero, in whole pages.
+    /// Maps anonymous memory as mmap(2) does: at least `len` zeroed bytes, in whole pages.
     ///
     /// # Errors
-    /// [`Error::System`] with EINVAL, ENOMEM, EEXIST; [`Error::Unreachable`] when the memory is on a node that joined after the space was
-    /// opened; [`Error::Refused`] when a role does not answer.
+    /// [`Error::System`] with EINVAL, ENOMEM or EEXIST; [`Error::Unreachable`] if the memory's node joined
+    /// after the space was opened; [`Error::Refused`] if a role does not answer.
     pub fn map(&self, at: At, len: u64, prot: Prot) -> Result<VirtAddr, Error> {
         let (addr, flag) = match at {
             At::Anywhere => (0, 0),
@@ -102,7 +106,7 @@ impl Process<'_> {
         let base = self.call("mmap", Mmap { process: self.number, addr, len, prot: prot.0, flags })?;
         let (start, span) = self.space.span();
         if base < start.0 || base - start.0 + len > span {
-            // No program could touch it here.
+            // This host's programs could not access the range.
             self.unmap(VirtAddr(base), len)?;
             let what = "a memory node that joined after this space was opened: open another".into();
             return Err(Error::Unreachable { what });
@@ -110,34 +114,37 @@ impl Process<'_> {
         Ok(VirtAddr(base))
     }
 
-    /// munmap(2): from here on a touch of these pages ends in SIGBUS.
+    /// Unmaps pages as munmap(2) does. Later accesses end in SIGBUS.
     ///
     /// # Errors
-    /// [`Error::System`] with EINVAL when they are no whole pages; [`Error::Refused`] when a role does not answer.
+    /// [`Error::System`] with EINVAL if the range is not whole pages; [`Error::Refused`] if a role does not
+    /// answer.
     pub fn unmap(&self, addr: VirtAddr, len: u64) -> Result<(), Error> {
         self.call("munmap", Munmap { process: self.number, addr: addr.0, len }).map(|_| ())
     }
 
-    /// mprotect(2): at every host. What it forbids ends in SIGBUS.
+    /// Changes the protection of pages as mprotect(2) does, at every host. Forbidden accesses end in SIGBUS.
     ///
     /// # Errors
-    /// [`Error::System`] with EINVAL, EACCES, or ENOMEM at the first page that is not mapped; [`Error::Refused`] when a role does not answer.
+    /// [`Error::System`] with EINVAL, EACCES, or ENOMEM at the first page that is not mapped;
+    /// [`Error::Refused`] if a role does not answer.
     pub fn protect(&self, addr: VirtAddr, len: u64, prot: Prot) -> Result<(), Error> {
         self.call("mprotect", Mprotect { process: self.number, addr: addr.0, len, prot: prot.0 }).map(drop)
     }
 
-    /// The system call brk(2): where the heap ends afterwards, whether it moved or not.
+    /// Sets the end of the heap as the system call brk(2) does. Returns the end afterwards, whether or not it
+    /// moved.
     ///
     /// # Errors
-    /// [`Error::Refused`] when a role does not answer.
+    /// [`Error::Refused`] if a role does not answer.
     pub fn brk(&self, end: VirtAddr) -> Result<VirtAddr, Error> {
         self.call("brk", Brk { process: self.number, addr: end.0 }).map(VirtAddr)
     }
 
-    /// Ends it. With the last of its domain the address space is given back.
+    /// Ends the process. The last process of a domain frees the address space.
     ///
     /// # Errors
-    /// [`Error::Refused`] or [`Error::Api`] when the control plane does not do it.
+    /// [`Error::Refused`] or [`Error::Api`] if the control plane does not end the process.
     pub fn exit(mut self) -> Result<(), Error> {
         self.ended = true;
         self.space.call(ProcessExit { process: self.number })
@@ -155,7 +162,7 @@ impl Process<'_> {
     }
 }
 
-/// A caller that needs to know that it worked calls [`Process::exit`].
+/// Ends the process without reporting failure; [`Process::exit`] reports it.
 impl Drop for Process<'_> {
     fn drop(&mut self) {
         if !self.ended {

@@ -1,10 +1,13 @@
-//! Shares a pager between threads: its own threads run it by turns, and all other threads leave a request in the [`Inbox`].
+//! A pager shared between threads: two threads run it in turns, and all other threads leave requests in the
+//! [`Inbox`].
 //!
-//! Key type: [`SharedPager`]. Two threads receive events for the pager: one sleeps at the link, the other one at the userfaultfd. Neither hands its
-//! events over to the other, which would cost a wake-up of a thread for each fault and for each page: it runs the pager itself, and
-//! the other one has to wait until it is done. A thread that finds the pager running leaves its request; the running thread serves it next.
+//! Key type: [`SharedPager`]. Two threads receive events for the pager: one sleeps at the link, the other at
+//! the userfaultfd. Handing an event to the other thread would cost a wake-up for each fault and each page.
+//! So a thread that receives an event runs the pager itself. If the pager is running, the thread leaves its
+//! request, and the running thread serves it next.
 //!
-//! The program's threads only ever leave requests. A thread that runs the pager must not fault, and a program's thread may: in a signal handler.
+//! The program's threads only leave requests. A thread that runs the pager must not fault, but a program's
+//! thread may, in a signal handler.
 
 use super::ShareStats;
 use super::pager::{Next, Pager};
@@ -22,25 +25,26 @@ use std::time::Duration as StdDuration;
 pub(super) enum PagerRequest {
     /// A thread of the program waits for the page.
     Fault(Page, Access),
-    /// Cached pages may be used until then.
+    /// Cached pages may be used until this time.
     Lease(Instant),
-    /// The control plane's order to give everything up.
+    /// The control plane orders the host to give up all pages.
     GiveUp(u64),
-    /// Nothing can be had any more, for this reason.
+    /// Far memory is lost, for this reason.
     Fail(String),
-    /// Everything written so far is to be at the memory nodes; then an answer.
+    /// Write all changed pages back to the memory nodes, then answer.
     WriteBack(Sender<Result<(), Error>>),
-    /// How much was done.
+    /// Answer with the counters.
     Stats(Sender<ShareStats>),
-    /// The program is done: write everything back and end.
+    /// The program has ended: write everything back, then end.
     End,
 }
 
-/// Requests that no thread has served yet. The number of threads bounds them: each waits for its fault, or for its answer.
+/// Requests that no thread has served yet. The number of threads limits them: each thread waits for its fault
+/// or its answer.
 #[derive(Default)]
 pub(super) struct Inbox {
     state: Mutex<State>,
-    /// The pager is free, or there is something for one that sleeps here.
+    /// Signals that the pager is free, or that a thread which sleeps here has work.
     change: Condvar,
     waker: OnceLock<Waker>,
 }
@@ -48,20 +52,21 @@ pub(super) struct Inbox {
 #[derive(Default)]
 struct State {
     requests: VecDeque<PagerRequest>,
-    /// A thread runs the pager, and looks here once more before it stops.
+    /// True while a thread runs the pager; that thread checks the requests once more before it stops.
     at_work: bool,
-    /// A thread sleeps here, so waking it takes a system call. That is rare.
+    /// True while a thread sleeps here. A wake-up costs a system call, so it is made only then; such sleeps
+    /// are rare.
     sleeps: bool,
 }
 
 impl Inbox {
-    /// From here on [`Inbox::put`] wakes the thread that sleeps at the link.
+    /// Sets the waker by which [`Inbox::put`] wakes the thread that sleeps at the link.
     pub(super) fn set_waker(&self, waker: Waker) {
         let again = self.waker.set(waker);
         assert!(again.is_ok(), "a space has one link");
     }
 
-    /// Leaves all of them, and wakes the pager's threads.
+    /// Adds requests, and wakes the pager's threads.
     pub(super) fn put(&self, requests: impl IntoIterator<Item = PagerRequest>) {
         let mut state = lock(&self.state);
         state.requests.extend(requests);
@@ -71,7 +76,8 @@ impl Inbox {
         }
     }
 
-    /// Adds them. False when another thread runs the pager: it will see them. True when the caller runs the pager from now on.
+    /// Adds requests. Returns true if the caller must run the pager from now on; false if another thread runs
+    /// it and will serve the requests.
     fn begin_with(&self, requests: impl IntoIterator<Item = PagerRequest>) -> bool {
         let mut state = lock(&self.state);
         state.requests.extend(requests);
@@ -91,7 +97,8 @@ impl Inbox {
         into.append(&mut lock(&self.state).requests);
     }
 
-    /// Ends the caller's run of the pager; false when another thread left something meanwhile: then the caller still runs it.
+    /// Ends the caller's run of the pager. Returns false if another thread added a request meanwhile; the
+    /// caller then still runs the pager.
     fn leave(&self) -> bool {
         let mut state = lock(&self.state);
         state.at_work = !state.requests.is_empty();
@@ -102,7 +109,8 @@ impl Inbox {
         is_free
     }
 
-    /// Wakes the threads that sleep here. The lock is released first, so that none of them finds it taken.
+    /// Wakes the threads that sleep here. The lock is released first, so that a woken thread does not have to
+    /// wait for it.
     fn notify(&self, state: MutexGuard<'_, State>) {
         let sleeps = state.sleeps;
         drop(state);
@@ -111,7 +119,7 @@ impl Inbox {
         }
     }
 
-    /// Waits until there is something, for `most` at the longest.
+    /// Waits until there is a request, at most for `most`.
     fn wait(&self, most: StdDuration) {
         let state = lock(&self.state);
         if state.requests.is_empty() {
@@ -134,12 +142,12 @@ impl Inbox {
     }
 }
 
-/// Nothing that is locked here is left half done by a panic.
+/// Locks a mutex, even a poisoned one: a panic leaves none of these values inconsistent.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The pager, and its turns.
+/// The pager and its inbox.
 pub(super) struct SharedPager<W: Mapped, L: Link> {
     inbox: Arc<Inbox>,
     /// Only the thread that runs the pager takes this lock, so no thread waits for it.
@@ -147,15 +155,16 @@ pub(super) struct SharedPager<W: Mapped, L: Link> {
 }
 
 impl<W: Mapped, L: Link> SharedPager<W, L> {
-    /// The shared pager of `pager`, to which others speak through `inbox`.
+    /// Creates the shared pager of `pager`, which gets requests through `inbox`.
     pub(super) fn new(pager: Pager<W, L>, inbox: Arc<Inbox>) -> Self {
         Self { inbox, pager: Mutex::new(pager) }
     }
 
-    /// Does what is asked on this thread, or leaves it to the thread that runs the pager. `parcel` is the caller's own.
+    /// Serves requests on this thread, or leaves them to the thread that runs the pager. `parcel` belongs to
+    /// the caller.
     ///
-    /// The frames leave when the pager is free again: a thread that they wake may take this CPU, and the answer may be here before this
-    /// thread goes on.
+    /// The frames leave after the pager is free again. A thread that they wake may take this CPU, and the
+    /// answer may arrive before this thread continues.
     pub(super) fn serve(&self, requests: impl IntoIterator<Item = PagerRequest>, parcel: &mut L::Parcel) {
         let mut at_work = self.inbox.begin_with(requests);
         while at_work {
@@ -168,20 +177,20 @@ impl<W: Mapped, L: Link> SharedPager<W, L> {
         parcel.hand_over();
     }
 
-    /// Takes what has come over the link, if no thread runs the pager; false for a link at which only its sleeper hears something. What comes
-    /// wakes no sleeper until [`SharedPager::rest`].
+    /// Receives frames if any have arrived and no other thread runs the pager. Returns false for a link at
+    /// which only its sleeper notices frames. Arriving frames wake no sleeper until [`SharedPager::rest`].
     pub(super) fn look(&self) -> bool {
         let mut can_look = true;
         self.work(|pager| can_look = pager.look());
         can_look
     }
 
-    /// Has later requests wake the sleeper.
+    /// Makes later requests wake the sleeper.
     pub(super) fn rest(&self) {
         self.work(Pager::rest);
     }
 
-    /// Runs the pager, unless another thread does: then that one does what is asked.
+    /// Runs the pager. If another thread runs it, that thread serves the requests.
     fn work(&self, mut work: impl FnMut(&mut Pager<W, L>)) {
         let mut at_work = self.inbox.begin_with([]);
         while at_work {
@@ -193,12 +202,13 @@ impl<W: Mapped, L: Link> SharedPager<W, L> {
         }
     }
 
-    /// Leaves these to the thread that serves the link.
+    /// Leaves requests to the thread that serves the link.
     pub(super) fn leave(&self, requests: impl IntoIterator<Item = PagerRequest>) {
         self.inbox.put(requests);
     }
 
-    /// Serves what comes over the link, until the pager was told to end and everything is written back or cannot be; true when it was.
+    /// Serves the link until the pager was told to end and everything is written back or cannot be. Returns
+    /// true if everything was written back.
     pub(super) fn run(&self, mut sleeper: Sleeper) -> bool {
         loop {
             self.inbox.begin();
@@ -207,7 +217,7 @@ impl<W: Mapped, L: Link> SharedPager<W, L> {
                 self.inbox.take(pager.requests());
                 let next = pager.turn();
                 drop(pager);
-                // No thread runs the pager after the end.
+                // After the end, no thread may run the pager.
                 if matches!(next, Next::End { .. }) || self.inbox.leave() {
                     break next;
                 }

@@ -1,9 +1,11 @@
-//! Programs across hosts: a part of a program that runs as another process, on another host, in the same address space.
+//! Programs across hosts: a part of a program that runs as another process, on another host, in the same
+//! address space.
 //!
-//! Key calls: [`SharedSpace::spawn`], which starts this very program again as a worker, and [`begin`], with which a program becomes one. All that
-//! a worker needs is in its command line, so any way of starting a command on a machine will do ([`SharedSpace::spawn_by`]: ssh, say).
-//! Addresses tell it what to work on: they mean the same to it. The command line has only bytes that no shell changes, since ssh
-//! hands it to one.
+//! Key calls: [`SharedSpace::spawn`], which starts the running program again as a worker, and [`begin`], by
+//! which a program becomes a worker. A worker gets everything by its command line, so any method to start a
+//! command on a machine works ([`SharedSpace::spawn_by`], for example with ssh). Addresses in the arguments
+//! have the same meaning for the worker. The command line contains only bytes that no shell changes, because
+//! ssh passes it to a shell.
 
 use super::{ShareOptions, SharedSpace};
 use farmem_client::{Error, Rack};
@@ -17,13 +19,13 @@ use std::thread::scope;
 
 /// The first argument of a worker.
 const WORKER: &str = "farmem-worker";
-/// Prefix of a worker's answer on its standard output.
+/// Prefix of a worker's result on its standard output.
 const ANSWER: &str = "farmem-worker answers ";
 
-/// A part of a program that runs as a worker: it gets its space and its numbers, and answers one.
+/// The function of a worker: it gets the worker's space and numbers, and returns a number.
 pub type Entry = fn(&SharedSpace, &[u64]) -> Result<u64, Error>;
 
-/// A worker that was started. Dropped without [`Worker::join`], it goes on by itself.
+/// A worker process. After a drop without [`Worker::join`], the process continues by itself.
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
@@ -31,21 +33,22 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Waits until it has ended, and left the rack; answers what its entry answered.
+    /// Waits until the worker has ended and left the rack. Returns the result of its entry.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] when it ended without an answer, with what it exited with: why, it has said on standard error, which is this
-    /// program's own. A command that starts it elsewhere, such as ssh, may end so too.
+    /// [`Error::Unreachable`] if the worker ended without a result, with its exit status. The worker prints
+    /// the reason on standard error, which is this program's own. A command that starts the worker elsewhere,
+    /// such as ssh, may end so too.
     pub fn join(mut self) -> Result<u64, Error> {
         let answer = listen(self.child.stdout.take());
         self.ended(answer)
     }
 
-    /// As [`Worker::join`], of all of them. Workers may wait for each other: when one of them ends without an answer, the others are ended
-    /// at once.
+    /// Waits for all workers as [`Worker::join`] does. Workers may wait for each other: if one of them ends
+    /// without a result, this function kills the others at once.
     ///
     /// # Errors
-    /// As [`Worker::join`], of the first that ended without an answer.
+    /// The error of [`Worker::join`] for the first worker that ended without a result.
     pub fn join_all(workers: impl IntoIterator<Item = Self>) -> Result<Vec<u64>, Error> {
         let mut workers: Vec<Self> = workers.into_iter().collect();
         let outputs: Vec<_> = workers.iter_mut().map(|worker| worker.child.stdout.take()).collect();
@@ -62,7 +65,7 @@ impl Worker {
                 answers[n] = answer;
                 if answer.is_none() && first.is_none() {
                     first = Some(n);
-                    // One that has ended minds no signal.
+                    // A signal to an ended worker has no effect.
                     workers.iter_mut().for_each(|worker| drop(worker.kill()));
                 }
             }
@@ -83,13 +86,13 @@ impl Worker {
         })
     }
 
-    /// The process.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it at once. What it has written and not given up is lost.
+    /// Kills the worker. Its changed pages that are not written back are lost.
     ///
     /// # Errors
     /// The system's error.
@@ -99,22 +102,24 @@ impl Worker {
 }
 
 impl SharedSpace {
-    /// Starts this program again as a worker that runs `entry`, at another of the rack's addresses of this machine.
+    /// Starts the running program again as a worker that runs `entry`, at another of the rack's addresses of
+    /// this machine.
     ///
     /// # Errors
-    /// [`Error::System`] when the process cannot be started.
+    /// [`Error::System`] if the process cannot be started.
     pub fn spawn(&self, entry: &str, args: &[u64]) -> Result<Worker, Error> {
         let itself = std::env::current_exe()
             .map_err(|source| Error::System { what: "cannot find this program itself".into(), source })?;
         self.spawn_by(Command::new(itself), entry, args)
     }
 
-    /// As [`SharedSpace::spawn`], by another command, to which the worker's arguments are appended: `ssh HOST PROGRAM`, where the rack's
-    /// description is found by the same path and lists addresses of that machine. The command gets no standard input: ssh would take
-    /// this program's.
+    /// Starts a worker as [`SharedSpace::spawn`] does, by another command, to which the worker's arguments
+    /// are appended: for example `ssh HOST PROGRAM`. The rack's description must have the same path there and
+    /// list addresses of that machine. The command gets no standard input, because ssh would take this
+    /// program's.
     ///
     /// # Errors
-    /// As [`SharedSpace::spawn`]. [`Worker::join`] reports a command that starts and then fails.
+    /// The errors of [`SharedSpace::spawn`]. [`Worker::join`] reports a command that starts and then fails.
     pub fn spawn_by(&self, mut command: Command, entry: &str, args: &[u64]) -> Result<Worker, Error> {
         command.args(self.worker_arguments(entry, args)).stdin(Stdio::null()).stdout(Stdio::piped());
         let child = command.spawn().map_err(|source| {
@@ -124,11 +129,11 @@ impl SharedSpace {
         Ok(Worker { child, entry: entry.to_owned() })
     }
 
-    /// Arguments of a worker. A shell may come in between: it finds nothing here that it would change.
+    /// Returns the arguments of a worker. They contain nothing that a shell would change.
     #[must_use]
     pub fn worker_arguments(&self, entry: &str, args: &[u64]) -> Vec<OsString> {
         let limit = self.options.window.local_limit.to_string();
-        // Another host begins in another directory.
+        // Another host may start in another directory.
         let file = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());
         let mut all: Vec<OsString> = vec![WORKER.into(), plain(file.as_os_str())];
         all.extend([self.domain(), limit.as_str(), entry].map(|word| plain(OsStr::new(word))));
@@ -137,10 +142,10 @@ impl SharedSpace {
     }
 }
 
-/// A program calls this at its start: when its arguments are a worker's, it runs the entry they name and answers the code that the process is to exit
-/// with. `None` when the program is not a worker.
+/// Runs the entry that the arguments name, if this process was started as a worker. Returns the exit code for
+/// the process; `None` if the process is not a worker. A program calls this function at its start.
 ///
-/// A worker has the usual options, with its parent's local limit.
+/// A worker has default options, with its parent's local limit.
 #[must_use]
 pub fn begin(entries: &[(&str, Entry)]) -> Option<ExitCode> {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -150,7 +155,7 @@ pub fn begin(entries: &[(&str, Entry)]) -> Option<ExitCode> {
     let answer = run(&args[1..], entries);
     Some(match answer {
         Ok(answer) => {
-            // The process that started it may be gone.
+            // The process that started the worker may have ended.
             let _gone = writeln!(std::io::stdout(), "{ANSWER}{answer}");
             ExitCode::SUCCESS
         }
@@ -181,30 +186,30 @@ fn run(args: &[OsString], entries: &[(&str, Entry)]) -> Result<u64, String> {
     run(&space, &numbers).and_then(|answer| space.write_back().map(|()| answer)).map_err(shown)
 }
 
-/// The worker's answer, once its output ends.
+/// Returns the worker's result, after its output has ended.
 fn listen(output: Option<ChildStdout>) -> Option<u64> {
     let mut answer = None;
-    // Other lines of the worker's, and a remote host's login messages, are skipped.
+    // The loop skips other lines of the worker, and a remote host's login messages.
     for line in BufReader::new(output?).split(b'\n').map_while(Result::ok) {
         answer = answered(&line).or(answer);
     }
     answer
 }
 
-/// A worker's answer, when the line is one.
+/// Parses a worker's result, if the line is one.
 fn answered(line: &[u8]) -> Option<u64> {
     std::str::from_utf8(line).ok()?.strip_prefix(ANSWER)?.parse().ok()
 }
 
-/// Characters written as `%` and two digits, so that no shell splits the text or reads anything into it.
+/// The characters that are written as `%` and two digits, so that no shell splits or interprets the text.
 const WRITTEN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'_').remove(b'-');
 
-/// A word that every shell leaves alone.
+/// Encodes a word so that no shell changes it.
 fn plain(word: &OsStr) -> OsString {
     percent_encode(word.as_bytes(), WRITTEN).to_string().into()
 }
 
-/// The inverse of [`plain`].
+/// Decodes a word of [`plain`].
 fn meant(plain: &OsStr) -> OsString {
     OsString::from_vec(percent_decode(plain.as_bytes()).collect())
 }

@@ -1,7 +1,10 @@
-//! The way of a window's READs and WRITEs by the DPU beside its host (SODA III): through rings in shared memory to another process, and back.
+//! The path of a window's READs and WRITEs through the host's DPU (SODA III), over rings in shared memory to
+//! another process.
 //!
-//! Each request keeps its bytes until the DPU says that the memory node has them. So a DPU that dies, hangs or leaves loses none: it is *fenced*, that is, its host
-//! leaves the rack, and no node takes anything of it any more; then what did not end goes straight to the memory nodes, by the window's own client.
+//! Each request keeps its bytes until the DPU confirms that the memory node has them. So no bytes are lost if
+//! a DPU dies, hangs or leaves. In this case the window *fences* the DPU: the DPU's host leaves the rack, and
+//! no node accepts its requests any more. Then the window's own client sends all pending requests directly to
+//! the memory nodes.
 
 mod served;
 
@@ -25,59 +28,60 @@ use served::{Dpu, LAST, NoDpu, put_away};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write as _};
 
-/// The region of the window's first object; those of the others follow.
+/// The region of the window's first object; those of the other objects follow.
 const REGION: u16 = 1;
-/// The key of registered memory behind the rings.
+/// The key of the registered memory behind the rings.
 const RKEY: Rkey = Rkey(1);
 /// The key of the window's own pages.
 const PAGES: Rkey = Rkey(2);
-/// Pages that may be on their way from the DPU at once.
+/// Maximum number of pages in flight from the DPU.
 const READING_MAX: usize = 64;
-/// How long it waits at least for what a process left under way that had the allocation open: longer than a host that was fenced needs to find that out.
+/// Minimum time to wait for pending requests of a process that had the allocation open. The time must be
+/// longer than a fenced host needs to notice the fence.
 const OPEN_PATIENCE: Duration = Duration::from_secs(15);
-/// The longest sleep between two looks at whether the DPU is there.
+/// The longest sleep between two checks that the DPU is alive.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Prefetching and caching that a window asks of the DPU beside its pages.
+/// The prefetching and caching that a window requests from the DPU.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct DpuSettings {
     pub(super) fixed: Option<(u64, u64)>,
     pub(super) foresight: Foresight,
-    /// The program's policy, for a DPU in this process.
+    /// The program's policy, for a DPU within this process.
     pub(super) policy: Option<PolicyMaker>,
 }
 
-/// The region of an object.
+/// Returns the region of an object.
 fn region_of(object: usize) -> u16 {
     u16::try_from(object).expect("a window has a few thousand") + REGION
 }
 
-/// Bytes of a part of a page, as the region of their object has them.
+/// Returns the bytes of a part of a page, relative to the region of their object.
 fn span_of(part: &Part, page_len: usize) -> Span {
     let offset = part.page * page_len as u64 + part.at.start as u64;
     let size = u32::try_from(part.at.len()).expect("a part of a page");
     Span { region: region_of(part.object), offset, size }
 }
 
-/// Where these bytes are in far memory, and where in the window.
+/// Returns the address of these bytes in far memory, and their offset in the window.
 fn place_of(span: &Span, laid: &Laid) -> (VirtAddr, u64) {
     let extent = &laid.extents()[usize::from(span.region - REGION)];
     (VirtAddr(extent.base.0 + span.offset), extent.at + span.offset)
 }
 
-/// The address of a byte of the window, as the window has it.
+/// Returns the address in the window of the byte at this offset.
 fn in_window(window: &Window, at: u64) -> VirtAddr {
     VirtAddr(window.base().0 + at)
 }
 
-/// A part that is on its way.
+/// A part of a request that has not completed.
 #[derive(Debug)]
 struct PendingPart {
     span: Span,
-    /// The bytes of a write; of a read a buffer, or none.
+    /// The bytes of a write; for a read, a buffer or nothing.
     buf: Vec<u8>,
     write: bool,
-    /// The bytes are in the window's file, or come there.
+    /// True if the bytes are in the window's file, or will be written there.
     placed: bool,
     with: PartHolder,
 }
@@ -85,38 +89,39 @@ struct PendingPart {
 /// The holder of a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PartHolder {
-    /// None: the part waits for room in the ring, or in registered memory.
+    /// The part waits for free space in the ring or in registered memory.
     Queued,
-    /// The DPU; a read comes to this place of registered memory.
+    /// The DPU has the part. The bytes of a read arrive at this slot of registered memory.
     Dpu(Option<usize>),
-    /// The window's own client.
+    /// The window's own client has the part.
     Client,
 }
 
-/// The way by the DPU.
+/// The path through the DPU.
 #[derive(Debug)]
 pub(super) struct Beside<'a> {
     client: &'a mut Client,
     window: &'a Window,
-    /// `None` from when it was given up.
+    /// The DPU; `None` after the window has given it up.
     dpu: Option<Dpu>,
-    /// The socket of a DPU that was given up, until this ends: one that lives on keeps from others what the window writes straight.
+    /// The socket of a DPU that was given up, until this window ends. While it is open, a DPU that is alive
+    /// withholds from other processes the allocations that the window writes directly.
     given_up: Option<DpuSocket>,
-    /// The host that is still to be fenced, by number and generation: until then nothing goes straight.
+    /// Number and generation of a host that must be fenced before the window sends directly.
     to_fence: Option<(u16, u16)>,
-    /// The process that is to end before.
+    /// The process that must end before the window sends directly.
     to_end: Option<Other>,
     parts: Parts,
     page_len: usize,
     asked: BTreeMap<u64, PendingPart>,
-    /// Parts that the ring, or registered memory, has no room for yet.
+    /// Parts that wait for free space in the ring or in registered memory.
     waiting: VecDeque<u64>,
-    /// Places of registered memory that nothing comes to.
+    /// Free slots of registered memory.
     places: Vec<usize>,
-    /// Parts that go straight to memory nodes.
+    /// Parts that the window's own client sends to memory nodes.
     direct: Vec<(Ticket, u64)>,
     ended: VecDeque<Ended>,
-    /// Advice that the DPU did not take.
+    /// Number of refused hints.
     refused: u64,
     record: Vec<u8>,
     answer: Vec<u8>,
@@ -124,10 +129,12 @@ pub(super) struct Beside<'a> {
 }
 
 impl<'a> Beside<'a> {
-    /// Comes to the DPU, and opens the allocations there. What another process left under way is waited for.
+    /// Connects to the DPU, and opens the allocations there. Waits for pending requests of another process on
+    /// them.
     ///
     /// # Errors
-    /// [`Error::Refused`] with what the DPU says, [`Error::Open`] when there is none, [`Error::Missing`] in a rack without.
+    /// [`Error::Refused`] with the DPU's message, [`Error::Open`] if no DPU is running, [`Error::Missing`]
+    /// for a rack without DPUs.
     pub(super) fn open(
         client: &'a mut Client,
         laid: &Laid,
@@ -180,27 +187,27 @@ impl<'a> Beside<'a> {
         self.client
     }
 
-    /// True when the DPU was fenced, and everything goes straight to the memory nodes.
+    /// Returns true if the DPU was given up, and all requests go directly to the memory nodes.
     pub(super) const fn is_direct(&self) -> bool {
         self.dpu.is_none()
     }
 
-    /// True when the DPU brings pages to where they are used, and takes them from there.
+    /// Returns true if the DPU reads and writes the window's pages itself.
     pub(super) fn is_placed(&self) -> bool {
         self.dpu.as_ref().is_some_and(|dpu| dpu.process.is_some())
     }
 
-    /// Counts of the DPU for all its processes; `None` when it is gone.
+    /// Returns the DPU's counters for all its processes; `None` if the DPU is gone.
     pub(super) fn stats(&mut self) -> Option<Stats> {
         self.dpu.as_mut()?.stats(&mut self.refused)
     }
 
-    /// Counts of the DPU for requests of this process; `None` when it is gone.
+    /// Returns the DPU's counters for requests of this process; `None` if the DPU is gone.
     pub(super) fn carried(&mut self) -> Option<Carried> {
         self.dpu.as_mut()?.carried(&mut self.refused)
     }
 
-    /// Says how a part of the window is prefetched, as its first byte and how many.
+    /// Passes the prefetch policy for a part of the window, given as offset and length, to the DPU.
     pub(super) fn advise(&mut self, part: (u64, u64), policy: Foresight) {
         if let Some(dpu) = &mut self.dpu {
             for (object, first, len) in self.parts.laid().of_objects(part) {
@@ -209,12 +216,12 @@ impl<'a> Beside<'a> {
         }
     }
 
-    /// Advice that the DPU did not take, as far as it has said.
+    /// Returns the number of hints that the DPU is known to have refused.
     pub(super) const fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Begins a READ or WRITE of the window; nothing else comes from there.
+    /// Starts a READ or WRITE of the window; there are no other operations.
     pub(super) fn submit(&mut self, op: Op) -> u64 {
         let Self { parts, asked, waiting, page_len, .. } = self;
         parts.begin(op, |number, part, write, buf| {
@@ -224,7 +231,8 @@ impl<'a> Beside<'a> {
         })
     }
 
-    /// As [`Beside::submit`], of `len` bytes that are in the window's file, or come there.
+    /// Starts an operation as [`Beside::submit`] does, for `len` bytes that are in the window's file, or will
+    /// be written there.
     pub(super) fn submit_placed(&mut self, addr: VirtAddr, len: usize, write: bool) -> u64 {
         let Self { parts, asked, waiting, page_len, .. } = self;
         parts.begin_placed(addr, len, write, |number, part| {
@@ -237,7 +245,7 @@ impl<'a> Beside<'a> {
         })
     }
 
-    /// Writes into the ring what it has room for, or hands it to the client.
+    /// Writes waiting parts into the ring while there is space, or passes them to the client.
     pub(super) fn send(&mut self) {
         while let Some(&number) = self.waiting.front() {
             let asked = self.asked.get_mut(&number).expect("it is under way");
@@ -283,7 +291,7 @@ impl<'a> Beside<'a> {
         }
     }
 
-    /// A part goes to the memory nodes by the window's own client.
+    /// Sends a part to the memory nodes with the window's own client.
     fn go_straight(&mut self, number: u64) {
         if let Err(error) = self.fenced() {
             return self.end(number, Err(error), None);
@@ -312,7 +320,7 @@ impl<'a> Beside<'a> {
         }
     }
 
-    /// A part ended. `bytes` are those of a read that went well, unless they are in its buffer.
+    /// Handles the end of a part. `bytes` are those of a successful read, unless its buffer contains them.
     fn end(&mut self, number: u64, result: Result<(), Error>, bytes: Option<Vec<u8>>) {
         let asked = self.asked.remove(&number).expect("it is under way");
         if let PartHolder::Dpu(Some(place)) = asked.with {
@@ -323,7 +331,7 @@ impl<'a> Beside<'a> {
         self.ended.extend(ended);
     }
 
-    /// Takes the answers that are there; true when there was one.
+    /// Handles all available answers; returns true if there was one.
     fn take_answers(&mut self) -> bool {
         let mut took = false;
         while let Some(dpu) = &mut self.dpu {
@@ -380,14 +388,15 @@ impl<'a> Beside<'a> {
                 }
                 self.end(number, Ok(()), Some(buf));
             }
-            // The client says why; nothing was changed, and nothing is on its way. So it is with a write of what is lost, of which the DPU caches nothing.
+            // The client reports the reason; no byte was changed, and no request is in flight. The same holds
+            // for a write to lost memory, which the DPU does not cache.
             How::Refused if !answer.write => self.go_straight(number),
             How::Lost => self.go_straight(number),
             How::Refused => {
                 let (addr, _) = place_of(&answer.span, self.parts.laid());
                 self.end(number, Err(Error::NoPermission { addr }), None);
             }
-            // Whether a write was carried out is not known.
+            // The write may or may not have been executed.
             How::Failed => {
                 let what = "far memory, by way of the DPU".into();
                 self.end(number, Err(Error::Unreachable { what }), None);
@@ -395,11 +404,11 @@ impl<'a> Beside<'a> {
         }
     }
 
-    /// The DPU is not to be trusted with anything any more: its host leaves the rack, and what it did not end goes straight to the memory nodes.
+    /// Fences the DPU: its host leaves the rack, and pending requests go directly to the memory nodes.
     fn fence(&mut self, why: &str) {
         let Some(Dpu { talk, host, generation, process, .. }) = self.dpu.take() else { return };
         self.given_up = Some(talk);
-        // stderr may be closed.
+        // A closed stderr is no fault.
         drop(writeln!(
             io::stderr(),
             "farmem: the DPU {why}; it is fenced, and this window goes on without it"
@@ -407,17 +416,19 @@ impl<'a> Beside<'a> {
         self.go_on((Some((host, generation)), process));
     }
 
-    /// The DPU has said that it is done with this window, and others go on by way of it (PROTOCOL 17.17): it touches no page of this window any more. Where something of it may be carried
-    /// out later, its host leaves the rack before anything newer is written.
+    /// Continues without a DPU that has released this window and does not access its pages any more, while
+    /// other windows may still use it (PROTOCOL 17.17). If some requests may still be executed, the DPU's
+    /// host leaves the rack before the window writes anything newer.
     fn part(&mut self, settled: bool) {
         let Some(Dpu { talk, host, generation, .. }) = self.dpu.take() else { return };
         self.given_up = Some(talk);
-        // stderr may be closed.
+        // A closed stderr is no fault.
         drop(writeln!(io::stderr(), "farmem: the DPU has sent this window away, which goes on without it"));
         self.go_on(((!settled).then_some((host, generation)), None));
     }
 
-    /// Sends the parts that the DPU did not end straight to the memory nodes, when there is nothing more to fence and to end.
+    /// Sends the parts that the DPU did not complete directly to the memory nodes, after the remaining fence
+    /// and kill.
     fn go_on(&mut self, (to_fence, to_end): (Option<(u16, u16)>, Option<Other>)) {
         (self.to_fence, self.to_end) = (to_fence, to_end);
         self.waiting.clear();
@@ -426,8 +437,8 @@ impl<'a> Beside<'a> {
         open.into_iter().for_each(|number| self.go_straight(number));
     }
 
-    /// The DPU's host has left the rack, and a DPU that has the window's pages is no more. Before, it may yet write what it was given: nothing newer may be written
-    /// then, and nothing be read.
+    /// Completes the fence: the DPU's host leaves the rack, and a DPU that has the window's pages ends. Until
+    /// then the DPU may still execute earlier writes, so the window must neither write newer bytes nor read.
     fn fenced(&mut self) -> Result<(), Error> {
         if let Some(process) = &self.to_end {
             process
@@ -449,7 +460,7 @@ impl<'a> Beside<'a> {
         Ok(())
     }
 
-    /// Fences a DPU that is gone, or that counts no beat though it is asked for something.
+    /// Fences a DPU that is gone, or that stops its heartbeat while requests are pending.
     fn look_after(&mut self) {
         let is_asked = self.asked.len() > self.direct.len();
         let Some(dpu) = &mut self.dpu else { return };
@@ -479,7 +490,8 @@ impl<'a> Beside<'a> {
         self.end(number, completed.result.map(|_| ()), bytes);
     }
 
-    /// Answers of the DPU before which no request of the window ends: it is woken once for all of them. As long as parts wait for room there may be fewer.
+    /// Returns the number of answers of the DPU before any request of the window can complete: one wake-up
+    /// serves all of them. While parts wait for space, fewer answers may arrive, so the number is 1.
     fn wanted(&self) -> u64 {
         if self.waiting.is_empty() { self.parts.least_left() as u64 } else { 1 }
     }

@@ -1,7 +1,10 @@
-//! One buffer for all objects of a program: where each object is in the window, and which chunk of it a page is in (SODA III).
+//! One buffer for all objects of a program: the position of each object in the window, and the chunk of each
+//! page (SODA III).
 //!
-//! Key types: [`Object`], what a program has open; [`Laid`], where all of them are. The page cache counts in *chunks*: what is fetched, evicted and written back at
-//! once, 64 KiB in the paper. The objects lie in one window, one behind the other, each from the beginning of a chunk on; the last chunk of an object may be short.
+//! Key types: [`Object`], an object that a program has open; [`Laid`], the positions of all objects. The page
+//! cache counts in *chunks*, the unit of fetches, evictions and write-backs: 64 KiB in the paper. The objects
+//! are in one window, one after the other, each at the start of a chunk. The last chunk of an object may be
+//! short.
 
 use super::{Memory, WindowOptions};
 use farmem_client::api::OpenMode;
@@ -15,18 +18,18 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// Bytes of a chunk that a buffer has unless it is told otherwise (SODA V).
+/// Default length of a buffer's chunk in bytes (SODA V).
 pub const CHUNK: u32 = 64 << 10;
-/// Bytes of a chunk at least: a page.
+/// Minimum length of a chunk in bytes: a page.
 pub const CHUNK_MIN: u32 = 4 << 10;
-/// Bytes of a chunk at most.
+/// Maximum length of a chunk in bytes.
 pub const CHUNK_MAX: u32 = 256 << 10;
 const _: () = assert!(CHUNK_MIN as usize == PAGE_LEN, "a chunk has whole pages");
 
-/// Objects of one buffer at most.
+/// Maximum number of objects of one buffer.
 pub const OBJECTS_MAX: usize = 4096;
 
-/// An object that a program is to have in its buffer.
+/// An object for a program's buffer.
 #[derive(Clone, Debug)]
 pub struct Object {
     pub(super) vma: Vma,
@@ -34,22 +37,24 @@ pub struct Object {
 }
 
 impl Object {
-    /// An allocation that the program reads and writes. One buffer at a time may write it.
+    /// Creates an object from an allocation that the program reads and writes. Only one buffer at a time may
+    /// write it.
     #[must_use]
     pub fn new(vma: &Vma) -> Self {
         Self { vma: *vma, read_only: false }
     }
 
-    /// This object, read-only to the program: a store to it is a SIGBUS, and the buffer ends with [`Error::ReadOnly`].
+    /// Makes this object read-only: a store to it is a SIGBUS, and the buffer ends with [`Error::ReadOnly`].
     #[must_use]
     pub const fn read_only(self) -> Self {
         Self { read_only: true, ..self }
     }
 
-    /// Memory with a name, in the mode in which it is open (PROTOCOL 8.53): what is open to read is only read.
+    /// Creates an object from named memory, in the mode in which it is open (PROTOCOL 8.53). Memory that is
+    /// open to read becomes a read-only object.
     ///
     /// # Errors
-    /// [`Error::Open`] for what is open as memory that is shared, which no buffer may cache.
+    /// [`Error::Open`] for memory that is open as shared, because no buffer may cache it.
     pub fn named(named: &OpenNamed) -> Result<Self, Error> {
         match named.mode() {
             OpenMode::Write => Ok(Self::new(named.vma())),
@@ -71,10 +76,10 @@ pub struct Objects<'w> {
     hints: &'w Hints,
 }
 
-/// Ranges of chunks that a program has said something of, and the cache was not told yet.
+/// Ranges of chunks with the program's advice, which the cache has not received yet.
 pub(super) type Hints = Mutex<VecDeque<(Range<u64>, Advice)>>;
 
-/// Hints that are kept, at most.
+/// Maximum number of queued hints.
 const HINTS_MAX: usize = 4096;
 
 impl<'w> Objects<'w> {
@@ -82,29 +87,30 @@ impl<'w> Objects<'w> {
         Self { ring, laid, hints }
     }
 
-    /// How many there are.
+    /// Returns the number of objects.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.laid.extents.len()
     }
 
-    /// False: a buffer has an object.
+    /// Returns false: a buffer has at least one object.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// The object of this number, in the order in which they were given.
+    /// Returns the object with this number, in the order in which they were given.
     ///
     /// # Panics
-    /// When there is none.
+    /// Panics if there is no such object.
     #[must_use]
     pub fn get(&self, number: usize) -> Memory<'w> {
         let extent = &self.laid.extents[number];
         self.ring.window().memory().part(small(extent.at), small(extent.bytes))
     }
 
-    /// All of them as one, in the order in which they were given; `None` when there are gaps, since one that is not the last ends within a chunk.
+    /// Returns all objects as one memory, in the order in which they were given. `None` if there are gaps,
+    /// because an object other than the last ends within a chunk.
     #[must_use]
     pub fn joined(&self) -> Option<Memory<'w>> {
         let ends = |pair: &[Extent]| pair[0].at + pair[0].bytes == pair[1].at;
@@ -115,15 +121,20 @@ impl<'w> Objects<'w> {
 }
 
 impl Objects<'_> {
-    /// Says how the program uses bytes of an object, or will, as madvise(2) does; what they hold stays the same. Returns when the thread that serves the window has
-    /// heard; what follows takes its time. Advice is for whole chunks: [`Advice::Cold`] and [`Advice::DontNeed`] are for those that lie in the range, all other advice
-    /// for those that have a byte of it. Ranges beyond as many as are kept count in [`WindowStats::unadvised`](super::WindowStats::unadvised).
+    /// Advises how the program uses bytes of an object, or will use them, as madvise(2) does; their content
+    /// does not change.
+    ///
+    /// The call returns when the thread that serves the window has received the advice; the effects take
+    /// their time. Advice applies to whole chunks. [`Advice::Cold`] and [`Advice::DontNeed`] apply to chunks
+    /// within the range, other advice to all chunks that overlap it. Ranges beyond the limit count in
+    /// [`WindowStats::unadvised`](super::WindowStats::unadvised).
     ///
     /// # Errors
-    /// [`Error::Open`] for bytes that are not the object's, an object that there is not, or when the thread that serves is far behind.
+    /// [`Error::Open`] if the object does not exist or does not contain the bytes, or if too much advice is
+    /// queued.
     ///
     /// # Panics
-    /// When a thread panicked while it gave advice.
+    /// Panics if a thread panicked while it gave advice.
     pub fn advise(&self, object: usize, bytes: Range<u64>, advice: Advice) -> Result<(), Error> {
         let wrong = |value: String, remedy: String| {
             Err(OpenError::Setting { setting: "advice", value, remedy }.into())
@@ -152,30 +163,32 @@ impl Objects<'_> {
     }
 }
 
-/// Where an object is.
+/// The position of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Extent {
-    /// Its first byte in far memory.
+    /// Address of the first byte in far memory.
     pub(super) base: VirtAddr,
     pub(super) bytes: u64,
-    /// Its first byte in the window, where a chunk begins.
+    /// Offset of the first byte in the window, where a chunk begins.
     pub(super) at: u64,
     pub(super) read_only: bool,
 }
 
-/// Where all objects of a buffer are.
+/// The positions of all objects of a buffer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Laid {
     pub(super) chunk_len: u64,
-    /// In order of [`Extent::at`].
+    /// Positions, in order of [`Extent::at`].
     extents: Vec<Extent>,
-    /// Their numbers, in order of [`Extent::base`].
+    /// Numbers of the objects, in order of [`Extent::base`].
     by_base: Vec<usize>,
 }
 
 impl Laid {
+    /// Computes the positions of all objects.
+    ///
     /// # Errors
-    /// [`Error::Open`] for chunks that cannot be, and for no objects or too many.
+    /// [`Error::Open`] for an invalid length of chunks, and for no objects or too many.
     pub(super) fn of(objects: &[Object], options: &WindowOptions) -> Result<Self, Error> {
         let wrong = |setting, value: String, remedy: String| {
             Error::from(OpenError::Setting { setting, value, remedy })
@@ -205,15 +218,15 @@ impl Laid {
         Ok(Self { chunk_len, extents, by_base })
     }
 
-    /// All of them, in order of their places in the window.
+    /// Returns all positions, in order of the window.
     pub(super) fn extents(&self) -> &[Extent] {
         &self.extents
     }
 
-    /// The object that a byte of far memory is of, by number.
+    /// Returns the object, with its number, that contains an address of far memory.
     ///
     /// # Panics
-    /// When it is of none.
+    /// Panics if no object contains the address.
     pub(super) fn object_at(&self, addr: VirtAddr) -> (usize, &Extent) {
         let behind = self.by_base.partition_point(|&number| self.extents[number].base <= addr);
         let number = self.by_base[behind.checked_sub(1).expect("a byte of an object")];
@@ -222,7 +235,8 @@ impl Laid {
         (number, extent)
     }
 
-    /// A part of the window, as its first byte and how many: the parts of objects that it has, by object, first byte in it and bytes.
+    /// Splits a part of the window, given as offset and length, by objects. Each item has the object's
+    /// number, the offset in the object and the length.
     pub(super) fn of_objects(&self, (from, len): (u64, u64)) -> impl Iterator<Item = (usize, u64, u64)> {
         let to = from.saturating_add(len);
         self.extents.iter().enumerate().filter_map(move |(number, extent)| {
@@ -231,7 +245,7 @@ impl Laid {
         })
     }
 
-    /// Bytes of the window.
+    /// Returns the length of the window in bytes.
     pub(super) fn len(&self) -> u64 {
         let last = self.extents.last().expect("a buffer has an object");
         last.at + last.bytes
@@ -241,7 +255,7 @@ impl Laid {
         self.len().div_ceil(self.chunk_len)
     }
 
-    /// The object that a byte of the window is of.
+    /// Returns the object, with its number, at an offset of the window.
     pub(super) fn extent_of(&self, offset: u64) -> Option<(u64, &Extent)> {
         let number = self.extents.partition_point(|extent| extent.at <= offset).checked_sub(1)?;
         let extent = &self.extents[number];
@@ -252,13 +266,14 @@ impl Laid {
         self.extent_of(chunk.checked_mul(self.chunk_len)?)
     }
 
-    /// The chunks of a part of an object: those that lie in it, or all that have a byte of it.
+    /// Returns the chunks of a range of an object: those within the range if `inside`, otherwise all that
+    /// overlap it.
     fn chunks_of(&self, extent: &Extent, bytes: &Range<u64>, inside: bool) -> Range<u64> {
         if bytes.is_empty() {
             return 0..0;
         }
         let (start, end) = (extent.at + bytes.start, extent.at + bytes.end);
-        // The last chunk of an object ends with it.
+        // The last chunk of an object ends with the object.
         let end = if bytes.end == extent.bytes { end.next_multiple_of(self.chunk_len) } else { end };
         if inside {
             start.div_ceil(self.chunk_len)..end / self.chunk_len
@@ -267,7 +282,7 @@ impl Laid {
         }
     }
 
-    /// Where the bytes of chunks of one object that lie together are in far memory, and how many there are.
+    /// Returns the address in far memory and the length of adjacent chunks of one object.
     pub(super) fn far(&self, first: u64, count: u64) -> (VirtAddr, u64) {
         let (_, extent) = self.of_chunk(first).expect("a chunk of an object");
         let from = first * self.chunk_len - extent.at;
@@ -276,7 +291,8 @@ impl Laid {
         (VirtAddr(extent.base.0 + from), to.min(extent.bytes) - from)
     }
 
-    /// Chunks that lie together in the window, cut where one object ends and the next begins: the first of each part, and how many it has.
+    /// Splits adjacent chunks of the window by objects. Each item has the first chunk of a part and the
+    /// number of its chunks.
     pub(super) fn parts(&self, first: u64, count: u64) -> impl Iterator<Item = (u64, u64)> {
         let (mut at, end) = (first, first + count);
         core::iter::from_fn(move || {
@@ -289,7 +305,7 @@ impl Laid {
 
 impl Layout for Laid {
     fn source(&self, key: Key) -> Source {
-        // Chunks of two objects never follow each other in far memory.
+        // The numbers leave a gap, so chunks of two objects are never adjacent in far memory.
         self.of_chunk(key.page).map_or(Source::Elsewhere, |(number, _)| Source::Far(key.page + number))
     }
 

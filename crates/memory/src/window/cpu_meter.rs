@@ -4,10 +4,10 @@ use super::options::CpuApart;
 use farmem_link::cpu_time_of_thread;
 use farmem_machine::Duration;
 
-/// Counts, where that is asked for.
+/// A meter of CPU time, which measures only if requested.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
-    /// CPU time of the thread when it began.
+    /// CPU time of the thread at the start; `None` if the meter does not measure.
     begun: Option<Duration>,
     moving: Duration,
 }
@@ -17,12 +17,12 @@ impl Meter {
         Self { begun: is_wanted.then(cpu_time_of_thread), moving: Duration::ZERO }
     }
 
-    /// Data begins to move.
+    /// Begins to count CPU time for moving data.
     pub(super) fn begin(&self) -> Option<Duration> {
         self.begun.map(|_| cpu_time_of_thread())
     }
 
-    /// Data has moved, since [`Meter::begin`].
+    /// Ends the count that [`Meter::begin`] began.
     pub(super) fn end(&mut self, begun: Option<Duration>) {
         if let Some(begun) = begun {
             self.moving = self.moving + cpu_time_of_thread() - begun;

@@ -4,17 +4,19 @@ use farmem_client::Error;
 use farmem_client::api::NodeInfo;
 use std::io::{self, Write as _};
 
-/// The effect on a thread that needs bytes of a window which cannot be had: they are lost, or their node gives no answer (PROTOCOL 9.19).
+/// The effect on a thread that needs unavailable bytes of a window: they are lost, or their node does not
+/// answer (PROTOCOL 9.19).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum AtLoss {
     /// The thread gets a SIGBUS.
     #[default]
     Signal,
-    /// The process ends with exit code 2, after the reason and the memory node were written to standard error: for a command that has nothing else to do.
+    /// The process prints the reason and the memory node to standard error, and ends with exit code 2. For a
+    /// command without other tasks.
     Exit,
 }
 
-/// Ends the process: a thread of it wants bytes that cannot be had.
+/// Ends the process because one of its threads needs unavailable bytes.
 #[expect(
     clippy::exit,
     reason = "threads of the program wait for bytes that never come; its command asked for this"
@@ -29,7 +31,7 @@ pub(super) fn exit(why: Option<Error>, nodes: &[NodeInfo]) -> ! {
         _ => None,
     };
     let text = format!("farmem: {why}{}\n        {}\n", node.unwrap_or_default(), why.remedy());
-    // Standard error may be closed.
+    // A closed stderr is no fault.
     drop(io::stderr().write_all(text.as_bytes()));
     std::process::exit(2)
 }

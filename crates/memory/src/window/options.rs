@@ -14,61 +14,69 @@ use farmem_uffd::{Reach, WindowConfig};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
 
-/// How a window works.
+/// The options of a window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowOptions {
-    /// Bytes of the allocation, or of all objects together, that may be here at once; counted in whole chunks, and never exceeded. At least 16 of them: 64 KiB with
-    /// chunks of a page.
+    /// Maximum number of local bytes of the allocation, or of all objects together, in whole chunks. The
+    /// limit is never exceeded. At least 16 chunks: 64 KiB with chunks of a page.
     pub local_limit: u64,
-    /// Where the program finds it.
+    /// Position of the window in the program's addresses.
     pub place: Place,
-    /// Pages that are fetched beside one that a thread waits for.
+    /// Pages that are fetched in addition to a page for which a thread waits.
     pub ahead: Ahead,
-    /// How many of 8 pages here are inactive at most when room is needed: unmapped, so that a touch tells that they are in use. With 0 only pages that
-    /// are to be written back become inactive.
+    /// Maximum number of inactive pages out of 8 local pages. An inactive page is unmapped, so that an access
+    /// shows that it is in use. With 0, only pages that are being written back become inactive.
     pub inactive_eighths: u8,
-    /// Where faults are served, and how.
+    /// The thread that serves faults, and its way to wait.
     pub handler: Handler,
-    /// False serves faults of user code only, where the system allows no more; system calls on the window then fail with EFAULT.
+    /// False: serve only faults of user code, where the system allows no more. System calls on the window
+    /// then fail with EFAULT.
     pub system_calls: bool,
-    /// Which thread serves faults: one thread serves all, or each thread serves its own.
+    /// The mode of faults: one thread serves all, or each thread serves its own.
     pub faults: FaultMode,
-    /// Which way READs and WRITEs go. By a DPU with pages of 64 KiB, [`Ahead::Group`] of 16 asks for whole ones.
+    /// Path of READs and WRITEs. For a DPU with pages of 64 KiB, [`Ahead::Group`] of 16 requests whole pages.
     pub way: AccessPath,
-    /// The program only reads: a store to the window is a SIGBUS, and the window ends with [`Error::ReadOnly`]. Any number of such windows may be on an
-    /// allocation that none writes.
+    /// True if the program only reads: a store to the window is a SIGBUS, and the window ends with
+    /// [`Error::ReadOnly`]. Any number of such windows may exist on an allocation without writers.
     pub read_only: bool,
-    /// By way of a DPU and for reading only: bytes that the DPU is to cache statically (SODA III-A), as the first one and how many. They are sought there
-    /// first, whatever else is asked for.
+    /// Bytes that a DPU caches statically for a read-only window (SODA III-A), as offset and length. Every
+    /// request is looked up there first.
     pub fixed: Option<(u64, u64)>,
-    /// How the DPU prefetches.
+    /// The DPU's prefetch policy.
     pub foresight: Foresight,
-    /// By way of a DPU in this process: the program's own policy in place of `foresight`, which is the usual one then. A DPU that is a process of its own has those of [`Foresight`], and no code
-    /// of a program's in it.
+    /// The program's own policy for a DPU within this process. It replaces `foresight`, which must be the
+    /// default then. A DPU in another process has only the policies of [`Foresight`], and runs no program's
+    /// code.
     pub policy: Option<PolicyMaker>,
-    /// The CPU time of the thread that serves is told apart ([`WindowStats::cpu`]): that takes eight more calls of the system for a fetch.
+    /// True to measure the CPU time of the serving thread by purpose ([`WindowStats::cpu`]); costs eight more
+    /// system calls per fetch.
     pub told_apart: bool,
-    /// The effect on a thread that needs bytes which cannot be had.
+    /// The effect on a thread that needs unavailable bytes.
     pub at_loss: AtLoss,
-    /// Bytes that are fetched, evicted and written back at once: a power of two from [`CHUNK_MIN`](super::CHUNK_MIN) to [`CHUNK_MAX`](super::CHUNK_MAX).
+    /// Length in bytes of a chunk, the unit of fetches, evictions and write-backs: a power of two from
+    /// [`CHUNK_MIN`](super::CHUNK_MIN) to [`CHUNK_MAX`](super::CHUNK_MAX).
     pub chunk: u32,
 }
 
-/// Which way the READs and WRITEs of a window go.
+/// The path of a window's READs and WRITEs.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum AccessPath {
-    /// Straight to the memory nodes.
+    /// Directly to the memory nodes.
     #[default]
     Direct,
-    /// By the cache of a DPU in this process (SODA): its memory comes beside [`WindowOptions::local_limit`].
+    /// Through the cache of a DPU within this process (SODA), whose memory is in addition to
+    /// [`WindowOptions::local_limit`].
     Own(DpuConfig),
-    /// By the DPU beside this host, another process: `[dpu]` of the rack's description, `farmem role dpu`. When it is gone, or does not serve, it is
-    /// fenced, and the window goes on straight to the memory nodes.
+    /// Through the host's DPU, another process: `[dpu]` of the rack's description, `farmem role dpu`. If the
+    /// DPU dies or does not serve, the window fences it and continues directly with the memory nodes.
     Beside,
 }
 
-/// Makes a policy for each object of a window, by its place among them: which pages the DPU prefetches when one is asked for (SODA III-A). It proposes pages of the object, of
-/// [`DpuConfig::page_len`] bytes; whole entries that have one of them come, as far as caching is on and traffic stays within its bound.
+/// A constructor of a policy for each object of a window, by the object's number. The policy selects the
+/// pages that the DPU prefetches when a page is requested (SODA III-A).
+///
+/// The policy proposes pages of the object, of [`DpuConfig::page_len`] bytes. The DPU fetches whole entries
+/// that contain one of them, if caching is on and the traffic stays within its limit.
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyMaker(pub fn(usize) -> Box<dyn Policy>);
 
@@ -81,7 +89,7 @@ impl PartialEq for PolicyMaker {
 impl Eq for PolicyMaker {}
 
 impl WindowOptions {
-    /// The usual window, with this much memory here.
+    /// Creates default options of a window with `local_limit` bytes of local memory.
     #[must_use]
     pub fn new(local_limit: u64) -> Self {
         Self {
@@ -103,7 +111,8 @@ impl WindowOptions {
         }
     }
 
-    /// The usual buffer of several objects, with this much memory here: chunks of 64 KiB, wherever there is room for them (SODA III, V).
+    /// Creates default options of a buffer of several objects with `local_limit` bytes of local memory:
+    /// chunks of 64 KiB, at any free addresses (SODA III, V).
     #[must_use]
     pub fn buffer(local_limit: u64) -> Self {
         Self { place: Place::Anywhere, chunk: super::CHUNK, ..Self::new(local_limit) }
@@ -114,55 +123,57 @@ impl WindowOptions {
     }
 }
 
-/// CPU time of the thread that serves a window.
+/// CPU time of the thread that serves a window, by purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CpuApart {
-    /// Moving data: READs and WRITEs, by whichever process, and bytes into the window and out of it.
+    /// Time for data movement: READs and WRITEs, by any process, and copies into and out of the window.
     pub moving: Duration,
-    /// All else: faults, which page goes, taking it away.
+    /// Time for everything else: faults and evictions.
     pub faults: Duration,
 }
 
-/// Counts of a window. Counts of pages are counts of chunks, where these are longer.
+/// Counters of a window. If chunks are longer than pages, counters of pages count chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WindowStats {
     /// Faults reported.
     pub faults: u64,
-    /// Faults at pages that were far.
+    /// Faults at far pages.
     pub missing: u64,
-    /// Faults that were first writes to a page.
+    /// Faults at the first write to a page.
     pub upgrades: u64,
     /// Faults that reactivated a page.
     pub reactivated: u64,
-    /// Faults that found no room, and waited until a page had gone: been written back, where it was written.
+    /// Faults without a free frame, which waited for an eviction, and for the write-back of a changed page.
     pub waited: u64,
     /// READs sent.
     pub fetches: u64,
-    /// Bytes they brought.
+    /// Bytes fetched.
     pub bytes_fetched: u64,
-    /// Pages that went.
+    /// Pages evicted.
     pub evictions: u64,
     /// WRITEs sent.
     pub write_backs: u64,
-    /// Bytes they carried.
+    /// Bytes written back.
     pub bytes_written_back: u64,
-    /// The most bytes that were here at once.
+    /// Peak of local bytes.
     pub bytes_here_max: u64,
     /// Pages fetched ahead, and their use.
     pub ahead: Account,
-    /// Ranges that the program advised of and that were more than are kept: they are used as if nothing had been said.
+    /// Ranges of the program's advice beyond the limit, which have no effect.
     pub unadvised: u64,
-    /// Counts of the DPU, where there is one: the READs and WRITEs above are requests to it. A DPU beside the host counts for all its processes, and gives no counts any more when it was fenced.
+    /// Counters of the DPU, if there is one: the READs and WRITEs above are requests to it. The host's DPU
+    /// counts for all its processes, and returns no counters after a fence.
     pub dpu: Option<DpuStats>,
-    /// Counts of the DPU beside the host for requests of this process: how often it moved and copied their bytes, and by how many calls of the system.
+    /// Counters of the host's DPU for requests of this process: how often it moved and copied their bytes,
+    /// and with how many system calls.
     pub carried: Option<Carried>,
-    /// CPU time of the thread that served it, where that was asked for ([`WindowOptions::told_apart`]).
+    /// CPU time of the serving thread, if requested ([`WindowOptions::told_apart`]).
     pub cpu: Option<CpuApart>,
-    /// The DPU beside the host was fenced, or sent the window away, and the window went on without it.
+    /// True if the host's DPU was fenced or released the window, and the window continued without it.
     pub dpu_fenced: bool,
 }
 
-/// The window of a buffer, and the chunks it may have here.
+/// Returns the configuration of a buffer's window, and its number of local chunks.
 pub(super) fn window_config(
     laid: &Laid,
     objects: &[Object],
@@ -193,13 +204,14 @@ pub(super) fn window_config(
     Ok((config, usize::try_from(frames).expect("frames are memory of this machine")))
 }
 
-/// The frames that a local limit of so many bytes allows. What is kept for each frame is allocated at once, so a limit that this machine
-/// can never use is refused.
+/// Returns the number of frames that a local limit allows. State for each frame is allocated at once, so a
+/// limit beyond this machine's memory is refused.
 ///
 /// # Errors
-/// [`Error::Open`] for fewer than `frames_min` pages, or more than this machine's memory, with what it may be.
+/// [`Error::Open`] for fewer than `frames_min` pages, or for more than this machine's memory; the message
+/// contains the range.
 pub fn frames_of(local_limit: u64, frames_min: u64) -> Result<usize, Error> {
-    /// Frames have numbers of 32 bits, and one is none.
+    /// Frame numbers have 32 bits, and one number means no frame.
     const FRAMES_MAX: u64 = u32::MAX as u64 - 1;
     let most = memory_of_machine().map_or(FRAMES_MAX, |bytes| (bytes / PAGE_LEN as u64).min(FRAMES_MAX));
     let frames = local_limit / PAGE_LEN as u64;
@@ -213,8 +225,10 @@ pub fn frames_of(local_limit: u64, frames_min: u64) -> Result<usize, Error> {
     Err(OpenError::Setting { setting: "local limit", value, remedy }.into())
 }
 
+/// Checks the bytes for static caching.
+///
 /// # Errors
-/// [`Error::Open`] for bytes that cannot be cached statically.
+/// [`Error::Open`] if the bytes cannot be cached statically.
 fn check_fixed(laid: &Laid, options: &WindowOptions) -> Result<(), Error> {
     let Some((first, len)) = options.fixed else { return Ok(()) };
     let lie_in_it = len > 0 && first.checked_add(len).is_some_and(|end| end <= laid.len());
@@ -227,8 +241,10 @@ fn check_fixed(laid: &Laid, options: &WindowOptions) -> Result<(), Error> {
     Err(OpenError::Setting { setting: "static caching", value, remedy }.into())
 }
 
+/// Checks the prefetch policy.
+///
 /// # Errors
-/// [`Error::Open`] for a policy that no DPU would ask.
+/// [`Error::Open`] for a policy that no DPU would use.
 fn check_policy(options: &WindowOptions) -> Result<(), Error> {
     if options.policy.is_none()
         || (matches!(options.way, AccessPath::Own(_)) && options.foresight == Foresight::default())

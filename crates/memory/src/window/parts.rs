@@ -1,4 +1,5 @@
-//! A window's READs and WRITEs as requests of pages of a DPU: each is cut at page boundaries, and ends with the last of its parts.
+//! A window's READs and WRITEs as requests of a DPU's pages. Each is split at page boundaries, and completes
+//! with the last of its parts.
 
 use super::buffer::Laid;
 use super::verbs::{Ended, Name};
@@ -11,9 +12,9 @@ use std::ops::Range;
 #[derive(Debug)]
 struct Request {
     write: bool,
-    /// Its bytes are in the window's file, or come there.
+    /// True if the bytes are in the window's file, or will be written there.
     placed: bool,
-    /// Its bytes, or what is to become them; those of a request of one part may be lent out.
+    /// The bytes of the request, or its buffer. A request of one part may lend it to the part.
     buf: Vec<u8>,
     count: usize,
     left: usize,
@@ -24,17 +25,17 @@ struct Request {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Part {
     request: u64,
-    /// Where its bytes are in the request's buffer.
+    /// Range of the part in the request's buffer.
     within: Range<usize>,
-    /// The object.
+    /// Number of the object.
     pub(super) object: usize,
-    /// The page, from the object's first byte on.
+    /// Index of the page in the object.
     pub(super) page: u64,
-    /// Where they are in the page.
+    /// Range of the part in the page.
     pub(super) at: Range<usize>,
 }
 
-/// The requests of a window that are under way.
+/// The pending requests of a window.
 #[derive(Debug)]
 pub(super) struct Parts {
     laid: Laid,
@@ -49,8 +50,9 @@ impl Parts {
         Self { laid, page_len, requests: BTreeMap::new(), parts: BTreeMap::new(), next: 0 }
     }
 
-    /// Cuts a READ or WRITE of the window, nothing else comes from there; answers the request's number, and its parts are given to `each`: number, part,
-    /// and the bytes of a write, or of a read a buffer of one part alone.
+    /// Splits a READ or WRITE of the window; there are no other operations. Returns the request's number.
+    /// `each` receives the parts: number, part, and whether the operation is a write. The last argument has
+    /// the bytes of a write, or the buffer of a read with one part.
     pub(super) fn begin(&mut self, op: Op, mut each: impl FnMut(u64, &Part, bool, Vec<u8>)) -> u64 {
         let (addr, buf, write) = match op {
             Op::Read { addr, buf } => (addr, buf, false),
@@ -70,7 +72,8 @@ impl Parts {
         request
     }
 
-    /// As [`Parts::begin`], of bytes that are in the window's file, or come there.
+    /// Splits a request as [`Parts::begin`] does, for bytes that are in the window's file, or will be written
+    /// there.
     pub(super) fn begin_placed(
         &mut self,
         addr: VirtAddr,
@@ -83,7 +86,7 @@ impl Parts {
         request
     }
 
-    /// A request, and its parts by their numbers.
+    /// Splits a request; returns its number and its parts with their numbers.
     fn cut(&mut self, addr: VirtAddr, len: usize, write: bool, placed: bool) -> (u64, Vec<(u64, Part)>) {
         self.next += 1;
         let request = self.next;
@@ -115,7 +118,7 @@ impl Parts {
         (request, parts)
     }
 
-    /// Parts that the request has left which has the fewest.
+    /// Returns the smallest number of remaining parts among the requests.
     pub(super) fn least_left(&self) -> usize {
         self.requests.values().map(|request| request.left).min().unwrap_or(1)
     }
@@ -128,7 +131,8 @@ impl Parts {
         &self.parts[&number]
     }
 
-    /// A part ended; `buf` has the bytes of a read that went well, and is that of a request of one part. Answers the request when it ended with this.
+    /// Handles the end of a part. `buf` has the bytes of a successful read; for a request of one part it is
+    /// the request's buffer. Returns the request if this was its last part, and a buffer for reuse.
     pub(super) fn ended(
         &mut self,
         number: u64,

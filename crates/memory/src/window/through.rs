@@ -1,4 +1,4 @@
-//! The way of a window's READs and WRITEs by a DPU that is in the window's own process (SODA).
+//! The path of a window's READs and WRITEs through a DPU within the window's own process (SODA).
 
 use super::beside::DpuSettings;
 use super::buffer::Laid;
@@ -17,26 +17,27 @@ use std::ops::Range;
 /// The DPU's number of the window.
 const WINDOW: Asker = Asker(0);
 
-/// The DPU's number of the window's object of this number.
+/// Returns the DPU's number of an object of the window.
 fn number_of(object: usize) -> u32 {
     u32::try_from(object).expect("a window has a few thousand")
 }
 
-/// The way through the DPU.
+/// The path through the DPU.
 #[derive(Debug)]
 pub(super) struct Through<'a> {
     carrier: Carrier<'a>,
     parts: Parts,
-    /// The DPU's ticket of each part.
+    /// The number of the part that each of the DPU's tickets belongs to.
     tickets: BTreeMap<u64, u64>,
     ended: VecDeque<Ended>,
-    /// Advice that the DPU did not take.
+    /// Number of refused hints.
     refused: u64,
     /// The program's own policy.
     own: Option<PolicyMaker>,
 }
 
-/// The policy of an object, or of a part of it: the program's own where it has one and says nothing else.
+/// Returns the policy of an object, or of a part of it: the program's own policy if there is one and `said`
+/// is the default.
 fn policy_of(own: Option<PolicyMaker>, said: Foresight, object: u32) -> Box<dyn Policy> {
     match own {
         Some(PolicyMaker(make)) if said == Foresight::default() => make(object as usize),
@@ -45,15 +46,18 @@ fn policy_of(own: Option<PolicyMaker>, said: Foresight, object: u32) -> Box<dyn 
 }
 
 impl<'a> Through<'a> {
+    /// Opens the window's objects at the DPU, and caches the static part.
+    ///
     /// # Errors
-    /// [`Error`] when what is to be cached statically has no room, or cannot be read.
+    /// [`Error`] if the static part exceeds the DPU's memory or cannot be read.
     pub(super) fn open(
         client: &'a mut Client,
         laid: &Laid,
         config: Config,
         wishes: DpuSettings,
     ) -> Result<Self, Error> {
-        // Evictions need not be a secret: the window is alone. So the traffic of a program is the same each time.
+        // Evictions need no randomness against other processes, because the window is alone. A fixed seed
+        // makes the traffic of a program reproducible.
         let memory = Memory::new(config, Rng::from_number(0));
         for (number, object) in (0..).zip(laid.extents()) {
             let extent = Extent { base: object.base, bytes: object.bytes };
@@ -72,7 +76,7 @@ impl<'a> Through<'a> {
         Ok(through)
     }
 
-    /// Reads what is to be cached statically, and waits for it.
+    /// Reads the bytes for static caching, and waits for them.
     fn fix(&mut self, first: u64, len: u64, config: Config) -> Result<(), Error> {
         let page = u64::from(config.page_len.get());
         let mut wanted = Vec::new();
@@ -110,7 +114,7 @@ impl<'a> Through<'a> {
         self.carrier.memory().stats()
     }
 
-    /// Says how a part of the window is prefetched, as its first byte and how many.
+    /// Sets the prefetch policy for a part of the window, given as offset and length.
     pub(super) fn advise(&mut self, part: (u64, u64), said: Foresight) {
         for (object, first, len) in self.parts.laid().of_objects(part) {
             let (memory, object) = (self.carrier.memory(), number_of(object));
@@ -119,12 +123,12 @@ impl<'a> Through<'a> {
         }
     }
 
-    /// Advice that the DPU did not take.
+    /// Returns the number of refused hints.
     pub(super) const fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Begins a READ or WRITE of the window; nothing else comes from there.
+    /// Starts a READ or WRITE of the window; there are no other operations.
     pub(super) fn submit(&mut self, op: Op) -> u64 {
         let Self { carrier, parts, tickets, .. } = self;
         let request = parts.begin(op, |number, part, write, buf| {
@@ -169,14 +173,14 @@ impl<'a> Through<'a> {
         while self.carrier.is_busy() {
             match self.carrier.client.next_completed() {
                 Ok(Some(completed)) => self.took(completed),
-                // Without a link nothing comes any more, and nothing that came would be used.
+                // Without a link no answer arrives any more, and none would be used.
                 Ok(None) | Err(_) => break,
             }
         }
         self.ended.drain(..).collect()
     }
 
-    /// Takes what the client ended: a verb of this, or another's.
+    /// Handles a completion of the client: of this path, or of another operation.
     fn took(&mut self, completed: Completed) {
         if let Some(other) = self.carrier.took(completed) {
             self.ended.push_back(other.into());

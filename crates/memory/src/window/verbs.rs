@@ -1,4 +1,4 @@
-//! How a window's READs and WRITEs go: straight to memory nodes, or by way of a DPU's cache.
+//! The paths of a window's READs and WRITEs: directly to memory nodes, or through a DPU's cache.
 
 use super::beside::Beside;
 use super::through::Through;
@@ -6,22 +6,22 @@ use farmem_client::{Answer, Client, Completed, Error, Op, Ticket};
 use farmem_dpu_server::Foresight;
 use farmem_wire::VirtAddr;
 
-/// Names an operation of a window.
+/// The identifier of a window's operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Name {
     /// An operation of the client.
     Client(Ticket),
-    /// One that goes by way of the DPU.
+    /// An operation through the DPU.
     Dpu(u64),
 }
 
-/// An operation that ended.
+/// A completed operation.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) name: Name,
     pub(super) result: Result<Answer, Error>,
     pub(super) buf: Vec<u8>,
-    /// Its bytes are in the window's file, and not in `buf`.
+    /// True if the bytes are in the window's file, and not in `buf`.
     pub(super) placed: bool,
 }
 
@@ -31,7 +31,7 @@ impl From<Completed> for Ended {
     }
 }
 
-/// Carries out READs and WRITEs.
+/// The executor of READs and WRITEs.
 #[derive(Debug)]
 pub(super) enum Verbs<'a> {
     Direct(&'a mut Client),
@@ -48,7 +48,8 @@ impl Verbs<'_> {
         }
     }
 
-    /// Tells the DPU, where there is one, how a part of the window is prefetched: its first byte, and how many.
+    /// Passes the prefetch policy for a part of the window, given as offset and length, to the DPU, if there
+    /// is one.
     pub(super) fn advise(&mut self, part: (u64, u64), policy: Foresight) {
         match self {
             Self::Direct(_) => {}
@@ -57,7 +58,7 @@ impl Verbs<'_> {
         }
     }
 
-    /// Advice that the DPU did not take, as far as it has said.
+    /// Returns the number of hints that the DPU is known to have refused.
     pub(super) const fn refused(&self) -> u64 {
         match self {
             Self::Direct(_) => 0,
@@ -66,7 +67,7 @@ impl Verbs<'_> {
         }
     }
 
-    /// Begins to read `len` bytes.
+    /// Starts to read `len` bytes.
     pub(super) fn fetch(&mut self, addr: VirtAddr, len: usize) -> Result<Name, Error> {
         match self {
             Self::Beside(beside) if beside.is_placed() => {
@@ -79,7 +80,7 @@ impl Verbs<'_> {
         }
     }
 
-    /// Begins to write `len` bytes of the window; `read` appends them to what it is given.
+    /// Starts to write `len` bytes of the window; `read` appends them to its argument.
     pub(super) fn write_back(
         &mut self,
         addr: VirtAddr,
@@ -106,14 +107,14 @@ impl Verbs<'_> {
         }
     }
 
-    /// Sends all that was begun: a DPU beside the host is told of all of it at once.
+    /// Sends all started operations: a DPU in another process gets all of them in one batch.
     pub(super) fn leave(&mut self) {
         if let Self::Beside(beside) = self {
             beside.send();
         }
     }
 
-    /// As [`Client::poll`].
+    /// Returns the next completion as [`Client::poll`] does.
     pub(super) fn poll(&mut self) -> Result<Option<Ended>, Error> {
         match self {
             Self::Direct(client) => Ok(client.poll()?.map(Ended::from)),
@@ -122,7 +123,7 @@ impl Verbs<'_> {
         }
     }
 
-    /// As [`Client::poll_ended`].
+    /// Returns the next completion as [`Client::poll_ended`] does.
     pub(super) fn poll_ended(&mut self) -> Option<Ended> {
         match self {
             Self::Direct(client) => client.poll_ended().map(Ended::from),
@@ -131,7 +132,7 @@ impl Verbs<'_> {
         }
     }
 
-    /// As [`Client::next_completed`].
+    /// Waits for the next completion as [`Client::next_completed`] does.
     pub(super) fn next_completed(&mut self) -> Result<Option<Ended>, Error> {
         match self {
             Self::Direct(client) => Ok(client.next_completed()?.map(Ended::from)),
@@ -140,7 +141,7 @@ impl Verbs<'_> {
         }
     }
 
-    /// Waits for what no page waits for: what is prefetched. Ends of other operations of the client are handed over.
+    /// Waits for prefetches, for which no page waits. Returns completions of other operations of the client.
     pub(super) fn settle(&mut self) -> Vec<Ended> {
         match self {
             Self::Direct(_) | Self::Beside(_) => Vec::new(),

@@ -1,4 +1,4 @@
-//! A DPU that has let the window in: how that comes about, and what is said to it over its socket (PROTOCOL 17.1 to 17.4).
+//! Connection setup with a DPU, and the messages over its socket (PROTOCOL 17.1 to 17.4).
 
 use super::super::buffer::Laid;
 use super::{DpuSettings, PAGES, READING_MAX, region_of};
@@ -18,31 +18,32 @@ use farmem_wire::message::PAGE_LEN;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 
-/// How long the DPU may take to end when it is killed.
+/// Maximum time for a killed DPU to end.
 pub(super) const LAST: Duration = Duration::from_secs(5);
 
-/// The DPU as long as it serves.
+/// A DPU that serves the window.
 #[derive(Debug)]
 pub(super) struct Dpu {
     pub(super) talk: DpuSocket,
     pub(super) rings: ProcessEnd,
     pub(super) host: u16,
     pub(super) generation: u16,
-    /// The process, when the window's pages are registered there: it brings them to where they are used.
+    /// The DPU's process, if the window's pages are registered there: then the DPU reads and writes them
+    /// itself.
     pub(super) process: Option<Other>,
     pub(super) pulse: BeatMonitor,
-    /// Advice that was given, and that it has not answered yet.
+    /// Number of hints without an answer.
     unanswered: usize,
-    /// Set once the DPU said farewell; whether all is settled then.
+    /// The DPU's farewell, if one arrived; true if no request is pending.
     farewell: Option<bool>,
 }
 
-/// Advice that a DPU need not have answered, at most.
+/// Maximum number of hints without an answer.
 const UNANSWERED_MAX: usize = 32;
 
 impl Dpu {
-    /// Says how a part of a region is prefetched, and waits for no answer; how much advice it has refused is added to `refused`. A DPU that does not listen is looked after
-    /// elsewhere.
+    /// Sends the prefetch policy for a part of a region, without waiting for the answer. Adds the number of
+    /// refused hints to `refused`. The heartbeat detects a DPU that does not read the message.
     pub(super) fn advise(
         &mut self,
         region: u16,
@@ -60,12 +61,12 @@ impl Dpu {
         }
     }
 
-    /// Hears what it has answered to advice.
+    /// Receives the available answers to hints.
     fn take_answered(&mut self, refused: &mut u64) {
         while self.unanswered > 0 && self.talk.is_speaking() && self.hear_answer(refused) {}
     }
 
-    /// Hears what it answers to advice; false when there is no more to hear of it.
+    /// Receives one answer to a hint; returns false if no more answers will come.
     fn hear_answer(&mut self, refused: &mut u64) -> bool {
         match hear::<DpuMessage>(&self.talk) {
             Ok(Some((DpuMessage::Farewell { settled }, _))) => {
@@ -81,8 +82,8 @@ impl Dpu {
         }
     }
 
-    /// For a DPU that has closed the socket: whether it said that it is done with this window (PROTOCOL 17.17), and then whether nothing that it was asked is under way or
-    /// may be carried out later.
+    /// Returns the farewell of a DPU that has closed the socket, if it sent one (PROTOCOL 17.17). The value
+    /// is true if no request of this window is pending or may be executed later.
     pub(super) fn farewell(&mut self, refused: &mut u64) -> Option<bool> {
         self.take_answered(refused);
         if self.farewell.is_none()
@@ -94,7 +95,8 @@ impl Dpu {
         self.farewell
     }
 
-    /// Counts of the DPU for all its processes; `None` when it is gone. The DPU answers all advice first.
+    /// Returns the DPU's counters for all its processes; `None` if the DPU is gone. The DPU answers all hints
+    /// first.
     pub(super) fn stats(&mut self, refused: &mut u64) -> Option<Stats> {
         match self.ask_after(&ClientMessage::Stats {}, refused)? {
             DpuMessage::Stats(said) => Some(said.into()),
@@ -102,7 +104,7 @@ impl Dpu {
         }
     }
 
-    /// Counts of the DPU for requests of this process; `None` as for [`Dpu::stats`].
+    /// Returns the DPU's counters for requests of this process; `None` as for [`Dpu::stats`].
     pub(super) fn carried(&mut self, refused: &mut u64) -> Option<Carried> {
         match self.ask_after(&ClientMessage::Carried {}, refused)? {
             DpuMessage::Carried(carried) => Some(carried),
@@ -110,7 +112,7 @@ impl Dpu {
         }
     }
 
-    /// Asks it something, when all advice has been answered.
+    /// Sends a request after all hints have been answered.
     fn ask_after(&mut self, what: &ClientMessage, refused: &mut u64) -> Option<DpuMessage> {
         while self.unanswered > 0 {
             if !self.hear_answer(refused) {
@@ -121,8 +123,8 @@ impl Dpu {
     }
 }
 
-/// The memory that a window shares with its DPU: each page that is on its way back has its place in registered memory, and the ring has room for
-/// some that are on their way there.
+/// Returns the size of the memory that a window shares with its DPU. Each page in flight from the DPU has a
+/// slot in registered memory, and the ring of requests has space for some pages in the other direction.
 const fn size_for(page: u32) -> PairSize {
     let page = page as usize;
     let requests = (4 * page).next_power_of_two();
@@ -130,11 +132,11 @@ const fn size_for(page: u32) -> PairSize {
     PairSize { requests, answers: 1 << 16, registered: READING_MAX * page }
 }
 
-/// Bytes of the ring of requests, at least.
+/// Minimum size of the ring of requests, in bytes.
 const REQUESTS_MIN: usize = 1 << 18;
 
 impl Dpu {
-    /// Comes in, and opens the allocations; says how many bytes a page has.
+    /// Connects to the DPU, and opens the allocations; returns also the length of a page in bytes.
     ///
     /// # Errors
     /// [`NoDpu`].
@@ -187,11 +189,12 @@ impl Dpu {
     }
 }
 
-/// Why there is no DPU for a window.
+/// The reason why a window has no DPU.
 #[derive(Debug)]
 pub(super) enum NoDpu {
     Error(Error),
-    /// The DPU listens, and said nothing for seven eighths of a lease; or it let this process in, and then said nothing. The process, where it can be ended.
+    /// The DPU listens, but has sent nothing for seven eighths of a lease; or it admitted this process, and
+    /// then sent nothing. The value is the DPU's process, if it can be killed.
     Silent(Option<Other>),
 }
 
@@ -205,7 +208,7 @@ fn system(source: io::Error) -> Error {
     Error::System { what: "the DPU's socket".into(), source }
 }
 
-/// Opens the allocations at a DPU that has let this process in.
+/// Opens the allocations at a DPU that has admitted this process.
 fn begin(
     talk: &DpuSocket,
     laid: &Laid,
@@ -227,11 +230,12 @@ fn begin(
     Ok(process)
 }
 
-/// Registers the pages of the window, so that none of them is copied here. A DPU that was fenced must not write there any more, and only its end is proof of that: one
-/// that this process could not end does not get them.
+/// Registers the pages of the window with the DPU, so that they are not copied here. A fenced DPU must not
+/// write to them any more, and only its end guarantees that. So a DPU that this process cannot kill does not
+/// get them.
 fn register(talk: &DpuSocket, window: &Window, page_len: usize) -> Result<Option<Other>, Error> {
     let Ok(process) = talk.other() else { return Ok(None) };
-    // A page that goes may be there until another has come.
+    // An evicted page may keep its memory until another page has arrived.
     let most = window.frames_max() * PAGE_LEN as u64 + (READING_MAX * page_len) as u64;
     let file =
         window.file().map_err(|source| Error::System { what: "no more descriptors".into(), source })?;
@@ -239,12 +243,12 @@ fn register(talk: &DpuSocket, window: &Window, page_len: usize) -> Result<Option
     Ok(Some(process))
 }
 
-/// Ends a DPU that said nothing: what it was told to write by a process that is gone, it must not write behind this window.
+/// Kills a silent DPU: it must not execute writes of an earlier process behind this window's back.
 pub(super) fn put_away(process: Option<Other>) -> Result<(), Error> {
     let silent = |source| Error::System { what: "the DPU does not answer, and does not end".into(), source };
     let process = process.ok_or_else(|| silent(io::ErrorKind::PermissionDenied.into()))?;
     process.end(LAST).map_err(silent)?;
-    // stderr may be closed.
+    // A closed stderr is no fault.
     drop(writeln!(
         io::stderr(),
         "farmem: the DPU did not answer; it was ended, and this window goes without it"
