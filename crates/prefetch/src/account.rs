@@ -14,8 +14,8 @@ pub struct Prefetched {
     pub stats: Stats,
     /// Counts of the DPU's end of the tap, those of a mirror included.
     pub seen: TapStats,
-    /// Counts of the mirrors that the program asked a DPU process for (`AtDpu::mirror`).
+    /// Counts of the mirrors that the program requested from a DPU process (`AtDpu::mirror`).
     pub mirror: MirrorStats,
-    /// Keys on their way.
+    /// Keys in flight.
     pub flying: u64,
 }

@@ -1,16 +1,18 @@
-//! The buffers that answers of far memory come in: how many bytes of them a driver has at once.
+//! The buffers for answers of far memory: the bytes that a driver has at once.
 //!
-//! Key type: [`Answers`]. A buffer counts from when its operation is submitted until the message is over that it belongs to: until then its items are where they came. Those that are kept to be used
-//! again count, too, and make room. What counts is a buffer's capacity, which may be more than its operation asks for.
+//! Key type: [`Answers`]. A buffer counts from the submission of its operation to the end of its message, because
+//! items stay in the buffer until then. Buffers kept for reuse count, too, and are freed when room is necessary. The
+//! capacity of a buffer counts, which may exceed the length of the answer.
 //!
-//! Operations that wait are not kept here.
+//! Waiting operations are the driver's.
 
 use farmem_client::Op;
 
-/// Bytes of the buffers that answers of far memory come in, of all operations that are under way for a program. A single message always goes, whatever it needs: no structure that has a form needs more
-/// for one of as many keys as may be.
+/// Maximum number of bytes of the buffers for answers, over all pending operations of a program. A single message
+/// always proceeds, whatever it needs. No structure with a form needs more for a message with the maximum number of
+/// keys.
 pub const ANSWERS_BYTES_MAX: usize = 16 << 20;
-/// Buffers that are kept to be used again.
+/// Maximum number of buffers kept for reuse.
 const KEPT_MAX: usize = 64;
 
 /// A driver's account of answer buffers.
@@ -23,14 +25,15 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Any buffer, of an earlier answer where there is one; its content is arbitrary.
+    /// Returns a buffer, if possible of an earlier answer; its content is arbitrary.
     pub(super) fn buffer(&mut self) -> Vec<u8> {
         let buf = self.kept.pop().unwrap_or_default();
         self.kept_bytes -= buf.capacity();
         buf
     }
 
-    /// True when an operation with a buffer of so many bytes may be submitted, and it counts then. One of the oldest message always may: nothing else makes room.
+    /// Returns true if an operation with a buffer of `bytes` bytes may be submitted, and counts the buffer. An
+    /// operation of the oldest message always may, because nothing else makes room.
     pub(super) fn may_go(&mut self, bytes: usize, is_oldest: bool) -> bool {
         if !is_oldest && self.under_way + bytes > ANSWERS_BYTES_MAX {
             return false;
@@ -43,12 +46,12 @@ impl Answers {
         true
     }
 
-    /// The operations that had so many bytes are over.
+    /// Subtracts the bytes of operations that have ended.
     pub(super) const fn ended(&mut self, bytes: usize) {
         self.under_way -= bytes;
     }
 
-    /// Keeps a buffer of one that is over, where there is room.
+    /// Keeps a buffer for reuse if there is room.
     pub(super) fn keep(&mut self, buf: Vec<u8>) {
         let bytes = self.kept_bytes + buf.capacity();
         let has_room = self.kept.len() < KEPT_MAX && self.under_way + bytes <= ANSWERS_BYTES_MAX;
@@ -58,13 +61,13 @@ impl Answers {
         }
     }
 
-    /// Bytes under way, and the most that ever were.
+    /// Returns the pending bytes, and their maximum so far.
     pub(super) const fn bytes(&self) -> (usize, usize) {
         (self.under_way, self.most)
     }
 }
 
-/// Bytes of the buffer that an operation's answer comes in.
+/// Returns the capacity of an operation's buffer for its answer.
 pub(super) fn room_of(op: &Op) -> usize {
     match op {
         Op::Read { buf, .. } | Op::Gather { buf, .. } | Op::RegionRead { buf, .. } => buf.capacity(),
@@ -79,7 +82,7 @@ mod tests {
 
     const PART: usize = ANSWERS_BYTES_MAX / 8;
 
-    /// So many bytes are under way and kept together, and no more; but the oldest message always goes on.
+    /// Pending and kept bytes together are bounded, but the oldest message always proceeds.
     #[test]
     fn so_many_bytes_and_no_more() {
         let mut answers = Answers::default();
@@ -89,7 +92,7 @@ mod tests {
         assert_eq!(answers.bytes(), (9 * PART, 9 * PART));
         answers.ended(2 * PART);
         assert!(answers.may_go(PART, false) && !answers.may_go(PART, false));
-        // Nothing is kept beside what is under way; what is kept makes room.
+        // No buffer is kept without room; kept buffers make room.
         answers.keep(vec![0; PART]);
         assert_eq!(answers.buffer().capacity(), 0);
         answers.ended(8 * PART);

@@ -1,8 +1,9 @@
-//! Reports of a program to the DPU beside it: items that it dropped, reads itself, and changes.
+//! Reports of a program to the DPU beside it: dropped items, own reads, and changes.
 //!
-//! Key type: [`Beside`], from any thread of the program. It numbers the changes and knows which items may be taken (PROTOCOL 19.1 to 19.5); that needs no DPU that listens.
-//! Reports go into a list that the DPU empties, or into a ring to the DPU that is a process (`farmem_dpu_server::AtDpu`); a report that has no room there costs speed only. The mark up to which far memory has all
-//! changes always has room.
+//! Key type: [`Beside`], for any thread of the program. It numbers the changes and knows which items may be taken
+//! (PROTOCOL 19.1 to 19.5), even without a DPU. Reports go into a list that the DPU empties, or into a ring to a DPU
+//! process (`farmem_dpu_server::AtDpu`). A report without room only costs speed. The mark up to which far memory has
+//! all changes always has room.
 
 use super::ring::{DROPS_MAX, Line, WORD_MAX, Word, lock};
 use super::tap::Tap;
@@ -16,7 +17,7 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Reports that the DPU has not taken, at most.
+/// Maximum number of reports that the DPU has not taken.
 pub const TOLD_MAX: usize = 1 << 16;
 
 /// A report of a program.
@@ -24,20 +25,21 @@ pub const TOLD_MAX: usize = 1 << 16;
 pub(super) enum Report {
     /// The program reads a record itself.
     Asks(KeyId),
-    /// The program is about to use the record that it read.
+    /// The program is about to use a record that it has read.
     Reads { key: KeyId, found: bool },
-    /// A record changes.
+    /// The program changes a record.
     Changes { key: KeyId, copy: Copy, seen: Position },
-    /// The program dropped so many items, the next of [`Reports::dropped`].
+    /// The program dropped `count` items: the next ones of [`Reports::dropped`].
     Drops { count: usize, seen: Position },
 }
 
-/// Reports of a program, in order. Keys of dropped items lie beside: there are most of them, and they cost a word each.
+/// Reports of a program, in order. Keys of dropped items are in a list of their own, because they are numerous and
+/// take one word each.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     pub(super) said: Vec<Report>,
     pub(super) dropped: Vec<KeyId>,
-    /// Reports that had no room.
+    /// Number of reports without room.
     unheard: u64,
 }
 
@@ -72,7 +74,7 @@ pub(crate) struct List {
 }
 
 impl List {
-    /// All that was said, into empty lists; how much had no room so far.
+    /// Moves all reports into empty lists. Returns the number of reports without room so far.
     fn take(&self, into: &mut Reports) -> u64 {
         let mut list = lock(&self.told);
         std::mem::swap(&mut list.said, &mut into.said);
@@ -81,12 +83,12 @@ impl List {
     }
 }
 
-/// Changes that far memory has. None is left out, however much is said: a change that is missing keeps items of changed records from being taken. They take room by the changes that are
-/// under way.
+/// The changes that far memory has. No change may be missing, because consumers would then refuse the item of a
+/// changed record. Memory is proportional to the pending changes.
 #[derive(Debug)]
 pub(crate) struct Acks {
     acked: Mutex<Acked>,
-    /// The last change up to which it has all.
+    /// The last change up to which far memory has all.
     through: AtomicU64,
 }
 
@@ -110,7 +112,7 @@ impl Acks {
 #[derive(Debug)]
 enum Channel {
     Near(Arc<List>),
-    /// A ring to another process, and what had no room there.
+    /// A ring to another process, and the number of reports without room.
     Far {
         line: Line,
         unheard: AtomicU64,
@@ -163,16 +165,16 @@ enum Source {
 }
 
 impl Hearing {
-    /// Reports of another process, through this ring.
+    /// Creates the end of another process's reports, through this ring.
     #[must_use]
     pub fn far(words: Submissions) -> Self {
         Self(Source::Far(Box::new(words)))
     }
 
-    /// All that was said, into empty lists, or as much as they have room for; how much had no room so far.
+    /// Moves all reports, or as many as fit, into empty lists. Returns the number of reports without room so far.
     ///
     /// # Errors
-    /// [`Broken`] when another process said nothing that makes sense.
+    /// [`Broken`] if another process wrote an invalid report.
     pub(super) fn take(&mut self, into: &mut Reports) -> Result<u64, Broken> {
         let words = match &mut self.0 {
             Source::Near(list, _) => return Ok(list.take(into)),
@@ -190,7 +192,7 @@ impl Hearing {
         Ok(0)
     }
 
-    /// The last change up to which far memory has all.
+    /// Returns the last change up to which far memory has all.
     pub(super) fn through(&self) -> Change {
         match &self.0 {
             Source::Near(_, acks) => acks.through(),
@@ -199,7 +201,7 @@ impl Hearing {
     }
 }
 
-/// A program's side. Clones are the same program's.
+/// A program's side of the reports. Clones belong to the same program.
 #[derive(Clone, Debug)]
 pub struct Beside {
     changes: Arc<Changes>,
@@ -210,20 +212,22 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// A program with so many floors, whose changes go on behind `after`: 0, or what is above all versions that records of an earlier run carry.
+    /// Creates the side of a program with `floors` floors, whose changes continue after `after`: 0, or at least the
+    /// versions of an earlier run's records.
     #[must_use]
     pub fn new(tap: Tap, secret: KeySecret, floors: NonZeroU32, after: Change) -> Self {
         let (changes, acks) = (Arc::new(Changes::new(floors, after)), Arc::new(Acks::new(after)));
         Self { changes, acks, way: Arc::new(Channel::Near(Arc::default())), tap, secret }
     }
 
-    /// This program, whose reports go by this line from now on. Its changes go on, and so do its floors.
+    /// Sends the reports of this program through `line` from now on. Its changes and floors continue.
     pub fn by(self, tap: Tap, line: Line) -> Self {
         line.raise_mark(self.acks.through().0);
         Self { way: Arc::new(Channel::Far { line, unheard: AtomicU64::new(0) }), tap, ..self }
     }
 
-    /// A record will change, or be removed. The number goes into the record ([`Change::onto`]). For before the program gives up its own copy, and before it sends.
+    /// Numbers a change or removal of a record; the number goes into the record ([`Change::onto`]). Call this before
+    /// the program gives up its own copy, and before it sends.
     #[must_use = "the record carries it, and its end is told by `acknowledged`"]
     pub fn change(&self, key: &[u8], copy: Copy) -> Change {
         let key = self.secret.id(key);
@@ -232,7 +236,7 @@ impl Beside {
         change
     }
 
-    /// Far memory has the change; or it will never have it, as when it was refused.
+    /// Reports that far memory has the change, or never will because it was refused.
     pub fn acknowledged(&self, change: Change) {
         self.acks.add(change);
         if let Channel::Far { line, .. } = &*self.way {
@@ -240,46 +244,48 @@ impl Beside {
         }
     }
 
-    /// The program reads a record itself: it was not in the zone.
+    /// Reports that the program reads a record itself, because it was not in the zone.
     pub fn asks(&self, key: &[u8]) {
         self.way.say(Report::Asks(self.secret.id(key)));
     }
 
-    /// Reports that the program has the record that it asked for; call this before it uses the record.
+    /// Reports that the program has the record that it read; call this before it uses the record.
     pub fn reads(&self, key: &[u8], found: bool) {
         self.way.say(Report::Reads { key: self.secret.id(key), found });
     }
 
-    /// Reports that the program dropped an item that far memory has as it is.
+    /// Reports that the program dropped an item that is unchanged in far memory.
     pub fn drops(&self, key: &[u8]) {
         self.drops_all([key]);
     }
 
-    /// Reports several dropped items at once, which costs less for each. Call this before the program says that it carried out the request it dropped them for.
+    /// Reports several dropped items at once, which costs less per item. Call this before the program reports the
+    /// request for which it dropped them as executed.
     pub fn drops_all<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) {
         let seen = self.tap.executed_through();
         self.way.drops(seen, keys.into_iter().map(|key| self.secret.id(key)));
     }
 
-    /// Whether an item of this key with this stamp may be taken. For after the program has looked for it in its own memory.
+    /// Returns true if an item of this key with this stamp may be taken. Call this after the program has looked into
+    /// its own memory.
     #[must_use]
     pub fn good(&self, key: &[u8], stamp: Change) -> bool {
         stamp >= self.changes.floor(self.secret.id(key))
     }
 
-    /// The latest change.
+    /// Returns the latest change.
     #[must_use]
     pub fn last(&self) -> Change {
         self.changes.last()
     }
 
-    /// The last change up to which far memory has all.
+    /// Returns the last change up to which far memory has all.
     #[must_use]
     pub fn acknowledged_through(&self) -> Change {
         self.acks.through()
     }
 
-    /// False when the DPU is a process that has gone, as far as is known: then nothing is taken from its zone any more.
+    /// Returns false if the DPU process has ended, as far as this process knows: then no item is taken from its zone.
     #[must_use]
     pub fn is_heard(&self) -> bool {
         match &*self.way {
@@ -288,7 +294,7 @@ impl Beside {
         }
     }
 
-    /// Reports that had no room at a DPU process.
+    /// Returns the number of reports without room at a DPU process.
     #[must_use]
     pub fn unheard(&self) -> u64 {
         match &*self.way {
@@ -297,10 +303,10 @@ impl Beside {
         }
     }
 
-    /// The other end, of a DPU in this process.
+    /// Returns the other end, for a DPU in this process.
     ///
     /// # Errors
-    /// [`OpenError::Setting`] of a program whose DPU is another process: only that one hears it.
+    /// [`OpenError::Setting`] if the program's DPU is another process: only that process gets the reports.
     pub(super) fn hearing(&self) -> Result<Hearing, OpenError> {
         match &*self.way {
             Channel::Near(list) => Ok(Hearing(Source::Near(Arc::clone(list), Arc::clone(&self.acks)))),
@@ -321,7 +327,8 @@ mod tests {
     use super::*;
     use farmem_dpu::changes::FLOORS;
 
-    /// Drops keep their place among all that was said; what has no room is counted, whichever it is, and what comes after the list was taken has room again.
+    /// Drops keep their place among the reports. Reports without room are counted, of any kind. After the list was
+    /// taken, reports have room again.
     #[test]
     fn what_is_said_comes_in_order_and_is_bounded() {
         let secret = KeySecret([1, 2]);

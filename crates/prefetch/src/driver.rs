@@ -1,11 +1,13 @@
-//! Turns what a tap saw into traversals, and what they bring into items of a zone (PD3 6.2).
+//! The driver: from the accesses of a tap to traversals, and from their results to items of a zone (PD3 6.2).
 //!
-//! Key type: [`Driver`]. All of a message's keys are submitted together: those of one place in as few operations as the structure has for several keys ([`LookUp::op_for`]), and
-//! where the rack's link has batches, operations that begin at one node and have small pads share a datagram.
+//! Key type: [`Driver`]. All keys of a message are submitted together. The structure looks up the keys of one place
+//! in as few operations as possible ([`LookUp::op_for`]). If the rack's link has batches, operations that begin at
+//! one node and have small pads share a datagram.
 //!
-//! The buffers of what is under way are bounded together ([`ANSWERS_BYTES_MAX`](super::ANSWERS_BYTES_MAX)): operations that have no room wait their turn, in order.
+//! The buffers of pending operations have a common bound ([`ANSWERS_BYTES_MAX`](super::ANSWERS_BYTES_MAX)).
+//! Operations without room wait in order.
 //!
-//! A driver neither waits itself nor asks again (a message that fails costs speed only).
+//! A driver does not wait, and does not retry: a failed message only costs speed.
 
 use super::account::Prefetched;
 use super::answers::{Answers, room_of};
@@ -22,45 +24,47 @@ use farmem_machine::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-/// Messages after which all that is under way must end before more begin: what a structure keeps for its readers can go then.
+/// Number of messages after which all pending operations must end before more begin, so that a structure can free
+/// what it keeps for readers.
 pub const MESSAGES_HELD_MAX: u64 = 256;
-/// Items whose places in the zone are asked for together: as many lines as a core waits for at once, twice over.
+/// Number of items whose lines in the zone are prefetched together: twice the number of lines that a core waits for
+/// at once.
 const LOOK_AHEAD: usize = 16;
 
-/// The longest sleep between two looks at what the program said.
+/// Maximum sleep between two checks for reports.
 const REST: Duration = Duration::from_millis(1);
 
-/// Lists of keys that are kept to be filled again.
+/// Maximum number of key lists kept for reuse.
 const SPARE_MAX: usize = 64;
 
-/// A message under way.
+/// A message with pending operations.
 #[derive(Debug)]
 struct Message {
     keys: Keys,
-    /// Results of its operations so far, each with the keys that it looked up.
+    /// The results of its operations so far, with the indices of their keys.
     ended: Vec<(Vec<usize>, Completed)>,
-    /// Operations that have not ended, or wait for room.
+    /// Number of operations that have not ended, or wait for room.
     left: usize,
-    /// Bytes of the buffers of those that were submitted.
+    /// Bytes of the buffers of submitted operations.
     bytes: usize,
 }
 
-/// Keys of a message that one operation looks up.
+/// The keys of a message that one operation looks up.
 #[derive(Debug)]
 struct Group {
     op: u64,
     ats: Vec<usize>,
 }
 
-/// Buffers for a message's results, which the next one uses again.
+/// Buffers for a message's results, reused by the next message.
 #[derive(Debug, Default)]
 struct Brought {
     /// The result of each key.
     each: Vec<Fetched>,
-    /// Where its value is: in the buffer of the operation of this number, or among `values`.
+    /// Where each value is: in the buffer of the operation with this index, or in `values`.
     spans: Vec<(Option<usize>, Range<usize>)>,
     values: Vec<u8>,
-    /// Items whose value was copied there.
+    /// Number of items whose value was copied to `values`.
     copied: u64,
     actions: Vec<Action>,
 }
@@ -71,38 +75,40 @@ pub struct Driver<V, L, Z> {
     prefetcher: Prefetcher<V>,
     watch: Watch,
     hearing: Hearing,
-    /// Up to here far memory has all changes, as was heard.
+    /// The last change up to which far memory has all, as reported.
     through: Change,
     client: Client,
     look_up: L,
     zone: Z,
-    /// Operations under way: the message of each, and which of its keys it looks up.
+    /// Pending operations, with the message and keys of each.
     under_way: BTreeMap<Ticket, Group>,
     answers: Answers,
-    /// Operations to submit, in order; the first one may be made already.
+    /// Operations to submit, in order; the first one may be built already.
     waiting: VecDeque<Group>,
     made: Option<Op>,
     messages: BTreeMap<u64, Message>,
-    /// Messages since none was under way.
+    /// Number of messages since none was pending.
     held: u64,
     told: Reports,
     actions: Vec<Action>,
     brought: Brought,
-    /// Keys of a message by place, while its operations are made.
+    /// The keys of a message, sorted by place, while its operations are built.
     places: Vec<(usize, usize)>,
     spare: Vec<Vec<usize>>,
     unheard: u64,
-    /// Operations that far memory carried out; those that it did not, or that could not be asked for. Of a turn in which the structure cannot be entered one counts.
+    /// Numbers of operations that far memory executed, and that failed or could not be submitted. A turn without
+    /// access to the structure counts as one failure.
     came: (u64, u64),
-    /// Its client can wait for what comes.
+    /// True if its client can sleep until a frame arrives.
     sleeps: bool,
 }
 
 impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
-    /// Beside a program that begins now, too, or whose changes up to `through` have all been acknowledged.
+    /// Creates a driver for a program that starts now, or whose changes up to `through` are all acknowledged.
     ///
     /// # Errors
-    /// [`Error::Open`] for the `Beside` of a program that the DPU of another process prefetches for (`farmem_dpu_server::AtDpu`): nothing that is said there is heard here.
+    /// [`Error::Open`] if the DPU of another process prefetches for the program (`farmem_dpu_server::AtDpu`), because
+    /// this driver would get no reports.
     pub fn new(
         config: Config,
         view: V,
@@ -114,7 +120,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         Ok(Self::of(config, view, (watch, beside.hearing()?, through), client, look_up, zone))
     }
 
-    /// As [`Driver::new`], wherever the program is.
+    /// Creates a driver as [`Driver::new`] does, wherever the program is.
     pub fn of(
         config: Config,
         view: V,
@@ -123,7 +129,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         look_up: L,
         zone: Z,
     ) -> Self {
-        // Within one process nothing arrives by itself.
+        // Within one process no frame arrives by itself.
         let sleeps = client.wakers().is_ok();
         Self {
             prefetcher: Prefetcher::new(Config { secret: watch.secret(), ..config }, view, through),
@@ -150,11 +156,15 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         }
     }
 
-    /// Does what there is to do. False when there was nothing. It waits for nothing but a structure that has to be entered or left by asking far memory ([`LookUp::begin`], [`LookUp::end`]), as a lease that is
-    /// to be renewed; where far memory does not answer, for one such request of each kind.
+    /// Does all work that is possible now. Returns false if there was none.
+    ///
+    /// A turn waits only if the structure must ask far memory at its begin or end ([`LookUp::begin`],
+    /// [`LookUp::end`]), for example to renew a lease. If far memory does not answer, a turn waits for at most one
+    /// such request of each kind.
     ///
     /// # Errors
-    /// [`Error::System`] when the link failed, or what another process says makes no sense: nothing is prefetched any more, and the program goes on without.
+    /// [`Error::System`] if the link failed, or another process wrote invalid data: nothing is prefetched any more,
+    /// and the program continues without.
     pub fn turn(&mut self) -> Result<bool, Error> {
         self.watch.beat();
         let mut worked = self.hear()?;
@@ -172,7 +182,8 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
             worked = true;
             goes_on = self.looked_up(completed)?;
         }
-        // Otherwise all others wait for the next turn: each may ask far memory again, which does not answer.
+        // Otherwise further operations wait for the next turn, because each may ask far memory again, which does not
+        // answer.
         if goes_on {
             worked |= !self.submit_waiting()?;
         }
@@ -181,7 +192,8 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         Ok(worked)
     }
 
-    /// Turns until nothing is left to do but what the program does. While nothing comes it sleeps, or, in the process of its rack, leaves the CPU to others.
+    /// Takes turns until only the program can cause further work. While nothing arrives, the driver sleeps, or yields
+    /// the CPU in the process of its rack.
     ///
     /// # Errors
     /// As [`Driver::turn`].
@@ -201,7 +213,8 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         }
     }
 
-    /// Sleeps until another process hands something over, far memory answers, or so long: for when [`Driver::turn`] had nothing to do. It does not where something waits.
+    /// Sleeps until another process hands something over, far memory answers, or `most` has passed. Call this if
+    /// [`Driver::turn`] had no work. If a hand-over waits, this returns at once.
     ///
     /// # Errors
     /// As [`Driver::turn`].
@@ -212,31 +225,35 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         rested
     }
 
-    /// The program has gone: other readers and writers of the structure need not wait for this one. What is under way is not taken any more.
+    /// Leaves the structure after the program has ended, so that its other readers and writers need not wait. Pending
+    /// results are dropped.
     pub fn leave(&mut self) {
-        // Without an answer it is left as by a program that died.
+        // Without an answer, the lease ends as after a crash.
         let _its_lease_ends = self.look_up.leave(&mut self.client);
     }
 
-    /// Operations that far memory carried out; those that it did not, or that could not be asked for: a turn in which the structure cannot be entered counts as one.
+    /// Returns the numbers of operations that far memory executed, and that failed or could not be submitted. A turn
+    /// without access to the structure counts as one failure.
     pub const fn came(&self) -> (u64, u64) {
         self.came
     }
 
-    /// Operations are under way.
+    /// Returns true while operations are pending.
     pub fn is_waiting(&self) -> bool {
         !self.under_way.is_empty()
     }
 
-    /// False when the client's host was taken out of the rack: nothing is fetched any more. Where the control plane does not answer it is not known.
+    /// Returns false if the client's host was fenced: nothing is fetched any more. If the control plane does not
+    /// answer, the host counts as a member.
     pub fn is_member(&mut self) -> bool {
         self.client.is_member().unwrap_or(true)
     }
 
-    /// The program has started again, with nothing, and numbers its changes from `through` on. Nothing of the old one is on its way to far memory any more.
+    /// Adopts a program that has restarted without items, and numbers its changes from `through` on. No write of the
+    /// earlier run is in flight.
     ///
     /// # Errors
-    /// As [`Driver::new`]; nothing is changed then.
+    /// As [`Driver::new`]; nothing has changed then.
     pub fn restarted(&mut self, beside: &Beside, watch: Watch, through: Change) -> Result<(), Error> {
         (self.hearing, self.watch, self.through) = (beside.hearing()?, watch, through);
         self.zone.empty();
@@ -244,24 +261,24 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         Ok(())
     }
 
-    /// The prefetcher, with its account.
+    /// Returns the prefetcher, with its account.
     #[must_use]
     pub const fn prefetcher(&self) -> &Prefetcher<V> {
         &self.prefetcher
     }
 
-    /// Counts of the tap.
+    /// Returns the counts of the tap.
     #[must_use]
     pub const fn seen(&self) -> TapStats {
         self.watch.stats()
     }
 
-    /// The end of the tap, for one beside it.
+    /// Returns the DPU's end of the tap, for a second tap.
     pub const fn watch(&mut self) -> &mut Watch {
         &mut self.watch
     }
 
-    /// All counts together.
+    /// Returns all counts together.
     #[must_use]
     pub fn prefetched(&self) -> Prefetched {
         let (account, stats) = (*self.prefetcher.account(), *self.prefetcher.stats());
@@ -269,33 +286,34 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         Prefetched { account, stats, seen, flying, ..Prefetched::default() }
     }
 
-    /// Bytes of the buffers that answers of far memory come in: of what is under way, and the most that were at once.
+    /// Returns the bytes of the buffers for answers of far memory: the present sum, and the maximum so far.
     #[must_use]
     pub const fn answers(&self) -> (usize, usize) {
         self.answers.bytes()
     }
 
-    /// Items whose value it copied between the buffer in which it came and the zone: those that came in several pieces.
+    /// Returns the number of items whose value was copied between its buffer and the zone, because it arrived in
+    /// several pieces.
     #[must_use]
     pub const fn copied(&self) -> u64 {
         self.brought.copied
     }
 
-    /// Reports of the program that had no room.
+    /// Returns the number of the program's reports without room.
     #[must_use]
     pub const fn unheard(&self) -> u64 {
         self.unheard
     }
 
-    /// Gives back what it was made of.
+    /// Returns client, structure and zone.
     #[must_use]
     pub fn into_parts(self) -> (Client, L, Z) {
         (self.client, self.look_up, self.zone)
     }
 
-    /// Hears what the program said. Its changes go to far memory by itself: nothing is passed on here.
+    /// Takes the program's reports. The program itself writes its changes to far memory.
     fn hear(&mut self) -> Result<bool, Error> {
-        // Changes acknowledged after this may have been reported after it, too.
+        // First, because changes that are acknowledged later may also be reported later.
         let through = self.hearing.through();
         self.unheard = self.hearing.take(&mut self.told).map_err(nonsense)?;
         let worked = !self.told.said.is_empty();
@@ -323,8 +341,8 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         Ok(worked)
     }
 
-    /// Submits the messages that the prefetcher wants. When one cannot be begun, those behind it have failed, too, and none is tried before the next turn: a missing answer takes seconds, and meanwhile
-    /// the program's reports are not taken.
+    /// Submits the messages that the prefetcher requests. If one cannot begin, the later ones fail, too, and none is
+    /// tried before the next turn: a missing answer takes seconds, and meanwhile the driver takes no reports.
     fn act(&mut self) -> Result<(), Error> {
         let mut actions = std::mem::take(&mut self.actions);
         let mut is_open = true;
@@ -341,7 +359,8 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         Ok(())
     }
 
-    /// Submits what looks a message's keys up: those of one place together, as far as the structure does that. False when the structure could not be entered, or left.
+    /// Submits the look-ups of a message's keys, together for keys of one place if the structure can. Returns false
+    /// if the structure could not be entered or left.
     fn submit(&mut self, op: u64, keys: Keys) -> Result<bool, Error> {
         if self.look_up.begin(&mut self.client).is_err() {
             self.came.1 += 1;
@@ -367,14 +386,15 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         if left == 0 { self.ended(op) } else { self.submit_waiting() }
     }
 
-    /// Submits what waits, as far as there is room for the answers. False when the structure could not be left.
+    /// Submits waiting operations while there is room for their answers. Returns false if the structure could not be
+    /// left.
     fn submit_waiting(&mut self) -> Result<bool, Error> {
         while let Some(Group { op, ats }) = self.waiting.front() {
             let op = *op;
             let message = self.messages.get(&op).expect("its look-ups have not all ended");
             let made = self.made.take().or_else(|| {
                 let mut keys = ats.iter().map(|at| message.keys.get(*at));
-                // Longer ones are not filled with zeros first: a structure that looks several keys up knows what it sets.
+                // The buffer is not zeroed first: a structure that looks several keys up fills what it uses.
                 self.look_up.op_for(&mut keys, self.answers.buffer())
             });
             if let Some(made) = made {
@@ -392,13 +412,13 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
                         continue;
                     }
                     Err(_) => {
-                        // An operation that cannot be asked has failed.
+                        // An operation that cannot be submitted has failed.
                         self.came.1 += 1;
                         self.answers.ended(bytes);
                     }
                 }
             } else {
-                // A key that no record can have is not there.
+                // A key that no record can have is absent.
                 self.waiting.pop_front();
             }
             if !self.one_ended(op)? {
@@ -408,7 +428,8 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         Ok(true)
     }
 
-    /// An operation ended. False when it was its message's last, and the structure could not be left.
+    /// Records the end of an operation. Returns false if it was its message's last and the structure could not be
+    /// left.
     fn looked_up(&mut self, completed: Completed) -> Result<bool, Error> {
         let Some(Group { op, ats }) = self.under_way.remove(&completed.ticket) else { return Ok(true) };
         let is_good = u64::from(completed.result.is_ok());
@@ -418,21 +439,22 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         self.one_ended(op)
     }
 
-    /// One of a message's operations is not to be waited for any more. False when it was the last, and the structure could not be left.
+    /// Counts one operation of a message as ended. Returns false if it was the last and the structure could not be
+    /// left.
     fn one_ended(&mut self, op: u64) -> Result<bool, Error> {
         let message = self.messages.get_mut(&op).expect("its look-ups have not all ended");
         message.left -= 1;
         if message.left == 0 { self.ended(op) } else { Ok(true) }
     }
 
-    /// All look-ups of a message ended. False when what they found must not be used.
+    /// Ends a message. Returns false if its results must not be used.
     fn ended(&mut self, op: u64) -> Result<bool, Error> {
         let message = self.messages.remove(&op).expect("a message under way");
         let is_good = self.look_up.end(&mut self.client).is_ok();
         if self.messages.is_empty() {
             self.held = 0;
         }
-        // Reports that came meanwhile count first.
+        // Reports that arrived meanwhile count first.
         self.hear()?;
         let mut brought = std::mem::take(&mut self.brought);
         brought.take(&message, &self.look_up, is_good);
@@ -474,13 +496,14 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
     }
 }
 
-/// Another process wrote nonsense into its rings.
+/// Returns the error for a process that wrote invalid data into its rings.
 fn nonsense(broken: Broken) -> Error {
     Error::System { what: "what a program tells its DPU".into(), source: std::io::Error::other(broken) }
 }
 
 impl Brought {
-    /// Collects the result of each key of a message whose operations have all ended. A key that no operation looked up has no record, or could not be asked for.
+    /// Collects the result of each key of a message whose operations have all ended. A key that no operation looked
+    /// up has no record, or its operation failed.
     fn take(&mut self, message: &Message, look_up: &impl LookUp, is_good: bool) {
         let Self { each, spans, values, copied, .. } = self;
         each.clear();

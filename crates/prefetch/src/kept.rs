@@ -1,10 +1,11 @@
-//! Memory of each of many connections, in order of size: where all together keep too much, the largest gives its memory back.
+//! The memory of many connections, in order of size: if the sum is too large, the largest connection gives its memory
+//! back.
 //!
 //! Key type: [`Kept`].
 
 use std::collections::BTreeSet;
 
-/// Bytes that each keeps, of those that keep any.
+/// The memory of each connection that keeps any, in bytes.
 #[derive(Debug)]
 pub(super) struct Kept<K> {
     by_bytes: BTreeSet<(usize, K)>,
@@ -18,22 +19,22 @@ impl<K> Default for Kept<K> {
 }
 
 impl<K: Ord + Copy> Kept<K> {
-    /// Bytes of all.
+    /// Returns the sum in bytes.
     pub(super) const fn sum(&self) -> usize {
         self.sum
     }
 
-    /// Connections that keep any memory, the largest last.
+    /// Returns the connections that keep memory, the largest last.
     pub(super) fn all(&self) -> impl DoubleEndedIterator<Item = (usize, K)> {
         self.by_bytes.iter().copied()
     }
 
-    /// The one that keeps most, and how much.
+    /// Returns the largest connection and its bytes.
     pub(super) fn most(&self) -> Option<(usize, K)> {
         self.by_bytes.last().copied()
     }
 
-    /// One kept so many bytes before, and so many now.
+    /// Changes the bytes of a connection from `before` to `now`.
     pub(super) fn weigh(&mut self, key: K, before: usize, now: usize) {
         if before != now {
             self.by_bytes.remove(&(before, key));

@@ -1,17 +1,18 @@
-//! The fast host view: a set of keys of eight bytes that a DPU asks for many at a time (PD3 5.2).
+//! The fast host view: a set of keys of eight bytes, with batched look-ups (PD3 5.2).
 //!
-//! Key types: [`HostKeys`], a bucketised cuckoo set with one owner; [`KeyShards`], several of them, each for a core. Both are a
-//! [`HostView`], and a test holds them equal to the pure one.
+//! Key types: [`HostKeys`], a bucketised cuckoo set with one owner; [`KeyShards`], several of them, one per core.
+//! Both are a [`HostView`], and a test compares them with the pure one.
 //!
-//! A key has two buckets of eight slots, a cache line each. Bytes that are looked for come from memory, so what counts is how many lines are read and how many are on
-//! their way at once: a batch asks for the first lines of its keys ahead of reading them, compares all slots of a line at once, and goes on to the second bucket only
-//! for keys that were not in the first (PD3, figure 5). Keys come from clients, so the two hash functions have a secret seed.
+//! A key has two buckets of eight slots, a cache line each. Look-ups read from memory, so the number of lines and of
+//! concurrent reads decides the speed. A batch prefetches the first lines of its keys, compares all slots of a line
+//! at once, and reads the second bucket only for keys that the first one lacks (PD3, figure 5). Keys come from
+//! clients, so the two hash functions have a secret seed.
 //!
-//! One owner and no readers beside it: look-ups and updates come from one thread, that of the DPU's prefetcher, and cores get shards of their own
-//! (docs/decisions/2026-11-24-host-view.md).
+//! There is one owner and no other reader: the thread of the DPU's prefetcher looks up and updates, and each core has
+//! a shard of its own (docs/decisions/2026-11-24-host-view.md).
 //!
-//! The host view does not decide when a key is added or removed, grow, or hold keys of other lengths: those come as a keyed hash
-//! ([`KeyId`]).
+//! The host view does not decide when a key is added or removed, and does not grow. Keys of other lengths are
+//! represented by a keyed hash ([`KeyId`]).
 
 mod hash;
 mod look;
@@ -32,26 +33,26 @@ use hash::Hashes;
 use room::Search;
 use table::{EMPTY, SLOTS, Table};
 
-/// Slots in use, in percent, at which a set is full unless it is told otherwise: up to here keys find room in a few moves.
+/// Maximum percentage of used slots, and the default: up to here a key finds room in a few moves.
 pub const LOAD_PERCENT: u32 = 95;
-/// Most keys of one set: their slots take 36 GiB.
+/// Maximum number of keys of one set: their slots take 36 GiB.
 pub const KEYS_MAX: usize = 1 << 32;
-/// Keys whose buckets are asked for ahead while many are inserted.
+/// Number of keys whose buckets are prefetched during a bulk insert.
 const INSERT_AHEAD: usize = 16;
 
-/// How large a set is, and where it lies.
+/// The size and the memory of a set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeysConfig {
-    /// Keys in it at most, up to [`KEYS_MAX`].
+    /// Maximum number of keys, up to [`KEYS_MAX`].
     pub keys_max: usize,
-    /// Slots in use when it has so many, in percent, 1 to [`LOAD_PERCENT`].
+    /// Percentage of used slots with that number of keys, 1 to [`LOAD_PERCENT`].
     pub load_percent: u32,
-    /// Pages that its slots lie in.
+    /// Size of the pages for the slots.
     pub pages: PageSize,
 }
 
 impl KeysConfig {
-    /// A set of at most so many keys, as dense as it can be, in huge pages.
+    /// Creates the configuration of a set for at most `keys_max` keys, as dense as possible, in huge pages.
     #[must_use]
     pub const fn new(keys_max: usize) -> Self {
         Self { keys_max, load_percent: LOAD_PERCENT, pages: PageSize::Huge }
@@ -65,24 +66,24 @@ pub struct HostKeys {
     hashes: Hashes,
     keys: usize,
     keys_max: usize,
-    /// Key 0 is in it. It stands in no slot: there 0 is an empty one.
+    /// True if the set has key 0, which has no slot, because 0 marks an empty one.
     holds_zero: bool,
     lookup: Lookup,
     search: Search,
 }
 
 impl HostKeys {
-    /// An empty set whose hash functions are made of a seed that only this process knows.
+    /// Creates an empty set whose hash functions have a seed that only this process knows.
     ///
     /// # Errors
-    /// [`OpenError::Setting`] for a size that cannot be, [`OpenError::NoRoom`] when the system has no address space for it,
-    /// [`OpenError::System`] when it has no seed.
+    /// [`OpenError::Setting`] for an invalid size, [`OpenError::NoRoom`] if the system has no address space,
+    /// [`OpenError::System`] if it has no seed.
     pub fn new(config: KeysConfig) -> Result<Self, OpenError> {
         let seed = os_seed().map_err(OpenError::system("get a seed for the host view"))?;
         Self::with(config, &mut Rng::from_seed(seed))
     }
 
-    /// As [`HostKeys::new`], with hash functions that `rng` draws.
+    /// Creates a set as [`HostKeys::new`] does, with hash functions from `rng`.
     ///
     /// # Errors
     /// As [`HostKeys::new`].
@@ -105,7 +106,7 @@ impl HostKeys {
         let slots = (keys_max as u64 * 100).div_ceil(load_percent.into());
         let buckets =
             usize::try_from(slots.div_ceil(SLOTS as u64)).expect("fewer than the bytes of the address space");
-        // A few buckets fill unevenly: two more cost nothing.
+        // A few buckets fill unevenly; two more cost little.
         let buckets = buckets + 2;
         let table = Table::new(buckets, pages).map_err(|e| OpenError::NoRoom {
             doing: format!("hold {keys_max} keys of the host view: {e}"),
@@ -122,35 +123,35 @@ impl HostKeys {
         })
     }
 
-    /// How keys are looked up from now on; what is found is the same.
+    /// Sets the method of look-ups. The results are the same.
     ///
     /// # Errors
-    /// [`OpenError::Setting`] when this CPU does not have those instructions.
+    /// [`OpenError::Setting`] if this CPU lacks the instructions.
     pub fn look_up_by(&mut self, lookup: Lookup) -> Result<(), OpenError> {
         lookup.check()?;
         self.lookup = lookup;
         Ok(())
     }
 
-    /// How keys are looked up.
+    /// Returns the method of look-ups.
     #[must_use]
     pub const fn lookup(&self) -> Lookup {
         self.lookup
     }
 
-    /// Bytes of its slots.
+    /// Returns the bytes of the slots.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.table.bytes()
     }
 
-    /// Bytes of its slots that lie in huge pages, by what the kernel says; `None` where it says nothing.
+    /// Returns the bytes of the slots in huge pages, as the kernel reports them; `None` without a report.
     #[must_use]
     pub fn huge_len(&self) -> Option<u64> {
         self.table.huge_len()
     }
 
-    /// Inserts many keys, whose buckets it asks for ahead; says how many had no room.
+    /// Inserts many keys, and prefetches their buckets. Returns the number of keys without room.
     pub fn insert_all(&mut self, keys: &[KeyId]) -> usize {
         let mut refused = 0;
         for (n, key) in keys.iter().enumerate() {
@@ -164,14 +165,14 @@ impl HostKeys {
         refused
     }
 
-    /// Both buckets of a key.
+    /// Returns both buckets of a key.
     #[inline]
     fn homes(&self, key: u64) -> [usize; 2] {
         let buckets = self.table.buckets().len();
         [self.hashes.first(key, buckets), self.hashes.second(key, buckets)]
     }
 
-    /// Where a key stands.
+    /// Returns bucket and slot of a key.
     fn find(&self, key: u64) -> Option<(usize, usize)> {
         self.homes(key).into_iter().find_map(|home| Some((home, self.table.slot_of(home, key)?)))
     }

@@ -1,7 +1,9 @@
-//! Preventive prefetching beside a program (PD3): what its clients ask for is fetched from a structure in far memory before the program asks, and put where the program looks first.
+//! Preventive prefetching beside a program (PD3): the DPU fetches requested items from a structure in far memory
+//! before the program looks for them, and puts them where the program looks first.
 //!
-//! Key types: [`tap::Tap`], to which the program hands its clients' bytes; [`Beside`], which says what the program holds, reads and changes; [`Driver`], which a thread of a DPU's
-//! turns. [`farmem_dpu`] decides; here are threads, a client of the rack, and the zone.
+//! Key types: [`tap::Tap`], to which the program passes its clients' bytes; [`Beside`], which reports what the
+//! program holds, reads and changes; [`Driver`], which a thread of the DPU runs. [`farmem_dpu`] decides. This crate
+//! has the threads, a client of the rack, and the zone.
 //!
 //! ```text
 //!   clients --> program -- bytes --> Tap ====> Driver: parse, host view -- traversals --> memory nodes
@@ -9,9 +11,10 @@
 //!                 '------- looks first ---> Zone <--------- '<-- records with their versions -'
 //! ```
 //!
-//! The driver may be a thread of the program, or one of the DPU that is a process (`farmem_dpu_server::AtDpu`): then the program's ends of tap, `Beside` and zone are memory that both share.
+//! The driver runs in a thread of the program, or in a DPU process (`farmem_dpu_server::AtDpu`). In the second case
+//! the program's ends of tap, `Beside` and zone are shared memory.
 //!
-//! The program's own reads and changes of far memory are not done here.
+//! The program itself reads and changes far memory.
 
 mod account;
 mod answers;

@@ -1,12 +1,15 @@
-//! The loading zone: where a DPU puts what it prefetched, and from where a program's threads take it (PD3 7; PROTOCOL 18).
+//! The loading zone: the DPU puts prefetched items here, and the program's threads take them (PD3 7; PROTOCOL 18).
 //!
-//! Key types: [`ZoneProducer`], the DPU's one end; [`ZoneReader`], one for each thread of the program. They share one piece of memory ([`make_zone`]), as rings do.
-//! [`ZoneReader::check_and_return`] never waits and writes to nothing but the item that it takes.
+//! Key types: [`ZoneProducer`], the DPU's only end; [`ZoneReader`], one per thread of the program. They share one
+//! piece of memory ([`make_zone`]). [`ZoneReader::check_and_return`] never waits, and writes only to the item that it
+//! takes.
 //!
-//! An item is taken only when its reader says that its version is good, before it is claimed: what was prefetched before a newer write or flush is never taken. Each end
-//! checks every length and number that the other may have written, each time, so that an end that writes nonsense makes items fail, and nothing else.
+//! A reader checks the version of an item before it claims the item. So an item that was prefetched before a newer
+//! write or flush is never taken. Each end checks every length and number that the other may have written, each time.
+//! So invalid data makes items fail, and nothing else.
 //!
-//! The zone does not know which versions are good, wait, or wake: `steps` says what is written in which order, and why no value is torn or taken twice.
+//! The zone does not know which versions are good, and does not wait or wake. `steps` has the order of the writes,
+//! and the reason why no value is torn or taken twice.
 
 mod item;
 mod steps;
@@ -16,7 +19,7 @@ mod tests;
 pub use item::Item;
 pub use steps::{Fate, Finding, Found, KEY_MAX, Placed, VALUE_MAX, ZoneCounts};
 
-/// The atomics of a zone; `tests/zone_loom.rs` puts loom's in their place.
+/// The atomics of a zone; `tests/zone_loom.rs` replaces them by loom's.
 mod atomic {
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 }
@@ -36,28 +39,29 @@ use steps::{Consumer, Producer, Shape};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FarmZone");
 const VERSION: u64 = 1;
-/// The word of the identity that has what keys are hashed with.
+/// Index of the identity's word with the secret of the keys' hashes.
 const SECRET: usize = 4;
-/// Items of a zone.
+/// Possible numbers of items.
 const ITEMS: RangeInclusive<usize> = 2..=1 << 24;
-/// Bytes of a zone's data.
+/// Possible lengths of a zone's data in bytes.
 const DATA: RangeInclusive<usize> = 1 << 12..=1 << 30;
 
-/// Keys whose lines are asked for together.
+/// Number of keys whose lines are prefetched together.
 const TOGETHER: usize = 16;
 
-/// How large a loading zone is.
+/// The size of a loading zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZoneSize {
-    /// Items at once: a power of two, 2 to 2^24. Each takes 96 bytes, which hold a key and value of together 24 bytes, each rounded up to a multiple of 8.
+    /// Maximum number of items: a power of two, 2 to 2^24. Each takes 96 bytes, with room for a key and a value of 24
+    /// bytes together, both rounded up to a multiple of 8.
     pub items: usize,
     /// Bytes for longer keys and values: a power of two, 4 KiB to 1 GiB.
     pub data: usize,
 }
 
 impl ZoneSize {
-    /// Its shape, when it can be.
+    /// Returns the shape of a valid size.
     fn shape(self, secret: u64) -> Result<Shape, OpenError> {
         let Self { items, data } = self;
         if items.is_power_of_two() && ITEMS.contains(&items) && data.is_power_of_two() && DATA.contains(&data)
@@ -71,10 +75,10 @@ impl ZoneSize {
         })
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the memory of a zone in bytes.
     ///
     /// # Errors
-    /// [`OpenError::Setting`] for a size that cannot be.
+    /// [`OpenError::Setting`] for an invalid size.
     pub fn bytes(self) -> Result<usize, OpenError> {
         Ok(self.shape(0)?.words() * WORD)
     }
@@ -84,10 +88,10 @@ impl ZoneSize {
     }
 }
 
-/// Makes the memory of an empty zone, for a process that will hand it to its DPU.
+/// Makes the memory of an empty zone, for a process that passes it to its DPU.
 ///
 /// # Errors
-/// [`OpenError::Setting`] for a size that cannot be, [`OpenError::System`] when the system has no memory for it.
+/// [`OpenError::Setting`] for an invalid size, [`OpenError::System`] if the system has no memory for the zone.
 pub fn make_zone(size: ZoneSize) -> Result<OwnedFd, OpenError> {
     let words = size.shape(0)?.words();
     let seed = os_seed().map_err(OpenError::system("get a seed for the loading zone"))?;
@@ -96,7 +100,7 @@ pub fn make_zone(size: ZoneSize) -> Result<OwnedFd, OpenError> {
     shared::make(words, &[magic, version, items, data, secret])
 }
 
-/// Where a word lies, for hints.
+/// Returns the address of a word, for prefetch hints.
 fn line(word: &AtomicU64) -> *const u8 {
     std::ptr::from_ref(word).cast()
 }
@@ -107,7 +111,7 @@ fn map(file: &OwnedFd, size: ZoneSize) -> Result<(Mapping, Shape), OpenError> {
     Ok((memory, shape))
 }
 
-/// The end of the DPU: the only one that puts items there.
+/// The DPU's end, the only one that puts items into the zone.
 #[derive(Debug)]
 pub struct ZoneProducer {
     memory: Mapping,
@@ -115,10 +119,11 @@ pub struct ZoneProducer {
 }
 
 impl ZoneProducer {
-    /// Goes on in a zone. Items that another producer left can not be taken from now on, and it must not put more there.
+    /// Attaches to a zone. Items of an earlier producer cannot be taken from now on, and that producer must not put
+    /// more.
     ///
     /// # Errors
-    /// [`OpenError`] when the file is none that [`make_zone`] made of this size.
+    /// [`OpenError`] if [`make_zone`] did not make the file with this size.
     pub fn of(file: &OwnedFd, size: ZoneSize) -> Result<Self, OpenError> {
         let (memory, shape) = map(file, size)?;
         let steps = Producer::attach(shape, memory.words())
@@ -126,13 +131,14 @@ impl ZoneProducer {
         Ok(Self { memory, steps })
     }
 
-    /// Puts an item there. Readers find it by the index at once, and by a scan after [`ZoneProducer::publish`]. `gone` hears of items whose places are free again, each
-    /// once, by their tags.
+    /// Puts an item into the zone. Readers find it by the index at once, and by a scan after
+    /// [`ZoneProducer::publish`]. `gone` gets the tags of items whose places are free again, each once.
     pub fn put(&mut self, item: &Item<'_>, mut gone: impl FnMut(u64, Fate)) -> Placed {
         self.steps.put(self.memory.words(), item, &mut gone)
     }
 
-    /// Asks the caches for what puts of items with these keys will write, in this order: consumers had it last, and each line of theirs would be waited for by itself.
+    /// Prefetches the lines that puts of items with these keys will write, in this order. Consumers had these lines
+    /// last, and each would cost a separate wait.
     pub fn look_ahead<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
         let (zone, shape) = (self.memory.words(), self.steps.shape());
         for (number, key) in (self.steps.next()..).zip(keys) {
@@ -141,41 +147,41 @@ impl ZoneProducer {
         }
     }
 
-    /// Lets readers see what was put there.
+    /// Makes the items visible to readers that scan.
     pub fn publish(&mut self) {
         self.steps.publish(self.memory.words());
     }
 
-    /// Frees the places of the oldest items, as far as they were claimed; `gone` hears of them.
+    /// Frees the places of the oldest items, up to the first that is not claimed, and reports them to `gone`.
     pub fn clean(&mut self, mut gone: impl FnMut(u64, Fate)) {
         self.steps.clean(self.memory.words(), &mut gone);
     }
 
-    /// Gives up all items that no reader has taken, as when the program starts again; `gone` hears of them.
+    /// Drops all items that no reader has taken, for example when the program restarts, and reports them to `gone`.
     pub fn empty(&mut self, mut gone: impl FnMut(u64, Fate)) {
         self.steps.empty(self.memory.words(), &mut gone);
     }
 
-    /// Counts of all items whose places are free again, by fate, and of those that were refused.
+    /// Returns the numbers of items whose places are free again, by fate, and of refused items.
     #[must_use]
     pub const fn counts(&self) -> ZoneCounts {
         self.steps.counts()
     }
 
-    /// Items whose place is not free yet.
+    /// Returns the number of items whose place is not free yet.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.steps.len()
     }
 
-    /// True when all places are free.
+    /// Returns true if all places are free.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// An end of the program: a thread's way to take items. Each thread has a clone.
+/// A thread's end for taking items. Each thread has a clone.
 #[derive(Clone, Debug)]
 pub struct ZoneReader {
     memory: Arc<Mapping>,
@@ -183,16 +189,16 @@ pub struct ZoneReader {
 }
 
 impl ZoneReader {
-    /// A reader of a zone.
+    /// Creates a reader of a zone.
     ///
     /// # Errors
-    /// [`OpenError`] when the file is none that [`make_zone`] made of this size.
+    /// [`OpenError`] if [`make_zone`] did not make the file with this size.
     pub fn of(file: &OwnedFd, size: ZoneSize, finding: Finding) -> Result<Self, OpenError> {
         let (memory, shape) = map(file, size)?;
         Ok(Self { memory: Arc::new(memory), steps: Consumer::new(shape, finding) })
     }
 
-    /// A reader of this zone for another thread, whose items are found in this way and which has found nothing yet.
+    /// Creates a reader of this zone for another thread, with this way of finding items and with empty counts.
     #[must_use]
     pub fn for_thread(&self, finding: Finding) -> Self {
         let mut steps = self.steps.clone();
@@ -200,11 +206,15 @@ impl ZoneReader {
         Self { memory: Arc::clone(&self.memory), steps }
     }
 
-    /// Takes the item of a key (PD3 7.1, `CheckAndReturn`): its value is in `buf`, which has no more, and its size is the answer. `None`, with anything in `buf`, when none
-    /// is there; it does not wait for one that is on its way. Two threads that ask at once never both get it.
+    /// Takes the item of a key (PD3 7.1, `CheckAndReturn`). Returns the length of its value; `buf` has the value and
+    /// nothing else.
     ///
-    /// `good` says of a version whether a value of it may be used. One that is not good never will be: the item is given up. It may also be asked of a version that no item has, when an
-    /// item goes while it is looked at; then the answer does not matter.
+    /// Returns `None`, with arbitrary content in `buf`, if there is no item; the call does not wait for an item in
+    /// flight. Of two threads that call this at once, at most one gets the item.
+    ///
+    /// `good` decides whether a value of a version may be used. A version that is not good never will be, so its item
+    /// is dropped. `good` may also be called with a version of no item, if an item disappears meanwhile; the result
+    /// is then ignored.
     pub fn check_and_return(
         &mut self,
         key: &[u8],
@@ -214,8 +224,9 @@ impl ZoneReader {
         self.steps.check_and_return(self.memory.words(), key, good, buf)
     }
 
-    /// Asks the caches for what [`ZoneReader::check_and_return`] will read of these keys, several at once: for a thread that knows them, where the zone is larger than its caches, or
-    /// another core has just written it. It changes nothing, and promises nothing.
+    /// Prefetches the lines that [`ZoneReader::check_and_return`] will read for these keys. Use this for several keys
+    /// at once, if the zone is larger than the caches or another core has just written the items. The zone does not
+    /// change.
     pub fn look_ahead<'k>(&self, mut keys: impl Iterator<Item = &'k [u8]>) {
         let (zone, shape) = (self.memory.words(), self.steps.shape);
         loop {
@@ -228,7 +239,7 @@ impl ZoneReader {
             for &hash in &hashes[..count] {
                 let entries = shape.buckets(zone, hash)[0].iter().map(|word| word.load(Ordering::Relaxed));
                 for entry in entries.filter(|entry| (entry ^ hash) & steps::TAG == 0) {
-                    // Its claim will be exchanged.
+                    // The take will exchange the claim.
                     prefetch_to_write(line(&shape.desc(zone, entry >> steps::TAG_BITS)[steps::CLAIM]));
                 }
             }
@@ -238,7 +249,7 @@ impl ZoneReader {
         }
     }
 
-    /// Counts of this reader so far.
+    /// Returns the counts of this reader so far.
     #[must_use]
     pub const fn found(&self) -> Found {
         self.steps.found

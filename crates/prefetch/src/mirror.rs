@@ -1,11 +1,15 @@
-//! A mirror of an interface's packets in the place of a tap (PD3 5.1): the program is not changed, and needs not know.
+//! A mirror of an interface's packets in the place of a tap (PD3 5.1): the program need not change or know of it.
 //!
-//! Key type: [`MirrorTap`], which a thread of the DPU's turns. It puts each client's connection together by its numbers and hands the bytes on to a tap's connection, so all behind it is the same. Pieces
-//! have numbers, but the program does not say how far it is: see [`crate`] for what that costs. A DPU that is a process has one for a program that asks it to (`farmem_dpu_server::AtDpu::mirror`).
+//! Key type: [`MirrorTap`], which a thread of the DPU runs. It reassembles each client's connection by sequence
+//! numbers and passes the bytes to a tap's connection, so all later steps are the same. Pieces have numbers, but the
+//! program does not report its position: see [`crate`] for the cost. A DPU process has a mirror for a program that
+//! requests one (`farmem_dpu_server::AtDpu::mirror`).
 //!
-//! Any client that reaches the server's port may send anything: bytes that wait for earlier packets are bounded for each connection and in sum, and bytes without room cost speed.
+//! Any client that reaches the server's port may send anything. So bytes that wait for earlier packets are bounded
+//! per connection and in sum, and bytes without room only cost speed.
 //!
-//! A mirror does not see what TLS hides, or connections that began before it: their parsers do not know where a request begins.
+//! A mirror does not see the contents of TLS, or connections that began before it, because their parsers cannot find
+//! the next request.
 
 use super::kept::Kept;
 use super::tap::{AnyParser, Tap, TapConnection};
@@ -17,18 +21,20 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Connections that are followed at once. Where there are more, the one that was heard of longest ago makes room: a client that vanished never says that it ends.
+/// Maximum number of tracked connections. A further one replaces the connection that was silent for longest: a client
+/// that vanished never closes its connection.
 pub const CONNECTIONS_MAX: usize = 1 << 14;
-/// Bytes of memory that packets which wait for earlier ones take, of all connections together: where it is more, the connection of which most wait goes on without what it waits for.
+/// Maximum memory of early packets of all connections in bytes. Beyond that, the connection with most of them skips
+/// its gap.
 const EARLY_MAX: usize = 16 << 20;
-/// Bytes that one connection's may take beyond that, until it is looked at: those of a stream, and of a packet.
+/// Further bytes that one connection may take until the next check: those of a stream and of a packet.
 const EARLY_ONE_MAX: usize = 512 << 10;
-/// Bytes of a connection beside that: its places in lists that may be half empty, its stream, and its end of the tap.
+/// Further bytes of a connection: its entries in lists that may be half empty, its stream, and its end of the tap.
 const FOLLOWED_LEN: usize = 512;
 const _: () =
     assert!(2 * size_of::<(SocketAddr, Followed)>() + 2 * size_of::<(usize, SocketAddr)>() < FOLLOWED_LEN);
 
-/// Memory of a mirror at most, beside the ring that packets are copied into ([`MirrorConfig::bytes`]) and its tap.
+/// Maximum memory of a mirror, without the packet ring ([`MirrorConfig::bytes`]) and its tap.
 pub const FOLLOWING_BYTES_MAX: u64 = (EARLY_MAX + EARLY_ONE_MAX + CONNECTIONS_MAX * FOLLOWED_LEN) as u64;
 
 /// Counts of a mirror.
@@ -37,20 +43,21 @@ pub const FOLLOWING_BYTES_MAX: u64 = (EARLY_MAX + EARLY_ONE_MAX + CONNECTIONS_MA
 pub struct MirrorStats {
     /// Packets with bytes, or that begin a connection.
     pub packets: u64,
-    /// Packets that its ring had no room for.
+    /// Packets without room in the packet ring.
     pub lost_packets: u64,
-    /// Gaps that connections went on behind, or were cut off at.
+    /// Gaps that connections skipped, or at which they were cut off.
     pub gaps: u64,
-    /// Connections that were followed.
+    /// Tracked connections.
     pub connections: u64,
-    /// Packets of connections that were not: their begin was not seen, they made room for others, or this machine passes them on to another one.
+    /// Packets of untracked connections: their begin was not seen, they made room for others, or this machine
+    /// forwards them to another one.
     pub passed_over: u64,
-    /// Mirrors that failed, as when their interface went: nothing is seen by them from then on.
+    /// Mirrors that failed, for example because their interface went down.
     pub failed: u64,
 }
 
 impl MirrorStats {
-    /// Both together: of a mirror, and of one that came after it.
+    /// Returns the sums for a mirror and a later one.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -71,7 +78,7 @@ struct Followed {
     connection: TapConnection,
 }
 
-/// Copies what clients send into a tap.
+/// A tap that is fed from copied packets.
 pub struct MirrorTap {
     mirror: Mirror,
     following: Following,
@@ -84,7 +91,7 @@ impl std::fmt::Debug for MirrorTap {
 }
 
 impl MirrorTap {
-    /// Begins to copy; each connection gets a parser of its own.
+    /// Begins to copy packets; each connection gets a parser of its own.
     ///
     /// # Errors
     /// As [`Mirror::open`].
@@ -96,10 +103,10 @@ impl MirrorTap {
         Ok(Self { mirror: Mirror::open(config)?, following: Following::new(tap, Box::new(parser)) })
     }
 
-    /// Hands on what has come. False when nothing had.
+    /// Passes on the packets that have arrived. Returns false if there was none.
     ///
     /// # Errors
-    /// [`OpenError::System`] when the socket failed: nothing is seen any more.
+    /// [`OpenError::System`] if the socket failed: no further packets are seen.
     pub fn turn(&mut self) -> Result<bool, OpenError> {
         let Self { mirror, following } = self;
         let seen = mirror.turn(&mut |copied| following.packet(copied));
@@ -113,10 +120,10 @@ impl MirrorTap {
         Ok(seen > 0)
     }
 
-    /// Waits until something has come, at most `most`.
+    /// Waits until a packet arrives, at most `most`.
     ///
     /// # Errors
-    /// As [`MirrorTap::turn`], and when the interface went down or is no more.
+    /// As [`MirrorTap::turn`], and if the interface went down or no longer exists.
     pub fn wait(&mut self, most: Duration) -> Result<(), OpenError> {
         self.mirror.wait(most).map_err(|source| {
             self.following.stats.failed += 1;
@@ -124,20 +131,20 @@ impl MirrorTap {
         })
     }
 
-    /// Counts so far.
+    /// Returns the counts so far.
     #[must_use]
     pub const fn stats(&self) -> MirrorStats {
         self.following.stats
     }
 }
 
-/// The connections that are followed, and what waits of them.
+/// The tracked connections, and their early packets.
 struct Following {
     tap: Tap,
     parser: Box<dyn FnMut() -> AnyParser + Send>,
-    /// By when they were heard of.
+    /// Connections in the order of their last packets.
     followed: LruCache<SocketAddr, Followed>,
-    /// Memory that packets which wait for earlier ones take.
+    /// Memory of early packets.
     kept: Kept<SocketAddr>,
     stats: MirrorStats,
 }
@@ -151,7 +158,7 @@ impl Following {
     fn packet(&mut self, copied: Copied<'_>) {
         let Copied { client, seq, syn, ends, bytes } = copied;
         if syn {
-            // An old one of the same client is over.
+            // An earlier connection of the same client has ended.
             self.end(client);
             let is_full = self.followed.len() == CONNECTIONS_MAX;
             if let Some(silent) = self.followed.peek_lru().filter(|_| is_full).map(|(client, _)| *client) {
@@ -182,7 +189,8 @@ impl Following {
         }
     }
 
-    /// So many packets were lost so far: what connections wait for will not come.
+    /// Records the number of packets lost so far. If it has grown, connections skip their gaps, because the missing
+    /// packets will not come.
     fn lost(&mut self, packets: u64) {
         if packets != self.stats.lost_packets {
             self.stats.lost_packets = packets;
@@ -191,7 +199,7 @@ impl Following {
         }
     }
 
-    /// A connection goes on behind what it waits for.
+    /// Makes a connection skip its gap.
     fn give_up(&mut self, client: SocketAddr) {
         let Self { followed, stats, .. } = self;
         let Followed { stream, connection } = followed.peek_mut(&client).expect("what waits is followed");
@@ -229,8 +237,9 @@ mod tests {
         Copied { client, seq, syn, ends: false, bytes }
     }
 
-    /// Clients begin connections, leave a byte out, and send as much behind it as a stream keeps, on many connections; others send single bytes, each with a gap before it. What waits of all is bounded at each moment,
-    /// the connections of which most waits go on behind their gaps, and one with a few bytes waits on, and is put together when its byte comes. Before, they took 4 GiB of the DPU.
+    /// Clients begin many connections, leave a byte out, and send as much as a stream keeps; others send single bytes
+    /// with gaps. The waiting bytes of all are bounded at each moment. The connections with most skip their gaps, and
+    /// one with a few bytes waits and is reassembled. Before the fix, they took 4 GiB of the DPU.
     #[test]
     fn what_waits_of_all_connections_is_bounded() {
         let (tap, mut watch) = tap(64 << 10, KeySecret([3, 4]));
@@ -268,7 +277,7 @@ mod tests {
         assert!(following.stats.gaps > gaps + 1000, "{:?}", following.stats);
         following.packet(packet(1, 1, false, &request[..1]));
         assert_eq!(drain(&mut watch), 1);
-        // One that ends, or begins anew, gives back what it kept.
+        // A connection that ends, or begins again, frees its bytes.
         for client in 1..4000_u32 {
             let ends = Copied { ends: client % 2 == 0, ..packet(client, 7, client % 2 == 1, b"") };
             following.packet(ends);
@@ -277,8 +286,9 @@ mod tests {
         assert_eq!(following.followed.len(), 2000);
     }
 
-    /// As many clients as may be begin connections and say no more; one among them goes on. Others that come later are seen, in the places of those that were silent for longest, also one that begins anew; the one that goes on is
-    /// put together all the time. Before, a mirror saw no new client any more.
+    /// The maximum number of clients begin connections and stay silent, except one. Later clients replace those that
+    /// were silent for longest, and the active connection is reassembled all the time. Before the fix, a mirror saw
+    /// no new client any more.
     #[test]
     fn who_is_silent_makes_room() {
         let (tap, mut watch) = tap(1 << 20, KeySecret([3, 4]));

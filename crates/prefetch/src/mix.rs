@@ -1,6 +1,7 @@
-//! Mixing keys with secret words: for tables whose keys come from clients, which must not be able to choose many of one place. It is a mixer and no cipher.
+//! Hashing of keys with secret words, for tables whose keys come from clients, which must not be able to choose
+//! colliding keys. It is a mixer, not a cipher.
 
-/// Both halves of a product, one over the other.
+/// Returns the XOR of both halves of a product.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
 pub(crate) const fn fold(a: u64, b: u64) -> u64 {
@@ -8,10 +9,10 @@ pub(crate) const fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// The factor beside the secret: an odd word without a pattern (the fraction of the golden ratio).
+/// The second factor: an odd word without a pattern (the fraction of the golden ratio).
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The hash of bytes under a secret.
+/// Returns the hash of bytes under a secret.
 #[inline]
 pub(crate) fn hash_bytes(secret: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();

@@ -1,8 +1,10 @@
-//! Records of a program and the DPU that is a process, through two rings (PROTOCOL 19.15 to 19.18): pieces of its connections, and reports of what it does with its items.
+//! Records of a program for a DPU process, through two rings (PROTOCOL 19.15 to 19.18): pieces of its connections,
+//! and reports on its items.
 //!
-//! Key types: `Piece` and `Word`, the records; [`Line`], the program's end of a ring, which never waits; [`Life`], whether the DPU serves.
+//! Key types: `Piece` and `Word`, the records; [`Line`], the program's end of a ring, which never waits; [`Life`],
+//! the state of the DPU as the program knows it.
 //!
-//! Nothing here parses bytes of clients, or knows what is in the zone.
+//! This module does not parse bytes of clients and does not know the zone.
 
 use super::beside::Report;
 use super::tap::{AnyParser, ParserKind};
@@ -16,15 +18,15 @@ use farmem_machine::{Duration, Instant};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-/// Bytes of a connection that one record has at most; a longer piece is several.
+/// Maximum number of a connection's bytes in one record; a longer piece becomes several.
 pub const PIECE_MAX: usize = 16 << 10;
-/// Bytes in front of them.
+/// Bytes of a record in front of them.
 pub(super) const PIECE_HEAD: usize = 26;
-/// Keys that one record says are dropped, at most.
+/// Maximum number of dropped keys in one record.
 pub(super) const DROPS_MAX: usize = 512;
-/// Bytes of the longest record that says what a program does.
+/// Length of the longest report in bytes.
 pub(super) const WORD_MAX: usize = 10 + 8 * DROPS_MAX;
-/// Between two looks at the DPU's beat.
+/// Interval between two checks of the DPU's beat.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A record of the ring of the tap.
@@ -32,9 +34,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 pub(super) enum Piece<'b> {
     /// A connection begins.
     Opens { connection: u64, parser: ParserKind },
-    /// Bytes of one, behind so many that there was no room for.
+    /// Bytes of a connection; `lost` bytes before them had no room.
     Bytes { connection: u64, position: Position, lost: u64, bytes: &'b [u8] },
-    /// One ends.
+    /// A connection ends.
     Closes { connection: u64 },
 }
 
@@ -60,7 +62,7 @@ impl<'b> Piece<'b> {
         }
     }
 
-    /// The record; `None` when it is none.
+    /// Parses a record; `None` if it is invalid.
     pub(super) fn parse(record: &'b [u8]) -> Option<Self> {
         let (&[op, detail], rest) = record.split_first_chunk()?;
         let (connection, rest) = word(rest)?;
@@ -78,7 +80,7 @@ impl<'b> Piece<'b> {
     }
 }
 
-/// A record of the ring of what a program does: what it says, and the keys of what it drops.
+/// A record of the report ring: the report, and the keys of dropped items.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Word<'k> {
     pub(super) told: Report,
@@ -110,7 +112,7 @@ impl<'k> Word<'k> {
         }
     }
 
-    /// The record; `None` when it is none.
+    /// Parses a record; `None` if it is invalid.
     pub(super) fn parse(record: &'k [u8]) -> Option<Self> {
         let (&[op, detail], rest) = record.split_first_chunk()?;
         let (first, rest) = word(rest)?;
@@ -160,7 +162,7 @@ impl ParserKind {
         Self::ALL.into_iter().find(|known| known.code() == code)
     }
 
-    /// A parser of this protocol, for one connection.
+    /// Creates a parser of this protocol for one connection.
     #[must_use]
     pub fn parser(self) -> AnyParser {
         use farmem_dpu::parse::{http, memcached, records, resp};
@@ -174,21 +176,22 @@ impl ParserKind {
     }
 }
 
-/// When the DPU was looked at last.
+/// The state of the last check of the DPU.
 #[derive(Debug)]
 struct Looked {
     pulse: BeatMonitor,
     at: Instant,
 }
 
-/// Whether the DPU serves, as far as the program knows: by its beat, which it counts however little there is to do, and by its socket (PROTOCOL 19.18).
+/// The state of the DPU as the program knows it: by its beat, which it counts even without work, and by its socket
+/// (PROTOCOL 19.18).
 #[derive(Debug)]
 pub struct Life {
     /// The socket to the DPU.
     pub socket: Socket,
-    /// Taken by the thread that asks over it, one at a time.
+    /// Held by the thread that sends a request over the socket.
     pub asks: Mutex<()>,
-    /// The ring of the tap, where the DPU counts.
+    /// The ring of the tap, where the DPU counts its beat.
     counted: Arc<SubmissionSender>,
     clock: Clock,
     looked: Mutex<Looked>,
@@ -196,7 +199,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// The life of a DPU that reads this ring of a tap.
+    /// Creates the state of a DPU that reads this ring of a tap.
     #[must_use]
     pub fn new(socket: Socket, lease: Duration, counted: Arc<SubmissionSender>) -> Self {
         let clock = Clock::start();
@@ -206,24 +209,25 @@ impl Life {
         Self { socket, asks: Mutex::new(()), counted, clock, looked, is_over }
     }
 
-    /// True when the DPU is gone, as far as is known.
+    /// Returns true if the DPU has ended, as far as this process knows.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Tells the DPU that the program goes, even if threads hold ends of rings to it still: the DPU keeps nothing of it then.
+    /// Tells the DPU that the program leaves, even if threads still hold ends of rings. The DPU then frees all state
+    /// of the program.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
         self.socket.fall_silent();
     }
 
-    /// Looks at the beat, now and then, without waiting.
+    /// Checks the DPU's beat from time to time, without waiting.
     pub fn look(&self) {
         let mut looked = match self.looked.try_lock() {
             Ok(looked) => looked,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Another thread looks.
+            // Another thread checks.
             Err(TryLockError::WouldBlock) => return,
         };
         let now = self.clock.now();
@@ -242,18 +246,18 @@ impl Life {
 pub struct Line {
     ring: Arc<SubmissionSender>,
     life: Arc<Life>,
-    /// The DPU is woken when there is something.
+    /// True if a record wakes the DPU.
     wakes: bool,
 }
 
 impl Line {
-    /// An end whose records wake the DPU where `wakes` is true.
+    /// Creates an end, whose records wake the DPU if `wakes` is true.
     #[must_use]
     pub const fn new(ring: Arc<SubmissionSender>, life: Arc<Life>, wakes: bool) -> Self {
         Self { ring, life, wakes }
     }
 
-    /// Says something; false when there is no room, or no DPU any more.
+    /// Writes a record. Returns false if there is no room, or no DPU any more.
     pub(super) fn push(&self, record: &[u8]) -> bool {
         if self.is_over() {
             return false;
@@ -261,7 +265,7 @@ impl Line {
         self.life.look();
         let pushed = if self.wakes { self.ring.push(record) } else { self.ring.push_quietly(record) };
         pushed.unwrap_or_else(|Broken| {
-            // A DPU that writes nonsense is none.
+            // A DPU that writes invalid data counts as dead.
             self.life.end();
             false
         })
@@ -280,7 +284,7 @@ impl Line {
     }
 }
 
-/// The lock of something that no panic leaves half done.
+/// Locks a value that no panic leaves inconsistent.
 pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -290,7 +294,8 @@ mod tests {
     use super::*;
     use farmem_machine::Rng;
 
-    /// Records survive a round trip, each kind with its largest and smallest values; one byte more or less is none, but for bytes of a connection.
+    /// Records survive a round trip, each kind with its largest and smallest values. One byte more or less is
+    /// invalid, except in a connection's bytes.
     #[test]
     fn records_are_what_was_written() {
         let mut record = Vec::new();
@@ -331,7 +336,7 @@ mod tests {
         }
     }
 
-    /// Random bytes are records or none, and never more than may be.
+    /// Random bytes are valid records or none, and never exceed the bounds.
     #[test]
     fn random_records_are_bounded() {
         let mut rng = Rng::from_number(19);

@@ -1,12 +1,15 @@
-//! An in-process mirror (PD3 5.1): an application hands over the bytes that it received, before it acts on them.
+//! An in-process tap (PD3 5.1): an application passes the bytes that it received to the DPU, before it acts on them.
 //!
-//! Key types: [`Tap`], the application's, from any number of threads; [`TapConnection`], one for each of its connections; [`Watch`], the DPU's end, which parses. No
-//! privileges, and it sees through TLS. Handing over takes a lock for as long as a copy takes and waits for nothing else: when there is no room, or the other end
-//! parses no more, the bytes count as not seen, and the parser is told (PROTOCOL 19.13).
+//! Key types: [`Tap`], the application's end, for any number of threads; [`TapConnection`], one per connection;
+//! [`Watch`], the DPU's end, which parses. A tap needs no privileges and sees the contents of TLS. A hand-over holds
+//! a lock while it copies, and waits for nothing else. Without room, or if the DPU's end is gone, the bytes count as
+//! unseen and the parser learns of the gap (PROTOCOL 19.13).
 //!
-//! The DPU may be a process of its own (`AtDpu` of the crate dpu-server): then pieces go through a ring, and threads share no lock. Its end may have a tap of its own process beside the ring, for a mirror.
+//! If the DPU is a process of its own (`AtDpu` of the crate dpu-server), the pieces go through a ring, and threads
+//! share no lock. The DPU's end may then have a second tap in its own process, for a mirror.
 //!
-//! A tap does not keep order between threads that hand over pieces of one connection, or find out that a parser never returns.
+//! A tap does not order pieces that several threads pass for one connection, and does not notice a parser that never
+//! returns.
 
 mod far;
 mod guards;
@@ -26,21 +29,21 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Connections that are watched at once; those beyond are not seen.
+/// Maximum number of watched connections; further ones are unseen.
 pub const CONNECTIONS_MAX: usize = 1 << 16;
-/// Accesses after which they are handed on.
+/// Number of accesses after which they are passed on.
 const HAND_ON: usize = ACCESSES_MAX / 2;
 
 /// A parser of any kind.
 pub type AnyParser = Box<dyn Parser + Send>;
 
-/// A protocol whose parser is here: a DPU that is a process has these.
+/// A protocol with a built-in parser. A DPU process has exactly these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParserKind {
-    /// Redis's clients ([`farmem_dpu::parse::resp`]).
+    /// Redis clients ([`farmem_dpu::parse::resp`]).
     Resp,
-    /// memcached's, text and meta.
+    /// memcached, text and meta protocol.
     Memcached,
     /// HTTP/1.1.
     Http,
@@ -58,9 +61,9 @@ impl ParserKind {
 /// The channel between the two ends.
 #[derive(Debug)]
 enum Channel {
-    /// A list of this process.
+    /// A list in this process.
     Near(Arc<NearTap>),
-    /// A ring to another one.
+    /// A ring to another process.
     Far(FarTap),
 }
 
@@ -70,7 +73,7 @@ pub struct Tap {
     way: Arc<Channel>,
 }
 
-/// A mirror in which at most `bytes_max` bytes wait, beside as many that were taken and are parsed turn by turn.
+/// Creates a tap in which at most `bytes_max` bytes wait, plus as many that were taken and are parsed turn by turn.
 #[must_use]
 pub fn tap(bytes_max: usize, secret: KeySecret) -> (Tap, Watch) {
     let (tap, watch) = NearTap::make(bytes_max, CONNECTIONS_MAX, None);
@@ -78,13 +81,14 @@ pub fn tap(bytes_max: usize, secret: KeySecret) -> (Tap, Watch) {
 }
 
 impl Tap {
-    /// A tap whose other end is in a DPU process.
+    /// Creates a tap whose other end is in a DPU process.
     #[must_use]
     pub fn far(line: Line) -> Self {
         Self { way: Arc::new(Channel::Far(FarTap::new(line))) }
     }
 
-    /// A connection whose bytes this parser reads. `None` when [`CONNECTIONS_MAX`] are open, and where the DPU is a process of its own, to which no parser goes along: it is not seen.
+    /// Opens a connection whose bytes this parser reads. Returns `None` if [`CONNECTIONS_MAX`] are open, or if the
+    /// DPU is a process, to which no parser can be sent. The connection is unseen then.
     #[must_use]
     pub fn connection(&self, parser: AnyParser) -> Option<TapConnection> {
         match &*self.way {
@@ -96,7 +100,8 @@ impl Tap {
         }
     }
 
-    /// A connection of a known protocol, wherever the DPU is. `None` when [`CONNECTIONS_MAX`] are open, or it cannot be told: it is not seen.
+    /// Opens a connection of a known protocol, wherever the DPU is. Returns `None` if [`CONNECTIONS_MAX`] are open,
+    /// or the DPU cannot be told. The connection is unseen then.
     #[must_use]
     pub fn connection_of(&self, protocol: ParserKind) -> Option<TapConnection> {
         match &*self.way {
@@ -109,7 +114,7 @@ impl Tap {
         TapConnection { way: Arc::clone(&self.way), connection, missing: AtomicU64::new(0) }
     }
 
-    /// The application has carried out all requests that end in pieces up to here.
+    /// Reports that the application has executed all requests that end in pieces up to `position`.
     pub fn executed(&self, position: Position) {
         match &*self.way {
             Channel::Near(near) => near.executed(position),
@@ -117,7 +122,7 @@ impl Tap {
         }
     }
 
-    /// Up to where it has.
+    /// Returns the position up to which requests are executed.
     #[must_use]
     pub fn executed_through(&self) -> Position {
         match &*self.way {
@@ -126,7 +131,7 @@ impl Tap {
         }
     }
 
-    /// Bytes that there was no room for, and connections that were not watched.
+    /// Returns the number of bytes without room, and of unwatched connections.
     #[must_use]
     pub fn unseen(&self) -> (u64, u64) {
         match &*self.way {
@@ -135,7 +140,7 @@ impl Tap {
         }
     }
 
-    /// True while a DPU may look: a DPU that is a process may have gone.
+    /// Returns true while a DPU may read: a DPU process may have ended.
     #[must_use]
     pub fn is_watched(&self) -> bool {
         match &*self.way {
@@ -145,17 +150,18 @@ impl Tap {
     }
 }
 
-/// A connection of the application. It is over when this is dropped.
+/// A connection of the application, which ends when this value is dropped.
 #[derive(Debug)]
 pub struct TapConnection {
     way: Arc<Channel>,
     connection: u64,
-    /// Bytes that were not seen, and the DPU that is a process was not told.
+    /// Unseen bytes that the DPU process does not know of yet.
     missing: AtomicU64,
 }
 
 impl TapConnection {
-    /// The next bytes of the connection. The piece's number, over all connections; [`Position::UNKNOWN`] when there was no room for it.
+    /// Passes the next bytes of the connection. Returns the number of the piece over all connections, or
+    /// [`Position::UNKNOWN`] if there was no room.
     pub fn received(&self, bytes: &[u8]) -> Position {
         match &*self.way {
             Channel::Near(near) => near.received(self.connection, bytes),
@@ -163,7 +169,7 @@ impl TapConnection {
         }
     }
 
-    /// A mirror did not see so many of its bytes; `None` when it does not know how many.
+    /// Reports that a mirror missed bytes; `None` if their number is unknown.
     pub(super) fn lost(&self, bytes: Option<u64>) {
         let bytes = bytes.unwrap_or(u64::MAX);
         match &*self.way {
@@ -190,29 +196,29 @@ pub struct TapStats {
     pub pieces: u64,
     /// Bytes that were parsed.
     pub bytes: u64,
-    /// Accesses that parsers said.
+    /// Accesses reported by parsers.
     pub accesses: u64,
-    /// Accesses left out because they were longer than a key may be.
+    /// Accesses left out because the key was too long.
     pub left_out: u64,
-    /// Bytes that there was no room for.
+    /// Bytes without room.
     pub lost_bytes: u64,
-    /// Bytes of connections that were cut off before.
+    /// Bytes of connections that had been cut off.
     pub passed_over: u64,
-    /// Connections that were not watched: too many were open.
+    /// Connections that were not watched, because too many were open.
     pub refused: u64,
-    /// Connections that were cut off because they could not be read on,
+    /// Connections cut off because of unparsable bytes.
     pub broken: u64,
-    /// because their parser said more than they had bytes,
+    /// Connections cut off because the parser reported more than their bytes can contain.
     pub wild: u64,
-    /// because it panicked,
+    /// Connections cut off because the parser panicked.
     pub panicked: u64,
-    /// because bytes were lost,
+    /// Connections cut off because bytes were lost.
     pub cut_by_loss: u64,
-    /// and because all parsers kept too much together, and theirs kept most.
+    /// Connections cut off because all parsers together kept too much, and theirs kept most.
     pub crowded: u64,
 }
 
-/// Where pieces come from.
+/// The source of pieces.
 #[derive(Debug)]
 enum Source {
     Near(NearWatch),
@@ -220,7 +226,7 @@ enum Source {
 }
 
 impl Source {
-    /// How far the program is.
+    /// Returns the position up to which the program has executed requests.
     fn executed(&self) -> Position {
         match self {
             Self::Near(near) => near.executed(),
@@ -229,22 +235,22 @@ impl Source {
     }
 }
 
-/// The source of a connection's bytes. Each numbers its connections by itself.
+/// The origin of a connection's bytes. Each origin numbers its connections by itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum By {
     /// The program.
     Program,
-    /// A mirror beside it. Its pieces have no place among those of the program.
+    /// A mirror. Its pieces have no position among those of the program.
     Mirror,
 }
 
-/// A connection that is watched.
+/// A watched connection.
 type Connection = (By, u64);
 
-/// The DPU's end.
+/// The DPU's end of a tap.
 pub struct Watch {
     source: Source,
-    /// A tap of this process beside the ring of another.
+    /// A tap within this process, in addition to the ring of another one.
     beside: Option<NearWatch>,
     reading: Reading,
 }
@@ -268,13 +274,15 @@ impl Watch {
         Self { source, beside: None, reading: Reading { guards, accesses, seen } }
     }
 
-    /// The end of a DPU that is a process; ids of keys are made by the program's secret.
+    /// Creates the end of a DPU process; the program's secret creates the ids of keys.
     pub fn far(pieces: Submissions, secret: KeySecret) -> Self {
         Self::of(Source::Far(FarWatch::new(pieces)), secret)
     }
 
-    /// A tap of this process beside the ring of another, for a mirror, in place of one that is over: at most `bytes_max` bytes wait in it, it has so many connections, and calls `bell` when the DPU sleeps. What comes by it has no
-    /// positions: those of the program are numbers of another row.
+    /// Creates a second tap within this process, for a mirror. It replaces an earlier one.
+    ///
+    /// At most `bytes_max` bytes wait in it, it has at most `connections_max` connections, and it calls `bell` while
+    /// the DPU sleeps. Its pieces have no positions, because the program numbers only its own.
     pub fn beside(&mut self, bytes_max: usize, connections_max: usize, bell: Bell) -> Tap {
         self.alone();
         let (tap, beside) = NearTap::make(bytes_max, connections_max, Some(bell));
@@ -282,12 +290,12 @@ impl Watch {
         Tap { way: Arc::new(Channel::Near(tap)) }
     }
 
-    /// Nothing of such a tap waits to be parsed, if there is one.
+    /// Returns true if no piece of the second tap waits to be parsed.
     pub fn beside_is_empty(&self) -> bool {
         self.beside.as_ref().is_none_or(NearWatch::is_empty)
     }
 
-    /// Such a tap is over: its memory is given back, and what was not parsed of it counts as not seen.
+    /// Removes the second tap and frees its memory. Its unparsed bytes count as unseen.
     pub fn alone(&mut self) {
         let Self { beside, reading: Reading { guards, seen, .. }, .. } = self;
         let Some(beside) = beside.take() else { return };
@@ -297,16 +305,17 @@ impl Watch {
         guards.close_through((By::Mirror, u64::MAX));
     }
 
-    /// Bytes that such a tap takes at most.
+    /// Returns the maximum memory of the second tap in bytes.
     #[must_use]
     pub const fn beside_bytes(bytes_max: usize, connections_max: usize) -> u64 {
         near::bytes(bytes_max, connections_max)
     }
 
-    /// Parses what waits, as much of it as a turn has room for, and hands on what it says, in one or several parts. False when nothing waited.
+    /// Parses waiting pieces, at most those of one turn, and passes the accesses on in one or more parts. Returns
+    /// false if nothing waited.
     ///
     /// # Errors
-    /// [`Broken`] when another process handed over what are no pieces: nothing more is taken.
+    /// [`Broken`] if another process wrote an invalid piece: nothing more is taken.
     pub fn drain(&mut self, each: &mut dyn FnMut(&Accesses, Position)) -> Result<bool, Broken> {
         let Self { source, beside, reading } = self;
         let worked = match source {
@@ -324,17 +333,18 @@ impl Watch {
         Ok(reading.drain(By::Mirror, beside, |_| source.executed(), each) || worked)
     }
 
-    /// From here on another process, or a mirror beside it, wakes the DPU, unless it handed something over already; true when it has not. A program of this process wakes no DPU.
+    /// Announces that another process, or a mirror, must wake the DPU from now on. Returns false if it has handed
+    /// over something already. A program in this process wakes no DPU.
     pub(super) fn may_sleep(&self) -> bool {
         let may_sleep = match &self.source {
             Source::Near(near) => near.may_sleep(),
             Source::Far(far) => far.may_sleep(),
         };
-        // Both are told, whatever the first one says.
+        // Both must know, whatever the first returns.
         self.beside.as_ref().is_none_or(NearWatch::may_sleep) && may_sleep
     }
 
-    /// Ends that: no hand-over need wake the DPU.
+    /// Announces that no hand-over need wake the DPU.
     pub(super) fn stays_awake(&self) {
         match &self.source {
             Source::Near(near) => near.stays_awake(),
@@ -343,20 +353,20 @@ impl Watch {
         self.beside.iter().for_each(NearWatch::stays_awake);
     }
 
-    /// Another process sees that the DPU serves.
+    /// Counts the beat that shows another process that the DPU serves.
     pub(super) fn beat(&self) {
         if let Source::Far(far) = &self.source {
             far.beat();
         }
     }
 
-    /// Counts so far.
+    /// Returns the counts so far.
     #[must_use]
     pub const fn stats(&self) -> TapStats {
         self.reading.seen
     }
 
-    /// The secret that makes ids of keys.
+    /// Returns the secret that creates ids of keys.
     #[must_use]
     pub const fn secret(&self) -> KeySecret {
         self.reading.accesses.secret()
@@ -364,7 +374,7 @@ impl Watch {
 }
 
 impl Reading {
-    /// Parses the list of this process, as much as a turn has room for.
+    /// Parses a list of this process, at most the pieces of one turn.
     fn drain(
         &mut self,
         by: By,
@@ -377,7 +387,7 @@ impl Reading {
         self.seen.refused += unseen.1;
         for (connection, parser) in opened {
             match by {
-                // Its end of the tap counts them; those that end in what was taken are here still.
+                // The program's end counts them; those that end in this batch are still here.
                 By::Program => self.guards.open((by, connection), parser),
                 By::Mirror => self.open((by, connection), parser),
             }
@@ -405,7 +415,7 @@ impl Reading {
         worked
     }
 
-    /// A connection begins, unless there are too many.
+    /// Opens a connection, unless there are too many.
     fn open(&mut self, connection: Connection, parser: AnyParser) {
         if self.guards.len() < CONNECTIONS_MAX || self.guards.has(connection) {
             self.guards.open(connection, parser);
@@ -414,7 +424,7 @@ impl Reading {
         }
     }
 
-    /// A piece of another process, which may have written anything.
+    /// Handles a piece of another process, which may contain anything.
     fn take(&mut self, piece: ring::Piece<'_>) {
         let by = By::Program;
         match piece {

@@ -1,6 +1,7 @@
-//! Where items are put, and where the program looks for them.
+//! The place for prefetched items, in which the program looks first.
 //!
-//! Key types: [`Zone`], what a driver asks of one; [`SharedZone`], PD3's (PROTOCOL 18.8), from which threads take items by a [`Taker`] without a lock.
+//! Key types: [`Zone`], the interface for a driver; [`SharedZone`], PD3's zone (PROTOCOL 18.8), from which threads
+//! take items by a [`Taker`] without a lock.
 
 use super::beside::Beside;
 use crate::loading_zone::{Fate, Finding, Found, Item as Put, Placed, ZoneProducer, ZoneReader, make_zone};
@@ -9,36 +10,38 @@ pub use farmem_client::Lines;
 use farmem_dpu::changes::Change;
 use farmem_link::OpenError;
 
-/// An item on its way into a zone.
+/// An item to be put into a zone.
 #[derive(Clone, Copy, Debug)]
 pub struct Placing<'a> {
-    /// Its number.
+    /// The number of the item.
     pub item: u64,
-    /// Its key.
+    /// The key of the item.
     pub key: &'a [u8],
-    /// The stamp that decides whether it may be taken.
+    /// The stamp, which decides whether the item may be taken.
     pub stamp: Change,
     /// The item.
     pub value: &'a [u8],
-    /// How it lies in `value`, where that has more.
+    /// The layout of the item in `value`, if `value` has more.
     pub lines: Option<Lines>,
 }
 
-/// A loading zone, as its only producer sees it (PD3 7.2).
+/// A loading zone from its only producer's point of view (PD3 7.2).
 pub trait Zone {
-    /// Puts an item there; false when there is no room. `gone` hears of items that went for it: their numbers, and whether they were taken.
+    /// Puts an item into the zone. Returns false if there is no room. `gone` gets the numbers of items that made
+    /// room, and true for those that were taken.
     fn put(&mut self, placing: &Placing<'_>, gone: &mut dyn FnMut(u64, bool)) -> bool;
 
-    /// Items of these keys will be put there, in this order: so that lines of memory come together and not one after the other. It changes nothing.
+    /// Prefetches the lines of memory for items of these keys, which will be put in this order. The zone does not
+    /// change.
     fn look_ahead<'k>(&self, keys: impl Iterator<Item = &'k [u8]>);
 
-    /// Lets the program see what was put there.
+    /// Makes the items visible to the program.
     fn publish(&mut self);
 
-    /// Frees what was taken; `gone` hears of it.
+    /// Frees the places of taken items, and reports them to `gone`.
     fn clean(&mut self, gone: &mut dyn FnMut(u64, bool));
 
-    /// Gives up all that is there: the program started again, and nothing hears of it.
+    /// Drops all items without a report, because the program has restarted.
     fn empty(&mut self);
 }
 
@@ -49,23 +52,23 @@ pub struct SharedZone {
 }
 
 impl SharedZone {
-    /// An empty zone of this size, and a first reader of it for [`Taker::new`].
+    /// Creates an empty zone of this size, and a first reader for [`Taker::new`].
     ///
     /// # Errors
-    /// [`OpenError::Setting`] for a size that cannot be, [`OpenError::System`] when the system has no memory for it.
+    /// [`OpenError::Setting`] for an invalid size, [`OpenError::System`] if the system has no memory for the zone.
     pub fn make(size: ZoneSize) -> Result<(Self, ZoneReader), OpenError> {
         let file = make_zone(size)?;
         let producer = ZoneProducer::of(&file, size)?;
         Ok((Self { producer }, ZoneReader::of(&file, size, Finding::Index)?))
     }
 
-    /// The producer's end of a zone that another process made.
+    /// Creates the producer's end of a zone that another process made.
     #[must_use]
     pub const fn of(producer: ZoneProducer) -> Self {
         Self { producer }
     }
 
-    /// Fates of its items.
+    /// Returns the numbers of items by fate.
     #[must_use]
     pub const fn counts(&self) -> ZoneCounts {
         self.producer.counts()
@@ -96,7 +99,7 @@ impl Zone for SharedZone {
     }
 }
 
-/// A thread's way to items of a [`SharedZone`]. Each thread has one of its own.
+/// A thread's access to items of a [`SharedZone`]. Each thread has one of its own.
 #[derive(Debug)]
 pub struct Taker {
     reader: ZoneReader,
@@ -104,14 +107,18 @@ pub struct Taker {
 }
 
 impl Taker {
-    /// For the calling thread, of the zone that `reader` reads and the program that `beside` speaks for.
+    /// Creates the access of the calling thread to the zone of `reader`, for the program of `beside`.
     #[must_use]
     pub fn new(reader: &ZoneReader, beside: &Beside) -> Self {
         Self { reader: reader.for_thread(Finding::Index), beside: beside.clone() }
     }
 
-    /// Takes the item of a key if one is there that is not older than the key's last change (PD3 7.1, `CheckAndReturn`; PROTOCOL 19.5): it is in `into` then, which has no
-    /// more; else anything is. For after the program has looked into its own memory. It never waits. From a DPU that is a process, and that does not serve any more, it takes nothing.
+    /// Takes the item of a key, if the zone has one that is not older than the key's last change (PD3 7.1,
+    /// `CheckAndReturn`; PROTOCOL 19.5).
+    ///
+    /// Returns the length; `into` has the item and nothing else. Without an item, the content of `into` is arbitrary.
+    /// Call this after the program has looked into its own memory. The call never waits, and takes nothing if the DPU
+    /// process has ended.
     pub fn take(&mut self, key: &[u8], into: &mut Vec<u8>) -> Option<usize> {
         let beside = &self.beside;
         if !beside.is_heard() {
@@ -120,12 +127,12 @@ impl Taker {
         self.reader.check_and_return(key, |version| beside.good(key, Change(version)), into)
     }
 
-    /// Asks the caches for what takes of these keys will read ([`ZoneReader::look_ahead`]).
+    /// Prefetches the lines that takes of these keys will read ([`ZoneReader::look_ahead`]).
     pub fn look_ahead<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
         self.reader.look_ahead(keys);
     }
 
-    /// Counts of this thread's look-ups.
+    /// Returns the counts of this thread's look-ups.
     #[must_use]
     pub const fn found(&self) -> Found {
         self.reader.found()

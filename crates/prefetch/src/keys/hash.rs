@@ -1,12 +1,14 @@
 //! The two hash functions of a set of keys.
 //!
-//! Keys come from clients, which must not be able to choose many of one bucket: each function multiplies the key, hidden by a secret word, with another one and folds the
-//! product. The hash must be cheap beside reading lines. It is a mixer and no cipher. Breaking it could make a set refuse keys, which costs prefetches that were not needed, and nothing else.
+//! Keys come from clients, which must not be able to choose colliding keys. So each function XORs the key with a
+//! secret word, multiplies it with another one and folds the product. The hash must be cheap compared with reading
+//! lines. It is a mixer, not a cipher. An attacker who breaks it can make a set refuse keys, which only costs
+//! superfluous prefetches.
 
 use crate::mix::fold;
 use farmem_machine::Rng;
 
-/// Two secret words make one function.
+/// A hash function, made of two secret words.
 #[derive(Clone, Copy, Debug)]
 struct Function([u64; 2]);
 
@@ -23,7 +25,7 @@ impl Function {
     }
 }
 
-/// A hash as a number below `end`.
+/// Maps a hash to a number below `end`.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "below `end`, which is a usize")]
 const fn below(hash: u64, end: usize) -> usize {
@@ -42,20 +44,20 @@ impl Hashes {
         Self { first: Function::draw(rng), second: Function::draw(rng) }
     }
 
-    /// The first bucket of a key.
+    /// Returns the first bucket of a key.
     #[inline(always)]
     pub(super) const fn first(&self, key: u64, buckets: usize) -> usize {
         below(self.first.hash(key), buckets)
     }
 
-    /// The second one, which may be the same.
+    /// Returns the second bucket of a key, which may be the first one.
     #[inline(always)]
     pub(super) const fn second(&self, key: u64, buckets: usize) -> usize {
         below(self.second.hash(key), buckets)
     }
 }
 
-/// Which shard has a key.
+/// The hash function that selects the shard of a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShardHash(Function);
 

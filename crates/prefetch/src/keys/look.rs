@@ -1,4 +1,5 @@
-//! Looking up many keys: in which order lines are asked for and read (PD3, figure 5), and with which instructions a line is compared.
+//! Look-ups of many keys: the order in which lines are prefetched and read (PD3, figure 5), and the instructions that
+//! compare a line.
 
 use super::HostKeys;
 use super::table::{Bucket, EMPTY};
@@ -6,25 +7,26 @@ use farmem_dpu::view::KeyId;
 use farmem_link::OpenError;
 use farmem_link::huge::prefetch;
 
-/// Keys whose first buckets are asked for together, while as many are compared.
+/// Number of keys whose first buckets are prefetched while as many others are compared.
 const BLOCK: usize = 64;
-/// First buckets that are asked for at a time where they are asked for in between.
+/// Number of first buckets prefetched at a time in [`Order::InBetween`].
 const BURST: usize = 4;
-/// Fewer keys are looked up one by one: there is nothing to read meanwhile.
+/// Fewer keys are looked up one by one, because there is nothing to overlap.
 const FEW: usize = 4;
-/// Keys of which both buckets are asked for together.
+/// Number of keys of which both buckets are prefetched together.
 const TOGETHER: usize = 128;
 
-/// How keys are looked up.
+/// The method of look-ups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lookup {
-    /// In which order.
+    /// The order of prefetches and comparisons.
     pub order: Order,
-    /// With which instructions.
+    /// The instructions that compare.
     pub compare: Compare,
 }
 
-/// In which order buckets are asked for and compared. One of the last two is the best, by the processor; the others are there to compare.
+/// The order in which buckets are prefetched and compared. One of the last two is the best, depending on the
+/// processor; the others are for comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     /// A key at a time.
@@ -33,19 +35,20 @@ pub enum Order {
     Both,
     /// The first buckets of a batch, in bursts of a block, and the second ones only of keys that were not found.
     Delayed,
-    /// As [`Order::Delayed`], with four first buckets asked for whenever four others were compared.
+    /// As [`Order::Delayed`], but four first buckets are prefetched after each four comparisons.
     InBetween,
 }
 
 impl Order {
-    /// The best on this processor: Intel's read a tenth more lines when few are asked for at a time, and on AMD's a burst was the faster way.
+    /// Returns the best order on this processor: Intel's read a tenth more lines with few prefetches at a time; on
+    /// AMD's a burst is faster.
     #[must_use]
     pub fn best() -> Self {
         if is_intel() { Self::InBetween } else { Self::Delayed }
     }
 }
 
-/// True on a processor by Intel.
+/// Returns true on a processor by Intel.
 fn is_intel() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -56,12 +59,12 @@ fn is_intel() -> bool {
     false
 }
 
-/// With which instructions the slots of a bucket are compared.
+/// The instructions that compare the slots of a bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Compare {
     /// One after the other.
     Scalar,
-    /// As the compiler compares eight words of an array at once: what there is on processors that are not x86.
+    /// The compiler's code for eight words of an array, for processors other than x86.
     Array,
     /// Four at once.
     Avx2,
@@ -73,13 +76,13 @@ impl Compare {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Scalar, Self::Array, Self::Avx2, Self::Avx512];
 
-    /// The best that this CPU has.
+    /// Returns the best that this CPU has.
     #[must_use]
     pub fn best() -> Self {
         [Self::Avx512, Self::Avx2].into_iter().find(|compare| compare.is_there()).unwrap_or(Self::Array)
     }
 
-    /// Whether this CPU has it.
+    /// Returns true if this CPU has the instructions.
     #[must_use]
     pub fn is_there(self) -> bool {
         match self {
@@ -95,7 +98,7 @@ impl Compare {
 }
 
 impl Lookup {
-    /// The best that this CPU has.
+    /// Returns the best method on this CPU.
     #[must_use]
     pub fn best() -> Self {
         Self { order: Order::best(), compare: Compare::best() }
@@ -113,7 +116,7 @@ impl Lookup {
     }
 }
 
-/// Says of each key whether it is in the set.
+/// Sets `held` for each key that is in the set.
 pub(super) fn look(set: &HostKeys, keys: &[KeyId], held: &mut [bool]) {
     match set.lookup.compare {
         Compare::Scalar => ordered(set, keys, held, |bucket, key| bucket.0.contains(&key)),
@@ -121,17 +124,17 @@ pub(super) fn look(set: &HostKeys, keys: &[KeyId], held: &mut [bool]) {
             bucket.0.iter().fold(false, |found, &slot| found | (slot == key))
         }),
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `look_up_by` and `Compare::best` let it in only where the CPU has AVX2.
+        // SAFETY: `look_up_by` and `Compare::best` allow this only if the CPU has AVX2.
         Compare::Avx2 => unsafe { x86::look_avx2(set, keys, held) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `look_up_by` and `Compare::best` let it in only where the CPU has AVX-512F.
+        // SAFETY: `look_up_by` and `Compare::best` allow this only if the CPU has AVX-512F.
         Compare::Avx512 => unsafe { x86::look_avx512(set, keys, held) },
         #[cfg(not(target_arch = "x86_64"))]
         Compare::Avx2 | Compare::Avx512 => unreachable!("`look_up_by` refuses what the CPU does not have"),
     }
 }
 
-/// In the set's order; `has` says whether a bucket has a key that is not [`EMPTY`].
+/// Looks keys up in the set's order; `has` returns true if a bucket has a key other than [`EMPTY`].
 #[inline(always)]
 fn ordered(set: &HostKeys, keys: &[KeyId], held: &mut [bool], has: impl Fn(&Bucket, u64) -> bool) {
     let has = |bucket: &Bucket, key: u64| if key == EMPTY { set.holds_zero } else { has(bucket, key) };
@@ -169,7 +172,8 @@ fn both(set: &HostKeys, keys: &[KeyId], held: &mut [bool], has: impl Fn(&Bucket,
     }
 }
 
-/// A block's first lines are asked for while the block before is compared, a burst at a time; the second lines of keys that were not found are read a block later.
+/// Prefetches a block's first lines while the block before is compared, a burst at a time. The second lines of keys
+/// that were not found are read a block later.
 #[inline(always)]
 fn delayed(
     set: &HostKeys,
@@ -193,7 +197,7 @@ fn delayed(
             held[n] = has(&buckets[home], keys[n].0);
         }
     };
-    // For two blocks each: the first buckets, and the keys that were not there, by number and second bucket.
+    // For two blocks each: the first buckets, and index and second bucket of the keys that were not found.
     let (mut homes, mut missed) = ([[0; BLOCK]; 2], [[(0, 0); BLOCK]; 2]);
     let mut before = 0;
     ask(&keys[..keys.len().min(BLOCK)], &mut homes[0]);
@@ -211,7 +215,8 @@ fn delayed(
             let its = keys[part.clone()].iter().zip(&now[from - start..]).zip(&mut held[part.clone()]);
             for (n, ((&KeyId(key), &home), held)) in part.zip(its) {
                 *held = has(&buckets[home], key);
-                // Each is noted, and the count goes on only past those that were not found: there is no branch to mispredict.
+                // Each key is noted, and the count grows only for those that were not found: there is no branch to
+                // mispredict.
                 misses[count].0 = n;
                 count += usize::from(!*held);
             }

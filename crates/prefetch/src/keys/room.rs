@@ -1,33 +1,34 @@
-//! Room for one more key: a slot of one of its buckets, made free by moving others to their other bucket.
+//! Room for one more key: a slot of one of its buckets, freed by moving other keys to their other bucket.
 //!
-//! The search goes by breadth, so few keys move, and none moves before a way to a free slot is known: a key is never out of the set, and when there is no way nothing
-//! has changed. It looks at [`STEPS_MAX`] buckets at most.
+//! The search is breadth-first, so few keys move. No key moves before a path to a free slot is known: a key is never
+//! absent from the set, and without a path nothing has changed. The search visits at most [`STEPS_MAX`] buckets.
 
 use super::hash::Hashes;
 use super::table::{EMPTY, Table};
 use farmem_link::huge::prefetch;
 
-/// Buckets that are looked at for one key.
+/// Maximum number of buckets visited for one key.
 pub(super) const STEPS_MAX: usize = 1024;
-/// Words of the marks of buckets that were seen.
+/// Words of the marks of visited buckets.
 const SEEN_WORDS: usize = 128;
-/// No step led to this one.
+/// The predecessor of the first steps.
 const NO_STEP: usize = usize::MAX;
 
-/// A bucket that the search has come to.
+/// A bucket that the search has reached.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     bucket: usize,
-    /// The step whose bucket has a key that could move here, and its slot.
+    /// The step whose bucket has a key that could move here, and the slot of that key.
     from: usize,
     slot: usize,
 }
 
-/// The search, with what it keeps for the next one.
+/// The search, with its memory for the next one.
 #[derive(Debug)]
 pub(super) struct Search {
     steps: Vec<Step>,
-    /// By some bits of a bucket's number: one that was seen is not looked at again, so no key is moved twice. That two buckets share a mark costs a way, no more.
+    /// Marks by some bits of a bucket's number: a marked bucket is not visited again, so no key moves twice. Two
+    /// buckets with one mark only cost a path.
     seen: [u64; SEEN_WORDS],
 }
 
@@ -38,14 +39,14 @@ impl Default for Search {
 }
 
 impl Search {
-    /// Makes a slot free in one of the buckets `homes`. `None`, and nothing changed, when there is no way.
+    /// Frees a slot in one of the buckets `homes`. Returns `None`, with nothing changed, if there is no path.
     pub(super) fn make_room(
         &mut self,
         table: &mut Table,
         hashes: &Hashes,
         homes: [usize; 2],
     ) -> Option<(usize, usize)> {
-        // Most keys find room at once, and rather in the first bucket: that one is looked at first.
+        // Most keys find room at once, the first bucket first.
         for home in homes {
             if let Some(slot) = table.slot_of(home, EMPTY) {
                 return Some((home, slot));
@@ -72,7 +73,7 @@ impl Search {
         None
     }
 
-    /// Notes a bucket, unless it was seen or there are enough.
+    /// Records a bucket, unless it was visited or the limit is reached.
     fn reach(&mut self, step: Step) {
         let (word, bit) = (step.bucket / 64 % SEEN_WORDS, 1 << (step.bucket % 64));
         if self.steps.len() < STEPS_MAX && self.seen[word] & bit == 0 {
@@ -81,7 +82,8 @@ impl Search {
         }
     }
 
-    /// Moves the key of a step's slot into a free one, the key that could move there into its slot, and so on; says which slot is free in the end.
+    /// Moves the key of a step's slot into a free one, the key that could move there into its slot, and so on.
+    /// Returns the slot that is free at the end.
     fn shift(&self, table: &mut Table, from: (usize, usize), mut free: (usize, usize)) -> (usize, usize) {
         let (mut step, mut slot) = from;
         loop {
@@ -97,7 +99,7 @@ impl Search {
     }
 }
 
-/// The other bucket of a key that stands in `bucket`.
+/// Returns the other bucket of a key in `bucket`.
 fn other_home(key: u64, bucket: usize, hashes: &Hashes, buckets: usize) -> usize {
     let first = hashes.first(key, buckets);
     if first == bucket { hashes.second(key, buckets) } else { first }

@@ -7,17 +7,17 @@ use farmem_link::{OpenError, os_seed};
 use farmem_machine::Rng;
 use std::num::NonZeroUsize;
 
-/// Most shards of a view.
+/// Maximum number of shards of a view.
 pub const SHARDS_MAX: usize = 256;
-/// A shard has room for so many percent of its share, since shares are drawn by chance; and for [`SHARE_MORE`] keys more.
+/// Percentage of its share for which a shard has room, because shares are random; plus [`SHARE_MORE`] keys.
 const SHARE_PERCENT: usize = 105;
-/// As [`SHARE_PERCENT`], of small shares.
+/// As [`SHARE_PERCENT`], for small shares.
 const SHARE_MORE: usize = 256;
-/// Keys of a batch that are looked at together.
+/// Number of keys of a batch that are handled together.
 const TOGETHER: usize = 128;
 
-/// A set of keys in shards. Each has an owner of its own ([`KeyShards::shards_mut`]), and each key its shard ([`KeyShards::shard_of`]); as one
-/// [`HostView`] it is all of them on one core.
+/// A set of keys in shards. Each shard has an owner of its own ([`KeyShards::shards_mut`]), and each key has a shard
+/// ([`KeyShards::shard_of`]). As one [`HostView`], all shards are on one core.
 #[derive(Debug)]
 pub struct KeyShards {
     shards: Vec<HostKeys>,
@@ -26,7 +26,7 @@ pub struct KeyShards {
 }
 
 impl KeyShards {
-    /// So many empty shards; `config` is of all of them together.
+    /// Creates empty shards; `config` is for all of them together.
     ///
     /// # Errors
     /// As [`HostKeys::new`].
@@ -35,7 +35,7 @@ impl KeyShards {
         Self::with(shards, config, &mut Rng::from_seed(seed))
     }
 
-    /// As [`KeyShards::new`], with hash functions that `rng` draws.
+    /// Creates shards as [`KeyShards::new`] does, with hash functions from `rng`.
     ///
     /// # Errors
     /// As [`HostKeys::new`].
@@ -59,19 +59,19 @@ impl KeyShards {
         Ok(Self { shards, hash, keys_max: config.keys_max })
     }
 
-    /// The shard that a key belongs to.
+    /// Returns the shard of a key.
     #[must_use]
     #[inline]
     pub fn shard_of(&self, key: KeyId) -> usize {
         self.hash.shard(key.0, self.shards.len())
     }
 
-    /// The shards, to give each to a core. A shard takes keys of its own only; it does not check that.
+    /// Returns the shards, one for each core. A shard accepts keys of other shards without a check.
     pub fn shards_mut(&mut self) -> &mut [HostKeys] {
         &mut self.shards
     }
 
-    /// How keys are looked up from now on.
+    /// Sets the method of look-ups.
     ///
     /// # Errors
     /// As [`HostKeys::look_up_by`].

@@ -22,7 +22,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// So many empty buckets.
+    /// Creates empty buckets.
     pub(super) fn new(buckets: usize, pages: PageSize) -> io::Result<Self> {
         let bytes = buckets.checked_mul(size_of::<Bucket>()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { memory: HugeMemory::new(bytes, pages)?, buckets, pages })
@@ -39,23 +39,24 @@ impl Table {
     #[inline(always)]
     pub(super) const fn buckets(&self) -> &[Bucket] {
         let start = self.memory.start().cast::<Bucket>();
-        // SAFETY: the mapping begins at a multiple of 2 MiB, has at least so many buckets, zero or written through `set`, for as long as `self`; writes need `&mut self`.
+        // SAFETY: the mapping begins at a multiple of 2 MiB and has at least so many buckets, zero or written through
+        // `set`, as long as `self`; writes need `&mut self`.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), self.buckets) }
     }
 
     const fn buckets_mut(&mut self) -> &mut [Bucket] {
         let start = self.memory.start().cast::<Bucket>();
-        // SAFETY: as in `buckets`; `&mut self` is the only way to it now.
+        // SAFETY: as in `buckets`; `&mut self` is the only access now.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.buckets) }
     }
 
-    /// Where a bucket lies, to ask the caches for it.
+    /// Returns the address of a bucket, for prefetch hints.
     #[inline(always)]
     pub(super) const fn line(&self, bucket: usize) -> *const u8 {
         (&raw const self.buckets()[bucket]).cast()
     }
 
-    /// The slot of a bucket that has a key.
+    /// Returns the slot of a bucket that has a key.
     #[inline]
     pub(super) fn slot_of(&self, bucket: usize, key: u64) -> Option<usize> {
         self.buckets()[bucket].0.iter().position(|&slot| slot == key)
@@ -65,7 +66,7 @@ impl Table {
         self.buckets_mut()[bucket].0[slot] = key;
     }
 
-    /// Forgets all keys, and gives the memory back to the system where that goes.
+    /// Removes all keys, and returns the memory to the system if possible.
     pub(super) fn clear(&mut self) {
         if let Ok(memory) = HugeMemory::new(self.bytes(), self.pages) {
             self.memory = memory;

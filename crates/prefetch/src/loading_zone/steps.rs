@@ -1,4 +1,4 @@
-//! Steps of a loading zone's producer and consumers on its words.
+//! The reads and writes of a loading zone's producer and consumers on its words.
 //!
 //! ```text
 //!   words 0..8      identity (checked when it is mapped)
@@ -8,8 +8,8 @@
 //!                   data: keys and values of longer items
 //! ```
 //!
-//! Items are numbered from 1 on and never twice; item n has the descriptor n modulo their count, and its *claim* is the number and a state. Claims lie apart from data, so a
-//! word that was a claim once is one for ever, and one compare-and-swap decides which thread has an item:
+//! Items have unique numbers from 1 on. Item n has the descriptor n modulo their count, and its *claim* is the number
+//! and a state. A claim word is never data, so one compare-and-swap decides which thread gets an item:
 //!
 //! ```text
 //!   producer                          consumer
@@ -20,8 +20,8 @@
 //!   the place is used again
 //! ```
 //!
-//! A consumer whose exchange succeeds has read before anybody else claimed the item, so before the producer used its place again: its bytes are whole. One whose exchange
-//! fails has read anything, and throws it away. The same file is compiled against loom's atomics by `tests/zone_loom.rs`.
+//! After a successful exchange, the consumer has read before any other claim, so before a reuse of the place. After a
+//! failed one, its bytes are arbitrary and dropped. `tests/zone_loom.rs` compiles this file against loom's atomics.
 
 use super::atomic::{AtomicU64, Ordering};
 use super::item::Item;
@@ -37,9 +37,9 @@ pub(crate) const DESC_WORDS: usize = 8;
 pub(crate) const INDEX_WORDS: usize = 4;
 /// Words of a bucket of the index: a line.
 const BUCKET: usize = 8;
-/// Bytes of a key, at most: its length has 16 bits.
+/// Maximum length of a key in bytes: 16 bits.
 pub const KEY_MAX: usize = 0xffff;
-/// Bytes of a value, at most: its size has 31 bits (PD3 6.2).
+/// Maximum length of a value in bytes: 31 bits (PD3 6.2).
 pub const VALUE_MAX: usize = 0x7fff_ffff;
 const HEAD: usize = 8;
 const TAIL: usize = 9;
@@ -49,33 +49,33 @@ const VERSION: usize = 2;
 const HASH: usize = 3;
 const PLACE: usize = 4;
 const SHORT: usize = 5;
-/// Words of key and value that a descriptor has room for.
+/// Words of key and value for which a descriptor has room.
 const SHORT_WORDS: usize = DESC_WORDS - SHORT;
 
 /// States of an item, below its number in the claim. Only the first can change.
 const PRODUCED: u64 = 0;
 const TAKEN: u64 = 1;
-/// A consumer found that its version is not good.
+/// A consumer found that the version is not good.
 const STALE: u64 = 2;
-/// The producer gave it up.
+/// The producer gave the item up.
 const OLD: u64 = 3;
 const STATE_BITS: u32 = 2;
 /// Bits of an item's number in the index; below them are the same bits of the key's hash.
 const NUMBER_BITS: u32 = 48;
 pub(crate) const TAG_BITS: u32 = 16;
 pub(crate) const TAG: u64 = (1 << TAG_BITS) - 1;
-/// No item has a larger number: a producer that finds one in a zone does not use it.
+/// Upper bound of item numbers: a producer that finds a larger one does not use the zone.
 const NUMBER_MAX: u64 = 1 << 60;
 
-/// Items behind the oldest that are looked at, to find whether consumers have gone past it.
+/// Number of oldest items that are checked, to find whether consumers have passed them.
 const OVERTAKEN: u64 = 64;
-/// Claimed items whose places are freed together.
+/// Maximum number of claimed items whose places are freed together.
 const CLEANED: u64 = 32;
 
 /// Sizes and secret of a zone; both ends know them before they touch a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape {
-    /// Descriptors, a power of two from 2 on.
+    /// Number of descriptors, a power of two from 2 on.
     pub(crate) items: usize,
     /// Words of data, a power of two.
     pub(crate) data: usize,
@@ -84,7 +84,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Words of the whole zone.
+    /// Returns the number of words of the whole zone.
     #[inline]
     pub(crate) const fn words(&self) -> usize {
         HEADER_WORDS + self.items * (DESC_WORDS + INDEX_WORDS) + self.data
@@ -95,7 +95,7 @@ impl Shape {
         &zone[HEADER_WORDS + masked(number, self.items) * DESC_WORDS..][..DESC_WORDS]
     }
 
-    /// The two buckets in which an item with this hash is entered: a second one beside the first, for when that is full.
+    /// Returns the two buckets for an item with this hash: the second one is for a full first one.
     #[inline]
     pub(crate) fn buckets<'z>(&self, zone: &'z [AtomicU64], hash: u64) -> [&'z [AtomicU64]; 2] {
         let buckets = self.items * INDEX_WORDS / BUCKET;
@@ -110,7 +110,7 @@ impl Shape {
     }
 }
 
-/// `n` modulo a power of two.
+/// Returns `n` modulo a power of two.
 #[inline]
 fn masked(n: u64, end: usize) -> usize {
     debug_assert!(end.is_power_of_two());
@@ -123,7 +123,7 @@ const fn claim(number: u64, state: u64) -> u64 {
     number << STATE_BITS | state
 }
 
-/// An item's description beside its version.
+/// The description of an item, without its version.
 #[derive(Clone, Copy)]
 struct Meta {
     id: u16,
@@ -150,7 +150,7 @@ impl Meta {
     }
 }
 
-/// Words of an item's key and value: in its descriptor, or in the data, from `at` on and round its end.
+/// Words of an item's key and value: in its descriptor, or in the data, from `at` on with wrap-around.
 struct Body<'z> {
     words: &'z [AtomicU64],
     at: u64,
@@ -160,14 +160,14 @@ impl<'z> Body<'z> {
     #[inline]
     fn of(shape: &Shape, zone: &'z [AtomicU64], desc: &'z [AtomicU64], words: usize, place: u64) -> Self {
         if words <= SHORT_WORDS {
-            // As many as there are numbers of them: the last four, of which the first is not used.
+            // The last four words, because the length must be a power of two. The first is not used.
             Self { words: &desc[SHORT - 1..], at: 1 }
         } else {
             Self { words: shape.data(zone), at: place }
         }
     }
 
-    /// Where the value begins, behind the key.
+    /// Returns the start of the value, behind the key.
     #[inline]
     const fn behind(&self, key_len: usize) -> u64 {
         self.at.wrapping_add(key_len.div_ceil(WORD) as u64)
@@ -179,7 +179,7 @@ impl<'z> Body<'z> {
             let at = masked(self.at.wrapping_add(n as u64), self.words.len());
             self.words[at].load(Ordering::Relaxed)
         };
-        // Whole words are compared as such: the key of eight bytes is the usual one.
+        // Whole words are compared, because most keys have eight bytes.
         let (whole, rest) = key.as_chunks::<WORD>();
         whole.iter().enumerate().all(|(n, wanted)| word(n) == u64::from_le_bytes(*wanted))
             && (rest.is_empty() || word(whole.len()).to_le_bytes()[..rest.len()] == *rest)
@@ -189,9 +189,9 @@ impl<'z> Body<'z> {
 /// The result of putting an item into a zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placed {
-    /// Readers find it once the producer publishes.
+    /// Readers find the item once the producer publishes.
     There,
-    /// No room: consumers have not yet come to the oldest items. It may be tried again, or is late.
+    /// No room: consumers have not reached the oldest items yet. The producer may try again.
     Full,
     /// Never fits: no key, a key or value too long, or more than the whole zone.
     Misfit,
@@ -200,60 +200,60 @@ pub enum Placed {
 /// The fate of an item whose place is free again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// A consumer has it.
+    /// A consumer has the item.
     Taken,
-    /// A consumer found that its version is not good.
+    /// A consumer found that the version is not good.
     Stale,
-    /// The producer gave it up, as newer ones needed its place or all had to go.
+    /// The producer gave the item up for newer ones, or dropped all.
     Old,
-    /// Its claim is none that an end writes: a consumer is broken.
+    /// The claim is invalid: a consumer is broken.
     Spoilt,
 }
 
-/// Fates of all items so far, as the producer finds them out when it needs their place.
+/// Fates of all items so far. The producer determines a fate when it needs the place.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ZoneCounts {
-    /// Items that were put there.
+    /// Items put into the zone.
     pub put: u64,
     /// Items taken by a consumer.
     pub taken: u64,
-    /// Items found by a consumer with a version that was not good: wasted.
+    /// Items whose version was not good: wasted.
     pub stale: u64,
-    /// Items given up by the producer, as newer ones needed their place: wasted.
+    /// Items given up by the producer for newer ones: wasted.
     pub old: u64,
-    /// Items with a claim that no end writes: a consumer is broken.
+    /// Items with an invalid claim: a consumer is broken.
     pub spoilt: u64,
-    /// Items that were refused for want of room, once for each time that they were tried.
+    /// Refused puts for lack of room.
     pub full: u64,
 }
 
-/// The zone is not as any producer leaves it.
+/// The error for a zone that no producer can have left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Broken;
 
-/// The end that puts items there.
+/// The producer's end.
 #[derive(Debug)]
 pub(crate) struct Producer {
     shape: Shape,
     head: u64,
     tail: u64,
     published: u64,
-    /// Where the data of the oldest item begins, and of the next one. Both count on.
+    /// Start of the oldest item's data, and of the next item's. Both only grow.
     data_head: u64,
     data_tail: u64,
-    /// Words of data of each item from head to tail, and its tag: what consumers can write to is not asked.
+    /// Data words and tag of each item from head to tail, which consumers cannot change.
     items: VecDeque<(u64, u64)>,
-    /// Items refused since a claim of a consumer was last seen.
+    /// Number of items refused since the last claim of a consumer was seen.
     refused: u64,
     counts: ZoneCounts,
 }
 
 impl Producer {
-    /// Goes on in a zone: nothing that is there can be taken any more, and no number of it is used again, also none that was not published.
+    /// Attaches to a zone: no earlier item can be taken any more, and no earlier number is reused, published or not.
     pub(crate) fn attach(shape: Shape, zone: &[AtomicU64]) -> Result<Self, Broken> {
         let mut tail = zone[TAIL].load(Ordering::Acquire).max(1);
         for n in 0..shape.items as u64 {
-            // A consumer that was about to take it finds another claim.
+            // A consumer that is about to take the item finds another claim.
             let claim = shape.desc(zone, n)[CLAIM].fetch_or(OLD, Ordering::AcqRel);
             tail = tail.max((claim >> STATE_BITS) + 1);
         }
@@ -283,12 +283,12 @@ impl Producer {
         self.shape
     }
 
-    /// The number of the next item.
+    /// Returns the number of the next item.
     pub(crate) const fn next(&self) -> u64 {
         self.tail
     }
 
-    /// Puts an item there. Consumers that scan find it after [`Producer::publish`]. `gone` hears of items whose places are free again.
+    /// Puts an item. Consumers that scan find it after [`Producer::publish`]. `gone` gets items with free places.
     pub(crate) fn put(
         &mut self,
         zone: &[AtomicU64],
@@ -328,7 +328,7 @@ impl Producer {
         Placed::There
     }
 
-    /// Lets consumers that scan see what was put there.
+    /// Makes the items visible to consumers that scan.
     pub(crate) fn publish(&mut self, zone: &[AtomicU64]) {
         if self.published != self.tail {
             zone[TAIL].store(self.tail, Ordering::Release);
@@ -336,7 +336,7 @@ impl Producer {
         }
     }
 
-    /// Counts what consumers have claimed, as far as the oldest item that is not, and frees its place.
+    /// Frees the places of the oldest items, up to the first that is not claimed, and counts their fates.
     pub(crate) fn clean(&mut self, zone: &[AtomicU64], gone: &mut dyn FnMut(u64, Fate)) {
         self.clean_some(zone, u64::MAX, gone);
     }
@@ -349,12 +349,12 @@ impl Producer {
         zone[HEAD].store(self.head, Ordering::Release);
     }
 
-    /// Items whose place is not free yet.
+    /// Returns the number of items whose place is not free yet.
     pub(crate) const fn len(&self) -> u64 {
         self.tail - self.head
     }
 
-    /// Room for one item more with `need` words of data; gives up the oldest where it is dead.
+    /// Makes room for one item with `need` words of data; gives up the oldest ones if they are dead.
     fn make_room(&mut self, zone: &[AtomicU64], need: u64, gone: &mut dyn FnMut(u64, Fate)) -> bool {
         let (items, data) = (self.shape.items as u64, self.shape.data as u64);
         while self.len() >= items || self.data_tail.wrapping_sub(self.data_head) + need > data {
@@ -370,7 +370,7 @@ impl Producer {
         true
     }
 
-    /// Frees the places of the oldest items that are claimed, `most` of them; true when there was any.
+    /// Frees the places of the oldest claimed items, at most `most`. Returns true if there was one.
     fn clean_some(&mut self, zone: &[AtomicU64], most: u64, gone: &mut dyn FnMut(u64, Fate)) -> bool {
         let before = self.head;
         while self.head != self.tail && self.head - before < most {
@@ -391,12 +391,12 @@ impl Producer {
     /// Gives the oldest item up, if no consumer has claimed it, and frees its place.
     fn take_back_oldest(&mut self, zone: &[AtomicU64], gone: &mut dyn FnMut(u64, Fate)) {
         let old = claim(self.head, OLD);
-        // A consumer that has claimed it meanwhile has it; no other will.
+        // A consumer that has claimed the item meanwhile keeps it.
         let found = self.shape.desc(zone, self.head)[CLAIM].swap(old, Ordering::AcqRel);
         self.free_oldest(if found == claim(self.head, PRODUCED) { old } else { found }, gone);
     }
 
-    /// Frees the place of the oldest item, which was claimed with this word.
+    /// Frees the place of the oldest item, whose claim is `found`.
     fn free_oldest(&mut self, found: u64, gone: &mut dyn FnMut(u64, Fate)) {
         let (count, fate) = match found ^ claim(self.head, PRODUCED) {
             TAKEN => (&mut self.counts.taken, Fate::Taken),
@@ -411,7 +411,7 @@ impl Producer {
         gone(tag, fate);
     }
 
-    /// True when no consumer will ask for the oldest item any more: they have gone past it, or a whole zone of newer ones had to be refused since anything was claimed (PROTOCOL 18.22).
+    /// Returns true if consumers have passed the oldest item, or a whole zone was refused (PROTOCOL 18.22).
     fn oldest_is_dead(&self, zone: &[AtomicU64]) -> bool {
         if self.refused >= self.len() {
             return true;
@@ -421,20 +421,20 @@ impl Producer {
         claimed * 2 >= looked
     }
 
-    /// True while an item can be taken.
+    /// Returns true while an item can be taken.
     fn is_free(&self, zone: &[AtomicU64], number: u64) -> bool {
         self.shape.desc(zone, number)[CLAIM].load(Ordering::Relaxed) == claim(number, PRODUCED)
     }
 
-    /// Makes this item unclaimable from now on, if no consumer has it.
+    /// Makes this item unclaimable, if no consumer has it.
     fn give_up(&self, zone: &[AtomicU64], number: u64) {
         let word = &self.shape.desc(zone, number)[CLAIM];
         let (from, to) = (claim(number, PRODUCED), claim(number, OLD));
-        // Claimed by a consumer meanwhile: that is as well.
+        // A consumer that has claimed the item meanwhile keeps it.
         let _either = word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Enters an item into the index: in the place of one that is gone, else of one that is claimed, else of the oldest, which is given up.
+    /// Enters an item into the index, over a freed item, else a claimed one, else the oldest, which is given up.
     fn enter(&self, zone: &[AtomicU64], number: u64, hash: u64) {
         let [home, beside] = self.shape.buckets(zone, hash);
         let both = || home.iter().chain(beside);
@@ -450,7 +450,7 @@ impl Producer {
     }
 }
 
-/// The number of an entry of the index, of which 48 bits are there: the first from `head` on.
+/// Returns the number of an index entry, which has 48 bits of it: the first from `head` on.
 const fn number_in(entry: u64, head: u64) -> u64 {
     let mask = (1 << NUMBER_BITS) - 1;
     head.wrapping_add((entry >> TAG_BITS).wrapping_sub(head) & mask)
@@ -459,7 +459,7 @@ const fn number_in(entry: u64, head: u64) -> u64 {
 /// How a consumer finds its item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Finding {
-    /// By the index: a bucket, then the items that it names.
+    /// By the index: a bucket, then the items in its entries.
     Index,
     /// From head to tail (PD3, figure 9).
     Scan,
@@ -472,13 +472,13 @@ pub struct Found {
     pub taken: u64,
     /// Calls that found nothing to take.
     pub missed: u64,
-    /// Items that were not good.
+    /// Items with a version that was not good.
     pub stale: u64,
-    /// Items that another claimed while they were copied.
+    /// Items that another consumer claimed during the copy.
     pub beaten: u64,
 }
 
-/// An end that takes items. It writes to nothing but claims.
+/// A consumer's end, which writes only claims.
 #[derive(Clone, Debug)]
 pub(crate) struct Consumer {
     pub(crate) shape: Shape,
@@ -498,7 +498,7 @@ impl Consumer {
         Self { shape, finding, found: Found::default() }
     }
 
-    /// Takes the item of a key whose version is good, and says its size: it is at the front of `buf` then, which has no more. `None`, with anything in `buf`, when there is none.
+    /// Takes the item of a key with a good version into `buf`. Returns its length; see `ZoneReader`.
     pub(crate) fn check_and_return(
         &mut self,
         zone: &[AtomicU64],
@@ -527,10 +527,10 @@ impl Consumer {
         wanted: &mut KeyQuery<'_, impl FnMut(u64) -> bool>,
         buf: &mut Vec<u8>,
     ) -> Option<usize> {
-        // An own head: no consumer writes to the zone's (PD3 7.2).
+        // A local head: no consumer writes to the zone's (PD3 7.2).
         let head = zone[HEAD].load(Ordering::Acquire);
         let tail = zone[TAIL].load(Ordering::Acquire);
-        // The tail is younger than the head, and a producer may say anything.
+        // The tail is younger than the head, and a producer may write anything.
         let count = tail.wrapping_sub(head).min(self.shape.items as u64);
         let first = tail.wrapping_sub(count);
         (0..count).find_map(|n| self.take(zone, first.wrapping_add(n), wanted, buf))
@@ -545,11 +545,11 @@ impl Consumer {
         let head = zone[HEAD].load(Ordering::Acquire);
         for bucket in self.shape.buckets(zone, wanted.hash) {
             let is_like = |word: &AtomicU64| (word.load(Ordering::Relaxed) ^ wanted.hash) & TAG == 0;
-            // All of a line are compared before any is looked at: which of them it is no branch can guess.
+            // All entries of a line are compared before any item is read: no branch predictor can guess the entry.
             let mut like = bucket.iter().rev().fold(0_u32, |like, word| like << 1 | u32::from(is_like(word)));
             while like != 0 {
                 let entry = bucket[like.trailing_zeros() as usize].load(Ordering::Relaxed);
-                // Several items may have this key: those that are not good are found to be stale, and any other will do.
+                // Several items may have this key: those that are not good become stale, and any other is right.
                 if let Some(size) = self.take(zone, number_in(entry, head), wanted, buf) {
                     return Some(size);
                 }
@@ -559,7 +559,7 @@ impl Consumer {
         None
     }
 
-    /// Takes this item, if it is the one that is wanted and no other consumer does: copy, then claim (PD3, figure 9).
+    /// Takes this item, if it matches and no other consumer gets it: copy, then claim (PD3, figure 9).
     fn take(
         &mut self,
         zone: &[AtomicU64],
@@ -572,7 +572,7 @@ impl Consumer {
         if desc[CLAIM].load(Ordering::Acquire) != free || desc[HASH].load(Ordering::Relaxed) != wanted.hash {
             return None;
         }
-        // From here on anything may have been read: the exchange below says whether it was.
+        // From here on any bytes may have been read: the exchange below decides.
         let meta = Meta::of(desc[META].load(Ordering::Relaxed));
         let words = meta.words();
         if meta.key_len != wanted.key.len() || words > self.shape.data.max(SHORT_WORDS) {

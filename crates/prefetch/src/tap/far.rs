@@ -1,9 +1,11 @@
-//! A tap whose other end is in the DPU's process: pieces go through a ring into which all threads of the program write (PROTOCOL 19.16).
+//! A tap whose other end is in the DPU's process: pieces go through a ring, into which all threads of the program
+//! write (PROTOCOL 19.16).
 //!
-//! Key types: [`FarTap`], the program's end; [`FarWatch`], the DPU's. Nothing waits for room: bytes that have none are told with the next piece of their connection, and an end that has
-//! none is told before the next connection begins.
+//! Key types: [`FarTap`], the program's end; [`FarWatch`], the DPU's end. No thread waits for room. The next piece of
+//! a connection reports bytes that had none. The end of a connection that had none is reported before the next
+//! connection begins.
 //!
-//! A parser that is not known to both processes is not carried.
+//! Both processes must know the parser; a parser cannot be sent.
 
 use super::super::ring::{Line, PIECE_HEAD, PIECE_MAX, Piece, lock};
 use super::{CONNECTIONS_MAX, ParserKind};
@@ -12,17 +14,17 @@ use farmem_link::dpu::{Broken, Submissions};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Records that are taken before what they say is acted on.
+/// Number of records taken before their accesses are handled.
 const RECORDS_AT_ONCE: u32 = 256;
 
 /// Connections of a program.
 #[derive(Debug, Default)]
 struct Connections {
-    /// Connections that are open, as far as the DPU was told.
+    /// Number of open connections, as far as the DPU knows.
     open: usize,
-    /// The last one's number.
+    /// The number of the last connection.
     last: u64,
-    /// Connections that ended without the DPU being told.
+    /// Ended connections of which the DPU does not know yet.
     ended: Vec<u64>,
 }
 
@@ -42,7 +44,7 @@ impl FarTap {
         Self { line, connections: Mutex::default(), position, lost_bytes, refused }
     }
 
-    /// A connection's number; `None` when it is not seen.
+    /// Returns a new connection's number; `None` if the connection is unseen.
     pub(super) fn open(&self, parser: ParserKind) -> Option<u64> {
         let mut connections = lock(&self.connections);
         let mut record = Vec::new();
@@ -80,7 +82,7 @@ impl FarTap {
         }
     }
 
-    /// Bytes of a connection, of which so many are missing that the DPU was not told of.
+    /// Passes bytes of a connection. `missing` counts bytes that the DPU does not know of yet.
     pub(super) fn received(&self, connection: u64, missing: &AtomicU64, bytes: &[u8]) -> Position {
         let position = Position(self.position.fetch_add(1, Ordering::Relaxed) + 1);
         let mut record = Vec::with_capacity(PIECE_HEAD + bytes.len().min(PIECE_MAX));
@@ -99,7 +101,7 @@ impl FarTap {
         position
     }
 
-    /// So many of a connection's bytes are not seen.
+    /// Counts bytes of a connection as unseen.
     pub(super) fn lost(&self, missing: &AtomicU64, bytes: u64) {
         self.lose(missing, bytes);
         self.lose(&self.lost_bytes, bytes);
@@ -108,7 +110,7 @@ impl FarTap {
     fn lose(&self, count: &AtomicU64, more: u64) {
         if more > 0 {
             let add = |count: u64| Some(count.saturating_add(more));
-            // The closure always gives a sum.
+            // The closure always returns a sum.
             let _before = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         }
     }
@@ -121,7 +123,7 @@ impl FarTap {
         Position(self.line.mark())
     }
 
-    /// Bytes and connections that the DPU did not see.
+    /// Returns the number of bytes and connections that the DPU did not see.
     pub(super) fn unseen(&self) -> (u64, u64) {
         (self.lost_bytes.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
     }
@@ -131,7 +133,7 @@ impl FarTap {
     }
 }
 
-/// The DPU's end. Everything that comes out of the ring was copied before it is looked at.
+/// The DPU's end. Each record is copied out of the ring before it is read.
 #[derive(Debug)]
 pub(super) struct FarWatch {
     pieces: Submissions,
@@ -143,7 +145,7 @@ impl FarWatch {
         Self { pieces, buf: vec![0; PIECE_HEAD + PIECE_MAX] }
     }
 
-    /// Takes the program's pieces, in order, as far as `each` says that there is room. False when there was nothing.
+    /// Takes the program's pieces in order, until `each` returns false. Returns false if there was none.
     pub(super) fn take(&mut self, mut each: impl FnMut(Piece<'_>) -> bool) -> Result<bool, Broken> {
         let mut taken = 0;
         while taken < RECORDS_AT_ONCE {

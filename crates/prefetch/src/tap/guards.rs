@@ -1,8 +1,9 @@
-//! The parsers of a program's connections, and how much they keep together (PROTOCOL 19.12).
+//! The parsers of a program's connections, and their memory (PROTOCOL 19.12).
 //!
-//! Key type: [`Guards`]. Where all keep too much, the connection whose parser keeps most is cut off: clients that send half requests on many connections cost themselves speed before others.
+//! Key type: [`Guards`]. If all parsers together keep too much, the connection whose parser keeps most is cut off. So
+//! clients that send half requests on many connections slow down themselves first.
 //!
-//! Nothing here decides which connections there are, or counts their results.
+//! Other modules open connections and count their results.
 
 use super::super::kept::Kept;
 use super::{AnyParser, CONNECTIONS_MAX, Connection};
@@ -11,26 +12,26 @@ use farmem_dpu::parse::guard::{Cut, FeedResult, Guard};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Bytes that the parsers of a program keep together: 256 for each connection.
+/// Maximum number of bytes that all parsers of a program keep: 256 per connection.
 const KEPT_MAX: usize = 16 << 20;
-/// Bytes that one of those that are here may keep beyond that, until it is looked at: twice its longest line.
+/// Further bytes that one built-in parser may keep until the next check: twice its longest line.
 const ONE_MAX: usize = 128 << 10;
-/// Bytes of a connection beside what its parser keeps: parser, guard, and a list that may be half empty.
+/// Bytes of a connection in addition to its parser's memory: parser, guard, and a list that may be half empty.
 const CONNECTION_LEN: usize = 512;
 const _: () =
     assert!(2 * size_of::<(Connection, Guard<AnyParser>)>() + 2 * size_of::<(usize, Connection)>() < 300);
 
-/// Memory of all parsers of a program, at most.
+/// Maximum memory of all parsers of a program.
 pub const PARSERS_BYTES_MAX: u64 = (KEPT_MAX + ONE_MAX + CONNECTIONS_MAX * CONNECTION_LEN) as u64;
 
-/// The panic that stops a parser without end.
+/// The panic that stops a parser which does not end.
 struct Stopped;
 
-/// The connections that are watched, those that were cut off among them.
+/// The watched connections, including those that were cut off.
 #[derive(Default)]
 pub(super) struct Guards {
     all: BTreeMap<Connection, Guard<AnyParser>>,
-    /// Memory of their parsers.
+    /// Memory of the connections' parsers.
     kept: Kept<Connection>,
 }
 
@@ -43,10 +44,10 @@ impl Guards {
         self.all.contains_key(&connection)
     }
 
-    /// A connection begins, in place of one of its number.
+    /// Opens a connection, and replaces an earlier one with its number.
     pub(super) fn open(&mut self, connection: Connection, parser: AnyParser) {
         self.close(connection);
-        // Not `panic!`: that would call the hook and print.
+        // Not `panic!`, which would call the hook and print.
         self.all.insert(connection, Guard::new(parser, || resume_unwind(Box::new(Stopped))));
     }
 
@@ -56,7 +57,7 @@ impl Guards {
         }
     }
 
-    /// Ends all connections of this one's source, up to it; how many.
+    /// Closes all connections of this origin up to this one. Returns their number.
     pub(super) fn close_through(&mut self, connection: Connection) -> u64 {
         let (by, _) = connection;
         let all = self.all.range((by, 0)..=connection).map(|(connection, _)| *connection);
@@ -65,7 +66,7 @@ impl Guards {
         all.len() as u64
     }
 
-    /// Bytes of a connection were lost.
+    /// Handles lost bytes of a connection.
     pub(super) fn lost(&mut self, connection: Connection, bytes: u64) -> Option<Cut> {
         let guard = self.all.get_mut(&connection)?;
         let before = guard.kept();
@@ -75,7 +76,8 @@ impl Guards {
         cut
     }
 
-    /// The next bytes of a connection: what came of them, or why it was cut off. `None` when it is not watched.
+    /// Parses the next bytes of a connection. Returns the result, or the reason why the connection was cut off;
+    /// `None` if the connection is not watched.
     pub(super) fn feed(
         &mut self,
         connection: Connection,
@@ -85,7 +87,7 @@ impl Guards {
     ) -> Option<Result<FeedResult, Cut>> {
         let guard = self.all.get_mut(&connection)?;
         let before = guard.kept();
-        // The half-done state of a parser is its own: it is not called again.
+        // Only the parser's own state can be inconsistent, and the parser is not called again.
         let fed = catch_unwind(AssertUnwindSafe(|| guard.feed(bytes, position, into)));
         let fed = fed.map_err(|_| guard.panicked());
         let now = guard.kept();
@@ -93,7 +95,7 @@ impl Guards {
         Some(fed)
     }
 
-    /// Cuts off those that keep most, until all together keep no more than they may; how many.
+    /// Cuts off the connections with most memory, until the sum is within its bound. Returns their number.
     pub(super) fn make_room(&mut self) -> u64 {
         let mut cut = 0;
         while self.kept.sum() > KEPT_MAX
@@ -123,13 +125,14 @@ mod tests {
         ring::Piece::Bytes { connection, position: Position::UNKNOWN, lost: 0, bytes }
     }
 
-    /// Memory of all parsers, asked of each of them.
+    /// Returns the sum of the memory that the parsers report.
     fn sum(guards: &Guards) -> usize {
         guards.all.values().map(Guard::kept).sum()
     }
 
-    /// A program says of as many connections as there may be that they begin, and half a line of each. What its parsers keep is bounded in sum, at each moment; those that keep most are cut off,
-    /// and a connection with a few bytes is read on. Before, the half lines of one program took 4 GiB of its DPU. (PROTOCOL 19.12)
+    /// A program opens the maximum number of connections and sends half a line on each. The memory of its parsers is
+    /// bounded at each moment: those with most memory are cut off, and a connection with a few bytes is parsed
+    /// further. Before the fix, one program took 4 GiB of its DPU (PROTOCOL 19.12).
     #[test]
     fn many_half_lines_are_bounded_together() {
         let mut reading = reading();
@@ -147,7 +150,7 @@ mod tests {
         assert_eq!(reading.seen.crowded, (CONNECTIONS_MAX - open) as u64);
         reading.take(bytes(0, b"two\n"));
         assert_eq!(reading.accesses.len(), 2);
-        // A connection that is cut off is passed over, and keeps nothing more.
+        // A connection that is cut off is skipped, and keeps nothing more.
         let before = reading.seen;
         (1..CONNECTIONS_MAX as u64).for_each(|connection| reading.take(bytes(connection, b"k")));
         assert!(reading.seen.passed_over >= before.passed_over + before.crowded - 1);
@@ -156,7 +159,8 @@ mod tests {
         assert_eq!((reading.guards.kept.sum(), reading.guards.kept.all().count()), (0, 0));
     }
 
-    /// Each parser that is here says at least what it was given and cannot act on yet; a connection that begins anew, or loses what it kept, gives that back.
+    /// Each built-in parser reports at least the bytes that it cannot act on yet. A connection that begins again, or
+    /// loses its bytes, frees them.
     #[test]
     fn each_parser_tells_what_it_keeps() {
         let header = Header { request: Request::Read, key_len: 1000, value_len: 0 };

@@ -1,9 +1,10 @@
-//! A tap whose other end is in this process: pieces go through a list, under a lock for as long as a copy takes.
+//! A tap whose other end is in this process: pieces go through a list, under a lock that is held while they are
+//! copied.
 //!
-//! Key types: [`NearTap`], the end that hands over; [`NearWatch`], the one that parses, which a hand-over wakes, where it sleeps and has a bell. It takes all that waits at once, and parses a bounded part of it in
-//! each turn.
+//! Key types: [`NearTap`], the application's end; [`NearWatch`], the parsing end. If the parsing end sleeps and has a
+//! bell, a hand-over wakes it. It takes all waiting pieces at once, and parses a bounded part of them in each turn.
 //!
-//! A tap does not parse, or wait for room.
+//! A tap does not parse, and does not wait for room.
 
 use super::super::ring::lock;
 use super::AnyParser;
@@ -11,33 +12,34 @@ use farmem_dpu::accesses::Position;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Pieces that wait to be parsed.
+/// Maximum number of waiting pieces with bytes.
 pub(super) const PIECES_MAX: usize = 1 << 14;
-/// Bytes that are parsed in one turn, unless its first piece has more: between two turns a DPU counts its beat, and hears its program.
+/// Maximum number of bytes parsed in one turn, or one larger piece: between two turns a DPU counts its beat and takes
+/// reports.
 pub(super) const TURN_BYTES: usize = 64 << 10;
-/// Pieces of any kind, likewise.
+/// Maximum number of pieces of any kind parsed in one turn.
 pub(super) const TURN_PIECES: usize = 1 << 10;
 
-/// Bytes of the parser of a connection that was not looked at yet, and of its place.
+/// Memory of a connection's parser before its first piece, and of its list entry.
 const OPENED_LEN: usize = 256;
-/// Pieces of any kind at most.
+/// Maximum number of waiting pieces of any kind.
 const ANY_PIECES_MAX: usize = 3 * PIECES_MAX;
 
-/// Bytes that a list of so many bytes and connections takes at most: there are two of each, and either may be half empty.
+/// Returns the maximum memory of a list: there are two of each, and either may be half empty.
 pub(super) const fn bytes(bytes_max: usize, connections_max: usize) -> u64 {
     let lists = 4 * (bytes_max + ANY_PIECES_MAX * size_of::<Piece>());
     (lists + connections_max * OPENED_LEN) as u64
 }
 
-/// Wakes the end that parses.
+/// The function that wakes the parsing end.
 pub(super) type Bell = Box<dyn Fn() + Send + Sync>;
 
-/// A hand-over of an application for a connection.
+/// A piece that an application has passed for a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Piece {
-    /// So many of the bytes are its.
+    /// The next `len` bytes of the list.
     Bytes { connection: u64, len: usize, position: Position },
-    /// Bytes that there was no room for.
+    /// Bytes without room.
     Lost { connection: u64, bytes: u64 },
     /// The connection is closed.
     Closed { connection: u64 },
@@ -52,17 +54,17 @@ impl Piece {
     }
 }
 
-/// Hand-overs that wait to be parsed.
+/// Pieces that wait to be parsed.
 #[derive(Default)]
 struct Waiting {
-    /// The other end sleeps, and is to be woken when there is something.
+    /// True while the parsing end sleeps and must be woken for the next piece.
     is_asleep: bool,
     bytes: Vec<u8>,
     pieces: Vec<Piece>,
     opened: Vec<(u64, AnyParser)>,
-    /// There was no room even to say what was lost: all connections up to this one are not seen any more.
+    /// If even a loss had no room: all connections up to this one are unseen from here on.
     blind_through: u64,
-    /// Open connections, and the number of the next.
+    /// The number of open connections, and the number of the last one.
     open: usize,
     next: u64,
     position: u64,
@@ -71,7 +73,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Says that bytes of a connection were lost, behind what waits.
+    /// Records lost bytes of a connection, behind the waiting pieces.
     fn lost(&mut self, connection: u64, more: u64) {
         self.lost_bytes = self.lost_bytes.saturating_add(more);
         if let Some(Piece::Lost { connection: of, bytes }) = self.pieces.last_mut()
@@ -102,7 +104,7 @@ impl std::fmt::Debug for NearTap {
 }
 
 impl NearTap {
-    /// Both ends of a list of at most so many bytes, and connections.
+    /// Creates both ends of a list with these bounds.
     pub(super) fn make(
         bytes_max: usize,
         connections_max: usize,
@@ -114,7 +116,7 @@ impl NearTap {
         (Arc::clone(&tap), NearWatch { tap, taken, turn, counted })
     }
 
-    /// A connection's number; `None` when it is not seen.
+    /// Returns a new connection's number; `None` if the connection is unseen.
     pub(super) fn open(&self, parser: AnyParser) -> Option<u64> {
         let mut waiting = lock(&self.waiting);
         if waiting.open.max(waiting.opened.len()) >= self.connections_max {
@@ -142,7 +144,7 @@ impl NearTap {
         })
     }
 
-    /// So many of a connection's bytes are not seen.
+    /// Counts bytes of a connection as unseen.
     pub(super) fn lost(&self, connection: u64, bytes: u64) {
         self.hand_over(|waiting| waiting.lost(connection, bytes));
     }
@@ -150,7 +152,7 @@ impl NearTap {
     pub(super) fn close(&self, connection: u64) {
         let mut waiting = lock(&self.waiting);
         waiting.open -= 1;
-        // A guard that is not told stays until there are too many; it holds nothing that is needed.
+        // A guard that does not learn of the end stays until there are too many; it holds nothing necessary.
         if waiting.pieces.len() < ANY_PIECES_MAX {
             waiting.pieces.push(Piece::Closed { connection });
         } else {
@@ -166,13 +168,13 @@ impl NearTap {
         Position(self.executed.load(Ordering::Acquire))
     }
 
-    /// Bytes and connections that are not seen.
+    /// Returns the number of unseen bytes and connections.
     pub(super) fn unseen(&self) -> (u64, u64) {
         let waiting = lock(&self.waiting);
         (waiting.lost_bytes, waiting.refused)
     }
 
-    /// Does it under the lock, and wakes the other end if that sleeps.
+    /// Calls `does` under the lock, and wakes the other end if it sleeps.
     fn hand_over<R>(&self, does: impl FnOnce(&mut Waiting) -> R) -> R {
         let mut waiting = lock(&self.waiting);
         let done = does(&mut waiting);
@@ -190,23 +192,23 @@ impl NearTap {
     }
 }
 
-/// Notices that have come beside pieces.
+/// Notices for the parsing end, in addition to pieces.
 #[derive(Default)]
 pub(super) struct Arrivals {
     pub(super) opened: Vec<(u64, AnyParser)>,
-    /// Bytes and connections that are not seen, since it was asked last.
+    /// Bytes and connections that became unseen since the last call.
     pub(super) unseen: (u64, u64),
 }
 
-/// Hand-overs that were taken, and how far they are parsed.
+/// A batch of pieces, and the progress of parsing.
 #[derive(Debug, Default)]
 struct ParsedBatch {
-    /// Bytes of all pieces, one after the other.
+    /// Contiguous bytes of all pieces.
     bytes: Vec<u8>,
     pieces: Vec<Piece>,
     /// Parsed bytes and parsed pieces.
     parsed: (usize, usize),
-    /// Behind the last piece all connections up to this one are not seen any more; 0 where none is meant.
+    /// All connections up to this one are unseen behind the last piece; 0 for none.
     blind_through: u64,
 }
 
@@ -216,20 +218,20 @@ impl ParsedBatch {
     }
 }
 
-/// The end that parses.
+/// The parsing end.
 #[derive(Debug)]
 pub(super) struct NearWatch {
     tap: Arc<NearTap>,
-    /// Its lists are filled again when all was parsed.
+    /// The batch. Its lists are reused when it is parsed.
     taken: ParsedBatch,
     /// Bytes and pieces of this turn.
     turn: (usize, usize),
-    /// Bytes and connections that are not seen, as was told.
+    /// Numbers of unseen bytes and connections that were reported.
     counted: (u64, u64),
 }
 
 impl NearWatch {
-    /// Begins a turn: takes all that waits, where what was taken before was parsed.
+    /// Begins a turn: takes all waiting pieces, if the last batch is parsed.
     pub(super) fn take(&mut self) -> Arrivals {
         self.turn = (0, 0);
         if !self.taken.is_parsed() {
@@ -250,7 +252,7 @@ impl NearWatch {
         Arrivals { opened, unseen: (now.0 - before.0, now.1 - before.1) }
     }
 
-    /// The next piece of this turn, and its bytes.
+    /// Returns the next piece of this turn, and its bytes.
     pub(super) fn next(&mut self) -> Option<(Piece, &[u8])> {
         let Self { taken: ParsedBatch { bytes, pieces, parsed, .. }, turn, .. } = self;
         let piece = *pieces.get(parsed.1)?;
@@ -265,17 +267,18 @@ impl NearWatch {
         Some((piece, &bytes[from..from + piece.len()]))
     }
 
-    /// All connections up to this one are not seen any more, said once, behind the last piece of what was taken; 0 where none is meant.
+    /// Returns once, behind the last piece of the batch, the number of the connection up to which all are unseen; 0
+    /// for none.
     pub(super) fn blind_through(&mut self) -> u64 {
         if self.taken.is_parsed() { std::mem::take(&mut self.taken.blind_through) } else { 0 }
     }
 
-    /// True when nothing waits.
+    /// Returns true if no piece waits.
     pub(super) fn is_empty(&self) -> bool {
         self.taken.is_parsed() && lock(&self.tap.waiting).pieces.is_empty()
     }
 
-    /// Nothing more is parsed: bytes and connections that were not, and were not told.
+    /// Ends parsing. Returns the number of unseen bytes and connections that were not reported.
     pub(super) fn left(self) -> (u64, u64) {
         let waiting = lock(&self.tap.waiting);
         let bytes = waiting.bytes.len() + self.taken.bytes.len() - self.taken.parsed.0;
@@ -287,7 +290,7 @@ impl NearWatch {
         self.tap.executed_through()
     }
 
-    /// Has later hand-overs ring the bell; true when nothing waits.
+    /// Makes later hand-overs ring the bell. Returns true if no piece waits.
     pub(super) fn may_sleep(&self) -> bool {
         let mut waiting = lock(&self.tap.waiting);
         waiting.is_asleep = true;
