@@ -1,4 +1,5 @@
-//! Tap, `Beside` and zone as memory that two processes share, both ends of it here: what has no room, what is lost, and what a program may write there that means a DPU ill.
+//! Tests of tap, `Beside` and zone as memory of two processes, with both ends in this one: lack of room, losses, and
+//! a malicious program.
 
 use super::beside::Hearing;
 use super::ring::{Life, Line, Piece, Word};
@@ -23,12 +24,12 @@ const RING: usize = 1 << 15;
 const ZONE: ZoneSize = ZoneSize { items: 16, data: 1 << 12 };
 const RECORDS: u64 = 64;
 
-/// Records of 16 bytes side by side, by their numbers: a version and an item.
+/// A structure of contiguous records of 16 bytes, by number: a version and an item.
 struct Records {
     base: u64,
-    /// Nothing can be looked up, as where a lease on the structure cannot be had.
+    /// True if the structure cannot be entered, as without a lease.
     is_shut: Arc<AtomicBool>,
-    /// Times that it was to be entered.
+    /// Number of attempts to enter the structure.
     entered: Arc<AtomicU32>,
 }
 
@@ -55,14 +56,14 @@ impl LookUp for Records {
     }
 }
 
-/// Both ends, the files between them, and what the program writes with.
+/// Both ends, the files between them, and the program's handles.
 struct World {
     files: [OwnedFd; 3],
     tap: Tap,
     beside: Beside,
     taker: Taker,
     driver: Driver<KeySet, Records, SharedZone>,
-    /// A program's client, and where records lie.
+    /// A client of the program, and the address of the records.
     client: Client,
     base: u64,
     is_shut: Arc<AtomicBool>,
@@ -132,9 +133,10 @@ fn read(number: u64) -> Vec<u8> {
     [&header.emit()[..], &number.to_le_bytes()].concat()
 }
 
-/// The program says more than there is room for, and no driver turns: the program waits for nothing, and counts what is not seen and not heard. When the DPU turns it learns what is missing, with the next bytes of that
-/// connection, which is cut off; another goes on. Changes that far memory has are not lost whatever the ring has room for: with one floor for all, the item older than the last change is taken. (PROTOCOL 19.16,
-/// 19.17)
+/// The program reports more than there is room for, while no driver runs. It waits for nothing, and counts unseen and
+/// unheard reports. The DPU later learns of the gap with the next bytes of that connection, which is cut off; another
+/// continues. Acknowledged changes are never lost: with one floor for all, an item older than the last change is
+/// taken (PROTOCOL 19.16, 19.17).
 #[test]
 fn what_has_no_room_is_counted_and_acknowledgements_wait() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
@@ -152,7 +154,7 @@ fn what_has_no_room_is_counted_and_acknowledgements_wait() {
     world.flush(2, 200);
     assert_eq!(world.beside.acknowledged_through(), Change(3));
     world.driver.settle().unwrap();
-    // Zeros are no record, and what is behind them is not read.
+    // Zeros are no record, and later bytes are not parsed.
     assert_eq!(world.driver.seen().lost_bytes, 0, "it was not told yet");
     torn.received(&read(4));
     whole.received(&read(2));
@@ -167,7 +169,8 @@ fn what_has_no_room_is_counted_and_acknowledgements_wait() {
     world.driver.prefetcher().check();
 }
 
-/// A driver of this process is given the `Beside` of a program that another process's DPU hears: it is refused, and told which one it wants. Before, it began, and heard nothing for ever.
+/// A driver of this process is refused a `Beside` whose reports go to another process's DPU; the error names the
+/// right one. Before the fix, the driver started and never got a report.
 #[test]
 fn a_driver_is_given_what_it_hears() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
@@ -195,8 +198,9 @@ fn a_driver_is_given_what_it_hears() {
     assert!(new(&Beside::new(near, SECRET, FLOORS, Change(1)), watch).is_ok());
 }
 
-/// A message of a structure that cannot be entered has failed like one that far memory did not answer, so that a DPU whose host was taken out of the rack finds that out (PROTOCOL 19.18). Before, only what was
-/// sent counted. What can be entered again brings items again.
+/// A message for a structure that cannot be entered counts as failed, as without an answer of far memory. So a DPU
+/// whose host was fenced notices this (PROTOCOL 19.18). Before the fix, only submitted operations counted. When the
+/// structure can be entered, items come again.
 #[test]
 fn a_structure_that_cannot_be_entered_counts_as_failed() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
@@ -213,8 +217,9 @@ fn a_structure_that_cannot_be_entered_counts_as_failed() {
     world.driver.prefetcher().check();
 }
 
-/// Two messages want a structure that cannot be entered, in one turn: it is asked once, which may take seconds where far memory is silent, and both have failed. The next turn asks again, and what can be
-/// entered then brings items. Before, each message asked, and no report was heard meanwhile.
+/// Two messages in one turn need a structure that cannot be entered. The driver tries once, which may take seconds if
+/// far memory is silent, and both fail. The next turn tries again. Before the fix, each message tried, and no report
+/// was taken meanwhile.
 #[test]
 fn a_structure_that_cannot_be_entered_is_asked_once_a_turn() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
@@ -239,7 +244,8 @@ fn a_structure_that_cannot_be_entered_is_asked_once_a_turn() {
     assert_eq!((counts(&world), world.take(44)), ((3, 5, 80, (10, 2)), Some(44)));
 }
 
-/// Well-formed records that lie: connections that are none, positions and marks of any size, changes of what was never there, reads without a request.
+/// Sends well-formed records with false contents: unknown connections, positions and marks of any size, changes of
+/// absent items, reads without a request.
 fn lies(world: &World, rng: &mut Rng, rings: &[SubmissionSender; 2]) {
     let mut record = Vec::new();
     let mut any = || match rng.below(3) {
@@ -277,7 +283,7 @@ fn lies(world: &World, rng: &mut Rng, rings: &[SubmissionSender; 2]) {
     if any() % 8 == 0 {
         rings[usize::try_from(any() % 2).unwrap()].raise_mark(any());
     }
-    // Claims, descriptors, the index: all but the front, by which the file is known.
+    // Claims, descriptors, the index: all except the front, which identifies the file.
     if any() % 4 == 0 {
         let zone = File::from(world.files[2].try_clone().unwrap());
         let at = 64 + any() % (zone.metadata().unwrap().len() - 72);
@@ -285,12 +291,12 @@ fn lies(world: &World, rng: &mut Rng, rings: &[SubmissionSender; 2]) {
     }
 }
 
-/// Random bytes as records, and over all of the rings' memory.
+/// Writes random bytes as records, and into all of the rings' memory.
 fn nonsense(world: &World, rng: &mut Rng, rings: &[SubmissionSender; 2]) {
     let bytes: Vec<u8> =
         (0..rng.below(60)).map(|_| u8::try_from(rng.below(256) & rng.below(256)).unwrap()).collect();
     for ring in rings {
-        // One whose counts are spoilt refuses.
+        // A ring with damaged counts refuses.
         let _spoilt = ring.push_quietly(&bytes);
     }
     for file in &world.files[..2] {
@@ -300,8 +306,8 @@ fn nonsense(world: &World, rng: &mut Rng, rings: &[SubmissionSender; 2]) {
     }
 }
 
-/// A program writes whatever it likes into all that it shares: its DPU goes on or gives it up, and keeps no more than it may. What it says that makes sense and is a lie makes nothing but its own items fail.
-/// (PROTOCOL 19.15)
+/// A program writes arbitrary data into all memory that it shares. Its DPU continues or ends the service, and stays
+/// within its bounds. False but well-formed reports affect only the program's own items (PROTOCOL 19.15).
 #[test]
 fn a_hostile_program_costs_itself_only() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();

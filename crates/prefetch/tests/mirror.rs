@@ -1,4 +1,5 @@
-//! A mirror of an interface between two machines (network namespaces joined by a veth pair): what clients of a server ask for is seen, without the server's doing.
+//! Tests of a mirror on an interface between two machines (network namespaces joined by a veth pair): the mirror sees
+//! clients' requests without the server's help.
 
 use farmem_dpu::parse::resp::Resp;
 use farmem_dpu::view::KeySecret;
@@ -16,14 +17,14 @@ use std::time::Duration;
 
 const SECRET: KeySecret = KeySecret([3, 4]);
 const PORT: u16 = 7000;
-/// Waits for what was sent to be seen, of 10 ms each.
+/// Maximum number of waits, of 10 ms each.
 const WAITS_MAX: u32 = 500;
 
 fn joined(test: &str) -> Option<Namespaces> {
     let all = Namespaces::new(test, &["client", "server"])?;
     all.ip("client", &format!("link add eth0 type veth peer name eth0 netns {}", all.full("server")));
     for (name, host) in [("client", 1), ("server", 2)] {
-        // Addresses may be used at once.
+        // Addresses are usable at once.
         all.sysctl(name, "net.ipv6.conf.all.accept_dad=0");
         all.ip(name, "link set eth0 up");
         all.ip(name, &format!("address add 10.8.0.{host}/24 dev eth0"));
@@ -32,7 +33,7 @@ fn joined(test: &str) -> Option<Namespaces> {
     Some(all)
 }
 
-/// A client and a server as [`joined`], whose machine passes packets on to another one behind it.
+/// Creates a client and a server as [`joined`] does; the server's machine forwards packets to a third one.
 fn routed(test: &str) -> Option<Namespaces> {
     let all = Namespaces::new(test, &["client", "server", "far"])?;
     let links = [("client", "eth0", "server", "eth0", 8), ("server", "eth1", "far", "eth0", 9)];
@@ -67,7 +68,7 @@ fn request(key: &str) -> Vec<u8> {
     format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len()).into_bytes()
 }
 
-/// A server that reads all that comes to it, until nothing listens any more.
+/// Runs a server that reads all bytes, until `stop` is set.
 fn serve(address: SocketAddr, stop: &AtomicBool) {
     let listener = TcpListener::bind(address).expect("it binds");
     listener.set_nonblocking(true).expect("it is a socket");
@@ -83,13 +84,13 @@ fn serve(address: SocketAddr, stop: &AtomicBool) {
     }
 }
 
-/// A server in its namespace: threads have the namespace of the thread that starts them.
+/// Starts a server in its namespace: a thread has the namespace of the thread that starts it.
 fn begin_server(all: &Namespaces, name: &str, address: SocketAddr, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
     let stop = Arc::clone(stop);
     all.within(name, move || thread::spawn(move || serve(address, &stop)))
 }
 
-/// A connection to a server that may not listen yet.
+/// Connects to a server that may not listen yet.
 fn connect(server: SocketAddr) -> TcpStream {
     let connected = (0..WAITS_MAX).find_map(|_| {
         thread::sleep(Duration::from_millis(10));
@@ -100,13 +101,13 @@ fn connect(server: SocketAddr) -> TcpStream {
 
 /// An order to a mirror in its namespace.
 enum Order {
-    /// Turn until so many keys were seen in all, or time is over.
+    /// Run until this number of keys was seen in all, or time is over.
     Until(usize),
-    /// Turn for a while, whatever comes.
+    /// Run for this time.
     While(Duration),
 }
 
-/// Runs a mirror, and answers each order with all keys so far, in the order in which they were seen.
+/// A running mirror, which answers each order with all keys so far, in order.
 struct Mirrored {
     orders: Sender<Order>,
     seen: Receiver<(Vec<String>, MirrorStats)>,
@@ -118,7 +119,7 @@ impl Mirrored {
         all.within("server", move || {
             let (tap, watch) = tap(1 << 20, SECRET);
             let mirror = MirrorTap::open(&config, tap, || Box::new(Resp::new())).expect("root may");
-            // The socket is of this namespace, wherever it is used.
+            // The socket belongs to this namespace, wherever it is used.
             thread::spawn(move || run(mirror, watch, &given, &say));
         });
         Self { orders, seen }
@@ -159,11 +160,12 @@ fn run(
     }
 }
 
-/// Clients send requests in pieces that end anywhere, over IPv4 and IPv6: the mirror sees each key of each connection once and in order, and nothing of another port.
+/// Clients send requests in pieces that end anywhere, over IPv4 and IPv6. The mirror sees each key of each connection
+/// once and in order, and nothing of another port.
 #[test]
 fn what_clients_send_is_seen() {
     const EACH: usize = 60;
-    // More than all packets of the three connections, so that none is lost however late the mirror has a CPU.
+    // More than all packets of the three connections, so that none is lost even if the mirror is late.
     const FRAMES: usize = 1024;
     for host in ["10.8.0.2", "fd08::2"] {
         let Some(all) = joined("mirror") else { return };
@@ -174,7 +176,7 @@ fn what_clients_send_is_seen() {
             [server, other].into_iter().map(|address| begin_server(&all, "server", address, &stop)).collect();
         let mirrored = Mirrored::begin(&all, config(server, FRAMES));
         let sent = 3 * EACH;
-        // The mirror turns while they send.
+        // The mirror runs while they send.
         mirrored.orders.send(Order::Until(sent)).expect("the mirror runs");
         all.within("client", move || {
             let mut connections: Vec<TcpStream> = (0..3).map(|_| connect(server)).collect();
@@ -208,7 +210,8 @@ fn what_clients_send_is_seen() {
     }
 }
 
-/// A mirror that is not turned in time loses packets, and says how many; the connection of which some are missing is cut off or goes on behind them, and the next one is seen whole.
+/// A mirror that runs too late loses packets, and counts them. The connection with a gap is cut off or skips the gap,
+/// and the next one is seen whole.
 #[test]
 fn what_is_lost_is_counted_and_the_next_connection_is_seen() {
     let Some(all) = joined("mirror-loss") else { return };
@@ -245,8 +248,9 @@ fn what_is_lost_is_counted_and_the_next_connection_is_seen() {
     serving.join().expect("it serves");
 }
 
-/// Packets come to the server's interface that are for others: of a link that hands them to all, by another machine's address on it; and of connections that the server's machine passes on, as a router, to the same port of another
-/// machine. Neither is seen, of what is for the server all. Before, the unspecified address was that of every machine, so a DPU that may mirror it saw what clients ask others for. (PROTOCOL 19.19)
+/// Packets for other machines reach the server's interface: with another machine's link address, and of connections
+/// that the server forwards as a router. The mirror sees none of them, and all packets for the server. Before the
+/// fix, the unspecified address matched every machine, so a DPU saw requests to others (PROTOCOL 19.19).
 #[test]
 fn what_is_for_other_machines_is_not_seen() {
     let Some(all) = routed("mirror-others") else { return };
@@ -258,7 +262,7 @@ fn what_is_for_other_machines_is_not_seen() {
         servers.push(begin_server(&all, "server", own, &stop));
         servers.push(begin_server(&all, "far", far, &stop));
         let mirrored = Mirrored::begin(&all, config(any, 64));
-        // The link is told another machine's address for the server's: no packet of it is answered.
+        // The client uses another machine's link address for the server, so no packet is answered.
         let (ip, ask) = (own.ip(), Order::While(Duration::from_millis(200)));
         all.ip("client", &format!("neighbor replace {ip} lladdr 02:00:00:00:00:77 dev eth0 nud permanent"));
         all.within("client", move || {
@@ -287,7 +291,8 @@ fn what_is_for_other_machines_is_not_seen() {
     servers.into_iter().for_each(|server| server.join().expect("it serves"));
 }
 
-/// The interface goes down while it is mirrored: that is told, and counted, in place of waits that end at once for ever. One that is down cannot be mirrored.
+/// The interface goes down while it is mirrored: the mirror returns and counts an error, instead of waits that end at
+/// once. An interface that is down cannot be mirrored.
 #[test]
 fn an_interface_that_goes_down_is_told() {
     let Some(all) = joined("mirror-down") else { return };
@@ -306,7 +311,7 @@ fn an_interface_that_goes_down_is_told() {
     assert!(open().unwrap_err().to_string().contains("down"));
 }
 
-/// An interface that is not there, and settings that cannot be, are refused with a word.
+/// An absent interface, and invalid settings, are refused with a message.
 #[test]
 fn what_cannot_be_mirrored_is_refused() {
     let server = SocketAddr::new([10, 8, 0, 2].into(), PORT);

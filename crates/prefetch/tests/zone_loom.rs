@@ -1,8 +1,9 @@
 //! The loading zone under loom: every order in which a producer and two consumers can see each other's stores.
 //!
-//! Loom has its own atomics, so the files are compiled a second time here, against those. What loom does not play: a load that is delayed past a later store of its own
-//! thread, which is what the release of a consumer's exchange guards against. Found when broken on purpose: a claim that is published relaxed, bytes that are copied behind the
-//! claim, a producer that writes over an item without having claimed it, or that begins anew without.
+//! Loom has its own atomics, so these files are compiled a second time here. Loom does not model a load that is
+//! delayed past a later store of its own thread, which the release of a consumer's exchange prevents. Mutations that
+//! the tests detect: a claim that is published relaxed, bytes that are copied after the claim, and a producer that
+//! overwrites, or restarts, without a claim.
 
 #[path = "../src/loading_zone/item.rs"]
 #[expect(unreachable_pub, reason = "what is not under test is the crate's")]
@@ -26,7 +27,7 @@ use loom::sync::Arc;
 use loom::thread;
 use steps::{Consumer, Finding, Placed, Producer, Shape};
 
-/// As small as can be: two items, four words of data.
+/// The smallest possible shape: two items, four words of data.
 const SHAPE: Shape = Shape { items: 2, data: 4, secret: 1 };
 
 fn zone() -> Arc<Vec<AtomicU64>> {
@@ -41,7 +42,7 @@ fn put_into(producer: &mut Producer, zone: &[AtomicU64], item: &Item<'_>) -> Pla
     producer.put(zone, item, &mut |_, _| {})
 }
 
-/// Bounded: three preemptions, one more than crossbeam has, since stories are short.
+/// Explores with a bound of three preemptions, one more than crossbeam uses, because the tests are short.
 fn explore(story: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
@@ -62,8 +63,8 @@ fn take(zone: &[AtomicU64], finding: Finding, least: u64) -> Option<u64> {
     Some(asked)
 }
 
-/// Two consumers want the same item, which the producer gives up for newer ones meanwhile, and whose place it writes over: at most one gets it, whole, and the producer counts what
-/// became of each.
+/// Two consumers look for the same item, while the producer gives it up for newer ones and reuses its place. At most
+/// one consumer gets the item, whole, and the producer counts each item's fate.
 fn overwritten(finding: Finding, len: usize) {
     explore(move || {
         let zone = zone();
@@ -72,7 +73,7 @@ fn overwritten(finding: Finding, len: usize) {
         producer.publish(&zone);
         let theirs = Arc::clone(&zone);
         let other = thread::spawn(move || take(&theirs, finding, 1));
-        // One that fits beside it, or is refused while there is no room, until the first is dead or taken.
+        // An item that fits beside the first, or is refused until the first is dead or taken.
         let mut put = 1;
         for version in [2, 3] {
             if put_into(&mut producer, &zone, &item(version, &vec![u8::try_from(version).unwrap(); len]))
@@ -106,19 +107,20 @@ fn short_items_by_a_scan() {
     overwritten(Finding::Scan, 8);
 }
 
-/// Items in the data, of which the second goes round its end, over the first.
+/// Items in the data, of which the second wraps around, over the first.
 #[test]
 fn long_items_by_the_index() {
     overwritten(Finding::Index, 24);
 }
 
-/// The producer starts again while a consumer takes an item of its last life: the consumer has it, whole, or no consumer does; never the bytes that were written over it.
+/// The producer restarts while a consumer takes an item of its earlier life. At most one consumer has the item,
+/// whole, never with overwritten bytes.
 #[test]
 fn a_new_producer_takes_nothing_back() {
     begun_anew(true);
 }
 
-/// The producer died before it had published the item, which the index shows all the same: its number is not used again.
+/// The producer died before it published the item, which the index shows nevertheless: its number is not reused.
 #[test]
 fn a_new_producer_uses_no_number_again() {
     begun_anew(false);
@@ -148,7 +150,8 @@ fn begun_anew(publishes: bool) {
     });
 }
 
-/// A write is flushed while its record lies prefetched in the zone: a consumer that knows of the write takes no older version, in any order.
+/// A write is flushed while its record is prefetched in the zone. A consumer that knows of the write takes no older
+/// version, in any order.
 #[test]
 fn no_stale_version_is_taken() {
     explore(|| {

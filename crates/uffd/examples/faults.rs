@@ -1,9 +1,9 @@
-//! Costs of a page fault and of each step that resolves one: the bare figures beside which the page cache is measured.
+//! Costs of a page fault and of each step that resolves one: the baseline of the page cache's measurements.
 //!
 //! `cargo run --release -p farmem-uffd --example faults -- [--rounds N] [--json]`
 //!
-//! Medians and 99th percentiles, in nanoseconds. Pages are touched in an order that no two neighbours follow each other. What is
-//! compared takes turns, page by page, so that what disturbs one disturbs all.
+//! The output has medians and 99th percentiles, in nanoseconds. No page is touched directly after its neighbour.
+//! Compared variants alternate page by page, so that a disturbance affects all of them.
 #![expect(clippy::print_stdout, reason = "a report for people and scripts")]
 
 use farmem_host::agent::Pages;
@@ -22,9 +22,9 @@ use std::error::Error;
 use std::os::fd::OwnedFd;
 use std::thread;
 
-/// Pages of the window that is measured.
+/// Pages of the measured window.
 const PAGES: usize = 4096;
-/// Steps between two touches: no divisor of the number of pages.
+/// Steps between two touches: coprime to the number of pages.
 const STRIDE: usize = 1789;
 const GROUP: usize = 16;
 
@@ -121,12 +121,12 @@ fn page(index: usize) -> Page {
     Page::of(VirtAddr((index * PAGE_LEN) as u64))
 }
 
-/// Each number below `end` once, far from the one before.
+/// Yields each number below `end` once, far from the one before.
 fn scattered(end: usize) -> impl Iterator<Item = usize> {
     (0..end).map(move |n| n * STRIDE % end)
 }
 
-/// The window's own calls, with no thread waiting.
+/// Measures the window's methods, with no waiting thread.
 fn operations(samples: &mut Samples) -> Result<(), Box<dyn Error>> {
     let clock = Clock::start();
     let opened = open()?;
@@ -154,7 +154,8 @@ fn operations(samples: &mut Samples) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Ways to fill a frame and to read one, as raw calls on a memfd: what the page cache's design rests on.
+/// Measures methods to fill and to read a frame, as plain system calls on a memfd: the basis of the page cache's
+/// design.
 fn frames(samples: &mut Samples) -> Result<(), Box<dyn Error>> {
     let clock = Clock::start();
     let file = memfd_create("faults", MemfdFlags::CLOEXEC)?;
@@ -207,7 +208,7 @@ fn map(file: &OwnedFd) -> Result<Own, rustix::io::Errno> {
     Ok(Own(unsafe { std::slice::from_raw_parts_mut(start.cast::<u8>(), len) }))
 }
 
-/// Resolves each fault by what is at hand: no network.
+/// A resolver that uses local bytes: no network.
 struct AtHand<'w> {
     window: &'w Window,
     bytes: [u8; PAGE_LEN],
@@ -227,7 +228,7 @@ impl Faults for AtHand<'_> {
     }
 }
 
-/// A thread touches pages: from the instruction to its end.
+/// Measures a thread's touches of pages, from the instruction to its end.
 fn faults(samples: &mut Samples, name: &str, cpu: usize, handler: Handler) -> Result<(), Box<dyn Error>> {
     let window = open()?;
     let stop = Stop::new();

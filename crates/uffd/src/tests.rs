@@ -1,4 +1,4 @@
-//! A window under the program's threads, served by the simplest of all handlers: a page's bytes are its number.
+//! Tests of a window with threads, served by the simplest handler: a page's bytes are its number.
 
 use super::*;
 use farmem_host::agent::Pages;
@@ -26,7 +26,7 @@ pub(super) fn config(frames_max: u64) -> WindowConfig {
     }
 }
 
-/// A window with room for all; `None` where the system allows none.
+/// Opens a window with room for all pages; prints a line and returns `None` if the system denies it.
 pub(super) fn window() -> Option<Window> {
     Window::open(&config(PAGES as u64)).inspect_err(|refused| eprintln!("skipped: {refused}")).ok()
 }
@@ -51,12 +51,13 @@ pub(super) fn byte(window: &Window, index: usize) -> u8 {
     byte[0]
 }
 
-/// Frames and the system's count of the file agree, whatever is done.
+/// Asserts that the frames agree with the kernel's count of the file.
 pub(super) fn assert_exact(window: &Window, frames: u64) {
     assert_eq!((window.frames(), window.bytes_taken()), (frames, frames * PAGE_LEN as u64));
 }
 
-/// Pages that another process put into the file become the window's where they lie; what did not come is no page of it; runs of them go by one call.
+/// Pages that another process wrote to the file become the window's without a copy, runs of them by one call. An
+/// absent page does not become one.
 #[test]
 fn pages_are_put_into_the_file_and_become_visible_there() {
     let Some(window) = window() else { return };
@@ -138,7 +139,7 @@ fn a_page_goes_through_its_states_and_its_memory_is_counted() {
     assert_eq!([8, 9, 10, 11].map(|n| byte(window, n)), [10, 11, 12, 13]);
 }
 
-/// A caller that breaks a rule gets a panic, never a page more than the limit or a byte elsewhere.
+/// A caller that breaks a rule gets a panic, and neither exceeds the limit nor changes other bytes.
 #[test]
 fn broken_rules_are_told() {
     let Ok(window) = Window::open(&config(2)) else { return };
@@ -175,7 +176,7 @@ fn what_is_no_window_is_refused_with_what_to_do() {
     }
 }
 
-/// A pointer of far memory is a pointer here; two windows cannot have one place.
+/// A pointer of far memory is valid here; two windows cannot have the same addresses.
 #[test]
 fn far_memory_is_where_its_addresses_are() {
     let same = WindowConfig { base: VirtAddr(0x2345_0000_0000), place: Place::Same, ..config(1) };
@@ -187,13 +188,13 @@ fn far_memory_is_where_its_addresses_are() {
     Window::open(&same).unwrap();
 }
 
-/// Gives each page its number, and counts what was asked.
+/// A resolver that gives each page its number, and counts reports.
 #[derive(Default)]
 pub(super) struct Numbers<'w> {
     window: Option<&'w Window>,
     pub(super) reports: BTreeMap<usize, u32>,
     pub(super) upgrades: u32,
-    /// Reports of a page that are left unanswered at first.
+    /// Number of reports of a page that are left unanswered at first.
     deaf: u32,
     answered: Option<&'w AtomicBool>,
 }
@@ -241,7 +242,8 @@ fn with_numbers<'w>(
     run_beside(window, program, numbers, |stop, numbers| serve(window, handler, stop, numbers))
 }
 
-/// Has `serves` serve the window by `faults` until `program` has ended, on a thread of its own; what the program panics with goes on here.
+/// Serves the window with `serves` and `faults` until `program` has ended on a thread of its own. Passes the
+/// program's panic on.
 pub(super) fn run_beside<F>(
     window: &Window,
     program: impl FnOnce() + Send,
@@ -262,7 +264,7 @@ pub(super) fn run_beside<F>(
     faults
 }
 
-/// Four threads that read each page's number and add one to a word of it.
+/// Runs four threads that read each page's number and add one to a word of it.
 pub(super) fn four_threads_add(window: &Window) {
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -310,26 +312,26 @@ fn threads_that_want_the_same_page_all_get_it() {
     }
 }
 
-/// A thread that waits for a page takes its signals, and faults again: nothing but that could bring the third report.
+/// A thread that waits for a page handles its signals and faults again: only a signal can cause the third report.
 #[test]
 fn a_signal_interrupts_a_fault_and_does_not_lose_it() {
     extern "C" fn nothing(_: libc::c_int) {}
     let Some(window) = window() else { return };
-    // SAFETY: an all-zero sigaction is one without flags and mask.
+    // SAFETY: an all-zero sigaction has no flags and an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = nothing as *const () as usize;
-    // SAFETY: a whole action whose handler does nothing; no other test uses this signal.
+    // SAFETY: a complete action whose handler does nothing; no other test uses this signal.
     assert_eq!(unsafe { libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()) }, 0);
     let answered = AtomicBool::new(false);
     let numbers = Numbers { deaf: 2, answered: Some(&answered), ..Numbers::of(&window) };
     let numbers = with_numbers(&window, Handler::default(), numbers, || {
         thread::scope(|scope| {
-            // SAFETY: names the calling thread.
+            // SAFETY: returns the id of the calling thread.
             let me = unsafe { libc::pthread_self() };
             let answered = &answered;
             scope.spawn(move || {
                 while !answered.load(Ordering::Acquire) {
-                    // SAFETY: that thread waits for this one to end, so it is there.
+                    // SAFETY: that thread waits for this one to end, so it exists.
                     unsafe { libc::pthread_kill(me, libc::SIGUSR2) };
                     thread::yield_now();
                 }
@@ -340,7 +342,7 @@ fn a_signal_interrupts_a_fault_and_does_not_lose_it() {
     assert!(numbers.reports[&9] >= 3);
 }
 
-/// A thread that rings where no handler listens does not wait; a window may be served again; what is abandoned is no zeros.
+/// A ring without a handler does not wait; a window may be served again; an abandoned page does not read as zeros.
 #[test]
 fn service_ends_and_begins_again() {
     let Some(window) = window() else { return };
@@ -359,7 +361,7 @@ fn service_ends_and_begins_again() {
     assert_eq!(byte(&window, 2), 2);
 }
 
-/// Kernel faults wait like any other, where that is allowed.
+/// Faults of system calls wait as others do, where that is permitted.
 #[test]
 fn files_are_read_into_far_memory_and_written_from_it() {
     let full = WindowConfig { reach: Reach::Full, ..config(PAGES as u64) };
@@ -407,7 +409,7 @@ fn memory_is_an_array_of_bytes() {
     assert!(!memory.is_empty() && !window.is_empty() && window.len() == memory.len() as u64);
 }
 
-/// A part is a memory of its own, and its edge is one.
+/// A part is a memory with its own offsets, and its end is a bound.
 #[test]
 fn a_part_has_its_own_offsets_and_its_own_end() {
     let Some(opened) = window() else { return };
@@ -425,7 +427,7 @@ fn a_part_has_its_own_offsets_and_its_own_end() {
     }
 }
 
-/// A page that was here to be read, and write-protected for that, can be poisoned as any other once it is gone.
+/// A page that was read-only, and so write-protected, can be poisoned after its release.
 #[test]
 fn poison_takes_the_place_of_a_page_that_was_write_protected() {
     let Some(opened) = window() else { return };
@@ -441,7 +443,7 @@ fn poison_takes_the_place_of_a_page_that_was_write_protected() {
     assert_eq!(byte(window, 3), 8, "good again");
 }
 
-/// Poison that was taken back is forgotten: the next touch waits, and is served; a page that is here is left alone.
+/// Removed poison has no effect: the next touch waits, and is served. A cached page stays as it is.
 #[test]
 fn a_healed_page_waits_to_be_served_as_at_first() {
     let Some(opened) = window() else { return };

@@ -1,4 +1,4 @@
-//! The fast set beside the pure one, whatever keys come.
+//! Tests of the fast set against the pure one, with arbitrary keys.
 
 use super::*;
 use farmem_dpu::view::KeySet;
@@ -7,14 +7,15 @@ use proptest::prelude::{
 };
 use std::num::NonZeroUsize;
 
-/// Every way that this CPU has.
+/// Returns every method that this CPU supports.
 fn lookups() -> impl Iterator<Item = Lookup> {
     let orders = [Order::OneByOne, Order::Both, Order::Delayed, Order::InBetween];
     let compares = Compare::ALL.into_iter().filter(|compare| compare.is_there());
     compares.flat_map(move |compare| orders.map(|order| Lookup { order, compare }))
 }
 
-/// Keys as hostile clients choose them: by number, by multiples of powers of two, with the same low or high half, with few bits, all ones and nothing.
+/// Returns keys as a hostile client chooses them: by number, by multiples of powers of two, with equal low or high
+/// halves, with few bits, all ones, and nothing.
 fn pattern(kind: usize, n: u64) -> KeyId {
     KeyId(match kind {
         0 => n,
@@ -41,7 +42,7 @@ enum Act {
     Clear,
 }
 
-/// Few keys, so that they come again.
+/// Returns few different keys, so that they repeat.
 fn key() -> impl Strategy<Value = KeyId> {
     (0..PATTERNS, 0..120_u64).prop_map(|(kind, n)| pattern(kind, n))
 }
@@ -55,7 +56,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Does the same to both, and holds every answer equal.
+/// Applies an operation to both sets, and compares the results.
 fn agree(fast: &mut impl HostView, pure: &mut KeySet, act: &Act) -> Result<(), TestCaseError> {
     match act {
         Act::Insert(key) => prop_assert_eq!(fast.insert(*key), pure.insert(*key)),
@@ -79,7 +80,8 @@ fn agree(fast: &mut impl HostView, pure: &mut KeySet, act: &Act) -> Result<(), T
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever is inserted, removed, asked and forgotten, in whichever order and with whichever instructions: the fast set answers as the pure one, and is full when that is.
+    /// After any inserts, removals, look-ups and clears, with any method, the fast set answers as the pure one, and
+    /// is full when the pure one is.
     #[test]
     fn fast_and_pure_agree(acts in proptest::collection::vec(act(), 1..200), keys_max in 1..400_usize, seed in 0..u64::MAX) {
         let ways: Vec<Lookup> = lookups().collect();
@@ -91,7 +93,7 @@ proptest! {
         }
     }
 
-    /// As above, with several shards.
+    /// Several shards answer as the pure set, too.
     #[test]
     fn shards_and_pure_agree(acts in proptest::collection::vec(act(), 1..120), keys_max in 1..400_usize, shards in 1..5_usize, seed in 0..u64::MAX) {
         let config = KeysConfig::new(keys_max);
@@ -104,8 +106,9 @@ proptest! {
     }
 }
 
-/// A set is filled with each pattern to 95 % of its slots: every key finds room, every key is found in every way and no other is, one more is refused and changes nothing. Then
-/// every other key is removed, and as many new ones find room.
+/// A set is filled with each pattern to 95 % of its slots. Every key finds room, and exactly these keys are found
+/// with every method. One more key is refused and changes nothing. After the removal of every other key, as many new
+/// ones find room.
 #[test]
 fn all_patterns_fill_a_set() {
     const KEYS: u64 = 30_000;
@@ -137,7 +140,8 @@ fn all_patterns_fill_a_set() {
     }
 }
 
-/// More keys than slots: whatever the set says is there is there. What found no room is refused and not in it, and no key that was in it is lost.
+/// With more keys than slots, each insert that succeeded is found, each refused key is absent, and no earlier key is
+/// lost.
 #[test]
 fn a_set_without_room_refuses_and_loses_nothing() {
     let mut set = HostKeys::with(KeysConfig::new(5000), &mut Rng::from_number(1)).unwrap();
@@ -153,7 +157,7 @@ fn a_set_without_room_refuses_and_loses_nothing() {
     assert_eq!(found, taken);
 }
 
-/// The hash functions of two sets are two: keys that a client found to share a bucket in one do not in the other.
+/// Two sets have different hash functions: keys that share a bucket in one do not in the other.
 #[test]
 fn a_seed_for_each_set() {
     let set = |seed| HostKeys::with(KeysConfig::new(100_000), &mut Rng::from_number(seed)).unwrap();
@@ -168,7 +172,8 @@ fn a_seed_for_each_set() {
     assert!(twice <= 1, "the second function is another one: {twice}");
 }
 
-/// Impossible settings are refused by name: a load beyond what cuckoo moves reach, more keys than numbers of buckets, shards without end, instructions that are not there.
+/// Invalid settings are refused by name: too high a load, too many keys or shards, and instructions that the CPU
+/// lacks.
 #[test]
 fn what_cannot_be_is_refused() {
     let config = KeysConfig::new(10);

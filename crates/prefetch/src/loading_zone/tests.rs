@@ -1,4 +1,4 @@
-//! A zone with both ends here, and ends that write nonsense.
+//! Tests of a zone with both ends in this process, and of ends that write invalid data.
 
 use super::*;
 use farmem_client::Lines;
@@ -22,7 +22,7 @@ fn put_into(producer: &mut ZoneProducer, item: &Item<'_>) -> Placed {
     producer.put(item, |_, _| {})
 }
 
-/// Counts after all claimed items are freed.
+/// Frees all claimed items. Returns the counts.
 fn counts_of(producer: &mut ZoneProducer) -> ZoneCounts {
     producer.clean(|_, _| {});
     producer.counts()
@@ -35,10 +35,12 @@ fn take(reader: &mut ZoneReader, key: &[u8], least: u64) -> Option<Vec<u8>> {
     Some(buf)
 }
 
-/// Checks that a zone of several megabytes, which lies in huge pages where the kernel gives some, is the same memory for the producer, its reader, and a reader that opens it later.
+/// Checks that a zone of several megabytes, in huge pages if the kernel provides them, is the same memory for the
+/// producer, its reader, and a later reader.
 ///
-/// The index has sixteen places for the items of two buckets, and the hash key is random. A zone that is filled to its last item needs a seventeenth one time in fifty: the producer
-/// then gives up the oldest item of the pair and counts it.
+/// The index has sixteen places for the items of two buckets, and the hash key is random. A zone that is filled to
+/// its last item needs a seventeenth one time in fifty: the producer then gives up the oldest item of the pair and
+/// counts it.
 #[test]
 fn a_large_zone_is_shared_whole() {
     const ITEMS: u64 = 1 << 16;
@@ -63,7 +65,8 @@ fn a_large_zone_is_shared_whole() {
     assert!(missed < 8, "{missed} items were given up");
 }
 
-/// Items short and long, with values of no byte too, are found either way, once, with all their bytes; keys that begin alike are two keys.
+/// Short and long items, also empty ones, are found with both methods, once, with all their bytes. Keys with a common
+/// prefix are different keys.
 #[test]
 fn what_was_put_is_taken_once() {
     let (_, mut producer, reader) = zone(SMALL);
@@ -94,7 +97,8 @@ fn what_was_put_is_taken_once() {
     assert!(producer.is_empty());
 }
 
-/// A record is prefetched, then written, then prefetched again: a reader that needs the new version gets the new value and never the old one, whichever it comes to first.
+/// A record is prefetched, then written, then prefetched again. A reader that needs the new version gets the new
+/// value and never the old one, whichever is first.
 #[test]
 fn what_is_older_than_a_write_is_never_taken() {
     let (_, mut producer, reader) = zone(SMALL);
@@ -114,7 +118,8 @@ fn what_is_older_than_a_write_is_never_taken() {
     assert!((2..=4).contains(&counts.stale), "{counts:?}");
 }
 
-/// PROTOCOL 18.22, a program that is behind: the zone refuses what is new, and keeps what will be asked for. As soon as one is taken there is room for one.
+/// PROTOCOL 18.22, a slow program: the zone refuses new items, and keeps those that will be used. Each take makes
+/// room for one.
 #[test]
 fn a_full_zone_waits_for_a_program_that_is_behind() {
     let (_, mut producer, mut reader) = zone(SMALL);
@@ -133,7 +138,8 @@ fn a_full_zone_waits_for_a_program_that_is_behind() {
     assert_eq!(counts, ZoneCounts { put: 9, taken: 9, full: 8, ..ZoneCounts::default() });
 }
 
-/// PROTOCOL 18.22, dead items: they go when consumers have gone past them, and when a whole zone of newer ones has been refused.
+/// PROTOCOL 18.22, dead items: they are given up when consumers have passed them, or when a whole zone of newer ones
+/// has been refused.
 #[test]
 fn a_full_zone_gives_up_what_is_dead() {
     let (_, mut producer, mut reader) = zone(SMALL);
@@ -141,12 +147,12 @@ fn a_full_zone_gives_up_what_is_dead() {
     for n in 0..8 {
         assert_eq!(put_into(&mut producer, &item(&key(n), 1, b"v")), Placed::There);
     }
-    // The first is passed by, and half of those behind it are taken.
+    // The first is passed, and half of those behind it are taken.
     assert!((1..5).all(|n| take(&mut reader, &key(n), 1).is_some()));
     assert_eq!(put_into(&mut producer, &item(&key(8), 1, b"v")), Placed::There);
     assert_eq!(take(&mut reader, &key(0), 1), None);
     assert_eq!(counts_of(&mut producer), ZoneCounts { put: 9, taken: 4, old: 1, ..ZoneCounts::default() });
-    // From here on no consumer asks.
+    // From here on no consumer looks.
     let mut refused = 0;
     for n in 9..100 {
         refused += u64::from(put_into(&mut producer, &item(&key(n), 1, b"v")) == Placed::Full);
@@ -158,7 +164,7 @@ fn a_full_zone_gives_up_what_is_dead() {
     assert!(take(&mut reader, &key(99), 1).is_some(), "the newest is there");
 }
 
-/// A zone as full as it can be: every item is found by the index, though buckets have eight places and hold two on average.
+/// In a full zone every item is found by the index, although buckets have eight places and hold two on average.
 #[test]
 fn a_full_index_finds_every_item() {
     let size = ZoneSize { items: 1 << 14, data: 1 << 12 };
@@ -180,7 +186,8 @@ fn a_full_index_finds_every_item() {
     );
 }
 
-/// The producer hears of each item once, what became of it; when the program starts again all others go, and none of them can be taken.
+/// The producer learns the fate of each item once. When the program restarts, all other items are dropped, and none
+/// of them can be taken.
 #[test]
 fn each_item_has_one_fate() {
     let (_, mut producer, mut reader) = zone(SMALL);
@@ -200,7 +207,8 @@ fn each_item_has_one_fate() {
     assert!(producer.is_empty() && take(&mut reader, &3_u64.to_le_bytes(), 0).is_none());
 }
 
-/// A value that lies in lines is put there without their heads, wherever it ends; what has fewer bytes than it says, or lines that are no whole words, never is.
+/// A value in lines is stored without their headers, wherever it ends. A value with missing bytes, or lines that are
+/// not whole words, is refused.
 #[test]
 fn a_value_in_lines_is_put_without_their_heads() {
     let (_, mut producer, mut reader) = zone(SMALL);
@@ -219,7 +227,7 @@ fn a_value_in_lines_is_put_without_their_heads() {
     }
 }
 
-/// An item that never fits is told apart from one that has no room now.
+/// An item that never fits has another result than one without room.
 #[test]
 fn what_never_fits_is_refused() {
     let (_, mut producer, _) = zone(SMALL);
@@ -232,7 +240,8 @@ fn what_never_fits_is_refused() {
     }
 }
 
-/// A DPU that starts again puts nothing behind what its last life left: none of that can be taken, also not by a reader that has come to it before.
+/// A restarted DPU does not reuse items of its earlier life: none of them can be taken, even by a reader that has
+/// found one.
 #[test]
 fn a_producer_begins_anew() {
     let (file, mut producer, mut reader) = zone(SMALL);
@@ -248,7 +257,7 @@ fn a_producer_begins_anew() {
     assert_eq!(take(&mut reader, b"two", 1).as_deref(), Some(&b"w"[..]));
 }
 
-/// A file that is no zone of this size is refused before a word of it is used.
+/// A file that is no zone of this size is refused before any other word is used.
 #[test]
 fn another_file_is_refused() {
     let file = make_zone(SMALL).unwrap();
@@ -268,8 +277,9 @@ fn another_file_is_refused() {
     assert!(ZoneProducer::of(&file, SMALL).unwrap_err().to_string().contains("another version"));
 }
 
-/// Four readers and a producer at once, by index and by scan, with values that name their key and version in every word: each value is whole and of its key, no version of
-/// a key is taken twice, and what was put is taken, stale, given up, or still there.
+/// Four readers and a producer run at once, by index and by scan, with values that name key and version in every
+/// word. Each value is whole and has its key, and no version of a key is taken twice. Each item is taken, stale,
+/// given up, or still there.
 #[test]
 fn threads_take_whole_values_once() {
     const PUTS: u64 = 60_000;
@@ -288,7 +298,7 @@ fn threads_take_whole_values_once() {
                     while !is_over.load(Ordering::Acquire) {
                         n += 1;
                         let key = n % KEYS;
-                        // Every third reader wants no odd version.
+                        // The third reader accepts no odd version.
                         let good = |version: u64| number != 3 || version.is_multiple_of(2);
                         if reader.check_and_return(&key.to_le_bytes(), good, &mut buf).is_some() {
                             let (words, rest) = buf.as_chunks::<8>();
@@ -307,7 +317,7 @@ fn threads_take_whole_values_once() {
             })
             .collect();
         for n in 0..PUTS {
-            // Short ones and long ones.
+            // Short and long values.
             let value =
                 n.to_le_bytes().repeat(if n % 3 == 0 { 1 } else { 2 + usize::try_from(n % 29).unwrap() });
             let _ = put_into(&mut producer, &item(&(n % KEYS).to_le_bytes(), n, &value));
@@ -339,7 +349,7 @@ enum Act {
         least: u64,
         scan: bool,
     },
-    /// The other end, or something in its process, writes a word.
+    /// The other end, or a fault in its process, writes a word.
     Scribble {
         at: usize,
         value: u64,
@@ -367,7 +377,8 @@ fn key_of(key: u8) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Beside a plain list of items: what is taken was put, with a good version, and not taken before; what is not taken is not there, or had to go.
+    /// Compares the zone with a plain list: each taken item was put, has a good version, and was not taken before. An
+    /// item that is not taken is absent or was dropped.
     #[test]
     fn a_zone_is_a_list(acts in proptest::collection::vec(act(0), 1..300)) {
         let (_, mut producer, reader) = zone(SMALL);
@@ -405,7 +416,7 @@ proptest! {
         prop_assert!(counts.taken <= taken && taken <= counts.put);
     }
 
-    /// An end that writes anything anywhere: neither end panics, leaves the zone, or takes for long; a size is one that the zone could hold.
+    /// An end writes any word: neither end panics, leaves the zone, or takes long; each returned size is possible.
     #[test]
     fn nonsense_makes_items_fail_and_nothing_else(acts in proptest::collection::vec(act(60), 1..300)) {
         let (file, mut producer, reader) = zone(SMALL);

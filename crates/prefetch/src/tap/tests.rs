@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 const SECRET: KeySecret = KeySecret([3, 4]);
 const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
 
-/// Keys, each with its position, of all that waits.
+/// Returns the keys of all waiting pieces, with their positions.
 fn drain(watch: &mut Watch) -> Vec<(Vec<u8>, u64)> {
     let mut all = Vec::new();
     let mut turn = || {
@@ -26,7 +26,7 @@ fn drain(watch: &mut Watch) -> Vec<(Vec<u8>, u64)> {
     all
 }
 
-/// The end of a DPU that is a process, and its program's ring.
+/// Creates the end of a DPU process, and its program's ring.
 fn of_a_process() -> (SubmissionSender, Watch) {
     const RING: usize = 1 << 15;
     let file = make_submissions(RING).unwrap();
@@ -35,7 +35,8 @@ fn of_a_process() -> (SubmissionSender, Watch) {
     (ring, Watch::far(Submissions::of(&file, RING).unwrap(), SECRET))
 }
 
-/// Pieces of two connections, one of them split within a request: the accesses come with the numbers of the pieces that made them whole.
+/// Pieces of two connections, one split within a request: each access has the number of the piece that completed its
+/// key.
 #[test]
 fn what_is_handed_over_is_parsed() {
     let (tap, mut watch) = tap(1 << 16, SECRET);
@@ -50,7 +51,8 @@ fn what_is_handed_over_is_parsed() {
     assert_eq!(watch.reading.guards.len(), 1);
 }
 
-/// The other end does not parse: what does not fit is not seen, and the connection whose request it tore is cut off; another one, of which nothing is lost, goes on.
+/// The other end does not parse: pieces without room are unseen, and the connection with a torn request is cut off.
+/// Another connection, without a loss, continues.
 #[test]
 fn what_has_no_room_is_not_seen() {
     let (tap, mut watch) = tap(3 * GET.len(), SECRET);
@@ -69,7 +71,7 @@ fn what_has_no_room_is_not_seen() {
     assert_eq!(stats.passed_over, GET.len() as u64);
 }
 
-/// A loss within a value is borne.
+/// A loss within a value does not end the connection.
 #[test]
 fn a_loss_within_a_value_is_borne() {
     let header = Header { request: Request::Write, key_len: 1, value_len: 100 }.emit();
@@ -84,7 +86,7 @@ fn a_loss_within_a_value_is_borne() {
     assert_eq!(watch.stats().cut_by_loss, 0);
 }
 
-/// More losses than can be told apart: all connections that were open then are not seen any more, and later ones are.
+/// Too many losses to record: all connections that were open are unseen from then on, and later ones are seen.
 #[test]
 fn countless_losses_blind_what_is_open() {
     let (tap, mut watch) = tap(0, SECRET);
@@ -103,7 +105,7 @@ fn countless_losses_blind_what_is_open() {
     assert_eq!(watch.reading.guards.len(), 1);
 }
 
-/// Panics on 'p', says things for ever on 'w', else says each byte.
+/// A parser that panics on 'p', reports without end on 'w', and else reports each byte.
 struct Bad;
 
 impl Parser for Bad {
@@ -129,7 +131,7 @@ impl Parser for Bad {
     }
 }
 
-/// A parser that panics and one that never ends are cut off and counted; others go on.
+/// A parser that panics and one that never ends are cut off and counted; others continue.
 #[test]
 fn bad_parsers_cost_their_own_connection() {
     let (tap, mut watch) = tap(1 << 16, SECRET);
@@ -146,8 +148,9 @@ fn bad_parsers_cost_their_own_connection() {
     assert_eq!((stats.panicked, stats.wild, stats.passed_over), (1, 1, 2));
 }
 
-/// A mirror beside a program of another process: the pieces of both are parsed, each connection by its own parser although both number theirs from 1, and bytes and connections that were not seen are counted of both. What
-/// the mirror says has no position: the program may have carried out more pieces than the mirror saw, and its requests count.
+/// A mirror beside a program of another process: each connection has its own parser, although both sides number from
+/// 1. Unseen bytes and connections of both are counted. A mirror's pieces have no position, because only the
+/// program's own pieces order its requests.
 #[test]
 fn a_mirror_is_beside_the_ring_of_a_program() {
     let (ring, mut watch) = of_a_process();
@@ -179,7 +182,7 @@ fn a_mirror_is_beside_the_ring_of_a_program() {
     });
     assert!(drained.unwrap());
     assert_eq!(all, [(b"of-program".to_vec(), Position(7)), (b"k".to_vec(), Position::UNKNOWN)]);
-    // One of each is cut off, and ends, and the others are what they were.
+    // One connection of each is cut off and ends; the others are unchanged.
     push(bytes(1, b"get lost\r\n"));
     mirrored[1].received(&GET[..3]);
     mirrored[1].received(GET);
@@ -195,7 +198,7 @@ fn a_mirror_is_beside_the_ring_of_a_program() {
     drop(mirrored);
     assert!(drain(&mut watch).is_empty());
     assert_eq!(watch.reading.guards.len(), 0);
-    // A sleeping end is woken once, by the first hand-over; one that has something to do does not sleep.
+    // A sleeping end is woken once, by the first hand-over; an end with work does not sleep.
     assert_eq!(rung.load(Ordering::Relaxed), 0);
     let connection = mirror.connection(ParserKind::Resp.parser()).unwrap();
     assert!(watch.may_sleep());
@@ -214,7 +217,7 @@ fn a_mirror_is_beside_the_ring_of_a_program() {
     assert!(!watch.may_sleep());
 }
 
-/// A piece of so many bytes: one record, whose key is this number.
+/// Returns a piece of `len` bytes: one record with this key.
 fn record(key: u64, len: usize) -> Vec<u8> {
     let request = if len == 16 { Request::Read } else { Request::Write };
     let value_len = u32::try_from(len - 16).unwrap();
@@ -222,8 +225,9 @@ fn record(key: u64, len: usize) -> Vec<u8> {
     [&header[..], &key.to_be_bytes(), &vec![7; len - 16]].concat()
 }
 
-/// Far more waits than a turn takes, from a program of the same process and from a mirror beside one of another: each turn takes whole pieces of 64 KiB and no more, a longer one alone, and of short ones so many; nothing is lost, and all
-/// comes in order, also what is handed over meanwhile. An end with more to do does not sleep before. In one turn all of it was parsed, and a process heard no beat of its DPU for as long.
+/// Far more waits than a turn takes, from a program of this process and from a mirror. Each turn takes whole pieces
+/// of at most 64 KiB, a longer one alone, and a bounded number of short ones. Nothing is lost or reordered, and an
+/// end with work does not sleep. Before the fix, one turn parsed all, and a process saw no beat of its DPU meanwhile.
 #[test]
 fn a_turn_takes_a_part_of_what_waits() {
     const PIECE: usize = 10 << 10;
@@ -262,7 +266,7 @@ fn a_turn_takes_a_part_of_what_waits() {
             watch.stays_awake();
         }
         let (piece, long, short) = (PIECE as u64, 2 * TURN_BYTES as u64, TURN_PIECES as u64);
-        // The last of the long ones is behind as many short ones as the turn has pieces for.
+        // Behind the last long one come as many short ones as a turn has pieces for.
         let first_short = short - 1;
         let expected = [
             (6, 6 * piece),
@@ -285,8 +289,9 @@ fn a_turn_takes_a_part_of_what_waits() {
     }
 }
 
-/// A mirror is over, with half a request parsed, and more that waits: all of it is given back, what was not parsed counts as not seen, and its connections end. The next one, whose connections have the same numbers, is read from
-/// its first byte on; the program's own are what they were.
+/// A mirror ends with half a request parsed and more waiting. All memory is freed, unparsed bytes count as unseen,
+/// and its connections end. The next mirror, with the same connection numbers, is parsed from its first byte on. The
+/// program's own connections are unchanged.
 #[test]
 fn a_mirror_that_is_over_leaves_nothing() {
     let (ring, mut watch) = of_a_process();

@@ -1,4 +1,5 @@
-//! A pager that stands still at any of its instructions, and a watcher that does not; by what the program reads, never by times (PROTOCOL 12.49).
+//! Tests of a pager that is stopped at any of its instructions, and a watcher that runs. The tests check what the
+//! program reads, never times (PROTOCOL 12.49).
 
 use super::*;
 use crate::{
@@ -22,24 +23,24 @@ const fn filled(byte: u8) -> [u8; PAGE_LEN] {
     [byte; PAGE_LEN]
 }
 
-/// The contents of the page of this number.
+/// Returns the contents of the page with this number.
 fn of(index: u64) -> [u8; PAGE_LEN] {
     filled(u8::try_from(index + 1).unwrap())
 }
 
-/// Bytes of a file of ours.
+/// Reads a page of a file.
 fn bytes_of(file: BorrowedFd<'_>, index: u64) -> Vec<u8> {
     let mut bytes = vec![0; PAGE_LEN];
     read_at(file, usize::try_from(index).unwrap() * PAGE_LEN, &mut bytes).unwrap();
     bytes
 }
 
-/// A lease that has just ended.
+/// Ends a lease now.
 fn ended(lease: &Lease, clock: &Clock) {
     assert!(lease.begin(clock, clock.now()));
 }
 
-/// Pages that are taken are in the file beside, with their bytes, and nowhere else; a hole stays one.
+/// Revoked pages are in the second file, with their bytes, and nowhere else; a hole stays one.
 #[test]
 fn all_pages_are_taken_with_their_bytes() {
     let len = PAGES * PAGE_LEN as u64;
@@ -66,7 +67,7 @@ fn all_pages_are_taken_with_their_bytes() {
     assert_eq!(lease.bytes_kept(), 0, "they are given back once");
 }
 
-/// A lease that is moved on is not taken, and one that has passed cannot be moved on: the two agree about which of them was first.
+/// An extended lease is not revoked, and an expired one cannot be extended: exactly one of the two happens first.
 #[test]
 fn a_lease_passes_or_is_moved_on() {
     let file = sealed("farmem-test", PAGE_LEN as u64).unwrap();
@@ -89,7 +90,7 @@ fn a_lease_passes_or_is_moved_on() {
     assert_eq!(lease.takes(), 1);
 }
 
-/// The watcher sleeps until the end, wherever that is moved to, and takes the pages by itself; it ends when it is told to.
+/// The watcher sleeps until the end, wherever it is moved, and revokes the pages by itself. A stop ends the watcher.
 #[test]
 fn a_watcher_takes_the_pages_by_itself() {
     let file = sealed("farmem-test", PAGE_LEN as u64).unwrap();
@@ -109,7 +110,8 @@ fn a_watcher_takes_the_pages_by_itself() {
     });
 }
 
-/// A program stores to a page all the time. Whatever it stored until it could reach the page no more is in what was taken.
+/// A program stores to a page all the time. The revoked page has all its stores, up to the last one that reached the
+/// page.
 #[test]
 fn no_store_is_lost_between_the_copy_and_the_hole() {
     for _ in 0..200 {
@@ -138,13 +140,14 @@ fn no_store_is_lost_between_the_copy_and_the_hole() {
             let mut out = Vec::new();
             pages.read(page(base, 0), 0..8, &mut out);
             is_done.store(true, Ordering::SeqCst);
-            // The next lease: the page comes back as it was, and the store that waited for it, if one did, is the last one.
+            // The next lease: the page returns unchanged, and a store that waited for it, if any, is the last one.
             assert!(lease.begin(&clock, clock.after(Duration::from_secs(3600))));
             window.remap(page(base, 0), Access::Modified);
             (u64::from_le_bytes(out[..].try_into().unwrap()), storing.join().unwrap())
         });
         let (taken, last) = stored;
-        // The thread may have had no CPU when the page went: then no store waited. One that went elsewhere is missing in the page.
+        // The thread may have had no CPU when the page was revoked: then no store waited. A store that went elsewhere
+        // would be missing in the page.
         assert!(taken == last || taken + 1 == last, "{taken} of {last} stores: all but one that waited");
         assert_eq!(window.memory().word(0).load(Ordering::Relaxed), last);
     }
@@ -163,8 +166,8 @@ fn window() -> Option<Window> {
     opened.inspect_err(|refused| eprintln!("skipped: {refused}")).ok()
 }
 
-/// A lease ends while the pager stands still just before each of its steps: the program reaches no page,
-/// and all that it had written is there to be written back.
+/// A lease ends while the pager is stopped before each of its steps: the program reaches no page, and all its stores
+/// can still be written back.
 #[test]
 fn a_pager_that_goes_on_after_the_end_shows_nothing() {
     let Some(window) = window() else { return };
@@ -189,7 +192,7 @@ fn a_pager_that_goes_on_after_the_end_shows_nothing() {
         assert_eq!(resident, 0, "after {what}");
     };
     out_of_reach("the watcher");
-    // The pager goes on wherever it stood.
+    // The pager continues from where it was stopped.
     pages.install(page(base, 0), &filled(0), Access::Modified);
     out_of_reach("an upgrade");
     pages.install(page(base, 9), &filled(10), Access::Shared);
@@ -218,21 +221,22 @@ fn a_pager_that_goes_on_after_the_end_shows_nothing() {
     pages.release(page(base, 2));
     pages.absorb();
     assert_eq!((window.bytes_taken(), lease.bytes_kept(), window.frames()), (0, 0, 0));
-    // Under the next lease all is as ever.
+    // Under the next lease all works as before.
     assert!(lease.begin(&clock, clock.after(Duration::from_secs(3600))));
     pages.install(page(base, 1), &filled(5), Access::Shared);
     assert!(is_mapped(window, 1));
     assert_eq!(window.memory().word(PAGE_LEN).load(Ordering::Relaxed), u64::from_le_bytes([5; 8]));
 }
 
-/// The program can read a page of a window without anybody's help: as a system call finds out that may not wait (EFAULT).
+/// Returns true if the program can read a page of a window without a fault: a system call that may not wait would
+/// fail with EFAULT.
 fn is_mapped(window: &Window, index: u64) -> bool {
     let memory = window.memory().part(usize::try_from(index).unwrap() * PAGE_LEN, PAGE_LEN);
     let sink = memfd_create("farmem-sink", MemfdFlags::CLOEXEC).unwrap();
     memory.write_to(&sink, 0, PAGE_LEN).is_ok_and(|count| count == PAGE_LEN)
 }
 
-/// As above, for pages of other processes, as `farmem run` has them.
+/// A lease of other processes' pages, as in `farmem run`, has the result of the test above.
 #[test]
 fn a_pager_of_others_that_goes_on_after_the_end_shows_nothing() {
     let opened = Userfaultfd::open(Reach::UserMode, Features::WINDOW);
@@ -248,12 +252,12 @@ fn a_pager_of_others_that_goes_on_after_the_end_shows_nothing() {
     {
         pages.install(page(base, index), &of(index), access);
     }
-    // A store of a member's, which has the file mapped.
+    // A store of a member, which has the file mapped.
     write_at(shared_mapping.file(), PAGE_LEN, &[77]).unwrap();
     pages.unmap(page(base, 3));
     assert!(lease.extend(&clock, clock.now()));
     watcher.look().unwrap();
-    // Pages in the file can be mapped, and no others.
+    // Only pages in the file can be mapped.
     let out_of_reach =
         |what: &str| assert_eq!(fstat(shared_mapping.file()).unwrap().st_blocks, 0, "after {what}");
     out_of_reach("the watcher");
@@ -288,7 +292,7 @@ fn a_pager_of_others_that_goes_on_after_the_end_shows_nothing() {
     assert_eq!(bytes_of(shared_mapping.file(), 1), filled(5));
 }
 
-/// The watcher is killed while it takes pages: the pager finds its end gone, and takes the rest itself.
+/// The watcher is killed while it revokes pages: the pager notices its end, and revokes the rest itself.
 #[test]
 fn a_watcher_that_dies_over_it_leaves_the_rest_to_the_pager() {
     let (base, len) = (VirtAddr(0x2c00_0000_0000), PAGES * PAGE_LEN as u64);
@@ -306,7 +310,7 @@ fn a_watcher_that_dies_over_it_leaves_the_rest_to_the_pager() {
     for index in 0..4 {
         pages.install(page(base, index), &of(index), Access::Modified);
     }
-    // The taker has announced itself, has taken the first page, and is no more.
+    // The watcher has set the word, has revoked the first page, and has ended.
     lease.word().store(TAKING, Ordering::SeqCst);
     let mut taker = Taker::open().unwrap();
     assert_eq!(taker.take(shared_mapping.file(), lease.kept.as_fd(), 0..PAGE_LEN).unwrap(), PAGE_LEN);
@@ -322,7 +326,8 @@ fn a_watcher_that_dies_over_it_leaves_the_rest_to_the_pager() {
     assert_eq!(fstat(shared_mapping.file()).unwrap().st_blocks, 0);
 }
 
-/// A process beside this one takes the pages, of a window that this one does nothing about; it ends when this one lets go of it.
+/// A separate process revokes the pages of a window whose own process does nothing. The watcher ends when this
+/// process drops it.
 #[test]
 fn a_process_beside_takes_the_pages() {
     let Some(window) = window() else { return };

@@ -1,4 +1,4 @@
-//! The acceptor and the guard, as far as they go without a program. With one: the system tests of `farmem run`.
+//! Tests of the acceptor and the guard without a program. Tests with programs: the system tests of `farmem run`.
 
 use super::call::{HELLO_WORDS, Hello, WELCOME_WORDS, device_request};
 use super::{Acceptor, Guard, Remote, Watch, buffer};
@@ -29,7 +29,8 @@ fn visitor(acceptor: &Acceptor) -> OwnedFd {
     socket
 }
 
-/// A greeting comes with a file on a disk in place of a memory file. A file system may never answer, so the pager would wait in a read of it, and serve no process: it is not let in.
+/// A greeting with a file on disk instead of a memfd is refused. Its file system may never answer, so the pager would
+/// block in a read and serve no process.
 #[test]
 fn a_file_that_is_no_memory_file_is_no_greeting() {
     let hello = Hello { token: 1, base: 1 << 30, len: 1 << 20, snapshot: 0, full: true };
@@ -45,7 +46,8 @@ fn a_file_that_is_no_memory_file_is_no_greeting() {
     assert!(!is_let_in(plain));
 }
 
-/// A userfaultfd of this process, as a program that comes in has one; `None`, and said so, where it may have none.
+/// Opens a userfaultfd of this process, as a program would; prints a line and returns `None` if that is not
+/// permitted.
 fn userfaultfd(test: &str) -> Option<OwnedFd> {
     match Userfaultfd::open(Reach::UserMode, Features::WINDOW) {
         Ok(served) => Some(served.as_fd().try_clone_to_owned().unwrap()),
@@ -56,7 +58,8 @@ fn userfaultfd(test: &str) -> Option<OwnedFd> {
     }
 }
 
-/// A greeting comes with something else in place of a userfaultfd: a pipe, a device, a counter. The pager would wait in a read of it: it is not let in.
+/// A greeting with another descriptor instead of a userfaultfd (a pipe, a device, a counter) is refused, because the
+/// pager would block in a read.
 #[test]
 fn what_is_no_userfaultfd_is_no_greeting() {
     let Some(served) = userfaultfd("what_is_no_userfaultfd_is_no_greeting") else { return };
@@ -70,7 +73,8 @@ fn what_is_no_userfaultfd_is_no_greeting() {
     assert!(!is_let_in(rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap()));
 }
 
-/// A program takes the flag away by which reads of its userfaultfd do not wait; it shares that with its pager. The pager's read does not wait all the same, and the flag is back.
+/// A program clears the non-blocking flag of its userfaultfd, which it shares with its pager. The pager's read does
+/// not block, and the flag is set again.
 #[test]
 fn a_pager_waits_in_no_read() {
     let Some(served) = userfaultfd("a_pager_waits_in_no_read") else { return };
@@ -79,7 +83,7 @@ fn a_pager_waits_in_no_read() {
     let remote = Remote::new(served.try_clone().unwrap(), file, &hello).unwrap();
     fcntl_setfl(&served, OFlags::empty()).unwrap();
     let (ends, ended) = mpsc::channel();
-    // Not joined: without the mend it waits for ever.
+    // Not joined: without the fix it waits for ever.
     std::thread::spawn(move || {
         let full = remote.faults(&mut buffer(), |_, _| unreachable!(), |_| unreachable!());
         ends.send(full).unwrap();
@@ -89,8 +93,9 @@ fn a_pager_waits_in_no_read() {
     assert!(fcntl_getfl(&served).unwrap().contains(OFlags::NONBLOCK));
 }
 
-/// One that was invited asks for the device on and on, and another one comes behind it. Each look answers the first once, and lets the second in its turn; before, the first look
-/// never ended. One that has said something stays while silent ones come.
+/// An invited process requests the device again and again, and another one connects behind it. Each call answers the
+/// first once, and the second in its turn. Before the fix, the first call never ended. A process that has sent
+/// something stays when silent ones connect.
 #[test]
 fn who_asks_on_and_on_holds_nobody_up() {
     let acceptor = Acceptor::open(0x123a).unwrap();
@@ -113,7 +118,8 @@ fn who_asks_on_and_on_holds_nobody_up() {
     drop(strangers);
 }
 
-/// A process that sends an invalid greeting, brings no descriptors or has no token is not let in, and the acceptor goes on.
+/// A process with an invalid greeting, without descriptors or without the token is refused, and the acceptor
+/// continues.
 #[test]
 fn strangers_are_not_let_in() {
     let acceptor = Acceptor::open(0x1234).unwrap();
@@ -132,8 +138,9 @@ fn strangers_are_not_let_in() {
     assert_eq!(events, []);
 }
 
-/// Any user of the machine may connect to the pager's socket. A hundred do, and say nothing: an invited process that comes behind them is answered at
-/// the next look. Before, the pager waited two seconds for each of the silent ones, and served no fault meanwhile.
+/// Any user of the machine may connect to the pager's socket. A hundred silent connections come first, and an invited
+/// process is answered at the next call. Before the fix, the pager waited two seconds for each silent one, and served
+/// no fault meanwhile.
 #[test]
 fn silent_strangers_hold_nobody_up() {
     let acceptor = Acceptor::open(0x1239).unwrap();
@@ -151,7 +158,7 @@ fn silent_strangers_hold_nobody_up() {
     assert_eq!(events, [], "a process that hung up is forgotten");
 }
 
-/// A process comes in by the socket file, which goes with the acceptor.
+/// A process connects through the socket file, which is removed with the acceptor.
 #[test]
 fn the_same_by_a_path() {
     let acceptor = Acceptor::open(0x1236).unwrap();
@@ -175,7 +182,7 @@ fn bytes_of(words: [u64; HELLO_WORDS]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// The device goes to processes that know the token, where the pager may open it itself; others get no answer at all.
+/// Processes that know the token get the device, if the pager may open it. Others get no answer.
 #[test]
 fn the_device_is_for_those_who_were_invited() {
     let acceptor = Acceptor::open(0x1234).unwrap();
@@ -200,7 +207,7 @@ fn the_device_is_for_those_who_were_invited() {
     }
 }
 
-/// The name of the socket, which every process can read, does not give the token away.
+/// The name of the socket, which every process can read, does not reveal the token.
 #[test]
 fn the_name_is_not_the_token() {
     let token = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
@@ -210,7 +217,7 @@ fn the_name_is_not_the_token() {
     assert!(!name.contains(&said[..8]) && !name.contains(&said[24..]));
 }
 
-/// A guard whose pager is done has no program to kill and ends; what it was given and let go of does not matter to it.
+/// A guard whose pager closes the connection ends without killing. A process that was let go does not matter.
 #[test]
 fn a_guard_ends_with_its_pager() {
     let (ours, theirs) = Guard::open().unwrap();
@@ -222,7 +229,7 @@ fn a_guard_ends_with_its_pager() {
     assert_eq!(guard.join().unwrap().unwrap(), 0);
 }
 
-/// A guard kills whom it was not told to let go of, and answers how many those were.
+/// A guard kills the processes that were not let go, and returns their number.
 #[test]
 fn a_guard_counts_whom_it_kills() {
     let (ours, theirs) = Guard::open().unwrap();
@@ -239,7 +246,8 @@ fn a_guard_counts_whom_it_kills() {
     assert!(!child.wait().unwrap().success());
 }
 
-/// A guard takes pages whose lease ends, though their pager does nothing; and goes on guarding when the watch is over (PROTOCOL 12.49).
+/// A guard revokes pages whose lease ends, even if their pager does nothing. It continues to guard when the watch is
+/// over (PROTOCOL 12.49).
 #[test]
 fn a_guard_takes_shared_pages_when_their_lease_ends() {
     let (ours, theirs) = Guard::open().unwrap();
@@ -252,7 +260,7 @@ fn a_guard_takes_shared_pages_when_their_lease_ends() {
     ours.watch(&shared_mapping).unwrap();
     pages.install(Page::of(base), &[7; PAGE_LEN], Access::Modified);
     assert!(lease.extend(&clock, clock.now()));
-    // The end is earlier than the guard knew: what moves it so rings.
+    // The end is earlier than the guard knew: the change rings its doorbell.
     assert!(lease.begin(&clock, clock.now()));
     while lease.takes() == 0 {
         std::thread::yield_now();
@@ -270,7 +278,7 @@ fn a_guard_takes_shared_pages_when_their_lease_ends() {
     let file = File::open("/dev/null").unwrap();
     ours.keep(7, &file, &file, &file).unwrap();
     ours.let_go(7);
-    // The shared mapping has the pager's end too, to know when its guard is gone.
+    // The shared mapping has the pager's end of the connection, too, to notice the guard's end.
     drop((ours, shared_mapping));
     guard.join().unwrap().unwrap();
 }

@@ -1,4 +1,5 @@
-//! A shared mapping of one: this process is the member, and its faults are read by a thread of the test. Many members: the system tests of `farmem run`.
+//! Tests of a shared mapping with one member: this process, whose faults a thread of the test reads. Tests with many
+//! members: the system tests of `farmem run`.
 
 use super::*;
 use crate::{Faulting, Features, Message, Patience, Reach};
@@ -13,21 +14,21 @@ const PAGES: usize = 8;
 const LEN: usize = PAGES * PAGE_LEN;
 /// The process's number in the shared mapping.
 const MEMBER: u32 = 7;
-/// Two crowds cannot be at one place.
+/// Two shared mappings cannot have the same addresses.
 static ALONE: Lock<()> = Lock::new(());
-/// Far from where the system maps things.
+/// Far from the kernel's usual mappings.
 const BASE: usize = 0x2a00_0000_0000;
 
 struct Rig {
     shared_mapping: Arc<SharedMapping>,
-    /// Pages that were asked for.
+    /// Requested pages.
     asked: Receiver<(Page, bool)>,
     _uffd: Userfaultfd,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Rig {
-    /// `None` where the system allows none.
+    /// Opens the shared mapping; prints a line and returns `None` if the system denies a userfaultfd.
     fn open(frames_max: u64) -> Option<Self> {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = Userfaultfd::open(Reach::UserMode, Features::WINDOW);
@@ -40,7 +41,7 @@ impl Rig {
         // SAFETY: a new mapping, which replaces nothing.
         unsafe { mmap(place, LEN, rights, flags, shared_mapping.file(), 0) }.unwrap();
         let faulting = Faulting::MISSING.and(Faulting::MINOR).and(Faulting::WRITE_PROTECTED);
-        // SAFETY: the mapping of a moment ago, which this test serves.
+        // SAFETY: the mapping made above, which this test serves.
         unsafe { uffd.register(BASE, LEN, faulting) }.unwrap();
         shared_mapping.inner().members.insert(MEMBER, uffd.again().unwrap());
         let (ask, asked) = channel();
@@ -65,12 +66,12 @@ impl Rig {
         Page::of(VirtAddr((BASE + index * PAGE_LEN) as u64))
     }
 
-    /// The page that a thread waits for, and whether to write.
+    /// Returns the page that a thread waits for, and true for a write.
     fn asked(&self) -> (Page, bool) {
         self.asked.recv().expect("the reader reads on")
     }
 
-    /// Asserts the system's count of pages.
+    /// Asserts the kernel's count of pages.
     fn assert_here(&self, pages: u64) {
         assert_eq!(self.shared_mapping.bytes_taken(), pages * PAGE_LEN as u64);
         assert_eq!(self.shared_mapping.inner().frames, pages);
@@ -110,7 +111,8 @@ fn bytes_of(shared_mapping: &SharedMapping, page: Page) -> u64 {
     u64::from_le_bytes(bytes.try_into().unwrap())
 }
 
-/// A page comes to be read, then to be written, is frozen, written again, and goes; each touch that may not pass asks once.
+/// A page is read, written, write-protected, written again, and released; each touch without sufficient rights
+/// requests the page once.
 #[test]
 fn a_page_through_its_states() {
     let Some(rig) = Rig::open(4) else { return };
@@ -141,7 +143,7 @@ fn a_page_through_its_states() {
     rig.assert_here(0);
 }
 
-/// A page is laid to rest while it is written: no store is lost, and it comes back without being fetched.
+/// A page is unmapped while it is written: no store is lost, and the page is mapped again without a fetch.
 #[test]
 fn a_page_rests_without_losing_stores() {
     const ADDS: u64 = 20_000;
@@ -162,7 +164,8 @@ fn a_page_rests_without_losing_stores() {
     assert_eq!(bytes_of(shared_mapping, page), ADDS);
 }
 
-/// A member that maps a page anew, or by another address space's doing has no mapping of one that is here, finds it without anybody being asked.
+/// A member without a mapping of a cached page, because it has remapped the page or not touched it, gets the page
+/// without a request.
 #[test]
 fn what_is_here_is_found_without_asking() {
     let Some(rig) = Rig::open(2) else { return };
@@ -177,7 +180,7 @@ fn what_is_here_is_found_without_asking() {
     rig.assert_here(1);
 }
 
-/// A process that is gone is not waited for, and a page that could not be had is had later by being installed.
+/// A process that has ended is not waited for, and a poisoned page becomes usable when it is installed.
 #[test]
 fn members_leave_and_poison_ends() {
     let Some(rig) = Rig::open(2) else { return };

@@ -1,4 +1,5 @@
-//! Faults as signals, under threads of this process and under what only a process of its own may do: die, fork, install handlers.
+//! Tests of faults as signals, with threads of this process, and with separate processes that die, fork or install
+//! handlers.
 
 use super::super::tests::{
     Numbers, PAGES, assert_four_threads_added, byte, config, filled, four_threads_add, page, run_beside,
@@ -16,13 +17,14 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
 
-/// A window with room for all whose faults are signals; `None` where the system allows none.
+/// Opens a window with room for all pages, whose faults are signals; prints a line and returns `None` if the system
+/// denies it.
 fn window() -> Option<Window> {
     let config = WindowConfig { faults: FaultMode::Signal, ..config(PAGES as u64) };
     Window::open(&config).inspect_err(|refused| eprintln!("skipped: {refused}")).ok()
 }
 
-/// The leader: the thread that faults, or the one that serves.
+/// The leader: the faulting thread, or the serving one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum By {
     Itself,
@@ -61,7 +63,7 @@ fn threads_that_want_the_same_page_all_get_it() {
     }
 }
 
-/// Remembers which thread served which page.
+/// A resolver that records which thread served which page.
 struct Leaders<'w> {
     window: &'w Window,
     of: BTreeMap<usize, ThreadId>,
@@ -88,7 +90,7 @@ impl Faults for Leaders<'_> {
     }
 }
 
-/// A thread serves itself, unless it has a signal blocked: it may be in a handler then, and hold any lock.
+/// A thread serves itself, unless it has a signal blocked: it may then be in a handler while it holds a lock.
 #[test]
 fn a_thread_with_a_blocked_signal_is_served_by_another() {
     let Some(window) = window() else { return };
@@ -115,7 +117,7 @@ fn block(signal: i32) {
     assert_eq!(unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) }, 0);
 }
 
-/// Answers nothing until as many threads wait as may.
+/// A resolver that answers only when the maximum number of threads wait.
 struct Patient<'w> {
     window: &'w Window,
     waiting: Vec<Page>,
@@ -145,7 +147,7 @@ impl Faults for Patient<'_> {
     }
 }
 
-/// More threads than may wait at once: the others wait for their turn to wait, and all go on.
+/// If more threads fault than may wait, the others wait for a slot, and all continue.
 #[test]
 fn more_threads_than_may_wait_all_go_on() {
     for by in [By::Itself, By::Server] {
@@ -167,7 +169,7 @@ fn more_threads_than_may_wait_all_go_on() {
     }
 }
 
-/// A thread that touches a window before it is served waits until it is; it may be served again.
+/// A thread that touches a window before it is served waits; a window may be served again.
 #[test]
 fn service_ends_and_begins_again() {
     let Some(window) = window() else { return };
@@ -186,7 +188,7 @@ fn service_ends_and_begins_again() {
     }
 }
 
-/// The system reaches into far memory by no call, and says so; the window's own calls go through a buffer.
+/// System calls on far memory fail, and the window's own methods use a buffer.
 #[test]
 fn system_calls_are_refused_and_the_windows_own_are_not() {
     let Some(window) = window() else { return };
@@ -206,18 +208,18 @@ fn system_calls_are_refused_and_the_windows_own_are_not() {
     });
 }
 
-/// The variable that says what a process of the test does.
+/// The variable that selects the task of a test's process.
 const BE: &str = "FARMEM_TEST_SIGNALS";
-/// The exit code of a test's handler, and the code of the signal besides.
+/// The exit code of a test's handler, to which the signal's code is added.
 const EXIT: i32 = 40;
 const BUS_ADRERR: i32 = 2;
 const BUS_MCEERR_AR: i32 = 4;
 
-/// The last handler of before, for one that is installed over it.
+/// The replaced handler, for a handler that calls it.
 static REPLACED: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn exits(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the system hands over a whole siginfo_t.
+    // SAFETY: the kernel passes a complete siginfo_t.
     let code = unsafe { (*info).si_code };
     ends(EXIT + code)
 }
@@ -229,7 +231,7 @@ extern "C" fn calls_the_one_before(signal: i32, info: *mut libc::siginfo_t, cont
     before(signal, info, context);
 }
 
-/// Installs a handler for SIGBUS; answers the one that it replaces.
+/// Installs a handler for SIGBUS. Returns the one that it replaces.
 fn install(handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void)) -> usize {
     // SAFETY: all-zero sigactions have no flags and masks.
     let (mut action, mut before): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
@@ -240,17 +242,17 @@ fn install(handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void))
     before.sa_sigaction
 }
 
-/// A touch behind the end of a mapped file: a SIGBUS that is no window's.
+/// Touches a mapped file behind its end: a SIGBUS outside any window.
 fn touch_behind_a_file() {
     let file = rustix::fs::memfd_create("nothing", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     let (protection, flags) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED);
-    // SAFETY: a new mapping, where the system wants it.
+    // SAFETY: a new mapping, at an address of the kernel's choice.
     let place = unsafe { rustix::mm::mmap(std::ptr::null_mut(), PAGE_LEN, protection, flags, &file, 0) };
-    // SAFETY: mapped, with nothing behind it: that is the point.
+    // SAFETY: mapped, with no file behind it, which is the purpose.
     let _byte = unsafe { place.unwrap().cast::<u8>().read_volatile() };
 }
 
-/// Touches the window that it serves.
+/// A resolver that touches the window that it serves.
 struct Touches<'w>(&'w Window);
 
 impl Faults for Touches<'_> {
@@ -263,7 +265,7 @@ impl Faults for Touches<'_> {
     }
 }
 
-/// Only does something in another process.
+/// Acts only in a separate process, selected by the variable.
 #[test]
 fn in_a_process_of_its_own() {
     let Ok(be) = std::env::var(BE) else { return };
@@ -330,7 +332,7 @@ fn ends(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// `None` where this process may not serve faults.
+/// Runs a task in a process of its own; returns `None` if that may not serve faults.
 fn process(be: &str) -> Option<Output> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "signal::tests::in_a_process_of_its_own", "--nocapture"]).env(BE, be);
@@ -338,14 +340,14 @@ fn process(be: &str) -> Option<Output> {
     (output.status.code() != Some(SKIPPED)).then_some(output)
 }
 
-/// A SIGBUS that is no window's goes where it went before, or where the program lets it go; so does that of a page that cannot be had.
+/// A SIGBUS outside any window goes to the earlier handler, or to the program's. So does that of a poisoned page.
 #[test]
 fn other_signals_go_where_they_went() {
     let ends = [
         ("before", vec![Ok(EXIT + BUS_ADRERR)]),
         ("after", vec![Err(libc::SIGBUS)]),
         ("default", vec![Err(libc::SIGBUS)]),
-        // The first where the system is built without CONFIG_MEMORY_FAILURE.
+        // The first if the kernel is built without CONFIG_MEMORY_FAILURE.
         ("poisoned", vec![Ok(EXIT + BUS_ADRERR), Ok(EXIT + BUS_MCEERR_AR)]),
         ("sent", vec![Ok(EXIT + libc::SI_TKILL)]),
         ("blocked", vec![Err(libc::SIGBUS)]),
@@ -358,7 +360,7 @@ fn other_signals_go_where_they_went() {
     }
 }
 
-/// A server that touches its own window is told, and ended: its page cannot wait for itself.
+/// A resolver that touches its own window is killed with a message, because its page cannot wait for itself.
 #[test]
 fn what_serves_may_not_touch_what_it_serves() {
     let Some(Output { status, stderr, .. }) = process("itself") else { return };
@@ -367,7 +369,7 @@ fn what_serves_may_not_touch_what_it_serves() {
     assert!(said.contains("a thread that serves a window touched it"), "{said}");
 }
 
-/// There is room for so many windows, the next is refused with what to do, and those that are closed make room.
+/// A process has a maximum number of windows. The next is refused with a remedy, and closed windows make room.
 #[test]
 fn windows_have_a_bound() {
     let Some(Output { status, stderr, .. }) = process("too many") else { return };

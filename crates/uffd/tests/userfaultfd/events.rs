@@ -1,4 +1,4 @@
-//! Changes of a program's mappings, as the userfaultfd reports them.
+//! Events of a program's mappings, as the userfaultfd reports them.
 
 use crate::rig::{Ended, PAGE, PAGES, Range, Rig, all_faults, alone, fork, load, next, or_skip};
 use farmem_uffd::{Faulting, Features, Mapping, Message, Patience, Reach, Userfaultfd};
@@ -7,13 +7,13 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A fork is reported with a descriptor that serves the child's copy; the parent waits until that is read.
+/// A fork is reported with a descriptor that serves the child's copy; the parent waits until the event is read.
 #[test]
 fn a_fork_brings_what_serves_the_child() {
     let _alone = alone();
     let rig = or_skip!(Rig::open(Features::FORK));
     let at = rig.app.at(0);
-    // A fork holds the allocator's locks until its report is read: nothing may be allocated from here until then.
+    // A fork holds the allocator's locks until its event is read: the code from here to there must not allocate.
     let (mut messages, mut report) = (rig.uffd.messages(), None);
     let reads = Arc::new(AtomicBool::new(false));
     let may_fork = Arc::clone(&reads);
@@ -36,7 +36,7 @@ fn a_fork_brings_what_serves_the_child() {
     assert_eq!(rig.own.read(0), 7, "the file is one for both");
 }
 
-/// Without that the child has the addresses and no server for them: it reads zeros where pages are missing, and no process is told.
+/// Without the event the child has the addresses and no server: missing pages read as zeros, without a report.
 #[test]
 fn a_fork_without_the_event_reads_zeros_silently() {
     let _alone = alone();
@@ -52,7 +52,8 @@ fn a_fork_without_the_event_reads_zeros_silently() {
     assert_eq!(fork(|| i32::from(load(at)) + 40).wait(), Ended::Exit(40));
 }
 
-/// A mapping that is not for children is none there: the child's touch is a SIGSEGV, which is better than zeros.
+/// A mapping excluded from forks does not exist in the child: the child's touch is a SIGSEGV, which is better than
+/// zeros.
 #[test]
 fn a_fork_without_the_mapping_is_stopped() {
     let _alone = alone();
@@ -62,7 +63,7 @@ fn a_fork_without_the_mapping_is_stopped() {
     assert_eq!(fork(|| i32::from(load(at)) + 40).wait(), Ended::Signal(libc::SIGSEGV));
 }
 
-/// Pages given back, moved and unmapped are reported with their addresses; the program waits until each report is read.
+/// Freed, moved and unmapped pages are reported with their addresses; the program waits until each event is read.
 #[test]
 fn what_becomes_of_a_range_is_reported() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! The kernel touches far memory on a program's behalf: `read(2)` and its kin.
+//! Facts about the kernel's access to far memory for a program: `read(2)` and similar calls.
 
 use crate::rig::{PAGE, Rig, or_skip};
 use farmem_uffd::{Features, Mapping, Reach, Userfaultfd};
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::net::UnixStream;
 use std::ptr;
 
-/// A system call that touches the page at an address, and what it answers: 0 or more, or why not.
+/// A system call that touches the page at an address, and its result: 0 or more, or an error.
 type Call = fn(usize) -> Result<i64, Errno>;
 
 fn answer(result: impl Into<i64>) -> Result<i64, Errno> {
@@ -63,7 +63,7 @@ fn read_as_another_process(at: usize) -> Result<i64, Errno> {
     answer(unsafe { libc::process_vm_readv(us, &raw const ours, 1, &raw const theirs, 1, 0) } as i64)
 }
 
-/// A shared futex is named by its page in the file, so the kernel has to see it.
+/// Wakes no thread of a shared futex, whose page the kernel must access.
 fn wake_nobody(at: usize) -> Result<i64, Errno> {
     // SAFETY: an aligned word of a test's range.
     answer(unsafe { libc::syscall(libc::SYS_futex, at, libc::FUTEX_WAKE, 1, ptr::null::<u8>()) })
@@ -79,7 +79,7 @@ const CALLS: [(&str, Call, Errno); 7] = [
     ("futex(WAKE)", wake_nobody, Errno::FAULT),
 ];
 
-/// With a full userfaultfd a system call waits for the page as the program would, also to write one that is protected.
+/// With a full userfaultfd a system call waits for the page as the program would, also to write a protected page.
 #[test]
 fn system_calls_wait_for_pages_with_a_full_userfaultfd() {
     let rig = or_skip!(Rig::open(Features::WINDOW));
@@ -94,7 +94,7 @@ fn system_calls_wait_for_pages_with_a_full_userfaultfd() {
     assert_eq!(rig.own.read(20), 5);
 }
 
-/// With one for user code only they fail; the page is as missing as before.
+/// With a userfaultfd for user code, system calls fail; the page is still missing.
 #[test]
 fn system_calls_fail_with_a_userfaultfd_for_user_code() {
     let rig = Rig::new(or_skip!(Userfaultfd::open(Reach::UserMode, Features::WINDOW)));
@@ -107,7 +107,7 @@ fn system_calls_fail_with_a_userfaultfd_for_user_code() {
     assert_eq!(read(rig.app.at(20)), Err(Errno::FAULT), "into a protected page");
 }
 
-/// With faults as signals they fail too, whatever the right.
+/// With faults as signals, system calls fail, with any privilege.
 #[test]
 fn system_calls_fail_when_faults_are_signals() {
     let rig = or_skip!(Rig::open(Features::SIGBUS));

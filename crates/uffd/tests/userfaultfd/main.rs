@@ -1,7 +1,7 @@
-//! Behaviour of the system's userfaultfd, row by row, on which the page cache is built.
+//! Facts about the kernel's userfaultfd, on which the page cache depends.
 //!
-//! Each test states one fact. A kernel that behaves otherwise fails here, by name, and not somewhere in the page cache. Where this
-//! process may not do what a fact is about, the test says so on stderr and passes.
+//! Each test states one fact. On a kernel that differs, the test of the fact fails, and not a test of the page cache.
+//! If this process lacks a privilege for a test, the test prints a line to stderr and passes.
 
 mod events;
 mod kernel_access;

@@ -1,4 +1,4 @@
-//! Faults of one process, and what resolves them.
+//! Facts about the faults of one process, and their resolution.
 
 use crate::rig::{Ended, PAGE, Range, Rig, alone, exit_with_code_of_sigbus, fork, load, or_skip};
 use farmem_uffd::{Cause, Faulting, Features, Mapping, Message, Reach, Userfaultfd};
@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 const NONE: Features = Features::WINDOW;
 
-/// Missing, minor and write-protect faults say what they are, whether they write, which thread faulted, and where to the byte.
+/// Missing, minor and write-protect faults report their kind, whether they write, the thread, and the exact address.
 #[test]
 fn a_fault_says_what_it_is() {
     let rig = or_skip!(Rig::open(NONE));
@@ -42,7 +42,7 @@ fn a_fault_says_what_it_is() {
     assert_eq!(rig.own.read(0), 8);
 }
 
-/// A page may be put in place read-only in one step: there is no moment at which it could be written.
+/// A page can be installed read-only in one step: at no moment is it writable.
 #[test]
 fn a_page_comes_read_only_at_once() {
     let rig = or_skip!(Rig::open(NONE));
@@ -58,7 +58,7 @@ fn a_page_comes_read_only_at_once() {
     }
 }
 
-/// Write protection is no property of a page that lasts: the server must say it again when it maps the page again.
+/// Write protection is not a permanent property of a page: the server must set it again when it maps the page again.
 #[test]
 fn a_page_that_is_mapped_again_is_as_writable_as_said_then() {
     let rig = or_skip!(Rig::open(NONE));
@@ -76,7 +76,7 @@ fn a_page_that_is_mapped_again_is_as_writable_as_said_then() {
     }
 }
 
-/// A protected page that loses its mapping: the next write is a minor fault, not a write-protect fault.
+/// A protected page loses its mapping: the next write is a minor fault, not a write-protect fault.
 #[test]
 fn a_protected_page_that_is_unmapped_faults_as_minor() {
     let rig = or_skip!(Rig::open(NONE));
@@ -90,7 +90,7 @@ fn a_protected_page_that_is_unmapped_faults_as_minor() {
     assert_eq!(rig.own.read(0), 8);
 }
 
-/// A protected page whose memory is given back: the next write is a plain missing fault.
+/// A protected page loses its memory: the next write is a missing fault.
 #[test]
 fn a_protected_page_that_is_punched_faults_as_missing() {
     let rig = or_skip!(Rig::open(NONE));
@@ -104,7 +104,7 @@ fn a_protected_page_that_is_punched_faults_as_missing() {
     assert_eq!(rig.own.read(0), 8);
 }
 
-/// Anonymous memory: protection of a page that was never touched holds with WP_UNPOPULATED, and only then.
+/// Protection of an untouched anonymous page holds only with WP_UNPOPULATED.
 #[test]
 fn an_untouched_anonymous_page_is_protected_only_with_the_feature() {
     let range = Range::anonymous();
@@ -131,7 +131,8 @@ fn an_untouched_anonymous_page_is_protected_only_with_the_feature() {
     range.write(0, 8); // on this thread: a fault would never be served
 }
 
-/// Our own view is not the program's: what we write there needs no leave, and the program sees it at once.
+/// The owner's mapping is not the program's: it can be written without rights, and the program sees the bytes at
+/// once.
 #[test]
 fn our_own_view_knows_no_protection() {
     let rig = or_skip!(Rig::open(NONE));
@@ -141,7 +142,7 @@ fn our_own_view_knows_no_protection() {
     assert_eq!(rig.app.read(0), 9);
 }
 
-/// CONTINUE maps what the file has: not what it lacks, and nothing twice.
+/// CONTINUE maps a page of the file; it fails for an absent page and for a mapped one.
 #[test]
 fn mapping_needs_a_page_that_is_there_and_not_mapped() {
     let rig = or_skip!(Rig::open(NONE));
@@ -150,7 +151,7 @@ fn mapping_needs_a_page_that_is_there_and_not_mapped() {
     assert_eq!(rig.map(0, Mapping::Writable), Err(Errno::EXIST));
 }
 
-/// COPY fills what the file lacks, and nothing else.
+/// COPY fills an absent page; it fails for a present one.
 #[test]
 fn copying_needs_a_page_that_is_not_there() {
     let rig = or_skip!(Rig::open(NONE));
@@ -161,7 +162,7 @@ fn copying_needs_a_page_that_is_not_there() {
     assert_eq!((rig.app.read(0), rig.own.read(1)), (7, 7));
 }
 
-/// A run with a page in it that is there: the pages before it are done, and EAGAIN says so; the page itself says EEXIST.
+/// A run stops at a present page: EAGAIN reports the pages before it, and the page itself gives EEXIST.
 #[test]
 fn a_run_ends_at_the_first_page_that_is_there() {
     let rig = or_skip!(Rig::open(NONE));
@@ -178,7 +179,8 @@ fn a_run_ends_at_the_first_page_that_is_there() {
     assert_eq!([3, 4, 5, 15].map(|page| rig.app.read(page)), [7, 1, 7, 7]);
 }
 
-/// A poisoned page: SIGBUS for a touch, EFAULT for a system call, and good again by COPY. It may be in the file, unmapped.
+/// A poisoned page gives SIGBUS for a touch and EFAULT for a system call, until COPY replaces it. It may be in the
+/// file, unmapped.
 #[test]
 fn a_poisoned_page_is_an_error_until_it_is_copied_over() {
     let _alone = alone();
@@ -205,7 +207,7 @@ fn a_poisoned_page_is_an_error_until_it_is_copied_over() {
     assert_eq!(child.wait(), Ended::Exit(libc::BUS_ADRERR));
 }
 
-/// MOVE takes a page of anonymous memory as it is, into a range of the same userfaultfd, unless a child shares it.
+/// MOVE moves a page of anonymous memory into a range of the same userfaultfd, unless a child shares the page.
 #[test]
 fn a_page_moves_where_it_is_expected_and_not_shared() {
     let _alone = alone();

@@ -1,14 +1,14 @@
-//! Which process may have how much of it.
+//! Facts about the privileges that each kind of userfaultfd needs.
 
 use crate::rig::{Ended, Rig, alone, fork, load};
 use farmem_preload_abi::userfaultfd::OpenError;
 use farmem_uffd::{Features, Reach, Userfaultfd};
 use std::fs::OpenOptions;
 
-/// The usual user without rights.
+/// The usual user without privileges.
 const UNPRIVILEGED: libc::uid_t = 65534;
 
-/// Does `act` as a user without rights; `None` when this process is no root that could become one.
+/// Runs `act` as a user without privileges; returns `None` if this process is not root.
 fn as_nobody(act: impl FnOnce() -> i32) -> Option<Ended> {
     let _alone = alone();
     // SAFETY: reads a number.
@@ -32,7 +32,8 @@ fn unprivileged_is_allowed() -> bool {
     std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|text| text.trim() == "1")
 }
 
-/// A user without rights gets one for user code, with all a window needs, and no full one: the error has the command for an administrator.
+/// A user without privileges gets a userfaultfd for user code, with all features of a window, but no full one. The
+/// error has the command for an administrator.
 #[test]
 fn a_plain_user_gets_user_mode_only() {
     if unprivileged_is_allowed() {
@@ -54,7 +55,7 @@ fn a_plain_user_gets_user_mode_only() {
     assert!(ended.is_none_or(|ended| ended == Ended::Exit(0)), "{ended:?}");
 }
 
-/// Events of forks are not for users without rights.
+/// A user without privileges gets no events of forks.
 #[test]
 fn a_plain_user_hears_of_no_forks() {
     let ended = as_nobody(|| {
@@ -64,7 +65,8 @@ fn a_plain_user_hears_of_no_forks() {
     assert!(ended.is_none_or(|ended| ended == Ended::Exit(0)), "{ended:?}");
 }
 
-/// The device is for processes that may open it; but once open it gives full ones to every process that inherits it.
+/// Only a privileged process may open the device, but an open device gives a full userfaultfd to every process that
+/// inherits it.
 #[test]
 fn an_inherited_device_gives_full_ones() {
     let opened = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
@@ -84,7 +86,7 @@ fn an_inherited_device_gives_full_ones() {
     assert!(ended.is_none_or(|ended| ended == Ended::Exit(0)), "{ended:?}");
 }
 
-/// A feature that a kernel lacks is named; the offered ones can be asked.
+/// The error names a missing feature; the offered ones can be queried.
 #[test]
 fn features_are_offered_or_missed_by_name() {
     let offered = crate::rig::or_skip!(Userfaultfd::offered());

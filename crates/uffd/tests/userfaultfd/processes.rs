@@ -1,10 +1,10 @@
-//! Another process serves the faults: it holds the userfaultfd and the memfd, and nothing else of the program's.
+//! Facts about another process that serves the faults, with only the userfaultfd and the memfd of the program.
 
 use crate::rig::{Ended, PAGE, Rig, alone, fork, or_skip};
 use farmem_uffd::{Cause, Features, Mapping};
 use rustix::mm::Advice;
 
-/// The process that holds the descriptors fills, maps, protects and takes away pages of the process that faults.
+/// The process with the descriptors fills, maps, protects and removes pages of the faulting process.
 #[test]
 fn another_process_serves_everything() {
     let _alone = alone();
@@ -12,7 +12,7 @@ fn another_process_serves_everything() {
     rig.copy(1, 3, Mapping::Writable).unwrap();
     rig.copy(2, 3, Mapping::Writable).unwrap();
     assert_eq!((rig.app.read(1), rig.app.read(2)), (3, 3));
-    // The child inherits both descriptors, as it would get them over a socket; the addresses it names are the parent's.
+    // The child inherits both descriptors, as it would receive them over a socket; the addresses are the parent's.
     let child = fork(|| {
         let fault = rig.fault();
         assert_eq!((fault.cause, fault.addr), (Cause::Missing, rig.app.at(0)));
@@ -35,7 +35,7 @@ fn another_process_serves_everything() {
     assert_eq!(reader.join().unwrap(), 5);
 }
 
-/// Another process cannot unmap a page of this one by advice: it has to take the memory away in the file.
+/// Another process cannot unmap a page of this one by advice: it must punch the file.
 #[test]
 fn another_process_cannot_unmap_by_advice() {
     let _alone = alone();

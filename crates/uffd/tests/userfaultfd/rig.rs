@@ -14,7 +14,7 @@ pub(crate) const PAGE: usize = 4096;
 /// Pages of a range.
 pub(crate) const PAGES: usize = 32;
 
-/// Says, for the reader of the log, that this test needs something that is not allowed here.
+/// Skips the test with a line in the log if the system denies the descriptor.
 macro_rules! or_skip {
     ($opened:expr) => {
         match $opened {
@@ -28,13 +28,14 @@ macro_rules! or_skip {
 }
 pub(crate) use or_skip;
 
-/// For tests that fork: the whole process forks, with the ranges of tests beside it, and one that asks for reports of forks gets all.
+/// Serialises tests that fork: a fork copies the ranges of all tests, and one that requests events of forks gets all
+/// of them.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A mapped range, unmapped in the end.
+/// A mapped range, which a drop unmaps.
 #[derive(Debug)]
 pub(crate) struct Range {
     pub(crate) start: usize,
@@ -58,7 +59,7 @@ impl Range {
         range
     }
 
-    /// Where a page begins.
+    /// Returns the address of a page.
     pub(crate) fn at(&self, page: usize) -> usize {
         assert!(page < self.len / PAGE);
         self.start + page * PAGE
@@ -101,7 +102,7 @@ pub(crate) fn store(at: usize, value: u8) {
     unsafe { ptr::with_exposed_provenance_mut::<u8>(at).write_volatile(value) }
 }
 
-/// A memfd in two mappings, the first under a userfaultfd: what a window is made of.
+/// A memfd in two mappings, the first under a userfaultfd, as in a window.
 #[derive(Debug)]
 pub(crate) struct Rig {
     pub(crate) uffd: Userfaultfd,
@@ -124,18 +125,18 @@ impl Rig {
         Self { uffd, app, own, file }
     }
 
-    /// As a window has it, with `more` features.
+    /// Opens a rig with the features of a window, and `more`.
     pub(crate) fn open(more: Features) -> Result<Self, farmem_link::OpenError> {
         Userfaultfd::open(Reach::Full, Features::WINDOW.and(more)).map(Self::new).map_err(Into::into)
     }
 
-    /// A page of `value`s, by COPY.
+    /// Installs a page of `value`s, by COPY.
     pub(crate) fn copy(&self, page: usize, value: u8, mapping: Mapping) -> Result<(), Errno> {
         // SAFETY: pages of the rig's range, which expects any bytes.
         unsafe { self.uffd.copy(self.app.at(page), &[value; PAGE], mapping) }.map_err(|stopped| stopped.errno)
     }
 
-    /// The page that is in the file, by CONTINUE.
+    /// Maps the page of the file, by CONTINUE.
     pub(crate) fn map(&self, page: usize, mapping: Mapping) -> Result<(), Errno> {
         // SAFETY: as in `copy`.
         unsafe { self.uffd.map(self.app.at(page), PAGE, mapping) }.map_err(|stopped| stopped.errno)
@@ -155,7 +156,7 @@ impl Rig {
         self.app.advise(page, 1, Advice::LinuxDontNeed).unwrap();
     }
 
-    /// The next fault; waits for it.
+    /// Waits for the next fault.
     pub(crate) fn fault(&self) -> Fault {
         match next(&self.uffd) {
             Message::Fault(fault) => fault,
@@ -163,7 +164,7 @@ impl Rig {
         }
     }
 
-    /// Does `act` on another thread.
+    /// Runs `act` on another thread.
     pub(crate) fn spawn<R: Send + 'static>(act: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
         std::thread::spawn(act)
     }
@@ -178,7 +179,7 @@ impl Rig {
         Self::spawn(move || store(at, value))
     }
 
-    /// Resolves whatever faults, missing pages by pages of `value`, until the thread ends.
+    /// Resolves all faults, missing pages with pages of `value`, until the thread ends.
     pub(crate) fn serve<R>(&self, thread: JoinHandle<R>, value: u8) -> R {
         let mut messages = self.uffd.messages();
         while !thread.is_finished() {
@@ -201,7 +202,7 @@ impl Rig {
     }
 }
 
-/// The next message; waits for it.
+/// Waits for the next message.
 pub(crate) fn next(uffd: &Userfaultfd) -> Message {
     let mut got = None;
     while got.is_none() {
@@ -212,7 +213,7 @@ pub(crate) fn next(uffd: &Userfaultfd) -> Message {
     got.unwrap()
 }
 
-/// How a child ended.
+/// The end of a child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
     Exit(i32),
@@ -222,14 +223,14 @@ pub(crate) enum Ended {
 /// A child of this process.
 pub(crate) struct Child(libc::pid_t);
 
-/// Forks; the child does `act` and exits with what it gives, or with 101 when it panics.
+/// Forks; the child runs `act` and exits with its result, or with 101 after a panic.
 pub(crate) fn fork(act: impl FnOnce() -> i32) -> Child {
     // SAFETY: the child only calls what `act` does: system calls, and the allocator, which glibc keeps usable across a fork.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "no child: {}", std::io::Error::last_os_error());
     if pid == 0 {
         let code = catch_unwind(AssertUnwindSafe(act)).unwrap_or(101);
-        // SAFETY: ends the child without running what belongs to the parent.
+        // SAFETY: ends the child without destructors of the parent's values.
         unsafe { libc::_exit(code) };
     }
     Child(pid)
@@ -252,7 +253,7 @@ impl Child {
     }
 }
 
-/// From here on the process exits with the code of the SIGBUS it gets.
+/// Makes the process exit with the code of its next SIGBUS.
 pub(crate) fn exit_with_code_of_sigbus() {
     extern "C" fn handler(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
         // SAFETY: the kernel passes the signal's facts.
@@ -260,11 +261,11 @@ pub(crate) fn exit_with_code_of_sigbus() {
         // SAFETY: ends the process at once, as a handler may.
         unsafe { libc::_exit(code) };
     }
-    // SAFETY: an all-zero sigaction is one without flags and mask.
+    // SAFETY: an all-zero sigaction has no flags and an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO;
-    // SAFETY: a whole action whose handler lives as long as the program.
+    // SAFETY: a complete action whose handler lives as long as the program.
     let result = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) };
     assert_eq!(result, 0);
 }

@@ -1,4 +1,4 @@
-//! The filter as the system runs it: each thread of these tests takes one on, and asks.
+//! Tests of the filter as the kernel runs it: each test thread installs one, and makes calls.
 
 use super::filter::build;
 use super::listener::install;
@@ -8,11 +8,12 @@ use std::io;
 use std::thread;
 
 const BASE: usize = 0x4123_4000_0000;
-/// The answer of calls for which the pager would be asked.
+/// The error of calls for which the pager would be notified.
 const ASKED: i32 = 77;
 const VERDICT: u32 = libc::SECCOMP_RET_ERRNO | ASKED.unsigned_abs();
 
-/// Answers for each list of arguments whether the pager would be asked about the call. It is one that takes none, under the conditions of another.
+/// Returns for each list of arguments whether the pager would be notified. The call is one without arguments, under
+/// the conditions of another.
 fn asked(watched: &Watched, when: &'static [&'static [Condition]], calls: Vec<[u64; 6]>) -> Vec<bool> {
     let rules = [Rule { number: libc::SYS_getppid, when, means: no_such }];
     let program = build(watched, &rules, &[], VERDICT);
@@ -32,7 +33,7 @@ fn asked(watched: &Watched, when: &'static [&'static [Condition]], calls: Vec<[u
     thread::spawn(under_it).join().expect("the filter lets it live")
 }
 
-/// For this thread, which ends soon.
+/// Installs a filter for this thread, which ends soon.
 fn install_alone(program: &[libc::sock_filter]) {
     drop(install(program).expect("a filter"));
 }
@@ -46,7 +47,7 @@ fn overlaps(first: u64, len: u64, watched: &Watched) -> bool {
     watched.far.iter().any(|range| overlap(first, len, range))
 }
 
-/// Numbers at, beside and far from the edges of halves and ranges.
+/// Returns numbers at, beside and far from the edges of halves and ranges.
 fn number() -> impl Strategy<Value = u64> {
     let edges = vec![
         0,
@@ -75,7 +76,7 @@ fn number() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// The program of halves, carries and jumps says what plain numbers of 128 bits say.
+    /// The filter's halves, carries and jumps agree with plain arithmetic in 128 bits.
     #[test]
     fn ranges_are_told_as_by_plain_numbers(calls in prop::collection::vec((number(), number()), 200)) {
         let shared = 0x5000_0000_0000..0x5000_8000_0000;
@@ -88,7 +89,7 @@ proptest! {
         }
     }
 
-    /// Lines of conditions are what the rules say, in whatever order their parts hold.
+    /// Lines of conditions agree with the rules, whichever of their parts hold.
     #[test]
     fn lines_are_told_as_by_plain_code(calls in prop::collection::vec((number(), number(), any::<u64>(), number()), 100)) {
         let watched = Watched::new(BASE, None);
@@ -103,7 +104,7 @@ proptest! {
     }
 }
 
-/// Every rule of the table: arguments for which the pager is asked, and such for which it is not.
+/// Every rule of the table has arguments that notify the pager, and arguments that do not.
 #[test]
 fn each_rule_holds_and_lets_go() {
     let watched = Watched::new(BASE, None);
@@ -163,7 +164,7 @@ fn each_rule_holds_and_lets_go() {
     }
 }
 
-/// Every rule for static programs: arguments for which the pager is asked, and such for which it is not.
+/// Every rule for static programs has arguments that notify the pager, and arguments that do not.
 #[test]
 fn each_rule_for_static_programs_holds_and_lets_go() {
     const THRESHOLD: u64 = 128 << 10;
@@ -201,7 +202,7 @@ fn each_rule_for_static_programs_holds_and_lets_go() {
     }
 }
 
-/// Calls from the gate are let through, and only those.
+/// Only calls from the gate pass without a notification.
 #[test]
 fn the_gate_is_open() {
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -210,7 +211,7 @@ fn the_gate_is_open() {
         mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }
     .unwrap();
-    // SAFETY: a page of this test's own.
+    // SAFETY: a page of this test.
     unsafe { page.cast::<u8>().copy_from_nonoverlapping(place::GATE.as_ptr(), place::GATE.len()) };
     // SAFETY: as above.
     unsafe { mprotect(page, 4096, MprotectFlags::READ | MprotectFlags::EXEC) }.unwrap();
@@ -230,10 +231,12 @@ fn the_gate_is_open() {
     let (through, past) = thread::spawn(by_gate).join().unwrap();
     assert!(through > 0, "{through}");
     assert_eq!(past, -1);
-    // SAFETY: the page of above.
+    // SAFETY: the page mapped above.
     unsafe { munmap(page, 4096) }.unwrap();
 }
 
+/// Makes a system call through the gate.
+///
 /// # Safety
 /// There is a gate, and the call is one that this test may make.
 unsafe fn through_the_gate(gate: usize, number: i64, a: u64, b: u64) -> i64 {
@@ -252,7 +255,7 @@ unsafe fn through_the_gate(gate: usize, number: i64, a: u64, b: u64) -> i64 {
     result
 }
 
-/// No number is asked about that the table does not name.
+/// No number outside the table is notified.
 #[test]
 fn other_calls_are_not_looked_at() {
     let program = build(&Watched::new(BASE, None), &RULES, &COMPAT, VERDICT);
