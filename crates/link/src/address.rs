@@ -1,9 +1,9 @@
-//! Addresses as people write them, and as RoCE carries them.
+//! Conversion between IP addresses, their text and the GIDs that RoCE carries.
 
 use farmem_wire::Gid;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The GID of an IP address.
+/// Returns the GID of an IP address.
 #[must_use]
 pub fn gid_of(ip: IpAddr) -> Gid {
     match ip {
@@ -12,7 +12,7 @@ pub fn gid_of(ip: IpAddr) -> Gid {
     }
 }
 
-/// The IP address of a GID.
+/// Returns the IP address of a GID.
 #[must_use]
 pub fn ip_of(gid: Gid) -> IpAddr {
     match gid.as_v4() {
@@ -21,7 +21,7 @@ pub fn ip_of(gid: Gid) -> IpAddr {
     }
 }
 
-/// The GID that `text` spells: `127.0.0.11`, or an IPv6 address. `None` for anything else.
+/// Parses a GID from an IP address such as `127.0.0.11` or an IPv6 address. Returns `None` for other text.
 #[must_use]
 pub fn parse_gid(text: &str) -> Option<Gid> {
     text.parse().ok().map(gid_of)

@@ -1,7 +1,7 @@
-//! Which CPU a thread runs on.
+//! The placement of threads on CPUs.
 //!
-//! A hand-over between two threads costs three to four times less when both run on one CPU, so that is how roles of one
-//! machine are placed unless told otherwise (docs/decisions, "same-CPU placement").
+//! A hand-over between two threads costs three to four times less if both run on one CPU. So this is the
+//! default placement of roles on one machine (docs/decisions, "same-CPU placement").
 
 use procfs_core::process::{Schedstat, Stat};
 use procfs_core::{FromRead as _, LoadAverage};
@@ -9,12 +9,13 @@ use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched
 use std::io;
 use std::time::Duration;
 
-/// Binds the calling thread to `cpu`; threads it starts later inherit that.
+/// Binds the calling thread to `cpu`; threads that it starts later inherit the binding.
 ///
 /// # Errors
-/// `InvalidInput` when there is no such CPU, or this process may not run on it (`taskset`, a container's CPU set).
+/// `InvalidInput` if the CPU does not exist, or this process may not run on it (`taskset`, a container's CPU
+/// set).
 pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
-    // Beyond this the set would panic.
+    // A larger number would make the set panic.
     if cpu >= CpuSet::MAX_CPU {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no CPU {cpu}")));
     }
@@ -23,7 +24,7 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The CPU the calling thread runs on at this moment.
+/// Returns the CPU on which the calling thread runs now.
 ///
 /// # Errors
 /// None on Linux, whose `getcpu` cannot fail.
@@ -31,10 +32,10 @@ pub fn current_cpu() -> io::Result<usize> {
     Ok(sched_getcpu())
 }
 
-/// The CPUs the calling thread may run on, ascending.
+/// Returns the CPUs on which the calling thread may run, in ascending order.
 ///
 /// # Errors
-/// When the system cannot tell.
+/// The system's error.
 pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
@@ -49,7 +50,7 @@ pub fn thread_id() -> u32 {
 /// Allows a thread of this process to run on these CPUs.
 ///
 /// # Errors
-/// When the thread has ended, or the process may not run on the CPUs.
+/// The system's error if the thread has ended, or if the process may not run on the CPUs.
 pub fn allow_thread(thread: u32, cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
     cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu));
@@ -57,11 +58,11 @@ pub fn allow_thread(thread: u32, cpus: &[usize]) -> io::Result<()> {
     Ok(sched_setaffinity(Some(thread.ok_or(io::ErrorKind::InvalidInput)?), &set)?)
 }
 
-/// Puts the calling thread into the idle scheduling class (SCHED_IDLE), which a process without privileges cannot leave again. Threads that it
-/// starts have the normal class.
+/// Puts the calling thread into the idle scheduling class (SCHED_IDLE), which a process without privileges
+/// cannot leave. Threads that this thread starts have the normal class.
 ///
 /// # Errors
-/// The kernel's error, as where a filter of system calls refuses the change.
+/// The kernel's error, for example if a filter of system calls refuses the change.
 pub fn enter_idle_class() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
     let class = libc::SCHED_IDLE | libc::SCHED_RESET_ON_FORK;
@@ -72,7 +73,7 @@ pub fn enter_idle_class() -> io::Result<()> {
     }
 }
 
-/// Returns the CPU on which a thread of any process of this user ran last. `None` when the thread has ended.
+/// Returns the CPU on which a thread of any process of this user ran last; `None` if the thread has ended.
 #[must_use]
 pub fn cpu_of(thread: u32) -> Option<usize> {
     let stat = Stat::from_file(format!("/proc/{thread}/stat")).ok()?;
@@ -90,27 +91,29 @@ pub struct CpuTime {
     pub ready: bool,
 }
 
-/// Returns the CPU time of a thread of this process. `None` when the thread has ended, or the kernel does not count.
+/// Returns the CPU time of a thread of this process; `None` if the thread has ended, or if the kernel does
+/// not count.
 #[must_use]
 pub fn cpu_time_of(thread: u32) -> Option<CpuTime> {
     let times = Schedstat::from_file(format!("/proc/self/task/{thread}/schedstat")).ok()?;
     let stat = Stat::from_file(format!("/proc/self/task/{thread}/stat")).ok()?;
     let (used, waited) =
         (Duration::from_nanos(times.sum_exec_runtime), Duration::from_nanos(times.run_delay));
-    // A thread that exists had a CPU at least once. A kernel without these counters says never.
+    // An existing thread has had a CPU at least once. A kernel without these counters reports zero.
     (times.pcount > 0).then_some(CpuTime { used, waited, ready: stat.state == 'R' })
 }
 
-/// True when fewer threads are ready to run than this machine has CPUs, the calling thread included. Unknown counts as false.
+/// Returns true if fewer threads are ready to run than this machine has CPUs, including the calling thread.
+/// Returns false if the number is unknown.
 #[must_use]
 pub fn has_idle_cpu() -> bool {
     let runnable = LoadAverage::from_file("/proc/loadavg").map(|load| load.cur);
     runnable.is_ok_and(|runnable| (runnable as usize) < cpus_online())
 }
 
-/// CPUs of this machine that are in use, whatever this thread may run on.
+/// Returns the number of CPUs of this machine that are online, whatever this thread's affinity.
 pub fn cpus_online() -> usize {
-    // SAFETY: it takes a number, and touches no memory of ours.
+    // SAFETY: the call takes a number, and accesses no memory of this process.
     let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     usize::try_from(count).unwrap_or(1)
 }

@@ -1,19 +1,22 @@
 //! Limits on the memory that the C library's allocator keeps after a program has freed it.
 //!
-//! Key calls: [`give_back_large`], [`give_back_free`]. By itself glibc gives a large block back to the system when it is freed, and then takes the next one of that length from its heap, up to 32 MiB, and keeps as much as
-//! twice that free at the heap's end (`M_MMAP_THRESHOLD` is dynamic). That is fast, and no way to hold resident memory to a limit. It does not touch other allocators, nor what C libraries of
-//! other names do.
+//! Key calls: [`give_back_large`], [`give_back_free`]. By default glibc returns a large block to the system
+//! when it is freed. From then on glibc allocates blocks of that length, up to 32 MiB, on its heap, and keeps
+//! twice as much free memory there (`M_MMAP_THRESHOLD` is dynamic). This policy is fast, but prevents a limit
+//! of resident memory. The calls here affect only this allocator.
 
-/// Bytes from which on a freed block goes back to the system: what glibc begins with.
+/// Length in bytes from which freed blocks return to the system: glibc's initial value.
 #[cfg(target_env = "gnu")]
 const LARGE: core::ffi::c_int = 128 << 10;
 
-/// Has this process give large blocks back to the system when they are freed, for good; false where the allocator cannot be told.
+/// Makes the allocator return large blocks to the system when they are freed, from now on. Returns false if
+/// the allocator does not support this.
 pub fn give_back_large() -> bool {
     #[cfg(target_env = "gnu")]
     {
         [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD].into_iter().all(|parameter| {
-            // SAFETY: glibc takes any number for these parameters, under its own lock; blocks that are in use are freed the way they came.
+            // SAFETY: glibc accepts any number for these parameters, under its own lock. Existing blocks are
+            // freed by the method of their allocation.
             let is_taken = unsafe { libc::mallopt(parameter, LARGE) };
             is_taken == 1
         })
@@ -24,12 +27,12 @@ pub fn give_back_large() -> bool {
     }
 }
 
-/// Gives the free pages of the heap back to the system, also those between blocks in use. Returns false if the allocator has no such call. The
-/// time that the call takes grows with the bytes that were freed.
+/// Returns the free pages of the heap to the system, including those between used blocks. Returns false if
+/// the allocator has no such call. The duration of the call grows with the number of freed bytes.
 pub fn give_back_free() -> bool {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: glibc looks through its own lists, under its own locks, and touches no block that is in use.
+        // SAFETY: glibc searches its own lists, under its own locks, and does not access used blocks.
         unsafe { libc::malloc_trim(0) };
         true
     }

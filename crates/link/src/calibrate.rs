@@ -1,7 +1,8 @@
-//! How a memory node asks the caches for lines, found out on its own store before it serves.
+//! A measurement of whether a memory node prefetches cache lines faster in bursts or one by one. The
+//! measurement uses the node's own store, before the node serves.
 //!
-//! On some processors a prefetch that must look an address up in the page tables holds up what stands behind it, and lines are asked for
-//! faster many at a time; on others it makes no difference, or costs a little. Small tables do not show it.
+//! On some processors a prefetch that misses the TLB delays later prefetches, so bursts of many lines are
+//! faster. On others there is no difference, or bursts cost a little. Small tables do not show the effect.
 
 use crate::MappedStore;
 use farmem_memnode::{BURST, Compile, Store as _, Trial};
@@ -9,28 +10,31 @@ use farmem_wire::message::PAGE_LEN;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// Bytes of the store that are tried: more than caches hold. A smaller store is not worth it.
+/// Number of bytes of the store for the measurement: more than caches hold. A smaller store does not justify
+/// a measurement.
 const TRIED: u64 = 256 << 20;
-/// Pairs of trials. Each takes a millisecond or two.
+/// Number of pairs of trials. Each takes one or two milliseconds.
 const ROUNDS: usize = 7;
-/// One by one must be so many times as fast before it is chosen: the middle of the rounds differs by up to a tenth from one start to the next.
+/// Minimum speedup of one by one before it is selected. The median of the rounds differs by up to a tenth
+/// between starts.
 const CLEARLY: f64 = 1.1;
 
-/// A machine that needs longer than this has no time for it now: the usual way is not far from the best.
+/// Maximum time of the measurement. A slower machine uses the default, which is nearly optimal.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Bytes that are touched between two looks at the clock.
+/// Number of bytes that are touched between two checks of the clock.
 const CHUNK: usize = 16 << 20;
 
-/// Measured speed of this machine's memory and engine.
+/// The result of the measurement.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Calibrated {
     /// The best [`Budget::burst`](farmem_memnode::Budget::burst).
     pub burst: usize,
-    /// How many times as fast lines come one by one as in bursts; `None` when the store is too small to tell, or the machine too busy.
+    /// Speedup of one by one over bursts; `None` if the store was too small or the machine too busy.
     pub one_by_one: Option<f64>,
 }
 
-/// Tries both ways on the beginning of a store in which nothing was written yet. It is zero again afterwards, and its memory the system's.
+/// Measures both methods on the beginning of an unwritten store. Afterwards this part is zero again and takes
+/// no memory.
 #[must_use]
 pub fn calibrate<C: Compile>(store: MappedStore, compile: &mut C) -> (MappedStore, Calibrated) {
     calibrate_within(PATIENCE, store, compile)
@@ -47,7 +51,7 @@ fn calibrate_within<C: Compile>(
     }
     let begun = time(ClockId::Monotonic);
     let is_over = || time(ClockId::Monotonic).saturating_sub(begun) >= patience;
-    // A page that was never written is one that all such pages share, in the cache.
+    // All unwritten pages share one physical page, which is in the cache, so each page must be written first.
     for chunk in (0..TRIED).step_by(CHUNK) {
         if is_over() {
             store.discard(0, chunk);
@@ -64,14 +68,14 @@ fn calibrate_within<C: Compile>(
         }
         let mut times = [0.0; 2];
         for (taken, burst) in times.iter_mut().zip([BURST, 1]) {
-            // CPU time of this thread: what others of this machine take does not count.
+            // CPU time of this thread excludes the time that other threads of this machine take.
             let start = time(ClockId::ThreadCPUTime);
             (store, _) = trial.run(store, &mut *compile, burst);
             *taken = (time(ClockId::ThreadCPUTime) - start).as_secs_f64();
         }
         rounds.push(times[0] / times[1]);
     }
-    // The first one warms up.
+    // The first round warms up the caches.
     let one_by_one = middle(&mut rounds[1..]);
     store.discard(0, TRIED);
     (store, Calibrated { burst: choose(one_by_one), one_by_one: Some(one_by_one) })

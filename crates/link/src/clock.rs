@@ -1,14 +1,16 @@
-//! The one clock: monotonic time as the [`Instant`] that roles are given.
+//! The clock of all roles: monotonic time as an [`Instant`].
 //!
-//! The clock is the system's CLOCK_BOOTTIME, which runs on while the machine is suspended, where CLOCK_MONOTONIC stands still: a host that was suspended
-//! must not believe that its lease still runs (PROTOCOL 12.35), and a control plane that was is right to take leases for ended of which it heard nothing.
-//! All roles have this one. To those without leases a suspend is what a long stop of their process has always been: timers that are due at once, of
-//! which each repeats once and is then set anew. No clock of a virtual machine sees that the machine itself was stopped from outside.
+//! The clock is the system's CLOCK_BOOTTIME, which continues while the machine is suspended, unlike
+//! CLOCK_MONOTONIC. A suspended host must notice that its lease has expired (PROTOCOL 12.35), and a suspended
+//! control plane may consider leases without renewals expired.
+//!
+//! For roles without leases, a suspension is the same as a long pause of their process: due timers fire once
+//! and are set again. No clock of a virtual machine notices that the machine was stopped from outside.
 
 use farmem_machine::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
-/// CPU time that the calling thread has had so far.
+/// Returns the CPU time that the calling thread has used.
 #[must_use]
 pub fn cpu_time_of_thread() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -19,36 +21,37 @@ pub fn cpu_time_of_thread() -> Duration {
 /// A monotonic clock that starts at [`Instant::ZERO`]. Copies agree with each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// Since the machine was booted, in nanoseconds.
+    /// Start of the clock, in nanoseconds since the machine booted.
     start: u64,
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// Creates a clock that starts now.
     #[must_use]
     pub fn start() -> Self {
         Self { start: Self::boot_time_ns() }
     }
 
-    /// The time since the start. Saturates after 584 years.
+    /// Returns the time since the start, which saturates after 584 years.
     #[must_use]
     pub fn now(&self) -> Instant {
         Instant::from_nanos(Self::boot_time_ns().saturating_sub(self.start))
     }
 
-    /// The moment `span` from now.
+    /// Returns the time `span` from now.
     #[must_use]
     pub fn after(&self, span: Duration) -> Instant {
         self.now() + span
     }
 
-    /// Nanoseconds from the machine's boot to this moment: what all its processes agree about.
+    /// Returns the time from the machine's boot to `at` in nanoseconds, which is the same in all its
+    /// processes.
     #[must_use]
     pub fn boot_time_at(&self, at: Instant) -> u64 {
         self.start.saturating_add(at.since(Instant::ZERO).as_nanos())
     }
 
-    /// Nanoseconds since the machine was booted, with the time it was suspended.
+    /// Returns the time since the machine booted in nanoseconds, including suspensions.
     #[must_use]
     pub fn boot_time_ns() -> u64 {
         const SECOND: u64 = 1_000_000_000;

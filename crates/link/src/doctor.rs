@@ -1,6 +1,7 @@
-//! Probes behind `farmem doctor`: what this machine supports, and the remedy for each thing that it does not.
+//! Probes of `farmem doctor`: what this machine supports, and the remedy for each unsupported feature.
 //!
-//! A probe looks; it changes nothing that outlives it. A machine that lacks something, or hides it, gives a finding, never an error.
+//! A probe changes nothing permanently. A machine that lacks or hides a feature yields a finding, never an
+//! error.
 
 mod leftovers;
 mod links;
@@ -10,27 +11,27 @@ mod userfaultfd;
 pub use leftovers::held_addresses;
 pub use links::{available_memory, is_refused, path_mtu};
 
-/// How well something works here.
+/// The degree of support for a feature on this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Support {
-    /// As farmem wants it.
+    /// The feature works fully.
     Ok,
-    /// Works, slower or with limits that `detail` names.
+    /// The feature works, but slower or with limits that `detail` names.
     Degraded,
-    /// Does not work here.
+    /// The feature does not work.
     Missing,
 }
 
 /// The result of one probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// Name of the thing probed.
+    /// Name of the probed feature.
     pub name: String,
-    /// How well it works.
+    /// Degree of support.
     pub state: Support,
-    /// Observation that led to `state`.
+    /// Observation from which `state` follows.
     pub detail: String,
-    /// Advice; empty when all is well or nothing can be done.
+    /// Advice; empty if the feature works or there is no remedy.
     pub remedy: String,
 }
 
@@ -44,7 +45,7 @@ impl Finding {
     }
 }
 
-/// Looks at everything.
+/// Runs all probes.
 #[must_use]
 pub fn examine() -> Vec<Finding> {
     let mut findings = vec![

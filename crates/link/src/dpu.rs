@@ -1,14 +1,17 @@
-//! Shared-memory rings between a process and the DPU beside its host (SODA III, IV-B; PROTOCOL 17).
+//! Shared-memory rings between a process and its host's DPU (SODA III, IV-B; PROTOCOL 17).
 //!
-//! Key types: [`ProcessEnd`] at the process; [`Requests`] and [`Answers`] at the DPU. The two share one piece of memory: a ring of requests, a ring of answers, and
-//! *registered memory*, to which the DPU writes what a process asked for. What a process has elsewhere it may register
-//! as well ([`Registered`]): the pages of its window. A [`DpuSocket`] is their socket, over which the memory is handed over, regions
-//! are opened, and the end of either is noticed.
+//! Key types: [`ProcessEnd`] at the process; [`Requests`] and [`Answers`] at the DPU. Both share one piece of
+//! memory: a ring of requests, a ring of answers, and *registered memory*. The DPU writes requested bytes to
+//! the registered memory.
+//!
+//! A process can register other memory as well, such as the pages of its window ([`Registered`]). Both are
+//! also connected by a [`DpuSocket`], over which the process passes the memory and opens regions, and by
+//! which each end notices the end of the other.
 //!
 //! [`SubmissionSender`] and [`Submissions`] are a ring into which all threads of a program write (PD3).
 //!
-//! As over rings between roles, a peer that writes nonsense loses its rings and nothing else happens: everything is copied out and checked
-//! before use. The memory's size is sealed, so that no end can take it from under the other.
+//! As with rings between roles, a peer that writes invalid data loses its rings, with no other effect: each
+//! end copies and checks data before use. The memory's size is sealed, so neither end can shrink it.
 
 pub mod beat;
 mod pair;

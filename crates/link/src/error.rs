@@ -1,19 +1,19 @@
-//! Why a driver does not start: for people, each with what to do about it.
+//! Errors that prevent the start of a driver. Each message contains a remedy.
 
 use farmem_preload_abi::userfaultfd;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a link, a store or a server cannot be opened. The text says the cause, then the remedy.
+/// The reason why a link, a store or a server cannot be opened. The text states the cause, then the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has the address.
+    /// Another process uses the address.
     #[error("another instance is running on {address}; stop it or choose another address")]
     InUse {
         /// The address and port, or the endpoint and directory.
         address: String,
     },
-    /// The address belongs to another machine, or to none.
+    /// The address is not an address of this machine.
     #[error(
         "{address} is not an address of this machine; choose one that `ip address` lists, or any 127.x.y.z"
     )]
@@ -21,7 +21,7 @@ pub enum OpenError {
         /// The address.
         address: String,
     },
-    /// The system does not let this user.
+    /// The system does not permit the operation to this user.
     #[error("no permission to {doing}; {remedy}")]
     NotPermitted {
         /// The operation that was refused.
@@ -29,7 +29,7 @@ pub enum OpenError {
         /// The remedy.
         remedy: String,
     },
-    /// A file that is there is not what farmem puts there.
+    /// An existing file is not one of farmem's.
     #[error("{} {why}; stop what uses it and remove it", path.display())]
     Foreign {
         /// The file or directory.
@@ -37,7 +37,7 @@ pub enum OpenError {
         /// The reason.
         why: String,
     },
-    /// A file or directory with secrets in it that others may get at.
+    /// Other users may be able to read a file or directory with secrets.
     #[error("{} {why}; {remedy}", path.display())]
     Exposed {
         /// The file or directory.
@@ -47,25 +47,25 @@ pub enum OpenError {
         /// The command to run.
         remedy: String,
     },
-    /// A setting that cannot be.
+    /// A setting has an invalid value.
     #[error("{setting} cannot be {value}; {remedy}")]
     Setting {
-        /// Its name.
+        /// Name of the setting.
         setting: &'static str,
-        /// Its value.
+        /// Value of the setting.
         value: String,
         /// Permitted values.
         remedy: String,
     },
-    /// Memory or disk ran out.
+    /// Memory or disk space ran out.
     #[error("no room to {doing}; {remedy}")]
     NoRoom {
-        /// The operation that ran out of room.
+        /// The operation that ran out of space.
         doing: String,
         /// The remedy.
         remedy: String,
     },
-    /// Anything else the system said.
+    /// The system reported another error.
     #[error("cannot {doing}: {source}")]
     System {
         /// The operation that failed.
@@ -76,7 +76,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// For `map_err`: the system refused to do `doing`.
+    /// Returns a function for `map_err` that reports that the system refused to do `doing`.
     pub fn system(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let doing = doing.into();
         move |source| Self::System { doing, source }

@@ -1,8 +1,9 @@
-//! Log events of roles (`tracing`): joins, leaves, refusals, lapses, each with a level.
+//! Log events of roles (`tracing`): joins, leaves, refusals, expired leases, each with a level.
 //!
-//! Roles say nothing themselves: their notes, and what the API answers, become events here. Where the lines go, and from which level on, is the
-//! command's to say; without it they go nowhere. A peer can make a role note something without end, so lines have a bound
-//! ([`LINES`]), and one says how many were left out.
+//! Roles do not log: this module turns their notes, and the API's answers, into events. The command decides
+//! the output and the minimum level; without a subscriber, events are dropped. A peer could make a role emit
+//! notes without end, so the number of lines is limited ([`LINES`]), and a line reports how many were
+//! omitted.
 
 pub use tracing::Level;
 
@@ -16,16 +17,16 @@ use std::fmt;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use tracing::enabled;
 
-/// Lines that a process may write: 100 at once, and after those ten a second.
+/// Limit of a process's lines: 100 at once, then ten per second.
 pub const LINES: Rate = Rate { at_once: 100, every: Duration::from_millis(100) };
 
 /// A role whose notes become events.
 pub trait EventSource: Machine {
-    /// The level and the text of a note; none for what happens all the time.
+    /// Returns the level and the text of a note; `None` for frequent notes.
     fn event(&self, note: &Self::Note) -> Option<(Level, String)>;
 }
 
-/// Tells of a role's notes from now on; `role` is what people call it.
+/// Returns a function that logs a role's notes; `role` is its name for people.
 pub fn of_notes<M: EventSource>(role: &str) -> impl FnMut(&M, M::Note) + Send + use<M> {
     let role = role.to_owned();
     move |machine, note| {
@@ -38,11 +39,11 @@ pub fn of_notes<M: EventSource>(role: &str) -> impl FnMut(&M, M::Note) + Send + 
     }
 }
 
-/// Tells of what the control plane answered.
+/// Logs an answer of the control plane.
 pub fn of_answer(control: &Control, request: &Request, result: &Result<Response, ApiError>) {
     let what = request.name();
     match (request, result) {
-        // Each member is asked for a proof when it joins.
+        // Every join requires a proof, so this refusal is normal.
         (_, Err(ApiError { code: ErrorCode::Unproven, message, .. })) => {
             tell(Level::DEBUG, format_args!("control plane: {what} awaits a cookie: {message}"));
         }
@@ -88,7 +89,7 @@ pub fn of_answer(control: &Control, request: &Request, result: &Result<Response,
     }
 }
 
-/// Bytes and the domains that have them, as text; none for no bytes.
+/// Returns a text with the number of lost bytes and their domains; `None` for no bytes.
 fn losses(held: &Held) -> Option<String> {
     let Held { bytes, domains } = held;
     if *bytes == 0 {
@@ -103,10 +104,10 @@ fn losses(held: &Held) -> Option<String> {
     Some(format!("{bytes} bytes of {word} {names}{more}"))
 }
 
-/// Domains that a line names.
+/// Maximum number of domains that a line names.
 const DOMAINS_NAMED_MAX: usize = 8;
 
-/// One line, if its level is wanted and there were not too many.
+/// Logs one line, if its level is enabled and the limit permits it.
 pub fn tell(level: Level, text: fmt::Arguments<'_>) {
     let wanted = match level {
         Level::ERROR => enabled!(Level::ERROR),
@@ -126,7 +127,7 @@ pub fn tell(level: Level, text: fmt::Arguments<'_>) {
             LINES.at_once
         );
     }
-    // Names and messages come from others: a line stays one.
+    // Names and messages come from other processes; without control characters the text stays on one line.
     let text = fmt::format(text).replace(char::is_control, " ");
     match level {
         Level::ERROR => tracing::error!("{text}"),
@@ -140,7 +141,7 @@ pub fn tell(level: Level, text: fmt::Arguments<'_>) {
 static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::start);
 static BOUND: Mutex<Bound> = Mutex::new(Bound { bucket: Bucket::NEW, left_out: 0 });
 
-/// How many lines there may be.
+/// The limit of lines, with its state.
 #[derive(Debug)]
 struct Bound {
     bucket: Bucket,
@@ -148,7 +149,8 @@ struct Bound {
 }
 
 impl Bound {
-    /// How many lines were left out before the one that may be written now; none when that one is left out, too.
+    /// Returns the number of lines that were omitted before the one that may be logged now; `None` if that
+    /// one is omitted as well.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         if !self.bucket.take(now, LINES) {
             self.left_out = self.left_out.saturating_add(1);

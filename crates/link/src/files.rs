@@ -1,5 +1,5 @@
-//! A memory node's files: what the role asks for ([`FileRequest`]) is done on a thread of its own, so that nothing the node serves waits for a disk
-//! (PROTOCOL 20.1 to 20.5, 20.11).
+//! A memory node's files. A thread of its own executes the role's requests ([`FileRequest`]), so that the
+//! node never waits for a disk while it serves (PROTOCOL 20.1 to 20.5, 20.11).
 
 mod tree;
 
@@ -13,23 +13,23 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use tree::Tree;
 
-/// Longest time without a look at the stop flag.
+/// Longest time without a check of the stop flag.
 const TURN_MAX: Duration = Duration::from_millis(20);
 
-/// The files of a memory node, and the thread that reads and writes them.
+/// The files of a memory node, with the thread that reads and writes them.
 #[derive(Debug)]
 pub struct NodeFiles {
-    /// None once it ends.
+    /// Sender of requests; `None` during a drop.
     asks: Option<Sender<FileRequest>>,
     done: Receiver<FileReply>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl NodeFiles {
-    /// The files in a directory, which is opened once. Calls `waker` when something is done.
+    /// Opens a directory of files. Calls `waker` after each completed request.
     ///
     /// # Errors
-    /// [`OpenError`] when there is no such directory, or no thread.
+    /// [`OpenError`] if the directory does not exist, or the system cannot start a thread.
     pub fn open(directory: &Path, waker: Waker) -> Result<Self, OpenError> {
         let doing = format!("open the directory of files {}", directory.display());
         let mut tree = Tree::open(directory).map_err(OpenError::system(doing))?;
@@ -56,11 +56,11 @@ impl NodeFiles {
 }
 
 impl Drop for NodeFiles {
-    /// Ends the thread, when it has done what it was asked for.
+    /// Ends the thread after it has executed all requests.
     fn drop(&mut self) {
         self.asks = None;
         if let Some(thread) = self.thread.take() {
-            // The thread has nothing to report.
+            // The thread has no result.
             drop(thread.join());
         }
     }
@@ -81,18 +81,20 @@ fn carry_out(tree: &mut Tree, id: u64, op: FileOp) -> Option<farmem_memnode::Fil
     })
 }
 
-/// Drives a memory node with files until `stop` is set, or the role stops by itself. Between two batches of frames it takes at most one thing that was done with a
-/// file, so that a load holds nothing up for longer than a part takes to be copied.
+/// Drives a memory node with files until `stop` is set, or the role stops by itself. Between two batches of
+/// frames, the loop handles at most one completed file request. So a load delays frames at most by the copy
+/// of one part.
 ///
 /// # Errors
-/// When the link no longer works.
+/// An error if the link no longer works.
 pub fn run_node<S: Store, C: farmem_memnode::Compile, L: Link>(
     driver: &mut Driver<MemNode<S, C>, L>,
     files: &NodeFiles,
     stop: &Stop,
 ) -> io::Result<()> {
     let mut take = |out: Out, link: &mut L| match out {
-        // A peer this link cannot reach stays without an address: what is sent to it is counted as lost, and its requests time out.
+        // A peer that this link cannot reach stays without an address: frames to it count as lost, and its
+        // requests time out.
         Out::Peer(PeerChange { port, gid }) => drop(link.set_peer(port, gid)),
         Out::File(ask) => files.ask(ask),
     };

@@ -1,26 +1,26 @@
-//! Anonymous memory in huge pages where the system gives them, and asking the caches for a line of it.
+//! Anonymous memory in huge pages where the system provides them, and prefetches of its cache lines.
 //!
-//! Key type: [`HugeMemory`]: zero bytes, begun at a multiple of 2 MiB. The type knows the address and gives the memory back; its contents, and access to them, are the
-//! owner's affair.
+//! Key type: [`HugeMemory`]: zero bytes, aligned to 2 MiB. The type owns the mapping; its owner is
+//! responsible for content and access.
 
 use procfs_core::FromRead as _;
 use procfs_core::process::{MemoryMap, MemoryMaps};
 use std::io;
 use std::ptr::{self, NonNull};
 
-/// Bytes of a huge page; the memory begins at a multiple of it.
+/// Length of a huge page in bytes; the memory is aligned to it.
 pub const HUGE: usize = 2 << 20;
 
-/// Which pages are asked of the system.
+/// The size of pages that is requested from the system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageSize {
-    /// Huge ones; small ones serve where a kernel has none.
+    /// Huge pages; small pages if the kernel has none.
     Huge,
-    /// Small ones, to compare.
+    /// Small pages, for comparisons.
     Small,
 }
 
-/// A mapping of zero bytes, unmapped when it is dropped. Memory is taken from the system when it is first touched.
+/// A mapping of zero bytes, unmapped by its drop. The system allocates memory at the first access.
 #[derive(Debug)]
 pub struct HugeMemory {
     /// The mapping as mmap returned it, with slack for alignment.
@@ -29,16 +29,16 @@ pub struct HugeMemory {
     start: NonNull<u8>,
 }
 
-// SAFETY: only an address and a length; the code that reads or writes the bytes answers for that.
+// SAFETY: only an address and a length; code that accesses the bytes has its own safety argument.
 unsafe impl Send for HugeMemory {}
 // SAFETY: as above.
 unsafe impl Sync for HugeMemory {}
 
 impl HugeMemory {
-    /// At least `len` zero bytes.
+    /// Maps at least `len` zero bytes.
     ///
     /// # Errors
-    /// When the system has no address space for it.
+    /// The system's error if it has too little address space.
     pub fn new(len: usize, pages: PageSize) -> io::Result<Self> {
         let too_large = || io::Error::from(io::ErrorKind::OutOfMemory);
         let whole_len =
@@ -59,26 +59,27 @@ impl HugeMemory {
             PageSize::Huge => libc::MADV_HUGEPAGE,
             PageSize::Small => libc::MADV_NOHUGEPAGE,
         };
-        // Before the first touch, or the pages are small for good. A kernel without huge pages refuses, and small ones serve.
-        // SAFETY: the range lies inside the mapping made above.
+        // The advice must precede the first access, because small pages stay small. A kernel without huge
+        // pages refuses the advice, and small pages work too.
         let _small_pages_serve_too = unsafe { libc::madvise(start.as_ptr().cast(), memory.bytes(), advice) };
         Ok(memory)
     }
 
-    /// The first byte.
+    /// Returns a pointer to the first byte.
     #[inline]
     #[must_use]
     pub const fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Bytes: whole huge pages.
+    /// Returns the length in bytes, in whole huge pages.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.whole_len - HUGE
     }
 
-    /// Bytes around the first that lie in huge pages, by what the kernel says; `None` where it says nothing.
+    /// Returns the number of bytes in huge pages, in the kernel's mapping that contains the first byte;
+    /// `None` if unknown.
     #[must_use]
     pub fn huge_bytes(&self) -> Option<u64> {
         let mappings = MemoryMaps::from_file("/proc/self/smaps").ok()?;
@@ -90,13 +91,14 @@ impl HugeMemory {
 
 impl Drop for HugeMemory {
     fn drop(&mut self) {
-        // SAFETY: the range is what mmap gave, and no reference into it is left: the last owner is being dropped.
+        // SAFETY: the range is the one that mmap returned, and no reference into it is left, because the last
+        // owner is being dropped.
         let result = unsafe { libc::munmap(self.whole.as_ptr().cast(), self.whole_len) };
         assert_eq!(result, 0, "a mapping of our own is unmapped");
     }
 }
 
-/// Asks the caches for the line at `line`, wherever that is: a hint may be wrong.
+/// Prefetches the cache line at `line`, which may be any address, because a hint may be wrong.
 #[inline]
 pub fn prefetch(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -113,11 +115,13 @@ pub fn prefetch(line: *const u8) {
     let _ = line;
 }
 
-/// As [`prefetch`], for a line that is about to be written: it comes without the copies that other cores have of it, in one step in place of two.
+/// Prefetches a line as [`prefetch`] does, for a write: the line arrives in exclusive state, in one step
+/// instead of two.
 #[inline]
 pub fn prefetch_to_write(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction changes nothing but the caches and never faults, whatever the address; processors that have it not pass over it.
+    // SAFETY: the instruction changes only the caches and never faults, whatever the address; processors
+    // without it ignore it.
     unsafe {
         std::arch::asm!("prefetchw [{line}]", line = in(reg) line, options(nostack, readonly, preserves_flags));
     }

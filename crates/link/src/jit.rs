@@ -1,9 +1,9 @@
-//! Program execution at memory nodes: the interpreter at first, machine code for programs that run often.
+//! Program execution at memory nodes: an interpreter at first, machine code for programs that run often.
 //!
-//! [`Compiler`] joins a node's [`Compile`] to the engine's [`Jit`]. To compile a program takes a thousand times as long as to run it once, so a
-//! node that compiled each program on arrival would stall for a client that sends it many: a program is interpreted until it has run for
-//! [`HOT`] iterations, and then compiled on a thread of its own that gets what CPU time is left. A program that cannot be compiled stays
-//! interpreted: it does the same, several times slower.
+//! [`Compiler`] connects a node's [`Compile`] with the engine's [`Jit`]. Compilation takes a thousand times
+//! as long as one run. If a node compiled each program on arrival, a client with many programs would stall
+//! it. So a program is interpreted for [`HOT`] iterations, and then compiled on a low-priority thread. A
+//! program that cannot be compiled stays interpreted: it has the same results, but is several times slower.
 
 use farmem_engine::{Compiled, Jit};
 use farmem_memnode::{Compile, Logic};
@@ -14,18 +14,19 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-/// Programs whose code the compiler keeps for itself, at least: those that run are kept by the node, up to
-/// [`PROGRAMS_MAX`](farmem_memnode::PROGRAMS_MAX) and as many as are under way, and none here.
+/// Minimum number of programs whose code the compiler keeps itself. The node keeps the code of running
+/// programs, up to [`PROGRAMS_MAX`](farmem_memnode::PROGRAMS_MAX) and all in execution, so one suffices here.
 const KEPT: usize = 1;
-/// Iterations that a program is interpreted for before it is compiled. Machine code saves about 40 ns an iteration, and making it takes 1 ms: a
-/// program that has run for so long is likely to run for as much again.
+/// Number of interpreted iterations before a program is compiled. Machine code saves about 40 ns per
+/// iteration, and compilation takes 1 ms. A program that has run for this long is likely to run for as long
+/// again.
 const HOT: u32 = 1024;
-/// Programs that wait for the compiler. One more counts its iterations anew.
+/// Maximum number of programs in the compiler's queue. If the queue is full, a program's count starts again.
 const WAITING_MAX: usize = 64;
-/// The compiling thread's priority: others on its CPU go first.
+/// Niceness of the compiling thread: other threads of its CPU have priority.
 const NICE: i32 = 19;
 
-/// Makes of programs what a memory node runs.
+/// A converter of programs to the form that a memory node runs.
 #[derive(Debug)]
 pub struct Compiler(Backend);
 
@@ -40,10 +41,10 @@ enum Backend {
     Interpreter,
 }
 
-/// To the thread that compiles.
+/// The queue of the compiling thread.
 #[derive(Debug)]
 enum Queue {
-    /// There is none: programs are compiled where they are learned.
+    /// No queue: programs are compiled on arrival.
     None,
     /// The compiler thread is spawned when the first program arrives.
     NotStarted,
@@ -51,13 +52,13 @@ enum Queue {
 }
 
 impl Compiler {
-    /// Makes machine code of programs that are used often, where the engine can make it for this machine.
+    /// Creates a compiler that compiles hot programs, if the engine supports this machine.
     #[must_use]
     pub fn jit() -> Self {
         Self::machine(Queue::NotStarted)
     }
 
-    /// Makes machine code of each program as soon as it is learned, for comparisons and trials that are about nothing else.
+    /// Creates a compiler that compiles each program on arrival, for comparisons and tests.
     #[must_use]
     pub fn jit_at_once() -> Self {
         Self::machine(Queue::None)
@@ -68,7 +69,7 @@ impl Compiler {
         Self(Jit::new(KEPT).map_or(Backend::NoMachine, machine))
     }
 
-    /// Interprets programs, to compare.
+    /// Creates a compiler that only interprets programs, for comparisons.
     #[must_use]
     pub const fn interpreter() -> Self {
         Self(Backend::Interpreter)
@@ -113,7 +114,8 @@ impl Compile for Compiler {
     }
 }
 
-/// Starts the thread that compiles. None when the system gives no thread; programs are compiled where they are learned then.
+/// Starts the compiling thread. Returns `None` if the system cannot start a thread; then programs are
+/// compiled on arrival.
 fn start(jit: Arc<Mutex<Jit>>) -> Option<SyncSender<Weak<Tier>>> {
     let (queue, waiting) = sync_channel(WAITING_MAX);
     let thread = std::thread::Builder::new().name("farmem-compile".into());
@@ -121,39 +123,41 @@ fn start(jit: Arc<Mutex<Jit>>) -> Option<SyncSender<Weak<Tier>>> {
     Some(queue)
 }
 
-/// Until no program is left that could come.
+/// Compiles queued programs until no sender is left.
 fn compile_waiting(jit: &Mutex<Jit>, waiting: &Receiver<Weak<Tier>>) {
-    // Linux sets the niceness of this thread alone. A refusal only makes the thread less polite.
+    // Linux sets the niceness of this thread alone. A refusal only leaves the thread with its normal
+    // priority.
     let _refused = rustix::process::nice(NICE);
     for tier in waiting {
-        // One that the node has forgotten meanwhile is not worth it.
+        // The node may have dropped the program meanwhile.
         if let Some(tier) = tier.upgrade() {
             tier.fill(jit);
         }
     }
 }
 
-/// A program that is interpreted until its code is there.
+/// A program that is interpreted until its code is ready.
 #[derive(Debug)]
 struct Tier {
     program: Program,
-    /// Its code, here and not behind a pointer, for every hop reads it; none when it could not be made.
+    /// The code, stored inline because every hop reads it; `None` inside if the compilation failed.
     code: OnceLock<Option<Compiled>>,
-    /// Interpreted so far.
+    /// Number of interpreted iterations.
     iterations: AtomicU32,
-    /// Where it waits for its code; none when it has it from the start.
+    /// The queue of the compiling thread; `None` if the program was compiled on arrival.
     waits: Option<SyncSender<Weak<Self>>>,
 }
 
 impl Tier {
-    /// Compiles the program, unless that was done.
+    /// Compiles the program, unless it is compiled.
     fn fill(&self, jit: &Mutex<Jit>) {
         self.code.get_or_init(|| {
-            // A panic while one program was compiled leaves nothing of it behind: every compilation clears what it starts from.
+            // A panic during a compilation leaves no inconsistent state: every compilation clears its initial
+            // state.
             let mut jit = jit.lock().unwrap_or_else(PoisonError::into_inner);
             let compiled = jit.make(&self.program);
             if let Err(why) = &compiled {
-                // stderr may be closed.
+                // A closed stderr is no fault.
                 drop(writeln!(io::stderr(), "farmem: a program is interpreted: {why}"));
             }
             compiled.ok()
@@ -168,20 +172,20 @@ impl Tier {
         }
     }
 
-    /// One more iteration without code: when they are many, the compiler is asked for it.
+    /// Counts an iteration without code, and queues the program for compilation when it becomes hot.
     #[cold]
     fn count(self: &Arc<Self>) -> Option<&Compiled> {
         let iterations = self.iterations.load(Relaxed) + 1;
         let asks = iterations == HOT;
         let waits = self.waits.as_ref().filter(|_| asks);
-        // Full: it is asked again after as many iterations.
+        // If the queue is full, the program is queued again after as many iterations.
         let is_full = waits.is_some_and(|queue| queue.try_send(Arc::downgrade(self)).is_err());
         self.iterations.store(if is_full { 0 } else { iterations.min(HOT) }, Relaxed);
         None
     }
 }
 
-/// A program as a memory node runs it.
+/// A program in the form that a memory node runs.
 #[derive(Debug)]
 pub struct Running(Form);
 
@@ -192,7 +196,7 @@ enum Form {
 }
 
 impl Running {
-    /// Whether it runs as machine code by now.
+    /// Returns true if the program runs as machine code by now.
     #[must_use]
     pub fn is_compiled(&self) -> bool {
         matches!(&self.0, Form::Tiered(tier) if matches!(tier.code.get(), Some(Some(_))))

@@ -1,11 +1,12 @@
-//! Links over UDP and shared memory, and the driver that runs a role over one: frames, clock, stored bytes and wake-ups.
+//! Links over UDP and shared memory, and the driver that runs a role over one: frames, clock, stored bytes
+//! and wake-ups.
 //!
-//! A role is a pure [`Machine`](farmem_machine::Machine). Here a [`Driver`] gives it the clock ([`Clock`]) and a [`Link`]. There are
-//! two links: RoCEv2 over UDP sockets ([`udp`]), and rings in shared memory between processes of one machine ([`shm`]); a
-//! [`PacedLink`] around either makes it as slow as a given network ([`LinkProfile`]). The
-//! ICRC is sealed and checked here, at the edge; roles never see it.
+//! A role is a pure [`Machine`](farmem_machine::Machine). A [`Driver`] connects it with the clock ([`Clock`])
+//! and a [`Link`]. There are two links: RoCEv2 over UDP sockets ([`udp`]), and rings in shared memory between
+//! processes of one machine ([`shm`]). A [`PacedLink`] around either imitates a slower network
+//! ([`LinkProfile`]). Links add and check the ICRC, so roles never see it.
 //!
-//! Which link is used is always the caller's choice; asking for one never silently gives another.
+//! The caller always chooses the link; no link silently replaces another.
 
 mod address;
 pub mod affinity;

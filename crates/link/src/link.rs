@@ -1,4 +1,5 @@
-//! The link trait: the seam between a role's driver and UDP sockets or shared-memory rings, which carry its frames.
+//! The link trait: the interface between a role's driver and UDP sockets or shared-memory rings, which carry
+//! its frames.
 
 use crate::{Clock, LinkProfile, OpenError};
 use farmem_machine::{Duration, Port, Run};
@@ -11,25 +12,27 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Bytes of the longest frame a link carries, without its ICRC: a whole page and the headers before it (PROTOCOL 12.39). With IP,
-/// UDP and ICRC that is an Ethernet of 4200.
+/// Length in bytes of the longest frame that a link carries, without ICRC: a whole page and the headers
+/// before it (PROTOCOL 12.39). With IP, UDP and ICRC the frame needs an Ethernet MTU of 4200.
 pub const FRAME_MAX: usize = PageMessage::FRAME_LEN_MAX;
 
-/// A way for frames to go between ports. Implementers: `UdpLink` and `ShmLink`, and `PacedLink` around either.
+/// A carrier of frames between ports. Implementers: `UdpLink` and `ShmLink`, and `PacedLink` around either.
 ///
-/// A link is like the network it stands for: it may lose frames (a full ring or socket buffer, a peer that is gone), and
-/// counts what it loses. It seals the ICRC on the way out, and hands over only frames whose ICRC was right.
+/// A link behaves like the network that it imitates: it may lose frames (a full ring or socket buffer, a peer
+/// that is gone), and counts losses. A link adds the ICRC to outgoing frames, and delivers only frames with a
+/// correct ICRC.
 pub trait Link {
     /// A batch of queued frames, taken out of the link.
     type Parcel: Parcel;
 
-    /// Says where `port` is, or with `None` that it left. A port that moves is forgotten at its old address.
+    /// Sets the address of `port`; `None` removes it. A port that moves loses its old address.
     ///
     /// # Errors
-    /// When the address cannot be reached over this link: the wrong family, or a ring that cannot be opened.
+    /// An error if this link cannot reach the address: the wrong family, or a ring that cannot be opened.
     fn set_peer(&mut self, port: Port, gid: Option<Gid>) -> io::Result<()>;
 
-    /// Queues a frame (BTH to pad). It leaves with the next [`Link::flush`], or before when the batch is full.
+    /// Queues a frame (BTH to pad). The frame leaves with the next [`Link::flush`], or earlier if the batch
+    /// is full.
     ///
     /// A frame to a port without an address, or longer than [`FRAME_MAX`], is counted and dropped.
     fn send(&mut self, port: Port, frame: &[u8]);
@@ -38,67 +41,69 @@ pub trait Link {
     /// addresses: rings drop the frame and count it.
     fn send_to(&mut self, gid: Gid, frame: &[u8]);
 
-    /// Hands over what is queued. A frame that the system refuses is counted as lost; that is no error.
+    /// Sends the queued frames. A frame that the system refuses counts as lost, and is no error.
     ///
     /// # Errors
-    /// When the link itself no longer works.
+    /// An error if the link itself no longer works.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Moves queued frames into `parcel`, which is handed over first if it was not. The receiver wakes at once on the caller's CPU,
-    /// and so the caller may not go on for a while. Callers should hold nothing then that others wait for.
+    /// Moves queued frames into `parcel`; frames that it still contains are sent first. Receivers may wake at
+    /// once on the caller's CPU and preempt the caller. So the caller should hold no lock.
     fn flush_into(&mut self, parcel: &mut Self::Parcel);
 
-    /// Hands every frame that has arrived, up to a batch, to `each`, and answers how many. When there is none it waits as `wait`
-    /// says; 0 means that nothing came in that time, or a [`Waker`] called.
+    /// Passes each received frame, up to a batch, to `each`. If none has arrived, waits as `wait` specifies.
+    /// Returns the number of frames; 0 after a timeout or a [`Waker`]'s call.
     ///
     /// # Errors
-    /// When the link itself no longer works. Bad packets are counted, not errors.
+    /// An error if the link itself no longer works. Invalid packets are counted, and are no errors.
     fn receive(&mut self, wait: Wait, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize>;
 
-    /// As [`Link::receive`], but hands over consecutive frames of one port together, with the lender of their memory where there is one.
+    /// Receives frames as [`Link::receive`] does, but passes consecutive frames of one port together, with
+    /// the lender of their memory if there is one.
     ///
     /// # Errors
-    /// As [`Link::receive`].
+    /// The errors of [`Link::receive`].
     fn receive_runs(&mut self, wait: Wait, each: &mut EachRun<'_>) -> io::Result<usize> {
         self.receive(wait, &mut |port, bytes| each(&Run::new(port, &[bytes])))
     }
 
-    /// Traffic and losses since the link was opened.
+    /// Returns traffic and losses since the link was opened.
     fn counters(&self) -> LinkCounters;
 
-    /// Something that ends a wait in [`Link::receive`] from another thread.
+    /// Creates a waker, which ends a wait in [`Link::receive`] from another thread.
     ///
     /// # Errors
-    /// When the system has no more descriptors.
+    /// The system's error if it has no free file descriptors.
     fn waker(&self) -> io::Result<Waker>;
 
-    /// Where another process of this machine and user ends a wait in [`Link::receive`], by an [`OutsideWaker`].
+    /// Returns the address at which an [`OutsideWaker`] in another process of this machine and user ends a
+    /// wait in [`Link::receive`].
     fn wake_at(&self) -> WakeAt;
 
-    /// Something that waits for frames beside the link, so that several threads may use it by turns. One at a time sleeps; meanwhile no thread
-    /// calls [`Link::receive`] but with [`Wait::No`].
+    /// Creates a sleeper, which lets several threads wait for frames in turn. While one thread sleeps, other
+    /// threads call [`Link::receive`] only with [`Wait::No`].
     ///
     /// # Errors
-    /// When the system has no more descriptors.
+    /// The system's error if it has no free file descriptors.
     fn sleeper(&self) -> io::Result<Sleeper>;
 
-    /// Says whether something has arrived, without a call of the system; frames that come from here on end no sleep until [`Link::may_sleep`]
-    /// is asked. `None` where only the sleeper can tell.
+    /// Returns true if frames have arrived, without a system call. Frames that arrive afterwards end no sleep
+    /// until [`Link::may_sleep`] is called. `None` if only the sleeper can tell.
     fn glance(&mut self) -> Option<bool> {
         None
     }
 
-    /// True when nothing has arrived: then a frame or a [`Waker`] that comes from here on ends the next [`Sleeper::sleep`], or keeps it from
-    /// beginning.
+    /// Returns true if nothing has arrived. A later frame or [`Waker`] then ends the next [`Sleeper::sleep`]
+    /// or prevents it.
     fn may_sleep(&mut self) -> bool;
 
-    /// The time after which the link is to be flushed, or asked to receive, even when nothing arrives; `None` when it holds no frame back.
-    /// [`Link::receive`] does not wait beyond it; the caller of a [`Sleeper`] must not.
+    /// Returns the time after which the link must be flushed or polled even if nothing arrives; `None` if it
+    /// holds back no frame. [`Link::receive`] does not wait longer, and the caller of a [`Sleeper`] must not.
     fn next_wake(&self) -> Option<Duration> {
         None
     }
 
-    /// The network that it stands for.
+    /// Returns the profile of the network that the link imitates.
     fn profile(&self) -> LinkProfile {
         LinkProfile::NONE
     }
@@ -107,39 +112,40 @@ pub trait Link {
 /// A consumer of one or more consecutive frames of one port.
 pub type EachRun<'a> = dyn FnMut(&Run<'_>) + 'a;
 
-/// Frames on their way out of a [`Link`], to be handed over without it.
+/// Outgoing frames of a [`Link`], which are sent without it.
 pub trait Parcel: Default + Send {
-    /// Hands them over, as [`Link::flush`] would have; the link counts them.
+    /// Sends the frames, as [`Link::flush`] would have done; the link counts them.
     fn hand_over(&mut self);
 }
 
-/// How long [`Link::receive`] waits when nothing has arrived.
+/// The time that [`Link::receive`] waits if nothing has arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// Not at all.
+    /// No time.
     No,
-    /// So long, and up to a few milliseconds more: the system's timers are coarse. It may also be less.
+    /// At most this time plus a few milliseconds, because the system's timers are coarse; possibly less.
     AtMost(Duration),
 }
 
-/// How a link waits; chosen when it is opened.
+/// The way in which a link waits, chosen when it is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Waiting {
-    /// Sleeps in the kernel. Right whenever there are more threads than CPUs.
+    /// Sleeps in the kernel; suitable whenever there are more threads than CPUs.
     #[default]
     Block,
-    /// As [`Waiting::Block`], and wakes by the system's finest timers: for a link that holds frames back. Over UDP a wait is two system calls.
+    /// Sleeps as [`Waiting::Block`] does, with the system's finest timers, for a link that holds frames back.
+    /// Over UDP a wait takes two system calls.
     Precise,
-    /// Looks again and again, and yields the CPU from time to time. The lowest latency, and one CPU burnt per link.
+    /// Polls, and yields the CPU from time to time: lowest latency, one CPU per link.
     Spin,
 }
 
-/// A yield that takes longer let another thread run, in nanoseconds.
+/// Minimum duration of a yield that let another thread run, in nanoseconds.
 const YIELD_NS: u64 = 1_000;
 
 impl Waiting {
-    /// Lets other threads of this CPU run; true when one did. A thread that spins beside another one does so after each look: what it waits for may be
-    /// the other's to do.
+    /// Yields the CPU to other threads; returns true if one ran. A thread that polls beside another thread
+    /// calls this function after each poll, because it may wait for that thread's work.
     pub fn yields(clock: &Clock) -> bool {
         let before = clock.now();
         std::thread::yield_now();
@@ -150,42 +156,43 @@ impl Waiting {
 /// Traffic and losses of a link since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LinkCounters {
-    /// Frames handed to the role.
+    /// Frames passed to the role.
     pub frames_in: u64,
-    /// Their bytes, ICRC not counted.
+    /// Bytes of these frames, without ICRC.
     pub bytes_in: u64,
-    /// Frames given to the kernel or put into a ring.
+    /// Frames passed to the kernel or written to a ring.
     pub frames_out: u64,
-    /// Their bytes, ICRC not counted.
+    /// Bytes of these frames, without ICRC.
     pub bytes_out: u64,
-    /// Frames handed over whose sender is no known port.
+    /// Delivered frames whose sender is not a known port.
     pub unknown_source: u64,
-    /// Received and dropped: from another source port than the one that farmem's roles send from (PROTOCOL 1.6).
+    /// Received frames dropped because their source port is not that of farmem's roles (PROTOCOL 1.6).
     pub foreign_port: u64,
-    /// Received and dropped: the ICRC did not match.
+    /// Received frames dropped because of a wrong ICRC.
     pub bad_icrc: u64,
-    /// Received and dropped: too short to be a frame.
+    /// Received frames dropped because they are too short.
     pub short: u64,
-    /// Received or to be sent, and dropped: longer than [`FRAME_MAX`], or than the path carries.
+    /// Frames dropped in either direction because they are longer than [`FRAME_MAX`], or than the path
+    /// carries.
     pub long: u64,
-    /// To be sent, and dropped: the port has no address.
+    /// Outgoing frames dropped because the port has no address.
     pub no_address: u64,
-    /// To be sent, and dropped: the receiver does not keep up (ring or socket buffer full).
+    /// Outgoing frames dropped because the receiver is too slow (ring or socket buffer full).
     pub full: u64,
-    /// To be sent, and dropped: the system refused, for another reason.
+    /// Outgoing frames dropped because the system refused them for another reason.
     pub send_refused: u64,
-    /// To be sent, and dropped: the link's profile wants so many lost.
+    /// Outgoing frames dropped to imitate the loss of the link's profile.
     pub lost_by_profile: u64,
-    /// Held back as the link's profile wants, and then sent.
+    /// Frames delayed by the link's profile, and then sent.
     pub paced: u64,
-    /// By how many nanoseconds they were later than it wants, all together.
+    /// Total extra delay of these frames beyond the profile, in nanoseconds.
     pub late_ns: u64,
-    /// Rings closed because what their other end wrote made no sense.
+    /// Rings closed because the other end wrote invalid data.
     pub broken_rings: u64,
 }
 
 impl LinkCounters {
-    /// Adds what another part of the same link counted.
+    /// Adds the counters of another part of the same link.
     pub(crate) const fn add(&mut self, more: Self) {
         let Self {
             frames_in,
@@ -223,7 +230,7 @@ impl LinkCounters {
         self.broken_rings += broken_rings;
     }
 
-    /// Frames lost in either direction, as far as this end knows.
+    /// Returns the number of frames lost in either direction, as far as this end knows.
     #[must_use]
     pub const fn lost(&self) -> u64 {
         self.bad_icrc
@@ -236,12 +243,13 @@ impl LinkCounters {
     }
 }
 
-/// Ends the wait of one link from any thread. A call while no thread waits ends the next wait at once.
+/// A waker, which ends the wait of one link from any thread. A call while no thread waits ends the next wait
+/// at once.
 #[derive(Clone)]
 pub struct Waker(Arc<dyn Fn() + Send + Sync>);
 
 impl Waker {
-    /// A waker that does `wake`.
+    /// Creates a waker that calls `wake`.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         Self(Arc::new(wake))
     }
@@ -252,37 +260,38 @@ impl Waker {
     }
 }
 
-/// Where processes of the same machine and user end the wait of a link.
+/// The address at which processes of the same machine and user end the wait of a link.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum WakeAt {
-    /// An empty datagram to the link's address, from the same address.
+    /// The link's address, for an empty datagram from the same address.
     Datagram {
         /// The address.
         address: IpAddr,
     },
     /// The link's doorbell.
     Doorbell {
-        /// Its file.
+        /// Path of its file.
         path: PathBuf,
     },
 }
 
-/// Ends the wait of a link of another process, as [`Waker`] does within one.
+/// A waker for a link of another process, as [`Waker`] is for one of this process.
 pub struct OutsideWaker(Box<dyn Fn() + Send + Sync>);
 
 impl OutsideWaker {
-    /// A waker of the link that is woken there.
+    /// Opens a waker for the link with this address.
     ///
     /// # Errors
-    /// [`OpenError`] when the address is not this machine's, or the file no doorbell.
+    /// [`OpenError`] if the address is not an address of this machine, or the file is not a doorbell.
     pub fn open(at: &WakeAt) -> Result<Self, OpenError> {
         Ok(Self(match at {
             WakeAt::Datagram { address } => {
                 let socket = UdpSocket::bind((*address, 0))
                     .map_err(OpenError::system(format!("send from {address}")))?;
                 let to = (*address, UDP_PORT);
-                // A socket that takes no more has woken it, or the receiver wakes by itself after a while.
+                // If the socket's buffer is full, the receiver was woken already, or wakes by itself after a
+                // while.
                 Box::new(move || drop(socket.send_to(&[], to)))
             }
             WakeAt::Doorbell { path } => Box::new(crate::shm::bell_at(path)?),
@@ -301,20 +310,21 @@ impl fmt::Debug for OutsideWaker {
     }
 }
 
-/// Waits for the frames of one link. When it returns, [`Link::receive`] is to be asked.
+/// A wait for the frames of one link. After each sleep, the caller calls [`Link::receive`].
 pub struct Sleeper(Box<dyn FnMut(Duration) -> io::Result<()> + Send>);
 
 impl Sleeper {
-    /// A sleeper that does `sleep`.
+    /// Creates a sleeper that calls `sleep`.
     pub(crate) fn new(sleep: impl FnMut(Duration) -> io::Result<()> + Send + 'static) -> Self {
         Self(Box::new(sleep))
     }
 
-    /// Sleeps until a frame arrives or a [`Waker`] calls, for `most` and a few milliseconds at the longest; or less. Only after
-    /// [`Link::may_sleep`] said so. That of a link that spins ([`Waiting::Spin`]) returns at once.
+    /// Sleeps until a frame arrives or a [`Waker`] calls, at most for `most` and a few milliseconds, possibly
+    /// less. The caller calls [`Link::may_sleep`] before. The sleeper of a link that polls
+    /// ([`Waiting::Spin`]) returns at once.
     ///
     /// # Errors
-    /// When the link itself no longer works.
+    /// An error if the link itself no longer works.
     pub fn sleep(&mut self, most: Duration) -> io::Result<()> {
         (self.0)(most)
     }

@@ -1,4 +1,4 @@
-//! Leftovers of earlier racks: rings that no process uses, and addresses that a process still holds.
+//! Leftovers of earlier racks: unused rings, and addresses that a process still holds.
 
 use super::{Finding, Support};
 use farmem_wire::UDP_PORT;
@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// Where racks put their rings, and how the directories' names begin.
+/// Parent directory of the racks' rings, and prefix of the directories' names.
 const RINGS: (&str, &str) = ("/dev/shm", "farmem-");
 
 pub(super) fn examine() -> Vec<Finding> {
@@ -19,16 +19,17 @@ pub(super) fn examine() -> Vec<Finding> {
     findings
 }
 
-/// The addresses, of either family, of which a process of this machine has UDP port 4791: those of roles and clients that run.
+/// Returns the addresses, of both families, on which a process of this machine has bound UDP port 4791: those
+/// of running roles and clients.
 ///
 /// # Errors
-/// When the kernel's tables of UDP sockets cannot be read.
+/// The error of reading the kernel's tables of UDP sockets.
 pub fn held_addresses() -> io::Result<BTreeSet<IpAddr>> {
     let mut held = BTreeSet::new();
     for table in ["/proc/net/udp", "/proc/net/udp6"] {
         match File::open(table) {
             Ok(file) => held.extend(holders(file).map_err(io::Error::other)?),
-            // A kernel without IPv6.
+            // The kernel has no IPv6.
             Err(why) if why.kind() == io::ErrorKind::NotFound && table.ends_with('6') => {}
             Err(why) => return Err(why),
         }
@@ -67,7 +68,7 @@ fn rings(directory: &Path) -> Finding {
     Finding::new(&name, Support::Degraded, "no process of this user uses them", remedy)
 }
 
-/// True when a process whose maps we may read has a file of `directory` mapped.
+/// Returns true if a process with readable maps has mapped a file of `directory`.
 fn is_mapped(directory: &Path) -> bool {
     let Ok(processes) = read_dir("/proc") else { return true };
     let needle = format!("{}/", directory.display());
@@ -76,9 +77,10 @@ fn is_mapped(directory: &Path) -> bool {
         .any(|p| read_to_string(p.path().join("maps")).is_ok_and(|maps| maps.contains(&needle)))
 }
 
-/// Addresses on which port 4791 is open, by the kernel's table of UDP sockets.
+/// Returns the addresses on which port 4791 is bound, from the kernel's table of UDP sockets.
 fn holders(table: impl Read) -> ProcResult<BTreeSet<IpAddr>> {
-    // The table has each address as the number its bytes make in host order. The other fields do not matter to it.
+    // The table contains each address as the number that its bytes form in host order. The other fields have
+    // no effect on it.
     let is_little_endian = cfg!(target_endian = "little");
     let system =
         ExplicitSystemInfo { boot_time_secs: 0, ticks_per_second: 0, page_size: 0, is_little_endian };

@@ -1,17 +1,19 @@
-//! Path probes from one machine: the largest datagram that the system sends to an address, and whether a port refuses it.
+//! Path probes from one machine: the largest datagram that the system sends to an address, and whether a port
+//! refuses it.
 
 use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
-/// How long a refusal may take.
+/// Maximum time to wait for a refusal.
 const REFUSAL_TIME_MAX: Duration = Duration::from_millis(200);
 
-/// The largest IP packet that the system sends to an address: the MTU of the link that leads there, or of a narrower one that it has heard of.
+/// Returns the length of the largest IP packet that the system sends to an address: the MTU of the outgoing
+/// link, or a smaller path MTU that the system has learned.
 ///
 /// # Errors
-/// The system's error, for example when there is no route.
+/// The system's error, for example if there is no route.
 pub fn path_mtu(to: IpAddr) -> io::Result<usize> {
     let socket = connected(to, 9)?;
     let (level, name) =
@@ -19,7 +21,7 @@ pub fn path_mtu(to: IpAddr) -> io::Result<usize> {
     let mut mtu: libc::c_int = 0;
     let mut len = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("4 bytes");
     let descriptor = socket.as_raw_fd();
-    // SAFETY: room for a number and for its length, of a socket that is open.
+    // SAFETY: both pointers lead to a number, and the socket is open.
     let result = unsafe { libc::getsockopt(descriptor, level, name, (&raw mut mtu).cast(), &raw mut len) };
     if result != 0 {
         return Err(io::Error::last_os_error());
@@ -27,15 +29,15 @@ pub fn path_mtu(to: IpAddr) -> io::Result<usize> {
     usize::try_from(mtu).map_err(io::Error::other)
 }
 
-/// Whether the machine at an address says that nothing listens at a UDP port there. `false` also where it says nothing at all: a role listens,
-/// or a firewall drops what is sent.
+/// Returns true if the machine at an address reports that a UDP port is closed. Returns false if no report
+/// arrives: a role listens, or a firewall drops packets.
 ///
 /// # Errors
-/// The system's error, for example when there is no route.
+/// The system's error, for example if there is no route.
 pub fn is_refused(to: IpAddr, port: u16) -> io::Result<bool> {
     let socket = connected(to, port)?;
     socket.set_read_timeout(Some(REFUSAL_TIME_MAX))?;
-    // Too short for a packet: a role counts it and drops it.
+    // A datagram of one byte is too short for a packet, so a role counts and drops it.
     socket.send(&[0])?;
     match socket.recv(&mut [0; 1]) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
@@ -50,7 +52,8 @@ fn connected(to: IpAddr, port: u16) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Bytes of memory that the system could give to programs without taking it from others; `None` where it does not say.
+/// Returns the number of bytes of memory that the system can give to programs without reclaiming used memory;
+/// `None` if unknown.
 #[must_use]
 pub fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;

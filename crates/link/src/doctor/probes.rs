@@ -29,7 +29,7 @@ pub(super) fn privileges() -> Finding {
     Finding::ok("privileges", format!("{user}, {held}; racks over UDP and shared memory need none"))
 }
 
-/// The capabilities that count when this process asks the system for something; none where it does not tell.
+/// Returns the effective capabilities of this process; none if the system does not report them.
 fn effective() -> CapabilitySet {
     capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective)
 }
@@ -66,7 +66,7 @@ pub(super) fn udp_port() -> Finding {
     }
 }
 
-/// Socket buffer that holds a burst of full windows from several nodes, in bytes.
+/// Minimum size of a socket buffer, in bytes: a burst of full windows from several nodes.
 const SOCKET_BUFFER_WANTED: u64 = 4 << 20;
 
 pub(super) fn socket_buffers() -> Finding {
@@ -88,7 +88,7 @@ pub(super) fn socket_buffers() -> Finding {
     }
 }
 
-/// Room for the rings of a rack of a few roles, in bytes.
+/// Minimum size of `/dev/shm`, in bytes: the rings of a rack with a few roles.
 const SHARED_MEMORY_WANTED: u64 = 64 << 20;
 
 pub(super) fn shared_memory() -> Finding {
@@ -106,7 +106,7 @@ pub(super) fn shared_memory() -> Finding {
     }
 }
 
-/// Memory as a memory node takes it: does the system back it with huge pages?
+/// Tests whether the system backs a memory node's memory with huge pages.
 pub(super) fn huge_pages() -> Finding {
     let name = "huge pages";
     let remedy = "memory nodes read random lines 1.3 to 2.3 times slower without: \
@@ -135,7 +135,7 @@ pub(super) fn huge_pages() -> Finding {
     }
 }
 
-/// The compiler that memory nodes run programs with.
+/// Tests the compiler with which memory nodes run programs.
 pub(super) fn compiler() -> Finding {
     let name = "compiler";
     match Jit::new(1) {
@@ -147,7 +147,7 @@ pub(super) fn compiler() -> Finding {
     }
 }
 
-/// The word in brackets of a kernel setting.
+/// Returns the word in brackets of a kernel setting.
 fn chosen(text: &str) -> &str {
     text.split(['[', ']']).nth(1).unwrap_or_else(|| text.trim())
 }

@@ -1,4 +1,4 @@
-//! How far page faults may be served here: what far memory by loads and stores needs.
+//! Tests of userfaultfd, which far memory by loads and stores needs.
 
 use super::{Finding, Support};
 use farmem_preload_abi::userfaultfd::{Features, OpenError, Reach, Userfaultfd};

@@ -1,15 +1,15 @@
-//! Whether a DPU serves, as a process sees it: by the beat that it counts (PROTOCOL 17.11). Pure.
+//! Detection of a DPU that does not serve, by its heartbeat (PROTOCOL 17.11). This module is pure.
 
 use farmem_machine::{Duration, Instant};
 
-/// How long a DPU may be silent while it is asked for something: seven eighths of a lease. The last eighth is for its end and for the control plane, which takes its host out of the rack, so that
-/// its processes go on within the lease.
+/// Returns the longest silence of a DPU with pending requests: seven eighths of a lease. In the last eighth
+/// the DPU is killed and the control plane fences its host, so that its processes continue within the lease.
 #[must_use]
 pub fn silence_max(lease: Duration) -> Duration {
     Duration::from_nanos(lease.as_nanos() - lease.as_nanos() / 8)
 }
 
-/// The beat of a DPU when it was looked at last, and since when it has not changed.
+/// The last observed heartbeat of a DPU, and the time since it changed.
 #[derive(Clone, Copy, Debug)]
 pub struct BeatMonitor {
     beat: u64,
@@ -18,13 +18,14 @@ pub struct BeatMonitor {
 }
 
 impl BeatMonitor {
-    /// A DPU with this lease, whose beat is looked at first now.
+    /// Creates a monitor for a DPU with this lease, whose first observation is now.
     #[must_use]
     pub fn new(lease: Duration, beat: u64, now: Instant) -> Self {
         Self { beat, since: now, silence_max: silence_max(lease) }
     }
 
-    /// A look at the beat; true when a DPU that was asked for something has been silent for too long.
+    /// Records an observation of the heartbeat. Returns true if the DPU has pending requests and has been
+    /// silent for too long.
     pub fn is_over(&mut self, beat: u64, is_asked: bool, now: Instant) -> bool {
         if beat != self.beat || !is_asked {
             (self.beat, self.since) = (beat, now);

@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The other end wrote invalid data: the rings cannot be used any more.
+/// The error of a ring whose other end wrote invalid data: the rings cannot be used any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the other end of the rings wrote nonsense")]
 pub struct Broken;
@@ -38,26 +38,26 @@ const PAGE_WORDS: usize = 4096 / WORD;
 const DPU_BELL: usize = 64;
 const PROCESS_BELL: usize = DPU_BELL + BELL_WORDS;
 const RINGS: usize = PROCESS_BELL + BELL_WORDS;
-/// Where the beat is in the DPU's doorbell.
+/// Index of the heartbeat in the DPU's doorbell.
 const BEAT: usize = 48;
-/// Bytes of a ring.
+/// Range of a ring's size in bytes.
 const RING_BYTES: Range<usize> = 1 << 12..(1 << 28) + 1;
-/// Most bytes of registered memory.
+/// Maximum size of registered memory in bytes.
 const REGISTERED_MAX: usize = 1 << 30;
 
-/// How large the memory that a process shares with its DPU is.
+/// The size of the memory that a process shares with its DPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PairSize {
-    /// Bytes of the ring of requests: a power of two, 4 KiB to 256 MiB.
+    /// Size of the ring of requests in bytes: a power of two, 4 KiB to 256 MiB.
     pub requests: usize,
-    /// Bytes of the ring of answers, likewise.
+    /// Size of the ring of answers in bytes, with the same range.
     pub answers: usize,
-    /// Bytes of registered memory: whole pages of 4096, at most 1 GiB.
+    /// Size of registered memory in bytes: whole pages of 4096, at most 1 GiB.
     pub registered: usize,
 }
 
-/// Where everything is, in words.
+/// The layout of the memory, in words.
 #[derive(Clone, Debug)]
 struct Layout {
     requests: Range<usize>,
@@ -66,7 +66,7 @@ struct Layout {
 }
 
 impl PairSize {
-    /// Bytes of all of it, but for what says how it is laid out.
+    /// Returns the total size in bytes, without the header.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         (self.requests as u64).saturating_add(self.answers as u64).saturating_add(self.registered as u64)
@@ -97,10 +97,10 @@ impl PairSize {
     }
 }
 
-/// Makes the memory, for a process that will hand it to its DPU.
+/// Creates the memory, for a process that passes it to its DPU.
 ///
 /// # Errors
-/// [`OpenError::Setting`] for a size that cannot be, [`OpenError::System`] when the system has no memory for it.
+/// [`OpenError::Setting`] for an invalid size, [`OpenError::System`] if the system has too little memory.
 pub fn make_pair(size: PairSize) -> Result<OwnedFd, OpenError> {
     let layout = size.layout().ok_or_else(|| size.setting())?;
     shared::make(layout.registered.end, &identity(size))
@@ -110,7 +110,7 @@ const fn identity(size: PairSize) -> [u64; 5] {
     [MAGIC, VERSION, size.requests as u64, size.answers as u64, size.registered as u64]
 }
 
-/// Maps what the other end made, or is to use.
+/// Maps memory that this end or the other end has created.
 fn map(file: &OwnedFd, size: PairSize) -> Result<(Arc<Mapping>, Layout), OpenError> {
     let layout = size.layout().ok_or_else(|| size.setting())?;
     let memory = shared::map(file, layout.registered.end, &identity(size))?;
@@ -128,16 +128,16 @@ pub struct ProcessEnd {
     layout: Layout,
     requests: Producer,
     answers: Consumer,
-    /// Answers that were read.
+    /// Number of answers read.
     taken: u64,
     dpu: OutsideWaker,
 }
 
 impl ProcessEnd {
-    /// The end of the process that made `file`; `dpu` wakes the DPU.
+    /// Opens the end of the process that created `file`; `dpu` wakes the DPU.
     ///
     /// # Errors
-    /// [`OpenError`] when the file is none that [`make_pair`] made of this size.
+    /// [`OpenError`] if [`make_pair`] did not create the file with this size.
     pub fn of(file: &OwnedFd, size: PairSize, dpu: OutsideWaker) -> Result<Self, OpenError> {
         let (memory, layout) = map(file, size)?;
         let words = memory.words();
@@ -146,15 +146,16 @@ impl ProcessEnd {
         Ok(Self { memory, layout, requests, answers, taken: 0, dpu })
     }
 
-    /// Writes a request; `false` when the ring has no room. The DPU sees it after [`ProcessEnd::publish`].
+    /// Writes a request; returns false if the ring is full. The DPU sees the request after
+    /// [`ProcessEnd::publish`].
     ///
     /// # Errors
-    /// [`Broken`] when the DPU wrote nonsense.
+    /// [`Broken`] if the DPU wrote invalid data.
     pub fn push(&mut self, record: &[u8]) -> Result<bool, Broken> {
         Ok(self.requests.push(&self.memory.words()[self.layout.requests.clone()], record)?)
     }
 
-    /// Lets the DPU see what was written, and wakes it if it sleeps; true when it did.
+    /// Publishes the written requests, and wakes the DPU if it sleeps. Returns true if the DPU was woken.
     pub fn publish(&mut self) -> bool {
         let words = self.memory.words();
         let wakes = self.requests.publish(&words[self.layout.requests.clone()])
@@ -165,10 +166,11 @@ impl ProcessEnd {
         wakes
     }
 
-    /// Copies the next answer to the front of `buf`, and says its length. `buf` is a whole number of words.
+    /// Copies the next answer to the front of `buf`, and returns its length. The length of `buf` is a
+    /// multiple of 8.
     ///
     /// # Errors
-    /// [`Broken`] when the DPU wrote nonsense, or a record longer than `buf`.
+    /// [`Broken`] if the DPU wrote invalid data, or a record longer than `buf`.
     pub fn pop(&mut self, buf: &mut [u8]) -> Result<Option<usize>, Broken> {
         let ring = &self.memory.words()[self.layout.answers.clone()];
         let popped = self.answers.pop(ring, buf)?;
@@ -179,19 +181,20 @@ impl ProcessEnd {
         Ok(popped)
     }
 
-    /// Sleeps until the DPU has published so many answers, at most `most`; not when one is there. A process that waits for several asks to be woken once (PROTOCOL 17.6).
+    /// Sleeps until the DPU has published `answers` answers, at most for `most`. Does not sleep if an answer
+    /// is already available. A process that waits for several answers is woken once (PROTOCOL 17.6).
     pub fn wait(&self, answers: u64, most: Duration) {
         let words = self.memory.words();
         let bell = &words[PROCESS_BELL..][..BELL_WORDS];
         doorbell::fall_asleep_until(bell, self.taken.wrapping_add(answers));
         if !self.answers.has_more(&words[self.layout.answers.clone()]) {
-            // A futex that cannot be waited on is looked at again at once.
+            // If the wait on the futex fails, the caller checks the rings again at once.
             drop(futex::wait(&bell[SLEEPING], 1, most));
         }
         doorbell::wake_up(bell);
     }
 
-    /// As [`ProcessEnd::wait`] begins: true when nothing is there to keep it from sleeping.
+    /// Announces a sleep as [`ProcessEnd::wait`] does; returns true if no answer prevents the sleep.
     #[cfg(test)]
     pub(super) fn falls_asleep(&self, answers: u64) -> bool {
         let words = self.memory.words();
@@ -199,24 +202,26 @@ impl ProcessEnd {
         !self.answers.has_more(&words[self.layout.answers.clone()])
     }
 
-    /// How often the DPU has looked at its rings: it counts on as long as the DPU serves.
+    /// Returns the DPU's heartbeat: the number of its checks of the rings, which grows while the DPU serves.
     #[must_use]
     pub fn beat(&self) -> u64 {
         self.memory.words()[DPU_BELL + BEAT].load(Ordering::Relaxed)
     }
 
-    /// Stores a word of registered memory before a request is sent that says where its answer goes. `addr` is a multiple of 8, in bounds.
+    /// Stores a word of registered memory, before a request that directs its answer there. `addr` is a
+    /// multiple of 8, within bounds.
     ///
     /// # Panics
-    /// When it is not: the process chooses it itself.
+    /// Panics if `addr` is invalid, because the process itself chooses it.
     pub fn set_word(&self, addr: usize, word: u64) {
         self.registered_word(addr).store(word, Ordering::Relaxed);
     }
 
-    /// A word of registered memory; what the DPU put there before it is there then ([`Answers::put_last`]).
+    /// Returns a word of registered memory. Bytes that the DPU stored before this word are visible afterwards
+    /// ([`Answers::put_last`]).
     ///
     /// # Panics
-    /// As [`ProcessEnd::set_word`].
+    /// Panics as [`ProcessEnd::set_word`] does.
     #[must_use]
     pub fn word(&self, addr: usize) -> u64 {
         self.registered_word(addr).load(Ordering::Acquire)
@@ -227,10 +232,10 @@ impl ProcessEnd {
         &self.memory.words()[self.layout.registered.clone()][addr / WORD]
     }
 
-    /// Copies from registered memory. `addr` and the length are multiples of 8 (bytes), in bounds.
+    /// Copies bytes from registered memory. `addr` and the length are multiples of 8, within bounds.
     ///
     /// # Panics
-    /// When they are not: the process chooses them itself.
+    /// Panics if `addr` or the length is invalid, because the process itself chooses them.
     pub fn take(&self, addr: usize, into: &mut [u8]) {
         let registered = &self.memory.words()[self.layout.registered.clone()];
         assert!(addr.is_multiple_of(WORD), "registered memory is used by words");
@@ -239,7 +244,7 @@ impl ProcessEnd {
     }
 }
 
-/// The DPU's end of the requests of one process.
+/// The DPU's end of one process's requests.
 #[derive(Debug)]
 pub struct Requests {
     memory: Arc<Mapping>,
@@ -247,21 +252,21 @@ pub struct Requests {
     consumer: Consumer,
 }
 
-/// The DPU's end of the answers to one process.
+/// The DPU's end of one process's answers.
 #[derive(Debug)]
 pub struct Answers {
     memory: Arc<Mapping>,
     layout: Layout,
     producer: Producer,
-    /// Answers that were written.
+    /// Number of answers written.
     said: u64,
 }
 
 impl Requests {
-    /// The DPU's ends of memory that a process handed over.
+    /// Opens the DPU's ends of memory that a process passed.
     ///
     /// # Errors
-    /// [`OpenError`] when it is not what the process says, or not sealed.
+    /// [`OpenError`] if the memory is not what the process described, or is not sealed.
     pub fn of(file: &OwnedFd, size: PairSize) -> Result<(Self, Answers), OpenError> {
         let (memory, layout) = map(file, size)?;
         let words = memory.words();
@@ -275,58 +280,61 @@ impl Requests {
         &self.memory.words()[DPU_BELL..][..BELL_WORDS]
     }
 
-    /// Copies the next request to the front of `buf`, a whole number of words, and says its length.
+    /// Copies the next request to the front of `buf`, and returns its length. The length of `buf` is a
+    /// multiple of 8.
     ///
     /// # Errors
-    /// [`Broken`] when the process wrote nonsense, or a record longer than `buf`.
+    /// [`Broken`] if the process wrote invalid data, or a record longer than `buf`.
     pub fn pop(&mut self, buf: &mut [u8]) -> Result<Option<usize>, Broken> {
         Ok(self.consumer.pop(&self.memory.words()[self.layout.requests.clone()], buf)?)
     }
 
-    /// Gives the room of what was read back to the process.
+    /// Releases the space of the read requests to the process.
     pub fn release(&mut self) {
         self.consumer.release(&self.memory.words()[self.layout.requests.clone()]);
     }
 
-    /// Says that the DPU serves.
+    /// Increments the heartbeat.
     pub fn beat(&self) {
         let word = &self.bell()[BEAT];
         word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// From here on the process wakes the DPU when it asks for something, unless it has asked already; true when it has not.
+    /// Announces sleep: from here on, the process wakes the DPU with its next request. Returns true if no
+    /// request is available.
     #[must_use]
     pub fn may_sleep(&self) -> bool {
         doorbell::fall_asleep(self.bell());
         !self.consumer.has_more(&self.memory.words()[self.layout.requests.clone()])
     }
 
-    /// The process need not wake the DPU.
+    /// Announces that the DPU is awake, so the process need not wake it.
     pub fn stays_awake(&self) {
         doorbell::wake_up(self.bell());
     }
 }
 
 impl Answers {
-    /// Whether the ring, when it is empty, has room for an answer of so many bytes.
+    /// Returns true if the empty ring has space for an answer of `len` bytes.
     #[must_use]
     pub const fn fits(&self, len: usize) -> bool {
         let words = self.layout.answers.end - self.layout.answers.start - HEADER_WORDS;
         len.div_ceil(WORD) < words
     }
 
-    /// Writes an answer; `false` when the ring has no room. The process sees it after [`Answers::publish`].
+    /// Writes an answer; returns false if the ring is full. The process sees the answer after
+    /// [`Answers::publish`].
     ///
     /// # Errors
-    /// [`Broken`] when the process wrote nonsense.
+    /// [`Broken`] if the process wrote invalid data.
     pub fn push(&mut self, record: &[u8]) -> Result<bool, Broken> {
         let has_room = self.producer.push(&self.memory.words()[self.layout.answers.clone()], record)?;
         self.said += u64::from(has_room);
         Ok(has_room)
     }
 
-    /// Copies bytes to the process's registered memory; `false` when they would not lie in it, or `addr` is no multiple of 8. Up to the next multiple of 8 it
-    /// writes zeros behind them.
+    /// Copies bytes to the process's registered memory, and fills with zeros up to the next multiple of 8.
+    /// Returns false if the range is not within registered memory, or if `addr` is not a multiple of 8.
     #[must_use]
     pub fn put(&self, addr: u64, bytes: &[u8]) -> bool {
         let registered = &self.memory.words()[self.layout.registered.clone()];
@@ -337,14 +345,14 @@ impl Answers {
         to.map(|to| ring::store(to, bytes)).is_some()
     }
 
-    /// Whether registered memory has `len` bytes at `addr`, a multiple of 8.
+    /// Returns true if registered memory contains `len` bytes at `addr`, and `addr` is a multiple of 8.
     #[must_use]
     pub fn has_place(&self, addr: u64, len: usize) -> bool {
         let registered = (self.layout.registered.len() * WORD) as u64;
         addr.is_multiple_of(WORD as u64) && addr.checked_add(len as u64).is_some_and(|end| end <= registered)
     }
 
-    /// Stores the word that says that what was put before is there; `false` as [`Answers::put`].
+    /// Stores a word after all bytes that were stored before; returns false as [`Answers::put`] does.
     #[must_use]
     pub fn put_last(&self, addr: u64, word: u64) -> bool {
         let registered = &self.memory.words()[self.layout.registered.clone()];
@@ -352,14 +360,16 @@ impl Answers {
         at.and_then(|at| registered.get(at)).map(|to| to.store(word, Ordering::Release)).is_some()
     }
 
-    /// Lets the process see what was written, and wakes it if it sleeps and wants no more answers before; true when it did.
+    /// Publishes the written answers, and wakes the process if it sleeps and waits for no more answers.
+    /// Returns true if the process was woken.
     pub fn publish(&mut self) -> bool {
         let said = self.said;
         self.producer.publish(&self.memory.words()[self.layout.answers.clone()])
             && self.wake_if(|bell| doorbell::must_wake_at(bell, said))
     }
 
-    /// As [`Answers::publish`], and wakes it however many answers it wants: the ring has no room for more.
+    /// Publishes answers as [`Answers::publish`] does, but wakes the process regardless of how many answers
+    /// it waits for, because the ring is full.
     pub fn publish_full(&mut self) -> bool {
         self.producer.publish(&self.memory.words()[self.layout.answers.clone()]);
         self.wake_if(doorbell::must_wake)

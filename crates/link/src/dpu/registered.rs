@@ -1,7 +1,8 @@
-//! Memory of a process that its DPU reaches by offset: it reads what is written back there, and writes what was asked for to where it is used.
+//! Memory of a process that its DPU accesses by offset: the DPU reads written-back bytes there, and writes
+//! requested bytes directly to their destination.
 //!
-//! Registered memory is a memory file that the DPU reads and writes by system calls: none of its pages is mapped here, so nothing that the process does to the file
-//! meanwhile can end the DPU.
+//! Registered memory is a memory file that the DPU reads and writes by system calls. The DPU maps none of its
+//! pages, so no action of the process on the file can crash the DPU.
 
 use crate::OpenError;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
@@ -16,31 +17,31 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Registered {
     file: OwnedFd,
     len: u64,
-    /// Bytes of it that may be there at once, for this end to write.
+    /// Maximum number of bytes of the file that may be allocated while this end writes.
     most: u64,
-    /// Several threads write there.
+    /// Space for writes, shared by several threads.
     room: Mutex<Room>,
-    /// Calls of the system that moved bytes of it.
+    /// Number of system calls that moved bytes.
     calls: AtomicU64,
 }
 
-/// Pieces that one call moves, at most.
+/// Maximum number of buffers per system call.
 const PIECES_MAX: usize = 32;
 
-/// Room in a memory file, as far as it is known.
+/// The known free space in a memory file.
 #[derive(Clone, Copy, Default, Debug)]
 struct Room {
-    /// Bytes that may be written before it is looked again how many are there.
+    /// Number of bytes that may be written before the next check of the allocated bytes.
     left: u64,
-    /// Bytes that are being written: the process may not see them yet.
+    /// Number of bytes of writes in progress, which the process may not see yet.
     coming: u64,
 }
 
 impl Registered {
-    /// A file of which `most` bytes are to be there at once: where more are, nothing is written.
+    /// Opens a file of which at most `most` bytes may be allocated. Beyond that, nothing is written.
     ///
     /// # Errors
-    /// [`OpenError::Foreign`] for a file that is no memory file, or one that can be cut or grow.
+    /// [`OpenError::Foreign`] if the file is not a memory file, or may shrink or grow.
     pub fn of(file: OwnedFd, most: u64) -> Result<Self, OpenError> {
         const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
         let foreign = |why: &str| OpenError::Foreign { path: "registered memory".into(), why: why.into() };
@@ -53,8 +54,8 @@ impl Registered {
         Ok(Self { file, len, most, room: Mutex::default(), calls: AtomicU64::new(0) })
     }
 
-    /// Copies bytes to `addr` on, which are in so many pieces, one behind the other: by one call of the system, as a rule. False when they would leave it, when more would be there than may, or when the process
-    /// does not let them be written.
+    /// Copies consecutive buffers to `addr`, usually by one system call. Returns false if the range is not
+    /// within the file, if too many bytes would be allocated, or if the write fails.
     #[must_use]
     pub fn put(&self, addr: u64, pieces: &[&[u8]]) -> bool {
         let len = pieces.iter().map(|piece| piece.len()).sum();
@@ -84,7 +85,7 @@ impl Registered {
         true
     }
 
-    /// Calls of the system that have moved bytes of it so far.
+    /// Returns the number of system calls that moved bytes so far.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
@@ -97,7 +98,8 @@ impl Registered {
         })
     }
 
-    /// Copies bytes from `addr` on into so many pieces, one behind the other: by one call of the system, as a rule. False when they would leave it. What the process does to them meanwhile may be seen or not.
+    /// Copies bytes at `addr` into consecutive buffers, usually by one system call. Returns false if the
+    /// range is not within the file. Concurrent writes of the process may or may not be visible.
     #[must_use]
     pub fn take(&self, addr: u64, pieces: &mut [&mut [u8]]) -> bool {
         let len = pieces.iter().map(|piece| piece.len()).sum();
@@ -123,7 +125,8 @@ impl Registered {
         true
     }
 
-    /// Takes room for so many bytes more, which come now; false when there is none. What the process took away since is not known until it is looked at.
+    /// Reserves space for `len` more bytes; returns false if there is none. The process may have freed bytes
+    /// meanwhile, which only a check of the file shows.
     fn take_room(&self, len: u64) -> bool {
         let mut room = self.room();
         if room.left < len {
@@ -137,12 +140,12 @@ impl Registered {
         fits
     }
 
-    /// Locks the counts. A thread that panicked with the lock left them consistent.
+    /// Locks the counts. A panic leaves them consistent.
     fn room(&self) -> MutexGuard<'_, Room> {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that are there, in whole pages.
+    /// Returns the number of allocated bytes, in whole pages.
     fn there(&self) -> u64 {
         /// Unit of `st_blocks` (stat(2)).
         const BLOCK: u64 = 512;
@@ -150,7 +153,7 @@ impl Registered {
         blocks.map_or(u64::MAX, |blocks| blocks.saturating_mul(BLOCK))
     }
 
-    /// True when it has `len` bytes at `addr`.
+    /// Returns true if the file contains `len` bytes at `addr`.
     #[must_use]
     pub fn holds(&self, addr: u64, len: usize) -> bool {
         addr.checked_add(len as u64).is_some_and(|end| end <= self.len)

@@ -1,4 +1,5 @@
-//! Memory that a process makes and hands to its DPU as a file: of one size for ever, and checked before either touches it.
+//! Memory that a process creates and passes to its DPU as a file, with a sealed size. Each end checks the
+//! file before use.
 
 use crate::OpenError;
 use crate::shm::mapping::Mapping;
@@ -11,7 +12,7 @@ use std::sync::atomic::Ordering;
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 const WHAT: &str = "memory shared with the DPU";
 
-/// Makes so many words, which begin with `identity`.
+/// Creates memory of `words` words, beginning with `identity`.
 pub fn make(words: usize, identity: &[u64]) -> Result<OwnedFd, OpenError> {
     let made = || -> Result<OwnedFd, Errno> {
         let file = memfd_create("farmem-dpu", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -28,12 +29,12 @@ pub fn make(words: usize, identity: &[u64]) -> Result<OwnedFd, OpenError> {
     Ok(file)
 }
 
-/// Maps what the other end made, or is to use: so many words that begin with `identity`.
+/// Maps memory of `words` words, which must begin with `identity`.
 pub fn map(file: &OwnedFd, words: usize, identity: &[u64]) -> Result<Mapping, OpenError> {
     map_by(Mapping::of, file, words, identity)
 }
 
-/// As [`map`], for words that are read in no order: in huge pages where that goes.
+/// Maps memory as [`map`] does, with huge pages if possible, for random access.
 pub fn map_huge(file: &OwnedFd, words: usize, identity: &[u64]) -> Result<Mapping, OpenError> {
     map_by(Mapping::huge, file, words, identity)
 }
@@ -45,7 +46,7 @@ fn map_by(
     identity: &[u64],
 ) -> Result<Mapping, OpenError> {
     let system = |e: Errno| OpenError::System { doing: format!("look at the {WHAT}"), source: e.into() };
-    // A file that could be cut would end this process by SIGBUS.
+    // A file that can shrink could end this process by SIGBUS.
     if !fcntl_get_seals(file).map_err(|_| foreign("is no memory file"))?.contains(SEALS) {
         return Err(foreign("is not sealed"));
     }
@@ -60,7 +61,7 @@ fn map_by(
     Ok(memory)
 }
 
-/// The error for a file that farmem did not make.
+/// Returns the error for a file that farmem did not create.
 pub fn foreign(why: &str) -> OpenError {
     OpenError::Foreign { path: WHAT.into(), why: why.into() }
 }

@@ -1,4 +1,4 @@
-//! The socket between a process and its DPU: a message at a time, with a file where one goes along.
+//! The socket between a process and its DPU, which carries messages, each optionally with a file descriptor.
 
 use crate::{OpenError, private_directory};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -17,19 +17,19 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Bytes of a message, at most.
+/// Maximum length of a message in bytes.
 pub const MESSAGE_MAX: usize = 1 << 16;
-/// Processes that may wait to come in.
+/// Maximum number of processes that wait for acceptance.
 const BACKLOG: i32 = 128;
-/// How long a message may take: both ends are of one machine.
+/// Maximum duration of a send or receive; both ends are on one machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where processes come to a DPU.
+/// The listening socket of a DPU.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
-    /// The DPU made the directory.
+    /// True if the DPU created the directory.
     is_new: bool,
 }
 
@@ -40,10 +40,10 @@ pub struct Other {
 }
 
 impl Other {
-    /// Ends it, and waits until it is no more, for `most`: from then on it writes nothing.
+    /// Kills the process, and waits at most `most` until it has ended. From then on it writes nothing.
     ///
     /// # Errors
-    /// When the system does not allow that, or it takes longer.
+    /// The system's error if it does not permit the kill, or `TimedOut`.
     pub fn end(&self, most: farmem_machine::Duration) -> io::Result<()> {
         match pidfd_send_signal(&self.process, Signal::KILL) {
             Ok(()) | Err(Errno::SRCH) => {}
@@ -56,17 +56,18 @@ impl Other {
     }
 }
 
-/// One end of the socket of a process and its DPU.
+/// One end of the socket between a process and its DPU.
 #[derive(Debug)]
 pub struct DpuSocket {
     socket: OwnedFd,
 }
 
 impl Listener {
-    /// Listens at `path`, in a directory of this user alone, which is made when it is not there.
+    /// Listens at `path`, in a directory that only this user can access. Creates the directory if necessary.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] when another DPU listens there; [`OpenError::Setting`] for a path that a socket cannot have; what the directory is refused for.
+    /// [`OpenError::InUse`] if another DPU listens there; [`OpenError::Setting`] if the path is invalid for a
+    /// socket; the error of the directory's check.
     pub fn bind(path: &Path) -> Result<Self, OpenError> {
         let doing = || format!("listen at {}", path.display());
         let system = |e: Errno| OpenError::System { doing: doing(), source: e.into() };
@@ -90,16 +91,16 @@ impl Listener {
         Ok(Self { socket, path: path.into(), is_new })
     }
 
-    /// Lets a process in, if one waits: one of this user; others are sent away.
+    /// Accepts a waiting process of this user, if there is one. Connections of other users are closed.
     ///
     /// # Errors
-    /// When the system has no more descriptors, or memory.
+    /// The system's error if it has no free file descriptors or memory.
     pub fn accept(&self) -> io::Result<Option<DpuSocket>> {
         loop {
             let socket = match accept_with(&self.socket, SocketFlags::CLOEXEC) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return Ok(None),
-                // The connection is gone already.
+                // The connection is already closed.
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(e) => return Err(e.into()),
             };
@@ -118,10 +119,10 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // One that is gone already is as good.
+        // An absent file is no fault.
         let _ = fs::remove_file(&self.path);
         if let Some(directory) = self.path.parent().filter(|_| self.is_new) {
-            // One with something else in it stays.
+            // A directory that contains other files stays.
             let _ = fs::remove_dir(directory);
         }
     }
@@ -141,10 +142,11 @@ impl DpuSocket {
         Ok(Self { socket })
     }
 
-    /// Comes to the DPU that listens at `path`.
+    /// Connects to the DPU that listens at `path`.
     ///
     /// # Errors
-    /// [`OpenError::System`] with what the system says when none does; [`OpenError::Setting`] for a path that a socket cannot have.
+    /// [`OpenError::System`] if no DPU listens there; [`OpenError::Setting`] if the path is invalid for a
+    /// socket.
     pub fn connect(path: &Path) -> Result<Self, OpenError> {
         let address = address(path)?;
         let connected = || {
@@ -158,22 +160,23 @@ impl DpuSocket {
         })
     }
 
-    /// The process at the other end, for one that may have to be ended.
+    /// Returns the process at the other end, for a caller that may have to kill it.
     ///
     /// # Errors
-    /// When it is gone, or the system does not say which it is, or it is this one.
+    /// An error if the process is gone or unknown, or is this process.
     pub fn other(&self) -> io::Result<Other> {
         let pid = socket_peercred(&self.socket)?.pid;
         if pid == rustix::process::getpid() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let process = pidfd_open(pid, PidfdFlags::empty())?;
-        // Allowed now, allowed later. A process that listens is there as long as its socket is open: the number is no other's.
+        // A kill that is permitted now stays permitted. The listening process exists as long as its socket is
+        // open, so its id is not reused.
         test_kill_process(pid)?;
         if self.is_open() { Ok(Other { process }) } else { Err(io::ErrorKind::NotConnected.into()) }
     }
 
-    /// How long this end waits for the other from now on, at least a millisecond.
+    /// Sets the longest time that this end waits for the other end, at least one millisecond.
     ///
     /// # Errors
     /// The system's error.
@@ -183,18 +186,18 @@ impl DpuSocket {
         Ok(())
     }
 
-    /// Says something.
+    /// Sends a message.
     ///
     /// # Errors
-    /// When the other end is gone or does not listen, or the message is too long.
+    /// An error if the other end is gone or does not receive, or if the message is too long.
     pub fn say(&self, message: &[u8], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         self.send(message, file, SendFlags::NOSIGNAL)
     }
 
-    /// As [`DpuSocket::say`], without waiting for room.
+    /// Sends a message as [`DpuSocket::say`] does, without waiting for buffer space.
     ///
     /// # Errors
-    /// As [`DpuSocket::say`], and when the other end did not hear what was said before.
+    /// The errors of [`DpuSocket::say`], and an error if the other end has not received earlier messages.
     pub fn say_now(&self, message: &[u8]) -> io::Result<()> {
         self.send(message, None, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
@@ -211,16 +214,18 @@ impl DpuSocket {
         Ok(())
     }
 
-    /// Says nothing more: the other end hears that, and this end still hears whether the other is there.
+    /// Shuts down sending: the other end notices that, and this end still notices whether the other end is
+    /// present.
     pub fn fall_silent(&self) {
-        // One whose other end is gone says nothing more anyway.
+        // If the other end is gone, there is nothing to shut down.
         let _gone = shutdown(&self.socket, Shutdown::Write);
     }
 
-    /// Hears what is said next, and takes the file that came along. `None` when the other end is gone. Waits for some seconds.
+    /// Receives the next message, with its file if there is one. Returns `None` if the other end is gone.
+    /// Waits for some seconds.
     ///
     /// # Errors
-    /// When nothing is said in that time, or what is said was cut.
+    /// An error if no message arrives in that time, or if the message was truncated.
     pub fn hear(&self) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
         let mut bytes = vec![0; MESSAGE_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -244,13 +249,14 @@ impl DpuSocket {
         Ok(Some((bytes, file)))
     }
 
-    /// True when the other end has said something that was not heard yet, or is gone: [`DpuSocket::hear`] does not wait then.
+    /// Returns true if a message is available or the other end is gone: [`DpuSocket::hear`] does not wait
+    /// then.
     #[must_use]
     pub fn is_speaking(&self) -> bool {
         ready(&[self.as_fd()], Duration::ZERO).is_ok_and(|ready| ready[0])
     }
 
-    /// True while the other end is there.
+    /// Returns true while the other end is present.
     #[must_use]
     pub fn is_open(&self) -> bool {
         let mut one = [PollFd::new(&self.socket, PollFlags::RDHUP)];
@@ -260,30 +266,30 @@ impl DpuSocket {
     }
 }
 
-/// Ends a wait of [`ready`], from any thread.
+/// A wake-up for a wait in [`ready`], from any thread.
 #[derive(Debug)]
 pub struct Bell {
     event: OwnedFd,
 }
 
 impl Bell {
-    /// A bell that was not rung.
+    /// Creates a wake-up that is not set.
     ///
     /// # Errors
-    /// When the system has no more descriptors.
+    /// The system's error if it has no free file descriptors.
     pub fn new() -> io::Result<Self> {
         Ok(Self { event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
-    /// Rings: it can be read until it is heard.
+    /// Sets the wake-up: it is readable until [`Bell::hear`].
     pub fn ring(&self) {
-        // A write adds to the counter. A full counter means that the bell was rung already.
+        // A write adds to the counter. If the counter is full, the wake-up is already set.
         let _full = rustix::io::write(&self.event, &1_u64.to_le_bytes());
     }
 
-    /// Takes what was rung; what is rung afterwards can be read again.
+    /// Clears the wake-up; a later [`Bell::ring`] sets it again.
     pub fn hear(&self) {
-        // One that was not rung has nothing to take.
+        // A wake-up that is not set has nothing to read.
         let _quiet = rustix::io::read(&self.event, &mut [0; 8]);
     }
 }
@@ -294,10 +300,11 @@ impl AsFd for Bell {
     }
 }
 
-/// Waits until something can be read of some of these, at most so long; says of which.
+/// Waits until some of these descriptors are readable, at most for `most`. Returns for each whether it is
+/// readable.
 ///
 /// # Errors
-/// When the system cannot wait.
+/// The system's error.
 pub fn ready(all: &[BorrowedFd<'_>], most: Duration) -> io::Result<Vec<bool>> {
     let mut polled: Vec<PollFd<'_>> =
         all.iter().map(|one| PollFd::new(one, PollFlags::IN | PollFlags::RDHUP)).collect();

@@ -1,4 +1,4 @@
-//! A directory of files, in which names lead to regular files and nowhere else (PROTOCOL 20.1 to 20.5).
+//! A directory of files, in which names lead only to regular files of this directory (PROTOCOL 20.1 to 20.5).
 
 use farmem_memnode::FileOutcome;
 use farmem_wire::message::{FileCause, FileFault};
@@ -15,7 +15,7 @@ use std::path::Path;
 /// Prefix of a new file's name until the file is complete and renamed.
 const NEW: &str = ".farmem-";
 
-/// The directory, and the files of it that are open.
+/// The directory, with its open files.
 #[derive(Debug)]
 pub(super) struct Tree {
     root: OwnedFd,
@@ -24,20 +24,20 @@ pub(super) struct Tree {
 
 #[derive(Debug)]
 enum Open {
-    /// One that is read, as it was when it was opened.
+    /// A file that is read, with its state at the opening.
     Read { file: OwnedFd, length: u64, stamp: u64 },
-    /// A new one.
+    /// A new file.
     New(New),
 }
 
-/// A new file, locked as long as it is open. It is removed when it is dropped, unless it took its name.
+/// A new file, locked while it is open. A drop removes the file unless it was renamed to its name.
 #[derive(Debug)]
 struct New {
     file: OwnedFd,
     directory: OwnedFd,
     own: String,
     name: String,
-    /// Its end so far.
+    /// Length so far.
     length: u64,
     named: bool,
 }
@@ -45,13 +45,13 @@ struct New {
 impl Drop for New {
     fn drop(&mut self) {
         if !self.named {
-            // A file that cannot be removed now is removed by the next one that is begun here.
+            // If the removal fails, the next new file in this directory removes it.
             let _removed = unlinkat(&self.directory, &self.own, AtFlags::empty());
         }
     }
 }
 
-/// Why something failed, and where in the file.
+/// The cause of a failure, and its offset in the file.
 type Failed = (FileCause, Option<Errno>, u64);
 
 fn of_system(errno: Errno, at: u64) -> Failed {
@@ -76,7 +76,8 @@ fn told(result: Result<FileOutcome, Failed>) -> FileOutcome {
     })
 }
 
-/// The stamp of a file's current contents, never 0 (PROTOCOL 20.3): FNV-1a over its identity and times, the same in any build.
+/// Returns the stamp of a file's current content, never 0 (PROTOCOL 20.3): FNV-1a over identity and times,
+/// the same in any build.
 fn stamp(stat: &Stat) -> u64 {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
@@ -185,7 +186,8 @@ impl Tree {
         told(result)
     }
 
-    /// The directory that a name is in, and its last part. Each part is opened from the one before, and none is a link.
+    /// Returns the directory of a name, and the name's last part. Each directory is opened from its parent,
+    /// and none may be a symbolic link.
     fn parent<'a>(&self, name: &'a str) -> Result<(OwnedFd, &'a str), Failed> {
         let (way, last) = name.rsplit_once('/').map_or((None, name), |(way, last)| (Some(way), last));
         let mut directory = self
@@ -200,7 +202,7 @@ impl Tree {
         Ok((directory, last))
     }
 
-    /// The regular file of a name, open to be read. A FIFO is not waited for.
+    /// Opens the regular file of a name for reading. The call does not wait for a FIFO.
     fn regular(&self, name: &str) -> Result<(OwnedFd, Stat), Failed> {
         let (directory, last) = self.parent(name)?;
         let seen = statat(&directory, last, AtFlags::SYMLINK_NOFOLLOW).map_err(at_start)?;
@@ -219,7 +221,7 @@ impl Tree {
         Ok((file, stat))
     }
 
-    /// A new file beside the one of this name, which has its permissions.
+    /// Creates a new file in the same directory as the file of this name, with its permissions.
     fn begin(&self, id: u64, name: &str) -> Result<New, Failed> {
         let (directory, last) = self.parent(name)?;
         let old = match statat(&directory, last, AtFlags::SYMLINK_NOFOLLOW) {
@@ -244,7 +246,7 @@ impl Tree {
     }
 }
 
-/// A file that was read is what it was when it was opened.
+/// Checks that a file has not changed since it was opened.
 fn unchanged(file: &OwnedFd, had: u64, was: u64) -> Result<FileOutcome, Failed> {
     let stat = fstat(file).map_err(|errno| of_system(errno, had))?;
     let (has, is) = (length(&stat), stamp(&stat));
@@ -280,7 +282,7 @@ fn remove_left(directory: &OwnedFd) {
         let left = openat(directory, name, flags, Mode::empty());
         let free = left.is_ok_and(|left| flock(&left, FlockOperation::NonBlockingLockExclusive).is_ok());
         if free {
-            // One that cannot be removed harms no other.
+            // A file that cannot be removed does no harm.
             let _removed = unlinkat(directory, name, AtFlags::empty());
         }
     }
