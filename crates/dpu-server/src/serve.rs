@@ -427,7 +427,7 @@ impl Door {
     /// Connects a process to the thread of its domain.
     fn let_in(&mut self, lane: usize, Caller { talk, life, ends, fills }: Caller) {
         let number = self.next;
-        self.next += 1; // `check` says when there are no more
+        self.next += 1; // `check` refuses before an overflow
         let lease_ms = self.ground.config.control.lease.as_nanos() / 1_000_000;
         let page_len = u32::try_from(self.ground.memory.page_len()).expect("the description was checked");
         let gone: Arc<AtomicBool> = Arc::default();

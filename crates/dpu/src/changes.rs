@@ -1,10 +1,11 @@
 //! Change numbers of a host, which prevent the use of stale prefetched items (PROTOCOL 19.1 to 19.5).
 //!
-//! Key type: [`Changes`], the host's, usable from many threads. Each flush and each removal of a record takes the next number. It
-//! raises the *floor* of the record's key to the number before the host gives up its own copy and before the change is sent. A
-//! record in far memory carries the number of the change that wrote it, its *version*. A prefetched item carries a *stamp*: the
-//! larger of the version and the last change before which all had been acknowledged at the time of the request. The host accepts an
-//! item only if its stamp is at least the floor of its key.
+//! Key type: [`Changes`], the host's, usable from many threads. Each flush and each removal of a record takes the
+//! next number. It raises the *floor* of the record's key to the number before the host gives up its own copy and
+//! before the change is sent. A record in far memory carries the number of the change that wrote it, its *version*. A
+//! prefetched item carries a *stamp*: the larger of the version and the last change before which all had been
+//! acknowledged at the time of the request. The host accepts an item only if its stamp is at least the floor of its
+//! key.
 //!
 //! ```text
 //!   host      change 7 of k: floor(k) = 7, send                look for k: stamp 5 < 7, not taken
@@ -13,12 +14,12 @@
 //!                                                      '--> k has version 7 from here on
 //! ```
 //!
-//! **Bounded, and never wrong.** Keys share floors: a floor is the latest change of any of its keys. An item that was read before
-//! that change may be refused although only another key changed, which costs time only. Such a refusal is temporary: an item
-//! requested after the acknowledgement of the change has a stamp at least as large.
+//! **Bounded, and never wrong.** Keys share floors: a floor is the latest change of any of its keys. An item that was
+//! read before that change may be refused although only another key changed, which costs time only. Such a refusal is
+//! temporary: an item requested after the acknowledgement of the change has a stamp at least as large.
 //!
-//! The module does not order the host's threads among themselves. A thread that takes an item and publishes it locks the key
-//! meanwhile, as with any read of far memory.
+//! The module does not order the host's threads among themselves. A thread that takes an item and publishes it locks
+//! the key meanwhile, as with any read of far memory.
 
 use crate::view::KeyId;
 use alloc::boxed::Box;

@@ -1,9 +1,9 @@
-//! The DPU beside a host (SODA): caches far memory for the host's processes, prefetches, and decides when
-//! that pays. Pure.
+//! The DPU beside a host (SODA): caches far memory for the host's processes, prefetches, and decides when that pays.
+//! Pure.
 //!
-//! Key type: [`Dpu`]. The driver reports requests of processes and ends of transfers, and the DPU returns actions ([`Action`]), in
-//! order. Like the page cache ([`farmem_paging`]), the DPU sees no byte, no process and no network: the driver copies bytes, and
-//! reads memory nodes through its host role.
+//! Key type: [`Dpu`]. The driver reports requests of processes and ends of transfers, and the DPU returns actions
+//! ([`Action`]), in order. Like the page cache ([`farmem_paging`]), the DPU sees no byte, no process and no network:
+//! the driver copies bytes, and reads memory nodes through its host role.
 //!
 //! ```text
 //!   process -- read a page --> in the static cache? ---------------------------> copied from there
@@ -12,14 +12,14 @@
 //!           -- write a page -> WRITE at the node; what is cached of the page is not good before the node has it
 //! ```
 //!
-//! **Why no page is stale.** An object has one writer, or any number of readers (SODA III: "we restrict SODA writable mappings to
-//! single clients only"), and all of a writer's requests come through one DPU. So every write to an object that is cached here goes
-//! through here. A page is served only while it is valid: its bytes arrived, no write is in flight, and every later write was put
-//! into the slot too.
+//! **Why no page is stale.** An object has one writer, or any number of readers (SODA III: "we restrict SODA writable
+//! mappings to single clients only"), and all of a writer's requests come through one DPU. So every write to an
+//! object that is cached here goes through here. A page is served only while it is valid: its bytes arrived, no write
+//! is in flight, and every later write was put into the slot too.
 //!
-//! Drivers: a window in its own process (`crates/memory`, `window/through.rs`), which has one object and no static memory; and the
-//! DPU's own process (`crates/memory`, `dpu/`), which opens and closes objects of many processes, fixes ranges for them, takes their
-//! policies, and reports [`Dpu::links`] and [`Dpu::switched`].
+//! Drivers: a window in its own process (`crates/memory`, `window/through.rs`), which has one object and no static
+//! memory; and the DPU's own process (`crates/memory`, `dpu/`), which opens and closes objects of many processes,
+//! fixes ranges for them, takes their policies, and reports [`Dpu::links`] and [`Dpu::switched`].
 //!
 //! The DPU does not retry (the page cache of the asking process does), does not know addresses, and does not wait.
 #![no_std]

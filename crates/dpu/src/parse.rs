@@ -31,8 +31,8 @@ pub enum Op {
 }
 
 impl Op {
-    /// Returns the operation that a command's use of a key means for the item (PD3 5.1: "Read-Modify-Write should be parsed as
-    /// Read").
+    /// Returns the operation that a command's use of a key means for the item (PD3 5.1: "Read-Modify-Write should be
+    /// parsed as Read").
     #[must_use]
     pub fn of(access: commands::Access) -> Self {
         match access {

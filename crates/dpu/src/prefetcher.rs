@@ -1,7 +1,7 @@
 //! The prefetcher: fetches items that clients request before the host asks for them (PD3 5 and 6.2). Pure.
 //!
-//! Key type: [`Prefetcher`]. The driver reports the parsed requests ([`Prefetcher::accesses`]), the host's reads and write-backs, the
-//! ends of messages, and the use of items. The prefetcher returns actions ([`Action`]), in order.
+//! Key type: [`Prefetcher`]. The driver reports the parsed requests ([`Prefetcher::accesses`]), the host's reads and
+//! write-backs, the ends of messages, and the use of items. The prefetcher returns actions ([`Action`]), in order.
 //!
 //! ```text
 //!   client's bytes --parser--> accesses --> held by the host? on its way? --no--> Fetch, many keys in a message --> node
@@ -9,15 +9,17 @@
 //!   node's answer: an item and its version --> overtaken meanwhile? late? --no--> Place, with the item's stamp     --> loading zone
 //! ```
 //!
-//! The rules of PD3's tables 1 and 2 are tests, one for each row (`prefetcher/tests.rs`). This implementation adds (PROTOCOL 19):
+//! The rules of PD3's tables 1 and 2 are tests, one for each row (`prefetcher/tests.rs`). This implementation adds
+//! (PROTOCOL 19):
 //!
-//! - *Stamps.* An item carries the later of its record's version and the last change that was acknowledged at the request, and the
-//!   host compares ([`crate::changes`]). So order and bookkeeping here save fetches; correctness depends on neither.
-//! - *Positions.* If the mirror numbers its pieces and the host reports its position, a request that the host has executed fetches
-//!   nothing, and a removal is compared with the writes that arrived after it. PD3 has no such numbers: a late copy of a request may
-//!   fetch an item without a reader.
-//! - *Drops.* A host may report items that it drops unchanged. PD3 omits that (table 1, the last row), and each drop is a false
-//!   negative later.
+//! - *Stamps.* An item carries the later of its record's version and the last change that was acknowledged at the
+//!   request, and the host compares ([`crate::changes`]). So order and bookkeeping here save fetches; correctness
+//!   depends on neither.
+//! - *Positions.* If the mirror numbers its pieces and the host reports its position, a request that the host has
+//!   executed fetches nothing, and a removal is compared with the writes that arrived after it. PD3 has no such
+//!   numbers: a late copy of a request may fetch an item without a reader.
+//! - *Drops.* A host may report items that it drops unchanged. PD3 omits that (table 1, the last row), and each drop
+//!   is a false negative later.
 //!
 //! The prefetcher does not parse, know addresses, move bytes, wait or retry.
 

@@ -1,17 +1,17 @@
-//! The cache table of dynamic caching (SODA IV-C): which entries of far memory the DPU has, and which of
-//! their pages are good.
+//! The cache table of dynamic caching (SODA IV-C): which entries of far memory the DPU has, and which of their pages
+//! are good.
 //!
-//! An *entry* is a run of pages fetched in one READ, larger than a page so that neighbours arrive before they are requested (SODA
-//! III-A). An entry lies in a *slot* of the DPU's memory. Eviction is random. A slot that is the source of a copy, or that receives
-//! written bytes, is *pinned* by a count and stays.
+//! An *entry* is a run of pages fetched in one READ, larger than a page so that neighbours arrive before they are
+//! requested (SODA III-A). An entry lies in a *slot* of the DPU's memory. Eviction is random. A slot that is the
+//! source of a copy, or that receives written bytes, is *pinned* by a count and stays.
 //!
 //! ```text
 //!   free --begin--> loading --loaded, a page is good--> ready --random victim, no pin--> loading (another entry)
 //!                      '------loaded, none is-------------------------------------------> free
 //! ```
 //!
-//! A page is *good* if the slot has the bytes that far memory has. A write in flight makes its page bad in any entry that has it,
-//! also in a loading one: the entry's READ may reach far memory before or after the write.
+//! A page is *good* if the slot has the bytes that far memory has. A write in flight makes its page bad in any entry
+//! that has it, also in a loading one: the entry's READ may reach far memory before or after the write.
 
 use crate::{EntryId, PageId};
 use alloc::collections::BTreeMap;

@@ -12,7 +12,7 @@ const PAGES: u64 = 256;
 const ENTRY: u32 = 4;
 const OBJECT: u32 = 7;
 
-/// A DPU with one object, for which nothing is prefetched without advice.
+/// Creates a DPU with one object, for which nothing is prefetched without advice.
 fn dpu() -> Dpu {
     let number = |number| NonZeroU32::new(number).unwrap();
     let table = TableConfig { slots: number(128), entry_pages: ENTRY };

@@ -161,7 +161,7 @@ impl World {
         }
     }
 
-    /// A process requests a range in static memory. It must be granted exactly if all of the range exists,
+    /// Requests a range in static memory for a process. The request must succeed exactly if all of the range exists,
     /// none of it is resident or in flight, there is room, and the object has no writer.
     fn fix(&mut self, out: &mut Vec<Action>) {
         let number = if self.rng.chance(1, 16) { WRITTEN } else { self.some_object() };
@@ -214,7 +214,7 @@ impl World {
         self.open[self.rng.below(OBJECTS) as usize]
     }
 
-    /// A process sends a request. Most requests continue near the last ones, so that policies find a pattern.
+    /// Sends a request of a process. Most requests continue near the last ones, so that policies find a pattern.
     fn ask(&mut self, out: &mut Vec<Action>) {
         let ticket = self.next;
         self.next += 1;
@@ -246,7 +246,7 @@ impl World {
         self.node.entry(page).or_default().push((self.now, content));
     }
 
-    /// The node executes the first transfer of a connection, or the transfer or its answer is lost.
+    /// Executes the first transfer of a connection at the node, or loses the transfer or its answer.
     fn carry_out(&mut self) {
         let connections: Vec<Asker> =
             self.sent.iter().filter(|(_, queue)| !queue.is_empty()).map(|(asker, _)| *asker).collect();
@@ -283,7 +283,7 @@ impl World {
         self.ended.push(Ended { op, transfer, content });
     }
 
-    /// The DPU learns of the ends of transfers in any order.
+    /// Reports an ended transfer to the DPU, in any order.
     fn end(&mut self, out: &mut Vec<Action>) {
         if self.ended.is_empty() {
             return;
@@ -319,7 +319,7 @@ impl World {
         self.dpu.fetched(self.instant(), op, ended, out);
     }
 
-    /// A copy from a slot proceeds with the bytes that are there now.
+    /// Continues a copy from a slot, with the bytes that are there now.
     fn copy(&mut self) {
         if self.copying.is_empty() {
             return;
@@ -346,7 +346,7 @@ impl World {
         self.counts.puts += 1;
     }
 
-    /// A read has its bytes: the node had them at some moment since the read began.
+    /// Checks the bytes of a read: the node had them at some moment since the read began.
     fn arrived(&mut self, ticket: u64, content: Content) {
         let Request::Read { read, begun } = &self.requests[&ticket] else { panic!("a read") };
         let held = self.node.get(&read.page).map_or(&[][..], Vec::as_slice);

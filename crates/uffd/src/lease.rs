@@ -282,7 +282,7 @@ impl Watcher {
         loop {
             let until = self.words.words()[WORD].load(Ordering::SeqCst);
             if until == NONE || until >= TAKING {
-                return Ok(()); // the doorbell says when there is another
+                return Ok(()); // the doorbell rings for the next lease
             }
             if until > Clock::boot_time_ns() {
                 return self.set_timer(until);

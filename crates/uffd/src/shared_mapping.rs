@@ -355,7 +355,7 @@ impl Pages for &SharedMapping {
                 if self.is_settled(&mut inner) && inner.states[index] == State::ReadOnly {
                     return;
                 }
-                out.truncate(start); // of a hole, perhaps
+                out.truncate(start); // perhaps bytes of a hole
             }
             other => panic!("{page:?} is here, and frozen, not {other:?}"),
         }

@@ -140,7 +140,8 @@ impl Views {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.program.len), "inside the window");
         // SAFETY: inside the view, by the assertion.
         let start = unsafe { self.program.start.add(offset) };
-        // SAFETY: pages of the program's view of a shared file: their bytes stay in the file, and the next touch faults.
+        // SAFETY: pages of the program's view of a shared file: their bytes stay in the file, and the next touch
+        // faults.
         let result = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxDontNeed) };
         result.expect("pages of our own mapping");
     }

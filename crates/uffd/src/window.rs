@@ -501,7 +501,7 @@ impl Pages for &Window {
         let (start, offset, len) = (out.len(), index * PAGE_LEN + range.start, range.len());
         self.views.read(offset, len, out);
         if self.lease.is_some() && !self.is_settled() {
-            out.truncate(start); // of a hole, perhaps
+            out.truncate(start); // perhaps bytes of a hole
             self.views.read(offset, len, out);
         }
     }

@@ -117,7 +117,8 @@ impl Door {
         if self.lane(domain)?.tell(order) { Ok(None) } else { Err(busy()) }
     }
 
-    /// Processes the notices of other threads and answers the processes that wait for them. A process that has waited too long gets an error.
+    /// Processes the notices of other threads and answers the processes that wait for them. A process that has waited
+    /// too long gets an error.
     pub(super) fn take_mail(&mut self) {
         self.mailbox.bell.hear();
         while let Ok((question, came)) = self.came.try_recv() {

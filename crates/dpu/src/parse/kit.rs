@@ -42,8 +42,8 @@ const SEED: u64 = 0x5044_3303;
 /// 2. the accesses of a prefix of an example are the first accesses of the example;
 /// 3. concatenated examples report the same as each alone;
 /// 4. after lost bytes, if the parser says that it can continue, it reports no access that is in no example;
-/// 5. for random bytes, and examples with bytes changed, dropped and doubled: the parser reports or refuses, in pieces the same as
-///    at once, and never more accesses than bytes;
+/// 5. for random bytes, and examples with bytes changed, dropped and doubled: the parser reports or refuses, in
+///    pieces the same as at once, and never more accesses than bytes;
 /// 6. it survives one token without an end.
 ///
 /// # Panics

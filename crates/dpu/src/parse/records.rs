@@ -1,14 +1,15 @@
 //! Records of an operation, a key and a value: the requests of the hash map and the page server.
 //!
-//! Key type: [`Records`]. PD3 has "in-house formats" for these two (8.1) and does not show them; this is farmem's, big-endian
-//! (PROTOCOL 19.14):
+//! Key type: [`Records`]. PD3 has "in-house formats" for these two (8.1) and does not show them; this is farmem's,
+//! big-endian (PROTOCOL 19.14):
 //!
 //! ```text
 //!   0    1         2               4              8
 //!   | op | 0       | key length    | value length | key ... | value ... |
 //! ```
 //!
-//! `op` is 1 read, 2 write, 3 delete, 4 read, change and write. A read and a delete have no value. The parser does not keep values.
+//! `op` is 1 read, 2 write, 3 delete, 4 read, change and write. A read and a delete have no value. The parser does
+//! not keep values.
 
 use super::{Access, Broken, Op, Parser};
 use crate::accesses::KEY_LEN_MAX;

@@ -185,7 +185,7 @@ fn what_is_here_is_found_without_asking() {
 fn members_leave_and_poison_ends() {
     let Some(rig) = Rig::open(2) else { return };
     let (mut shared_mapping, page) = (&*rig.shared_mapping, Rig::page(2));
-    shared_mapping.poison(page); // no thread waits: none is told
+    shared_mapping.poison(page); // no thread waits
     shared_mapping.unpoison(page);
     let reader = read(2);
     assert_eq!(rig.asked(), (page, false));

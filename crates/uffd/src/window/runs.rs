@@ -57,7 +57,7 @@ impl Window {
         for index in pages.clone() {
             assert!(self.swap(index, State::Gone).has_frame(), "{:?} is cached", self.page(index));
         }
-        self.punch(pages); // takes them from all that map them as well
+        self.punch(pages); // also unmaps them from all processes
     }
 
     /// Appends the bytes of cached pages that no thread writes.

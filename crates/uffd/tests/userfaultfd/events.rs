@@ -84,7 +84,7 @@ fn what_becomes_of_a_range_is_reported() {
     // SAFETY: a range of ours, which no code touches.
     unsafe { rig.uffd.register(range.start, range.len(), all_faults()) }.unwrap();
     let (from, len) = (range.start, range.len());
-    std::mem::forget(range); // it moves, and is unmapped below
+    std::mem::forget(range); // moved and unmapped below
     let mover = Rig::spawn(move || {
         let (old, flags) = (ptr::with_exposed_provenance_mut(from), MremapFlags::MAYMOVE);
         // SAFETY: the whole of a mapping that no other code uses; larger, so that it may have to move.

@@ -225,7 +225,8 @@ pub(crate) struct Child(libc::pid_t);
 
 /// Forks; the child runs `act` and exits with its result, or with 101 after a panic.
 pub(crate) fn fork(act: impl FnOnce() -> i32) -> Child {
-    // SAFETY: the child only calls what `act` does: system calls, and the allocator, which glibc keeps usable across a fork.
+    // SAFETY: the child only calls what `act` does: system calls, and the allocator, which glibc keeps usable across
+    // a fork.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "no child: {}", std::io::Error::last_os_error());
     if pid == 0 {
