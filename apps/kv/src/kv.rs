@@ -181,7 +181,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         KvError::Far(error) => error.into(),
         error => Failure::new(error.to_string(), ""),
     };
-    // Freed memory goes back to the system, because --local counts all that is resident.
+    // Freed memory goes back to the system, because --local counts all resident memory. The result is false for
+    // allocators other than glibc's, whose memory is not returned.
     let _other_allocators_are_left = farmem::allocator::give_back_large();
     let kv = Kv::start(args).map_err(failed)?;
     let (stop, address) = (kv.stopper(), kv.address());

@@ -19,7 +19,7 @@ const PAGE: usize = farmem::PAGE_LEN;
 /// Synchronisation points of all workers; each has a page of the board.
 const MEETINGS: usize = 3;
 
-/// A worker's orders.
+/// Configuration of a worker, passed to its process as eight numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Orders {
     pub(crate) board: VirtAddr,

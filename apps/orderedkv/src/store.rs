@@ -51,7 +51,7 @@ pub enum StoreError {
     #[error(transparent)]
     Key(#[from] KeyError),
     /// The value is invalid.
-    #[error("a value of {0} bytes: values have at most {VALUE_LEN_MAX}")]
+    #[error("a value of {0} bytes exceeds {VALUE_LEN_MAX}")]
     Value(usize),
     /// The existing store has other keys.
     #[error("the keys of this store are {0}")]
@@ -67,7 +67,7 @@ pub enum StoreError {
     ReadOnly,
     /// This program's host was removed from the rack.
     #[error(
-        "this program's host was taken out of the rack, as by another program that took this store over: nothing more that this one does counts"
+        "this program's host was taken out of the rack, possibly because another program took over the store; requests of this program have no effect any more"
     )]
     Fenced,
     /// Far memory failed.
@@ -81,11 +81,11 @@ impl StoreError {
     pub fn remedy(&self) -> String {
         match self {
             Self::Far(error) => error.remedy(),
-            Self::Locked(_) => "wait for its end; when it has ended or hangs, take over (--take-over): its host is then taken out of the rack".into(),
-            Self::InUse(_) => "end the programs there first (`farmem status` lists hosts); the store of a program that died is free three leases later".into(),
+            Self::Locked(_) => "wait until the writer ends; if it died or hangs, use --take-over, which fences its host".into(),
+            Self::InUse(_) => "end these programs first (`farmem status` lists hosts); if a program died, wait for three leases".into(),
             Self::ReadOnly => "open it for writing".into(),
-            Self::Fenced => "end this program; start it anew when the store is to be its again (--take-over)".into(),
-            Self::Kind(_) => "name another store, or write keys as it has them".into(),
+            Self::Fenced => "end this program; to write to the store again, start it with --take-over".into(),
+            Self::Kind(_) => "name another store, or use keys of this kind".into(),
             Self::Key(_) | Self::Value(_) => String::new(),
         }
     }

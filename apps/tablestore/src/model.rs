@@ -35,9 +35,9 @@ impl Model {
         self.keys.get_mut(&key).expect("its insert has begun").get_or_insert(self.now);
     }
 
-    /// Returns true when `keys` may be the first `most` from `from` on, for a scan from time `began` until
-    /// now. The result must have every key settled when the scan began, may have keys begun since, and must
-    /// be sorted without duplicates.
+    /// Returns true if `keys` is a valid result of a scan that started at `began` and returns at most `most` keys
+    /// from `from` on. A valid result is sorted. The result contains every key whose insert ended before `began`, and may
+    /// contain keys whose insert has begun.
     pub(crate) fn allows(
         &self,
         from: u64,

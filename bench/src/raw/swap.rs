@@ -1,4 +1,4 @@
-//! Pages of plain memory that the system put out to swap: what far memory stands beside when the far place is this machine's own.
+//! Pages of plain memory that the kernel swaps out: the baseline for far memory on the same machine.
 
 use farmem_link::OpenError;
 use farmem_wire::message::PAGE_LEN;
@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
-/// Private memory whose pages can be put out and read back.
+/// Private memory whose pages can be swapped out and in.
 #[derive(Debug)]
 pub struct Swapped {
     start: NonNull<u8>,
@@ -16,13 +16,14 @@ pub struct Swapped {
 }
 
 impl Swapped {
-    /// So many pages, each with bytes of its own: half of them by chance, half zero, as memory is that can be compressed.
+    /// Allocates `pages` pages with distinct content. Half of the words are pseudo-random and half are zero, so the
+    /// pages compress to about half.
     ///
     /// # Errors
-    /// [`OpenError::System`] when there is no memory.
+    /// [`OpenError::System`] if there is no memory.
     ///
     /// # Panics
-    /// For no pages.
+    /// Panics if `pages` is 0.
     pub fn open(pages: usize) -> Result<Self, OpenError> {
         assert!(pages > 0, "some pages");
         let (read_write, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -31,7 +32,7 @@ impl Swapped {
         let start = start.map_err(|e| OpenError::System { doing: "map pages".into(), source: e.into() })?;
         let start = NonNull::new(start.cast::<u8>()).expect("mmap gives no null");
         let swapped = Self { start, pages };
-        // SAFETY: the mapping of a moment ago; the advice changes no bytes. Refused, pages are put out as they are.
+        // SAFETY: the mapping made above; the advice changes no bytes, and a refusal only allows huge pages.
         let _ = unsafe { madvise(swapped.start.as_ptr().cast(), pages * PAGE_LEN, Advice::LinuxNoHugepage) };
         for page in 0..pages {
             for at in (0..PAGE_LEN).step_by(size_of::<u64>()) {
@@ -45,20 +46,20 @@ impl Swapped {
         Ok(swapped)
     }
 
-    /// Has the system put all pages out, as far as it has swap for them.
+    /// Asks the kernel to swap all pages out, as far as there is swap space.
     ///
     /// # Errors
-    /// When the system knows no such advice.
+    /// The system's error if it does not know this advice.
     pub fn put_out(&mut self) -> io::Result<()> {
         // SAFETY: the whole mapping; the advice changes no bytes.
         unsafe { madvise(self.start.as_ptr().cast(), self.pages * PAGE_LEN, Advice::LinuxPageOut) }
             .map_err(Into::into)
     }
 
-    /// A byte of a page, which comes back first when it was put out.
+    /// Returns a byte of a page, which is swapped in if necessary.
     ///
     /// # Panics
-    /// When there is no such page.
+    /// Panics if there is no such page.
     #[must_use]
     pub fn read(&self, page: usize) -> u8 {
         // SAFETY: a byte of the mapping.

@@ -24,7 +24,8 @@ use alloc::vec::Vec;
 use farmem_machine::{Instant, Rng};
 use farmem_wire::Psn;
 
-/// Maximum number of restarts of a request because a role it needs joined meanwhile.
+/// Maximum number of times that a request is restarted. A request restarts if a role that it needs joins again
+/// while the request is pending.
 pub const RESTARTS_MAX: u32 = 3;
 
 /// An unanswered request.

@@ -317,7 +317,8 @@ impl Cache {
         assert!(open <= self.stats.ahead.open(), "what came ahead is in the account once");
     }
 
-    /// Serves a fault. Returns false if there is no room for its page yet.
+    /// Serves a fault: finds the source of the page's bytes (a frame, zeros, near or far memory) and starts the
+    /// work. Returns false if there is no room for its page yet.
     fn serve(&mut self, key: Key, write: bool, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         if let Some(frame) = self.frames.find(key) {
             return self.at_frame(frame, write, layout, out);

@@ -29,7 +29,7 @@ pub struct Plan {
     pub crash_every: Duration,
     /// Rate of packets from a stranger, in parts per million of the steps of a rack.
     pub stranger_ppm: u32,
-    /// Rate of frames of a rack's last host that its broken network stack changes before sealing.
+    /// Rate of frames that the rack's last host corrupts before its link adds the ICRC, so the ICRC is valid.
     pub rogue_ppm: u32,
     /// Latency added to every packet of one memory node, chosen by the seed, in both directions.
     pub slow_node: Duration,

@@ -49,8 +49,8 @@ impl Switch {
         }
     }
 
-    /// Resets regions that cross the border of a new vma. There are none, unless the addresses' earlier pages
-    /// were not recalled (PROTOCOL 12.52).
+    /// Resets regions that contain pages of a new vma and pages outside it. Such a region exists only if pages of
+    /// an earlier vma at these addresses were not recalled (PROTOCOL 12.52).
     fn reset_across(&mut self, base: VirtAddr, len: u64, out: &mut Outbox) {
         let last = Page::of(VirtAddr(base.0.saturating_add(len - 1)));
         for region in self.regions(Page::of(base), last) {

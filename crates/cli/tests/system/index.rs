@@ -34,6 +34,7 @@ fn report(agent: &mut Running) -> Value {
 }
 
 fn an_agent_keeps_the_index(transport: &'static str) {
+    // Stage 1: a loaded tree without a published index.
     let description = Description::new("agent", transport);
     let mut up = description.up();
     let mut client = description.client("shop");
@@ -56,6 +57,7 @@ fn an_agent_keeps_the_index(transport: &'static str) {
     run(&none.iter().map(String::as_str).collect::<Vec<_>>())
         .refuses(&["published no section", "farmem index agent"]);
 
+    // Stage 2: the agent publishes an index, and look-ups visit fewer nodes.
     let args =
         live("agent", "orders", &["--epoch", "50ms", "--ranges", "60", "--sets", "2", "--nodes", "500"]);
     let mut agent = Running::start(farmem(&args.iter().map(String::as_str).collect::<Vec<_>>()));
@@ -63,8 +65,8 @@ fn an_agent_keeps_the_index(transport: &'static str) {
     assert_eq!((&first["published"], &first["layers"][0]["entries"]["most"]), (&true.into(), &60.into()));
     eventually("look-ups begin further down", || visits(&mut client, &tree, 1_000) < 5);
 
-    // Look-ups of a few keys and insertions of others, while images load. Each look-up is one request with
-    // the right answer.
+    // Stage 3: look-ups of a few keys and insertions of others, while images load. Each look-up is one request
+    // with the right answer.
     let (stop, looked_up) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut answered = 0;
     let top = thread::scope(|scope| {
@@ -105,6 +107,7 @@ fn an_agent_keeps_the_index(transport: &'static str) {
         answered = reports.iter().map(|report| report["queries"].as_u64().unwrap()).sum();
         top
     });
+    // Stage 4: the reports of agent and `index top` agree with the number of look-ups.
     let all = looked_up.load(Ordering::Relaxed);
     assert!(answered > 0 && answered <= all + all / 2, "{answered} counted of {all}");
     assert_eq!(top.code, Some(0), "{}", top.stderr);
@@ -117,6 +120,7 @@ fn an_agent_keeps_the_index(transport: &'static str) {
     let image = &top["image_bytes"];
     assert!(image["used"].as_u64().unwrap() > 0 && image["most"] == 8 << 20, "{top}");
 
+    // Stage 5: the agent withdraws the index at its end.
     signal(agent.pid(), "INT");
     let ended = agent.ended();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -127,7 +131,7 @@ fn an_agent_keeps_the_index(transport: &'static str) {
     assert!(from_the_root >= 5, "withdrawn: {from_the_root} visits from the root on");
     drop(client);
     assert!(up.is_whole(), "all roles are alive");
-    assert_eq!(up.stop().stderr, "", "and had nothing to say");
+    assert_eq!(up.stop().stderr, "", "no role logged an error");
 }
 
 #[test]

@@ -91,7 +91,8 @@ fn what_is_too_much_is_named() {
     assert!(excess(Budget { tcam, ..tofino }).contains(&Excess::Tcam { stage: 7 }));
 }
 
-/// The largest fat root that algorithm 1 can make fits, and default results halve it.
+/// The largest fat root that algorithm 1 can produce fits into the switch. Default results reduce its TCAM blocks
+/// to less than half (33 to 14).
 #[test]
 fn the_worst_fat_root_fits() {
     let child = crate::Child { addr: farmem_wire::VirtAddr(1), level: 1 };

@@ -51,15 +51,18 @@ struct PlainConnection {
     maybe: Option<(Vec<BTreeSet<u8>>, u64)>,
 }
 
+/// A rack with a tree whose nodes a host reads by key, and the expected state.
 struct Bench {
     world: World,
     rng: Rng,
     root: VirtAddr,
     nodes: BTreeMap<VirtAddr, Node>,
+    /// Plain memory in addition to the tree.
     beside_at: VirtAddr,
     beside: PlainConnection,
-    /// The host's queue pair, and the open call about it.
+    /// The host's queue pair, if the connection is open.
     over: Option<Qpn>,
+    /// The ticket of a pending connect or disconnect; true for a connect.
     asked_connection: Option<(u64, bool)>,
     open: BTreeMap<u64, Operation>,
     tickets: u64,

@@ -57,7 +57,7 @@ pub(crate) struct Rack {
     pub(crate) log: Vec<String>,
     /// Where the control plane keeps its lines itself, if it was lent a log.
     pub(crate) disk: Option<Disk>,
-    /// Drops answers and notes once they were read, for tests that ask very often.
+    /// Keeps no answers, notes or log, for tests with very many requests.
     pub(crate) forgets: bool,
     pub(crate) notes: Vec<Note>,
     /// Events in order, for tests that check the order.
@@ -71,7 +71,7 @@ pub(crate) struct Rack {
     wires: Vec<InFlight>,
     /// Pages that were lost when they were pushed from one node to another, by the number of the move.
     pushed_lost: BTreeMap<u64, BTreeSet<u64>>,
-    /// A role that is not heard of for this long is dead.
+    /// Time without a frame after which a role is dead.
     pub(crate) dead_after: Duration,
     /// When the last frame reached a role.
     heard: Instant,
@@ -331,7 +331,7 @@ impl Rack {
         }
     }
 
-    /// Takes over the log from the disk.
+    /// Copies new records from the disk to the log of this test.
     fn read_disk(&mut self) {
         let Some(disk) = &self.disk else { return };
         let content = disk.content();
