@@ -389,8 +389,8 @@ impl Client {
         &self.cards
     }
 
-    /// Returns the length of the longest scratch pad that a datagram of this rack carries: the path MTU less
-    /// 64. A traversal with a longer scratch pad runs at this host.
+    /// Returns the length in bytes of the longest scratch pad that a datagram of this rack carries: 64 bytes
+    /// less than the path MTU. A traversal with a longer scratch pad runs at this host.
     #[must_use]
     pub fn scratch_len_max(&self) -> usize {
         self.path.traverse_room()

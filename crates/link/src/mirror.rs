@@ -1,11 +1,15 @@
-//! A copy of the packets that clients send to a program, as an interface of this machine sees them (PD3 5.1): AF_PACKET with a ring in shared memory (TPACKET_V2) and a filter on the five-tuple.
+//! A copy of the packets that clients send to a program, captured on an interface of this machine (PD3 5.1):
+//! AF_PACKET with a ring in shared memory (TPACKET_V2) and a filter on the five-tuple.
 //!
-//! Key types: [`Mirror`]; [`Copied`], a packet of a TCP connection. The kernel copies a packet into the ring without delaying or changing it. A packet that the ring has
-//! no room for is not copied, and counted ([`Mirror::lost`]).
+//! Key types: [`Mirror`]; [`Copied`], a packet of a TCP connection. The kernel copies a packet into the ring
+//! without delaying or changing it. If the ring is full, a packet is not copied, but counted
+//! ([`Mirror::lost`]).
 //!
-//! Packets for other machines are ignored: the filter drops those that a link hands to all listeners, and connections that this machine only forwards are recognized by their first packet.
+//! Packets for other machines are ignored. The filter drops those that a link delivers to all listeners.
+//! Connections that this machine only forwards are recognized by their first packet.
 //!
-//! The mirror does not put connections together ([`farmem_dpu::reassembly`]), see packets that leave the machine or what TLS hides, or follow IP fragments, of which TCP has none.
+//! The mirror does not reassemble connections ([`farmem_dpu::reassembly`]). It sees neither outgoing packets
+//! nor the content of TLS, and does not follow IP fragments, which TCP does not use.
 
 use crate::OpenError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,35 +26,38 @@ use std::slice;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Bytes of a frame of the ring: packets come as large as segmentation offload makes them, up to 64 KiB, behind a header.
+/// Length in bytes of a frame of the ring. Segmentation offload makes packets of up to 64 KiB, which follow a
+/// header.
 const FRAME: usize = 128 << 10;
-/// Frames of a ring: 8 MiB.
+/// Default number of frames of a ring: 8 MiB.
 pub const FRAMES: usize = 64;
-/// Frames at most: 512 MiB.
+/// Maximum number of frames: 512 MiB.
 pub const FRAMES_MAX: usize = 4096;
-/// The socket option that leaves out what this machine sends: on the loopback interface each packet would come twice (linux/if_packet.h; libc has not got it).
+/// The socket option that omits outgoing packets: on the loopback interface each packet would appear twice
+/// (linux/if_packet.h; the `libc` crate does not define it).
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 const TCP: u32 = 6;
 
-/// Which packets are copied.
+/// The packets to copy.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MirrorConfig {
-    /// The interface's name, as `ip link` has it.
+    /// The interface's name, as in the output of `ip link`.
     pub interface: String,
-    /// Where clients send to: address and port of the program. The unspecified address is any of this machine's of its family.
+    /// Destination of the clients' packets: address and port of the program. The unspecified address stands
+    /// for all of this machine's addresses of its family.
     pub server: SocketAddr,
-    /// Only packets of this client; of all where it is `None`.
+    /// The client whose packets are copied; `None` for all clients.
     pub client: Option<SocketAddr>,
-    /// Frames of the ring, 1 to [`FRAMES_MAX`], of 128 KiB each.
+    /// Number of frames of the ring, 1 to [`FRAMES_MAX`], of 128 KiB each.
     pub frames: usize,
 }
 
 impl MirrorConfig {
-    /// Whether there can be such a mirror, wherever it is opened.
+    /// Checks that the configuration is valid on some machine.
     ///
     /// # Errors
-    /// [`OpenError::Setting`] for a ring that cannot be, or addresses of two families.
+    /// [`OpenError::Setting`] for an invalid ring, or addresses of two families.
     pub fn check(&self) -> Result<(), OpenError> {
         let Self { server, client, frames, .. } = self;
         if (1..=FRAMES_MAX).contains(frames)
@@ -65,7 +72,7 @@ impl MirrorConfig {
         })
     }
 
-    /// Bytes of the ring.
+    /// Returns the size of the ring in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         (self.frames as u64).saturating_mul(FRAME as u64)
@@ -77,17 +84,17 @@ impl MirrorConfig {
 pub struct Copied<'a> {
     /// The sender.
     pub client: SocketAddr,
-    /// The number of its first byte (RFC 9293 3.1).
+    /// The sequence number of the first byte (RFC 9293 3.1).
     pub seq: u32,
-    /// The packet begins the connection.
+    /// True if the packet begins the connection.
     pub syn: bool,
-    /// The connection has ended, with it or before it.
+    /// True if the packet ends the connection.
     pub ends: bool,
-    /// Its bytes.
+    /// The payload.
     pub bytes: &'a [u8],
 }
 
-/// A ring that the kernel copies packets into.
+/// A ring into which the kernel copies packets.
 #[derive(Debug)]
 pub struct Mirror {
     socket: OwnedFd,
@@ -95,24 +102,25 @@ pub struct Mirror {
     frames: usize,
     next: usize,
     lost: u64,
-    /// Where the server's address is any of this machine's: the interface's number.
+    /// The interface's index, if the server's address is unspecified.
     any: Option<u32>,
 }
 
-// SAFETY: the ring is this value's own mapping, and all that touches it takes `&mut self`.
+// SAFETY: this value owns the ring's mapping, and every access takes `&mut self`.
 unsafe impl Send for Mirror {}
 
 impl Mirror {
-    /// Begins to copy.
+    /// Starts to copy packets.
     ///
     /// # Errors
-    /// [`OpenError::NotPermitted`] without CAP_NET_RAW, [`OpenError::Setting`] for an interface that is not there or a ring that cannot be, [`OpenError::System`].
+    /// [`OpenError::NotPermitted`] without CAP_NET_RAW, [`OpenError::Setting`] for an interface that does not
+    /// exist or an invalid ring, [`OpenError::System`].
     pub fn open(config: &MirrorConfig) -> Result<Self, OpenError> {
         let MirrorConfig { interface, server, client, frames } = config;
         let doing = || format!("mirror packets of {interface}");
         config.check()?;
         let name = CString::new(interface.as_str()).unwrap_or_default();
-        // SAFETY: the name is a string with its NUL that outlives the call.
+        // SAFETY: the name is a NUL-terminated string that outlives the call.
         let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
         if index == 0 {
             let remedy = "name one that `ip link` shows".into();
@@ -132,7 +140,7 @@ impl Mirror {
         }
         };
         let socket = socket().map_err(system)?;
-        // All is set before it is bound: until then nothing comes.
+        // All options are set before the bind, because no packet arrives until then.
         let mut code = filter(*server, *client);
         let program = libc::sock_fprog {
             len: u16::try_from(code.len()).expect("a few instructions"),
@@ -153,7 +161,7 @@ impl Mirror {
         set(&socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &ring).map_err(system)?;
         let len = frames * FRAME;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a new mapping at an address of the kernel's choice; it replaces none of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice replaces no existing one.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, socket.as_raw_fd(), 0) };
         let start =
             NonNull::new(start.cast::<u8>()).filter(|start| start.as_ptr().cast() != libc::MAP_FAILED);
@@ -161,41 +169,44 @@ impl Mirror {
         let any = server.ip().is_unspecified().then_some(index);
         let mirror = Self { socket, ring: start, frames: *frames, next: 0, lost: 0, any };
         mirror.bind(index, server.is_ipv4()).map_err(system)?;
-        // An interface that is down delivers nothing.
+        // An interface that is down delivers no packets.
         mirror.failure().map_err(system)?;
         Ok(mirror)
     }
 
     fn bind(&self, index: u32, is_v4: bool) -> io::Result<()> {
-        // SAFETY: a sockaddr_ll of zeros is one.
+        // SAFETY: a zeroed sockaddr_ll is valid.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         let protocol = if is_v4 { libc::ETH_P_IP } else { libc::ETH_P_IPV6 };
         address.sll_family = u16::try_from(libc::AF_PACKET).expect("a family's number");
         address.sll_protocol = u16::try_from(protocol).expect("an ethernet type").to_be();
         address.sll_ifindex = i32::try_from(index).map_err(|_| io::ErrorKind::InvalidInput)?;
         let len = socket_len::<libc::sockaddr_ll>();
-        // SAFETY: the address is as long as is said, and outlives the call.
+        // SAFETY: the address has the stated length, and outlives the call.
         let done = unsafe { libc::bind(self.socket.as_raw_fd(), (&raw const address).cast(), len) };
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Shows the packets that came to `each`, in their order; says how many there were, those that are no packets of the connections included.
+    /// Passes all arrived packets of the connections to `each`, in order. Returns the number of arrived
+    /// packets, including those of no connection.
     pub fn turn(&mut self, each: &mut dyn FnMut(Copied<'_>)) -> usize {
         for seen in 0..self.frames {
-            // SAFETY: a frame of the ring; the next one is within its frames.
+            // SAFETY: `next` is less than the number of frames, so the frame is within the ring.
             let frame = unsafe { self.ring.add(self.next * FRAME) };
-            // SAFETY: a frame begins with its status, aligned as frames are; the kernel writes it at any moment, so it is read as an atomic.
+            // SAFETY: a frame begins with its aligned status word. The kernel may write it at any moment, so
+            // it is read as an atomic.
             let status = unsafe { AtomicU32::from_ptr(frame.as_ptr().cast()) };
             if status.load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
                 return seen;
             }
-            // SAFETY: behind its status a frame has the rest of its header, and until the status is given back the kernel leaves the frame alone.
+            // SAFETY: the header continues after the status, and the kernel does not access the frame until
+            // the status is returned.
             let header = unsafe { frame.cast::<libc::tpacket2_hdr>().read() };
             let (from, len) = (usize::from(header.tp_net), header.tp_snaplen as usize);
             if from + len <= FRAME {
-                // SAFETY: it lies in the frame, by the condition above.
+                // SAFETY: the start lies within the frame, by the condition above.
                 let start = unsafe { frame.add(from) };
-                // SAFETY: the bytes lie in the frame, and the kernel leaves it alone, as above.
+                // SAFETY: the bytes lie within the frame, which the kernel does not access, as above.
                 let bytes = unsafe { slice::from_raw_parts(start.as_ptr(), len) };
                 if let Some((copied, to)) = parse(bytes)
                     && (!copied.syn || self.any.is_none_or(|interface| is_here(to, interface)))
@@ -209,15 +220,15 @@ impl Mirror {
         self.frames
     }
 
-    /// Packets so far that the ring had no room for.
+    /// Returns the number of packets that were not copied because the ring was full.
     ///
     /// # Errors
     /// The system's error.
     pub fn lost(&mut self) -> io::Result<u64> {
-        // SAFETY: counts of zero are counts.
+        // SAFETY: zeroed counts are valid.
         let mut stats: libc::tpacket_stats = unsafe { std::mem::zeroed() };
         let mut len = socket_len::<libc::tpacket_stats>();
-        // SAFETY: the counts are as long as is said, and both outlive the call.
+        // SAFETY: the counts have the stated length, and both arguments outlive the call.
         let done = unsafe {
             libc::getsockopt(
                 self.socket.as_raw_fd(),
@@ -230,15 +241,16 @@ impl Mirror {
         if done != 0 {
             return Err(io::Error::last_os_error());
         }
-        // The kernel counts from the last look.
+        // The kernel counts since the last call.
         self.lost += u64::from(stats.tp_drops);
         Ok(self.lost)
     }
 
-    /// Waits until a packet has come, at most `most`.
+    /// Waits until a packet has arrived, at most for `most`.
     ///
     /// # Errors
-    /// The system's error. If the interface went down or was removed, that is an error too, because otherwise each wait would end at once.
+    /// The system's error. If the interface went down or was removed, that is an error too, because otherwise
+    /// each wait would end at once.
     pub fn wait(&self, most: Duration) -> io::Result<()> {
         let most = Timespec::try_from(most).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
@@ -249,7 +261,7 @@ impl Mirror {
         if polled[0].revents().contains(PollFlags::ERR) { self.failure() } else { Ok(()) }
     }
 
-    /// The interface's pending error, if there is one.
+    /// Returns the interface's pending error, if there is one.
     fn failure(&self) -> io::Result<()> {
         Ok(socket_error(&self.socket)??)
     }
@@ -257,19 +269,20 @@ impl Mirror {
 
 impl Drop for Mirror {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that `open` mapped; nothing borrows from it, since all that does takes `&mut self`.
+        // SAFETY: exactly the range that `open` mapped; nothing borrows from it, because every access takes
+        // `&mut self`.
         let _ = unsafe { libc::munmap(self.ring.as_ptr().cast(), self.frames * FRAME) };
     }
 }
 
 fn socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: a system call that takes numbers.
+    // SAFETY: the system call takes only numbers.
     let socket = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
     if socket < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was made a moment ago, and nothing else has it.
+    // SAFETY: the descriptor was just created, and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
 
@@ -278,38 +291,42 @@ fn socket_len<T>() -> libc::socklen_t {
 }
 
 fn set<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the value is as long as is said, and outlives the call; what a filter points to does so at the caller.
+    // SAFETY: the value has the stated length, and outlives the call; so do the instructions of a filter, at
+    // the caller.
     let done = unsafe {
         libc::setsockopt(socket.as_raw_fd(), level, option, ptr::from_ref(value).cast(), socket_len::<T>())
     };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether packets to this address are for this machine and not forwarded. The mirror asks for each connection, because addresses come and go. If the kernel cannot answer, the connection is not seen.
+/// Returns true if packets to this address are for this machine, and not forwarded. The mirror calls this
+/// function for each connection, because addresses change. If the kernel cannot answer, the connection is
+/// ignored.
 fn is_here(address: IpAddr, interface: u32) -> bool {
     let at = match address {
         IpAddr::V4(address) => (address, 0).into(),
-        // Which of the links an address is of that each has.
+        // A link-local address belongs to the link of the interface.
         IpAddr::V6(address) => SocketAddrV6::new(address, 0, 0, interface).into(),
     };
     UdpSocket::bind::<SocketAddr>(at).is_ok()
 }
 
-/// Whom the link says that a packet is for (linux/filter.h).
+/// Offset of the packet type, which tells whom the packet is for (linux/filter.h).
 const KIND: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE).cast_unsigned();
 const LOAD_WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
 const LOAD_HALF: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
 const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
-/// A half word behind the IPv4 header, whose length is in the index register.
+/// Load of a half word behind the IPv4 header, whose length is in the index register.
 const LOAD_HALF_BEHIND: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_IND;
 const LOAD_HEADER_LEN: u32 = libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH;
 const EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
 const ANY_BIT: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
 const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 
-/// The program that takes packets of these connections, in this direction (classic BPF, from the network header on).
+/// Returns the filter that accepts packets of these connections in this direction (classic BPF, starting at
+/// the network header).
 fn filter(server: SocketAddr, client: Option<SocketAddr>) -> Vec<libc::sock_filter> {
-    /// The word that a step loads, and the value it must have.
+    /// A load instruction, its offset, and the value that the load must have.
     type Step = (u32, u32, u32);
     let port = |address: SocketAddr| u32::from(address.port());
     let mut steps: Vec<Step> = Vec::new();
@@ -323,7 +340,7 @@ fn filter(server: SocketAddr, client: Option<SocketAddr>) -> Vec<libc::sock_filt
     };
     let is_v4 = server.is_ipv4();
     let (protocol, source, dest) = if is_v4 { (9, 12, 16) } else { (6, 8, 24) };
-    // The system passes over what is for other machines, and so does a server on this one.
+    // The system ignores packets for other machines, so a server here does not get them.
     steps.extend([(LOAD_WORD, KIND, libc::PACKET_HOST.into()), (LOAD_BYTE, protocol, TCP)]);
     if !server.ip().is_unspecified() {
         steps.extend(words(dest, server.ip()));
@@ -336,7 +353,7 @@ fn filter(server: SocketAddr, client: Option<SocketAddr>) -> Vec<libc::sock_filt
     }
     let mut code: Vec<(u32, u32)> = Vec::new();
     if is_v4 {
-        // Not a fragment; and where TCP's header begins.
+        // The packet must not be a fragment; then the length of the IP header locates the TCP header.
         code.extend([(LOAD_HALF, 6), (ANY_BIT, 0x1fff), (LOAD_HEADER_LEN, 0)]);
     }
     for (load, at, value) in steps {
@@ -356,14 +373,15 @@ fn filter(server: SocketAddr, client: Option<SocketAddr>) -> Vec<libc::sock_filt
     each.collect()
 }
 
-/// The packet of a TCP connection, from its IP header on, and the address that it was sent to; `None` when it is none, or cut before its bytes.
+/// Parses a packet of a TCP connection, starting at its IP header. Returns also its destination address.
+/// `None` if the packet is not TCP, or its headers are truncated.
 fn parse(packet: &[u8]) -> Option<(Copied<'_>, IpAddr)> {
     let (source, to, segment) = match packet.first()? >> 4 {
         4 => {
             let header = usize::from(packet[0] & 15) * 4;
             let source = Ipv4Addr::from(*packet.get(12..)?.first_chunk::<4>()?);
             let to = Ipv4Addr::from(*packet.get(16..)?.first_chunk::<4>()?);
-            // 0 where it does not fit: the largest of segmentation offload.
+            // The length is 0 if it exceeds 16 bits, as in the largest packets of segmentation offload.
             let total = usize::from(u16::from_be_bytes(*packet.get(2..)?.first_chunk()?));
             let end = if total == 0 { packet.len() } else { total.min(packet.len()) };
             let is_tcp = u32::from(*packet.get(9)?) == TCP && header >= 20;

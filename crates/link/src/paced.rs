@@ -1,11 +1,11 @@
-//! A link with a profile: frames leave it at the profile's rate and arrive after its delay.
+//! A link with a profile: frames leave at the profile's rate and arrive after its delay.
 //!
-//! Key type: [`PacedLink`], around either of the other links. It holds frames at their sender, so both directions are paced when both ends have the profile.
-//! A link without a profile is used as it is, without a wrapper, so it costs nothing.
+//! Key type: [`PacedLink`], a wrapper of either other link. The sender holds frames back, so both directions
+//! are paced if both ends have the profile. A link without a profile has no wrapper, and therefore no cost.
 //!
-//! While it waits for frames it wakes when the first of those it holds is due: by the system's finest timers where it sleeps
-//! ([`Waiting::Precise`]), which still takes tens of microseconds on many machines; at once where it spins. A frame is never early; how late
-//! they were is counted ([`held_back`]).
+//! While a paced link waits for frames, it wakes when the first held frame is due. A sleeping link uses the
+//! system's finest timers ([`Waiting::Precise`]), whose wake-up takes tens of microseconds on many machines.
+//! A polling link wakes at once. Frames are never early; their lateness is counted ([`held_back`]).
 
 use crate::profile::LinkProfile;
 use crate::shaper::{Shaped, Shaper};
@@ -15,31 +15,31 @@ use farmem_wire::{Gid, bth};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A link whose frames keep to a [`LinkProfile`].
+/// A link whose frames follow a [`LinkProfile`].
 ///
-/// Frames that are still held when this is dropped leave at once.
+/// A drop sends all held frames at once.
 #[derive(Debug)]
 pub struct PacedLink<L: Link> {
     link: L,
     waiting: Waiting,
     clock: Clock,
     shaper: Shaper,
-    /// Ends the sleep of the thread that waits for the link, when another one has sent.
+    /// The waker of the thread that sleeps at the link, for frames of other threads.
     waker: Waker,
     counters: LinkCounters,
 }
 
 impl<L: Link> PacedLink<L> {
-    /// `link`, which was opened to wait as `waiting` says, with a profile; `seed` decides which frames are lost.
+    /// Adds a profile to `link`, which was opened with `waiting`; `seed` determines the lost frames.
     ///
     /// # Errors
-    /// When the system has no more descriptors.
+    /// The system's error if it has no free file descriptors.
     pub fn new(link: L, waiting: Waiting, profile: LinkProfile, seed: [u8; 32]) -> io::Result<Self> {
         let (waker, shaper) = (link.waker()?, Shaper::new(profile, Rng::from_seed(seed)));
         Ok(Self { link, waiting, clock: Clock::start(), shaper, waker, counters: LinkCounters::default() })
     }
 
-    /// Sends what is due, without flushing it.
+    /// Sends the due frames, without a flush.
     fn release(&mut self) {
         if self.shaper.next().is_none() {
             return;
@@ -58,8 +58,8 @@ impl<L: Link> PacedLink<L> {
         }
     }
 
-    /// Looks at link and clock by turns until something comes, or the first of the frames is due, which is soon: a link that spins looks at the
-    /// clock now and then only.
+    /// Polls link and clock in turn until frames arrive or the first held frame is due, which is soon. (A
+    /// polling link alone reads the clock only now and then.)
     fn spin(&mut self, most: Duration, each: &mut EachRun<'_>) -> io::Result<usize> {
         let until = self.clock.after(most);
         loop {
@@ -72,15 +72,16 @@ impl<L: Link> PacedLink<L> {
     }
 }
 
-/// A frame that is due so soon is waited for with the clock in view.
+/// Longest time before a frame is due for which the link polls the clock.
 const SOON: Duration = Duration::from_micros(20);
 
-/// Frames that all paced links of this process have held back, and by how many nanoseconds they were late together.
+/// Number of frames that all paced links of this process have held back, and their total lateness in
+/// nanoseconds.
 static FRAMES: AtomicU64 = AtomicU64::new(0);
 static LATE_NS: AtomicU64 = AtomicU64::new(0);
 
-/// How many frames the paced links of this process have held back so far, and by how many nanoseconds they were later than their profile wants,
-/// all together: what a figure over such a link has from the machine and not from the profile.
+/// Returns the number of frames that this process's paced links have held back, and their total lateness
+/// beyond the profile in nanoseconds. This is the machine's part in a measurement over such a link.
 #[must_use]
 pub fn held_back() -> (u64, u64) {
     (FRAMES.load(Ordering::Relaxed), LATE_NS.load(Ordering::Relaxed))
@@ -90,12 +91,12 @@ impl<L: Link> Drop for PacedLink<L> {
     fn drop(&mut self) {
         let Self { link, shaper, .. } = self;
         shaper.release(Instant::from_nanos(u64::MAX), |_, port, frame| link.send(port, frame));
-        // The link is gone either way.
+        // The link ends in any case.
         drop(link.flush());
     }
 }
 
-/// Frames of a [`PacedLink`] that are due, and the news that others are held.
+/// Due frames of a [`PacedLink`], and the wake-up for held frames.
 #[derive(Debug)]
 pub struct PacedParcel<P> {
     due: P,
@@ -111,7 +112,7 @@ impl<P: Default> Default for PacedParcel<P> {
 impl<P: Parcel> Parcel for PacedParcel<P> {
     fn hand_over(&mut self) {
         self.due.hand_over();
-        // The thread that sleeps by the link does not know yet that something is held.
+        // The thread that sleeps at the link does not know of newly held frames yet.
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
@@ -126,7 +127,7 @@ impl<L: Link> Link for PacedLink<L> {
     }
 
     fn send(&mut self, port: Port, frame: &[u8]) {
-        // The link counts what is no frame.
+        // The wrapped link counts invalid frames.
         if !(bth::LEN..=FRAME_MAX).contains(&frame.len()) {
             return self.link.send(port, frame);
         }
@@ -137,7 +138,7 @@ impl<L: Link> Link for PacedLink<L> {
         }
     }
 
-    /// The frame is not held back: by the time that it were due, another member might have its port.
+    /// Sends the frame without a delay: when it was due, another member might have its port.
     fn send_to(&mut self, gid: Gid, frame: &[u8]) {
         self.link.send_to(gid, frame);
     }

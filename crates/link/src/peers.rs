@@ -1,10 +1,11 @@
-//! Which role is where: ports by number and by address, with what a link keeps for each.
+//! The addresses of roles: ports by number and by address, with a link's state for each.
 
 use farmem_machine::Port;
 use farmem_wire::Gid;
 use std::collections::BTreeMap;
 
-/// The ports a link knows. A port has one address; of several ports at one address the last one named owns what comes from there.
+/// The ports that a link knows. A port has one address. If several ports have the same address, frames from
+/// there belong to the one that was set last.
 #[derive(Debug)]
 pub(crate) struct Peers<T> {
     by_port: BTreeMap<Port, (Gid, T)>,
@@ -18,14 +19,14 @@ impl<T> Default for Peers<T> {
 }
 
 impl<T> Peers<T> {
-    /// Puts `port` at `gid`, wherever it was before.
+    /// Sets the address of `port`, and removes its earlier one.
     pub(crate) fn set(&mut self, port: Port, gid: Gid, peer: T) {
         self.forget(port);
         self.by_port.insert(port, (gid, peer));
         self.by_gid.insert(gid, port);
     }
 
-    /// Forgets `port`. Another port at the same address gets what comes from there.
+    /// Removes `port`. If another port has the same address, frames from there belong to it.
     pub(crate) fn forget(&mut self, port: Port) {
         let Some((gid, _)) = self.by_port.remove(&port) else { return };
         if self.by_gid.get(&gid) == Some(&port) {
@@ -35,12 +36,12 @@ impl<T> Peers<T> {
         }
     }
 
-    /// The peer of `port`.
+    /// Returns the peer of `port`.
     pub(crate) fn get(&self, port: Port) -> Option<&T> {
         self.by_port.get(&port).map(|(_, peer)| peer)
     }
 
-    /// The port at `gid`; [`Port::UNKNOWN`] when no role is known there.
+    /// Returns the port at `gid`; [`Port::UNKNOWN`] if no role is known there.
     pub(crate) fn port_at(&self, gid: Gid) -> Port {
         self.by_gid.get(&gid).copied().unwrap_or(Port::UNKNOWN)
     }

@@ -1,8 +1,9 @@
-//! Files and directories that hold secrets: this user's alone, or refused.
+//! Files and directories with secrets, which only this user may access.
 //!
-//! The control plane's state has every key of the rack, its token opens the API, and the rings carry what programs write. A reader of the
-//! first can change the tables of every role. So a path that exists with wider permissions, or under another owner, is not used: the
-//! error says which command closes it, and the user then knows that others may have read it (PROTOCOL 9.20).
+//! The control plane's state contains every key of the rack, the rack's token gives access to the API, and
+//! the rings carry programs' writes. A reader of the state can change the tables of every role. So a path
+//! with wider permissions or another owner is refused. The error contains the command that restricts it, and
+//! tells the user that others may have read the secrets (PROTOCOL 9.20).
 
 use crate::OpenError;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
@@ -10,15 +11,16 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Permissions of a private directory, at most.
+/// The widest mode of a private directory.
 const DIRECTORY_MODE: u32 = 0o700;
-/// Permissions of a private file, at most.
+/// The widest mode of a private file.
 const FILE_MODE: u32 = 0o600;
 
-/// Makes a directory, or takes the one that is there: this user's, with at most mode 0700.
+/// Creates a directory, or checks the existing one: it must belong to this user, with at most mode 0700.
 ///
 /// # Errors
-/// [`OpenError::Exposed`] when others may look into it or it is another user's, [`OpenError::Foreign`] when it is no directory.
+/// [`OpenError::Exposed`] if others may access it or it belongs to another user, [`OpenError::Foreign`] if it
+/// is not a directory.
 pub fn private_directory(path: &Path) -> Result<(), OpenError> {
     let made = DirBuilder::new().mode(DIRECTORY_MODE).create(path);
     match made {
@@ -36,10 +38,11 @@ pub fn private_directory(path: &Path) -> Result<(), OpenError> {
     check(path, &about, "directory", DIRECTORY_MODE)
 }
 
-/// Makes a state directory with those above it, or takes the one that is there, where a link leads to; see [`private_directory`]. Answers where it is.
+/// Creates a state directory with its parents, or checks the existing one, following symbolic links; see
+/// [`private_directory`]. Returns its path.
 ///
 /// # Errors
-/// As [`private_directory`].
+/// The errors of [`private_directory`].
 pub fn private_state(path: &Path) -> Result<PathBuf, OpenError> {
     if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
         fs::create_dir_all(above)
@@ -50,11 +53,12 @@ pub fn private_state(path: &Path) -> Result<PathBuf, OpenError> {
     Ok(path)
 }
 
-/// Opens a file for reading and writing, made with mode 0600 when it is not there: this user's, with at most that mode.
+/// Opens a file for reading and writing, and creates it with mode 0600 if necessary. The file must belong to
+/// this user, with at most that mode.
 ///
 /// # Errors
-/// [`OpenError::Exposed`] when others may read or write it or it is another user's, [`OpenError::Foreign`] when it is no file,
-/// [`OpenError::NotPermitted`].
+/// [`OpenError::Exposed`] if others may read or write it or it belongs to another user,
+/// [`OpenError::Foreign`] if it is not a file, [`OpenError::NotPermitted`].
 pub fn private_file(path: &Path) -> Result<File, OpenError> {
     let opened = OpenOptions::new()
         .read(true)
@@ -78,10 +82,11 @@ pub fn private_file(path: &Path) -> Result<File, OpenError> {
     Ok(file)
 }
 
-/// Opens a file with secrets in it for reading: this user's, with at most mode 0600. Makes nothing.
+/// Opens a file with secrets for reading; it must belong to this user, with at most mode 0600. Does not
+/// create the file.
 ///
 /// # Errors
-/// As [`private_file`], and [`OpenError::System`] when it is not there.
+/// The errors of [`private_file`], and [`OpenError::System`] if the file does not exist.
 pub fn read_private(path: &Path) -> Result<File, OpenError> {
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = opened.map_err(|e| refused(format!("open {}", path.display()), e))?;
@@ -93,17 +98,17 @@ pub fn read_private(path: &Path) -> Result<File, OpenError> {
     Ok(file)
 }
 
-/// True of what is there and is this user's.
+/// Returns true if the path exists and belongs to this user.
 #[must_use]
 pub fn is_own(path: &Path) -> bool {
-    // SAFETY: geteuid takes nothing, touches no memory and cannot fail.
+    // SAFETY: geteuid takes no arguments, accesses no memory and cannot fail.
     let us = unsafe { libc::geteuid() };
     fs::metadata(path).is_ok_and(|about| about.uid() == us)
 }
 
 /// Checks the owner and the permissions of a path that holds secrets.
 fn check(path: &Path, about: &Metadata, kind: &str, most: u32) -> Result<(), OpenError> {
-    // SAFETY: geteuid takes nothing, touches no memory and cannot fail.
+    // SAFETY: geteuid takes no arguments, accesses no memory and cannot fail.
     let us = unsafe { libc::geteuid() };
     let (owner, mode) = (about.uid(), about.mode() & 0o7777);
     let is_not = format!("is not a {kind} for user {us} alone (mode {most:04o})");

@@ -1,39 +1,47 @@
-//! Link profiles: the rate, delay and loss of the network that a link stands for. A [`PacedLink`](crate::PacedLink) keeps to one.
+//! Link profiles: rate, delay and loss of the network that a link imitates. A [`PacedLink`](crate::PacedLink)
+//! applies one.
 //!
-//! Key type: [`LinkProfile`], read from text as users of tc and netem write it. It says nothing of time: that is [`Shaper`](crate::Shaper)'s.
+//! Key type: [`LinkProfile`], parsed from text in the style of tc and netem. A profile does not measure time;
+//! [`Shaper`](crate::Shaper) does.
 
 use farmem_machine::Duration;
 use std::fmt;
 use std::str::FromStr;
 
-/// Bytes that a frame takes on an Ethernet beside itself, over IPv4: preamble and gap (20), Ethernet (14 and 4), IP (20), UDP (8), ICRC (4).
+/// Number of bytes that a frame takes on an Ethernet in addition to its own, over IPv4: preamble and gap
+/// (20), Ethernet (14 and 4), IP (20), UDP (8), ICRC (4).
 pub const WIRE_OVERHEAD: u64 = 70;
 
-/// Rates that a profile may have, in bytes a second: 1 Mbit/s to 10 Tbit/s.
+/// Range of a profile's rate, in bytes per second: 1 Mbit/s to 10 Tbit/s.
 const RATES: std::ops::RangeInclusive<u64> = 125_000..=1_250_000_000_000;
-/// The longest one-way delay: three of them, host to switch to node to host, are less than the 40 ms after which a host asks again.
+/// Maximum one-way delay. Three of them, from host to switch to node to host, are less than the 40 ms after
+/// which a host retransmits.
 const DELAY_MAX: Duration = Duration::from_millis(10);
-/// Bytes that a link holds back at most, waiting for their turn or on their way. What is sent beyond them is lost, as in a full queue.
+/// Maximum number of bytes that a link holds back, queued or in flight. Further frames are lost, as in a full
+/// queue.
 pub const HELD_BYTES_MAX: u64 = 64 << 20;
-/// Bytes that a profile may have on their way (rate times delay, and the burst): half of what is held, so that a queue fits beside them.
+/// Maximum number of bytes that a profile may have in flight (rate times delay, and the burst): half of the
+/// held bytes, so that a queue also fits.
 const IN_FLIGHT_MAX: u64 = HELD_BYTES_MAX / 2;
-/// Loss is counted in millionths.
+/// Unit of loss: frames per million.
 const MILLION: u32 = 1_000_000;
 
-/// The network that a link stands for, as seen by one sender: its frames leave at `rate`, in bursts of at most `burst`, and arrive `delay` later.
+/// The network that a link imitates, from the view of one sender. Its frames leave at `rate`, in bursts of at
+/// most `burst`, and arrive `delay` later.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LinkProfile {
-    /// Bytes a second on the wire ([`WIRE_OVERHEAD`] counts); `None` is no limit.
+    /// Rate in bytes per second on the wire, including [`WIRE_OVERHEAD`]; `None` is no limit.
     rate: Option<u64>,
-    /// Bytes that leave at once after a pause. With 0 a frame has left when its last bit has: a wire.
+    /// Number of bytes that leave at once after a pause. With 0, a frame has left when its last bit has, as
+    /// on a wire.
     burst: u64,
-    /// From the moment a frame has left to the moment it arrives.
+    /// Time from a frame's departure to its arrival.
     delay: Duration,
-    /// Frames lost of a million.
+    /// Number of frames lost per million.
     loss: u32,
 }
 
-/// Profiles with names.
+/// The named profiles.
 const NAMED: [(&str, LinkProfile); 6] = [
     ("none", LinkProfile::NONE),
     ("10g-10us", LinkProfile::wire(10, 10)),
@@ -44,51 +52,52 @@ const NAMED: [(&str, LinkProfile); 6] = [
 ];
 
 impl LinkProfile {
-    /// The link as it is: nothing is held back.
+    /// The unchanged link: no frame is held back.
     pub const NONE: Self = Self { rate: None, burst: 0, delay: Duration::from_nanos(0), loss: 0 };
 
-    /// A wire of so many Gbit/s and microseconds.
+    /// Creates the profile of a wire with this rate in Gbit/s and this delay in microseconds.
     const fn wire(gbits: u64, micros: u64) -> Self {
         Self { rate: Some(gbits * 125_000_000), burst: 0, delay: Duration::from_micros(micros), loss: 0 }
     }
 
-    /// True when nothing is held back or lost.
+    /// Returns true if no frame is held back or lost.
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::NONE
     }
 
-    /// Bytes a second, if there is a limit.
+    /// Returns the rate in bytes per second, if there is a limit.
     #[must_use]
     pub const fn rate(&self) -> Option<u64> {
         self.rate
     }
 
-    /// Bytes that leave at once after a pause.
+    /// Returns the number of bytes that leave at once after a pause.
     #[must_use]
     pub const fn burst(&self) -> u64 {
         self.burst
     }
 
-    /// The one-way delay.
+    /// Returns the one-way delay.
     #[must_use]
     pub const fn delay(&self) -> Duration {
         self.delay
     }
 
-    /// Frames lost of a million.
+    /// Returns the number of frames lost per million.
     #[must_use]
     pub const fn loss_ppm(&self) -> u32 {
         self.loss
     }
 }
 
-/// Why a text is no profile: what is wrong with it, and what is expected.
+/// The fault of a text that is not a profile, with the expected form.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ProfileError(String);
 
-/// A name, or `rate=25Gbit/s,delay=5us,burst=64KiB,loss=0.1%` with at least one of them, in any order.
+/// Parses a name, or `rate=25Gbit/s,delay=5us,burst=64KiB,loss=0.1%` with at least one of these values, in
+/// any order.
 impl FromStr for LinkProfile {
     type Err = ProfileError;
 
@@ -142,7 +151,8 @@ impl Values {
                 "a burst without a rate says nothing: expected rate=... as well".into(),
             ));
         }
-        // At most 1.25e12 bytes/s for 1e7 ns: far below 2^64 in bytes, and below 2^128 on the way.
+        // The product is at most 1.25e12 bytes/s times 1e7 ns: far below 2^64 in bytes, and below 2^128
+        // before the division.
         let flying =
             self.rate.map_or(0, |rate| u128::from(rate) * u128::from(delay.as_nanos()) / 1_000_000_000);
         let flying = flying + u128::from(burst);
@@ -156,7 +166,7 @@ impl Values {
 }
 
 fn rate(text: &str) -> Result<u64, ProfileError> {
-    // In bits a second, and eight times as much for bytes.
+    // The units are in bits per second; a unit of bytes is eight times as large.
     const UNITS: [(&str, u64); 9] = [
         ("bit", 1),
         ("kbit", 1_000),
@@ -175,7 +185,7 @@ fn rate(text: &str) -> Result<u64, ProfileError> {
         return Err(ProfileError(format!("rate={text} is ambiguous: {both}; {expected}")));
     }
     let per_second = lower.strip_suffix("/s");
-    // tc's form has no "/s"; a bare "25GB" is an amount.
+    // The form of tc has no "/s"; "25GB" alone is an amount.
     let amount = per_second.or_else(|| lower.ends_with("bit").then_some(lower.as_str()));
     let bits = amount.and_then(|amount| scaled(amount, &UNITS));
     let bytes = bits.map(|bits| bits / 8);
@@ -209,9 +219,9 @@ fn delay(text: &str) -> Result<Duration, ProfileError> {
 }
 
 fn loss(text: &str) -> Result<u32, ProfileError> {
-    // A percent is ten thousand of a million.
+    // One percent is ten thousand millionths.
     let millionths = scaled(text, &[("%", 10_000)]).and_then(|n| u32::try_from(n).ok());
-    // A value other than zero is not rounded to zero.
+    // A value other than zero must not be rounded to zero.
     let is_none = !text.contains(|c| matches!(c, '1'..='9'));
     millionths.filter(|&n| n <= MILLION / 2 && (n > 0 || is_none)).ok_or_else(|| {
         ProfileError(format!(
@@ -220,7 +230,8 @@ fn loss(text: &str) -> Result<u32, ProfileError> {
     })
 }
 
-/// A decimal number and its unit, in the smallest unit, rounded down; `None` when it is none, or more than 64 bits hold.
+/// Parses a decimal number with a unit; returns it in the smallest unit, rounded down. `None` if the text is
+/// invalid or exceeds 64 bits.
 fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -235,7 +246,8 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     whole.checked_mul(*scale)?.checked_add(u64::try_from(part).ok()?)
 }
 
-/// As [`LinkProfile::from_str`] reads it: the values, behind the name where they have one.
+/// Displays a profile in the form that [`LinkProfile::from_str`] parses: its name if it has one, otherwise
+/// the values.
 impl fmt::Display for LinkProfile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some((name, _)) = NAMED.iter().find(|(_, profile)| profile == self) {
@@ -261,7 +273,7 @@ impl fmt::Display for LinkProfile {
     }
 }
 
-/// In the largest unit in which it is a whole number.
+/// Formats a number in the largest unit in which it is whole.
 fn in_unit(number: u64, unit: &str, prefixes: &[&str]) -> String {
     let (mut number, mut at) = (number, 0);
     while at + 1 < prefixes.len() && number >= 1000 && number.is_multiple_of(1000) {

@@ -2,13 +2,13 @@
 
 use std::io;
 
-/// 32 random bytes from the kernel, good enough to seed what draws keys.
+/// Returns 32 random bytes of the kernel, suitable as a seed for keys.
 ///
 /// # Errors
-/// When the kernel has none to give.
+/// The system's error if it has no random bytes.
 pub fn os_seed() -> io::Result<[u8; 32]> {
     let mut seed = [0; 32];
-    // SAFETY: the pointer and the length are those of `seed`, which outlives the call.
+    // SAFETY: pointer and length are those of `seed`, which outlives the call.
     let got = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
     if usize::try_from(got) == Ok(seed.len()) { Ok(seed) } else { Err(io::Error::last_os_error()) }
 }

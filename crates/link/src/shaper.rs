@@ -1,36 +1,38 @@
-//! When frames leave a link that has a profile: a token bucket, then a delay. Order is kept.
+//! Departure times of frames on a link with a profile: a token bucket, then a delay, in order.
 //!
-//! Key type: [`Shaper`], pure: it is told the time, and holds what is on its way. It sends nothing.
+//! Key type: [`Shaper`], which is pure: it receives the time, and holds the frames in flight. It does not
+//! send.
 
 use crate::profile::{HELD_BYTES_MAX, LinkProfile, WIRE_OVERHEAD};
 use farmem_machine::{Instant, Port, Rng};
 use std::collections::VecDeque;
 
-/// Nanoseconds of a second: bytes a second times nanoseconds are billionths of a byte.
+/// Nanoseconds per second: bytes per second times nanoseconds are billionths of a byte.
 const BILLION: u128 = 1_000_000_000;
 
 /// The fate of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shaped {
-    /// Held; arrives at that time.
+    /// The frame is held, and arrives at this time.
     Delayed(Instant),
-    /// Lost, as the profile wants, after its time on the wire.
+    /// The frame is lost by the profile, after its time on the wire.
     Lost,
-    /// There is no room for it.
+    /// The frame is lost because the queue is full.
     Full,
 }
 
-/// Frames of one sender on their way.
+/// One sender's frames in flight.
 #[derive(Debug)]
 pub struct Shaper {
     profile: LinkProfile,
-    /// When the wire has sent what it was given, in nanoseconds times bytes a second: the bucket's tokens, as the time at which it would be full.
+    /// Time at which the wire has sent all frames, in nanoseconds times bytes per second. This is the state
+    /// of the token bucket, as the time at which it would be full.
     sent_at: u128,
     rng: Rng,
-    /// Frames in flight, first to arrive first.
+    /// Frames in flight, in order of arrival.
     held: VecDeque<DelayedFrame>,
     held_bytes: u64,
-    /// Buffers of frames that have gone.
+    /// Buffers of sent frames, for reuse.
     spare: Vec<Vec<u8>>,
 }
 
@@ -42,22 +44,22 @@ struct DelayedFrame {
 }
 
 impl Shaper {
-    /// Nothing on its way; `rng` decides which frames are lost.
+    /// Creates a shaper without frames; `rng` determines the lost frames.
     #[must_use]
     pub const fn new(profile: LinkProfile, rng: Rng) -> Self {
         Self { profile, sent_at: 0, rng, held: VecDeque::new(), held_bytes: 0, spare: Vec::new() }
     }
 
-    /// The profile.
+    /// Returns the profile.
     #[must_use]
     pub const fn profile(&self) -> LinkProfile {
         self.profile
     }
 
-    /// A frame is sent at `now`, which never goes back.
+    /// Sends a frame at `now`, which never decreases.
     pub fn send(&mut self, now: Instant, port: Port, frame: &[u8]) -> Shaped {
         let len = frame.len() as u64;
-        // Else a queue that is full would delay what comes after it by what it did not take.
+        // Otherwise a full queue would delay later frames by frames that it did not accept.
         if self.held_bytes + len > HELD_BYTES_MAX {
             return Shaped::Full;
         }
@@ -73,28 +75,30 @@ impl Shaper {
         Shaped::Delayed(due)
     }
 
-    /// When `len` bytes of the wire arrive that are sent at `now`, and that the caller holds. None of them is lost.
+    /// Returns when `len` bytes on the wire arrive that the caller sends at `now` and holds itself. None of
+    /// them is lost.
     pub fn arrives(&mut self, now: Instant, len: u64) -> Instant {
         self.leaves(now, len) + self.profile.delay()
     }
 
-    /// When a frame of `len` bytes has left that is sent at `now`: when the bucket has as many tokens, counting those behind which it waits.
+    /// Returns when a frame of `len` bytes that is sent at `now` has left: when the bucket has enough tokens
+    /// after the frames before it.
     fn leaves(&mut self, now: Instant, len: u64) -> Instant {
         let Some(rate) = self.profile.rate().map(u128::from) else { return now };
         let now_at = u128::from(now.as_nanos()) * rate;
         self.sent_at = self.sent_at.max(now_at) + u128::from(len) * BILLION;
         let leaves = self.sent_at.saturating_sub(u128::from(self.profile.burst()) * BILLION).div_ceil(rate);
-        // Some hundred years after the boot it saturates.
+        // The result saturates some hundred years after the boot.
         now.max(Instant::from_nanos(u64::try_from(leaves).unwrap_or(u64::MAX)))
     }
 
-    /// When the first of those on their way arrives.
+    /// Returns when the first frame in flight arrives.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.held.front().map(|held| held.due)
     }
 
-    /// Hands over those that arrive by `now`, in order, each with the time at which it was to arrive.
+    /// Passes the frames that arrive by `now` to `each`, in order, each with its arrival time.
     pub fn release(&mut self, now: Instant, mut each: impl FnMut(Instant, Port, &[u8])) {
         while self.next().is_some_and(|due| due <= now) {
             let DelayedFrame { due, port, bytes } = self.held.pop_front().expect("it was just seen");
@@ -107,7 +111,7 @@ impl Shaper {
     }
 }
 
-/// Buffers that are kept: a window of requests.
+/// Maximum number of buffers for reuse: a window of requests.
 const SPARE_MAX: usize = 256;
 
 #[cfg(test)]

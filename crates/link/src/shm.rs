@@ -1,14 +1,15 @@
 //! Frames between processes of one machine, through rings in shared memory.
 //!
-//! All endpoints of a rack share one directory, on tmpfs and open to one user only. In it every ordered pair of endpoints has a
-//! ring `SRC-DST.ring`, made by whichever comes first, and every endpoint a doorbell `GID.doorbell` on which it sleeps and whose
-//! lock says that it is alive. Frames carry the same bytes as on the wire, ICRC included (source port 4791, IP id 0), unless told
-//! otherwise.
+//! All endpoints of a rack share one directory, on tmpfs and accessible to one user only. Every ordered pair
+//! of endpoints has a ring `SRC-DST.ring` there, which the first of the two creates. Every endpoint has a
+//! doorbell `GID.doorbell`, on which it sleeps and whose lock shows that it is alive. Frames contain the same
+//! bytes as on the wire, including the ICRC (source port 4791, IP id 0), unless configured otherwise.
 //!
-//! A ring outlives its ends: what was sent to an endpoint before it started, or started again, is delivered late, as a slow
-//! network would. A sender that finds the ring full loses the frame and counts it.
+//! A ring outlives its ends: frames that were sent before an endpoint started, or restarted, are delivered
+//! late, as on a slow network. If a ring is full, the sender loses the frame and counts it.
 //!
-//! A process that may write here is trusted not to cut files short, and with nothing else: a peer that writes nonsense into a ring loses the ring.
+//! A process with access to the directory is trusted not to truncate files, and in nothing else: a peer that
+//! writes invalid data into a ring loses the ring.
 
 mod dir;
 pub(crate) mod doorbell;
@@ -20,7 +21,7 @@ pub(crate) mod ring;
 #[cfg(test)]
 mod tests;
 
-/// The atomics of the ring and the doorbell; `tests/ring_loom.rs` puts loom's in their place.
+/// The atomics of ring and doorbell, which `tests/ring_loom.rs` replaces by loom's.
 mod atomic {
     pub(crate) use crate::word_copy::{load_words, store_words};
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -42,48 +43,49 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Bytes of a ring's data unless the configuration says otherwise: a full window of 128 packets of 4 KiB, twice.
+/// Default size of a ring's data in bytes: twice a full window of 128 packets of 4 KiB.
 pub const RING_BYTES: usize = 1 << 20;
-/// The smallest ring: three of the longest frames.
+/// Minimum size of a ring: three of the longest frames.
 pub const RING_BYTES_MIN: usize = 1 << 14;
-/// The largest ring.
+/// Maximum size of a ring.
 pub const RING_BYTES_MAX: usize = 1 << 30;
-/// Most rings of one endpoint in each direction.
+/// Maximum number of rings of one endpoint in each direction.
 pub const RINGS_MAX: usize = 1024;
 
-/// Frames handed over by one [`Link::receive`].
+/// Maximum number of frames per [`Link::receive`].
 const BATCH: usize = 64;
-/// Frames after which a producer publishes without waiting for the flush, so that the consumer can begin.
+/// Number of frames after which a producer publishes before the flush, so that the consumer can start.
 const PUBLISH_EVERY: u32 = 16;
-/// Looks at the rings before a spinning link begins to yield the CPU after each look.
+/// Number of polls of the rings before a polling link begins to yield the CPU after each poll.
 const SPINS_BEFORE_YIELD: u32 = 4096;
-/// Looks at the rings between two looks at the clock.
+/// Number of polls of the rings between two readings of the clock.
 const SPINS_PER_CLOCK: u32 = 64;
 
-/// How an endpoint joins the rings of its rack.
+/// The settings by which an endpoint joins its rack's rings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShmConfig {
-    /// The rack's directory, `/dev/shm/farmem-NAME`. Made with mode 0700 when it is not there; its parent must be.
+    /// The rack's directory, `/dev/shm/farmem-NAME`. Created with mode 0700 if necessary; its parent must
+    /// exist.
     pub dir: PathBuf,
     /// The endpoint's address.
     pub gid: Gid,
-    /// How the link waits.
+    /// The way in which the link waits.
     pub waiting: Waiting,
-    /// Bytes of data of the rings it makes: a power of two from [`RING_BYTES_MIN`] to [`RING_BYTES_MAX`].
+    /// Size in bytes of the data of new rings: a power of two from [`RING_BYTES_MIN`] to [`RING_BYTES_MAX`].
     pub ring_bytes: usize,
-    /// Whether frames carry an ICRC. The same for the whole rack.
+    /// True if frames have an ICRC; the same value for the whole rack.
     pub icrc: bool,
 }
 
 impl ShmConfig {
-    /// Blocking, with ICRC and rings of [`RING_BYTES`].
+    /// Creates default settings: blocking, with ICRC and rings of [`RING_BYTES`].
     #[must_use]
     pub const fn new(dir: PathBuf, gid: Gid) -> Self {
         Self { dir, gid, waiting: Waiting::Block, ring_bytes: RING_BYTES, icrc: true }
     }
 }
 
-/// One endpoint's rings to and from its peers.
+/// An endpoint's rings to and from its peers.
 #[derive(Debug)]
 pub struct ShmLink {
     dir: Dir,
@@ -92,18 +94,18 @@ pub struct ShmLink {
     has_icrc: bool,
     clock: Clock,
     doorbell: Arc<Doorbell>,
-    /// How often wakers had called when it looked last ([`Doorbell::calls`]).
+    /// Number of wakers' calls at the last check ([`Doorbell::calls`]).
     calls_seen: u64,
     arrivals_seen: u64,
-    /// For each port its place in `outs`.
+    /// Index in `outs` of each port.
     peers: Peers<usize>,
     outs: Vec<OutRing>,
-    /// Places in `outs` written to since the last flush.
+    /// Indexes in `outs` of rings written to since the last flush.
     dirty: Vec<usize>,
     ins: Vec<InRing>,
-    /// Where the next look at the rings begins, so that none starves the others.
+    /// Index of the first ring of the next poll, so that no ring starves the others.
     turn: usize,
-    /// Another thread ran when this one spun and yielded last.
+    /// True if another thread ran when this link last yielded.
     is_crowded: bool,
     sealed: Vec<u8>,
     received: Box<[u8]>,
@@ -111,11 +113,11 @@ pub struct ShmLink {
 }
 
 impl ShmLink {
-    /// Joins the rings.
+    /// Opens the endpoint, and joins the rings.
     ///
     /// # Errors
-    /// [`OpenError`]: another process is this endpoint, the directory or a file in it is not what it should be, a setting cannot be,
-    /// or there is no room.
+    /// [`OpenError`] if another process is this endpoint, the directory or a file in it is invalid, a setting
+    /// is invalid, or there is too little memory.
     pub fn open(config: &ShmConfig) -> Result<Self, OpenError> {
         let dir = Dir::open(&config.dir, config.ring_bytes)?;
         let doorbell = Arc::new(dir.own_bell(config.gid)?);
@@ -142,7 +144,7 @@ impl ShmLink {
         Ok(link)
     }
 
-    /// Opens the rings to this endpoint that are not open yet. A file that is no ring is counted and left alone.
+    /// Opens the rings to this endpoint that are not open yet. An invalid file is counted and ignored.
     fn find_new_rings(&mut self) {
         for src in self.dir.senders_to(self.gid) {
             if self.ins.len() >= RINGS_MAX || self.ins.iter().any(|ring| ring.src() == src) {
@@ -155,7 +157,7 @@ impl ShmLink {
         }
     }
 
-    /// Opens both rings with the endpoint at `gid`; answers the place of the outgoing one.
+    /// Opens both rings to the endpoint at `gid`; returns the index of the outgoing one.
     fn open_rings(&mut self, gid: Gid) -> Result<usize, OpenError> {
         let known = self.outs.iter().position(|ring| ring.dst() == gid);
         let place = known.unwrap_or(self.outs.len());
@@ -176,14 +178,14 @@ impl ShmLink {
         Ok(place)
     }
 
-    /// Puts the ports of the table on the rings.
+    /// Updates the ports of the incoming rings.
     fn label_rings(&mut self) {
         for ring in &mut self.ins {
             ring.port = self.peers.port_at(ring.src());
         }
     }
 
-    /// Looks at every ring once; hands over at most a batch.
+    /// Polls every ring once; delivers at most a batch.
     fn look(&mut self, each: &mut dyn FnMut(Port, &[u8])) -> usize {
         let arrivals = self.doorbell.arrivals();
         if arrivals != self.arrivals_seen {
@@ -208,7 +210,7 @@ impl ShmLink {
         handed
     }
 
-    /// Hands over at most `most` frames of one ring, and gives their room back.
+    /// Delivers at most `most` frames of one ring, and releases their space.
     fn empty(&mut self, place: usize, most: usize, each: &mut dyn FnMut(Port, &[u8])) -> usize {
         let Self { ins, received, counters, has_icrc, .. } = self;
         let ring = &mut ins[place];
@@ -235,12 +237,12 @@ impl ShmLink {
         handed
     }
 
-    /// True when nothing has arrived, and a peer that sends from here on rings.
+    /// Announces sleep; returns true if nothing has arrived. A peer that sends afterwards rings the doorbell.
     fn falls_asleep(&self) -> bool {
         self.doorbell.falls_asleep_unless(|| self.has_more())
     }
 
-    /// Something is here that was not looked at.
+    /// Returns true if a ring or the doorbell has news.
     fn has_more(&self) -> bool {
         self.doorbell.arrivals() != self.arrivals_seen
             || self.doorbell.calls() != self.calls_seen
@@ -292,7 +294,7 @@ impl ShmLink {
     }
 }
 
-/// Doorbells to be rung: what lies in the rings their owners can see already.
+/// Doorbells to ring; their owners can already see the frames in the rings.
 #[derive(Default, Debug)]
 pub struct ShmParcel(Vec<Arc<Doorbell>>);
 

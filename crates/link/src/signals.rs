@@ -1,6 +1,6 @@
-//! Signals as something to read: for a process that stands before another, and passes on what it is sent.
+//! Signals that are read instead of delivered, for a process that forwards its signals to another one.
 //!
-//! Key type: [`Signals`]. Open it before any thread is started: they inherit what is blocked.
+//! Key type: [`Signals`]. Open it before any thread is started, because threads inherit the signal mask.
 
 use crate::OpenError;
 use std::fmt;
@@ -11,45 +11,47 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::ptr;
 
-/// Signals by which a terminal or another process has a program end, reload or report.
+/// The signals by which a terminal or another process makes a program end, reload or report.
 const SIGNALS: [i32; 6] =
     [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
 
-/// Interrupt, quit, terminate, hang up and the two user signals, not delivered but read.
+/// A source of interrupt, quit, terminate, hang-up and the two user signals, which are read instead of
+/// delivered.
 pub struct Signals {
     fd: OwnedFd,
     before: libc::sigset_t,
 }
 
-/// A signal that came.
+/// A received signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SignalInfo {
-    /// Its number.
+    /// The signal's number.
     pub signal: i32,
-    /// True when a process sent it to this one alone. A terminal sends to the whole group: others have it already.
+    /// True if a process sent the signal to this process alone. A terminal sends a signal to the whole group,
+    /// so other processes already have it.
     pub by_process: bool,
 }
 
-/// Ignores SIGHUP from here on: for a process whose memory others use, which a terminal that closes must not end.
+/// Ignores SIGHUP from here on, for a process whose memory others use: the end of a terminal must not end it.
 pub fn ignore_hangups() {
-    // SAFETY: SIG_IGN runs no code of this process. The call fails only for numbers that are no signal.
+    // SAFETY: SIG_IGN runs no code of this process. The call fails only for invalid signal numbers.
     let _ = unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
 }
 
-/// True when SIGHUP is ignored, as in a process that `nohup` started.
+/// Returns true if SIGHUP is ignored, as in a process that `nohup` started.
 #[must_use]
 pub fn hangups_are_ignored() -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: no new action is given, and `action` has room for the present one.
+    // SAFETY: the call sets no new action, and `action` has space for the present one.
     if unsafe { libc::sigaction(libc::SIGHUP, ptr::null(), action.as_mut_ptr()) } != 0 {
         return false;
     }
-    // SAFETY: the call succeeded, so it filled the action.
+    // SAFETY: the call succeeded, so it initialized the action.
     unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
 impl Signals {
-    /// From now on they are not delivered to this thread, nor to any that is started later.
+    /// Blocks the signals in this thread and in all threads that it starts later.
     ///
     /// # Errors
     /// [`OpenError::System`].
@@ -57,53 +59,53 @@ impl Signals {
         let system =
             || OpenError::System { doing: "read signals".into(), source: io::Error::last_os_error() };
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: `set` has room for a set, which the call fills.
+        // SAFETY: `set` has space for a set, which the call initializes.
         let _ = unsafe { libc::sigemptyset(set.as_mut_ptr()) };
         for signal in SIGNALS {
-            // SAFETY: a set that was filled, and a signal's number.
+            // SAFETY: an initialized set, and a signal's number.
             let _ = unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
         }
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: a filled set, and room for the one before.
+        // SAFETY: an initialized set, and space for the earlier one.
         if unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr()) } != 0 {
             return Err(system());
         }
-        // SAFETY: the call succeeded, so it filled the set.
+        // SAFETY: the call succeeded, so it initialized the set.
         let before = unsafe { before.assume_init() };
-        // SAFETY: a filled set, and flags that the call knows.
+        // SAFETY: an initialized set, and valid flags.
         let fd = unsafe { libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         if fd < 0 {
             return Err(system());
         }
-        // SAFETY: the system opened it for this call a moment ago.
+        // SAFETY: the system has just opened the descriptor for this call.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, before })
     }
 
-    /// The program that `command` starts has them delivered, as it would have without this.
+    /// Restores the earlier signal mask in the program that `command` starts.
     pub fn let_through(&self, command: &mut Command) {
         let before = self.before;
         let restore = move || {
-            // SAFETY: a whole set; the call is one of those that are allowed between fork and exec.
+            // SAFETY: the set is complete, and the call is permitted between fork and exec.
             match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) } {
                 0 => Ok(()),
                 errno => Err(io::Error::from_raw_os_error(errno)),
             }
         };
-        // SAFETY: it makes that call and allocates nothing.
+        // SAFETY: the closure only makes that call and allocates nothing.
         unsafe { command.pre_exec(restore) };
     }
 
-    /// The next that came, if one has.
+    /// Returns the next received signal, if there is one.
     #[must_use]
     pub fn next(&self) -> Option<SignalInfo> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let len = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: room for one record.
+        // SAFETY: the buffer has the size of one record.
         let count = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), len) };
         if usize::try_from(count) != Ok(len) {
             return None;
         }
-        // SAFETY: plain numbers, which the system filled.
+        // SAFETY: plain numbers, which the system has written.
         let info = unsafe { info.assume_init() };
         let signal = i32::try_from(info.ssi_signo).ok()?;
         Some(SignalInfo { signal, by_process: info.ssi_code <= 0 })

@@ -1,9 +1,10 @@
-//! A memory node's bytes in mapped memory: huge pages when the system gives them, and real atomics.
+//! A memory node's bytes in mapped memory, with huge pages if the system provides them, and with real
+//! atomics.
 //!
-//! Every write goes through atomic words (and atomic bytes at unaligned edges), so threads of this process that read beside the
-//! memory node ([`MappedStore::reader`]) never see a torn aligned word, and an atomic from the network is atomic to them too. Longer
-//! accesses are not: a reader may see the first words of a WRITE and not yet the last. The node's own reads are plain copies, since
-//! only the node writes.
+//! Every write uses atomic words (and atomic bytes at unaligned edges). So threads of this process that read
+//! concurrently ([`MappedStore::reader`]) never see a torn aligned word, and an atomic operation from the
+//! network is atomic for them too. Longer accesses are not atomic: a reader may see the first words of a
+//! WRITE and not yet the last. The node's own reads are plain copies, because only the node writes.
 
 mod ahead;
 
@@ -18,11 +19,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Bytes of a word.
+/// Length of a word in bytes.
 const WORD: usize = 8;
 
-/// A mapping of zero bytes. Shared by the store and its readers; unmapped with the last of them. The memory is only touched through atomics of static storage
-/// (`words`, `bytes`), or read and given back by the one store that owns the right to write.
+/// A mapping of zero bytes, shared by the store and its readers, and unmapped with the last of them. The
+/// memory is accessed only through atomics (`words`, `bytes`), except that the one store with the right to
+/// write may read and discard it.
 struct Mapping {
     memory: HugeMemory,
     len: usize,
@@ -33,7 +35,7 @@ impl Mapping {
         Ok(Self { memory: HugeMemory::new(len, PageSize::Huge)?, len })
     }
 
-    /// The first byte.
+    /// Returns a pointer to the first byte.
     #[inline]
     const fn start(&self) -> NonNull<u8> {
         self.memory.start()
@@ -46,7 +48,8 @@ impl Mapping {
         );
         // SAFETY: the assertion keeps the word inside the mapping.
         let place = unsafe { self.start().add(offset) };
-        // SAFETY: aligned, inside, mapped as long as `self`, and touched through atomics alone wherever a write may race.
+        // SAFETY: aligned, inside, mapped as long as `self`, and accessed only through atomics wherever a
+        // write may race.
         unsafe { AtomicU64::from_ptr(place.as_ptr().cast()) }
     }
 
@@ -54,20 +57,21 @@ impl Mapping {
         assert!(offset < self.len, "a byte inside the store");
         // SAFETY: the assertion keeps the byte inside the mapping.
         let place = unsafe { self.start().add(offset) };
-        // SAFETY: inside, mapped as long as `self`, and touched through atomics alone wherever a write may race.
+        // SAFETY: inside, mapped as long as `self`, and accessed only through atomics wherever a write may
+        // race.
         unsafe { AtomicU8::from_ptr(place.as_ptr()) }
     }
 
-    /// The bytes themselves.
+    /// Returns the bytes as a slice.
     ///
     /// # Safety
-    /// No code may write to them while the slice lives.
+    /// No code may write to the bytes while the slice lives.
     #[inline]
     unsafe fn slice(&self, offset: usize, len: usize) -> &[u8] {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "a range inside the store");
         // SAFETY: the assertion keeps the range inside the mapping.
         let place = unsafe { self.start().add(offset) };
-        // SAFETY: inside, mapped as long as `self`, initialised by the kernel; the caller keeps writers away.
+        // SAFETY: inside, mapped as long as `self`, initialized by the kernel; the caller prevents writes.
         unsafe { std::slice::from_raw_parts(place.as_ptr(), len) }
     }
 
@@ -84,7 +88,7 @@ impl Mapping {
         }
         let first = offset + head;
         for (n, word) in words.iter().enumerate() {
-            // Release: a reader that acquires a pointer sees what was written before it.
+            // Release ordering: a reader that acquires a pointer sees what was written before it.
             self.word(first + n * WORD).store(u64::from_le_bytes(*word), Ordering::Release);
         }
         let last = first + words.len() * WORD;
@@ -94,7 +98,7 @@ impl Mapping {
     }
 }
 
-/// Bytes before the first aligned word, at most all.
+/// Returns the number of bytes before the first aligned word, at most `len`.
 fn head_len(offset: usize, len: usize) -> usize {
     (offset.next_multiple_of(WORD) - offset).min(len)
 }
@@ -109,37 +113,38 @@ impl fmt::Debug for MappedStore {
 }
 
 impl MappedStore {
-    /// A store of `len` zero bytes. Memory is taken from the system when it is first written.
+    /// Creates a store of `len` zero bytes. The system allocates memory at the first write.
     ///
     /// # Errors
-    /// When the system has no address space for it.
+    /// The system's error if it has too little address space.
     pub fn new(len: u64) -> io::Result<Self> {
         let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
         Ok(Self(Arc::new(Mapping::new(len)?), None))
     }
 
-    /// As [`MappedStore::new`], with a thread that touches memory a little ahead of the writes, so that they do not wait for the
-    /// system to clear it.
+    /// Adds a thread that touches memory a little ahead of the writes, so that writes do not wait until the
+    /// system has cleared it.
     #[must_use]
     pub fn populated_ahead(self) -> Self {
         let ahead = Ahead::new(self.0.memory.bytes());
         Self(self.0, Some(ahead))
     }
 
-    /// Bytes around the store's first that lie in huge pages, by what the kernel says; `None` where it says nothing.
+    /// Returns the number of bytes in huge pages, in the kernel's mapping that contains the store's first
+    /// byte; `None` if unknown.
     #[must_use]
     pub fn huge_len(&self) -> Option<u64> {
         self.0.memory.huge_bytes()
     }
 
-    /// A way for other threads of this process to read beside the memory node.
+    /// Returns a handle by which other threads of this process read concurrently with the memory node.
     #[must_use]
     pub fn reader(&self) -> StoreReader {
         StoreReader(Arc::clone(&self.0))
     }
 }
 
-/// Reads a [`MappedStore`] from another thread.
+/// A reader of a [`MappedStore`] for another thread.
 #[derive(Clone)]
 pub struct StoreReader(Arc<Mapping>);
 
@@ -150,10 +155,10 @@ impl fmt::Debug for StoreReader {
 }
 
 impl StoreReader {
-    /// The word at `offset`, never torn. What was written before it is visible after it.
+    /// Returns the word at `offset`, never torn. Bytes that were written before it are visible afterwards.
     ///
     /// # Panics
-    /// When the word leaves the store or is not aligned.
+    /// Panics if the word is not within the store or is not aligned.
     #[must_use]
     pub fn word(&self, offset: u64) -> u64 {
         self.0.word(place(offset)).load(Ordering::Acquire)
@@ -218,7 +223,8 @@ impl Store for MappedStore {
             return self.zero(start, end);
         }
         self.zero(start, first);
-        // SAFETY: whole pages inside the mapping; readers that race see old bytes or zeros, as with any write.
+        // SAFETY: whole pages inside the mapping; readers that race see old bytes or zeros, as with any
+        // write.
         let begin = unsafe { self.0.start().add(first) };
         // SAFETY: as above.
         let result = unsafe { libc::madvise(begin.as_ptr().cast(), last - first, libc::MADV_DONTNEED) };

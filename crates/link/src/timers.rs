@@ -1,4 +1,5 @@
-//! Waits that end when they should: by default a sleeping thread is woken up to 50 us late, so that the system can wake several at once.
+//! Precise timers for waits. By default the system wakes a sleeping thread up to 50 us late, so that it can
+//! wake several threads at once.
 
 use std::cell::Cell;
 use std::num::NonZero;
@@ -7,10 +8,10 @@ thread_local! {
     static IS_FINE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The calling thread is woken by the finest timers from now on, for good.
+/// Sets the finest timers for the calling thread, permanently.
 pub(crate) fn wake_precisely() {
     if !IS_FINE.replace(true) {
-        // Refused only where prctl is; then it wakes as late as any thread.
+        // The call fails only if prctl is forbidden; then the thread wakes as late as others.
         let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
     }
 }

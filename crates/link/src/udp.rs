@@ -1,12 +1,13 @@
-//! RoCEv2 over UDP sockets: what a RoCE card would put on the wire, from user space.
+//! RoCEv2 over UDP sockets: the packets that a RoCE card would send, from user space.
 //!
-//! The socket is bound to one address, port 4791, and never connected: only then does the kernel send a known identification
-//! (0, don't-fragment), which the ICRC covers (RoCEv2, IBA A17; PROTOCOL 2.9). Answers go to port 4791 of the peer's address, whatever port it
-//! sent from.
+//! The socket is bound to one address, port 4791, and never connected. Only then does the kernel send a known
+//! identification (0, don't-fragment), which the ICRC covers (RoCEv2, IBA A17; PROTOCOL 2.9). Answers go to
+//! port 4791 of the peer's address, whatever the source port of the request.
 //!
-//! Runs of packets of one size to one peer go to the kernel as one segmented send (UDP_SEGMENT, identification `k` in the `k`-th
-//! segment), and arrive as one buffer where the receiver asks for that (UDP_GRO). Measured on loopback, one CPU, 64 requests outstanding: 527,000
-//! answers of 4 KiB a second with it, 142,000 without; a lone packet takes as long with it as without.
+//! Consecutive packets of one size to one peer go to the kernel as one segmented send (UDP_SEGMENT,
+//! identification `k` in the `k`-th segment). A receiver that enables UDP_GRO gets them as one buffer. On
+//! loopback, with one CPU and 64 requests in flight, this yields 527,000 answers of 4 KiB per second, and
+//! 142,000 without. A single packet takes the same time with and without.
 
 mod inbound;
 mod outbound;
@@ -33,33 +34,36 @@ use socket::Socket;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Most packets of one segmented send, in every kernel that has it.
+/// Maximum number of packets of one segmented send in all kernels that support it.
 const SEGMENTS_MAX: u16 = 64;
-/// Looks at the socket before a spinning link begins to yield the CPU after each look.
+/// Number of polls of the socket before a polling link begins to yield the CPU after each poll.
 const SPINS_BEFORE_YIELD: u32 = 512;
 
-/// How a UDP link is opened.
+/// The settings of a UDP link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdpConfig {
-    /// The local address; no wildcard.
+    /// The local address, which must not be a wildcard.
     pub gid: Gid,
-    /// How the link waits.
+    /// The way in which the link waits.
     pub waiting: Waiting,
-    /// Whether packets are taken whose sender puts an unpredictable IP identification into them, as Soft-RoCE does. It is solved for, and
-    /// what remains of the ICRC has the strength of 16 bits (PROTOCOL 2.10).
+    /// True to accept packets with an unpredictable IP identification, as Soft-RoCE sends them. The link
+    /// solves the ICRC for the identification, so the remaining check has the strength of 16 bits (PROTOCOL
+    /// 2.10).
     pub solve_unknown_ip_id: bool,
-    /// Whether packets are taken whatever UDP port they come from. farmem's roles send from port 4791, which no other process of their machine can
-    /// have; RoCE cards and Soft-RoCE choose theirs. With such peers a process at the address of one may speak for it (PROTOCOL 1.6, 1.7).
+    /// True to accept packets from any UDP port. farmem's roles send from port 4791, which no other process
+    /// of their machine can bind; RoCE cards and Soft-RoCE choose other ports. With such peers, any process
+    /// at a peer's address may speak for the peer (PROTOCOL 1.6, 1.7).
     pub any_source_port: bool,
-    /// Bytes of the kernel's buffer in each direction that are asked for; it may give less ([`UdpLink::buffers`]).
+    /// Size in bytes of the kernel's buffer in each direction to request; the kernel may grant less
+    /// ([`UdpLink::buffers`]).
     pub buffer_bytes: usize,
-    /// Whether runs of packets are handed to the kernel and taken from it as one.
+    /// True to send and receive consecutive packets as one.
     pub segmentation: bool,
 }
 
 impl UdpConfig {
-    /// Blocking, with segmentation and buffers of [`BUFFER_BYTES`], among peers that are roles of farmem: with predictable identifications, and
-    /// from port 4791.
+    /// Creates default settings: blocking, with segmentation and buffers of [`BUFFER_BYTES`]. All peers are
+    /// roles of farmem, with predictable identifications and port 4791.
     #[must_use]
     pub const fn new(gid: Gid) -> Self {
         Self {
@@ -82,16 +86,16 @@ pub struct UdpLink {
     must_solve: bool,
     any_source_port: bool,
     clock: Clock,
-    /// Another thread ran when this one spun and yielded last.
+    /// True if another thread ran when this link last yielded.
     is_crowded: bool,
     peers: Peers<Destination>,
-    /// The sender of the last packet; most packets come in runs.
+    /// The sender of the last packet, because most packets arrive in runs.
     last_source: (Gid, Port),
     outbound: Outbound,
-    /// Shared with the link's sleeper, which has it while it sleeps.
+    /// Received packets, shared with the link's sleeper, which locks them while it sleeps.
     inbound: Arc<Mutex<Inbound>>,
     counters: LinkCounters,
-    /// Counts of frames that left in parcels.
+    /// Counters of frames that left in parcels.
     parcels: Arc<Mutex<LinkCounters>>,
 }
 
@@ -99,7 +103,8 @@ impl UdpLink {
     /// Binds the socket.
     ///
     /// # Errors
-    /// [`OpenError`]: the address is in use, not of this machine, not permitted, or a wildcard.
+    /// [`OpenError`] if the address is in use, is not an address of this machine, is not permitted, or is a
+    /// wildcard.
     pub fn open(config: &UdpConfig) -> Result<Self, OpenError> {
         let socket = Arc::new(Socket::open(config.gid, config.buffer_bytes)?);
         let coalesces = config.segmentation && socket.coalesce();
@@ -120,25 +125,26 @@ impl UdpLink {
         })
     }
 
-    /// Sizes of the socket buffers that the kernel granted.
+    /// Returns the sizes of the socket buffers that the kernel granted.
     #[must_use]
     pub fn buffers(&self) -> Buffers {
         self.socket.buffers()
     }
 
-    /// Why the system refused the last frame it refused.
+    /// Returns the system's error for the last refused frame.
     #[must_use]
     pub const fn last_refusal(&self) -> Option<&io::Error> {
         self.outbound.last_refusal()
     }
 
-    /// One system call that takes what is there; waits as `flags` and the socket's timeout say.
+    /// Receives the available packets with one system call; waits as `flags` and the socket's timeout
+    /// specify.
     fn take(&mut self, flags: libc::c_int, each: &mut EachRun<'_>) -> io::Result<Received> {
         let Self { socket, inbound, gid, peers, last_source, must_solve, any_source_port, counters, .. } =
             self;
         let mut inbound = match inbound.try_lock() {
             Ok(inbound) => inbound,
-            // The sleeper waits for what is to come, and there is nothing else.
+            // The sleeper waits for packets, so none are available.
             Err(TryLockError::WouldBlock) => return Ok(Received::Nothing),
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         };
@@ -149,7 +155,7 @@ impl UdpLink {
         for place in 0..datagrams {
             let datagram = inbound.datagram(place);
             let Some((src, src_port)) = datagram.from.gid().zip(datagram.from.port()) else { continue };
-            // Any port will do: another process's waker cannot have this address.
+            // The source port is irrelevant: another process's waker cannot have this address.
             if datagram.bytes.is_empty() && src == *gid {
                 was_woken = true;
                 continue;
@@ -170,7 +176,7 @@ impl UdpLink {
         Ok(if handed == 0 && !was_woken { Received::Rubbish } else { Received::Frames(handed) })
     }
 
-    /// Waits for a packet, then takes what is there.
+    /// Waits for a packet, then receives the available packets.
     fn wait_precisely(&mut self, most: Duration, each: &mut EachRun<'_>) -> io::Result<Received> {
         let taken = self.take(libc::MSG_DONTWAIT, each)?;
         if !matches!(taken, Received::Nothing) {
@@ -197,13 +203,13 @@ impl UdpLink {
     }
 }
 
-/// Returns the way from the local address to another one.
+/// Returns the path from the local address to another one.
 fn destination(src: Gid, dst: Gid) -> Destination {
     let route = Route { src, dst, src_port: UDP_PORT, ip_id: 0 };
     Destination { address: SockAddr::new(dst, UDP_PORT), route }
 }
 
-/// Queues a frame. A batch without room for it leaves first.
+/// Queues a frame. If the batch is full, it is sent first.
 fn push(
     destination: &Destination,
     frame: &[u8],
@@ -226,28 +232,29 @@ fn push(
     }
 }
 
-/// A panic leaves nothing half written here: the system does not panic.
+/// Locks a mutex, even a poisoned one: a panic leaves none of these values inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The result of one receive call.
 enum Received {
-    /// Nothing was there.
+    /// No packet was available.
     Nothing,
-    /// Packets, none of which was good.
+    /// All packets were invalid.
     Rubbish,
-    /// So many frames; none when it was a wake-up.
+    /// The number of valid frames; 0 for a wake-up.
     Frames(usize),
 }
 
-/// Frames of one run, at most: those of four READ answers of 64 KiB.
+/// Maximum number of frames of one run: those of four READ answers of 64 KiB.
 const RUN_MAX: usize = 64;
 
-/// A run as it grows, out of what one system call brought.
+/// A run under construction, from the packets of one system call.
 struct Row<'a> {
     port: Port,
-    /// Never more than there is room for here; one is made for each system call, so the places are not written before they are used.
+    /// Frames of the run. The capacity is inline and never exceeded, because initializing an array for each
+    /// system call would cost time.
     frames: SmallVec<[&'a [u8]; RUN_MAX]>,
     lender: &'a dyn Lender,
 }
@@ -273,7 +280,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Checks the packets of one buffer from the kernel and hands over the good ones.
+/// Checks the packets of one buffer from the kernel, and passes on the valid ones.
 fn sort<'a>(
     datagram: &Datagram<'a>,
     route: Route,
@@ -298,14 +305,15 @@ fn sort<'a>(
     handed
 }
 
-/// The frame in a packet whose ICRC is right. A socket does not see the identification: the place in a coalesced buffer is tried
-/// first, then the places a segmented send can give it, and any at all only when `must_solve`.
+/// Returns the frame in a packet with a correct ICRC. A socket does not see the identification. The function
+/// first tries the position in a coalesced buffer, then the positions in a segmented send. All other values
+/// are tried only if `must_solve`.
 fn check<'a>(route: &Route, packet: &'a [u8], must_solve: bool) -> Result<&'a [u8], WireError> {
     let (frame, ip_id) = icrc::check_any_id(route, packet)?;
     if must_solve || ip_id < SEGMENTS_MAX { Ok(frame) } else { Err(WireError::Icrc) }
 }
 
-/// A batch for the kernel, and where it is counted.
+/// A batch for the kernel, with its socket and counters.
 #[derive(Default, Debug)]
 pub struct UdpParcel(Option<(Outbound, Arc<Socket>, Arc<Mutex<LinkCounters>>)>);
 
@@ -394,7 +402,7 @@ impl Link for UdpLink {
         counters
     }
 
-    /// The waker sends an empty datagram from the socket to itself.
+    /// Creates a waker that sends an empty datagram from the socket to itself.
     fn waker(&self) -> io::Result<Waker> {
         let socket = Arc::clone(&self.socket);
         let to_self = SockAddr::new(self.gid, UDP_PORT);
@@ -405,7 +413,8 @@ impl Link for UdpLink {
         WakeAt::Datagram { address: ip_of(self.gid) }
     }
 
-    /// The sleeper takes the datagrams that end its sleep, so that the next receive need not ask the system again.
+    /// Creates a sleeper that receives the datagrams which end its sleep, so that the next receive needs no
+    /// system call.
     fn sleeper(&self) -> io::Result<Sleeper> {
         let (socket, inbound, waiting) = (Arc::clone(&self.socket), Arc::clone(&self.inbound), self.waiting);
         Ok(Sleeper::new(move |most| match waiting {
@@ -414,7 +423,7 @@ impl Link for UdpLink {
                 lock(&inbound).keep(&socket, libc::MSG_WAITFORONE)
             }
             Waiting::Precise => {
-                // Datagrams that are kept already must not wait for the next.
+                // Datagrams that were already received must not wait for the next one.
                 let mut inbound = lock(&inbound);
                 if !inbound.is_kept() {
                     socket.await_packet(most)?;

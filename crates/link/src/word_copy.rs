@@ -1,21 +1,23 @@
-//! Bytes to and from words that another process may write at the same moment.
+//! Copies between bytes and words that another process may write concurrently.
 //!
-//! Readers check everything that they read in this way, and rely only on each byte being one that a writer stored there: so 16 bytes at a time do
-//! (4 KiB out of a loading zone take about half as long as by words: `pd3.zone.hit.page`). The rest, and all of it on other processors than x86-64, is moved by words.
+//! Readers check everything that they read in this way, and rely only on this: each byte is one that a writer
+//! stored there. So copies of 16 bytes at a time are valid. They take about half as long as copies by words,
+//! for 4 KiB out of a loading zone (`pd3.zone.hit.page`). The rest is copied by words, and so is everything
+//! on processors other than x86-64.
 //!
-//! The functions here order nothing: writers publish an index or a state behind the bytes. Loom plays one word at a time in its place, so that 16 bytes at once may be seen in part rests on
-//! what readers check, and on no test.
+//! The functions here impose no order: writers publish an index or a state after the bytes. Loom models one
+//! word at a time. So no test covers partially visible copies of 16 bytes; the readers' checks do.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORD: usize = 8;
-/// Words of a cache line: what is moved at once.
+/// Number of words of a cache line, the unit of a copy.
 const LINE: usize = 8;
 
-/// Stores so many words' bytes.
+/// Stores the bytes into words.
 ///
 /// # Panics
-/// When there are not as many words.
+/// Panics if there are fewer words than chunks.
 #[inline]
 pub(crate) fn store_words(words: &[AtomicU64], bytes: &[[u8; WORD]]) {
     let words = &words[..bytes.len()];
@@ -32,10 +34,10 @@ pub(crate) fn store_words(words: &[AtomicU64], bytes: &[[u8; WORD]]) {
     }
 }
 
-/// Fills bytes from so many words.
+/// Fills bytes from words.
 ///
 /// # Panics
-/// When there are not as many words.
+/// Panics if there are fewer words than chunks.
 #[inline]
 pub(crate) fn load_words(words: &[AtomicU64], bytes: &mut [[u8; WORD]]) {
     let words = &words[..bytes.len()];
@@ -51,21 +53,22 @@ pub(crate) fn load_words(words: &[AtomicU64], bytes: &mut [[u8; WORD]]) {
     }
 }
 
-/// Moves `len` bytes, a multiple of 64.
+/// Copies `len` bytes, a multiple of 64.
 ///
-/// Assembly, since memory that others write meanwhile may not be copied as plain memory, and the compiler moves atomic words one by one.
+/// The code is assembly, because Rust does not allow a plain copy of memory with concurrent writers, and the
+/// compiler copies atomic words one by one.
 ///
 /// # Safety
-/// `from` may be read and `to` be written for `len` bytes, which do not overlap.
+/// `from` must be readable and `to` writable for `len` bytes, which must not overlap.
 #[cfg(target_arch = "x86_64")]
 unsafe fn move_lines(from: *const u8, to: *mut u8, len: usize) {
     debug_assert!(len.is_multiple_of(LINE * WORD));
     if len == 0 {
         return;
     }
-    // Both pointers go on from their ends: the index that counts up to zero ends the loop as well.
+    // Both pointers start at their ends: the index counts up to zero, which also ends the loop.
     let (from, to) = (from.wrapping_add(len), to.wrapping_add(len));
-    // SAFETY: the caller's; the registers are named.
+    // SAFETY: the caller's guarantee; the registers are named.
     unsafe {
         std::arch::asm!(
             "2:",

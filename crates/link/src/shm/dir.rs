@@ -21,7 +21,7 @@ pub(super) struct Dir {
 }
 
 impl Dir {
-    /// Makes the directory when it is not there, and checks that it is for this user alone.
+    /// Opens or creates the directory, and checks that only this user can access it.
     pub(super) fn open(path: &Path, ring_bytes: usize) -> Result<Self, OpenError> {
         if !ring_bytes.is_power_of_two() || !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&ring_bytes) {
             return Err(OpenError::Setting {
@@ -34,7 +34,7 @@ impl Dir {
         Ok(Self { path: path.into(), ring_words: HEADER_WORDS + ring_bytes / WORD })
     }
 
-    /// The doorbell of this process's endpoint, locked for as long as it is held.
+    /// Opens the doorbell of this process's endpoint, locked until its drop.
     pub(super) fn own_bell(&self, gid: Gid) -> Result<Doorbell, OpenError> {
         let path = self.bell_path(gid);
         let Opened { mapping, file, .. } = mapping::open_or_create(&path, Kind::Doorbell, BELL_WORDS)?;
@@ -46,7 +46,7 @@ impl Dir {
         Ok(Doorbell::new(mapping, Some(file)))
     }
 
-    /// The writing end of the ring from `src` to `dst`. `dst` is told when the ring is new.
+    /// Opens the writing end of the ring from `src` to `dst`. If the ring is new, `dst` is notified.
     pub(super) fn out_ring(&self, src: Gid, dst: Gid) -> Result<OutRing, OpenError> {
         let doorbell = mapping::open_or_create(&self.bell_path(dst), Kind::Doorbell, BELL_WORDS)?;
         let doorbell = Arc::new(Doorbell::new(doorbell.mapping, None));
@@ -57,13 +57,13 @@ impl Dir {
         OutRing::attach(src, dst, mapping, doorbell).map_err(|Broken| corrupt(path))
     }
 
-    /// The reading end of the ring from `src`, which is at `port`, to `dst`.
+    /// Opens the reading end of the ring from `src`, which is at `port`, to `dst`.
     pub(super) fn in_ring(&self, src: Gid, dst: Gid, port: Port) -> Result<InRing, OpenError> {
         let (path, Opened { mapping, .. }) = self.ring(src, dst)?;
         InRing::attach(src, dst, port, mapping).map_err(|Broken| corrupt(path))
     }
 
-    /// The endpoints that have a ring to `dst`.
+    /// Returns the endpoints that have a ring to `dst`.
     pub(super) fn senders_to(&self, dst: Gid) -> Vec<Gid> {
         let suffix = format!("-{dst:?}.ring");
         let names = names(&self.path);
@@ -88,7 +88,8 @@ impl Dir {
     }
 }
 
-/// The doorbell that is a file at `path`, of an endpoint of another process; answers what ends its wait.
+/// Opens the doorbell at `path`, of an endpoint of another process. Returns a function that ends the
+/// endpoint's wait.
 pub(crate) fn bell_at(path: &Path) -> Result<impl Fn() + Send + Sync + use<>, OpenError> {
     let opened = mapping::open_or_create(path, Kind::Doorbell, BELL_WORDS)?;
     let doorbell = Doorbell::new(opened.mapping, None);
@@ -99,10 +100,11 @@ fn corrupt(path: PathBuf) -> OpenError {
     OpenError::Foreign { path, why: "has indices that do not belong together: corrupt".into() }
 }
 
-/// Times a lock is tried: a process that only looks whether it is held ([`live_endpoints`]) holds it for a moment.
+/// Number of attempts to take a lock: a process that only tests the lock ([`live_endpoints`]) holds it for a
+/// moment.
 const LOCK_TRIES_MAX: u32 = 100;
 
-/// Locks the file; false when another process holds the lock.
+/// Locks the file; returns false if another process holds the lock.
 fn lock(file: &File) -> io::Result<bool> {
     for _ in 0..LOCK_TRIES_MAX {
         match file.try_lock() {
@@ -114,7 +116,7 @@ fn lock(file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-/// True when some process holds the lock.
+/// Returns true if a process holds the lock.
 fn is_locked(file: &File) -> bool {
     let taken = file.try_lock_shared();
     if taken.is_ok() {
@@ -128,7 +130,7 @@ fn names(dir: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// The addresses of the endpoints in `dir` that some process holds at this moment.
+/// Returns the addresses of the endpoints in `dir` that some process holds now.
 #[must_use]
 pub fn live_endpoints(dir: &Path) -> Vec<String> {
     let names = names(dir);
@@ -137,10 +139,11 @@ pub fn live_endpoints(dir: &Path) -> Vec<String> {
     doorbells.filter(|(name, _)| is_held(name)).map(|(_, gid)| gid.to_owned()).collect()
 }
 
-/// Removes a rack's directory with the rings and doorbells in it, once no process uses it. Other files are left, and so is the directory then.
+/// Removes a rack's directory with its rings and doorbells, if no process uses it. If the directory contains
+/// other files, these files and the directory stay.
 ///
 /// # Errors
-/// `ResourceBusy` when an endpoint is alive; otherwise what the system says.
+/// `ResourceBusy` if an endpoint is alive; otherwise the system's error.
 pub fn remove_dir(dir: &Path) -> io::Result<()> {
     let live = live_endpoints(dir);
     if !live.is_empty() {
@@ -155,7 +158,7 @@ pub fn remove_dir(dir: &Path) -> io::Result<()> {
     fs::remove_dir(dir)
 }
 
-/// Maps a file of another endpoint, for the tests that write nonsense into it.
+/// Maps a file of another endpoint, for tests that write invalid data into it.
 #[cfg(test)]
 pub(super) fn map_ring(dir: &Path, src: Gid, dst: Gid) -> mapping::Mapping {
     mapping::open(&dir.join(format!("{src:?}-{dst:?}.ring")), Kind::Ring).expect("the ring is there")

@@ -1,4 +1,4 @@
-//! The two ends of a ring with what each needs beside it: port, route, doorbell.
+//! The two ends of a ring, each with its port, route and doorbell.
 
 use super::atomic::AtomicU64;
 use super::mapping::Mapping;
@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// The route of frames from `src` to `dst`: as a socket of ours would send them.
+/// Returns the route of frames from `src` to `dst`, as a UDP socket of farmem would send them.
 const fn route(src: Gid, dst: Gid) -> Route {
     Route { src, dst, src_port: UDP_PORT, ip_id: 0 }
 }
@@ -20,15 +20,16 @@ const fn route(src: Gid, dst: Gid) -> Route {
 #[derive(Debug)]
 pub(super) struct Doorbell {
     mapping: Mapping,
-    /// Holds the lock that says the endpoint is alive; a peer's doorbell has none.
+    /// The lock that shows that the endpoint is alive; `None` for a peer's doorbell.
     lock: Option<File>,
 }
 
 impl Drop for Doorbell {
-    /// Closing the file is not enough: a child that another thread is just forking has it open too, until it runs its program.
+    /// Releases the lock. Closing the file is not enough: a child that another thread is forking has it open
+    /// until its exec.
     fn drop(&mut self) {
         if let Some(file) = &self.lock {
-            // Closing it follows; that releases the lock as well, if a moment later.
+            // The close also releases the lock, but a moment later.
             drop(file.unlock());
         }
     }
@@ -43,23 +44,23 @@ impl Doorbell {
         self.mapping.words()
     }
 
-    /// How many rings to this endpoint were announced.
+    /// Returns the number of rings announced to this endpoint.
     pub(super) fn arrivals(&self) -> u64 {
         doorbell::arrivals(self.words())
     }
 
-    /// Ends its owner's wait.
+    /// Ends the owner's wait.
     pub(super) fn call(&self) {
         doorbell::call(self.words());
         self.ring();
     }
 
-    /// How often that was done.
+    /// Returns the number of such calls.
     pub(super) fn calls(&self) -> u64 {
         doorbell::calls(self.words())
     }
 
-    /// Announces one more.
+    /// Announces a new ring.
     pub(super) fn announce(&self) {
         doorbell::announce(self.words());
         self.ring();
@@ -72,7 +73,7 @@ impl Doorbell {
         }
     }
 
-    /// From here on every sender rings, unless something `is_here` by then that came before; true when there is not.
+    /// Announces sleep, unless `is_here` then finds news that arrived before. Returns true if there is none.
     pub(super) fn falls_asleep_unless(&self, is_here: impl FnOnce() -> bool) -> bool {
         doorbell::fall_asleep(self.words());
         let is_here = is_here();
@@ -82,20 +83,22 @@ impl Doorbell {
         !is_here
     }
 
-    /// The owner looks at its rings, and no sender need ring. A thread that sleeps here meanwhile sleeps on.
+    /// Marks the owner as awake, because it polls its rings, so senders need not ring. A thread that already
+    /// sleeps here continues to sleep.
     pub(super) fn stays_awake(&self) {
         if doorbell::may_ring(self.words()) {
             doorbell::wake_up(self.words());
         }
     }
 
-    /// True when its owner sleeps, or is about to.
+    /// Returns true if the owner sleeps, or is about to.
     #[cfg(test)]
     pub(super) fn is_asleep(&self) -> bool {
         self.words()[doorbell::SLEEPING].load(super::atomic::Ordering::Relaxed) == 1
     }
 
-    /// Sleeps until a peer rings, at most `most`; not when a peer has rung since [`Doorbell::falls_asleep_unless`].
+    /// Sleeps until a peer rings, at most for `most`. Returns at once if a peer has rung since
+    /// [`Doorbell::falls_asleep_unless`].
     pub(super) fn sleep(&self, most: Duration) -> io::Result<()> {
         let slept = futex::wait(&self.words()[doorbell::SLEEPING], 1, most);
         doorbell::wake_up(self.words());
@@ -111,9 +114,9 @@ pub(super) struct OutRing {
     mapping: Mapping,
     producer: Producer,
     doorbell: Arc<Doorbell>,
-    /// Written to since the last flush.
+    /// True if a frame was written since the last flush.
     is_dirty: bool,
-    /// Records not published yet.
+    /// Number of records that are not published yet.
     unpublished: u32,
     is_broken: bool,
 }
@@ -151,7 +154,7 @@ impl OutRing {
         !self.is_dirty
     }
 
-    /// Writes a packet; false when the ring is full.
+    /// Writes a packet; returns false if the ring is full.
     pub(super) fn push(&mut self, packet: &[u8]) -> Result<bool, Broken> {
         self.is_dirty = true;
         if self.is_broken {
@@ -167,7 +170,7 @@ impl OutRing {
         Ok(is_in)
     }
 
-    /// Publishes what was written; answers the doorbell that is then to be rung.
+    /// Publishes the written packets; returns the doorbell that the caller must ring.
     pub(super) fn publish(&mut self) -> &Arc<Doorbell> {
         self.producer.publish(self.mapping.words());
         self.unpublished = 0;
@@ -179,7 +182,7 @@ impl OutRing {
 /// The reading end of a ring from a peer.
 #[derive(Debug)]
 pub(super) struct InRing {
-    /// Which role the peer is, as far as the link was told.
+    /// The peer's port, as far as the link knows.
     pub(super) port: Port,
     route: Route,
     mapping: Mapping,
@@ -192,13 +195,13 @@ pub(super) struct InRing {
 pub(super) enum Popped<'a> {
     /// The ring is empty.
     Nothing,
-    /// A frame whose ICRC was right.
+    /// A frame with a correct ICRC.
     Frame(&'a [u8]),
-    /// A frame whose ICRC was wrong.
+    /// A frame with a wrong ICRC.
     BadIcrc,
-    /// Too few bytes for a frame.
+    /// A record that is too short for a frame.
     Short,
-    /// The peer wrote nonsense; nothing more will come.
+    /// The peer wrote invalid data; no more frames will arrive.
     Broken,
 }
 
@@ -216,12 +219,12 @@ impl InRing {
         self.is_broken
     }
 
-    /// True when [`InRing::pop`] has something to say.
+    /// Returns true if [`InRing::pop`] has a result.
     pub(super) fn has_more(&self) -> bool {
         self.consumer.has_more(self.mapping.words())
     }
 
-    /// Copies the next record into `buf`, then checks it there, where the peer cannot change it any more.
+    /// Copies the next record into `buf`, then checks the copy, which the peer cannot change.
     pub(super) fn pop<'a>(&mut self, buf: &'a mut [u8], has_icrc: bool) -> Popped<'a> {
         let len = match self.consumer.pop(self.mapping.words(), buf) {
             Ok(Some(len)) => len,
@@ -242,7 +245,7 @@ impl InRing {
         }
     }
 
-    /// Gives the room of what was read back to the peer.
+    /// Releases the space of the read records to the peer.
     pub(super) fn release(&mut self) {
         self.consumer.release(self.mapping.words());
     }

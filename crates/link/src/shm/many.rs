@@ -1,9 +1,13 @@
-//! A ring of words through which many threads hand records to one consumer in another process, without a lock (PD3 6.1).
+//! A ring of words through which many threads pass records to one consumer in another process, without a lock
+//! (PD3 6.1).
 //!
-//! A thread reserves room by one compare-and-swap, writes its record's bytes there, and then the record's first word, which is not 0: from then on the record is whole. The
-//! consumer reads records in the order in which their room was reserved, as far as the first whose first word is 0 still, and makes all words zero again before it gives their
-//! room back. So a thread waits for no other one, and the consumer for one thread at most. PD3's threads add up how much is whole, and its transfer engine waits for a moment in
-//! which no thread writes (6.1); with several threads, or one that is fast, that moment hardly comes.
+//! A thread reserves space by one compare-and-swap, and writes its record's bytes there. Then it writes the
+//! record's first word, which is not 0; from then on the record is complete. The consumer reads records in
+//! the order of their reservations, up to the first whose first word is still 0. Before the consumer releases
+//! space, it sets all words to zero. So a thread waits for no other thread, and the consumer for at most one.
+//!
+//! In PD3, threads count the complete records, and the transfer engine waits for a moment in which no thread
+//! writes (6.1). With several threads, or one fast thread, such a moment is rare.
 //!
 //! ```text
 //!  word 0..16   identity (checked when it is mapped)
@@ -12,18 +16,21 @@
 //!  word 64..    data, as of a ring with one producer; 0 from `reserved` to `tail` and the ring's length
 //! ```
 //!
-//! A thread that stops between reserving and having written stops the ring for ever: it fills, and refuses; nothing is read torn. A consumer that stops while it makes
-//! words zero leaves a ring that no other consumer goes on with. The same file is compiled against loom's atomics by `tests/ring_loom.rs`.
+//! A thread that stops between reservation and completion blocks the ring permanently: the ring fills up and
+//! refuses records, but no reader gets a partial record. A consumer that stops while it sets words to zero
+//! leaves a ring that no other consumer can continue. `tests/ring_loom.rs` compiles this file against loom's
+//! atomics.
 
 use super::atomic::{AtomicU64, Ordering};
 use super::ring::{Broken, WORD, data, load_at, place, record_len, record_word, store_at};
 
 const RESERVED: usize = 16;
 const TAIL: usize = 32;
-/// The first word of a record that is not whole.
+/// The first word of an incomplete record.
 const UNWRITTEN: u64 = 0;
 
-/// A thread writes a record; false when the ring has no room. The consumer sees it once all before it are whole, too.
+/// Writes a record of one thread; returns false if the ring is full. The consumer sees it after all earlier
+/// records are complete, too.
 pub(crate) fn push(ring: &[AtomicU64], bytes: &[u8]) -> Result<bool, Broken> {
     let data = data(ring);
     let (room, need) = (data.len() as u64, 1 + bytes.len().div_ceil(WORD) as u64);
@@ -31,7 +38,7 @@ pub(crate) fn push(ring: &[AtomicU64], bytes: &[u8]) -> Result<bool, Broken> {
     loop {
         let used = reserved.wrapping_sub(ring[TAIL].load(Ordering::Acquire));
         if used.saturating_add(need) > room {
-            // A tail that was read late, or one that no consumer writes.
+            // The tail was read late, or no consumer writes it.
             let now = ring[RESERVED].load(Ordering::Relaxed);
             if now == reserved {
                 return if used > room { Err(Broken) } else { Ok(false) };
@@ -50,34 +57,35 @@ pub(crate) fn push(ring: &[AtomicU64], bytes: &[u8]) -> Result<bool, Broken> {
     Ok(true)
 }
 
-/// A record in the ring: it stays where it is until it is released.
+/// A record in the ring, which stays in place until its release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
     at: u64,
     pub(crate) len: usize,
 }
 
-/// The end that reads.
+/// The reading end.
 #[derive(Debug)]
 pub(crate) struct Consumer {
-    /// Read so far; ahead of what is released.
+    /// Index up to which records were read, ahead of `released`.
     tail: u64,
     released: u64,
 }
 
 impl Consumer {
-    /// Goes on where the last consumer of this ring stopped.
+    /// Continues where the last consumer of this ring stopped.
     pub(crate) fn attach(ring: &[AtomicU64]) -> Self {
         let tail = ring[TAIL].load(Ordering::Acquire);
         Self { tail, released: tail }
     }
 
-    /// True when a record waits that is whole, or the ring is broken and [`Consumer::next`] will say so.
+    /// Returns true if a complete record is available, or if the ring is broken and [`Consumer::next`] will
+    /// report it.
     pub(crate) fn has_more(&self, ring: &[AtomicU64]) -> bool {
         self.first_word(ring).is_some()
     }
 
-    /// The next record, where it lies; `most` bytes at most.
+    /// Returns the next record in place, of at most `most` bytes.
     pub(crate) fn next(&mut self, ring: &[AtomicU64], most: usize) -> Result<Option<Record>, Broken> {
         let Some(word) = self.first_word(ring) else { return Ok(None) };
         let free = data(ring).len() as u64 - self.unreleased();
@@ -87,7 +95,7 @@ impl Consumer {
         Ok(Some(record))
     }
 
-    /// Gives the room of the records read back to the producers, all zero.
+    /// Releases the space of the read records to the producers, set to zero.
     pub(crate) fn release(&mut self, ring: &[AtomicU64]) {
         let count = usize::try_from(self.unreleased()).expect("words of the ring");
         if count == 0 {
@@ -103,7 +111,8 @@ impl Consumer {
         self.released = self.tail;
     }
 
-    /// The first word of the next record, if that is whole. Where all of the ring was read and not released, what is there was read before.
+    /// Returns the first word of the next record, if that is complete. If the whole ring was read and not
+    /// released, its words belong to records that were read.
     fn first_word(&self, ring: &[AtomicU64]) -> Option<u64> {
         let data = data(ring);
         if self.unreleased() == data.len() as u64 {
@@ -118,7 +127,8 @@ impl Consumer {
     }
 }
 
-/// Copies bytes of a record, from `from` on. The producers may write there meanwhile, so code that checks the bytes must check the copy.
+/// Copies bytes of a record, starting at `from`. The producers may write there concurrently, so callers must
+/// check the copy.
 pub(crate) fn copy(ring: &[AtomicU64], record: Record, from: usize, into: &mut [u8]) {
     assert!(from.checked_add(into.len()).is_some_and(|end| end <= record.len), "bytes of the record");
     let (data, at) = (data(ring), record.at.wrapping_add((from / WORD) as u64));

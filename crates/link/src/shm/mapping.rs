@@ -1,4 +1,4 @@
-//! Files of shared words: made whole or not at all, checked before use, mapped for as long as an owner holds them.
+//! Files of shared words: created atomically, checked before use, and mapped until the owner's drop.
 
 use super::atomic::{AtomicU64, Ordering};
 use super::ring::WORD;
@@ -15,10 +15,10 @@ use std::{ffi::CString, slice};
 
 /// Version of the layout of rings and doorbells.
 const VERSION: u64 = 1;
-/// The words that say what a file is.
+/// Number of words that identify a file.
 const IDENTITY_WORDS: usize = 3;
 
-/// The purpose of a file of words; its first word.
+/// The purpose of a file of words, in its first word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub(super) enum Kind {
@@ -26,16 +26,16 @@ pub(super) enum Kind {
     Doorbell = u64::from_le_bytes(*b"FarmBell"),
 }
 
-/// Shared words of a file.
+/// The shared words of a file.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<AtomicU64>,
     len: usize,
-    /// The address space that it lies in, where that is aligned for huge pages: it unmaps them.
+    /// The address space of an aligned mapping for huge pages, which unmaps the words.
     reserved: Option<HugeMemory>,
 }
 
-// SAFETY: the words are atomics, made to be shared; the mapping is only unmapped when the last owner drops it.
+// SAFETY: the words are atomics, which threads may share; only the last owner's drop unmaps them.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -45,14 +45,14 @@ unsafe impl Sync for Mapping {}
 pub(super) struct Opened {
     pub(super) mapping: Mapping,
     pub(super) file: File,
-    /// True when it was not there before.
+    /// True if the file did not exist before.
     pub(super) is_new: bool,
 }
 
-/// Times that a file may vanish between finding it there and opening it.
+/// Number of times that a file may vanish between its discovery and its opening.
 const OPEN_TRIES_MAX: u32 = 8;
 
-/// Opens the file, or makes it with `words` words. A file that is there keeps its own size.
+/// Opens the file, or creates it with `words` words. An existing file keeps its size.
 pub(super) fn open_or_create(path: &Path, kind: Kind, words: usize) -> Result<Opened, OpenError> {
     for _ in 0..OPEN_TRIES_MAX {
         match OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path) {
@@ -71,7 +71,7 @@ pub(super) fn open_or_create(path: &Path, kind: Kind, words: usize) -> Result<Op
     Err(OpenError::Foreign { path: path.into(), why: "appears and vanishes again and again".into() })
 }
 
-/// Opens a file that is there.
+/// Opens an existing file.
 #[cfg(test)]
 pub(super) fn open(path: &Path, kind: Kind) -> Result<Mapping, OpenError> {
     let file = OpenOptions::new().read(true).write(true).open(path);
@@ -89,8 +89,8 @@ fn refused(path: &Path, e: io::Error) -> OpenError {
     }
 }
 
-/// Makes the file nameless, whole and with all its memory, then names it: no process ever sees half a file. `None` when
-/// another process was first.
+/// Creates the file without a name, complete and with allocated memory, then names it, so no process sees an
+/// incomplete file. Returns `None` if another process was first.
 fn create(path: &Path, kind: Kind, words: usize) -> Result<Option<File>, OpenError> {
     let dir = path.parent().unwrap_or_else(|| Path::new("."));
     let doing = || format!("make {}", path.display());
@@ -103,7 +103,7 @@ fn create(path: &Path, kind: Kind, words: usize) -> Result<Option<File>, OpenErr
         .map_err(OpenError::system(doing()))?;
     let bytes = words * WORD;
     let len = libc::off_t::try_from(bytes).expect("a file's size fits");
-    // SAFETY: a system call on a descriptor that `file` keeps open; it touches no memory of ours.
+    // SAFETY: a system call on a descriptor that `file` keeps open; it accesses no memory of this process.
     let refusal = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) };
     if refusal == libc::ENOSPC {
         let remedy =
@@ -131,7 +131,7 @@ fn link(fd: RawFd, path: &Path) -> io::Result<()> {
     let from = CString::new(format!("/proc/self/fd/{fd}"))?;
     let to = CString::new(path.as_os_str().as_bytes())?;
     let (cwd, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
-    // SAFETY: both paths are strings with their NUL that outlive the call.
+    // SAFETY: both paths are NUL-terminated strings that outlive the call.
     let done = unsafe { libc::linkat(cwd, from.as_ptr(), cwd, to.as_ptr(), follow) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -159,10 +159,10 @@ fn check_and_map(path: &Path, file: &File, kind: Kind) -> Result<Mapping, OpenEr
 }
 
 impl Mapping {
-    /// Maps the first `words` words of `file`, which has them.
+    /// Maps the first `words` words of `file`, which must have them.
     pub fn of(file: &impl AsRawFd, words: usize) -> io::Result<Self> {
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
-        // SAFETY: a new mapping at an address of the kernel's choice; it replaces none of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice replaces no existing one.
         let start = unsafe { libc::mmap(ptr::null_mut(), words * WORD, prot, flags, file.as_raw_fd(), 0) };
         match NonNull::new(start) {
             Some(start) if start.as_ptr() != libc::MAP_FAILED => {
@@ -172,7 +172,8 @@ impl Mapping {
         }
     }
 
-    /// As [`Mapping::of`], in huge pages as far as the file fills them and the system gives some, for words that are read in no order: small pages serve too.
+    /// Maps words as [`Mapping::of`] does, for random access: in huge pages as far as the file fills them and
+    /// the system provides them, otherwise in small pages.
     pub fn huge(file: &impl AsRawFd, words: usize) -> io::Result<Self> {
         let len = words * WORD;
         if len < HUGE {
@@ -182,31 +183,33 @@ impl Mapping {
         let start = reserved.start();
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
         let (fixed, fd) = (flags | libc::MAP_FIXED, file.as_raw_fd());
-        // SAFETY: the mapping replaces untouched pages of a reservation of ours, and lies wholly within it.
+        // SAFETY: the mapping replaces untouched pages of this reservation, and lies within it.
         let mapped = unsafe { libc::mmap(start.as_ptr().cast(), len, prot, fixed, fd, 0) };
         if mapped == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // A kernel without it, or a file system without huge pages, refuses.
-        // SAFETY: whole huge pages of what was mapped above; their bytes stay what they are.
+        // An older kernel, or a file system without huge pages, refuses.
+        // SAFETY: whole huge pages of the new mapping; their bytes do not change.
         let _small_pages_serve_too =
             unsafe { libc::madvise(start.as_ptr().cast(), len / HUGE * HUGE, libc::MADV_COLLAPSE) };
         Ok(Self { start: start.cast(), len: words, reserved: Some(reserved) })
     }
 
-    /// The words. Another process may change them at any moment, as atomics may.
+    /// Returns the words. Another process may change them at any moment, as with all atomics.
     #[inline]
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `start` is page-aligned and mapped read-write for `len` words until drop. All accesses to these words, here and in
-        // other processes of the same user, do so atomically; any bit pattern is a valid u64. A file cut short under us
-        // would end this process by SIGBUS; the directory's mode 0700 keeps other users from doing that.
+        // SAFETY: `start` is page-aligned and mapped read-write for `len` words until the drop. All accesses
+        // to these words, here and in other processes of the same user, are atomic; any bit pattern is a
+        // valid u64. Truncation of the file would end this process by SIGBUS; the directory's mode 0700 keeps
+        // other users from that.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // A reservation unmaps all that lies in it, and at once: a free address may be mapped by another thread a moment later.
+        // The reservation unmaps its whole range. A second unmap is not allowed, because another thread may
+        // map a free address a moment later.
         if self.reserved.is_some() {
             return;
         }

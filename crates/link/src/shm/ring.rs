@@ -1,9 +1,9 @@
-//! A ring of words through which one producer hands records to one consumer in another process.
+//! A ring of words through which one producer passes records to one consumer in another process.
 //!
-//! Both ends only ever use atomic words, so a peer that writes what it likes can make this end read nonsense, never leave the
-//! ring or touch memory twice: all that is read here (indices, lengths) is checked before use, and a record is copied out before
-//! anyone looks at it. Each end keeps its own index to itself and publishes it once per batch; of the other's it keeps the last
-//! value seen, and looks again only when that does not suffice.
+//! Both ends use only atomic words. So a malicious peer can make this end read invalid data, but not leave
+//! the ring or use a value twice. This end checks all indexes and lengths before use, and copies a record
+//! before anyone reads it. Each end keeps its own index, and publishes it once per batch. Of the other end's
+//! index, it keeps the last value, and reads it again only when necessary.
 //!
 //! ```text
 //!  word 0..16   magic, version, words in the file (checked at open)
@@ -16,26 +16,26 @@
 
 use super::atomic::{AtomicU64, Ordering, load_words, store_words};
 
-/// Words before the data.
+/// Number of words before the data.
 pub(crate) const HEADER_WORDS: usize = 64;
-/// Bytes of a word.
+/// Length of a word in bytes.
 pub const WORD: usize = 8;
 
 const HEAD: usize = 16;
 const TAIL: usize = 32;
 
-/// The other end wrote invalid data: the ring cannot be used any more.
+/// The error of a ring whose other end wrote invalid data: the ring cannot be used any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Broken;
 
-/// The data words of a ring, when they are a power of two.
+/// Returns the data words of a ring, whose number is a power of two.
 pub(super) fn data(ring: &[AtomicU64]) -> &[AtomicU64] {
     let data = &ring[HEADER_WORDS..];
     debug_assert!(data.len().is_power_of_two());
     data
 }
 
-/// The place of `index` in the data.
+/// Returns the position of `index` in the data.
 #[inline]
 pub(super) fn place(index: u64, data: &[AtomicU64]) -> usize {
     #[expect(clippy::cast_possible_truncation, reason = "masked by the length of a slice")]
@@ -43,31 +43,32 @@ pub(super) fn place(index: u64, data: &[AtomicU64]) -> usize {
     place
 }
 
-/// Both indices as they are published, when they belong together.
+/// Returns both published indexes, if they are consistent.
 fn indices(ring: &[AtomicU64]) -> Result<(u64, u64), Broken> {
     let tail = ring[TAIL].load(Ordering::Acquire);
     let head = ring[HEAD].load(Ordering::Acquire);
     if head.wrapping_sub(tail) > data(ring).len() as u64 { Err(Broken) } else { Ok((head, tail)) }
 }
 
-/// The end that writes.
+/// The writing end.
 #[derive(Debug)]
 pub(crate) struct Producer {
-    /// Written so far; ahead of what is published.
+    /// Index up to which records were written, ahead of `published`.
     head: u64,
     published: u64,
-    /// The consumer's index when last looked at.
+    /// The consumer's index when last read.
     tail: u64,
 }
 
 impl Producer {
-    /// Goes on where the last producer of this ring stopped.
+    /// Continues where the last producer of this ring stopped.
     pub(crate) fn attach(ring: &[AtomicU64]) -> Result<Self, Broken> {
         let (head, tail) = indices(ring)?;
         Ok(Self { head, published: head, tail })
     }
 
-    /// Writes a record; false when there is no room. The consumer sees it after [`Producer::publish`].
+    /// Writes a record; returns false if the ring is full. The consumer sees the record after
+    /// [`Producer::publish`].
     pub(crate) fn push(&mut self, ring: &[AtomicU64], bytes: &[u8]) -> Result<bool, Broken> {
         let data = data(ring);
         let need = 1 + bytes.len().div_ceil(WORD) as u64;
@@ -83,7 +84,7 @@ impl Producer {
         Ok(true)
     }
 
-    /// Lets the consumer see what was written; answers whether there was anything.
+    /// Publishes the written records; returns true if there were any.
     pub(crate) fn publish(&mut self, ring: &[AtomicU64]) -> bool {
         if self.published == self.head {
             return false;
@@ -93,7 +94,7 @@ impl Producer {
         true
     }
 
-    /// Looks at the consumer's index again. It may only have moved on, and not past what was published.
+    /// Reads the consumer's index again. The index may only increase, up to the published index.
     fn look(&mut self, ring: &[AtomicU64]) -> Result<(), Broken> {
         let tail = ring[TAIL].load(Ordering::Acquire);
         if self.published.wrapping_sub(tail) > self.published.wrapping_sub(self.tail) {
@@ -104,29 +105,30 @@ impl Producer {
     }
 }
 
-/// The end that reads.
+/// The reading end.
 #[derive(Debug)]
 pub(crate) struct Consumer {
-    /// Read so far; ahead of what is released.
+    /// Index up to which records were read, ahead of `released`.
     tail: u64,
     released: u64,
-    /// The producer's index when last looked at.
+    /// The producer's index when last read.
     head: u64,
 }
 
 impl Consumer {
-    /// Goes on where the last consumer of this ring stopped.
+    /// Continues where the last consumer of this ring stopped.
     pub(crate) fn attach(ring: &[AtomicU64]) -> Result<Self, Broken> {
         let (head, tail) = indices(ring)?;
         Ok(Self { tail, released: tail, head })
     }
 
-    /// True when a record waits, or the ring is broken and [`Consumer::pop`] will say so.
+    /// Returns true if a record is available, or if the ring is broken and [`Consumer::pop`] will report it.
     pub(crate) fn has_more(&self, ring: &[AtomicU64]) -> bool {
         self.tail != self.head || ring[HEAD].load(Ordering::Acquire) != self.tail
     }
 
-    /// Copies the next record to the front of `buf`, a whole number of words, and answers its length.
+    /// Copies the next record to the front of `buf`, and returns its length. The length of `buf` is a
+    /// multiple of 8.
     pub(crate) fn pop(&mut self, ring: &[AtomicU64], buf: &mut [u8]) -> Result<Option<usize>, Broken> {
         let data = data(ring);
         if self.tail == self.head {
@@ -146,7 +148,7 @@ impl Consumer {
         Ok(Some(len))
     }
 
-    /// Gives the room of the records read back to the producer.
+    /// Releases the space of the read records to the producer.
     pub(crate) fn release(&mut self, ring: &[AtomicU64]) {
         if self.released != self.tail {
             ring[TAIL].store(self.tail, Ordering::Release);
@@ -155,13 +157,14 @@ impl Consumer {
     }
 }
 
-/// The first word of a record of so many bytes.
+/// Returns the first word of a record of `len` bytes.
 pub(super) const fn record_word(len: usize) -> u64 {
     let len = len as u64;
     len | (!len & 0xffff_ffff) << 32
 }
 
-/// The length that a record's first word says, when the record fits into `room` bytes and into the `waiting` words.
+/// Returns the length in a record's first word, if the record fits into `room` bytes and into the `waiting`
+/// words.
 pub(super) fn record_len(word: u64, room: usize, waiting: u64) -> Result<usize, Broken> {
     let len = word & 0xffff_ffff;
     if word >> 32 != !len & 0xffff_ffff || len.div_ceil(WORD as u64) >= waiting {
@@ -173,7 +176,7 @@ pub(super) fn record_len(word: u64, room: usize, waiting: u64) -> Result<usize, 
     }
 }
 
-/// Stores `bytes` into the first words, the last one padded with zeros.
+/// Stores `bytes` into the first words, and pads the last one with zeros.
 #[inline]
 pub(crate) fn store(words: &[AtomicU64], bytes: &[u8]) {
     let (whole, rest) = bytes.as_chunks::<WORD>();
@@ -185,7 +188,7 @@ pub(crate) fn store(words: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
-/// Stores `bytes` into words from `at` on, and goes on at the first where they end.
+/// Stores `bytes` into words starting at `at`, and continues at the first word after the last.
 #[inline]
 pub fn store_at(words: &[AtomicU64], at: u64, bytes: &[u8]) {
     let start = place(at, words);
@@ -194,7 +197,7 @@ pub fn store_at(words: &[AtomicU64], at: u64, bytes: &[u8]) {
     store(words, second);
 }
 
-/// Fills `bytes` from the first words; of the last one only what is wanted.
+/// Fills `bytes` from the first words, the last one in part.
 #[inline]
 pub(crate) fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     let (whole, rest) = bytes.as_chunks_mut::<WORD>();
@@ -204,7 +207,7 @@ pub(crate) fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     }
 }
 
-/// Fills `bytes` from words from `at` on, and goes on at the first where they end.
+/// Fills `bytes` from words starting at `at`, and continues at the first word after the last.
 #[inline]
 pub fn load_at(words: &[AtomicU64], at: u64, bytes: &mut [u8]) {
     let start = place(at, words);

@@ -1,7 +1,8 @@
-//! A store's memory, taken from the system a little ahead of the writes, by a thread of its own.
+//! Allocation of a store's memory a little ahead of the writes, by a thread of its own.
 //!
-//! Key type: [`Ahead`]. The first write to a huge page waits until the system has cleared it: a tenth of a millisecond where memory is at hand, and some
-//! milliseconds in a guest whose host has to find it first. A memory node that is filled from one end to the other need not wait for that.
+//! Key type: [`Ahead`]. The first write to a huge page waits until the system has cleared it. That takes a
+//! tenth of a millisecond if memory is available, and some milliseconds in a guest whose host must find
+//! memory first. With this thread, sequential writes to a memory node do not wait.
 
 use super::Mapping;
 use crate::huge::HUGE;
@@ -9,23 +10,23 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
-/// Huge pages that are taken ahead of one that is written.
+/// Number of huge pages that are allocated ahead of a written one.
 const PIECES: usize = 2;
 
 /// Requests of pages to touch.
 pub(super) struct Ahead {
-    /// By number of the huge page; those that were written to or are on their way.
+    /// For each huge page, true if it was written or requested.
     asked: Box<[bool]>,
     thread: Option<(Sender<usize>, Option<JoinHandle<()>>)>,
 }
 
 impl Ahead {
-    /// The thread begins with the first write that has something ahead of it, and ends with the store.
+    /// Creates the state. The thread starts with the first request, and ends with the store.
     pub(super) fn new(len: usize) -> Self {
         Self { asked: vec![false; len / HUGE].into(), thread: None }
     }
 
-    /// Bytes up to `end` are about to be written.
+    /// Requests the pages after `end`, up to which bytes are about to be written.
     pub(super) fn writes(&mut self, mapping: &Arc<Mapping>, end: usize) {
         let piece = end / HUGE;
         if self.asked.get(piece + 1).is_none_or(|asked| *asked) {
@@ -39,7 +40,7 @@ impl Ahead {
         }
     }
 
-    /// Without a thread, or where the system cannot do it, the first write does.
+    /// Requests a huge page. If the thread or the system cannot allocate it, the first write does.
     fn ask(&mut self, mapping: &Arc<Mapping>, piece: usize) {
         let (wanted, _) = self.thread.get_or_insert_with(|| {
             let (wanted, hears) = channel();
@@ -50,7 +51,7 @@ impl Ahead {
         let _heard = wanted.send(piece);
     }
 
-    /// Waits until what was asked for is there.
+    /// Waits until all requested pages are allocated.
     #[cfg(test)]
     fn finish(&mut self) {
         let (wanted, thread) = self.thread.take().expect("something was asked for");
@@ -62,7 +63,7 @@ impl Ahead {
 fn take(mapping: &Mapping, wanted: &Receiver<usize>) {
     while let Ok(piece) = wanted.recv() {
         let start = mapping.start().as_ptr().wrapping_add(piece * HUGE);
-        // SAFETY: whole pages inside the mapping, whose bytes stay as they are.
+        // SAFETY: whole pages inside the mapping, whose bytes do not change.
         if unsafe { libc::madvise(start.cast(), HUGE, libc::MADV_POPULATE_WRITE) } != 0 {
             return;
         }

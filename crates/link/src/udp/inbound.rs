@@ -1,6 +1,7 @@
-//! Packets from the kernel: fixed slots, one system call for what is there.
+//! Packets from the kernel, in fixed slots, with one system call for all available packets.
 //!
-//! A filled slot may be lent ([`Lender`]): the holder of the loan uses its bytes when they are due, on any thread, and meanwhile a spare slot is filled in its place.
+//! A filled slot may be lent ([`Lender`]): the holder of the loan uses its bytes later, on any thread, and
+//! meanwhile a spare slot takes its place.
 
 use super::sockaddr::SockAddr;
 use super::socket::Socket;
@@ -13,20 +14,22 @@ use std::ptr;
 use std::slice::Chunks;
 use std::sync::Arc;
 
-/// Datagrams of one system call: the bound of the receive queue that all connections of the link share. What has no slot waits in the socket.
+/// Maximum number of datagrams per system call: the limit of the receive queue that all connections of the
+/// link share. Further datagrams wait in the socket.
 pub(super) const SLOTS: usize = 16;
-/// Calls in a row that found one datagram before only one is asked for: looking for a second costs a tenth of a microsecond.
+/// Number of consecutive calls with one datagram, after which only one is requested: a search for a second
+/// one costs a tenth of a microsecond.
 const SINGLES_BEFORE_ONE: u32 = 2;
-/// One in so many calls asks for all datagrams, so that a burst is noticed at the latest then.
+/// Interval of calls that request all datagrams, so that a burst is noticed.
 const ONES_BEFORE_ALL: u32 = 8;
-/// Bytes of a slot for single packets: the longest, and one more byte to see that it was longer.
+/// Length in bytes of a slot for single packets: the longest packet and one byte more, to detect longer ones.
 const SLOT_BYTES: usize = FRAME_MAX + icrc::LEN + 60;
-/// Bytes of a slot for coalesced packets: what the kernel hands over at most.
+/// Length in bytes of a slot for coalesced packets: the kernel's maximum.
 const COALESCED_SLOT_BYTES: usize = 1 << 16;
-/// Bytes of slots that are lent at once, and so of spare ones: as many as all slots for coalesced packets have.
+/// Maximum number of bytes of lent slots, and so of spare ones: the size of all slots for coalesced packets.
 pub(super) const LENT_BYTES_MAX: usize = SLOTS * COALESCED_SLOT_BYTES;
 
-/// Room for the control message that says how long the coalesced packets are.
+/// Space for the control message with the length of coalesced packets.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Control([u8; CONTROL_LEN]);
@@ -39,26 +42,27 @@ type Slot = Arc<Box<[u8]>>;
 /// The slots.
 pub(super) struct Inbound {
     pub(super) slot_bytes: usize,
-    /// Slots that the next call fills, except those that are lent.
+    /// Slots that the next call fills, except lent ones.
     slots: Vec<Slot>,
-    /// Slots that were lent; some have been given back. Each is made when it is first wanted.
+    /// Slots that were lent; some loans have ended. Each is created when it is first needed.
     pub(super) spares: Vec<Slot>,
-    /// Times that a spare slot took the place of one that was lent.
+    /// Number of times that a spare slot replaced a lent one.
     pub(super) replaced: u64,
     names: Vec<SockAddr>,
     controls: Vec<Control>,
     pieces: Vec<libc::iovec>,
     headers: Vec<libc::mmsghdr>,
-    /// Headers that the last call filled.
+    /// Number of headers that the last call filled.
     used: usize,
-    /// Calls in a row that found one datagram.
+    /// Number of consecutive calls with one datagram.
     singles: u32,
-    /// The datagrams of the last call have not been looked at yet.
+    /// True if the datagrams of the last call were not processed yet.
     is_kept: bool,
 }
 
-// SAFETY: the pointers in `pieces` and `headers` lead into slots and the other vectors of the same value, whose memory moves with it to
-// another thread and is never given back before the value is dropped: a slot that another takes the place of is kept with the spare ones.
+// SAFETY: the pointers in `pieces` and `headers` lead into slots and the other vectors of the same value.
+// Their memory moves with the value to another thread, and is not freed before the value's drop: a replaced
+// slot is kept with the spare ones.
 unsafe impl Send for Inbound {}
 
 /// One buffer from the kernel.
@@ -66,14 +70,14 @@ unsafe impl Send for Inbound {}
 pub(super) struct Datagram<'a> {
     pub(super) from: &'a SockAddr,
     pub(super) bytes: &'a [u8],
-    /// Longer than its slot.
+    /// True if the datagram is longer than its slot.
     pub(super) is_cut: bool,
-    /// Bytes of each of its packets but the last.
+    /// Length in bytes of each packet except the last.
     packet_len: usize,
 }
 
 impl<'a> Datagram<'a> {
-    /// Its packets.
+    /// Returns the packets of the datagram.
     pub(super) fn packets(&self) -> Chunks<'a, u8> {
         self.bytes.chunks(self.packet_len)
     }
@@ -101,7 +105,7 @@ impl Inbound {
         slots
     }
 
-    /// Points the headers used last at their slots again, or at spare ones, with the full sizes.
+    /// Points the headers of the last call to their slots, or to spare ones, with full sizes.
     fn prepare(&mut self) {
         let Self { slots, spares, replaced, names, controls, pieces, headers, used, .. } = self;
         let parts = slots.iter_mut().zip(names).zip(controls).zip(pieces);
@@ -123,13 +127,13 @@ impl Inbound {
         *used = 0;
     }
 
-    /// Datagrams to ask for: one, when they come one by one.
+    /// Returns the number of datagrams to request: one if they arrive one by one.
     const fn ask(&self) -> usize {
         let ones = self.singles.saturating_sub(SINGLES_BEFORE_ONE);
         if ones.is_multiple_of(ONES_BEFORE_ALL) { SLOTS } else { 1 }
     }
 
-    /// Takes what is there, for the next [`Inbound::receive`].
+    /// Receives the available datagrams for the next [`Inbound::receive`].
     pub(super) fn keep(&mut self, socket: &Socket, flags: libc::c_int) -> io::Result<()> {
         if !self.is_kept {
             self.is_kept = self.receive(socket, flags)?.is_some();
@@ -137,18 +141,19 @@ impl Inbound {
         Ok(())
     }
 
-    /// The next [`Inbound::receive`] has what the last one brought.
+    /// Makes the next [`Inbound::receive`] return the datagrams of the last one.
     #[cfg(test)]
     pub(super) fn keep_again(&mut self) {
         self.is_kept = true;
     }
 
-    /// True when the next [`Inbound::receive`] has something without asking the system.
+    /// Returns true if the next [`Inbound::receive`] has datagrams without a system call.
     pub(super) const fn is_kept(&self) -> bool {
         self.is_kept
     }
 
-    /// Takes what is there; `None` when nothing was, or the wait was over or interrupted.
+    /// Receives the available datagrams; returns `None` if there are none, or if the wait timed out or was
+    /// interrupted.
     pub(super) fn receive(&mut self, socket: &Socket, flags: libc::c_int) -> io::Result<Option<usize>> {
         if mem::take(&mut self.is_kept) {
             return Ok(Some(self.used));
@@ -156,8 +161,10 @@ impl Inbound {
         self.prepare();
         let (headers, none) = (self.headers.as_mut_ptr(), ptr::null_mut());
         let count = libc::c_uint::try_from(self.ask()).expect("few slots");
-        // SAFETY: there are at least `count` headers, and each points to a name, a control buffer and one piece in vectors that this value owns, and to a slot that it had
-        // alone in `prepare`, with their true sizes. No reference into them has been used since, and none is while `self` is borrowed mutably: only what was filled is lent, and that is prepared anew.
+        // SAFETY: there are at least `count` headers. Each points to a name, a control buffer and one piece
+        // in vectors that this value owns, and to a slot without loans (`prepare`), with true sizes. No
+        // reference into them was used since, and none is used while `self` is borrowed mutably: only filled
+        // slots are lent, and `prepare` replaces those.
         let got = unsafe { libc::recvmmsg(socket.fd(), headers, count, flags, none) };
         let Ok(got) = usize::try_from(got) else {
             let e = io::Error::last_os_error();
@@ -166,13 +173,13 @@ impl Inbound {
             return if is_nothing { Ok(None) } else { Err(e) };
         };
         self.used = got;
-        // A datagram of several packets is followed by more, as a rule.
+        // A datagram of several packets is usually followed by more.
         let is_single = got == 1 && self.datagram(0).packets().len() == 1;
         self.singles = if is_single { self.singles.wrapping_add(1) } else { 0 };
         Ok(Some(got))
     }
 
-    /// The datagram in a slot that the last call filled.
+    /// Returns the datagram in a slot that the last call filled.
     pub(super) fn datagram(&self, place: usize) -> Datagram<'_> {
         let header = &self.headers[..self.used][place];
         let bytes = &self.slots[place][..self.slot_bytes.min(header.msg_len as usize)];
@@ -184,7 +191,8 @@ impl Inbound {
 }
 
 impl Lender for Inbound {
-    /// Lends the slot of bytes that the last call brought, unless as many are lent as may be. Loans may be dropped meanwhile, so there may be fewer than are counted here, never more.
+    /// Lends the slot with bytes of the last call, unless the limit of lent bytes is reached. Loans may end
+    /// concurrently, so the count is at least the real number.
     fn lend(&self, bytes: &[u8]) -> Option<Loan> {
         let (slot, loan) =
             self.slots[..self.used].iter().find_map(|slot| Some((slot, Loan::of(slot, bytes)?)))?;
@@ -195,14 +203,14 @@ impl Lender for Inbound {
     }
 }
 
-/// A slot of so many bytes.
+/// Creates a slot of `bytes` bytes.
 fn new_slot(bytes: usize) -> Slot {
     Arc::new(vec![0; bytes].into())
 }
 
-/// Puts a spare slot without loans in the place of this one, which joins the spare ones.
+/// Replaces this slot by a spare slot without loans; the replaced slot becomes a spare one.
 fn put_spare(slot: &mut Slot, spares: &mut Vec<Slot>) {
-    // A holder may drop its loan any time, and only this end makes one.
+    // A holder may drop its loan at any time, and only this end creates loans.
     match spares.iter_mut().find(|spare| Arc::strong_count(spare) == 1) {
         Some(spare) => mem::swap(slot, spare),
         None => {
@@ -218,7 +226,7 @@ impl std::fmt::Debug for Inbound {
     }
 }
 
-/// The packet length in the kernel's control message: a cmsghdr (length, level, type), then an int.
+/// Returns the packet length in the kernel's control message: a cmsghdr (length, level, type), then an int.
 fn coalesced_len(control: &[u8]) -> Option<usize> {
     let int = |at: usize| Some(i32::from_le_bytes(control.get(at..at + 4)?.try_into().ok()?));
     if (int(8)?, int(12)?) != (libc::SOL_UDP, libc::UDP_GRO) {

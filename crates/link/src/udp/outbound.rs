@@ -1,4 +1,4 @@
-//! Packets on their way to the kernel: one arena, one system call for the batch.
+//! Packets to the kernel, in one arena, with one system call per batch.
 
 use super::SEGMENTS_MAX;
 use super::sockaddr::SockAddr;
@@ -10,33 +10,33 @@ use std::mem;
 use std::ops::Range;
 use std::ptr;
 
-/// Packets of one batch.
+/// Maximum number of packets of one batch.
 const BATCH_PACKETS: usize = 64;
-/// Bytes of one batch: the longest segmented send four times.
+/// Maximum number of bytes of one batch: four of the longest segmented sends.
 const BATCH_BYTES: usize = 256 << 10;
-/// Bytes of one segmented send: an IPv4 packet less its headers, rounded down.
+/// Maximum number of bytes of one segmented send: an IPv4 packet without its headers, rounded down.
 const RUN_BYTES_MAX: usize = 65_000;
 
-/// Where a peer is.
+/// The location of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Destination {
     pub(super) address: SockAddr,
-    /// With the identification 0.
+    /// The route, with identification 0.
     pub(super) route: Route,
 }
 
-/// Packets in a row to one peer, all as long as the first but for a shorter last one.
+/// Consecutive packets to one peer, all as long as the first except for a shorter last one.
 #[derive(Debug)]
 struct Run {
     address: SockAddr,
     range: Range<usize>,
     packet_len: usize,
     packets: u16,
-    /// True when a shorter packet ended it.
+    /// True if a shorter packet ended the run.
     is_closed: bool,
 }
 
-/// The control message of a segmented send, aligned as the kernel wants it.
+/// The control message of a segmented send, aligned as the kernel requires.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 struct Control([u8; CONTROL_LEN]);
@@ -56,7 +56,8 @@ pub(super) struct Outbound {
     last_refusal: Option<io::Error>,
 }
 
-// SAFETY: the pointers in `headers` and `pieces` are written anew by each flush and mean nothing between flushes.
+// SAFETY: each flush writes the pointers in `headers` and `pieces` anew, and they are not used between
+// flushes.
 unsafe impl Send for Outbound {}
 
 impl Outbound {
@@ -77,7 +78,7 @@ impl Outbound {
         self.packets == 0
     }
 
-    /// Whether packets in a row go as one.
+    /// Returns true if consecutive packets are sent as one.
     pub(super) const fn segments(&self) -> bool {
         self.segments
     }
@@ -86,7 +87,7 @@ impl Outbound {
         self.last_refusal.as_ref()
     }
 
-    /// Adds a packet, sealed for its place in its run; false when the batch is full.
+    /// Adds a packet, with the ICRC for its position in the run; returns false if the batch is full.
     pub(super) fn push(&mut self, to: &Destination, frame: &[u8]) -> bool {
         let len = frame.len() + icrc::LEN;
         if self.packets == BATCH_PACKETS || self.arena.len() + len > BATCH_BYTES {
@@ -106,7 +107,7 @@ impl Outbound {
         true
     }
 
-    /// Hands the batch to the kernel. What it refuses is counted, and gone.
+    /// Sends the batch. Packets that the kernel refuses are counted as lost.
     pub(super) fn flush(&mut self, socket: &Socket, counters: &mut LinkCounters) {
         let mut first = 0;
         while first < self.runs.len() {
@@ -130,13 +131,15 @@ impl Outbound {
         self.packets = 0;
     }
 
-    /// Sends the runs from `first` on, in one system call; answers how many the kernel took, at least one.
+    /// Sends the runs from index `first` on, in one system call. Returns the number of runs that the kernel
+    /// accepted, at least one.
     fn send_from(&mut self, first: usize, socket: &Socket) -> io::Result<usize> {
         let Self { arena, runs, headers, pieces, controls, .. } = self;
         if let [Run { address, range, packets: 1, .. }] = &runs[first..] {
             let bytes = &arena[range.clone()];
             let (to, to_len) = (address.as_ptr(), address.len());
-            // SAFETY: the packet lies in the arena and the address in the run; both outlive the call, with the lengths given.
+            // SAFETY: the packet lies in the arena and the address in the run; both outlive the call, with
+            // the lengths given.
             let sent =
                 unsafe { libc::sendto(socket.fd(), bytes.as_ptr().cast(), bytes.len(), 0, to, to_len) };
             return if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(1) };
@@ -153,19 +156,20 @@ impl Outbound {
             headers.push(header(run, piece, control));
         }
         let count = libc::c_uint::try_from(headers.len()).expect("a batch is small");
-        // SAFETY: `headers` holds `count` headers, and what they point to (runs, pieces, controls, arena) is not touched until
-        // the call returns. The kernel only reads the packets.
+        // SAFETY: `headers` holds `count` headers, and what they point to (runs, pieces, controls, arena) is
+        // not accessed until the call returns. The kernel only reads the packets.
         let sent = unsafe { libc::sendmmsg(socket.fd(), headers.as_mut_ptr(), count, 0) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Counts a run that the kernel did not take.
+    /// Counts a run that the kernel refused.
     fn refused(&mut self, place: usize, e: io::Error, counters: &mut LinkCounters) {
         let packets = u64::from(self.runs[place].packets);
         match e.raw_os_error() {
             Some(libc::EMSGSIZE) => counters.long += packets,
             Some(libc::ENOBUFS | libc::EAGAIN | libc::ENOMEM) => counters.full += packets,
-            // A device that cannot segment: its packets go one by one from now on. These were sealed for a run, so they are lost.
+            // The device cannot segment, so packets are sent one by one from now on. These packets were
+            // sealed for a run, so they are lost.
             Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP) if packets > 1 => {
                 self.segments = false;
                 counters.send_refused += packets;
@@ -190,7 +194,7 @@ impl Run {
         Self { address: to.address, range: start..start + len, packet_len: len, packets: 1, is_closed: false }
     }
 
-    /// True when a packet of `len` bytes to `to` may follow in the same segmented send.
+    /// Returns true if a packet of `len` bytes to `to` may follow in the same segmented send.
     fn takes(&self, to: &Destination, len: usize) -> bool {
         !self.is_closed
             && len <= self.packet_len
@@ -199,7 +203,7 @@ impl Run {
             && self.address.gid() == to.address.gid()
     }
 
-    /// Adds a packet; answers its place, which is its identification.
+    /// Adds a packet; returns its position, which is its identification.
     fn extend(&mut self, len: usize) -> u16 {
         let place = self.packets;
         self.packets += 1;
@@ -210,7 +214,8 @@ impl Run {
 }
 
 fn header(run: &Run, piece: &mut libc::iovec, control: &mut Control) -> libc::mmsghdr {
-    // SAFETY: a msghdr is integers and pointers; all zero is one without address, pieces and control messages.
+    // SAFETY: a msghdr is integers and pointers; all zero is one without address, pieces and control
+    // messages.
     let mut header: libc::msghdr = unsafe { mem::zeroed() };
     header.msg_name = run.address.as_ptr().cast_mut().cast();
     header.msg_namelen = run.address.len();
@@ -223,7 +228,8 @@ fn header(run: &Run, piece: &mut libc::iovec, control: &mut Control) -> libc::mm
     libc::mmsghdr { msg_hdr: header, msg_len: 0 }
 }
 
-/// The control message that says how long each segment is: a cmsghdr (length, level, type), then a u16, padded.
+/// Returns the control message with the length of each segment: a cmsghdr (length, level, type), then a u16,
+/// padded.
 fn segment_control(packet_len: usize) -> Control {
     const { assert!(size_of::<libc::cmsghdr>() == 16) };
     let len = u16::try_from(packet_len).expect("a packet is shorter than 64 KiB");

@@ -1,32 +1,32 @@
-//! Socket addresses in the form the kernel takes and gives them.
+//! Socket addresses in the kernel's form.
 
 use farmem_wire::Gid;
 use std::mem;
 
-/// An address and port as the kernel wants them. All zero is no address.
+/// An address and port in the kernel's form. All zero is no address.
 #[derive(Clone, Copy)]
 pub(crate) struct SockAddr {
     storage: libc::sockaddr_storage,
 }
 
-/// The families as a `sockaddr_storage` holds them.
+/// The families as stored in a `sockaddr_storage`.
 const V4: libc::sa_family_t = 2;
 const V6: libc::sa_family_t = 10;
 const _: () = assert!(libc::AF_INET == 2 && libc::AF_INET6 == 10);
 
-/// Bytes of a socket address of each family.
+/// Length in bytes of a socket address of each family.
 const V4_LEN: libc::socklen_t = 16;
 const V6_LEN: libc::socklen_t = 28;
 const _: () = assert!(size_of::<libc::sockaddr_in>() == 16 && size_of::<libc::sockaddr_in6>() == 28);
 
 impl SockAddr {
-    /// No address.
+    /// Returns no address.
     pub(crate) const fn none() -> Self {
         // SAFETY: integers only; all zero is the unspecified family.
         Self { storage: unsafe { mem::zeroed() } }
     }
 
-    /// The address `gid` and `port`.
+    /// Creates the address with `gid` and `port`.
     pub(crate) fn new(gid: Gid, port: u16) -> Self {
         let mut address = Self::none();
         match gid.as_v4() {
@@ -55,7 +55,7 @@ impl SockAddr {
         address
     }
 
-    /// The IP address, when there is one.
+    /// Returns the IP address, if there is one.
     pub(crate) fn gid(&self) -> Option<Gid> {
         match self.storage.ss_family {
             V4 => Some(Gid::from_v4(u32::from_be(self.v4().sin_addr.s_addr).to_be_bytes())),
@@ -64,7 +64,7 @@ impl SockAddr {
         }
     }
 
-    /// The UDP port, when there is one.
+    /// Returns the UDP port, if there is one.
     pub(crate) fn port(&self) -> Option<u16> {
         match self.storage.ss_family {
             V4 => Some(u16::from_be(self.v4().sin_port)),
@@ -74,21 +74,23 @@ impl SockAddr {
     }
 
     fn v4(&self) -> libc::sockaddr_in {
-        // SAFETY: a sockaddr_storage is larger than a sockaddr_in and aligned for it, and any bytes are a valid one.
+        // SAFETY: a sockaddr_storage is larger than a sockaddr_in and aligned for it, and any bytes are a
+        // valid one.
         unsafe { (&raw const self.storage).cast::<libc::sockaddr_in>().read() }
     }
 
     fn v6(&self) -> libc::sockaddr_in6 {
-        // SAFETY: a sockaddr_storage is larger than a sockaddr_in6 and aligned for it, and any bytes are a valid one.
+        // SAFETY: a sockaddr_storage is larger than a sockaddr_in6 and aligned for it, and any bytes are a
+        // valid one.
         unsafe { (&raw const self.storage).cast::<libc::sockaddr_in6>().read() }
     }
 
-    /// Bytes of it that count for its family.
+    /// Returns the length in bytes of the address of its family.
     pub(crate) const fn len(&self) -> libc::socklen_t {
         if self.storage.ss_family == V4 { V4_LEN } else { V6_LEN }
     }
 
-    /// Bytes of it that the kernel may fill.
+    /// Length in bytes that the kernel may write.
     pub(crate) const CAPACITY: libc::socklen_t = 128;
 
     pub(crate) const fn as_ptr(&self) -> *const libc::sockaddr {

@@ -1,4 +1,4 @@
-//! The socket: opened as the ICRC needs it, with errors that say what to do.
+//! The socket: opened as the ICRC requires, with errors that contain remedies.
 
 use super::sockaddr::SockAddr;
 use crate::timers::wake_precisely;
@@ -13,22 +13,22 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of each of the kernel's buffers that are asked for unless the configuration says otherwise.
+/// Default size in bytes of each of the kernel's buffers to request.
 pub const BUFFER_BYTES: usize = 4 << 20;
 
 /// Sizes of the socket buffers that the kernel granted, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buffers {
-    /// Asked for, in each direction.
+    /// Requested size, in each direction.
     pub asked: usize,
-    /// For received packets.
+    /// Size for received packets.
     pub receive: usize,
-    /// For packets to be sent.
+    /// Size for outgoing packets.
     pub send: usize,
 }
 
 impl Buffers {
-    /// Advice when the kernel granted less than was asked for.
+    /// Returns advice if the kernel granted less than requested.
     #[must_use]
     pub fn advice(&self) -> Option<String> {
         let Self { asked, receive, send } = *self;
@@ -46,7 +46,7 @@ impl Buffers {
 pub(crate) struct Socket {
     socket: socket2::Socket,
     buffers: Buffers,
-    /// Milliseconds a blocking receive waits, as the kernel was told last.
+    /// Timeout of a blocking receive in milliseconds, as last set in the kernel.
     patience_ms: AtomicU64,
 }
 
@@ -70,7 +70,7 @@ impl Socket {
                 socket.set_only_v6(true).map_err(refused)?;
                 set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
                     .map_err(refused)?;
-                // Soft-RoCE sends a UDP checksum of zero, which IPv6 drops unless told otherwise.
+                // Soft-RoCE sends a UDP checksum of zero, which IPv6 drops unless this option is set.
                 set(fd, libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1).map_err(refused)?;
             }
         }
@@ -87,13 +87,14 @@ impl Socket {
         self.buffers
     }
 
-    /// Asks for runs of packets as one buffer; false when the kernel does not know that.
+    /// Enables consecutive packets as one buffer; returns false if the kernel does not support it.
     pub(crate) fn coalesce(&self) -> bool {
         set(self.fd(), libc::IPPROTO_UDP, libc::UDP_GRO, 1).is_ok()
     }
 
-    /// Lets a blocking receive wait for `most` at the longest, and at least a millisecond. It is rounded down to a power of two, so
-    /// that the kernel is told only when the order of magnitude changes: a caller that wants more waits again.
+    /// Sets the longest wait of a blocking receive to `most`, at least one millisecond. The value is rounded
+    /// down to a power of two, so that the system call is necessary only when the magnitude changes. A caller
+    /// that wants to wait longer waits again.
     pub(crate) fn set_patience(&self, most: Duration) -> io::Result<()> {
         let ms = 1 << (most.as_nanos() / 1_000_000).clamp(1, PATIENCE_MS_MAX).ilog2();
         if ms != self.patience_ms.load(Ordering::Relaxed) {
@@ -103,7 +104,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Waits until a packet is there, for `most` at the longest, by the system's finest timers; or less.
+    /// Waits until a packet is available, at most for `most`, with the system's finest timers; may return
+    /// early.
     pub(crate) fn await_packet(&self, most: Duration) -> io::Result<()> {
         wake_precisely();
         let nanos = most.as_nanos();
@@ -117,7 +119,7 @@ impl Socket {
         }
     }
 
-    /// Sends an empty datagram. When the system refuses, so many packets wait that no thread sleeps.
+    /// Sends an empty datagram. If the system refuses, so many packets are queued that no thread sleeps.
     pub(crate) fn send_empty(&self, to: &SockAddr) {
         let flags = libc::MSG_DONTWAIT;
         // SAFETY: no bytes are read for length 0; the address outlives the call and has the length given.
@@ -125,23 +127,23 @@ impl Socket {
     }
 }
 
-/// Not in the `libc` crate: linux/udp.h.
+/// A socket option that the `libc` crate does not define: linux/udp.h.
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 
-/// The longest a blocking receive waits before the driver looks round.
+/// Longest wait of a blocking receive before the driver checks its state.
 const PATIENCE_MS_MAX: u64 = 1024;
 
-/// Bytes of an option that is an int.
+/// Length in bytes of an option that is an int.
 const INT_LEN: libc::socklen_t = 4;
 const _: () = assert!(size_of::<libc::c_int>() == 4);
 
 fn set(fd: RawFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    // SAFETY: `value` is an int that outlives the call, as these options want, and its size is given.
+    // SAFETY: `value` is an int that outlives the call, as these options require, and its size is given.
     let done = unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), INT_LEN) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Asks past the system's limit first, which a privileged process may, then within it.
+/// Requests buffers beyond the system's limit, which a privileged process may do, and otherwise within it.
 fn ask_for_buffers(socket: &socket2::Socket, asked: usize) -> io::Result<Buffers> {
     let fd = socket.as_raw_fd();
     let value = libc::c_int::try_from(asked).unwrap_or(libc::c_int::MAX);
@@ -151,7 +153,7 @@ fn ask_for_buffers(socket: &socket2::Socket, asked: usize) -> io::Result<Buffers
     if set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, value).is_err() {
         socket.set_send_buffer_size(asked)?;
     }
-    // The kernel doubles what it is asked for, to account for its own overhead.
+    // The kernel doubles a requested size, to account for its own overhead.
     Ok(Buffers { asked, receive: socket.recv_buffer_size()? / 2, send: socket.send_buffer_size()? / 2 })
 }
 
