@@ -1,8 +1,9 @@
 //! Users, their rights and their passwords (Redis's ACL, redis.io/docs/management/security/acl).
 //!
-//! Key types: [`Acl`], all users; [`User`], one; rules in Redis's words change both ([`User::apply`]). A password is kept as its
-//! SHA-256 and compared in constant time. Unlike Redis, this server does not support selectors (parentheses): a rule with one is
-//! refused. The patterns of channels are kept; this server has no publish and subscribe.
+//! Key types: [`Acl`], all users; [`User`], one; rules in Redis's words change both ([`User::apply`]). A password is
+//! kept as its SHA-256 and compared in constant time. Unlike Redis, this server does not support selectors
+//! (parentheses): a rule with one is refused. The patterns of channels are kept; this server has no publish and
+//! subscribe.
 
 mod file;
 
@@ -17,7 +18,7 @@ use std::sync::Arc;
 
 /// The entries of the log of refusals at most.
 const LOG_MAX: usize = 128;
-/// Equal refusals within so many milliseconds share an entry.
+/// Equal refusals within this time in milliseconds share an entry.
 const LOG_TOGETHER: i64 = 60_000;
 /// The words of a set of commands, each for 64 commands.
 const SET_WORDS: usize = 8;
@@ -200,8 +201,8 @@ impl User {
         Ok(())
     }
 
-    /// Applies a rule about a category (`@read`), a command (`get`), a subcommand (`config|get`) or the first argument of a
-    /// command that has no subcommands (`select|0`).
+    /// Applies a rule about a category (`@read`), a command (`get`), a subcommand (`config|get`) or the first
+    /// argument of a command that has no subcommands (`select|0`).
     fn rule_of_commands(&mut self, may: bool, subject: &str) -> Result<(), String> {
         let unknown = || "Unknown command or category name in ACL".to_owned();
         let sign = if may { '+' } else { '-' };
@@ -232,7 +233,7 @@ impl User {
             }
         } else {
             self.set_command(find(subject.as_bytes()).ok_or_else(unknown)?, may);
-            // Earlier rules about subcommands and first arguments have no effect any more.
+            // Earlier rules about subcommands and first arguments lose their effect.
             self.rules.retain(|rule| rule[1..].split('|').next() != Some(subject));
         }
         // A rule that changes nothing is not kept.
@@ -291,7 +292,8 @@ impl User {
         self.may_all || self.keys.iter().any(|pattern| pattern.reads && pattern.text == b"*")
     }
 
-    /// Returns whether this is one of the user's passwords. All of them are compared, so that the time tells nothing.
+    /// Returns whether this is one of the user's passwords. All of them are compared, so that the time reveals
+    /// nothing.
     fn knows(&self, password: &[u8]) -> bool {
         let hash: Hash = Sha256::digest(password).into();
         let one_is =
@@ -304,14 +306,14 @@ impl User {
         self.is_on && self.no_password
     }
 
-    /// The flags in the reply of `ACL GETUSER`.
+    /// Returns the flags in the reply of `ACL GETUSER`.
     pub(crate) fn flags(&self) -> Vec<&'static str> {
         let mut flags = vec![if self.is_on { "on" } else { "off" }];
         flags.extend(self.no_password.then_some("nopass"));
         flags
     }
 
-    /// The passwords' hashes in hexadecimal.
+    /// Returns the passwords' hashes in hexadecimal.
     pub(crate) fn hashes(&self) -> Vec<String> {
         self.passwords.iter().map(|hash| hex(hash)).collect()
     }
@@ -338,7 +340,7 @@ impl User {
         self.channels.iter().map(|text| format!("&{text}")).collect::<Vec<_>>().join(" ")
     }
 
-    /// The user's line in an ACL file and in the reply of `ACL LIST`.
+    /// Returns the user's line in an ACL file and in the reply of `ACL LIST`.
     pub(crate) fn line(&self) -> String {
         let mut words = vec!["user".to_owned(), self.name.clone()];
         words.extend(self.flags().into_iter().map(str::to_owned));
@@ -418,7 +420,7 @@ impl Acl {
         self.users.values().map(|user| &**user)
     }
 
-    /// Applies rules to a user, all of them or none. Creates the user if there is none of this name.
+    /// Applies rules to a user, all of them or none. Creates the user if none has this name.
     ///
     /// # Errors
     /// The wrong rule, and its fault.

@@ -6,8 +6,8 @@ use farmem_protocols::commands::{Command, number_of};
 use farmem_protocols::resp::Protocol;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
-/// The state of a client that changes with each request. The connection writes the fields, `CLIENT LIST` reads them, both in the
-/// thread that runs commands.
+/// The state of a client that changes with each request. The connection writes the fields, `CLIENT LIST` reads them,
+/// both in the thread that runs commands.
 #[derive(Debug)]
 pub(crate) struct Activity {
     /// The number of the last command in the table.
@@ -56,8 +56,8 @@ impl Activity {
         self.at.store(now, Relaxed);
     }
 
-    /// Notes the database, the protocol and the transaction of the session after a command: the number of the queued requests,
-    /// and their bytes.
+    /// Notes the database, the protocol and the transaction of the session after a command: the number of the queued
+    /// requests, and their bytes.
     pub(crate) fn end(&self, db: u8, protocol: Protocol, queued: Option<(usize, usize)>) {
         self.db.store(db, Relaxed);
         self.protocol.store(if protocol == Protocol::Resp2 { 2 } else { 3 }, Relaxed);

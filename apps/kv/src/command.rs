@@ -1,8 +1,8 @@
 //! Commands: what they read and change, and how they parse their words.
 //!
-//! Key type: [`Context`], the state that a command reads and changes. `execute` is the path of every request; `handlers` has the
-//! function of each command of the table ([`farmem_protocols::commands`]). The other files are those functions. Names, arity and
-//! error texts are Redis's.
+//! Key type: [`Context`], the state that a command reads and changes. `execute` is the path of every request;
+//! `handlers` has the function of each command of the table ([`farmem_protocols::commands`]). The other files are
+//! those functions. Names, arity and error texts are Redis's.
 
 mod acl;
 mod blocking;
@@ -52,7 +52,7 @@ pub(crate) struct Context<'a> {
     pub(crate) world: &'a mut World,
     /// The function of each row of the table of commands. `EXEC` runs other commands by it.
     pub(crate) handlers: &'static [Handler],
-    /// The request that the append log gets in place of the client's, if a random choice decides what the client's does.
+    /// The request for the append log in place of the client's, if the client's request makes a random choice.
     pub(crate) logged_request: Option<Vec<Vec<u8>>>,
 }
 

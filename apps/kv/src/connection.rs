@@ -47,8 +47,7 @@ pub(crate) struct Connection {
     pub(crate) last_heard: Instant,
     /// The time of the connection's start.
     since: Instant,
-    /// The system reported that the client closed its side. The end of the stream follows what is there to
-    /// read.
+    /// The system reported that the client closed its side. The end of the stream follows the unread bytes.
     pub(crate) closing: bool,
     /// The end of the stream was read.
     at_end: bool,
@@ -102,7 +101,8 @@ impl Connection {
         was_full || self.closing || self.stream.reads_in_parts()
     }
 
-    /// Returns the state that decides what the connection does next, while more than `pause` bytes of replies keep it from executing.
+    /// Returns the state that decides what the connection does next, while more than `pause` bytes of replies keep it
+    /// from executing.
     fn flow(&self, pause: usize) -> Flow {
         Flow {
             unread: self.unread,
@@ -117,7 +117,7 @@ impl Connection {
         }
     }
 
-    /// Lets a client's requests continue whose delay for wrong passwords has passed. Returns whether it has.
+    /// Lets a client's requests continue if the delay for wrong passwords has passed. Returns whether it has.
     pub(crate) fn release(&mut self, now: Instant) -> bool {
         let is_over = self.session.held_until.is_some_and(|until| until <= now);
         if is_over {
@@ -147,7 +147,8 @@ impl Connection {
         self.out.len() - self.sent
     }
 
-    /// Reads what the client sent and executes it, while there is room for the replies. [`Connection::send`] says how the connection continues.
+    /// Reads and executes the client's requests while there is room for the replies. [`Connection::send`] decides how
+    /// the connection continues.
     pub(crate) fn serve(
         &mut self,
         store: &mut Store,
@@ -319,8 +320,8 @@ impl Connection {
         executed.len
     }
 
-    /// Sends as many replies as the socket takes, and returns how the connection continues. While more than `pause` bytes of replies
-    /// wait, nothing more is executed. An empty buffer of up to `kept` bytes is kept.
+    /// Sends as many replies as the socket takes, and returns how the connection continues. While more than `pause`
+    /// bytes of replies wait, no request is executed. An empty buffer of up to `kept` bytes is kept.
     pub(crate) fn send(&mut self, pause: usize, kept: usize) -> Outcome {
         match self.stream.flush() {
             Ok(()) => {}
@@ -365,7 +366,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether so many replies wait, or for so long, that the client is disconnected.
+    /// Returns whether the client must be disconnected, because too many replies wait, or wait for too long.
     pub(crate) fn reads_too_little(&mut self, world: &World, now: Instant) -> bool {
         let ((soft, seconds), hard) = (world.settings.output_soft, world.settings.output_max);
         let waiting = self.waiting();

@@ -58,7 +58,7 @@ struct Log {
     reserved: u64,
     /// Bytes were written and not synced.
     unsynced: Arc<AtomicBool>,
-    /// A sync failed: bytes that the system had may be lost.
+    /// A sync failed: bytes that were written may be lost.
     broken: Arc<AtomicBool>,
 }
 
@@ -208,14 +208,14 @@ impl Durable {
         self.log.as_ref().map_or(0, |log| log.len)
     }
 
-    /// Begins a log of this number, if there is to be one. The earlier log stays.
+    /// Begins a log with this number, if logging is enabled. The earlier log stays.
     pub(crate) fn begin(&mut self, number: u64) -> io::Result<()> {
         let (Some(dir), true) = (&self.dir, self.wants_log) else {
             self.number = number;
             return Ok(());
         };
         if let Some(log) = &mut self.log {
-            // Room that was reserved behind the end goes back.
+            // Reserved room behind the end is freed.
             log.reserved = log.len;
             log.file.set_len(log.len)?;
             log.file.sync_data()?;
@@ -252,7 +252,7 @@ impl Durable {
         Ok(())
     }
 
-    /// Reserves room for a request of so many bytes. Returns the reason for a refusal, in Redis's words.
+    /// Reserves room for a request of this many bytes. Returns the reason for a refusal, in Redis's words.
     pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), String> {
         let Some(log) = &mut self.log else { return Ok(()) };
         if log.broken.load(Ordering::Acquire) {
@@ -273,7 +273,7 @@ impl Durable {
         };
         match reserve(wanted + RESERVE).or_else(|_| reserve(wanted)) {
             Ok(()) => {}
-            // The file system cannot reserve. The write will say whether there is room.
+            // The file system cannot reserve. The write will fail if there is no room.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => log.reserved = u64::MAX,
             Err(error) => {
                 let error = io::Error::from(error);
@@ -305,7 +305,7 @@ impl Durable {
     ///
     /// # Errors
     ///
-    /// The system's. Then the frames do not count, and nothing is appended any more.
+    /// The system's error. Then the frames do not count, and no further frame is appended.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let Some(log) = &mut self.log else { return Ok(()) };
         // Every caller gets the error: replies of this turn may wait for frames of an earlier attempt.
@@ -337,7 +337,7 @@ impl Durable {
         written
     }
 
-    /// Syncs what was written.
+    /// Syncs the written frames.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         self.flush()?;
         if let Some(log) = &mut self.log {

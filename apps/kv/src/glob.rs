@@ -1,7 +1,7 @@
 //! Redis's patterns: `*`, `?`, `[a-z]`, `[^a]`, and an escaped character.
 
-/// Returns whether a text matches a pattern. The time is at most proportional to the product of both lengths, because only the
-/// last star is tried again.
+/// Returns whether a text matches a pattern. The time is at most proportional to the product of both lengths, because
+/// only the last star is tried again.
 pub(crate) fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut read) = (0, 0);
     // The position of the last star, and the end of the text that it matches.

@@ -25,7 +25,7 @@ pub struct Kv {
 }
 
 impl Kv {
-    /// Opens a rack, loads what was saved, and listens.
+    /// Opens a rack, loads the saved data, and listens.
     ///
     /// # Errors
     ///

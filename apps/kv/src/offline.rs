@@ -92,7 +92,8 @@ impl Offline {
         for piece in bytes.chunks(piece) {
             input.extend_from_slice(piece);
             while !told.ends {
-                // As in a turn of the server with far values: what is parsed ahead is what is executed.
+                // As in a turn of the server with far values: the requests that are parsed ahead are those that are
+                // executed.
                 if session.authenticated && !session.queues() {
                     parser.look_ahead(&input, &session, usize::MAX, (&mut self.store, &world));
                     self.store.fetch_wanted();

@@ -151,7 +151,7 @@ impl Frames {
         }
     }
 
-    /// Checks what follows the last good frame. Returns the bytes of a torn end, 0 for reserved room, and an
+    /// Checks the bytes behind the last good frame. Returns the bytes of a torn end, 0 for reserved room, and an
     /// error for a damaged frame.
     fn judge_end(&mut self, path: &Path) -> Result<u64, String> {
         let file = File::open(path).map_err(|error| error.to_string())?;
@@ -198,7 +198,7 @@ fn replay(
     let (mut unsettled, mut from) = (0, frames.at);
     while let Some((time, content)) = frames.next()? {
         let at = std::mem::replace(&mut from, frames.at);
-        // The time does not go back, whatever the clock did.
+        // The time does not go back, even if the clock did.
         store.set_now(time.max(store.now()));
         loaded.last = store.now();
         let mut rest = content.as_slice();

@@ -1,21 +1,22 @@
-//! The part of `--local` that nothing but a measurement knows: the process itself, and what the allocator keeps.
+//! The part of `--local` that only a measurement shows: the process itself, and memory that the allocator keeps.
 //!
-//! Key type: [`Meter`]. The limit is for the resident memory of the whole process, so the process is measured again and again; what the store
-//! and the buffers of connections account for is subtracted, and the rest counts as overhead.
+//! Key type: [`Meter`]. The limit is for the resident memory of the whole process, so the process is measured
+//! repeatedly. The store and the buffers of connections account for their bytes; the rest counts as overhead.
 
 use std::io;
 
-/// The part of local memory by which what is here may grow before the process is measured again.
+/// The part of local memory by which accounted bytes may grow before the process is measured again.
 pub(crate) const GROWTH_SHARE: usize = 128;
-/// The part of local memory by which the overhead may grow before the allocator gives back what was freed.
+/// The part of local memory by which the overhead may grow before the allocator returns freed memory.
 pub(crate) const TRIM_SHARE: usize = 32;
-/// Bytes that a process takes without data, where it cannot be measured.
+/// Assumed bytes of a process without data, if it cannot be measured.
 pub(crate) const PROCESS_BYTES: usize = 8 << 20;
 
 /// The last measurements of this process.
 #[derive(Default, Debug)]
 pub(crate) struct Meter {
-    /// The resident memory is this server's own. Where memory nodes run in the same process, theirs cannot be told from it.
+    /// True if the resident memory is this server's own. Memory nodes in the same process cannot be distinguished
+    /// from it.
     pub(crate) measures: bool,
     /// Bytes that were accounted for at the last measurement.
     pub(crate) accounted: usize,

@@ -73,7 +73,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Has the server write what it has executed, and end.
+    /// Makes the server write all executed changes, and end.
     pub fn stop(&self) {
         self.asked.store(true, Ordering::Release);
         // The server looks at every tick, too.
@@ -90,8 +90,8 @@ impl Server {
             let (address, kind, tls) = (plan.address, plan.kind, plan.tls.clone());
             let named = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
             let mut listener = TcpListener::bind(address).map_err(named)?;
-            // `mio` lets 128 clients wait. The system would drop some of more that come at once, and those
-            // try again a second later.
+            // `mio` lets 128 clients wait. The system would drop some of more simultaneous ones, which retry a second
+            // later.
             rustix::net::listen(&listener, BACKLOG)?;
             poll.registry().register(&mut listener, Token(PORTS_FROM + number), Interest::READABLE)?;
             ports.push(Port { listener, kind, tls, accepts: true });
@@ -200,7 +200,7 @@ struct EventLoop {
     clock: Clock,
     /// Bytes that were accounted for when the limit was looked at last.
     settled_at: usize,
-    /// Many of the keys that the last slice of the sweep looked at had expired.
+    /// Many of the keys in the last slice of the sweep had expired.
     has_expired: bool,
 }
 
@@ -365,7 +365,7 @@ impl EventLoop {
         self.ready.push(number);
     }
 
-    /// Reads the far values that this turn's requests ask for, of all connections at once.
+    /// Reads the far values that this turn's requests need, of all connections at once.
     fn read_ahead(
         &mut self,
         ready: &[usize],

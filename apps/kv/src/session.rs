@@ -33,7 +33,7 @@ pub(crate) struct Queue {
 pub(crate) enum Patience {
     /// The client waits.
     Waits,
-    /// The command replies at once that there is nothing. Transactions and the replay of the log use this.
+    /// The command replies at once that the keys are empty. Transactions and the replay of the log use this.
     None,
     /// The client waits already, and its command is tried again with the key that became ready, which is in
     /// [`Session::ready_key`].

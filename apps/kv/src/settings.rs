@@ -7,11 +7,12 @@ pub(crate) struct Settings {
     pub(crate) word_len_max: usize,
     /// The bytes of a request at most.
     pub(crate) request_len_max: usize,
-    /// The bytes of replies that may wait for a client; with more the connection is closed (`client-output-buffer-limit`).
+    /// The bytes of replies that may wait for a client; with more the connection is closed
+    /// (`client-output-buffer-limit`).
     pub(crate) output_max: usize,
     /// The bytes of replies that may wait before the client's next request is executed.
     pub(crate) output_pause: usize,
-    /// The bytes of replies that may wait for so many seconds.
+    /// The bytes of replies that may wait, and for this many seconds.
     pub(crate) output_soft: (usize, u64),
     /// The bytes of the buffers of all connections at most.
     pub(crate) buffers_max: usize,
@@ -33,7 +34,8 @@ pub(crate) struct Settings {
     pub(crate) encoding_limits: [i64; ENCODING_LIMITS.len()],
 }
 
-/// Settings of Redis's compact encodings: name, older name, default. Their only effect is on the replies of `OBJECT ENCODING`.
+/// Settings of Redis's compact encodings: name, older name, default. Their only effect is on the replies of `OBJECT
+/// ENCODING`.
 pub(crate) const ENCODING_LIMITS: [(&str, &str, i64); 7] = [
     ("hash-max-listpack-entries", "hash-max-ziplist-entries", 128),
     ("hash-max-listpack-value", "hash-max-ziplist-value", 64),
@@ -44,24 +46,25 @@ pub(crate) const ENCODING_LIMITS: [(&str, &str, i64); 7] = [
     ("zset-max-listpack-value", "zset-max-ziplist-value", 64),
 ];
 
-/// The place of a setting in [`ENCODING_LIMITS`].
+/// Returns the index of a setting in [`ENCODING_LIMITS`].
 pub(crate) fn encoding_limit(name: &str) -> Option<usize> {
     ENCODING_LIMITS.iter().position(|(new, old, _)| *new == name || *old == name)
 }
 
 impl Settings {
-    /// The defaults of [`ENCODING_LIMITS`].
+    /// Returns the defaults of [`ENCODING_LIMITS`].
     pub(crate) fn default_encoding_limits() -> [i64; ENCODING_LIMITS.len()] {
         ENCODING_LIMITS.map(|(_, _, default)| default)
     }
 
-    /// The largest number of elements, or of bytes, that the encoding of this setting has.
+    /// Returns the largest number of elements, or of bytes, of the encoding of this setting.
     pub(crate) fn encoding_limit(&self, name: &str) -> usize {
         let limit = self.encoding_limits[encoding_limit(name).expect("the name is one of the list")];
         usize::try_from(limit).unwrap_or(0)
     }
 
-    /// The bytes of one reply at most: the bound of a client's replies, or of all buffers if there is none.
+    /// Returns the maximum length of one reply in bytes: the bound of a client's replies, or of all buffers if there
+    /// is none.
     pub(crate) const fn reply_len_max(&self) -> usize {
         if self.output_max == 0 { self.buffers_max } else { self.output_max }
     }

@@ -1,4 +1,5 @@
-//! The statistics of commands: calls and times (`INFO commandstats`), errors (`INFO errorstats`), slow moments (`LATENCY`).
+//! The statistics of commands: calls and times (`INFO commandstats`), errors (`INFO errorstats`), slow moments
+//! (`LATENCY`).
 //!
 //! Key type: [`Statistics`].
 
@@ -6,7 +7,8 @@ use farmem_protocols::commands::{Command, FAST, TABLE, number_of};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Buckets of a histogram of times: the first has calls of up to 1 µs, each other one twice the time of the one before.
+/// Buckets of a histogram of times: the first has calls of up to 1 µs, and each further one covers twice the time of
+/// the one before.
 const BUCKETS: usize = 32;
 /// Kinds of errors that are counted, as in Redis.
 const ERROR_KINDS_MAX: usize = 128;
@@ -26,7 +28,8 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// The upper bounds of the buckets in microseconds, each with the number of calls up to it; from the first call's to the last's.
+    /// Returns the upper bounds of the buckets in microseconds, each with the number of calls up to it, from the
+    /// first to the last used one.
     pub(crate) fn histogram(&self) -> Vec<(u64, u64)> {
         let last = self.buckets.iter().rposition(|&calls| calls > 0).unwrap_or(0);
         let mut sum = 0;
@@ -37,7 +40,7 @@ impl Calls {
         bounds.filter(|&(_, sum)| sum > 0).collect()
     }
 
-    /// The time in microseconds that a part of the calls, in hundredths, did not exceed.
+    /// Returns the time in microseconds that a part of the calls, in hundredths, did not exceed.
     pub(crate) fn percentile(&self, hundredths: f64) -> u64 {
         let histogram = self.histogram();
         let all = histogram.last().map_or(0, |(_, sum)| *sum) as f64;
@@ -135,7 +138,7 @@ impl Statistics {
         }
     }
 
-    /// The commands that clients have sent, with their statistics.
+    /// Returns the commands that clients have sent, with their statistics.
     pub(crate) fn used(&self) -> impl Iterator<Item = (&'static Command, &Calls)> {
         let is_used = |(_, calls): &(&Command, &Calls)| calls.calls + calls.rejected > 0;
         TABLE.iter().zip(&self.commands).filter(is_used)

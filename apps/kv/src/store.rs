@@ -256,10 +256,10 @@ impl Store {
         Some(self.space(db).ends.get(name))
     }
 
-    /// Sets when a key expires, or takes the time away. Returns false without such a key, and when there was no time to take away.
+    /// Sets or removes the expiry time of a key. Returns false if the key does not exist, or had no time to remove.
     ///
     /// # Errors
-    /// When local memory has no room for one more time.
+    /// An error if local memory has no room for one more time.
     pub(crate) fn set_end(&mut self, db: u8, key: &[u8], end: Option<i64>) -> Result<bool, Failure> {
         let Some((name, _)) = self.find(db, key) else { return Ok(false) };
         self.check_end(db, key, end.filter(|&end| end > self.now).map_or(Ends::Never, Ends::At))?;
@@ -274,7 +274,7 @@ impl Store {
         Ok(end.is_some() || had)
     }
 
-    /// Refuses a time for a key that had none, when local memory has no room for it.
+    /// Refuses a time for a key that had none, if local memory has no room for it.
     fn check_end(&self, db: u8, key: &[u8], ends: Ends) -> Result<(), Failure> {
         let is_new = matches!(ends, Ends::At(_)) && self.space(db).ends.get(self.name(key)).is_none();
         if is_new { self.check_room() } else { Ok(()) }
@@ -285,7 +285,7 @@ impl Store {
         self.space(db).ends.get(name).is_some_and(|end| end <= self.now)
     }
 
-    /// Removes a key that has expired. Clients that watch the key are not told, because it did not exist any more.
+    /// Removes a key that has expired. Clients that watch the key get no notice, because it did not exist any more.
     pub(crate) fn drop_expired(&mut self, db: u8, name: Name) {
         if self.has_ended(db, name) {
             self.before_change(db, name, None);
@@ -335,15 +335,14 @@ impl Store {
         Ok(())
     }
 
-    /// Sets the values of several keys to strings: all of them, or none. If a key comes twice, its last value
+    /// Sets the values of several keys to strings: all of them, or none. If a key occurs twice, its last value
     /// counts.
     ///
-    /// Records are appended first, which may fail. Entries change when all records are there, which cannot
-    /// fail.
+    /// Records are appended first, which may fail. Entries change when all records exist, which cannot fail.
     ///
     /// # Errors
     ///
-    /// When one of them has no room. Then nothing has changed.
+    /// An error if one of them has no room. Then nothing has changed.
     pub(crate) fn set_all(&mut self, db: u8, pairs: &[(&[u8], &[u8])]) -> Result<(), Failure> {
         for (key, _) in pairs {
             check_key(key)?;
@@ -428,8 +427,8 @@ impl Store {
         true
     }
 
-    /// Deletes a key, and returns whether it was there. Reads no far memory and cannot fail, so a command
-    /// deletes all of its keys.
+    /// Deletes a key, and returns whether it existed. Reads no far memory and cannot fail, so a command deletes all
+    /// of its keys.
     pub(crate) fn remove(&mut self, db: u8, key: &[u8]) -> bool {
         let Some((name, _)) = self.find(db, key) else { return false };
         self.before_change(db, name, Some(key));
@@ -491,7 +490,7 @@ impl Store {
         self.space(db).index.get(name).is_some()
     }
 
-    /// Notes that a command changes a key together with all others of its database, and changes none of them by itself.
+    /// Notes that a command changes a key together with all others of its database, and none of them separately.
     pub(crate) fn note_touched(&mut self, db: u8, name: Name) {
         if self.watching {
             self.touched.push((db, name));

@@ -15,7 +15,7 @@ pub enum AuthClients {
     Yes,
     /// Clients may have one, signed by the given authority.
     Optional,
-    /// Clients are not asked for one.
+    /// Clients need no certificate.
     No,
 }
 

@@ -55,7 +55,7 @@ impl Waiting {
         self.ends.len()
     }
 
-    /// The request with which a client waits.
+    /// Returns the request of a waiting client.
     pub(crate) fn request(&self, id: u64) -> Option<&[Vec<u8>]> {
         self.clients.get(&id).map(|waiter| waiter.request.as_slice())
     }
@@ -116,8 +116,7 @@ impl Waiting {
         true
     }
 
-    /// Returns whether a client waits for a value of this kind. Otherwise running its request again is in
-    /// vain.
+    /// Returns whether a client waits for a value of this kind. Otherwise running its request again is useless.
     pub(crate) fn wants(&self, id: u64, kind: Kind) -> bool {
         let wanted = |waiter: &Waiter| {
             let of_sorted_sets =

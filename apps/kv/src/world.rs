@@ -22,7 +22,7 @@ pub(crate) const OUT_PAUSE_MIN: usize = 16 << 10;
 /// Bytes of an empty buffer that are kept for the next request, unless buffers are scarce.
 pub(crate) const KEPT: usize = 64 << 10;
 
-/// The bytes that came and went at connections, and the calls that read and wrote them.
+/// The bytes that connections received and sent, and the calls that read and wrote them.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Traffic {
     pub(crate) input: u64,
@@ -32,19 +32,19 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Counts a call that read so many bytes.
+    /// Counts a call that read `len` bytes.
     pub(crate) const fn read(&mut self, len: usize) {
         self.reads += 1;
         self.input += len as u64;
     }
 
-    /// Counts a call that wrote so many bytes.
+    /// Counts a call that wrote `len` bytes.
     pub(crate) const fn wrote(&mut self, len: usize) {
         self.writes += 1;
         self.output += len as u64;
     }
 
-    /// Adds what was counted elsewhere.
+    /// Adds counts of another thread.
     pub(crate) const fn add(&mut self, other: Self) {
         self.input += other.input;
         self.output += other.output;
@@ -193,12 +193,12 @@ impl World {
         }
     }
 
-    /// Notes how much data there is, if that is the most so far.
+    /// Notes the amount of data, if it is the largest so far.
     pub(crate) fn note_peak(&mut self, store: &Store) {
         self.peak = self.peak.max(store.data_bytes());
     }
 
-    /// Measures what `INFO` says of the last second.
+    /// Measures the rate of the last second for `INFO`.
     pub(crate) fn measure_rate(&mut self, store: &Store, now: Instant) {
         self.note_peak(store);
         self.rate.measure(self.stats.commands, now);
@@ -231,7 +231,7 @@ impl World {
         self.kill.insert(id);
     }
 
-    /// Whether a key that the client watches was changed.
+    /// Returns whether a key that the client watches was changed.
     pub(crate) fn watches_changed(&self, id: u64) -> bool {
         self.changed_for.contains(&id)
     }
@@ -311,8 +311,8 @@ impl World {
         }
     }
 
-    /// Removes those watched keys of two databases that have expired, because exchanging them changes nothing for a client that
-    /// watches one.
+    /// Removes those watched keys of two databases that have expired, because exchanging them changes nothing for a
+    /// client that watches one.
     pub(crate) fn drop_expired_watched(&self, store: &mut Store, dbs: [u8; 2]) {
         for &(_, name) in self.watchers.keys().filter(|(db, _)| dbs.contains(db)) {
             dbs.into_iter().for_each(|db| store.drop_expired(db, name));
@@ -334,12 +334,12 @@ impl World {
         store.here_bytes() + self.buffers + self.durable.buffered()
     }
 
-    /// Returns whether so much came since `before` bytes were accounted for that the limit is to be looked at.
+    /// Returns whether the accounted bytes have grown so much since `before` that the limit must be checked.
     pub(crate) fn has_grown(&self, store: &Store, before: usize) -> bool {
         self.accounted(store) > before + store.memory.local / GROWTH_SHARE
     }
 
-    /// Keeps what is here within the limit. Returns the bytes that are accounted for then.
+    /// Keeps local memory within the limit. Returns the accounted bytes then.
     pub(crate) fn settle(&mut self, store: &mut Store) -> usize {
         if self.meter.measures && self.has_grown(store, self.meter.accounted) {
             self.measure(store);
@@ -349,7 +349,8 @@ impl World {
         self.accounted(store)
     }
 
-    /// Measures what this process takes, and what of it nothing accounts for. When that has grown, the allocator gives back what was freed.
+    /// Measures the memory of this process, and the part that is not accounted for. If that part has grown, the
+    /// allocator returns freed memory.
     pub(crate) fn measure(&mut self, store: &Store) {
         let accounted = self.accounted(store);
         self.measure_beside(accounted);
@@ -388,7 +389,7 @@ impl World {
     }
 }
 
-/// Forty random digits.
+/// Returns forty random digits.
 fn run_id() -> String {
     let part = |_| format!("{:016x}", chance().unwrap_or(0));
     let mut digits: String = (0..3).map(part).collect();

@@ -26,7 +26,8 @@ impl Acl {
         self.file.is_some()
     }
 
-    /// Loads all users again, or none if a line is wrong. The user `default` stays as it is if the file has no line about it.
+    /// Loads all users again, or none if a line is wrong. The user `default` stays as it is if the file has no line
+    /// about it.
     pub(crate) fn load(&mut self) -> Result<(), String> {
         let Some(file) = &self.file else { return Err("no file of users was given".into()) };
         let said = |error: io::Error| format!("{}: {error}", file.display());

@@ -114,7 +114,7 @@ fn category_commands(category: &[u8], out: &mut Writer<'_>) -> CommandResult {
     Ok(())
 }
 
-/// Writes a random password of so many bits in hexadecimal digits.
+/// Writes a random password of this many bits in hexadecimal digits.
 fn generate(args: &[&[u8]], out: &mut Writer<'_>) -> CommandResult {
     const BITS: i64 = 256;
     let bits = args.first().map_or(Ok(BITS), |arg| integer(arg))?;

@@ -44,7 +44,7 @@ fn wait_or_reply(
     }
 }
 
-/// The keys that a command looks at: all of them, or for a client that waits the one that became ready.
+/// Returns the keys to examine: all of them, or for a waiting client the one that became ready.
 fn ready_keys<'a>(context: &Context<'_>, keys: &'a [&'a [u8]]) -> Vec<&'a [u8]> {
     let is_ready = |key: &&&[u8]| match (context.session.patience, &context.session.ready_key) {
         (Patience::Served, Some(ready)) => **key == ready.as_slice(),

@@ -8,7 +8,7 @@ use farmem_protocols::commands::{TABLE, find};
 use farmem_protocols::resp::Writer;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Bytes of a client's name at most: lists and logs have it.
+/// Maximum length of a client's name in bytes: lists and logs contain it.
 const NAME_LEN_MAX: usize = 512;
 
 pub(super) fn client_name(arg: &[u8]) -> Result<String, Failure> {
@@ -131,8 +131,8 @@ pub(super) fn client(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     Ok(())
 }
 
-/// Returns whether clients of a type can be connected: there are no replicas and no subscribers. Refuses types that Redis does
-/// not have.
+/// Returns whether clients of a type can be connected: this server has no replicas and no subscribers. Refuses types
+/// that Redis does not have.
 fn is_type_here(name: &[u8]) -> Result<bool, Failure> {
     const OTHERS: [&str; 4] = ["master", "replica", "slave", "pubsub"];
     match () {
@@ -160,10 +160,10 @@ fn list(context: &mut Context<'_>, filter: Args<'_>, out: &mut Writer<'_>) -> Co
     Ok(())
 }
 
-/// A condition on the clients that end: their number, and what is known of them.
+/// A condition on the clients that end: their number and their description.
 type Filter<'a> = Box<dyn Fn(u64, &Shown) -> bool + 'a>;
 
-/// `CLIENT KILL address`, or with filters that must all match.
+/// Executes `CLIENT KILL address`, or the form with filters, which must all match.
 fn kill(context: &mut Context<'_>, filter: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let own = context.session.id;
     let (mut matches, mut skips_own): (Vec<Filter<'_>>, bool) = (Vec::new(), true);

@@ -16,7 +16,8 @@ pub(super) enum Operation {
     Difference,
 }
 
-/// Refuses a result of so many bytes that is computed from several collections. The whole result is in local memory, beside them.
+/// Refuses a result of this many bytes that is computed from several collections, because the whole result is in
+/// local memory beside them.
 pub(super) fn check_result(context: &Context<'_>, bytes: usize) -> CommandResult {
     const SHARE: usize = 4;
     let most = context.store.memory.local / SHARE;
@@ -28,9 +29,9 @@ pub(super) fn check_result(context: &Context<'_>, bytes: usize) -> CommandResult
     )))
 }
 
-/// Executes `HSCAN`, `SSCAN` and `ZSCAN`. The scan goes from the last element to the first, and the cursor is the number of elements
-/// left. Removing an element moves the last one into its place. The moved element was returned already, or its new place is
-/// still to come, so the scan returns every element that stays.
+/// Executes `HSCAN`, `SSCAN` and `ZSCAN`. The scan goes from the last element to the first, and the cursor is the
+/// number of remaining elements. Removing an element moves the last one into its place. The moved element was
+/// returned already, or its new place is still to come, so the scan returns every element that stays.
 pub(super) fn scan_of<'a>(
     args: Args<'_>,
     out: &mut Writer<'_>,
@@ -66,7 +67,8 @@ pub(super) fn random_count(arg: Option<&&[u8]>, in_pairs: bool) -> Result<Option
     Ok(Some(wanted))
 }
 
-/// Returns random numbers below `len`: at most `wanted` different ones, or exactly `-wanted` ones with repetitions if it is negative.
+/// Returns random numbers below `len`: at most `wanted` different ones, or exactly `-wanted` ones with repetitions if
+/// it is negative.
 pub(super) fn random_indexes(rng: &mut Rng, len: usize, wanted: i64) -> Result<Vec<usize>, Failure> {
     if len == 0 {
         return Ok(Vec::new());

@@ -1,7 +1,8 @@
 //! The path of every request: admission, transactions, the append log.
 //!
-//! Key functions: [`execute`], a client's request; [`run`], an admitted command. Between them stand the rights of the user
-//! ([`permit`]), room, and the statistics. A command that the append log has replays without this path ([`crate::recovery`]).
+//! Key functions: [`execute`], a client's request; [`run`], an admitted command. Admission checks the rights of the
+//! user ([`permit`]) and the room, and updates the statistics. Commands from the append log are replayed without this
+//! path ([`crate::recovery`]).
 
 use super::rights::permit;
 use super::{Args, CommandResult, Context};
@@ -84,7 +85,7 @@ fn perform(
     done
 }
 
-/// Replaces a reply that exceeds its bound by an error. What the command changed stays changed, and the error says so.
+/// Replaces a reply that exceeds its bound by an error. The command's changes stay, and the error says so.
 fn check_reply_len(context: &Context<'_>, out: &Writer<'_>) -> CommandResult {
     if !out.is_over() {
         return Ok(());
@@ -99,7 +100,7 @@ fn check_reply_len(context: &Context<'_>, out: &Writer<'_>) -> CommandResult {
 /// Returns the command that runs now; `None` if it was queued.
 ///
 /// # Errors
-/// The request is refused: no such command, no right to it, no room for what it may add.
+/// The request is refused: no such command, no right to it, no room for the data that it may add.
 fn admit(context: &mut Context<'_>, args: Args<'_>) -> Result<Option<&'static Command>, Failure> {
     let command = look_up(args)?;
     if command.has(commands::INTERNAL) {
@@ -113,10 +114,10 @@ fn admit(context: &mut Context<'_>, args: Args<'_>) -> Result<Option<&'static Co
         return Err(Failure::text("NOAUTH Authentication required."));
     }
     permit(context, command, args)?;
-    // A transaction is executed as a whole or refused as a whole. So its requests are checked when they are queued, and once
-    // more before the first one runs.
+    // A transaction is executed as a whole or refused as a whole. So its requests are checked when they are queued,
+    // and once more before the first one runs.
     let flags = if command.name == "exec" { context.session.queued_flags() } else { command.flags() };
-    // As in Redis, a transaction takes no more requests at all while there is too much data.
+    // As in Redis, a transaction takes no more requests while there is too much data.
     let ends = matches!(command.name, "exec" | "discard" | "quit" | "reset");
     check_room(context, flags, context.session.queues() && !ends)?;
     if !queues {
@@ -126,8 +127,8 @@ fn admit(context: &mut Context<'_>, args: Args<'_>) -> Result<Option<&'static Co
     Ok(None)
 }
 
-/// Refuses a request with these flags if there is no room for it or nothing may be changed; evicts keys first if there is more
-/// data than may be.
+/// Refuses a request with these flags if there is no room for it or writes are not allowed. Evicts keys first if
+/// there is too much data.
 pub(crate) fn check_room(context: &mut Context<'_>, flags: u32, in_transaction: bool) -> CommandResult {
     if let (Some(why), true) = (&context.world.no_writes, flags & commands::WRITE != 0) {
         return Err(Failure::said(why.clone()));
@@ -140,7 +141,8 @@ pub(crate) fn check_room(context: &mut Context<'_>, flags: u32, in_transaction: 
     if grows || in_transaction { evicted } else { Ok(()) }
 }
 
-/// Notes the command that a memcached request stands for, and refuses it on one key if the rules of the client's user forbid it.
+/// Notes the command that a memcached request stands for. Refuses the command on one key if the rules of the client's
+/// user forbid it.
 pub(crate) fn admits(context: &mut Context<'_>, command: &[u8], key: &[u8]) -> CommandResult {
     let row = find(command).expect("the table has it");
     context.session.activity.begin(row, context.store.now());
@@ -181,7 +183,7 @@ fn unknown_subcommand(parent: &Command, name: &[u8]) -> Failure {
     ))
 }
 
-/// A word of a request as Redis prints it in errors: up to a zero, and 128 bytes at most.
+/// Returns a word of a request as Redis prints it in errors: up to a zero, and at most 128 bytes.
 fn printed(word: &[u8]) -> String {
     let end = word.iter().position(|&byte| byte == 0).unwrap_or(word.len());
     String::from_utf8_lossy(&word[..end.min(128)]).into_owned()
@@ -204,7 +206,7 @@ fn unknown(args: Args<'_>) -> Failure {
     ))
 }
 
-/// The reason for which this server lacks a command of Redis.
+/// Returns the reason why this server lacks a command of Redis.
 fn refused(name: &[u8]) -> Option<&'static str> {
     const SCRIPTS: &[&str] =
         &["EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "SCRIPT", "FUNCTION", "FCALL", "FCALL_RO"];
@@ -227,8 +229,8 @@ fn refused(name: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Notes the values that a request will read, so that one round trip reads them together with others. Returns false when
-/// there are enough.
+/// Notes the values that a request will read, so that one round trip reads them together with others. Returns false
+/// if there are enough.
 pub(crate) fn want(store: &mut Store, db: u8, args: Args<'_>) -> bool {
     let Some(command) = find_of(args).filter(|command| command.takes(args.len())) else { return true };
     let mut keys = command.keys(args).into_iter().map(|(key, _)| key);
@@ -239,7 +241,8 @@ pub(crate) fn want(store: &mut Store, db: u8, args: Args<'_>) -> bool {
     keys.all(|key| store.want(db, key))
 }
 
-/// Executes a queued request of a transaction, and writes the reply. The rules of the user may have changed since it was queued.
+/// Executes a queued request of a transaction, and writes the reply. The rules of the user may have changed since it
+/// was queued.
 pub(crate) fn execute_queued(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) {
     let from = out.position();
     let done = look_up(args).and_then(|command| {
@@ -255,8 +258,8 @@ pub(crate) fn execute_queued(context: &mut Context<'_>, args: Args<'_>, out: &mu
     }
 }
 
-/// Executes the request of a waiting client again, and writes the reply. Its user's rules may have changed since, and its reply
-/// has a bound like any other.
+/// Executes the request of a waiting client again, and writes the reply. Its user's rules may have changed since, and
+/// its reply has a bound like any other.
 pub(crate) fn execute_again(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) {
     let from = out.position();
     let done = look_up(args).and_then(|command| {
@@ -293,7 +296,8 @@ pub(crate) fn run(
         context.store.incoming = incoming(command, args);
         let before = context.store.dirty;
         let done = (context.handlers[number_of(command)])(context, args, out);
-        // A command that fails may have removed an expired key before. The log gets the request, and fails in the same way.
+        // A command that fails may have removed an expired key before. The log gets the request, and fails in the
+        // same way.
         if context.store.dirty != before {
             match context.logged_request.take() {
                 Some(logged) => {

@@ -6,12 +6,12 @@ use crate::store::{CHUNK, SPACES};
 use farmem_protocols::resp::Writer;
 use std::fmt::Write as _;
 
-/// The version of Redis whose commands and texts the server has. Clients choose by it what they send.
+/// The version of Redis with the same commands and texts. Clients select their requests by it.
 pub(super) const REDIS_VERSION: &str = "7.0.15";
 
 type Section = (&'static str, bool, fn(&Context<'_>, &mut String));
 
-/// The sections: their names, whether `INFO` without a name has them, and their lines.
+/// The sections: name, true if `INFO` without a name includes it, and function.
 const SECTIONS: &[Section] = &[
     ("Server", true, server),
     ("Clients", true, clients),
@@ -118,7 +118,7 @@ fn clients(context: &Context<'_>, text: &mut String) {
     line(text, "buffer_bytes", world.buffers);
 }
 
-/// Fields about memory of what this server does not have.
+/// Fields about memory of features that this server does not have.
 const NO_MEMORY: &[&str] = &[
     "used_memory_lua",
     "used_memory_vm_eval",
@@ -181,7 +181,7 @@ fn memory(context: &Context<'_>, text: &mut String) {
 
 fn persistence(context: &Context<'_>, text: &mut String) {
     let durable = &context.world.durable;
-    // No process is forked: a snapshot is taken beside commands.
+    // This server forks no process: it takes a snapshot between commands.
     lines(
         text,
         &["loading", "async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"],
@@ -229,7 +229,7 @@ fn stats(context: &Context<'_>, text: &mut String) {
     line(text, "io_threaded_writes_processed", context.world.io_writes);
 }
 
-/// Counts of what this server does not have.
+/// Counts of features that this server does not have.
 const NO_STATS: &[&str] = &[
     "total_net_repl_input_bytes",
     "total_net_repl_output_bytes",
@@ -290,7 +290,7 @@ fn cpu_times(file: &str) -> [f64; 4] {
     // The name in front may have spaces; it ends with the last parenthesis.
     let fields: Vec<&str> = text.rsplit(')').next().unwrap_or("").split_whitespace().collect();
     let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
-    // The kernel counts a hundred ticks a second there, whatever its own clock does.
+    // The kernel counts a hundred ticks per second in this file, with any clock.
     [12, 11, 14, 13].map(|at| ticks(at) / 100.0)
 }
 

@@ -74,7 +74,7 @@ fn keys_of<'a>(request: &[&'a [u8]]) -> Result<Keys<'a>, Failure> {
     Ok(keys)
 }
 
-/// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`.
+/// Executes `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`.
 fn list(filter: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let names: Vec<&str> = match *filter {
         [] => all().map(|command| command.name).collect(),
@@ -100,7 +100,7 @@ fn simple_set<T: AsRef<str>>(names: impl Iterator<Item = T>, out: &mut Writer<'_
     names.iter().for_each(|name| out.simple(name.as_ref()));
 }
 
-/// Writes a command as the `COMMAND` reply has it: with its categories, key specifications and subcommands.
+/// Writes a command in the form of the `COMMAND` reply: with its categories, key specifications and subcommands.
 fn describe(command: &'static Command, out: &mut Writer<'_>) {
     out.array(10);
     out.bulk(command.name.as_bytes());
@@ -142,7 +142,7 @@ fn describe(command: &'static Command, out: &mut Writer<'_>) {
     subcommands(command).for_each(|subcommand| describe(subcommand, out));
 }
 
-/// The `HELP` subcommand of a command with subcommands.
+/// Executes the `HELP` subcommand of a command with subcommands.
 pub(super) fn help(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let parent = find(args[0]).expect("the request was looked up");
     let title = format!(

@@ -25,7 +25,7 @@ pub(crate) fn meta(head: Head, ends: Ends) -> [u8; META_LEN] {
     meta
 }
 
-/// The command that writes an item: key, head and expiry time, data. Only the append log has it.
+/// Executes the command that writes an item: key, head and expiry time, data. Only the append log has it.
 pub(super) fn item(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let wrong = Failure::text("ERR no item: the head of one has 21 bytes");
     let Some((head, end)) = Head::parse(args[2]) else { return Err(wrong) };

@@ -36,7 +36,8 @@ pub(super) fn kind(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-/// Executes `EXPIRE`, `PEXPIRE`, `EXPIREAT` and `PEXPIREAT`: the number has this unit in milliseconds, and counts from now or from 1970.
+/// Executes `EXPIRE`, `PEXPIRE`, `EXPIREAT` and `PEXPIREAT`: the number has this unit in milliseconds, and counts
+/// from now or from 1970.
 pub(super) fn expire_in(
     context: &mut Context<'_>,
     args: Args<'_>,

@@ -1,8 +1,8 @@
-//! Numbers in x87's extended precision, in which Redis adds fractions (`INCRBYFLOAT`, `HINCRBYFLOAT`): 64 bits of significand
-//! on every machine.
+//! Numbers in x87's extended precision, in which Redis adds fractions (`INCRBYFLOAT`, `HINCRBYFLOAT`): 64 bits of
+//! significand on every machine.
 //!
-//! Key type: [`LongDouble`]. Parsing equals C's `strtold`, and printing equals `%.17Lf` without zeros at the end, so replies are
-//! Redis's to the digit.
+//! Key type: [`LongDouble`]. Parsing equals C's `strtold`, and printing equals `%.17Lf` without zeros at the end, so
+//! replies are Redis's to the digit.
 
 use num_bigint::BigUint;
 use rustc_apfloat::ieee::X87DoubleExtended;

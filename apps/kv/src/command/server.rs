@@ -162,7 +162,7 @@ pub(super) fn debug(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     Ok(())
 }
 
-/// `MODULE LIST`: this server loads no modules.
+/// Executes `MODULE LIST`: this server loads no modules.
 pub(super) fn module(_: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     out.array(0);
     Ok(())

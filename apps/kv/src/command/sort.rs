@@ -1,7 +1,8 @@
-//! `SORT` and `SORT_RO`: the elements of a list, a set or a sorted set in the order of numbers or texts, their own or those of
-//! other keys.
+//! `SORT` and `SORT_RO`: the elements of a list, a set or a sorted set in the order of numbers or texts, their own or
+//! those of other keys.
 //!
-//! Texts are compared byte by byte, whatever the locale. The values of `BY` and `GET` are read from far memory many at a time.
+//! Texts are compared byte by byte, with any locale. The values of `BY` and `GET` are read from far memory in
+//! batches.
 
 use super::{Args, CommandResult, Context, count, float, integer, is};
 use crate::failure::Failure;
@@ -304,7 +305,8 @@ fn store(
 mod tests {
     use super::*;
 
-    /// A pattern names a key, or a field of a hash; without `*` it names nothing, and an arrow without a field is part of the key.
+    /// A pattern names a key, or a field of a hash; without `*` it names nothing, and an arrow without a field is
+    /// part of the key.
     #[test]
     fn patterns_name_keys() {
         let name = |pattern: &'static str| {

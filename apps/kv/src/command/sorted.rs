@@ -70,7 +70,8 @@ fn add_options(args: Args<'_>) -> Result<(AddOptions, usize), Failure> {
     Ok((options, at))
 }
 
-/// The numbers of new members and of changed scores, and the score of the last member; `None` if the options left it as it was.
+/// The numbers of new members and of changed scores, and the score of the last member; `None` if the options left it
+/// as it was.
 type AddOutcome = (i64, i64, Result<Option<f64>, Failure>);
 
 fn add(sorted: &mut Ranked, pairs: &[(f64, &[u8])], options: AddOptions) -> AddOutcome {

@@ -172,7 +172,7 @@ pub(super) fn mget(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     let db = context.db();
     out.array(args.len() - 1);
     for (at, &key) in args.iter().enumerate().skip(1) {
-        // The values behind one that is far are read in the same round trip.
+        // Far values behind this one are read in the same round trip.
         if context.store.would_wait(db, key) {
             let _no_more_at_once = args[at..].iter().all(|key| context.store.want(db, key));
             context.store.fetch_wanted();

@@ -1,8 +1,8 @@
 //! The decision what a connection does next.
 //!
-//! Key type: [`Flow`], the part of a connection's state that decides. A connection asks for its next [`Step`] before each step of a turn, and
-//! for its [`Outcome`] when the turn has sent what the socket takes. One rule serves both, so work that stopped for want of room resumes
-//! when there is room. The tests explore every state that a client can bring a connection into.
+//! Key type: [`Flow`], the part of a connection's state that decides. A connection gets its next [`Step`] before each
+//! step of a turn, and its [`Outcome`] when the turn has sent what the socket takes. One rule serves both, so work
+//! that stopped for lack of room resumes when there is room. The tests explore every state that a client can cause.
 
 /// The state that decides what a connection does next.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]

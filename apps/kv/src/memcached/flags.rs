@@ -26,7 +26,7 @@ pub(super) struct Flags<'a> {
     /// A missing item is made, with this time.
     pub(super) vivify: Option<i32>,
     pub(super) ttl: Option<i32>,
-    /// A client that finds less time left is told to write the item again.
+    /// A client that finds less time left must write the item again.
     pub(super) recache: Option<i32>,
     pub(super) client_flags: u32,
     pub(super) cas: Option<u64>,
@@ -89,7 +89,7 @@ impl<'a> Flags<'a> {
         Ok(Ok(()))
     }
 
-    /// Notes a flag that may have a value behind its letter.
+    /// Notes a flag, which may have a value behind its letter.
     fn note_value(&mut self, letter: u8, rest: &[u8]) -> Result<Result<(), &'static str>, &'static str> {
         let time = || signed(rest).ok_or(BAD_TOKEN);
         let number = |text| unsigned(rest).ok_or(text);
@@ -122,7 +122,7 @@ impl<'a> Flags<'a> {
         })
     }
 
-    /// Returns whether a flag of this letter is there.
+    /// Returns whether a flag has this letter.
     pub(super) fn has(&self, letter: u8) -> bool {
         self.words.iter().any(|word| word[0] == letter)
     }
@@ -132,8 +132,8 @@ impl<'a> Flags<'a> {
         self.words.iter().any(|word| word[0] == b'O' && word.len() > OPAQUE_LEN_MAX)
     }
 
-    /// Appends the key as the client knows it. A key that is not a word goes in base64, whatever form it came
-    /// in.
+    /// Appends the key in the client's form. A key that is not a word goes in base64, whatever form it had in the
+    /// request.
     pub(super) fn say_key(&self, was_binary: bool, out: &mut Vec<u8>) {
         if was_binary || !is_word(&self.key) {
             out.extend_from_slice(STANDARD.encode(&*self.key).as_bytes());

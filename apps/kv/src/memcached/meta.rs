@@ -54,7 +54,7 @@ fn seconds_left(end: i64, now: i64) -> u64 {
     u64::try_from((end - now + 999) / 1000).unwrap_or(0)
 }
 
-/// Appends what each reply repeats: the opaque word and the key.
+/// Appends the parts of the request that each reply repeats: the opaque word and the key.
 fn repeat(flags: &Flags<'_>, out: &mut Vec<u8>) {
     for word in flags.words {
         echo(flags, word, flags.binary, out);
@@ -81,11 +81,11 @@ fn echo(flags: &Flags<'_>, word: &[u8], was_binary: bool, out: &mut Vec<u8>) {
 #[derive(Default)]
 struct After {
     ttl: Option<Ends>,
-    /// The client was told to write the item again.
+    /// The client must write the item again.
     won: Option<Won>,
 }
 
-/// An item that is to be stored once more, with the mark that a client writes it again.
+/// An item to store once more, with the mark that a client writes it again.
 struct Won {
     head: Head,
     data: Vec<u8>,
@@ -142,8 +142,8 @@ fn get(context: &mut Context<'_>, words: &[&[u8]], out: &mut Vec<u8>) -> Done {
     if let Some(Won { head, data, said }) = after.won {
         // The number stays, because the client writes the item by it.
         match write(context, &flags.key, head, kept, &data) {
-            // A mark that cannot be stored is not reported: the client has the value, and another client may
-            // be told later.
+            // If the mark cannot be stored, it is not reported: the client has the value, and another client may get
+            // the mark later.
             Err(_) if !made => drop(out.drain(said)),
             done => done?,
         }
@@ -203,7 +203,7 @@ fn answer(
     after
 }
 
-/// Appends the value that one flag asks for.
+/// Appends the value for one flag.
 fn say(flags: &Flags<'_>, item: &Item<'_>, end: Option<i64>, now: i64, word: &[u8], out: &mut Vec<u8>) {
     let number = |out: &mut Vec<u8>, number: u64| {
         out.extend_from_slice(&[b' ', word[0]]);
@@ -323,7 +323,7 @@ fn may_delete(context: &mut Context<'_>, flags: &Flags<'_>) -> Result<bool, Refu
     Ok(context.store.item(db, &flags.key, false)?.is_some_and(|item| item.head.cas == cas))
 }
 
-/// Keeps an item and marks it as stale. The next client that asks for it is told to write it again.
+/// Keeps an item and marks it as stale. The next client that requests it must write it again.
 fn mark_stale(context: &mut Context<'_>, flags: &Flags<'_>) -> Result<(), Refused> {
     let db = context.db();
     let Some(item) = context.store.item(db, &flags.key, false)? else { return Ok(()) };

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 
-/// The version whose replies these are. Clients choose by it what they send.
+/// The version of memcached with the same replies. Clients select their requests by it.
 pub(super) const VERSION: &str = "1.6.18";
 /// The reply to a line whose words are not a request of its command.
 pub(super) const BAD_LINE: &str = "CLIENT_ERROR bad command line format";

@@ -1,4 +1,4 @@
-//! Items in the store: how they are written.
+//! Writes of items to the store.
 
 use crate::command::execute::{check_room, run};
 use crate::command::{Args, Context, item};

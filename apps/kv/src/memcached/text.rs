@@ -229,7 +229,7 @@ fn store(
     Ok(())
 }
 
-/// Stores a value as its mode says.
+/// Stores a value according to its mode.
 pub(super) fn put_in(
     context: &mut Context<'_>,
     storing: &Storing<'_>,
@@ -401,7 +401,7 @@ fn delete(context: &mut Context<'_>, words: &Words<'_>, out: &mut Vec<u8>) -> Do
     Ok(())
 }
 
-/// Deletes a key, and returns whether it was there.
+/// Deletes a key. Returns whether it existed.
 pub(super) fn remove(context: &mut Context<'_>, key: &[u8]) -> Result<bool, Refused> {
     admits(context, b"del", key)?;
     let db = context.db();
@@ -433,7 +433,7 @@ fn flush_all(context: &mut Context<'_>, words: &Words<'_>, out: &mut Vec<u8>) ->
     Ok(())
 }
 
-/// There is one verbosity level.
+/// Accepts `verbosity`, of which there is one level.
 fn verbosity(words: &Words<'_>, out: &mut Vec<u8>) -> Done {
     if !matches!(words.len(), 2 | 3) {
         return Err(ERROR);

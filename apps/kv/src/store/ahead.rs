@@ -90,7 +90,7 @@ impl Store {
         self.log.counts.early += self.log.counts.wanted - before;
     }
 
-    /// Drops what was read ahead and not used. With `all` false, keeps what was read since the last call.
+    /// Drops unused values that were read ahead. With `all` false, keeps those that were read since the last call.
     pub(crate) fn forget_ahead(&mut self, all: bool) {
         self.log.drop_ahead(all);
     }

@@ -1,4 +1,4 @@
-//! Collections and long values while they are used: how they come into local memory, change there, and go back into the log.
+//! Collections and long values in use: loaded into local memory, changed there, and written back into the log.
 
 use super::index::{Entry, Flag, Name};
 use super::live::{Live, LiveValue};
@@ -144,7 +144,7 @@ impl Store {
         Ok(Some(result))
     }
 
-    /// Refuses a new collection of so many bytes when there is no room. A command that changes two keys asks
+    /// Refuses a new collection of this many bytes if there is no room. A command that changes two keys calls this
     /// first, so that it changes both or none.
     pub(crate) fn check_makes(&self, key: &[u8], bytes: usize) -> Result<(), Failure> {
         super::check_key(key)?;

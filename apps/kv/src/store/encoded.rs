@@ -1,4 +1,4 @@
-//! Values as records: how they are appended to the log and read from it.
+//! Values as records: appends to the log and reads from it.
 
 use super::far::is_withheld;
 use super::index::{Entry, Flag, Name};
@@ -12,12 +12,12 @@ use crate::failure::Failure;
 /// Bytes of a record at most. A longer value lies in pieces.
 const RECORD_MAX: usize = CHUNK / 2;
 
-/// The part of far memory that is to be live, in eighths; below it, chunks are compacted. A smaller part
-/// makes compaction cheaper, because a chunk has fewer live records when its turn comes. When far memory is
-/// short, the part is larger.
+/// The minimum part of far memory that is live, in eighths; below it, chunks are compacted. A smaller part makes
+/// compaction cheaper, because a chunk has fewer live records when its turn comes. If far memory is short, the part
+/// is larger.
 const WANTED: usize = 5;
 const WANTED_WHEN_SHORT: usize = 6;
-/// Chunks that are compacted at once for a record that has no room.
+/// Chunks that are compacted together for a record that has no room.
 const ROOM_CHUNKS: usize = 16;
 /// Records that compaction looks up together.
 const TOGETHER: usize = 256;
@@ -174,7 +174,7 @@ impl Store {
         self.log.far().recycle(before);
         self.stats.fetched += 1;
         value_in(&self.scratch, key)?;
-        // A record is cached at its second read: most of what is read once is not read again.
+        // A record is cached at its second read, because most records are read only once.
         if entry.has(Flag::TOUCHED) {
             self.cache_scratch(db, name, Place(entry.place));
         } else if let Some(entry) = self.space_mut(db).index.get_mut(name) {
@@ -286,7 +286,7 @@ impl Store {
         self.stats.compacted > before
     }
 
-    /// Returns the part of far memory that is to be live now, in eighths.
+    /// Returns the minimum part of far memory that must be live now, in eighths.
     pub(super) const fn wanted_eighths(&self) -> usize {
         if self.log.far_ref().is_short { WANTED_WHEN_SHORT } else { WANTED }
     }
@@ -315,8 +315,8 @@ impl Store {
         }
     }
 
-    /// Touches the entries of names that are looked up next. They lie far apart in memory, so that touching
-    /// many at once waits for memory once.
+    /// Touches the entries of names that are looked up next. Their lines are far apart, so touching many together
+    /// waits for memory only once.
     pub(super) fn look_up_together(&self, names: impl Iterator<Item = (u8, Name)>) {
         let met = names.fold(0, |met, (space, name)| met ^ self.spaces[usize::from(space)].index.touch(name));
         std::hint::black_box(met);

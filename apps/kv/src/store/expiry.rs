@@ -1,6 +1,7 @@
 //! The times at which keys expire.
 //!
-//! Key type: [`Expiry`]. A key that expires has a second entry of 24 bytes, in a table like the index; the table shrinks when entries go.
+//! Key type: [`Expiry`]. A key that expires has a second entry of 24 bytes, in a table like the index; the table
+//! shrinks when entries go.
 
 use super::index::{Entry, Index, Name};
 

@@ -23,7 +23,7 @@ const RESERVE: usize = 2;
 const KEPT_MAX: usize = 16 << 10;
 /// Longest wait for a memory node, and for an answer of the control plane: all clients wait meanwhile.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
-/// Allocations that are probed at once while one has a fault.
+/// Number of allocations that are probed together while one has a fault.
 const PROBES_MAX: usize = 32;
 /// Allocations that are tried for a chunk when nodes do not answer.
 const TRIES: usize = 3;
@@ -59,8 +59,7 @@ pub(crate) struct Far {
     /// A buffer for the next READ of a whole chunk. New memory for each would cost more than the READ.
     read: Vec<u8>,
     slabs: BTreeMap<u64, Slab>,
-    /// Allocations that are to be freed, one in a turn, because the server waits for each request to the
-    /// control plane.
+    /// Allocations to free, one in a turn, because the server waits for each request to the control plane.
     unwanted: Vec<u64>,
     pub(crate) health: Health,
     /// READs that have ended and whose bytes no command has taken yet.
@@ -284,7 +283,7 @@ impl Far {
         Err(silent)
     }
 
-    /// Takes in what has arrived, and sends what is to be sent.
+    /// Receives arrived frames, and sends waiting ones.
     fn take_in(&mut self) {
         // A READ reports the failure of its link.
         while let Ok(Some(done)) = self.client.poll() {
@@ -368,7 +367,8 @@ impl Far {
         known.fault = fault;
     }
 
-    /// Notes that the memory node of an allocation did not answer in time, for all allocations on that node. Returns the error.
+    /// Notes that the memory node of an allocation did not answer in time, for all allocations on that node. Returns
+    /// the error.
     fn note_silence(&mut self, slab: u64) -> Error {
         let name = |far: &Self, slab: u64| far.client.name_of_node_at(VirtAddr(slab));
         let node = name(self, slab);
@@ -432,19 +432,19 @@ impl Far {
         allocated
     }
 
-    /// Returns whether an allocation is to be freed, and the control plane may be asked.
+    /// Returns whether an allocation must be freed, and the control plane may be asked.
     pub(crate) fn has_unwanted(&self) -> bool {
         !self.unwanted.is_empty() && !self.health.is_paused()
     }
 
-    /// Frees one allocation of those that are not wanted any more.
+    /// Frees one unused allocation.
     pub(crate) fn free_one(&mut self) {
         if !self.has_unwanted() {
             return;
         }
         let Some(slab) = self.unwanted.pop() else { return };
         let begun = Instant::now();
-        // An allocation that is refused went with its node.
+        // An allocation whose free is refused was lost with its node.
         let freed = self.client.free(VirtAddr(slab));
         self.health.note_answer(begun, freed.as_ref().err());
         if self.health.is_paused() {

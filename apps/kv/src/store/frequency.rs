@@ -1,10 +1,10 @@
-//! The use of keys, as index entries note it: the time of the last use, or with an LFU policy how often a key is used.
+//! The use of keys, as index entries record it: the time of the last use, or with an LFU policy the frequency of use.
 //!
-//! Key types: [`Use`], one use; [`Settings`], how fast a frequency grows and falls. A frequency is Redis's: a counter of 8 bits that
-//! grows by chance, the less likely the larger it is, and falls with time. An entry has the counter in its low 8 bits, and
-//! above it the minutes at which it was changed last.
+//! Key types: [`Use`], one use; [`Settings`], the growth and decay of a frequency. A frequency is Redis's: a counter
+//! of 8 bits that grows at random, the less likely the larger it is, and decays with time. An entry has the counter
+//! in its low 8 bits, and above it the minutes of its last change.
 
-/// The frequency of a new key: not the first one that goes.
+/// The frequency of a new key, which is not evicted first.
 const FIRST: u32 = 5;
 const COUNTER_BITS: u32 = 8;
 const COUNTER_MAX: u32 = (1 << COUNTER_BITS) - 1;
@@ -34,7 +34,7 @@ fn minutes(now: i64) -> u32 {
     (clock(now) / 60) & MINUTES_MASK
 }
 
-/// Returns the time in seconds, as entries have it.
+/// Returns the time in seconds, in the form of entries.
 pub(super) fn clock(now: i64) -> u32 {
     u32::try_from((now / 1000) & 0xffff_ffff).unwrap_or(0)
 }

@@ -19,7 +19,7 @@ pub(super) const HEAD_LEN: usize = 13;
 pub(crate) struct Head {
     /// The client's flags.
     pub(crate) flags: u32,
-    /// The number of the change that wrote the item. No other change of any item has it.
+    /// The number of the change that wrote the item, unique among all changes.
     pub(crate) cas: u64,
     /// The marks: [`Head::STALE`] and its like.
     pub(crate) marks: u8,
@@ -28,7 +28,7 @@ pub(crate) struct Head {
 impl Head {
     /// The item is stale, and stays until a client writes it again.
     pub(crate) const STALE: u8 = 1;
-    /// A client was told to write the item again.
+    /// A client must write the item again.
     pub(crate) const TOKEN_SENT: u8 = 2;
     /// The key came in base64.
     pub(crate) const BINARY_KEY: u8 = 4;

@@ -241,8 +241,8 @@ impl Log {
         }
     }
 
-    /// Returns false for a record that is known to be dead. For others the caller looks whether an entry
-    /// leads to them.
+    /// Returns false for a record that is known to be dead. For others the caller checks whether an entry leads to
+    /// them.
     pub(crate) fn may_be_wanted(&self, number: usize, offset: usize) -> bool {
         self.chunks.get(number).is_some_and(|chunk| !chunk.dead.has(offset))
     }

@@ -32,13 +32,13 @@ impl Policy {
         Self::ALL.iter().find(|(_, policy)| *policy == self).expect("all have names").0
     }
 
-    /// Whether entries count how often their keys are used, not when they were used last.
+    /// Returns whether entries count the frequency of use, instead of the last use.
     pub(crate) const fn is_lfu(self) -> bool {
         matches!(self, Self::AllLfu | Self::VolatileLfu)
     }
 }
 
-/// The limits, and what is known of their use.
+/// The limits, and the present use.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     /// Bytes of local memory.

@@ -134,8 +134,8 @@ impl Store {
             Some(key) => self.take(db, name, key),
             None => self.key_of(db, name).and_then(|key| self.take(db, name, &key)),
         };
-        // A snapshot needs every key, and must not be in memory as a whole. Otherwise the picture ends, and
-        // the change goes on.
+        // A snapshot needs every key, and must not be in memory as a whole. If that fails, the picture ends, and the
+        // change continues.
         let len = self.picture.as_ref().map_or(0, |picture| picture.out.len());
         self.give_way(len);
         if taken.is_err() || len > HERE_LEAST.max(self.memory.local / HERE_SHARE) {

@@ -1,8 +1,8 @@
-//! Keys that go in slices of bounded length: those that have expired and that no command touches, and those of a database that
-//! was flushed.
+//! Removal of keys in slices of bounded length: expired keys that no command touches, and keys of a flushed database.
 //!
-//! A sweep through the tables of expiry times finds the former. The latter are gone for clients at once: [`Store::clear`] puts an
-//! empty table in the place of theirs, and [`Store::reclaim`] releases what it leads to and frees it shard by shard.
+//! A sweep through the tables of expiry times finds the expired keys. Flushed keys are invisible to clients at once:
+//! [`Store::clear`] installs an empty table, and [`Store::reclaim`] frees the old one shard by shard, with all
+//! values.
 
 use super::expiry::time_of;
 use super::index::Drained;
@@ -15,7 +15,7 @@ const SLICE_LOOKS: usize = 4096;
 const SLICE_REMOVALS: usize = 512;
 /// Keys that one slice removes while a snapshot is under way, which reads each of them from far memory first.
 const SLICE_REMOVALS_IN_SNAPSHOT: usize = 32;
-/// A slice follows at once when at least one of so many entries had expired.
+/// A slice follows at once if at least one of this many entries had expired.
 const DENSE: usize = 8;
 
 /// Entries that one slice releases.
@@ -26,7 +26,7 @@ impl Store {
     pub(crate) fn clear(&mut self, db: u8) {
         let number = self.spaces_of[usize::from(db)];
         let Space { index, ends } = std::mem::take(&mut self.spaces[usize::from(number)]);
-        // The picture would have to take each key before it goes.
+        // The picture would have to take each key before its removal.
         self.drop_picture();
         self.dirty += 1 + index.len() as u64;
         for (_, live) in &mut self.live {
@@ -34,7 +34,7 @@ impl Store {
         }
         let (keys, expiry) = (Drained::new(index), Drained::new(ends.into_table()));
         self.flushed.push_back(Flushed { space: number, keys, expiry });
-        // Local memory that is full of what was flushed takes the next write all the same.
+        // If local memory is full of flushed data, the next write is accepted nevertheless.
         while self.memory.is_full && self.reclaim() {
             self.memory.is_full = self.has_no_room();
         }
@@ -50,7 +50,7 @@ impl Store {
         self.flushed.iter().map(Flushed::bytes).sum()
     }
 
-    /// Frees a slice of what was flushed, and returns whether there was any.
+    /// Frees a slice of flushed keys, and returns whether there was one.
     pub(crate) fn reclaim(&mut self) -> bool {
         let Some(flushed) = self.flushed.front_mut() else { return false };
         let entries = flushed.keys.take(SLICE_ENTRIES);
@@ -64,8 +64,8 @@ impl Store {
         true
     }
 
-    /// Removes some of the keys that have expired, and returns whether many of those it looked at had: then the next slice is worth its time
-    /// at once.
+    /// Removes some of the expired keys. Returns whether many of the examined keys had expired: then the next slice
+    /// is worth its time at once.
     pub(crate) fn expire_slice(&mut self) -> bool {
         let removals_max = if self.picture().is_some() { SLICE_REMOVALS_IN_SNAPSHOT } else { SLICE_REMOVALS };
         let Sweep { mut db, mut cursor } = self.sweep;

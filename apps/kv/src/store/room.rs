@@ -23,7 +23,7 @@ const TURN_COMPACTIONS: u64 = 4;
 const EVICT_MAX: usize = 16_384;
 
 impl Store {
-    /// One use of a key, now.
+    /// Returns a use of a key at the present time.
     pub(super) fn use_now(&mut self) -> Use {
         let chance = |store: &mut Self| f64::from(store.rng.below(u32::MAX)) / f64::from(u32::MAX);
         let lfu = self.memory.policy.is_lfu().then(|| (self.memory.lfu, chance(self)));
@@ -41,7 +41,8 @@ impl Store {
         answer
     }
 
-    /// The seconds since a key was used, and its frequency; asking is no use of it. `None` without such a key.
+    /// Returns the seconds since a key was used, and its frequency, without counting as a use; `None` if the key does
+    /// not exist.
     pub(crate) fn last_use(&self, db: u8, key: &[u8]) -> Option<(u32, u32)> {
         let name = self.name(key);
         let used = self.space(db).index.get(name).filter(|_| !self.has_ended(db, name))?.used();
@@ -109,7 +110,7 @@ impl Store {
         left < (HERE_MIN + 1) * CHUNK || self.live_bytes > left
     }
 
-    /// Returns the least bytes of local memory by which new data have room, with the keys that are there.
+    /// Returns the minimum of local memory in bytes with which new data have room, with the present keys.
     pub(crate) fn least_local(&self) -> usize {
         let fixed = self.memory.overhead + self.index_bytes() + (HERE_MIN + 2) * CHUNK;
         fixed + fixed / (RESERVE_SHARE - 1)
@@ -164,12 +165,12 @@ impl Store {
         ))
     }
 
-    /// Evicts keys by the policy while there are more data than `maxmemory`. `on_evict` gets each key before it
-    /// goes, for the append log.
+    /// Evicts keys by the policy while there are more data than `maxmemory`. `on_evict` gets each key before its
+    /// removal, for the append log.
     ///
     /// # Errors
     ///
-    /// When no key may be evicted, and errors of `on_evict`.
+    /// An error if no key may be evicted, and errors of `on_evict`.
     pub(crate) fn evict(&mut self, on_evict: &mut OnEvict<'_>) -> Result<(), Failure> {
         if self.memory.data_max == 0 {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The state of work that goes on in steps between commands.
+//! The state of work that continues in steps between commands.
 
 use super::index::{Drained, Entry, Name};
 use super::place::{Place, Spot};

@@ -1,4 +1,4 @@
-//! The store beside plain maps, with so little local memory that most data are far.
+//! Tests of the store against plain maps, with so little local memory that most data are far.
 
 use super::item::Head;
 use super::{CHUNK, Ends, Far, Kind, Store, Value};
@@ -337,7 +337,7 @@ fn keys_of_a_lost_node_say_so() {
     assert!(keys.iter().all(|key| store.string(0, key).unwrap().is_some()));
 }
 
-/// A picture has each key as it was when the picture began, whatever changes meanwhile.
+/// A picture has each key as of its beginning, although keys change meanwhile.
 #[test]
 fn a_picture_is_of_one_moment() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
@@ -399,7 +399,7 @@ fn keys_end() {
     assert_eq!(store.stats.expired, 100);
 }
 
-/// No number of a change is used twice over a restart, even if the item that had the last one is gone.
+/// No number of a change is used twice over a restart, even if the item with the last one is gone.
 #[test]
 fn no_number_is_told_twice() {
     let rack = Rack::embedded_with(2, 32 << 20).unwrap();

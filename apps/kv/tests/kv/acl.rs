@@ -1,4 +1,4 @@
-//! Users: who may do what, and how one is known.
+//! Tests of users: their rights and their authentication.
 
 use crate::common::{Client, Process, RedisServer, Reply, Service};
 use std::io::{Read as _, Write as _};
@@ -9,7 +9,7 @@ fn small(more: &[&str]) -> Service {
     Service::start(&[&["--far", "64MiB", "--local", "64MiB", "--memcached-port", "0"], more].concat())
 }
 
-/// Rules, requests of the user that they make, and the replies: those of redis-server where there is one.
+/// Rules, requests of a user with these rules, and the replies: those of redis-server if it is installed.
 #[test]
 fn users_may_do_what_their_rules_say() {
     let service = small(&[]);
@@ -94,7 +94,8 @@ fn users_may_do_what_their_rules_say() {
     service.end();
 }
 
-/// A user's rules are in force with the next request; who is deleted is cut off; at memcached's port the same rules hold.
+/// A user's rules apply from the next request on; a deleted user is disconnected; the same rules apply at memcached's
+/// port.
 #[test]
 fn rules_are_in_force_at_once() {
     let service = small(&[]);
@@ -134,7 +135,8 @@ fn rules_are_in_force_at_once() {
     service.end();
 }
 
-/// A file of users is read at the start and by `ACL LOAD`, which takes all of it or nothing; `ACL SAVE` writes it for nobody else to read.
+/// A file of users is read at the start and by `ACL LOAD`, completely or not at all. `ACL SAVE` writes a file that
+/// only this user can read.
 #[test]
 fn users_of_a_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -160,7 +162,7 @@ fn users_of_a_file() {
     service.end();
 }
 
-/// A password in a file, or in the environment, is in nobody's list of processes.
+/// A password in a file, or in the environment, is not visible in the list of processes.
 #[test]
 fn a_password_is_not_among_the_words_of_the_command() {
     let dir = tempfile::tempdir().unwrap();

@@ -58,7 +58,7 @@ fn redis_cli_and_redis_benchmark() {
     service.end();
 }
 
-/// redis-py, as its users have it: pipelines, transactions, scans, both protocols.
+/// redis-py in its usual modes: pipelines, transactions, scans, both protocols.
 #[test]
 fn redis_py() {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");

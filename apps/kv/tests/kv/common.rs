@@ -164,7 +164,7 @@ impl Client {
         })
     }
 
-    /// Whether a reply begins to arrive within some time.
+    /// Returns whether a reply begins to arrive within some time.
     pub(crate) fn has_reply(&mut self, within: Duration) -> bool {
         if self.at < self.have.len() {
             return true;
@@ -228,7 +228,7 @@ pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// A redis-server. Starting it where there is none returns `None` and prints a line.
+/// A redis-server. Where it is not installed, the start returns `None` and prints a line.
 pub(crate) struct RedisServer {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -279,7 +279,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// The server as a process of its own, for what a process can suffer.
+/// The server as a separate process, for tests of signals and limits.
 pub(crate) struct Process {
     pub(crate) child: Child,
     pub(crate) address: SocketAddr,

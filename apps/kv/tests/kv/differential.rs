@@ -1,7 +1,7 @@
 //! Random commands to this server and to redis-server: every reply is the same, errors too.
 //!
-//! A sequence that differs is shortened before it is shown. [`pressure`] does the same with several clients at once, while memory is
-//! full, rights change and clients wait.
+//! A sequence that differs is shortened before it is shown. [`pressure`] does this with several clients, while memory
+//! is full, rights change and clients wait.
 
 mod pressure;
 
@@ -19,10 +19,9 @@ const SHORTENED_MAX: usize = 300;
 const TOGETHER: usize = 100;
 const SEED: u64 = 15;
 
-/// Forms of commands. `k` is a key, `e` the key of a sorted set with equal scores (with others Redis leaves
-/// ranges by text open), `v` a text, `i` a whole number, `f` a number with a fraction, `s` a score, `m` a
-/// member, `r` an index, `t` a time. Capital words and words in quotes stand for themselves. Forms that make
-/// values are more frequent.
+/// Forms of commands. `k` is a key, `e` the key of a sorted set with equal scores (with others Redis leaves ranges by
+/// text open), `v` a text, `i` a whole number, `f` a number with a fraction, `s` a score, `m` a member, `r` an index,
+/// `t` a time. Capital words and words in quotes stand for themselves. Forms that make values are more frequent.
 const TEMPLATES: &[&str] = &[
     "SET k v",
     "SET k v",
@@ -410,7 +409,7 @@ fn in_form(reply: Reply, sorts: bool, scores: bool) -> Reply {
     }
 }
 
-/// Leaves out what is not needed for two servers to differ, and returns the rest with the difference.
+/// Removes steps that the difference does not need. Returns the rest with the difference.
 fn shorten<T: Clone>(
     mut steps: Vec<T>,
     mut said: String,
@@ -432,13 +431,13 @@ fn shorten<T: Clone>(
     (steps, said)
 }
 
-/// A command for people, its long words cut.
+/// Returns a command for a message, with long words cut.
 fn shown(words: &[Vec<u8>]) -> String {
     let words = words.iter().map(|word| String::from_utf8_lossy(&word[..word.len().min(60)]));
     format!("{:?}", words.collect::<Vec<_>>())
 }
 
-/// Sends commands to both servers, which begin without keys; what differs first.
+/// Sends commands to both servers, which begin without keys. Returns the first difference.
 fn play(ours: &Service, redis: &RedisServer, commands: &[Vec<Vec<u8>>]) -> Option<String> {
     let mut clients = [ours.client(), Client::connect(redis.address)];
     for client in &mut clients {
@@ -469,7 +468,7 @@ fn play(ours: &Service, redis: &RedisServer, commands: &[Vec<Vec<u8>>]) -> Optio
     None
 }
 
-/// Whether the replies to a command mean the same; those to `EXEC` are compared as replies to what was queued.
+/// Returns whether the replies to a command agree; those to `EXEC` are compared as replies to the queued commands.
 fn replies_agree(words: &[Vec<u8>], queued: Option<&[Vec<Vec<u8>>]>, ours: &Reply, theirs: &Reply) -> bool {
     match (queued, ours, theirs) {
         (Some(queued), Reply::Array(ours), Reply::Array(theirs)) => {

@@ -1,4 +1,4 @@
-//! Acknowledged changes are there after the process is killed, at any moment.
+//! Tests that acknowledged changes survive a kill of the process at any moment.
 
 use crate::common::{Client, Process, Reply, Service, request};
 use farmem::Rng;
@@ -66,7 +66,7 @@ impl Writer {
         }
     }
 
-    /// Each key has the last acknowledged value, or the one that was sent after it.
+    /// Asserts that each key has the last acknowledged value, or the one that was sent after it.
     fn check(&mut self, client: &mut Client, round: u32) {
         for number in 0..200_u32 {
             let found = client.says(&format!("GET n{number}"));
@@ -105,7 +105,7 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
     }
 }
 
-/// A log that ends in the middle of a frame is cut there, with a message. Everything before the cut is there.
+/// A log that ends in the middle of a frame is cut there, with a message. Everything before the cut is kept.
 #[test]
 fn a_torn_end_is_cut_off() {
     let dir = tempfile::tempdir().unwrap();
@@ -391,8 +391,8 @@ impl Drop for SmallDisk {
     }
 }
 
-/// The disk fills up: writes are refused as Redis refuses them, and change nothing, while reads go on. With
-/// room again writes go on, and a restart has exactly what was acknowledged.
+/// The disk fills up: writes are refused as Redis refuses them, and change nothing, while reads continue. With room
+/// again writes succeed, and a restart has exactly the acknowledged changes.
 #[test]
 fn a_full_disk_refuses_writes() {
     let Some(disk) = SmallDisk::mount(3 << 20) else { return };
@@ -428,7 +428,7 @@ fn a_full_disk_refuses_writes() {
     process.kill();
 }
 
-/// A snapshot that a transaction asks for begins when the transaction has ended: it has all of its changes.
+/// A snapshot requested in a transaction begins after the transaction, and has all of its changes.
 #[test]
 fn a_transaction_schedules_a_snapshot() {
     let dir = tempfile::tempdir().unwrap();

@@ -27,7 +27,7 @@ fn filled() -> Service {
     service
 }
 
-/// Returns the READs of far memory, and how often the server waited for some.
+/// Returns the number of READs of far memory, and of waits for them.
 fn counts(client: &mut Client) -> (usize, usize) {
     let info = client.says("INFO farmem").text();
     let line = |name: &str| {
@@ -141,7 +141,7 @@ fn requests_behind_a_waiting_command_wait() {
     let service = filled();
     let (mut client, mut beside) = (service.client(), service.client());
     assert_eq!(client.says("PING"), Reply::Simple("PONG".into()));
-    // While the server stands still, more arrives than it reads at once.
+    // While the server sleeps, more arrives than it reads at once.
     beside.send(&[b"DEBUG", b"SLEEP", b"0.5"]);
     std::thread::sleep(Duration::from_millis(200));
     let bytes = [request(&[b"BLPOP", b"nothing", b"0"]), b"PING\r\n".repeat(PINGS)].concat();

@@ -12,7 +12,7 @@ fn info(client: &mut Client, section: &str, name: &str) -> usize {
     line.unwrap_or_else(|| panic!("{name}: {info}")).trim().parse().unwrap()
 }
 
-/// Ten thousand clients at once are served, and one more is told why not. They leave no trace.
+/// Ten thousand simultaneous clients are served, and one more is refused with the reason. They leave no trace.
 #[test]
 fn ten_thousand_connections() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -58,8 +58,8 @@ fn ten_thousand_connections() {
     process.kill();
 }
 
-/// Clients begin a request and do not end it. The server keeps what they sent, a quarter of local memory
-/// together, and other clients go on.
+/// Clients begin a request and do not end it. The server keeps their bytes, at most a quarter of local memory
+/// together, and other clients are served.
 #[test]
 fn half_a_request() {
     let service = Service::start(&["--far", "64MiB", "--local", "64MiB"]);
@@ -152,8 +152,8 @@ fn replies_without_end() {
     service.end();
 }
 
-/// A collection grows to its bound and no further, whatever adds to it. It can be read, popped and trimmed,
-/// also after a restart.
+/// A collection grows to its bound and no further, with any command. It can be read, popped and trimmed, also after a
+/// restart.
 #[test]
 fn a_collection_that_may_be_written_may_be_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -243,8 +243,9 @@ fn buffers_of_all_clients_are_bounded() {
     service.end();
 }
 
-/// A request arrives while the client's replies exceed their bound: the server executes it when the client has read them. The replies are
-/// larger than what the sockets' buffers take, so the server has to pause, and has seen the last request before it resumes.
+/// A request arrives while the client's replies exceed their bound: the server executes it when the client has read
+/// them. The replies are larger than what the sockets' buffers take, so the server has to pause, and has seen the
+/// last request before it resumes.
 #[test]
 fn a_request_behind_large_replies_is_executed() {
     const LEN: usize = 100_000;
@@ -272,7 +273,7 @@ fn a_request_behind_large_replies_is_executed() {
     service.end();
 }
 
-/// The server's notes about clients have a bound: names, watched keys, and what was refused.
+/// The server's notes about clients have a bound: names, watched keys, and refusals.
 #[test]
 fn notes_about_clients_are_bounded() {
     let service = Service::start(&["--far", "64MiB", "--local", "64MiB"]);
@@ -359,8 +360,8 @@ fn used_behind(client: &mut Client, requests: &[Vec<u8>]) -> (Vec<Reply>, usize)
     (replies, used.trim().parse().unwrap())
 }
 
-/// One turn asks for collections that are together many times as large as local memory, with many commands
-/// and with one. Those in use leave before others come, and a combined result has a bound.
+/// One turn requests collections that together are many times as large as local memory, with many commands and with
+/// one. Used collections leave before others come, and a combined result has a bound.
 #[test]
 fn collections_do_not_all_come_at_once() {
     const LIMIT: usize = (16 << 20) * 102 / 100;
@@ -397,8 +398,7 @@ fn collections_do_not_all_come_at_once() {
     service.end();
 }
 
-/// With the longest keys a scan returns as many as there is room for, whatever `COUNT` says, and each key
-/// once in the end.
+/// With the longest keys a scan returns as many as there is room for, with any `COUNT`, and each key exactly once.
 #[test]
 fn long_keys_are_scanned_in_parts() {
     let (service, mut client) = narrow();

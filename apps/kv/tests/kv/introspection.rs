@@ -1,4 +1,4 @@
-//! Introspection: the commands that describe commands, clients and the server, beside redis-server.
+//! Tests of the commands that describe commands, clients and the server, against redis-server.
 
 use crate::common::{Client, RedisServer, Reply, Service};
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ fn errors_are_counted_by_kind() {
         info.contains("errorstat_UNBLOCKED:count=1\r") && info.contains("errorstat_WRONGTYPE:count=1\r"),
         "{info}"
     );
-    // A wrong password in a transaction is an error of that command; passwords behind many wrong ones are not looked at.
+    // A wrong password in a transaction is an error of that command. Passwords after many wrong ones are not checked.
     for line in [
         "MULTI",
         "AUTH default x",
@@ -50,14 +50,14 @@ fn elements(reply: &Reply) -> &[Reply] {
     }
 }
 
-/// A reply with its elements in an order that does not depend on the server: they are a set.
+/// Returns a reply with its elements sorted, because their order is undefined.
 fn sorted(reply: &Reply) -> Vec<String> {
     let mut texts: Vec<String> = elements(reply).iter().map(|element| format!("{element:?}")).collect();
     texts.sort();
     texts
 }
 
-/// `COMMAND INFO` says of each command what redis-server says: words, flags, categories, where keys are, subcommands.
+/// `COMMAND INFO` agrees with redis-server for each command: words, flags, categories, key positions, subcommands.
 #[test]
 fn commands_are_described_as_redis_describes_them() {
     let Some(redis) = RedisServer::start() else { return };
@@ -159,7 +159,7 @@ fn compare(ours: &Reply, theirs: &Reply, compared: &mut usize) {
     }
 }
 
-/// A key specification without its notes; none of keys whose names are not in the request.
+/// Returns a key specification without its notes; `None` for keys whose names are not in the request.
 fn spec(reply: &Reply) -> Option<String> {
     let fields = elements(reply);
     let has_notes = fields[0] == Reply::bulk("notes");
@@ -175,7 +175,7 @@ fn fields(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// `CLIENT LIST` has all fields of redis-server's, and what they say is true of another client too.
+/// `CLIENT LIST` has all fields of redis-server's, with correct values for another client too.
 #[test]
 fn clients_are_shown_with_all_fields() {
     let service = small();
@@ -197,7 +197,7 @@ fn clients_are_shown_with_all_fields() {
             "{word}: {said}"
         );
     }
-    // A client that has sent nothing has been idle since it came.
+    // A silent client has been idle since it connected.
     let silent = service.client();
     let address = silent.stream.local_addr().unwrap();
     let listed = client.says("CLIENT LIST").text();
@@ -209,7 +209,7 @@ fn clients_are_shown_with_all_fields() {
     other.says("DISCARD");
     let address = other.stream.local_addr().unwrap();
     assert!(said.contains(&format!("addr={address} laddr={} ", service.address)), "{said}");
-    // Filters must all match; a client leaves itself out unless it says otherwise.
+    // All filters must match; a client excludes itself unless `SKIPME no` is given.
     assert_eq!(client.says(&format!("CLIENT KILL ID {id} LADDR 127.0.0.1:1")), Reply::Integer(0));
     assert_eq!(
         client.says(&format!("CLIENT KILL USER default LADDR {} SKIPME yes", service.address)),
@@ -244,7 +244,7 @@ fn clients_do_without_replies() {
     service.end();
 }
 
-/// `INFO` has redis-server's fields, but for those of what this server does not have, which are listed here.
+/// `INFO` has redis-server's fields, except those listed here, whose features this server does not have.
 #[test]
 fn info_has_the_fields_of_redis() {
     const ABSENT: &[&str] = &[

@@ -42,8 +42,8 @@ fn self_evicting_changes_keep_the_expiry_time() {
     service.end();
 }
 
-/// A client that may only read is not told to write an item again. Where no write is possible, a stale item
-/// is still read.
+/// A client with read rights only gets no request to write an item again. If no write is possible, a stale item is
+/// still read.
 #[test]
 fn read_only_clients_are_not_told_to_recache() {
     let (service, mut client) = small();

@@ -1,5 +1,4 @@
-//! The server as clients have it: over TCP, as a process that is killed, beside redis-server, with real
-//! clients.
+//! Tests of the server over TCP, as a process that is killed, against redis-server, and with real clients.
 
 mod acl;
 mod clients;

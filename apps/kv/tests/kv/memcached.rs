@@ -109,8 +109,7 @@ impl Line {
         self.have.drain(..len).collect()
     }
 
-    /// Sends a request, and `mn` behind it. Returns all that arrives before the reply to `mn`, by lines and
-    /// blocks.
+    /// Sends a request, and `mn` behind it. Returns all lines and blocks that arrive before the reply to `mn`.
     fn asks(&mut self, request: &[u8]) -> Vec<Vec<u8>> {
         self.send(&[request, b"mn\r\n"].concat());
         let mut said = Vec::new();
@@ -358,7 +357,7 @@ impl Numbers {
     }
 }
 
-/// Returns whether two lines mean the same.
+/// Returns whether two lines agree.
 fn mean_the_same(numbers: &mut Numbers, ours: &[u8], theirs: &[u8]) -> bool {
     if ours == theirs && !ours.starts_with(b"VALUE") && !ours.windows(2).any(|pair| pair == b" c") {
         return true;
@@ -472,8 +471,8 @@ fn one_store_for_both_protocols() {
     service.end();
 }
 
-/// `CLIENT LIST` shows the last command of a memcached client, by its name in the table of commands, and the sizes of its buffers.
-/// Regression: such a client had `cmd=NULL` for ever, and was idle since it connected.
+/// `CLIENT LIST` shows the last command of a memcached client, by its name in the table of commands, and the sizes of
+/// its buffers. Regression: such a client had `cmd=NULL` for ever, and was idle since it connected.
 #[test]
 fn client_list_shows_memcached_clients() {
     let service = served(&[]);

@@ -68,7 +68,7 @@ fn a_watched_key_that_changed_ends_the_transaction() {
         assert_eq!(one.says("SET c 2"), Reply::Simple("QUEUED".into()));
         assert_eq!(one.says("EXEC"), result, "{changes}");
     }
-    // A key that expires meanwhile has changed, whether a client looked or not.
+    // A key that expires meanwhile has changed, even if no client has read it.
     assert_eq!(other.says("DEBUG SET-ACTIVE-EXPIRE 0"), Reply::ok());
     assert_eq!(other.says("SET a 1 PX 10"), Reply::ok());
     for line in ["WATCH a", "MULTI", "SET c 2"] {
@@ -111,8 +111,8 @@ fn a_password_is_asked_for() {
     service.end();
 }
 
-/// A client asks and never reads. The server keeps no more than the bound for it, serves others, and
-/// disconnects it in the end.
+/// A client sends requests and never reads. The server keeps at most the bound for it, serves others, and disconnects
+/// it in the end.
 #[test]
 fn a_client_that_never_reads_is_cut_off() {
     let service = small();
@@ -158,7 +158,7 @@ fn half_closes(threads: &str) {
     let value = vec![b'v'; 100_000];
     assert_eq!(beside.asks(&[b"SET", b"k", &value]), Reply::ok());
     let mut clients: Vec<_> = (0..12).map(|_| service.client()).collect();
-    // While the server stands still, all clients send.
+    // While the server sleeps, all clients send.
     beside.send(&[b"DEBUG", b"SLEEP", b"0.2"]);
     for client in &mut clients {
         client.stream.write_all(&request(&[b"GET", b"k"]).repeat(REQUESTS)).unwrap();
@@ -188,7 +188,7 @@ fn half_closes(threads: &str) {
         ),
     ] {
         assert!(says(&service, sent.as_bytes()) == said, "{}", &sent[..sent.len().min(60)]);
-        // All of them at once.
+        // All of them connect at once.
         beside.send(&[b"DEBUG", b"SLEEP", b"0.1"]);
         let mut many: Vec<TcpStream> =
             (0..10).map(|_| TcpStream::connect(service.address).unwrap()).collect();
@@ -263,8 +263,8 @@ fn count(client: &mut Client, name: &str) -> usize {
     line.trim().parse().unwrap()
 }
 
-/// Waits until so many passwords were checked or delayed, and returns whether all were checked. The client is
-/// at another address, so its own password is checked.
+/// Waits until this many passwords were checked or delayed, and returns whether all were checked. The client is at
+/// another address, so its own password is checked.
 fn are_put_off(service: &Service, passwords: usize) -> Client {
     let mut beside = Client::connect_from([127, 0, 0, 2], service.address);
     assert_eq!(beside.says("AUTH right"), Reply::ok());
@@ -274,9 +274,9 @@ fn are_put_off(service: &Service, passwords: usize) -> Client {
     beside
 }
 
-/// Passwords are guessed on one connection and on twenty new ones of the same address: none is checked while
-/// the earlier ones count. A client at another address logs in meanwhile, and the right password of the
-/// address is accepted when its time comes.
+/// Passwords are guessed on one connection and on twenty new ones of the same address: none is checked while the
+/// earlier ones count. A client at another address logs in meanwhile, and the right password of the address is
+/// accepted after the delay.
 #[test]
 fn guesses_of_a_password_are_held_up() {
     const MORE: usize = 20;
@@ -335,15 +335,15 @@ fn guesses_by_way_of_memcached_count_too() {
     service.end();
 }
 
-/// Many clients at once, with several I/O threads: each gets its own replies in order, in pieces or together,
-/// also large ones.
+/// With several I/O threads and many clients, each gets its own replies in order, in pieces or together, also large
+/// ones.
 #[test]
 fn several_threads_read_and_write() {
     let service = Service::start(&["--far", "64MiB", "--local", "128MiB", "--io-threads", "4"]);
     let mut beside = service.client();
     let mut clients: Vec<_> = (0..100).map(|_| service.client()).collect();
     for round in 0..5 {
-        // While the server stands still, all clients send.
+        // While the server sleeps, all clients send.
         beside.send(&[b"DEBUG", b"SLEEP", b"0.2"]);
         for (number, client) in clients.iter_mut().enumerate() {
             let (key, value) =

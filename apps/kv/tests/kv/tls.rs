@@ -8,8 +8,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An authority, certificates of a server and a client, and one of a stranger, made by openssl. Without
-/// openssl this returns `None` and prints a line.
+/// Creates an authority, certificates of a server and a client, and one of a stranger, with openssl. Without openssl
+/// this returns `None` and prints a line.
 fn certificates(dir: &Path) -> Option<()> {
     let run = |args: &[&str]| {
         let said = Command::new("openssl").args(args).current_dir(dir).output().ok()?;
@@ -106,7 +106,7 @@ fn clients_over_tls() {
     service.end();
 }
 
-/// redis-py over TLS, as its users have it.
+/// redis-py over TLS, in its usual modes.
 #[test]
 fn redis_py_over_tls() {
     let dir = tempfile::tempdir().unwrap();
@@ -268,7 +268,7 @@ fn a_handshake_has_an_end() {
     service.end();
 }
 
-/// A TLS client whose handshake is done.
+/// Returns a TLS client after its handshake.
 fn client(dir: &Path, service: &Service) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
     use rustls::pki_types::pem::PemObject as _;
     let mut roots = rustls::RootCertStore::empty();
@@ -289,8 +289,8 @@ fn client(dir: &Path, service: &Service) -> rustls::StreamOwned<rustls::ClientCo
     tls
 }
 
-/// Consecutive records without content: each is valid, and none asks for anything. Other clients are served
-/// meanwhile, and a client that sends nothing else is disconnected.
+/// Consecutive records without content are valid and contain no request. Other clients are served meanwhile, and a
+/// client that sends only such records is disconnected.
 #[test]
 fn records_without_bytes_have_an_end() {
     use rustls::crypto::cipher::{OutboundChunks, OutboundPlainMessage};
@@ -321,8 +321,8 @@ fn records_without_bytes_have_an_end() {
         number += 1;
         record
     };
-    // Some of them, with a request behind them, are allowed. The reply is a record: 17 bytes longer than its
-    // content, behind a head of 5.
+    // Some of them, before a request, are allowed. The reply is a record: 17 bytes longer than its content, behind a
+    // head of 5.
     for _ in 0..2 {
         let some: Vec<u8> = (0..30).flat_map(|_| record(b"")).collect();
         socket.write_all(&some).unwrap();

@@ -1,5 +1,4 @@
-//! Clients that wait for a key: which one is served, in which order, with what, and how a wait ends
-//! otherwise.
+//! Tests of clients that wait for a key: their order, the values that they get, and other ends of a wait.
 
 use crate::common::{Client, Process, Reply, Service, request};
 use std::io::Write as _;
@@ -12,7 +11,7 @@ fn bulks(texts: &[&str]) -> Reply {
     Reply::Array(texts.iter().map(|text| Reply::bulk(text)).collect())
 }
 
-/// Waits until so many clients wait.
+/// Waits until this many clients wait.
 pub(crate) fn until_waiting(client: &mut Client, count: usize) {
     for _ in 0..2_000 {
         if client.says("INFO clients").text().contains(&format!("blocked_clients:{count}\r")) {
@@ -23,8 +22,8 @@ pub(crate) fn until_waiting(client: &mut Client, count: usize) {
     panic!("{count} clients do not wait");
 }
 
-/// The first client is served first, between two commands of one pipeline. Later ones get what is left, and
-/// what one moves serves another.
+/// The first client is served first, between two commands of one pipeline. Later ones get the rest, and an element
+/// that one client moves serves another.
 #[test]
 fn waiting_clients_are_served_in_order() {
     let service = small();
@@ -41,7 +40,7 @@ fn waiting_clients_are_served_in_order() {
     assert_eq!(waiting[0].reply(), Some(bulks(&["list", "a"])));
     assert_eq!(waiting[1].reply(), Some(bulks(&["list", "b"])));
     until_waiting(&mut pusher, 1);
-    // In a transaction all of it comes first.
+    // In a transaction all commands come first.
     for line in ["MULTI", "LPUSH list 1", "LPUSH list 2", "EXEC"] {
         pusher.says(line);
     }
@@ -58,7 +57,7 @@ fn waiting_clients_are_served_in_order() {
     service.end();
 }
 
-/// A client that waits for several keys gets the one that became ready first, whatever their order in its request.
+/// A client that waits for several keys gets the one that became ready first, in any order of its request.
 #[test]
 fn the_key_that_became_ready_first_is_served() {
     let service = small();
@@ -126,7 +125,7 @@ fn each_command_that_waits() {
     service.end();
 }
 
-/// A wait ends by `CLIENT UNBLOCK`, and with the connection. Requests behind it are executed then.
+/// `CLIENT UNBLOCK` ends a wait, and so does the end of the connection. Requests behind it are executed then.
 #[test]
 fn waiting_ends() {
     let service = small();
@@ -223,8 +222,8 @@ fn many_keys_that_are_waited_for_count() {
     service.end();
 }
 
-/// A flush aborts the transactions that watch a key which was there, and no others; its keys are gone at once. An exchange of databases serves
-/// the clients that wait for a key of the other one, and aborts transactions, too.
+/// A flush aborts the transactions that watch an existing key, and no others; its keys are removed at once. An
+/// exchange of databases serves the clients that wait for a key of the other one, and aborts transactions, too.
 #[test]
 fn flushes_and_exchanges_are_noticed() {
     let service = small();
@@ -257,7 +256,7 @@ fn flushes_and_exchanges_are_noticed() {
     service.end();
 }
 
-/// The log has what a waiting client took, as it happened: a start finds the same data.
+/// The log has each element that a waiting client took, in order: a restart finds the same data.
 #[test]
 fn pops_of_waiting_clients_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();

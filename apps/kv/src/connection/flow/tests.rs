@@ -1,8 +1,8 @@
-//! An exhaustive exploration of one connection: every script of requests, over a plain socket and over TLS, in every order of what the
-//! client, the network and the server do.
+//! An exhaustive exploration of one connection: every script of requests, over a plain socket and over TLS, in every
+//! order of actions of client, network and server.
 //!
-//! The model has the effects (bytes that move, replies that wait); the real [`Flow`] takes every decision. A state that no turn is
-//! scheduled for, and that no event of the system will wake, must have nothing to do that there is room for.
+//! The model has the effects (bytes that move, replies that wait); the real [`Flow`] takes every decision. A state
+//! without a scheduled turn, which no event of the system will wake, must have no work for which there is room.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ const CHUNK: usize = 2;
 /// Units that TLS takes while the socket takes none.
 const TLS_BUFFER: u8 = 1;
 
-/// A request, by what its execution does.
+/// A request, by its effect.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Request {
     /// A reply of one unit.
@@ -29,7 +29,7 @@ enum Request {
     Blocking,
     /// A password whose time has not come.
     Password,
-    /// The client's last words: nothing behind them is executed.
+    /// The client's last request: nothing behind it is executed.
     Quit,
 }
 
@@ -88,7 +88,7 @@ impl Model {
         Flow { has_output, over_bound: self.out > BOUND, ..self.flow }
     }
 
-    /// The states that one action of the client, of the network, of another client, or of the server leads to.
+    /// Returns the states after one action of the client, of the network, of another client, or of the server.
     fn next(&self) -> Vec<Self> {
         let mut next = Vec::new();
         let mut act = |can: bool, act: &dyn Fn(&mut Self)| {
@@ -129,7 +129,7 @@ impl Model {
         }
     }
 
-    /// The server reads, and executes in its next turn: far values are under way.
+    /// Reads, and leaves the execution to the server's next turn, because far values are in flight.
     fn look_ahead(&mut self) {
         self.take_event();
         let may_read = self.flow().step() == Step::Read && self.input.is_empty();
@@ -145,7 +145,7 @@ impl Model {
             let request = self.socket.pop().expect("the socket has one");
             self.input.insert(0, request);
         }
-        // TLS may have more in its own buffer, and the end is behind what is there.
+        // TLS may have more in its own buffer, and the end of the stream is behind the data.
         self.flow.readable = len == CHUNK || self.flow.closing || self.is_tls;
         self.flow.unread = true;
     }
@@ -248,7 +248,7 @@ impl Model {
     }
 }
 
-/// All scripts of up to `len` requests.
+/// Returns all scripts of up to `len` requests.
 fn scripts(len: usize) -> Vec<Vec<Request>> {
     let mut all = vec![Vec::new()];
     for from in 0..len {
@@ -260,8 +260,8 @@ fn scripts(len: usize) -> Vec<Vec<Request>> {
     all
 }
 
-/// In every reachable state, work that there is room for has a turn or an event ahead; no turn is repeated without effect; and replies are
-/// sent before the connection closes.
+/// In every reachable state, work with room has a turn or an event ahead. No turn is repeated without effect. Replies
+/// are sent before the connection closes.
 #[test]
 fn no_state_with_work_and_room_waits() {
     let mut states = 0;

@@ -1,23 +1,25 @@
 //! Which allocations of far memory fail, and what the operator and the clients learn of it.
 //!
-//! Key type: [`Health`]. An allocation has a [`Fault`] from the first operation that fails on it to the next one that succeeds.
+//! Key type: [`Health`]. An allocation has a [`Fault`] from the first operation that fails on it to the next one that
+//! succeeds.
 
 use farmem::api::ErrorCode;
 use farmem::{Error, Ticket};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// A request to the control plane that failed is repeated after so many times as long as it took: meanwhile clients are served.
+/// A failed request to the control plane is repeated after this many times its duration: meanwhile clients are
+/// served.
 const PAUSE_TIMES: u32 = 10;
-/// Length of a request that failed at once, as the pause counts it.
+/// Minimum duration of a failed request, for this pause.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// Why the operations on an allocation fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
-    /// The bytes are lost. Operations answer that at once.
+    /// The bytes are lost. Operations return that error at once.
     Lost,
-    /// No answer came. The text names the role that was asked.
+    /// No answer came. The text names the silent role.
     Silent(String),
 }
 
@@ -35,7 +37,7 @@ pub(crate) struct Health {
     pub(super) probes: BTreeMap<Ticket, u64>,
     /// The allocation that was probed last.
     pub(super) probed: u64,
-    /// When the control plane may be asked for memory again.
+    /// The time from which the control plane may be asked for memory again.
     pub(super) asks_again: Option<Instant>,
     /// Why the control plane was not asked, or did not answer, the last time.
     pub(super) refusal: String,
@@ -78,7 +80,7 @@ impl Health {
         self.asks_again.is_some_and(|again| Instant::now() < again)
     }
 
-    /// Notes how a request to the control plane ended that began then.
+    /// Notes the result of a request to the control plane that began at `begun`.
     pub(super) fn note_answer(&mut self, begun: Instant, error: Option<&Error>) {
         self.asks_again = None;
         let Some(error) = error.filter(|error| is_withheld(error)) else { return };
@@ -91,7 +93,7 @@ impl Health {
         self.asks_again = Some(now + now.duration_since(begun).max(PAUSE_MIN) * PAUSE_TIMES);
     }
 
-    /// Returns lines for the operator about what changed since the last call.
+    /// Returns lines for the operator about changes since the last call.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         let take = |changed: &mut Changed| Some(std::mem::take(changed)).filter(|changed| changed.bytes > 0);
         let lost = take(&mut self.lost).map(|Changed { bytes, error }| {
@@ -112,7 +114,7 @@ impl Health {
     }
 }
 
-/// Returns whether an error says that the network or a role withholds far memory, and not that there is no more of it.
+/// Returns whether an error means that the network or a role withholds far memory, as opposed to a lack of it.
 pub(crate) fn is_withheld(error: &Error) -> bool {
     match error {
         Error::Refused(refusal) => {

@@ -1,4 +1,5 @@
-//! Memory that comes back when keys go: by flushes, by expiry, one by one; and the length of the slices that bring it back.
+//! Tests of memory that is freed when keys are removed (by flushes, by expiry, one by one), and of the length of the
+//! slices.
 
 use super::super::reclaim;
 use super::{LOCAL, store};
@@ -10,8 +11,8 @@ fn key(number: u32) -> [u8; 4] {
     number.to_le_bytes()
 }
 
-/// Strings and collections of several databases are read, written and flushed at random beside plain maps, while slices of what was flushed
-/// are freed. Every read gives what the maps have, whatever becomes of chunks and of the read cache meanwhile, and nothing stays in the end.
+/// Strings and collections of several databases are read, written and flushed at random, and compared with plain
+/// maps, while slices of flushed data are freed. Every read agrees with the maps, and no memory stays at the end.
 #[test]
 fn flushed_databases_beside_maps() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
@@ -70,8 +71,8 @@ fn flushed_databases_beside_maps() {
     assert_eq!(store.index_bytes(), super::store(&rack).index_bytes());
 }
 
-/// A flush of many keys takes as many turns as it has slices, and no slice frees more than its bound; between them the database takes new
-/// keys, and another database is as it was.
+/// A flush of many keys takes as many turns as it has slices, and no slice frees more than its bound. Between them
+/// the database accepts new keys, and another database is unchanged.
 #[test]
 fn a_flush_is_freed_in_slices() {
     const KEYS: u32 = 12_000;
@@ -97,8 +98,8 @@ fn a_flush_is_freed_in_slices() {
     assert_eq!((store.len(0), store.string(1, b"other").unwrap()), (1, Some(&b"stays"[..])));
 }
 
-/// A key takes some 30 bytes of the index, and one that expires some 60. Keys that expire go in slices that no command asks for, and with
-/// them the bytes of the index, to the last one.
+/// A key takes some 30 bytes of the index, and one that expires some 60. Expired keys are removed in slices without a
+/// command, and the bytes of the index are freed, to the last one.
 #[test]
 fn keys_that_expired_give_their_bytes_back() {
     const KEYS: u32 = 20_000;
@@ -127,8 +128,8 @@ fn keys_that_expired_give_their_bytes_back() {
     assert_eq!((store.index_bytes(), store.stats.expired), (empty, u64::from(KEYS)));
 }
 
-/// Times of expiry count: where local memory is full a key gets none, and it does again when keys went. A write after a flush has room at
-/// once.
+/// Expiry times count: if local memory is full a key gets none, and it gets one again after keys were removed. A
+/// write after a flush has room at once.
 #[test]
 fn times_of_expiry_do_not_exceed_the_limit() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();

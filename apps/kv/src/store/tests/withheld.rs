@@ -1,4 +1,4 @@
-//! Far memory that fails: what the operator learns of it, and what clients are told.
+//! Tests of far memory that fails: the notices for the operator and the errors for clients.
 
 use super::super::encoded::no_room;
 use super::super::log::Full;
@@ -7,8 +7,8 @@ use crate::store::Ends;
 use farmem::api::{ApiError, ErrorCode};
 use farmem::{Error, NodeId, Rack};
 
-/// A memory node starts again without its memory. A client finds one key of it lost, and the server finds the rest by itself: the lines for
-/// the operator say once how much is lost, and counters have it. Other keys are as they were.
+/// A memory node restarts without its memory. A client finds one key lost, and the server finds the rest by itself.
+/// The lines for the operator report the lost amount once, and counters have it. Other keys are unchanged.
 #[test]
 fn lost_memory_is_reported_once_and_counted() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
@@ -24,7 +24,7 @@ fn lost_memory_is_reported_once_and_counted() {
     (0..100).for_each(|_| assert!(store.probe_far().is_empty()));
     assert_eq!(health(&store), (0, 0));
     rack.restart_node(NodeId(1)).unwrap();
-    // Time stands still in a rack of one process unless something is waited for.
+    // Time does not advance in a rack of one process unless a call waits.
     let lost = (0..100_u32).filter(|number| store.string(0, &number.to_le_bytes()).is_err()).count();
     assert!(lost > 0);
     let lines: Vec<String> = (0..1_000).flat_map(|_| store.probe_far()).collect();

@@ -1,7 +1,8 @@
-//! Several clients of this server and of redis-server, in lock step: transactions, watched keys, full memory, eviction, users and
-//! clients that wait. After each step the replies are the same, and the same clients wait.
+//! Several clients of this server and of redis-server, in lock step: transactions, watched keys, full memory,
+//! eviction, users and clients that wait. After each step the replies are the same, and the same clients wait.
 //!
-//! One difference is left out: when `SORT ... STORE` replaces a key of another kind by a list, Redis 7.0 lets clients wait on.
+//! One difference is left out: if `SORT ... STORE` replaces a key of another kind by a list, Redis 7.0 does not wake
+//! waiting clients.
 
 use super::{replies_agree, shorten, shown, word};
 use crate::common::{Client, RedisServer, Reply, Service, request};
@@ -18,7 +19,8 @@ const CLIENTS: usize = 3;
 const CLIENTS_BELOW: u32 = 3;
 const SEED: u64 = 35;
 
-/// As in [`super::TEMPLATES`]; `q` is one of a few keys, `id` the number of another client. The first client alone sends these.
+/// As in [`super::TEMPLATES`]; `q` is one of a few keys, `id` the number of another client. The first client alone
+/// sends these.
 const ADMIN: &[&str] = &[
     "CONFIG SET maxmemory 1",
     "CONFIG SET maxmemory 1",
@@ -208,7 +210,7 @@ fn scene(rng: &mut Rng) -> Vec<Step> {
     steps.collect()
 }
 
-/// Plays a sequence at both servers; what differs first.
+/// Plays a sequence at both servers. Returns the first difference.
 fn play(addresses: [SocketAddr; 2], steps: &[Step]) -> Option<String> {
     let [mut ours, mut theirs] = addresses.map(Side::new);
     let mut queued: [Option<Vec<Vec<Vec<u8>>>>; CLIENTS] = Default::default();
@@ -238,7 +240,7 @@ fn play(addresses: [SocketAddr; 2], steps: &[Step]) -> Option<String> {
             (_, Some(queue)) if one == Some(Reply::Simple("QUEUED".into())) => queue.push(step.words.clone()),
             _ => {}
         }
-        // Clients that waited may have been served, by this step or by what it served.
+        // Waiting clients may have been served, by this step or by a served client's command.
         for (number, sent) in sent.iter().enumerate() {
             if number == step.client || !ours.waiting[number] {
                 continue;
@@ -256,7 +258,8 @@ fn play(addresses: [SocketAddr; 2], steps: &[Step]) -> Option<String> {
     None
 }
 
-/// Transactions, watched keys, full memory, eviction, users and clients that wait: replies and waits are redis-server's.
+/// Under transactions, watched keys, full memory, eviction, users and waiting clients, replies and waits are
+/// redis-server's.
 #[test]
 fn behaviour_under_pressure_is_that_of_redis() {
     let Some(redis) = RedisServer::start() else { return };
@@ -276,7 +279,7 @@ fn behaviour_under_pressure_is_that_of_redis() {
     service.end();
 }
 
-/// With a limit just above what is used, each policy evicts as many keys as are too many and no more, and nothing is refused.
+/// With a limit just above the present use, each policy evicts exactly the excess keys, and no write is refused.
 #[test]
 fn eviction_keeps_what_there_is_room_for() {
     const KEYS: usize = 5_000;
