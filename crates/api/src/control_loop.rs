@@ -1,4 +1,5 @@
-//! Drives the control plane: table updates over a link, requests from the HTTP API. It keeps its log itself.
+//! The loop that drives the control plane: table updates over a link, requests from the HTTP API. The role
+//! keeps its own log.
 
 use crate::ApiCall;
 use farmem_control::api::{ApiError, Request, Response};
@@ -9,28 +10,29 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::Receiver;
 
-/// Longest time without a look at the stop flag.
+/// Longest time without a check of the stop flag.
 const TURN_MAX: Duration = Duration::from_millis(20);
 
-/// Requests under way.
+/// Pending requests.
 #[derive(Default)]
 struct ApiBridge {
     asked: BTreeMap<u64, ApiCall>,
-    /// Answered requests whose events were not delivered yet.
+    /// Answered requests that were not logged yet.
     answered: Vec<(Request, Result<Response, ApiError>)>,
 }
 
 impl ApiBridge {
-    /// Does what the control plane says.
+    /// Executes an output of the control plane.
     fn take<L: Link>(&mut self, out: Out, link: &mut L) -> io::Result<()> {
         match out {
-            // Nothing behind it may be done: no log keeps it.
+            // Without a log, no later output may be executed.
             Out::Persist(_) => return Err(io::Error::other("the control plane was lent no log")),
             Out::Peer(change) => {
-                // A peer this link cannot reach gets no updates; the control plane finds it silent.
+                // A peer that this link cannot reach gets no updates, and the control plane notices its
+                // silence.
                 drop(link.set_peer(change.port, change.gid));
             }
-            // It leaves before the answer, after which the member waits for it.
+            // The datagram must leave before the answer, because the member waits for it afterwards.
             Out::Challenge { gid, frame } => {
                 link.send_to(gid, &frame);
                 link.flush()?;
@@ -45,7 +47,7 @@ impl ApiBridge {
         Ok(())
     }
 
-    /// Tells of what was answered: by then the control plane knows the names.
+    /// Logs the answered requests, now that the control plane knows the names.
     fn tell(&mut self, control: &Control) {
         for (request, result) in self.answered.drain(..) {
             events::of_answer(control, &request, &result);
@@ -56,7 +58,7 @@ impl ApiBridge {
 /// Serves until `stop` is set, with a control plane that was lent its log ([`Control::with_log`]).
 ///
 /// # Errors
-/// When the link no longer works, or the control plane was lent no log.
+/// An error if the link no longer works, or the control plane was lent no log.
 pub fn run_control<L: Link>(
     driver: &mut Driver<Control, L>,
     calls: &Receiver<ApiCall>,

@@ -1,10 +1,12 @@
-//! The control plane's log on disk: its lines in order, in a redb file, each in a transaction of its own.
+//! The control plane's log on disk: its lines in order, in a redb file, each in its own transaction.
 //!
-//! The file belongs to one process at a time. What the lines mean is the control plane's business; here they are JSON under growing
-//! numbers. [`Log::rewrite`] puts a shorter, equal log in the place of the whole, in one transaction.
+//! Only one process at a time uses the file. The store keeps lines as JSON under increasing numbers; their
+//! meaning belongs to the control plane. [`Log::rewrite`] replaces the log by a shorter, equivalent one, in
+//! one transaction.
 //!
-//! A write that fails (a full disk, a device that gives errors) leaves the log as it was: the file is closed, opened again before the next
-//! line, and whatever of a failed line has reached it is removed with that line (docs/decisions/2026-11-22-full-disk.md).
+//! A failed write (a full disk, a device with errors) leaves the log unchanged. The file is closed, and
+//! opened again before the next line. Any part of a failed line in the file is removed with that line
+//! (docs/decisions/2026-11-22-full-disk.md).
 
 use farmem_control::{Log, NotKept, Record};
 use farmem_link::{OpenError, private_file, private_state};
@@ -16,19 +18,21 @@ use std::path::{Path, PathBuf};
 
 /// The log: line number to JSON.
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
-/// The file in the state directory.
+/// Name of the file in the state directory.
 const FILE: &str = "control.redb";
-/// Bytes of free space that let the log take lines again, and some hundreds more: what to ask of people whose disk is full. The next line after a
-/// failure took 16 to 32 KiB, two hundred short ones more 12 KiB; a log of 3000 lines had 220 KiB. A new log is a file of 300 KiB, most of it holes
-/// where the file system has them.
+/// Free space in bytes to request from an operator whose disk is full: it suffices for several hundred lines.
+/// In a measurement, the next line after a failure took 16 to 32 KiB, and two hundred short lines took 12 KiB
+/// more. A log of 3000 lines had 220 KiB. A new log is a file of 300 KiB, mostly holes if the file system
+/// supports them.
 const ROOM: u64 = 512 << 10;
 
-/// Opens the file; each time it is asked anew.
+/// A function that opens the file, called for each opening.
 type Opener = Box<dyn FnMut(&Path) -> Result<Database, DatabaseError> + Send>;
 
 /// The log of one control plane.
 pub struct ControlStore {
-    /// None since a write failed: redb takes nothing more until the file is opened again.
+    /// The database; `None` after a failed write, because redb accepts no more writes until the file is
+    /// opened again.
     database: Option<Database>,
     opener: Opener,
     file: PathBuf,
@@ -46,27 +50,27 @@ impl fmt::Debug for ControlStore {
 }
 
 impl ControlStore {
-    /// Opens the log in `directory`, which is made when it is not there, and gives its lines.
+    /// Opens the log in `directory`, which is created if necessary, and returns its lines.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] when another control plane has it, [`OpenError::Foreign`] when the file or a line of it is not a log,
-    /// [`OpenError::NoRoom`] when the disk has no room for a new one.
+    /// [`OpenError::InUse`] if another control plane uses it, [`OpenError::Foreign`] if the file or one of
+    /// its lines is not a log, [`OpenError::NoRoom`] if the disk has no space for a new one.
     pub fn open(directory: &Path) -> Result<(Self, Vec<Record>), OpenError> {
         Self::open_by(directory, |file| Database::create(file))
     }
 
-    /// As [`ControlStore::open`], of a file that `opener` opens, now and after each failed write: on another
-    /// [`StorageBackend`](redb::StorageBackend) than a plain file, for instance.
+    /// Opens a log as [`ControlStore::open`] does, with a file that `opener` opens, now and after each failed
+    /// write. For example, `opener` can use another [`StorageBackend`](redb::StorageBackend) than a file.
     ///
     /// # Errors
-    /// As [`ControlStore::open`].
+    /// The errors of [`ControlStore::open`].
     pub fn open_by(
         directory: &Path,
         mut opener: impl FnMut(&Path) -> Result<Database, DatabaseError> + Send + 'static,
     ) -> Result<(Self, Vec<Record>), OpenError> {
         let file = private(directory)?;
         let path = file.clone();
-        // The library asserts some of what a file must have where it could refuse.
+        // The library asserts some properties of a file instead of returning an error.
         let opened = catch_unwind(AssertUnwindSafe(move || {
             let database = opener(&file).map_err(|error| open_error(&file, error))?;
             let mut store = Self { database: Some(database), opener: Box::new(opener), file, next: 0 };
@@ -77,19 +81,19 @@ impl ControlStore {
         opened.unwrap_or_else(|_| Err(OpenError::Foreign { path, why }))
     }
 
-    /// Lines kept.
+    /// Returns the number of lines.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.next
     }
 
-    /// True when no line is kept.
+    /// Returns true if the log has no lines.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.next == 0
     }
 
-    /// Changes the log in one transaction. After an error everything is as before it, and the file is closed.
+    /// Changes the log in one transaction. After an error the log is unchanged, and the file is closed.
     fn write(
         &mut self,
         change: impl FnOnce(&mut redb::Table<'_, u64, &[u8]>) -> Result<(), redb::Error>,
@@ -103,7 +107,8 @@ impl ControlStore {
         {
             let mut table = transaction.open_table(LOG)?;
             if reopened {
-                // A line whose transaction failed at its very end may be there: no caller was told of it (PROTOCOL 8.48).
+                // The line of a transaction that failed at its very end may be in the file; its caller got an
+                // error (PROTOCOL 8.48).
                 table.retain_in(next.., |_, _| false)?;
                 let last = table.last()?.map(|(number, _)| number.value());
                 if last != next.checked_sub(1) {
@@ -141,7 +146,8 @@ impl ControlStore {
         Ok(records)
     }
 
-    /// False in a new file. One that is there is not written to: its disk may be full.
+    /// Returns false for a new file. This method does not write, because the disk of an existing file may be
+    /// full.
     fn has_table(&self) -> Result<bool, OpenError> {
         let Some(database) = &self.database else { return Ok(false) };
         let transaction = database.begin_read().map_err(|e| self.foreign(e.to_string()))?;
@@ -164,7 +170,8 @@ impl ControlStore {
     }
 }
 
-/// The log's file in the state directory, which only this user may get at: it holds every key of the rack.
+/// Returns the log's file in the state directory, which only this user may access, because it contains every
+/// key of the rack.
 fn private(directory: &Path) -> Result<PathBuf, OpenError> {
     let file = private_state(directory)?.join(FILE);
     drop(private_file(&file)?);
@@ -199,7 +206,7 @@ impl Log for ControlStore {
 }
 
 impl ControlStore {
-    /// The message for people: which file, why, how much room there is, and what to do.
+    /// Returns the error for people: the file, the cause, the free space, and the remedy.
     fn not_kept(&self, error: &redb::Error) -> NotKept {
         let (file, free) = (self.file.display(), free_bytes(&self.file));
         let space = free.map_or(String::new(), |free| format!("; its file system has {free} bytes free"));
@@ -216,13 +223,13 @@ impl ControlStore {
     }
 }
 
-/// Bytes that this user may still write to the file system of `file`.
+/// Returns the number of bytes that this user may still write to the file system of `file`.
 fn free_bytes(file: &Path) -> Option<u64> {
     let stat = rustix::fs::statvfs(file).ok()?;
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// The disk, or this user's share of it, is full.
+/// Returns true if the disk, or this user's quota, is full.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -1,11 +1,12 @@
-//! The control plane's HTTP/JSON API: the server that people and programs ask, and the client that farmem's own processes use.
+//! The control plane's HTTP/JSON API: the server for people and programs, and the client of farmem's own
+//! processes.
 //!
-//! The API has up to three doors ([`ApiDoors`]): a Unix socket for the machine that it runs on, TLS 1.3 for others, and HTTP in clear where a
-//! rack's description asks for that. A client ([`ApiClient`]) goes by one of them ([`ApiDoor`]), and shows the token to the rack alone.
-//!
-//! `POST /v1/NAME` with the fields of a request as a JSON object; `GET /v1/overview`; `GET /v1/health`. Everything but health wants
-//! `Authorization: Bearer TOKEN`. Every refusal is an [`ApiError`]: a code, a message, a remedy. The server only carries requests to the
-//! control plane's own thread and answers back; it decides nothing.
+//! The API has up to three endpoints ([`ApiDoors`]): a Unix socket for its own machine, TLS 1.3 for others,
+//! and plain HTTP if the rack's description requests it. A client ([`ApiClient`]) uses one of them
+//! ([`ApiDoor`]), and shows the token only to the rack.
+//! A request is `POST /v1/NAME` with its fields as a JSON object; `GET /v1/overview`; `GET /v1/health`. All
+//! except health require `Authorization: Bearer TOKEN`. Every refusal is an [`ApiError`]: a code, a message,
+//! a remedy. The server has no policy: it carries requests to the control plane's thread, and answers back.
 
 mod client;
 mod conn_table;
@@ -27,32 +28,36 @@ pub use tls::{Authority, CaCert, Identity, read_ca};
 use farmem_control::api::{ApiError, ErrorCode};
 use std::time::Duration;
 
-/// Largest body of a request but one, in bytes. The longest real one is far below a kilobyte.
+/// Maximum length in bytes of a request's body, with one exception. The longest real one is far below a
+/// kilobyte.
 const BODY_MAX: usize = 64 << 10;
 
-/// Largest body of the request that brings an image, which is in it in base64, with a row for each section.
+/// Maximum length in bytes of the body of a request with an image, which contains the image in base64, with a
+/// row for each section.
 const SOFT_BODY_MAX: usize = 12 << 20;
 
-/// The header field with the keys of what a request is about, as hexadecimal digits with commas between (PROTOCOL 8.67).
+/// The header field with the keys of a request's objects, as hexadecimal digits separated by commas (PROTOCOL
+/// 8.67).
 const KEYS_FIELD: &str = "farmem-keys";
 
-/// The header field with the build of farmem that asks (PROTOCOL 8.71).
+/// The header field with the caller's build of farmem (PROTOCOL 8.71).
 const BUILD_FIELD: &str = "farmem-build";
 
-/// The header field with the proof of the address that a join names: `pending`, or a cookie (PROTOCOL 8.74).
+/// The header field with the proof of the address in a join: `pending`, or a cookie (PROTOCOL 8.74).
 const ADDRESS_FIELD: &str = "farmem-address";
 
 /// The value of [`ADDRESS_FIELD`] before the cookie has arrived.
 const PENDING: &str = "pending";
 
-/// Largest head of a request, in bytes. It is looked at when more is read, so somewhat longer ones may pass.
+/// Maximum length of a request's head, in bytes. The library checks it when it reads more, so somewhat longer
+/// heads may pass.
 const HEAD_MAX: usize = 16 << 10;
 
-/// How long an idle connection stays in the client's hands. The server keeps it longer ([`Limits::head`]), so that it does not close
-/// what a request is about to use.
+/// Time after which the client closes an idle connection. The server's time is longer ([`Limits::head`]), so
+/// that the server does not close a connection that a request is about to use.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
-/// The HTTP status of a refusal.
+/// Returns the HTTP status of a refusal.
 const fn status_of(code: ErrorCode) -> u16 {
     match code {
         ErrorCode::BadRequest => 400,

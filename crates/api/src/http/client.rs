@@ -1,4 +1,5 @@
-//! The client: one request, one answer, blocking. A patient one asks again while the control plane, or a role that it needs, does not answer.
+//! A blocking client: one request, one answer. With patience, the client retries while the control plane or a
+//! required role does not answer.
 
 use super::key_file::KeyFile;
 use super::tls::{self, CaCert};
@@ -17,23 +18,24 @@ use std::time::Duration;
 use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
 use ureq::unversioned::resolver::DefaultResolver;
 
-/// Longest wait for an answer. A request may wait for table updates that are retransmitted for some seconds.
+/// Maximum time to wait for an answer. A request may wait for table updates that are retransmitted for some
+/// seconds.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
-/// Longest answer, in bytes: twice what `usage` says of a rack in which all tables are full.
+/// Maximum length of an answer in bytes: twice the answer of `usage` in a rack whose tables are all full.
 const ANSWER_LEN_MAX: u64 = 64 << 20;
 
-/// Where a control plane is asked, and how it is known.
+/// The endpoint of a control plane, and the method of its authentication.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ApiDoor {
-    /// A Unix socket in the state directory, which other users cannot look into.
+    /// A Unix socket in the state directory, which other users cannot access.
     Unix(PathBuf),
-    /// TLS 1.3. The server has to prove that the rack's authority vouches for this address.
+    /// TLS 1.3. The server must prove that the rack's authority has certified this address.
     Tls(SocketAddr, CaCert),
-    /// HTTP in clear: any process that has the port is told the token.
+    /// Plain HTTP: any process that has bound the port receives the token.
     Plain(SocketAddr),
 }
 
-/// As it stands in messages.
+/// Displays the endpoint as in messages.
 impl fmt::Display for ApiDoor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -50,7 +52,7 @@ impl From<SocketAddr> for ApiDoor {
     }
 }
 
-/// Asks a control plane.
+/// A client of a control plane.
 #[derive(Debug)]
 pub struct ApiClient {
     agent: ureq::Agent,
@@ -59,34 +61,35 @@ pub struct ApiClient {
     token: String,
     keys: Option<Arc<KeyFile>>,
     build: Option<&'static str>,
-    /// The proof of the address that it joins with.
+    /// The proof of the client's address, for a join.
     address: AddressProof,
-    /// Longest wait for an answer.
+    /// Maximum time to wait for an answer.
     most: Duration,
-    /// How long it asks again while nothing answers, or a role that the control plane needs does not.
+    /// Time during which the client retries while the control plane, or a role that it needs, does not
+    /// answer.
     patience: Duration,
 }
 
-/// Why there is no good answer.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiCallError {
-    /// The control plane refused.
+    /// The control plane refused the request.
     #[error("{}", .0.message)]
     Refused(ApiError),
-    /// Nothing answers there.
+    /// No process answers at the endpoint.
     #[error("no control plane answers at {url}: {why}")]
     Unreachable {
-        /// Where it was asked.
+        /// The endpoint.
         url: String,
         /// The system's error.
         why: String,
-        /// The request may have been sent, and carried out.
+        /// True if the request may have been sent, and executed.
         sent: bool,
     },
-    /// Something answers that did not prove to be the rack's control plane: it was not told the token.
+    /// The server did not prove that it is the rack's control plane. The client did not show the token.
     #[error("what answers at {url} is not this rack's control plane ({why}): it was not shown the token")]
     Untrusted {
-        /// Where it was asked.
+        /// The endpoint.
         url: String,
         /// The proof that failed.
         why: String,
@@ -97,10 +100,10 @@ pub enum ApiCallError {
         /// The reason.
         why: String,
     },
-    /// Something answers that is not a control plane of this version.
+    /// The server is not a control plane of this version.
     #[error("what answers at {url} is not a control plane of this version: {why}")]
     Foreign {
-        /// Where it was asked.
+        /// The endpoint.
         url: String,
         /// The reason.
         why: String,
@@ -108,7 +111,8 @@ pub enum ApiCallError {
 }
 
 impl ApiCallError {
-    /// True when the request may be made again: it was not carried out, or does no harm when it is carried out twice; and what kept it from an answer can pass.
+    /// Returns true if the request may be retried: the cause may be temporary, and the request was not
+    /// executed or is idempotent.
     fn may_pass(&self, request: &Request) -> bool {
         match self {
             Self::Unreachable { sent, .. } => !sent || may_repeat(request),
@@ -118,7 +122,8 @@ impl ApiCallError {
     }
 }
 
-/// True when it makes no difference whether the request is carried out once or twice, one directly after the other, but for what ends with its host anyway.
+/// Returns true for an idempotent request: two consecutive executions have the effect of one, except for
+/// effects that end with the host.
 const fn may_repeat(request: &Request) -> bool {
     !matches!(
         request,
@@ -141,8 +146,9 @@ const fn may_repeat(request: &Request) -> bool {
     )
 }
 
-/// True for what a program needs to begin or to go on, and so waits for a role that does not answer. Of the others the caller is told: it asked about that role,
-/// or about what another host has to end first.
+/// Returns true for requests that a program needs to start or continue, and which therefore wait for a role
+/// that does not answer. For other requests the caller gets the error: the request concerns that role itself,
+/// or something that another host must end first.
 const fn waits_for_roles(request: &Request) -> bool {
     !matches!(
         request,
@@ -165,7 +171,7 @@ const fn waits_for_roles(request: &Request) -> bool {
     )
 }
 
-/// The waits between the tries of one request.
+/// The waits between the attempts of one request.
 struct Retry {
     patience: Duration,
     clock: Clock,
@@ -173,7 +179,7 @@ struct Retry {
     is_said: bool,
 }
 
-/// The first pause between two tries; it doubles up to [`PAUSE_MAX`].
+/// The first pause between two attempts, which doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
@@ -182,7 +188,7 @@ impl Retry {
         Self { patience, clock: Clock::start(), pause: PAUSE_MIN, is_said: false }
     }
 
-    /// Waits until the next try; false when patience is over.
+    /// Waits until the next attempt; returns false if the patience has ended.
     fn wait(&mut self, error: &ApiCallError) -> bool {
         let waited = Duration::from_nanos(self.clock.now().as_nanos());
         let Some(left) = self.patience.checked_sub(waited).filter(|left| !left.is_zero()) else {
@@ -191,7 +197,7 @@ impl Retry {
         if waited >= PAUSE_MAX && !self.is_said {
             self.is_said = true;
             let left = left.as_secs();
-            // stderr may be closed.
+            // A closed stderr is no fault.
             drop(writeln!(io::stderr(), "farmem: waiting for the rack, for up to {left} s more: {error}"));
         }
         pause(self.pause.min(left));
@@ -206,47 +212,49 @@ fn pause(span: Duration) {
 }
 
 impl ApiClient {
-    /// A client of the control plane behind `door`.
+    /// Creates a client of the control plane at `door`.
     #[must_use]
     pub fn new(door: impl Into<ApiDoor>, token: &str) -> Self {
         Self::within(door.into(), token, ANSWER_TIME_MAX)
     }
 
-    /// One that shows the keys which are in a file, as far as a request wants them, and keeps those there that it is told. The file need not be
-    /// there yet; all clients of the same user share it.
+    /// Shows the keys in `file` that a request requires, and adds the keys of answers to it. The file need
+    /// not exist yet; all clients of the same user share it.
     #[must_use]
     pub fn with_keys(mut self, file: &Path) -> Self {
         self.keys = Some(KeyFile::of(file));
         self
     }
 
-    /// One that says which build of farmem asks.
+    /// Sets the build that requests report.
     #[must_use]
     pub const fn of_build(mut self, build: &'static str) -> Self {
         self.build = Some(build);
         self
     }
 
-    /// One that gives an answer up after `most`, asks over a new connection then, and has no patience: for what must not wait behind one that broke.
+    /// Limits the wait for an answer to `most`, and removes patience. A request after a timeout uses a new
+    /// connection. For callers that must not wait for a broken connection.
     #[must_use]
     pub fn impatient(self, most: Duration) -> Self {
         let (keys, build) = (self.keys, self.build);
         Self { keys, build, ..Self::within(self.door, &self.token, most) }
     }
 
-    /// One that asks again for so long while no control plane answers, or a role that it needs does not. After a second standard error says what is waited for.
+    /// Sets the time during which the client retries while the control plane, or a role that it needs, does
+    /// not answer. After one second the client prints on standard error what it waits for.
     #[must_use]
     pub fn patient(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// Shows this proof of its address with each request from now on.
+    /// Sets the proof of the client's address for later requests.
     pub const fn show_address(&mut self, proof: AddressProof) {
         self.address = proof;
     }
 
-    /// Ends the idle connection that it has kept, so that the next question makes a new one: for a client that asks now and then. The control plane
-    /// has only so many.
+    /// Closes the idle connection. Use this method in clients that send requests rarely, because the control
+    /// plane's connections are limited.
     pub fn hang_up(&mut self) {
         self.agent = agent(&self.door, self.most);
     }
@@ -270,7 +278,8 @@ impl ApiClient {
         }
     }
 
-    /// Sends a request and waits for the answer. While the control plane is away, the client retries until its patience ends.
+    /// Sends a request and waits for the answer. While the control plane does not answer, the client retries
+    /// until its patience ends.
     ///
     /// # Errors
     /// [`ApiCallError`].
@@ -286,7 +295,7 @@ impl ApiClient {
         }
     }
 
-    /// Asks once.
+    /// Sends a request once.
     ///
     /// # Errors
     /// [`ApiCallError`].
@@ -316,7 +325,7 @@ impl ApiClient {
             .map_err(|_| self.foreign(format!("its answer is not one to {}", request.name())))
     }
 
-    /// One request and its answer.
+    /// Sends one request, and returns its answer.
     fn ask(&self, request: &Request) -> Result<Response, ApiCallError> {
         let (name, body) = (request.name(), fields(request));
         let url = format!("{}/v1/{name}", self.url);
@@ -360,7 +369,7 @@ impl ApiClient {
     }
 }
 
-/// An HTTP agent for one door, which waits for an answer no longer than `most`.
+/// Returns an HTTP agent for one endpoint, which waits for an answer at most `most`.
 fn agent(door: &ApiDoor, most: Duration) -> ureq::Agent {
     let config = ureq::Agent::config_builder()
         .http_status_as_error(false)
@@ -385,7 +394,7 @@ fn agent(door: &ApiDoor, most: Duration) -> ureq::Agent {
     }
 }
 
-/// True of what failed before anything of a request was sent.
+/// Returns true if the connection failed before any byte of the request was sent.
 fn is_of_connecting(error: &ureq::Error) -> bool {
     use io::ErrorKind as Kind;
     match error {
@@ -403,7 +412,7 @@ fn is_of_connecting(error: &ureq::Error) -> bool {
     }
 }
 
-/// True of what TLS itself refused.
+/// Returns true if TLS itself failed.
 fn is_of_tls(error: &ureq::Error) -> bool {
     match error {
         ureq::Error::Rustls(_) | ureq::Error::Tls(_) => true,
@@ -412,7 +421,7 @@ fn is_of_tls(error: &ureq::Error) -> bool {
     }
 }
 
-/// A request's fields, without its name.
+/// Returns a request's fields, without its name.
 fn fields(request: &Request) -> Value {
     let mut value = serde_json::to_value(request).expect("the API's types have only strings for keys");
     value.as_object_mut().expect("a request is an object").remove("op");

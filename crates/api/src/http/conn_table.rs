@@ -1,10 +1,14 @@
-//! The table of the API server's connections, and which one is evicted when there are too many.
+//! The table of the API server's connections, and the policy of eviction when there are too many.
 //!
-//! A connection is *unauthenticated* until a whole request with the token has come over it, and *busy* from a whole request until its answer is
-//! handed over. Connections form *groups*: those of one source that show one key, or none yet. When the table is full, a new connection evicts one of the
-//! largest group: the oldest unauthenticated one, or else the authenticated one that has asked for nothing for longest. So a client that holds many
-//! connections, with the token or without, loses its own, and a new peer finds an entry. No source has more than its share of the table. A
-//! busy connection is never evicted: it ends with its answer when a new connection waits for its entry.
+//! A connection is *unauthenticated* until it has carried a complete request with the token. A connection is
+//! *busy* from a complete request until the answer was passed to it. Connections form *groups*: those of one
+//! source with the same first key, or without one.
+//!
+//! If the table is full, a new connection evicts one of the largest group: the oldest unauthenticated one, or
+//! else the authenticated one that has been idle longest. So a client with many connections, with the token
+//! or without, loses its own, and a new peer finds an entry. No source may have more than its share of the
+//! table. A busy connection is never evicted: it ends with its answer if a new connection waits for its
+//! entry.
 
 use super::stream::Source;
 use farmem_control::keys::Key;
@@ -15,22 +19,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// How much patience the server has, and with how many at once.
+/// Limits of the server's times and connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Longest time for the head of a request, counted from the connection or from the answer before: also how long one may be idle, and how long
-    /// TLS may take.
+    /// Maximum time for the head of a request, since the connection or the previous answer. The same limit
+    /// applies to idle connections and to TLS handshakes.
     pub head: Duration,
-    /// Longest time for a body, from its head on.
+    /// Maximum time for a body, since the head.
     pub body: Duration,
-    /// Longest time in which a client takes in nothing of an answer. The system counts it, coarsely.
+    /// Maximum time in which a client accepts no byte of an answer. The system measures it coarsely.
     pub answer: Duration,
-    /// Connections at once, at least 1. A further one evicts the oldest unauthenticated one (no whole request with the token has come over it), or else the one
-    /// that has asked for nothing for longest; when all wait for answers, it waits until one has it.
+    /// Maximum number of connections, at least 1. A further connection evicts one of the largest group, as
+    /// the module describes. If every connection is busy, it waits for the first answer.
     pub connections_max: usize,
-    /// Unauthenticated connections at once from one address, or over the Unix socket, at least 1. A further one evicts the oldest of them.
+    /// Maximum number of unauthenticated connections from one address, or over the Unix socket, at least 1. A
+    /// further one evicts the oldest of them.
     pub unauthenticated_per_source_max: usize,
-    /// Connections at once from one address, or over the Unix socket, at least 1. A further one evicts one of them; it is closed while all are busy.
+    /// Maximum number of connections from one address, or over the Unix socket, at least 1. A further one
+    /// evicts one of them; if all are busy, the further one is closed.
     pub per_source_max: usize,
 }
 
@@ -49,7 +55,8 @@ impl Default for Limits {
     }
 }
 
-/// Authenticated connections that were evicted and still write their last answers. While there are as many, no other one of their kind is evicted.
+/// Maximum number of evicted authenticated connections that still write their last answers. At the limit, no
+/// other authenticated connection is evicted.
 const LINGERING_MAX: usize = 64;
 
 /// The connections of one server.
@@ -57,18 +64,20 @@ const LINGERING_MAX: usize = 64;
 pub(super) struct ConnTable {
     limits: Limits,
     entries: Mutex<Entries>,
-    /// An entry became free, or can be evicted now. Only the accepting tasks wait for it, one for each door.
+    /// Signals that an entry is free, or can be evicted now. Only the accepting tasks wait for it, one for
+    /// each endpoint.
     freed: Notify,
 }
 
 #[derive(Default, Debug)]
 struct Entries {
-    /// The id of the next connection, and of the next end of a request: ids grow, so the smallest is the oldest.
+    /// The id of the next connection, and of the next end of a request. Ids increase, so the smallest is the
+    /// oldest.
     next: u64,
     unauthenticated: BTreeMap<u64, Unauthenticated>,
     authenticated: BTreeMap<u64, Authenticated>,
     lingering: BTreeSet<u64>,
-    /// Doors at which a connection waits for an entry.
+    /// Number of endpoints at which a connection waits for an entry.
     waiting: usize,
 }
 
@@ -81,24 +90,24 @@ struct Unauthenticated {
 #[derive(Debug)]
 struct Authenticated {
     group: Group,
-    /// When its last request was answered; `None` while it is busy.
+    /// Time of the last answer; `None` while the connection is busy.
     idle_since: Option<u64>,
     eviction: Arc<Eviction>,
 }
 
-/// Connections of one source that show one key first, or none.
+/// Connections of one source with the same first key, or without one.
 type Group = (Source, Option<Key>);
 
-/// Why a new connection has no entry.
+/// The reason why a new connection has no entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NoRoom {
-    /// Every connection that could make room is busy.
+    /// Every connection that could be evicted is busy.
     Busy,
-    /// The source has its share of the table, all of it busy.
+    /// The source has its full share of the table, and all of it is busy.
     OverShare,
 }
 
-/// How a connection hears that it is evicted.
+/// The signal of a connection's eviction.
 #[derive(Default, Debug)]
 pub(super) struct Eviction {
     evicted: Notify,
@@ -106,18 +115,19 @@ pub(super) struct Eviction {
 }
 
 impl Eviction {
-    /// Waits until the connection is evicted; that is notified once.
+    /// Waits until the connection is evicted, which is notified once.
     pub(super) async fn notified(&self) {
         self.evicted.notified().await;
     }
 
-    /// Whether the connection has answered requests: it writes out what it has, and closes.
+    /// Returns true if the connection has answered requests: then it writes its remaining answers before it
+    /// closes.
     pub(super) fn is_gentle(&self) -> bool {
         self.gently.load(Relaxed)
     }
 }
 
-/// A connection's entry. Dropping the last copy frees it.
+/// A connection's entry. The drop of the last copy frees it.
 #[derive(Clone, Debug)]
 pub(super) struct ConnGuard(Arc<Entry>);
 
@@ -132,8 +142,8 @@ impl ConnTable {
         Self { limits, entries: Mutex::default(), freed: Notify::new() }
     }
 
-    /// Enters a connection from `source`, and evicts another if it must. Waits only while every entry is of a busy connection. None when the source has its
-    /// share of the table, all of it busy.
+    /// Adds a connection from `source`, and evicts another one if necessary. Waits only while every entry is
+    /// busy. Returns `None` if the source has its full share of the table, and all of it is busy.
     pub(super) async fn enter(self: &Arc<Self>, source: Source) -> Option<(ConnGuard, Arc<Eviction>)> {
         match self.try_enter(source) {
             Ok(entered) => return Some(entered),
@@ -162,7 +172,7 @@ impl ConnTable {
         Ok((ConnGuard(Arc::new(Entry { id, table: Arc::clone(self) })), eviction))
     }
 
-    /// A panic leaves nothing half written: no step between two changes of the table can fail.
+    /// Locks the table, even after a panic: no step between two changes of the table can panic.
     fn lock(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -182,7 +192,7 @@ impl Entries {
         entry.eviction.evicted.notify_one();
     }
 
-    /// Has an entry free for a connection from `source`, if that can be.
+    /// Frees an entry for a connection from `source`, if possible.
     fn make_room(&mut self, source: Source, limits: &Limits) -> Result<(), NoRoom> {
         let unauthenticated = self.unauthenticated.values().filter(|entry| entry.source == source).count();
         let authenticated = self.authenticated.values().filter(|entry| entry.group.0 == source).count();
@@ -210,7 +220,7 @@ impl Entries {
         Err(NoRoom::Busy)
     }
 
-    /// The groups and how many connections each has, the largest first.
+    /// Returns the groups with their numbers of connections, the largest first.
     fn groups(&self) -> Vec<(Group, usize)> {
         let mut groups: Vec<(Group, usize)> = Vec::new();
         let unauthenticated = self.unauthenticated.values().map(|entry| (entry.source, None));
@@ -224,7 +234,8 @@ impl Entries {
         groups
     }
 
-    /// Evicts the authenticated connection of such a group that is idle for longest. `None` when none may be evicted now.
+    /// Evicts the authenticated connection that has been idle longest among these groups. Returns `None` if
+    /// none may be evicted now.
     fn evict_idle(&mut self, is_of: impl Fn(&Group) -> bool) -> Option<()> {
         let own = self.authenticated.iter().filter(|(_, entry)| is_of(&entry.group));
         let idle = own.filter_map(|(&id, entry)| Some((entry.idle_since?, id)));
@@ -238,7 +249,8 @@ impl Entries {
 }
 
 impl ConnGuard {
-    /// A whole request with the token has come, which shows this key first: the connection is authenticated from now on, and busy.
+    /// Records a complete request with the token, whose first key is `key`: the connection is now
+    /// authenticated and busy.
     pub(super) fn begin_request(&self, key: Option<Key>) {
         let mut entries = self.0.table.lock();
         let id = self.0.id;
@@ -252,7 +264,8 @@ impl ConnGuard {
         }
     }
 
-    /// Its answer is handed over. True when the connection is to end with it: others wait for an entry.
+    /// Records that the answer was passed to the connection. Returns true if the connection must end with it,
+    /// because others wait for an entry.
     pub(super) fn end_request(&self) -> bool {
         let mut entries = self.0.table.lock();
         let now = entries.tick();
@@ -273,7 +286,7 @@ impl Drop for Entry {
         let mut entries = self.table.lock();
         let was_unauthenticated = entries.unauthenticated.remove(&self.id).is_some();
         let was_authenticated = entries.authenticated.remove(&self.id).is_some();
-        // An evicted connection has no entry: the new connection has it.
+        // An evicted connection has no entry, because the new connection has it.
         if was_unauthenticated | was_authenticated | entries.lingering.remove(&self.id) {
             drop(entries);
             self.table.freed.notify_one();

@@ -1,8 +1,9 @@
-//! Connections of the API server, by all its doors: how many there are, and how long each may take to say what it wants.
+//! Connections of the API server at all its endpoints: their number, and the time that each may take for a
+//! request.
 //!
-//! Any process that reaches the port can connect, with or without the token. So nothing here waits for a peer without a limit: not for the
-//! head of a request, not between two requests, not for a body, not until an answer is taken in; and no number of connections takes more
-//! than its share of memory and file descriptors.
+//! Any process that reaches the port can connect, with or without the token. So every wait for a peer has a
+//! limit: for the head of a request, between two requests, for a body, and for the client to accept an
+//! answer. And no number of connections takes more than its share of memory and file descriptors.
 
 use super::conn_table::{ConnTable, Eviction, Limits};
 use super::filtered::FilteredStream;
@@ -23,16 +24,16 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// Longest time that an evicted connection takes to write out the last answer that it has.
+/// Maximum time for an evicted connection to write its last answer.
 const LAST_ANSWER: Duration = Duration::from_secs(2);
-/// Wait after the system gave no connection: it has no descriptors or memory left, and will not have at once.
+/// Pause after a failed accept: the system has no free descriptors or memory, and will not have them at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Header fields of a request that the library takes.
+/// Maximum number of header fields that the library accepts.
 const FIELDS_MAX: usize = 100;
-/// Bytes that are read and thrown away behind the last answer. What a client still sends is not worth more.
+/// Maximum number of bytes that are read and discarded after the last answer.
 const LEFTOVER_MAX: usize = 1 << 20;
 
-/// Serves `app` on every connection of all listeners, for ever. They have their bounds together.
+/// Serves `app` on every connection of all listeners without end. The listeners share the limits.
 pub(super) async fn serve(listeners: Vec<Listener>, app: Router, limits: Limits) {
     let table = Arc::new(ConnTable::new(limits));
     let mut doors = JoinSet::new();
@@ -46,15 +47,15 @@ async fn serve_door(listener: Listener, table: Arc<ConnTable>, app: Router, limi
     loop {
         match listener.accept().await {
             Ok((stream, from)) => {
-                // One that is closed here asks again (PROTOCOL 8.52).
+                // A client whose connection is closed here sends its request again (PROTOCOL 8.52).
                 let Some((guard, eviction)) = table.enter(from).await else { continue };
                 let app = app.clone().layer(Extension(guard.clone()));
                 tokio::spawn(async move {
                     connection(stream, app, eviction, limits).await;
                     drop(guard);
                 });
-                // The runtime reads a request that has arrived before the next connection is entered: clients with the token that come all at once do not evict
-                // each other.
+                // The runtime reads a request that has arrived before the next connection is added. So
+                // clients with the token that connect at the same time do not evict each other.
                 tokio::task::yield_now().await;
             }
             Err(_) => sleep(ACCEPT_PAUSE).await,
@@ -63,11 +64,12 @@ async fn serve_door(listener: Listener, table: Arc<ConnTable>, app: Router, limi
 }
 
 async fn connection(mut incoming: Incoming, app: Router, eviction: Arc<Eviction>, limits: Limits) {
-    // Short answers do too: a client that asks again and again and reads nothing fills the connection, and would keep its entry for ever.
+    // Short answers are limited as well: a client that sends many requests and reads no answer would fill the
+    // connection, and keep its entry.
     if !incoming.bound_answers(limits.answer) {
         return; // it is gone already
     }
-    // A client that is still agreeing on TLS can be told nothing: it finds its connection closed.
+    // A client that is in the TLS handshake can receive no message, so its connection is just closed.
     let mut stream = tokio::select! {
         biased;
         () = eviction.notified() => return,
@@ -81,17 +83,19 @@ async fn connection(mut incoming: Incoming, app: Router, eviction: Arc<Eviction>
         stream = back;
         let last_words = match ended {
             Ended::Evicted => return evict(&mut stream),
-            // A client that has asked meanwhile is told that this was not carried out. One that has not finds its connection closed before it asks again.
+            // A client that has sent a request meanwhile is told that it was not executed. One that has not
+            // finds its connection closed before its next request.
             Ended::Closed { unread } if unread || stream.has_unread() => return evict(&mut stream),
             Ended::Closed { .. } => return,
-            // A request has arrived just when the time was over. The server answers it: closing the connection now would leave it without an answer.
+            // A request has arrived just after the timeout. The server answers it, because a closed
+            // connection would leave it without an answer.
             Ended::Idle if stream.has_unread() => continue,
             Ended::Done | Ended::Idle => None,
             Ended::Refused(status, error) => Some(raw_answer(status, &error)),
         };
         let close = async {
             if let Some(text) = last_words {
-                // The time is bounded: the client may not read.
+                // The time is limited, because the client may not read.
                 drop(timeout(limits.body, stream.write_all(text.as_bytes())).await);
             }
             drop(timeout(limits.body, close(&mut stream)).await);
@@ -105,17 +109,17 @@ async fn connection(mut incoming: Incoming, app: Router, eviction: Arc<Eviction>
     }
 }
 
-/// Why the HTTP library has ended a connection.
+/// The reason why the HTTP library has ended a connection.
 enum Ended {
-    /// All requests are answered.
+    /// All requests were answered.
     Done,
-    /// No request came in time.
+    /// No request arrived in time.
     Idle,
-    /// The bytes that came are no request. The server still owes the client this status and error.
+    /// The received bytes are not a request. The server must still send this status and error.
     Refused(u16, ApiError),
-    /// The table evicted it before it had answered anything.
+    /// The table evicted the connection before it had answered a request.
     Evicted,
-    /// The table evicted it between two requests, of which the second has perhaps come in part.
+    /// The table evicted the connection between two requests, of which the second may have arrived in part.
     Closed { unread: bool },
 }
 
@@ -123,7 +127,7 @@ enum Ended {
 async fn serve_requests(stream: Stream, app: Router, eviction: &Eviction, limits: Limits) -> (Stream, Ended) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_header_size(HEAD_MAX);
-    // A client that closes its sending side behind a request gets its answer (PROTOCOL 8.1).
+    // A client that closes its sending side after a request gets its answer (PROTOCOL 8.1).
     http.half_close(true);
     let mut connection =
         http.serve_connection(TokioIo::new(FilteredStream::new(stream)), TowerToHyperService::new(app));
@@ -134,7 +138,7 @@ async fn serve_requests(stream: Stream, app: Router, eviction: &Eviction, limits
     };
     if ended.is_none() && eviction.is_gentle() {
         Pin::new(&mut connection).graceful_shutdown();
-        // A client that does not take its answer in has no more of it.
+        // A client that does not read its answer in time does not get the rest.
         drop(timeout(LAST_ANSWER, &mut connection).await);
     }
     let parts = connection.into_parts();
@@ -144,7 +148,8 @@ async fn serve_requests(stream: Stream, app: Router, eviction: &Eviction, limits
         (None, _) => Ended::Evicted,
         (Some(_), Some(status)) => Ended::Refused(status, unreadable(status)),
         (Some(Ok(())), None) => Ended::Done,
-        // An idle connection just ends: an answer to nothing would be taken for the answer to the next request.
+        // An idle connection is closed without an answer, because the client would take it for the answer to
+        // its next request.
         (Some(Err(error)), None) if error.is_timeout() && parts.read_buf.is_empty() => Ended::Idle,
         (Some(Err(error)), None) if error.is_timeout() => {
             Ended::Refused(status_of(ErrorCode::TooSlow), too_slow("head", limits.head))
@@ -157,16 +162,17 @@ async fn serve_requests(stream: Stream, app: Router, eviction: &Eviction, limits
     (stream, ended)
 }
 
-/// Tells the client why its connection ends, as far as that needs no waiting.
+/// Sends the reason for the end of a connection, as far as possible without waiting.
 fn evict(stream: &mut Stream) {
     let message = "the server has no room for this connection: too many are open, and no whole request with the token was here on this one that is not answered";
     let remedy = "connect again, and send the request with the token at once";
     let error = refusal(ErrorCode::Unavailable, message, remedy);
-    // The server has carried out no request of this connection, so the error is true of any request that the client has under way.
+    // The server has executed no request of this connection, so the error is true for any request in flight.
     stream.end_with(raw_answer(status_of(error.code), &error).as_bytes(), LEFTOVER_MAX);
 }
 
-/// Closes so that the last answer is read: the system throws it away, on both sides, when what the client still sends is not read.
+/// Closes a connection so that the client can read the last answer. If the client's remaining bytes were not
+/// read, the systems on both sides would discard the answer.
 async fn close(stream: &mut Stream) {
     if stream.shutdown().await.is_err() {
         return;
@@ -181,12 +187,12 @@ async fn close(stream: &mut Stream) {
     }
 }
 
-/// True when the head says that a body comes.
+/// Returns true if the head announces a body.
 pub(super) fn has_body(headers: &HeaderMap) -> bool {
     headers.contains_key(TRANSFER_ENCODING) || headers.get(CONTENT_LENGTH).is_some_and(|len| len != "0")
 }
 
-/// Takes in the body of a request, whole, of at most so many bytes and within the limits.
+/// Reads the body of a request, of at most `most` bytes and within the limits.
 pub(super) async fn body_of(
     headers: &HeaderMap,
     body: Body,
@@ -198,7 +204,8 @@ pub(super) async fn body_of(
         let remedy = format!("send at most {most} bytes, and all that the head of the request announces");
         refusal(ErrorCode::BadRequest, message, remedy)
     };
-    // Before the first byte of it is read: a caller that announces too much may never send it, and would be waited for.
+    // The check comes before the first byte, because a caller that announces too much may never send it, and
+    // the server would wait.
     let announced = headers.get(CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse::<u64>().ok());
     if let Some(len) = announced.filter(|&len| len > most as u64) {
         return Err(too_long(format!("{len} bytes are announced")));
@@ -215,7 +222,7 @@ fn too_slow(what: &str, limit: Duration) -> ApiError {
     refusal(ErrorCode::TooSlow, message, "send each request as a whole, then read the answer")
 }
 
-/// The error for a request that the library cannot read; the library gives only a status.
+/// Returns the error for a request that the library cannot read. The library provides only a status.
 fn unreadable(status: u16) -> ApiError {
     let (message, remedy) = match status {
         414 => (
@@ -234,7 +241,7 @@ fn unreadable(status: u16) -> ApiError {
     refusal(ErrorCode::BadRequest, message, remedy)
 }
 
-/// An answer that the library has no part in: there is no request that it could answer.
+/// Returns an answer in text, without the library, because there is no request that it could answer.
 fn raw_answer(status: u16, error: &ApiError) -> String {
     let body = serde_json::to_string(error).expect("the API's types have only strings for keys");
     let status = StatusCode::from_u16(status).expect("the statuses are valid ones");

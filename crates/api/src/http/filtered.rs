@@ -1,8 +1,9 @@
-//! The stream of one connection, as the HTTP library writes to it.
+//! The stream of one connection to which the HTTP library writes.
 //!
-//! The library answers bytes that are no request by itself, without a body. The filter drops such an answer, and the server sends its own
-//! with an error in JSON (PROTOCOL 8.52). The filter also ignores the library's shutdown: the server may have more to send. A request whose lines
-//! end with a bare LF, which the library takes, is none to the filter.
+//! The library itself answers bytes that are not a request, without a body. The filter drops such an answer,
+//! and the server sends its own with an error in JSON (PROTOCOL 8.52). The filter also ignores the library's
+//! shutdown, because the server may have more to send. The library accepts a request whose lines end with a
+//! bare LF; the filter rejects it.
 
 use super::line_ends::LineEnds;
 use super::status_of;
@@ -26,7 +27,7 @@ impl FilteredStream {
         Self { stream, dropped: None, line_ends: LineEnds::default() }
     }
 
-    /// The stream, and the status of the answer that was dropped, or that a request with a bare LF has coming.
+    /// Returns the stream, and the status of the dropped answer, or of a request with a bare LF.
     pub(super) fn into_parts(self) -> (Stream, Option<u16>) {
         (self.stream, self.dropped)
     }
@@ -49,8 +50,9 @@ impl AsyncRead for FilteredStream {
 }
 
 impl AsyncWrite for FilteredStream {
-    /// This stream takes no vectors, so `buf` is all that the library has to write: answers of the server, and behind them perhaps one of the
-    /// library's own, which is always its last.
+    /// Writes the server's bytes, and drops the library's own answer. This stream is not vectored, so `buf`
+    /// has all pending output: answers of the server, and possibly one of the library, which is always its
+    /// last.
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let own = own_answer(buf);
         let ours = &buf[..own.map_or(buf.len(), |(at, _)| at)];
@@ -71,10 +73,10 @@ impl AsyncWrite for FilteredStream {
     }
 }
 
-/// The begin of every answer.
+/// The beginning of every answer.
 const BEGIN: &[u8] = b"HTTP/1.1 ";
 
-/// Where the library's own answer begins, and its status. The server's answers have a body, and say how long it is.
+/// Returns position and status of the library's own answer. The server's answers have a body with a length.
 fn own_answer(bytes: &[u8]) -> Option<(usize, u16)> {
     if !bytes.ends_with(b"\r\n\r\n") {
         return None;

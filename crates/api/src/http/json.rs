@@ -1,13 +1,13 @@
-//! The body of a request as a JSON object in which each name stands once.
+//! The body of a request as a JSON object with unique names.
 //!
-//! `serde_json` takes the last of two equal names, and other parsers the first (RFC 8259, 4): a proxy that looks at requests could be
-//! shown other fields than the control plane.
+//! Of two equal names, `serde_json` takes the last, and other parsers the first (RFC 8259, 4). So an attacker
+//! could show a proxy that checks requests other fields than the control plane.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use std::fmt;
 
-/// Parses an object. Names are unique in it, and in every object within.
+/// Parses an object. Names are unique in the object, and in every object within.
 ///
 /// # Errors
 /// The position and the fault in the text.
@@ -18,7 +18,7 @@ pub(super) fn object(text: &[u8]) -> Result<Map<String, Value>, serde_json::Erro
     }
 }
 
-/// A value without an object that has a name twice.
+/// A value without an object that contains a name twice.
 struct Unique(Value);
 
 impl<'de> Deserialize<'de> for Unique {

@@ -1,7 +1,9 @@
-//! The keys that the processes of one user on this machine were told, in a file, so that each of them may ask for what another one made.
+//! A file with the keys that the processes of one user on this machine received. With it each process may use
+//! the objects of the others.
 //!
-//! A client of the control plane reads the file when it has changed, and adds the keys of answers. The file is replaced as a whole, under a lock, so
-//! that no process reads half of it or loses the keys that another one has added.
+//! A client of the control plane reads the file when it has changed, and adds the keys of answers. The file
+//! is replaced atomically, under a lock. So no process reads a partial file, or loses the keys that another
+//! one has added.
 
 use farmem_control::api::{Request, Response};
 use farmem_control::keys::{Key, RING_MAX, Ring};
@@ -13,10 +15,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Longest key file, in bytes: twice what [`farmem_control::keys::RING_MAX`] keys of the longest names take.
+/// Maximum length of the key file in bytes: twice that of [`farmem_control::keys::RING_MAX`] keys with the
+/// longest names.
 const FILE_MAX: u64 = 4 << 20;
 
-/// The keys of one file, for all of this process.
+/// The keys of one file, for this process.
 #[derive(Debug)]
 pub(super) struct KeyFile {
     file: PathBuf,
@@ -26,14 +29,14 @@ pub(super) struct KeyFile {
 #[derive(Default, Debug)]
 struct KeyFileState {
     ring: Ring,
-    /// Identity of the file when it was read: device's number of it, length, time of its last change.
+    /// Version of the file when it was read: inode number, length, time of the last change.
     version: Option<(u64, u64, i64, i64)>,
-    /// Nearly all domains of which there are keys here were there when that was asked last.
+    /// True if nearly all domains with keys in the file existed at the last query.
     crowded: bool,
 }
 
 impl KeyFile {
-    /// The keys in `file`, which need not be there yet. All clients that name the same file have the same keys.
+    /// Returns the keys of `file`, which need not exist yet. All clients that name the same file share them.
     pub(super) fn of(file: &Path) -> Arc<Self> {
         static OPEN: Mutex<Vec<Weak<KeyFile>>> = Mutex::new(Vec::new());
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,11 +49,12 @@ impl KeyFile {
         new
     }
 
-    /// The keys to show with a request. What was read before serves on, whatever is wrong with the file now: a host that runs needs no other.
+    /// Returns the keys for a request. If the file is unusable now, keys that were read before are returned,
+    /// because a running host needs no others.
     ///
     /// # Errors
-    /// The file's fault, when no key for the request is known; also a fault of the place where the answer's key is to be kept, because a host must not join
-    /// with a key that is lost.
+    /// The file's fault if no key for the request is known. Also the fault of the file's location if the
+    /// answer will contain a key, because a host must not join with a key that is lost.
     pub(super) fn show(&self, request: &Request) -> Result<Vec<Key>, String> {
         let mut known = self.known();
         let read = self.read(&mut known, None);
@@ -65,8 +69,9 @@ impl KeyFile {
         Ok(keys)
     }
 
-    /// Locks the file for a request that makes or opens a domain of which no key is known, until the lock is dropped. So among all processes of this
-    /// user one makes the domain, and the next one knows its key before it asks.
+    /// Locks the file for a request that creates or opens a domain without a known key; the lock is held
+    /// until its drop. So among all processes of this user, one creates the domain, and the next one knows
+    /// its key before its request.
     ///
     /// # Errors
     /// A message that names the fault of the file.
@@ -77,11 +82,12 @@ impl KeyFile {
         self.lock().map(Some)
     }
 
-    /// Keeps the key that an answer tells. The request may hold the lock already. Where there is no room, the keys of domains go that are not `there` any more, so that none goes whose domain has data
-    /// that stay.
+    /// Stores the key of an answer. The caller may already hold the lock. If the file is full, the keys of
+    /// domains that are not `there` any more are removed, so that no domain with remaining data loses its
+    /// key.
     ///
     /// # Errors
-    /// The file's fault: this process has the key all the same.
+    /// The file's fault; this process has the key nevertheless.
     pub(super) fn learn(
         &self,
         request: &Request,
@@ -96,7 +102,7 @@ impl KeyFile {
             }
             (known.ring.is_full() && !known.crowded).then(|| known.ring.clone())
         };
-        // The request takes as long as an answer does: no other thread of this process waits for it.
+        // The query takes as long as an answer, so no thread of this process may wait for its end here.
         let gone = full.and_then(|before| Some((before, there()?)));
         let shown = self.file.display();
         let _lock = held.map_or_else(|| self.lock(), Ok)?;
@@ -104,22 +110,22 @@ impl KeyFile {
             let mut known = self.known();
             known.version = None;
             self.read(&mut known, gone.as_ref())?;
-            // The answer's key is the newest, also of those that the file has for the same.
+            // The answer's key is newer than the file's keys for the same object.
             known.ring.learn_newest(request, answer);
             known.ring.to_text()
         };
         self.replace(&text).map_err(|why| format!("cannot write {shown}: {why}"))
     }
 
-    /// Locks the key file. Another process may hold the lock for long: the other threads of this one show their
-    /// keys meanwhile.
+    /// Locks the key file. Another process may hold the lock for a long time; meanwhile the other threads of
+    /// this process can use their keys.
     fn lock(&self) -> Result<File, String> {
         let lock = self.open_lock()?;
         lock.lock().map_err(|e| format!("cannot lock {}: {e}", self.file.display()))?;
         Ok(lock)
     }
 
-    /// Opens the lock of processes that write the file, in the directory where it is or will be.
+    /// Opens the lock file of processes that write the key file, in the same directory.
     fn open_lock(&self) -> Result<File, String> {
         let above = folder(&self.file);
         fs::create_dir_all(above).map_err(|e| format!("cannot make {}: {e}", above.display()))?;
@@ -130,7 +136,7 @@ impl KeyFile {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts this in the file's place, so that after a loss of power it has the one or the other.
+    /// Replaces the file's content atomically, even if the power fails.
     fn replace(&self, text: &str) -> Result<(), String> {
         let new = beside(&self.file, "new");
         match fs::remove_file(&new) {
@@ -146,7 +152,7 @@ impl KeyFile {
         moved.map_err(|e| e.to_string())
     }
 
-    /// Takes what the file has, if it has changed: but for domains that are gone, which make room first.
+    /// Merges the file's keys if the file has changed; removes the keys of domains that are `gone` first.
     fn read(&self, known: &mut KeyFileState, gone: Option<&(Ring, BTreeSet<u32>)>) -> Result<(), String> {
         let shown = self.file.display();
         let version = match fs::metadata(&self.file) {
@@ -176,7 +182,7 @@ impl KeyFile {
     }
 }
 
-/// Whether the answer to a request tells a key.
+/// Returns true if the answer to a request contains a key.
 const fn is_told_a_key(request: &Request) -> bool {
     matches!(
         request,
@@ -188,7 +194,7 @@ const fn is_told_a_key(request: &Request) -> bool {
     )
 }
 
-/// The directory that a file is in.
+/// Returns the directory of a file.
 fn folder(file: &Path) -> &Path {
     file.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }

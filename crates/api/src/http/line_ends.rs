@@ -1,50 +1,51 @@
-//! Line ends of requests: CR LF, and nothing else (RFC 9112, 2.2).
+//! Line ends of requests: only CR LF is valid (RFC 9112, 2.2).
 //!
-//! The HTTP library takes a bare LF as well. A proxy that does not would see another request than the server, so [`LineEnds`] reads along and
-//! finds each LF without its CR in heads and in the framing of chunks. Bodies may have any bytes.
+//! The HTTP library accepts a bare LF as well. A proxy that does not would see another request than the
+//! server. So [`LineEnds`] follows the bytes and finds each LF without its CR, in heads and in the framing of
+//! chunks. Bodies may contain any bytes.
 
-/// Follows the bytes of a connection from its first request on.
+/// A parser that follows the bytes of a connection from its first request on.
 #[derive(Default, Debug)]
 pub(super) struct LineEnds {
     part: Part,
-    /// The line at hand, up to [`LINE_MAX`] bytes of it.
+    /// The current line, up to [`LINE_MAX`] bytes.
     line: Vec<u8>,
-    /// The byte before the next one, of a line.
+    /// The previous byte of the line.
     last: u8,
-    /// Framing that the current head declares.
+    /// The framing that the current head declares.
     framing: Framing,
 }
 
-/// The part of the message that the next byte belongs to.
+/// The part of the message to which the next byte belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 enum Part {
     /// A head, or the empty lines before it.
     #[default]
     Head,
-    /// A body, of which so many bytes are to come.
+    /// A body, with this number of remaining bytes.
     Body(u64),
     /// The line before a chunk.
     ChunkSize,
-    /// A chunk and the line end behind it, of which so many bytes are to come.
+    /// A chunk and its line end, with this number of remaining bytes.
     Chunk(u64),
-    /// Fields behind the last chunk.
+    /// The fields after the last chunk.
     Trailer,
 }
 
-/// How a head says that its body is framed.
+/// The framing of the body that a head declares.
 #[derive(Clone, Copy, Default, Debug)]
 struct Framing {
-    /// A line other than an empty one came.
+    /// True after a line that is not empty.
     begun: bool,
     length: u64,
     chunked: bool,
 }
 
-/// Bytes of a line that are looked at: longer ones are no framing that a request of the API has.
+/// Maximum number of bytes of a line to check: longer lines contain no framing of an API request.
 const LINE_MAX: usize = 256;
 
 impl LineEnds {
-    /// Reads on; false when an LF came without its CR.
+    /// Follows more bytes; returns false after an LF without its CR.
     pub(super) fn are_right(&mut self, mut bytes: &[u8]) -> bool {
         while let Some(&byte) = bytes.first() {
             if let Part::Body(left) | Part::Chunk(left) = self.part {

@@ -1,4 +1,4 @@
-//! The server: a thread of its own, because the library is async and nothing else here is.
+//! The server, on a thread of its own, because the library is async and the rest of this process is not.
 
 use super::conn_table::ConnGuard;
 use super::conn_table::Limits;
@@ -30,32 +30,32 @@ use std::thread::JoinHandle;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
 
-/// One request, waiting for the control plane's thread.
+/// A request that waits for the control plane's thread.
 #[derive(Debug)]
 pub struct ApiCall {
     /// The request.
     pub request: Request,
-    /// Credentials that came with it.
+    /// The credentials of the request.
     pub shown: Shown,
     reply: oneshot::Sender<Result<Response, ApiError>>,
 }
 
 impl ApiCall {
-    /// Answers it. An asker that hung up meanwhile is fine.
+    /// Answers the request. A caller that has disconnected meanwhile is no fault.
     pub fn answer(self, result: Result<Response, ApiError>) {
-        // The only failure is that the asker waits no more.
+        // The send fails only if the caller waits no more.
         drop(self.reply.send(result));
     }
 }
 
-/// Where the API is served.
+/// The endpoints of the API.
 #[derive(Clone, Default, Debug)]
 pub struct ApiDoors {
-    /// A Unix socket, in a directory that other users cannot look into and that no other server uses.
+    /// A Unix socket, in a directory that other users cannot access and that no other server uses.
     pub unix: Option<PathBuf>,
-    /// TLS 1.3 over TCP, and what the server proves with that it is the rack's.
+    /// TLS 1.3 over TCP, with the credentials by which the server proves that it is the rack's.
     pub tls: Option<(SocketAddr, Identity)>,
-    /// HTTP in clear over TCP: any machine on the path reads the token.
+    /// Plain HTTP over TCP: any machine on the path can read the token.
     pub plain: Option<SocketAddr>,
 }
 
@@ -65,12 +65,13 @@ impl From<SocketAddr> for ApiDoors {
     }
 }
 
-/// Tokens that the server accepts.
+/// The tokens that the server accepts.
 #[derive(Clone, Debug)]
 pub struct ApiTokens {
-    /// The rack's token: with it one may join, make domains, and ask about what one shows the keys of.
+    /// The rack's token, which permits to join, to create domains, and to use objects whose keys the caller
+    /// shows.
     pub rack: Arc<str>,
-    /// The operator's, with which one may ask for everything; none, where there is no operator.
+    /// The operator's token, which permits all requests; `None` if there is no operator.
     pub operator: Option<Arc<str>>,
 }
 
@@ -80,9 +81,9 @@ impl From<&str> for ApiTokens {
     }
 }
 
-/// A running server. Dropping it closes its doors.
+/// A running server. A drop closes its endpoints.
 pub struct ApiServer {
-    /// Path of the Unix socket, which goes with the server.
+    /// Path of the Unix socket, which the drop removes.
     unix: Option<PathBuf>,
     tls: Option<SocketAddr>,
     plain: Option<SocketAddr>,
@@ -101,14 +102,15 @@ impl fmt::Debug for ApiServer {
     }
 }
 
-/// Makes a listener of the runtime, inside of it: registering a socket needs it.
+/// A function that creates a listener within the runtime, which the registration of a socket requires.
 type Register = Box<dyn FnOnce() -> io::Result<Listener> + Send>;
 
 impl ApiServer {
-    /// Serves at `doors`, with the usual limits. Each request that shows one of `tokens` goes into the receiver, and `waker` is called.
+    /// Serves at `doors`, with default limits. Each request with one of `tokens` goes to the receiver, and
+    /// `waker` is called.
     ///
     /// # Errors
-    /// [`OpenError`] when a door is taken or not ours.
+    /// [`OpenError`] if an endpoint is in use, or its address is not an address of this machine.
     pub fn start(
         doors: impl Into<ApiDoors>,
         tokens: impl Into<ApiTokens>,
@@ -117,10 +119,10 @@ impl ApiServer {
         Self::start_with(doors, tokens, Limits::default(), waker)
     }
 
-    /// As [`ApiServer::start`], with other limits.
+    /// Serves as [`ApiServer::start`] does, with other limits.
     ///
     /// # Errors
-    /// As [`ApiServer::start`].
+    /// The errors of [`ApiServer::start`].
     pub fn start_with(
         doors: impl Into<ApiDoors>,
         tokens: impl Into<ApiTokens>,
@@ -162,7 +164,7 @@ impl ApiServer {
                     registers.into_iter().map(|register| register()).collect();
                 let Ok(listeners) = listeners else { return };
                 let until = async {
-                    // Set or dropped, both mean stop.
+                    // Both a message and a drop mean stop.
                     drop(stopped.await);
                 };
                 tokio::select! {
@@ -178,16 +180,16 @@ impl ApiServer {
         Ok((Self { unix, tls, plain, stop: Some(stop), thread: Some(thread) }, receiver))
     }
 
-    /// Where it listens for HTTP in clear.
+    /// Returns the address of the plain HTTP server.
     ///
     /// # Panics
-    /// When it has no such door.
+    /// Panics if the server has no such endpoint.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.plain.expect("it was asked to serve plain HTTP")
     }
 
-    /// Where it listens for TLS, if it does.
+    /// Returns the address of the TLS server, if there is one.
     #[must_use]
     pub const fn tls_address(&self) -> Option<SocketAddr> {
         self.tls
@@ -205,7 +207,7 @@ impl Drop for ApiServer {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A server that panicked has said so on stderr already.
+            // A panic of the server was already printed on stderr.
             drop(thread.join());
         }
         if let Some(path) = &self.unix {
@@ -241,7 +243,7 @@ async fn health(headers: HeaderMap) -> HttpResponse {
     "ok\n".into_response()
 }
 
-/// A request of the API, by the name in its path.
+/// Handles a request of the API, by the name in its path.
 async fn named(
     State(shared): State<Shared>,
     Extension(guard): Extension<ConnGuard>,
@@ -281,7 +283,7 @@ async fn ask(shared: &Shared, request: Request, shown: Shown) -> Result<Response
     answer.await.unwrap_or_else(|_| Err(gone()))
 }
 
-/// The fields of the body and one of [`Request::NAMES`] make the request.
+/// Parses a request from one of [`Request::NAMES`] and the fields in the body.
 pub(super) fn parse(name: &str, body: &[u8]) -> Result<Request, ApiError> {
     let remedy = format!("docs/protocol/08-the-control-plane.md, 8.51, lists the fields of {name}");
     let bad = |message: String| refusal(ErrorCode::BadRequest, message, remedy.clone());
@@ -302,17 +304,17 @@ fn unknown(method: &Method, uri: &Uri) -> ApiError {
     refusal(ErrorCode::UnknownRequest, format!("there is no request {method} {}", uri.path()), remedy)
 }
 
-/// Whether the request is the operator's.
+/// Checks the token; returns true for the operator's.
 fn authorise(tokens: &ApiTokens, headers: &HeaderMap) -> Result<bool, ApiError> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let shown = values.next().and_then(|value| value.to_str().ok());
     if values.next().is_some() {
-        // A proxy before the server may have looked at another one.
+        // A proxy before the server may have checked another one.
         let message = "the header \"Authorization\" is there more than once";
         return Err(refusal(ErrorCode::BadRequest, message, "send it once, with the token"));
     }
     let shown = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
-    // The time it takes does not tell where they differ.
+    // The comparison takes constant time, so its duration does not reveal where the tokens differ.
     let is_shown = |token: &str| token.as_bytes().ct_eq(shown.as_bytes()).to_bool();
     let operator = tokens.operator.as_deref().is_some_and(is_shown);
     if is_shown(&tokens.rack) | operator {
@@ -322,7 +324,7 @@ fn authorise(tokens: &ApiTokens, headers: &HeaderMap) -> Result<bool, ApiError> 
     Err(refusal(ErrorCode::Unauthorized, "the rack's token is missing or wrong", remedy))
 }
 
-/// Credentials in a request's head.
+/// Returns the credentials in a request's head.
 fn keys_of(headers: &HeaderMap, operator: bool) -> Result<Shown, ApiError> {
     let mut keys = Vec::new();
     for field in headers.get_all(KEYS_FIELD) {
@@ -351,7 +353,7 @@ fn address_proof(headers: &HeaderMap) -> Result<AddressProof, ApiError> {
     })
 }
 
-/// The build that asks, as the head says.
+/// Returns the caller's build in a request's head.
 fn build_of(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     let Some(field) = headers.get(BUILD_FIELD) else { return Ok(None) };
     match field.to_str().ok().filter(|text| is_build(text)) {
@@ -364,7 +366,8 @@ fn build_of(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     }
 }
 
-/// The error for malformed keys. The message does not repeat them: there may be a key with a slip in it.
+/// Returns the error for malformed keys. The message does not contain them, because the text may be a key
+/// with a typing error.
 fn no_keys(what: &str) -> ApiError {
     let message = format!("the header \"Farmem-Keys\" has {what}");
     let remedy =

@@ -1,7 +1,8 @@
-//! One connection of the API server, by whichever door it came: TCP, TLS over TCP, or a Unix socket.
+//! A connection of the API server, at any of its endpoints: TCP, TLS over TCP, or a Unix socket.
 //!
-//! The HTTP library reads and writes it alike. What differs is how long a client may take nothing in: the system counts that for TCP,
-//! and [`Stream`] itself for a Unix socket, for which the system does not.
+//! The HTTP library treats all of them alike. Only the limit of the time in which a client accepts nothing
+//! differs: the system measures it for TCP, and [`Stream`] itself for a Unix socket, for which the system
+//! does not.
 
 use super::tls::Acceptor;
 use socket2::SockRef;
@@ -17,32 +18,32 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 
-/// Where a connection comes from: what has a bound of unauthenticated connections.
+/// The source of a connection, for which the number of unauthenticated connections is limited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Source {
-    /// A process of this machine that may look into the state directory.
+    /// A process of this machine with access to the state directory.
     Here,
-    /// An address.
+    /// An IP address.
     Ip(IpAddr),
 }
 
-/// A place where connections come in.
+/// A listener for connections.
 #[derive(Debug)]
 pub(super) enum Listener {
     /// A Unix socket.
     Unix(UnixListener),
-    /// TCP, in clear.
+    /// Plain TCP.
     Plain(TcpListener),
-    /// TCP, with TLS in it.
+    /// TCP with TLS.
     Tls(TcpListener, Acceptor),
 }
 
-/// A connection before anything was read of it.
+/// A connection of which nothing was read yet.
 #[derive(Debug)]
 pub(super) enum Incoming {
-    /// A stream that needs nothing more.
+    /// A stream that is ready.
     Ready(Stream),
-    /// TLS is still to be agreed on.
+    /// A connection before its TLS handshake.
     Tls(TcpStream, Acceptor),
 }
 
@@ -64,7 +65,8 @@ impl Listener {
 }
 
 impl Incoming {
-    /// Ends the connection when its client takes in nothing of an answer for so long. False: it is gone already.
+    /// Ends the connection when its client accepts no byte of an answer for this time. Returns false if the
+    /// connection is already closed.
     pub(super) fn bound_answers(&mut self, most: Duration) -> bool {
         match self {
             Self::Ready(Stream(Kind::Unix { patience, .. })) => {
@@ -80,7 +82,7 @@ impl Incoming {
         }
     }
 
-    /// The stream, once TLS is agreed on where it is wanted. However long that takes: the caller has the time.
+    /// Returns the stream, after the TLS handshake if there is one. The caller limits the time.
     pub(super) async fn ready(self) -> io::Result<Stream> {
         match self {
             Self::Ready(stream) => Ok(stream),
@@ -89,7 +91,7 @@ impl Incoming {
     }
 }
 
-/// A connection as the HTTP library has it.
+/// A connection in the form for the HTTP library.
 #[derive(Debug)]
 pub(super) struct Stream(Kind);
 
@@ -100,7 +102,7 @@ enum Kind {
     Unix {
         stream: UnixStream,
         patience: Duration,
-        /// Runs while the client takes nothing in.
+        /// Runs while the client accepts no bytes.
         stuck: Option<Pin<Box<Sleep>>>,
     },
 }
@@ -118,13 +120,15 @@ impl Stream {
         }
     }
 
-    /// True when unread bytes have arrived. It asks the system, because the runtime knows only what its last poll reported.
+    /// Returns true if unread bytes have arrived. This method asks the system, because the runtime knows only
+    /// the result of its last poll.
     pub(super) fn has_unread(&self) -> bool {
         let mut byte = [MaybeUninit::uninit(); 1];
         self.socket().peek(&mut byte).is_ok_and(|len| len > 0)
     }
 
-    /// Sends these bytes as far as that needs no waiting, and ends the connection; what the client still sends is taken, up to so much.
+    /// Sends a text as far as possible without waiting, and ends the connection. Reads and discards up to
+    /// `leftover` bytes that the client still sends.
     pub(super) fn end_with(&mut self, text: &[u8], mut leftover: usize) {
         let mut now = Context::from_waker(Waker::noop());
         drop(Pin::new(&mut *self).poll_write(&mut now, text));

@@ -1,8 +1,9 @@
-//! TLS between machines: the rack's own authority, the server's certificate, and what a client believes.
+//! TLS between machines: the rack's own authority, the server's certificate, and the client's trust.
 //!
-//! No public authority vouches for the rack, so nothing is bought or renewed: the control plane makes a certificate authority once
-//! ([`Authority`]) and, at each start, a key and a certificate of its own for the address that it listens at. A client believes the one
-//! authority whose certificate it was given ([`CaCert`]), and shows its token to no other server (PROTOCOL 8.65).
+//! No public authority certifies a rack, so no certificate must be bought or renewed. The control plane
+//! creates a certificate authority once ([`Authority`]). At each start, the control plane creates a key and a
+//! certificate for the address at which it listens. A client trusts only the authority whose certificate it
+//! was given ([`CaCert`]), and shows its token to no other server (PROTOCOL 8.65).
 
 use farmem_link::read_private;
 use farmem_link::{OpenError, private_file};
@@ -21,21 +22,21 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The authority's certificate, in its directory.
+/// Name of the file of the authority's certificate, in its directory.
 const CA_FILE: &str = "ca.pem";
-/// The authority's key, in its directory.
+/// Name of the file of the authority's key, in its directory.
 const CA_KEY_FILE: &str = "ca.key";
 /// Name of the authority in its certificate.
 const CA_NAME: &str = "farmem rack";
-/// Longest PEM file that is read, in bytes.
+/// Maximum length of a PEM file in bytes.
 const PEM_MAX: u64 = 64 << 10;
 
-/// The certificate of the one authority that a client believes.
+/// The certificate of the one authority that a client trusts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CaCert(CertificateDer<'static>);
 
 impl CaCert {
-    /// The first certificate of a PEM text.
+    /// Parses the first certificate of a PEM text.
     ///
     /// # Errors
     /// The text's fault.
@@ -47,7 +48,7 @@ impl CaCert {
         Ok(Self(der))
     }
 
-    /// SHA-256 of the certificate, as people compare it: 64 hexadecimal digits.
+    /// Returns the SHA-256 of the certificate for people to compare: 64 hexadecimal digits.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         Sha256::digest(&self.0).iter().fold(String::new(), |mut text, byte| {
@@ -80,13 +81,16 @@ impl fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// The authority that is kept in a state directory, or a new one, for this user alone.
+    /// Loads the certificate authority from a state directory, or creates one. Only this user can read its
+    /// files.
     ///
     /// # Errors
-    /// [`OpenError`] when its files are others' to read, are damaged or not of one authority, or cannot be written.
+    /// [`OpenError`] if other users can read the files, a file is damaged or cannot be written, or
+    /// certificate and key do not match.
     pub fn keep(state: &Path) -> Result<Self, OpenError> {
         let (file, key_file) = (state.join(CA_FILE), state.join(CA_KEY_FILE));
-        // The control plane and `farmem join` may come at once: one makes both files, the other one reads them.
+        // The control plane and `farmem join` may start together: the lock lets one create both files and the
+        // other read them.
         let made_by_one = private_file(&key_file)?;
         made_by_one.lock().map_err(OpenError::system(format!("lock {}", key_file.display())))?;
         let key_text = kept(&key_file, || KeyPair::generate().map(|key| key.serialize_pem()))?;
@@ -105,16 +109,16 @@ impl Authority {
         Ok(Self { issuer: Issuer::new(params, key), pem })
     }
 
-    /// Its certificate as a PEM text.
+    /// Returns the certificate as a PEM text.
     #[must_use]
     pub fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// A new key and a certificate of it for a server at this address.
+    /// Creates a new key, and a certificate of it for a server at this address.
     ///
     /// # Errors
-    /// [`OpenError`] when none can be made.
+    /// [`OpenError`] if the certificate cannot be created.
     pub fn identity(&self, address: IpAddr) -> Result<Identity, OpenError> {
         let made = || {
             let key = KeyPair::generate()?;
@@ -144,10 +148,11 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// The certificates of one PEM file, the server's own first, and the key of another.
+    /// Loads the certificates of one PEM file, the server's own first, and the key of another file.
     ///
     /// # Errors
-    /// [`OpenError`] when a file cannot be read, the key is others' to read, or the two do not belong together.
+    /// [`OpenError`] if a file cannot be read, other users can read the key, or certificate and key do not
+    /// match.
     pub fn from_files(certificates: &Path, key: &Path) -> Result<Self, OpenError> {
         let text = read_pem(certificates)?;
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
@@ -180,17 +185,17 @@ impl Identity {
     }
 }
 
-/// A certificate of an authority, from a file that others may read.
+/// Loads the certificate of an authority from a file that other users may read.
 ///
 /// # Errors
-/// [`OpenError`] when there is none in it.
+/// [`OpenError`] if the file contains no such certificate.
 pub fn read_ca(file: &Path) -> Result<(CaCert, String), OpenError> {
     let pem = read_pem(file)?;
     let cert = CaCert::from_pem(&pem).map_err(|why| unfit("ca", file, &why))?;
     Ok((cert, pem))
 }
 
-/// Agrees on TLS with clients that connect.
+/// The TLS acceptor of a server.
 #[derive(Clone)]
 pub(super) struct Acceptor(pub(super) tokio_rustls::TlsAcceptor);
 
@@ -204,7 +209,8 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// The authority's certificate says no time at which it ends that anybody will see: it goes with the rack.
+/// Returns the parameters of the authority's certificate. Its expiry is in the far future, because the
+/// certificate ends with the rack.
 fn ca_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, CA_NAME);
@@ -213,14 +219,14 @@ fn ca_params() -> CertificateParams {
     params
 }
 
-/// The contents of a private file; `make` makes them when the file is empty.
+/// Returns the content of a private file; `make` creates the content if the file is empty.
 fn kept(file: &Path, make: impl FnOnce() -> Result<String, rcgen::Error>) -> Result<String, OpenError> {
     let cannot = |doing: &str| OpenError::system(format!("{doing} {}", file.display()));
     let (mut opened, mut text) = (private_file(file)?, String::new());
     (&opened).take(PEM_MAX).read_to_string(&mut text).map_err(cannot("read"))?;
     if text.trim().is_empty() {
         text = make().map_err(|why| unusable(&format!("make {}: {why}", file.display())))?;
-        // On disk before anybody is told of it: after a loss of power it is the same.
+        // The content must be on disk before its first use, so that it is the same after a power failure.
         let written = opened.write_all(text.as_bytes()).and_then(|()| opened.sync_all());
         let above = file.parent().unwrap_or(file);
         written.and_then(|()| fs::File::open(above)?.sync_all()).map_err(cannot("write"))?;
@@ -228,7 +234,7 @@ fn kept(file: &Path, make: impl FnOnce() -> Result<String, rcgen::Error>) -> Res
     Ok(text)
 }
 
-/// Whether it certifies this key.
+/// Returns true if the certificate belongs to this key.
 fn is_of_key(cert: &CaCert, key: &KeyPair) -> bool {
     PrivateKeyDer::try_from(key.serialize_der())
         .is_ok_and(|key| CertifiedKey::from_der(vec![cert.0.clone()], key, &provider()).is_ok())

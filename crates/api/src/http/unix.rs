@@ -1,6 +1,8 @@
-//! Unix sockets of the API: the server's in the state directory, and how the HTTP library's client comes to it.
+//! Unix sockets of the API: the server's in the state directory, and the connector of the HTTP library's
+//! client.
 //!
-//! A path in a socket's address has at most 107 bytes. A longer one is reached by way of its directory, which is opened first.
+//! A path in a socket's address has at most 107 bytes. For a longer path, this module opens the directory
+//! first, and uses a short path through its descriptor.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::retry_on_intr;
@@ -18,10 +20,11 @@ use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport,
 };
 
-/// Longest path in a socket's address, in bytes.
+/// Maximum length of a path in a socket's address, in bytes.
 const PATH_MAX: usize = 107;
 
-/// Listens at `path`; what an earlier server left there is removed. That none runs is for the caller to know: it holds the state directory.
+/// Listens at `path`, and removes the socket of an earlier server. The caller must hold the state directory,
+/// so that no other server runs.
 pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -30,8 +33,8 @@ pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     within_reach(path, |near| UnixListener::bind(near))
 }
 
-/// Connects to the server of the owner of `path`'s directory, or of root. Nothing is sent to another user's. A server that takes no connections, because it
-/// stands still and as many wait as may, is waited for as long as this.
+/// Connects to the server of the owner of `path`'s directory, or of root. Nothing is sent to another user's
+/// server. If the server is suspended and its queue is full, the call waits at most `most`.
 fn connect(path: &Path, most: Option<Duration>) -> io::Result<UnixStream> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
     let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
@@ -50,7 +53,7 @@ fn connect(path: &Path, most: Option<Duration>) -> io::Result<UnixStream> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
-/// Carries `act` out on a path that fits a socket's address.
+/// Calls `act` with a path that fits a socket's address.
 fn within_reach<T>(path: &Path, act: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return act(path) };
     if path.as_os_str().len() <= PATH_MAX {
@@ -61,7 +64,7 @@ fn within_reach<T>(path: &Path, act: impl FnOnce(&Path) -> io::Result<T>) -> io:
     act(&Path::new(&format!("/proc/self/fd/{}", opened.as_raw_fd())).join(name))
 }
 
-/// Has the HTTP library's client ask over one Unix socket, whatever the address of a request says.
+/// A connector of the HTTP library's client over one Unix socket, which ignores the address of a request.
 #[derive(Debug)]
 pub(super) struct UnixConnector(pub(super) PathBuf);
 
@@ -87,7 +90,7 @@ pub(super) struct UnixTransport {
     buffers: LazyBuffers,
 }
 
-/// The error of a wait that took too long.
+/// Converts the error of a wait that timed out.
 fn timed(error: io::Error, timeout: NextTimeout) -> Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Timeout(timeout.reason),
@@ -115,7 +118,7 @@ impl Transport for UnixTransport {
         let input = self.buffers.input_append_buf();
         let amount = loop {
             match self.stream.read(input) {
-                // A signal; the library's own limit for the whole request counts on.
+                // A signal interrupted the read; the library's limit of the whole request continues.
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 read => break read.map_err(|e| timed(e, timeout))?,
             }
@@ -124,7 +127,7 @@ impl Transport for UnixTransport {
         Ok(amount > 0)
     }
 
-    /// An idle connection is open as long as there is nothing to read of it, not even its end.
+    /// Returns true if an idle connection is open: there is nothing to read, not even its end.
     fn is_open(&mut self) -> bool {
         let probe = |stream: &UnixStream| -> io::Result<bool> {
             stream.set_nonblocking(true)?;
