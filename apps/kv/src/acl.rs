@@ -364,7 +364,7 @@ fn hash_of(text: &[u8]) -> Result<Hash, String> {
     pairs.collect::<Option<Vec<u8>>>().and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| wrong.to_owned())
 }
 
-/// Bytes in hexadecimal.
+/// Returns bytes in hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

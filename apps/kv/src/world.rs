@@ -295,7 +295,7 @@ impl World {
         self.follow_changes(store);
     }
 
-    /// Has the store report changed keys while a client watches or waits.
+    /// Makes the store report changed keys while a client watches or waits.
     pub(crate) fn follow_changes(&self, store: &mut Store) {
         store.set_watching(!self.watchers.is_empty() || self.waiting.len() > 0);
     }

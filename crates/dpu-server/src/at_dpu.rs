@@ -410,7 +410,7 @@ mod tests {
 
     /// Each setting of a program has bounds, and a refusal names the setting that is out of range.
     #[test]
-    fn what_cannot_be_is_named() {
+    fn a_refusal_names_the_invalid_setting() {
         let good = PrefetchHow { secret: [1, 2], keys: 10, config: ConfigMessage::of(Config::DEFAULT) };
         let (config, keys) = good.checked().unwrap();
         assert_eq!((config, keys), (Config { secret: KeySecret([1, 2]), ..Config::DEFAULT }, 10));
@@ -439,7 +439,7 @@ mod tests {
 
     /// A program's budget covers all that its DPU may keep for it, and grows with the program's settings.
     #[test]
-    fn what_a_program_is_promised_has_all_of_it() {
+    fn a_budget_covers_all_memory_of_a_program() {
         let least =
             ConfigMessage { flying_keys_max: 1, recent_keys: 1, ..ConfigMessage::of(Config::DEFAULT) };
         let least = PrefetchHow { secret: [1, 2], keys: 1, config: least };
@@ -455,14 +455,14 @@ mod tests {
 
     /// A message with an unknown field is refused.
     #[test]
-    fn how_has_no_more_than_its_form() {
+    fn an_unknown_field_is_refused() {
         let how = r#"{"secret":[1,2],"keys":10,"config":{"batch_keys_max":1,"batch_bytes_max":1,"flying_keys_max":1,"recent_keys":1,"keeps":true,"more":1}}"#;
         assert!(serde_json::from_str::<PrefetchHow>(how).is_err());
     }
 
     /// Counts survive the message form unchanged, each under its own cause.
     #[test]
-    fn counts_are_what_was_said() {
+    fn counts_survive_the_message_form() {
         let mut account = Account::of(100, 30, 7, 0);
         (1..).zip(Waste::ALL).for_each(|(count, cause)| account.waste(cause, count));
         (20..).zip(Miss::ALL).for_each(|(count, cause)| account.misses(cause, count));

@@ -73,7 +73,7 @@ mod tests {
     /// A factor of 4 adds three times the work in every turn: the delay itself does not count as work of the next
     /// turn. One look begins the delay, so each turn burns one microsecond more.
     #[test]
-    fn a_slow_thread_burns_what_its_cores_would_take() {
+    fn a_slow_thread_burns_the_time_of_its_cores() {
         assert_eq!(burnt(4.0, 100), [301; 3]);
         assert_eq!(burnt(1.5, 100), [51; 3]);
         assert_eq!(burnt(1.0, 100), [0; 3]);

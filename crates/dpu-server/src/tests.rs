@@ -148,7 +148,7 @@ fn with_bench(story: impl FnOnce(&mut Bench, &mut Carrier<'_>)) {
 
 /// Reads by SEND and by WRITE return the same bytes, and a later read sees a write (PROTOCOL 17.7 to 17.9).
 #[test]
-fn what_a_process_asks_for_it_gets() {
+fn a_process_gets_its_reads_and_writes() {
     with_bench(|bench, carrier| {
         let by_write = Dest::Write { addr: 512, rkey: Rkey(1) };
         let asked = [
@@ -181,7 +181,7 @@ fn what_a_process_asks_for_it_gets() {
 /// A request is refused if it leaves a region or a page, names no region, writes a read-only region, or names memory
 /// that is not registered. The process may continue.
 #[test]
-fn what_a_process_may_not_ask_for_is_refused() {
+fn requests_outside_a_region_are_refused() {
     with_bench(|bench, carrier| {
         let page = u64::from(PAGE);
         let reads = [
@@ -388,7 +388,7 @@ fn an_answer_that_never_fits_its_ring_is_refused() {
 /// A process sends many requests over a link that carries a page in 33 ms. Requests on the link count as pending, so
 /// the bound holds (PROTOCOL 17.18).
 #[test]
-fn what_waits_on_a_link_is_bounded() {
+fn requests_on_a_link_are_bounded() {
     with_bench(|bench, carrier| {
         let read = Request::Read { span: span(2, 0, PAGE), dest: Dest::Send };
         let mut taken = 0;
@@ -415,7 +415,7 @@ fn what_waits_on_a_link_is_bounded() {
 /// A process requests pages by SEND and takes no answer. The DPU disconnects it when its ring has been full for too
 /// long. Another process is served meanwhile (PROTOCOL 17.18).
 #[test]
-fn a_process_that_takes_no_answers_is_sent_away_alone() {
+fn a_process_that_takes_no_answers_is_disconnected() {
     with_bench(|bench, carrier| {
         let mut other = bench_of(carrier, Asker(9), SIZE);
         bench.dpu_client.set_terms(Terms { patience: Duration::ZERO, ..USUAL });
@@ -437,7 +437,7 @@ fn a_process_that_takes_no_answers_is_sent_away_alone() {
 
 /// The DPU disconnects a process for an invalid record, and executes none of its requests (PROTOCOL 17.10).
 #[test]
-fn nonsense_sends_the_process_away() {
+fn an_invalid_record_disconnects_the_process() {
     for nonsense in [
         &b""[..],
         b"\0\0\0\x09",
@@ -457,7 +457,7 @@ fn nonsense_sends_the_process_away() {
 
 /// Pages of an allocation that the domain does not own are never cached: each is read from its node (PROTOCOL 17.14).
 #[test]
-fn what_was_granted_is_not_cached() {
+fn granted_pages_are_not_cached() {
     with_bench(|bench, carrier| {
         bench.dpu_client.regions.get_mut(&2).unwrap().granted = false;
         for _ in 0..2 {
@@ -500,7 +500,7 @@ fn place(region: u16, offset: u32, size: u32) -> pd3::Place {
 /// Answers for threads go to their answer slots: a read sees an earlier write. A request outside a page of an open
 /// region, and a prefetch, are refused (PROTOCOL 18.24 to 18.26).
 #[test]
-fn threads_get_answers_where_they_kept_room() {
+fn threads_get_answers_in_their_slots() {
     with_threads(|bench, carrier, sender| {
         let id = pd3::Id::new;
         let head = |bench: &Bench, at: usize| head_of(bench.process.word(at)).map(Result::unwrap);
@@ -540,7 +540,7 @@ fn threads_get_answers_where_they_kept_room() {
 /// The DPU disconnects a process for an invalid record, or for an answer slot without room. No later request is
 /// executed, and no byte elsewhere is written (PROTOCOL 18.7, 18.24).
 #[test]
-fn nonsense_of_threads_sends_the_process_away() {
+fn an_invalid_thread_record_disconnects_the_process() {
     let read = |size| pd3::Request::Read { id: pd3::Id::new(7), place: place(1, 0, size) };
     let end = SIZE.registered as u64;
     let mut cut = record(0, read(4));
@@ -571,7 +571,7 @@ fn nonsense_of_threads_sends_the_process_away() {
 
 /// A full ring refuses records, and accepts more when the DPU has read it. No record is lost.
 #[test]
-fn a_full_ring_of_threads_takes_more_later() {
+fn a_full_ring_accepts_records_later() {
     with_threads(|bench, carrier, sender| {
         let mut sent = 0;
         for round in 0..3 {

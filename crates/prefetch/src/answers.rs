@@ -84,7 +84,7 @@ mod tests {
 
     /// Pending and kept bytes together are bounded, but the oldest message always proceeds.
     #[test]
-    fn so_many_bytes_and_no_more() {
+    fn answer_buffers_are_bounded() {
         let mut answers = Answers::default();
         (0..8).for_each(|_| assert!(answers.may_go(PART, false)));
         assert!(!answers.may_go(1, false));

@@ -330,7 +330,7 @@ mod tests {
     /// Drops keep their place among the reports. Reports without room are counted, of any kind. After the list was
     /// taken, reports have room again.
     #[test]
-    fn what_is_said_comes_in_order_and_is_bounded() {
+    fn reports_are_ordered_and_bounded() {
         let secret = KeySecret([1, 2]);
         let (tap, _watch) = tap(1 << 10, secret);
         let beside = Beside::new(tap, secret, FLOORS, Change(0));

@@ -241,7 +241,7 @@ mod tests {
     /// with gaps. The waiting bytes of all are bounded at each moment. The connections with most skip their gaps, and
     /// one with a few bytes waits and is reassembled. Before the fix, they took 4 GiB of the DPU.
     #[test]
-    fn what_waits_of_all_connections_is_bounded() {
+    fn early_packets_of_all_connections_are_bounded() {
         let (tap, mut watch) = tap(64 << 10, KeySecret([3, 4]));
         let mut following = Following::new(tap, Box::new(|| ParserKind::Memcached.parser()));
         let sum =
@@ -290,7 +290,7 @@ mod tests {
     /// were silent for longest, and the active connection is reassembled all the time. Before the fix, a mirror saw
     /// no new client any more.
     #[test]
-    fn who_is_silent_makes_room() {
+    fn silent_connections_make_room() {
         let (tap, mut watch) = tap(1 << 20, KeySecret([3, 4]));
         let mut following = Following::new(tap, Box::new(|| ParserKind::Memcached.parser()));
         let drain = |watch: &mut Watch| {

@@ -297,7 +297,7 @@ mod tests {
     /// Records survive a round trip, each kind with its largest and smallest values. One byte more or less is
     /// invalid, except in a connection's bytes.
     #[test]
-    fn records_are_what_was_written() {
+    fn records_survive_a_round_trip() {
         let mut record = Vec::new();
         let bytes = [7; PIECE_MAX];
         let opens = ParserKind::ALL.map(|parser| Piece::Opens { connection: u64::MAX, parser });

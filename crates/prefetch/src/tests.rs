@@ -138,7 +138,7 @@ fn read(number: u64) -> Vec<u8> {
 /// continues. Acknowledged changes are never lost: with one floor for all, an item older than the last change is
 /// taken (PROTOCOL 19.16, 19.17).
 #[test]
-fn what_has_no_room_is_counted_and_acknowledgements_wait() {
+fn reports_without_room_are_counted_and_acks_kept() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
     let mut world = World::new(&rack, NonZeroU32::MIN);
     let [torn, whole] = [(); 2].map(|()| world.tap.connection_of(ParserKind::HashMap).unwrap());
@@ -172,7 +172,7 @@ fn what_has_no_room_is_counted_and_acknowledgements_wait() {
 /// A driver of this process is refused a `Beside` whose reports go to another process's DPU; the error names the
 /// right one. Before the fix, the driver started and never got a report.
 #[test]
-fn a_driver_is_given_what_it_hears() {
+fn a_driver_refuses_a_foreign_beside() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
     let World { mut driver, beside, base, .. } = World::new(&rack, FLOORS);
     let (near, watch) = tap::tap(0, SECRET);
@@ -221,7 +221,7 @@ fn a_structure_that_cannot_be_entered_counts_as_failed() {
 /// far memory is silent, and both fail. The next turn tries again. Before the fix, each message tried, and no report
 /// was taken meanwhile.
 #[test]
-fn a_structure_that_cannot_be_entered_is_asked_once_a_turn() {
+fn a_closed_structure_is_tried_once_per_turn() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
     let mut world = World::new(&rack, FLOORS);
     let connection = world.tap.connection_of(ParserKind::HashMap).unwrap();
@@ -309,7 +309,7 @@ fn nonsense(world: &World, rng: &mut Rng, rings: &[SubmissionSender; 2]) {
 /// A program writes arbitrary data into all memory that it shares. Its DPU continues or ends the service, and stays
 /// within its bounds. False but well-formed reports affect only the program's own items (PROTOCOL 19.15).
 #[test]
-fn a_hostile_program_costs_itself_only() {
+fn a_hostile_program_harms_only_itself() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
     let (mut given_up, mut fetched) = (0, 0);
     for seed in 0..120_u64 {

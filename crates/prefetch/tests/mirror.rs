@@ -163,7 +163,7 @@ fn run(
 /// Clients send requests in pieces that end anywhere, over IPv4 and IPv6. The mirror sees each key of each connection
 /// once and in order, and nothing of another port.
 #[test]
-fn what_clients_send_is_seen() {
+fn a_mirror_sees_clients_requests() {
     const EACH: usize = 60;
     // More than all packets of the three connections, so that none is lost even if the mirror is late.
     const FRAMES: usize = 1024;
@@ -213,7 +213,7 @@ fn what_clients_send_is_seen() {
 /// A mirror that runs too late loses packets, and counts them. The connection with a gap is cut off or skips the gap,
 /// and the next one is seen whole.
 #[test]
-fn what_is_lost_is_counted_and_the_next_connection_is_seen() {
+fn lost_packets_are_counted() {
     let Some(all) = joined("mirror-loss") else { return };
     let server = SocketAddr::new([10, 8, 0, 2].into(), PORT);
     let stop: Arc<AtomicBool> = Arc::default();
@@ -252,7 +252,7 @@ fn what_is_lost_is_counted_and_the_next_connection_is_seen() {
 /// that the server forwards as a router. The mirror sees none of them, and all packets for the server. Before the
 /// fix, the unspecified address matched every machine, so a DPU saw requests to others (PROTOCOL 19.19).
 #[test]
-fn what_is_for_other_machines_is_not_seen() {
+fn packets_for_other_machines_are_not_seen() {
     let Some(all) = routed("mirror-others") else { return };
     let stop: Arc<AtomicBool> = Arc::default();
     let mut servers = Vec::new();
@@ -294,7 +294,7 @@ fn what_is_for_other_machines_is_not_seen() {
 /// The interface goes down while it is mirrored: the mirror returns and counts an error, instead of waits that end at
 /// once. An interface that is down cannot be mirrored.
 #[test]
-fn an_interface_that_goes_down_is_told() {
+fn an_interface_that_goes_down_is_reported() {
     let Some(all) = joined("mirror-down") else { return };
     let server = SocketAddr::new([10, 8, 0, 2].into(), PORT);
     let open = || {
@@ -313,7 +313,7 @@ fn an_interface_that_goes_down_is_told() {
 
 /// An absent interface, and invalid settings, are refused with a message.
 #[test]
-fn what_cannot_be_mirrored_is_refused() {
+fn invalid_mirrors_are_refused() {
     let server = SocketAddr::new([10, 8, 0, 2].into(), PORT);
     let open = |config: &MirrorConfig| {
         MirrorTap::open(config, tap(1, SECRET).0, || Box::new(Resp::new())).map(drop).unwrap_err().to_string()

@@ -116,13 +116,13 @@ fn long_items_by_the_index() {
 /// The producer restarts while a consumer takes an item of its earlier life. At most one consumer has the item,
 /// whole, never with overwritten bytes.
 #[test]
-fn a_new_producer_takes_nothing_back() {
+fn a_new_producer_revokes_no_taken_item() {
     begun_anew(true);
 }
 
 /// The producer died before it published the item, which the index shows nevertheless: its number is not reused.
 #[test]
-fn a_new_producer_uses_no_number_again() {
+fn a_new_producer_reuses_no_number() {
     begun_anew(false);
 }
 

@@ -58,7 +58,7 @@ mod tests {
 
     /// Empty polls make further polls rarer; a successful poll is followed by the next.
     #[test]
-    fn looks_in_vain_become_rare() {
+    fn empty_polls_become_rare() {
         let looking = Looking { can: true, ..Looking::new() };
         let left_out = || (0..).take_while(|_| !looking.is_worth_it()).count();
         assert_eq!(left_out(), 0);

@@ -59,7 +59,7 @@ pub(super) fn assert_exact(window: &Window, frames: u64) {
 /// Pages that another process wrote to the file become the window's without a copy, runs of them by one call. An
 /// absent page does not become one.
 #[test]
-fn pages_are_put_into_the_file_and_become_visible_there() {
+fn pages_written_to_the_file_become_visible() {
     let Some(window) = window() else { return };
     let file = window.file().unwrap();
     for index in 3..7 {
@@ -141,7 +141,7 @@ fn a_page_goes_through_its_states_and_its_memory_is_counted() {
 
 /// A caller that breaks a rule gets a panic, and neither exceeds the limit nor changes other bytes.
 #[test]
-fn broken_rules_are_told() {
+fn broken_rules_panic() {
     let Ok(window) = Window::open(&config(2)) else { return };
     let (a, b) = (page(0), page(1));
     let refused = |what: &str, act: &dyn Fn()| {
@@ -162,7 +162,7 @@ fn broken_rules_are_told() {
 }
 
 #[test]
-fn what_is_no_window_is_refused_with_what_to_do() {
+fn invalid_windows_are_refused_with_a_remedy() {
     let whole = config(1);
     let cases = [
         (WindowConfig { len: 0, ..whole }, "whole pages"),
@@ -178,7 +178,7 @@ fn what_is_no_window_is_refused_with_what_to_do() {
 
 /// A pointer of far memory is valid here; two windows cannot have the same addresses.
 #[test]
-fn far_memory_is_where_its_addresses_are() {
+fn far_memory_has_its_own_addresses() {
     let same = WindowConfig { base: VirtAddr(0x2345_0000_0000), place: Place::Same, ..config(1) };
     let Ok(window) = Window::open(&same) else { return };
     assert_eq!(window.memory().as_ptr().addr().get() as u64, same.base.0);
@@ -291,7 +291,7 @@ pub(super) fn assert_four_threads_added(window: &Window, numbers: &Numbers<'_>) 
 
 /// Threads that touch the same pages at the same time all get them, wherever the handler runs.
 #[test]
-fn threads_that_want_the_same_page_all_get_it() {
+fn threads_that_touch_one_page_all_get_it() {
     let cpu = farmem_link::affinity::allowed_cpus().unwrap()[0];
     let block = farmem_link::Waiting::Block;
     let handlers = [
@@ -429,7 +429,7 @@ fn a_part_has_its_own_offsets_and_its_own_end() {
 
 /// A page that was read-only, and so write-protected, can be poisoned after its release.
 #[test]
-fn poison_takes_the_place_of_a_page_that_was_write_protected() {
+fn a_released_read_only_page_can_be_poisoned() {
     let Some(opened) = window() else { return };
     let mut window = &opened;
     window.install(page(3), &filled(7), Access::Shared);
@@ -445,7 +445,7 @@ fn poison_takes_the_place_of_a_page_that_was_write_protected() {
 
 /// Removed poison has no effect: the next touch waits, and is served. A cached page stays as it is.
 #[test]
-fn a_healed_page_waits_to_be_served_as_at_first() {
+fn an_unpoisoned_page_is_served_again() {
     let Some(opened) = window() else { return };
     let mut window = &opened;
     window.poison(page(4));

@@ -104,7 +104,7 @@ fn serve(carrier: &mut Carrier<'_>) -> Vec<(u64, u8)> {
 /// The thread of a domain ends with three pending READs: one ahead, one into static memory, and one of a process. The
 /// other domain's thread reads the awaited page again, static memory has room again, and pages are still read ahead.
 #[test]
-fn what_a_carrier_leaves_under_way_has_failed() {
+fn pending_transfers_of_an_ended_carrier_fail() {
     with_two(4, |memory, mut one, mut other| {
         assert!(one.fix(Asker(0), OBJECT, 12..16));
         read(&mut one, 0);
@@ -127,7 +127,7 @@ fn what_a_carrier_leaves_under_way_has_failed() {
 /// With one slot, an entry is read ahead only while no copy from the slot is pending. A carrier ends with a pending
 /// copy, or before it is told to copy. The slot is free again.
 #[test]
-fn what_a_carrier_does_not_copy_any_more_keeps_no_slot() {
+fn an_ended_carrier_pins_no_slot() {
     with_two(1, |memory, mut one, mut other| {
         read(&mut one, 0);
         serve(&mut one);
@@ -183,7 +183,7 @@ fn static_memory_keeps_nothing_of_an_object_that_was_closed() {
 
 /// A thread that panics with the decisions locked leaves them in an unknown state, so no other thread uses them.
 #[test]
-fn no_thread_decides_behind_a_panic() {
+fn no_thread_decides_after_a_panic() {
     let rack = Rack::embedded_with(1, 1 << 20).unwrap();
     let (mut one, mut other) = (rack.client("dpu").unwrap(), rack.client("dpu").unwrap());
     let memory = memory(&mut one, 4, Box::new(Broken));
@@ -216,7 +216,7 @@ impl PayloadSource for There {
 /// A page is written back without a buffer: its bytes are taken once, into the packet. If the cache keeps the page,
 /// they are taken once more, into its slot. If the second take fails, the page is not served from the cache.
 #[test]
-fn a_page_is_written_from_where_it_is() {
+fn a_page_is_written_back_without_a_buffer() {
     let rack = Rack::embedded_with(1, 1 << 20).unwrap();
     let mut client = rack.client("dpu").unwrap();
     let memory = memory(&mut client, 4, Box::new(Own));

@@ -201,7 +201,7 @@ mod tests {
     /// larger size stays promised until the last request is answered. Before the fix, an ended mirror kept its
     /// promise.
     #[test]
-    fn what_a_mirror_was_promised_is_given_back() {
+    fn the_promise_of_an_ended_mirror_is_freed() {
         let mut promise = Promise::default();
         let mut step = |does: &dyn Fn(&mut Promise)| {
             does(&mut promise);

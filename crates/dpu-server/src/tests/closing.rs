@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A process closes a region with a pending read. The read succeeds, then the region closes, and later requests on it
 /// are refused. Requests on the other region still work.
 #[test]
-fn a_region_is_closed_when_nothing_of_it_is_under_way() {
+fn a_region_closes_after_its_pending_requests() {
     with_bench(|bench, carrier| {
         let (to, came) = std::sync::mpsc::channel();
         let mailbox = Mailbox { to, bell: Arc::new(Bell::new().unwrap()) };
@@ -36,7 +36,7 @@ fn a_region_is_closed_when_nothing_of_it_is_under_way() {
 /// process could open the allocation and find its bytes overwritten. The other region closes. Before the fix, the
 /// first region closed as well.
 #[test]
-fn a_region_with_a_write_that_failed_is_not_closed() {
+fn a_region_with_a_failed_write_stays_open() {
     with_bench(|bench, carrier| {
         let (to, came) = std::sync::mpsc::channel();
         let mailbox = Mailbox { to, bell: Arc::new(Bell::new().unwrap()) };

@@ -23,7 +23,7 @@ fn answered(process: &mut ProcessEnd) -> Vec<Ended> {
 /// In the next turn the first request no longer counts as pending. If the process leaves after the completion, the
 /// control plane is not asked about a fence. Both would fail if the thread took orders before completed requests.
 #[test]
-fn what_is_completed_is_heard_before_what_is_asked() {
+fn completed_requests_are_taken_before_new_ones() {
     let rack = Rack::embedded_with(1, 1 << 20).unwrap();
     let mut client = rack.client("dpu").unwrap();
     let mut carrier = Carrier::new(&mut client, memory(), None);

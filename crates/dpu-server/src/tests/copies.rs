@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt as _;
 /// Threads read and write pages one after the other. Each request's bytes are moved once. Uncached reads and writes
 /// are not copied. A hit counts the copy into the cache, and a write to a cached page counts the copy into its slot.
 #[test]
-fn bytes_are_copied_only_where_they_are_kept() {
+fn only_cached_bytes_are_copied() {
     with_threads(|bench, carrier, sender| {
         let (mut n, mut carried, mut hits) = (0, Carried::NOTHING, 0);
         // The byte that fills each page; at first the page's number.

@@ -112,7 +112,7 @@ fn answer(bench: &mut Bench, carrier: &mut Carrier<'_>, ended: impl IntoIterator
 /// later, one call per page, and their slots are then free. The DPU copies no byte in either case. Before the fix,
 /// each page that was passed on went through a buffer.
 #[test]
-fn requests_are_passed_on_where_many_are_under_way() {
+fn reads_are_passed_on_if_several_are_pending() {
     with_stage(|bench, carrier, memory| {
         let slots = Slots::new(16);
         let (mut passed, mut calls) = (0, 0);
@@ -144,7 +144,7 @@ fn requests_are_passed_on_where_many_are_under_way() {
 /// A read fails when half of its page is in a lent slot. The receiving thread answers, the slot is free again, and
 /// the half page is never written.
 #[test]
-fn a_read_that_failed_puts_nothing_that_was_lent() {
+fn a_failed_read_writes_no_loan() {
     with_stage(|bench, carrier, memory| {
         let slots = Slots::new(16);
         for (n, cause, how) in [(1, Cause::Failed, Ended::Failed), (3, Cause::Lost, Ended::Lost)] {
@@ -169,7 +169,7 @@ fn a_read_that_failed_puts_nothing_that_was_lent() {
 /// The maximum number of slots is lent, or the bytes cannot be lent. Then the landing writes its loans and after them
 /// the new bytes, so the latest bytes stay. A landing without loans is answered by the receiving thread.
 #[test]
-fn what_cannot_be_lent_is_put_at_once() {
+fn bytes_without_a_loan_are_written_at_once() {
     with_stage(|bench, carrier, memory| {
         let slots = Slots::new(1);
         let ended = fetch(bench, carrier, &[read(0), read(1), read(2)]);
@@ -196,7 +196,7 @@ fn what_cannot_be_lent_is_put_at_once() {
 /// bytes, answered and freed the slot, the process is not idle, which its farewell waits for (PROTOCOL 17.17). The
 /// region stays open until then. Afterwards no thread writes to the process's memory.
 #[test]
-fn a_region_is_closed_behind_what_is_lent() {
+fn a_region_closes_after_its_loans() {
     with_stage(|bench, carrier, _| {
         let slots = Slots::new(16);
         let dest = Dest::Write { addr: 0, rkey: Rkey(1) };
@@ -228,7 +228,7 @@ fn a_region_is_closed_behind_what_is_lent() {
 /// The stage ends, as it does with its DPU. All reads that were passed on are complete then, and loans of unfinished
 /// reads are dropped.
 #[test]
-fn a_stage_that_ends_has_put_what_was_passed_on() {
+fn an_ending_stage_completes_its_reads() {
     with_stage(|bench, carrier, memory| {
         let slots = Slots::new(16);
         let mut ended = fetch(bench, carrier, &(0..16).map(read).collect::<Vec<_>>());
@@ -250,7 +250,7 @@ fn a_stage_that_ends_has_put_what_was_passed_on() {
 /// A thread of the stage panics (here: in the waker). The domain's thread panics at its next check, because its
 /// processes would otherwise wait for answers that never come.
 #[test]
-fn a_thread_that_panicked_is_not_served_beside() {
+fn a_panic_of_a_stage_thread_ends_the_domain_thread() {
     with_stage(|bench, carrier, _| {
         let slots = Slots::new(16);
         bench.stage = Some(Stage::begin(1, 1.0, || panic!("of this test")).unwrap());

@@ -83,7 +83,7 @@ proptest! {
     /// After any inserts, removals, look-ups and clears, with any method, the fast set answers as the pure one, and
     /// is full when the pure one is.
     #[test]
-    fn fast_and_pure_agree(acts in proptest::collection::vec(act(), 1..200), keys_max in 1..400_usize, seed in 0..u64::MAX) {
+    fn the_fast_set_agrees_with_the_pure_one(acts in proptest::collection::vec(act(), 1..200), keys_max in 1..400_usize, seed in 0..u64::MAX) {
         let ways: Vec<Lookup> = lookups().collect();
         let mut fast = HostKeys::with(KeysConfig::new(keys_max), &mut Rng::from_number(seed)).unwrap();
         let mut pure = KeySet::new(keys_max);
@@ -95,7 +95,7 @@ proptest! {
 
     /// Several shards answer as the pure set, too.
     #[test]
-    fn shards_and_pure_agree(acts in proptest::collection::vec(act(), 1..120), keys_max in 1..400_usize, shards in 1..5_usize, seed in 0..u64::MAX) {
+    fn shards_agree_with_the_pure_set(acts in proptest::collection::vec(act(), 1..120), keys_max in 1..400_usize, shards in 1..5_usize, seed in 0..u64::MAX) {
         let config = KeysConfig::new(keys_max);
         let shards = NonZeroUsize::new(shards).unwrap();
         let mut fast = KeyShards::with(shards, config, &mut Rng::from_number(seed)).unwrap();
@@ -159,7 +159,7 @@ fn a_set_without_room_refuses_and_loses_nothing() {
 
 /// Two sets have different hash functions: keys that share a bucket in one do not in the other.
 #[test]
-fn a_seed_for_each_set() {
+fn each_set_has_its_own_seed() {
     let set = |seed| HostKeys::with(KeysConfig::new(100_000), &mut Rng::from_number(seed)).unwrap();
     let (one, other) = (set(1), set(2));
     let keys = keys(0, 500_000);
@@ -175,7 +175,7 @@ fn a_seed_for_each_set() {
 /// Invalid settings are refused by name: too high a load, too many keys or shards, and instructions that the CPU
 /// lacks.
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_settings_are_refused() {
     let config = KeysConfig::new(10);
     for (config, word) in [
         (KeysConfig { load_percent: 96, ..config }, "96 %"),

@@ -68,7 +68,7 @@ fn a_large_zone_is_shared_whole() {
 /// Short and long items, also empty ones, are found with both methods, once, with all their bytes. Keys with a common
 /// prefix are different keys.
 #[test]
-fn what_was_put_is_taken_once() {
+fn an_item_is_taken_once() {
     let (_, mut producer, reader) = zone(SMALL);
     let long = [7; 1000];
     let items: [(&[u8], &[u8]); 6] = [
@@ -100,7 +100,7 @@ fn what_was_put_is_taken_once() {
 /// A record is prefetched, then written, then prefetched again. A reader that needs the new version gets the new
 /// value and never the old one, whichever is first.
 #[test]
-fn what_is_older_than_a_write_is_never_taken() {
+fn an_item_older_than_a_write_is_never_taken() {
     let (_, mut producer, reader) = zone(SMALL);
     for finding in [Finding::Index, Finding::Scan] {
         let mut reader = reader.for_thread(finding);
@@ -121,7 +121,7 @@ fn what_is_older_than_a_write_is_never_taken() {
 /// PROTOCOL 18.22, a slow program: the zone refuses new items, and keeps those that will be used. Each take makes
 /// room for one.
 #[test]
-fn a_full_zone_waits_for_a_program_that_is_behind() {
+fn a_full_zone_waits_for_a_slow_program() {
     let (_, mut producer, mut reader) = zone(SMALL);
     let key = |n: u64| n.to_le_bytes();
     for n in 0..8 {
@@ -141,7 +141,7 @@ fn a_full_zone_waits_for_a_program_that_is_behind() {
 /// PROTOCOL 18.22, dead items: they are given up when consumers have passed them, or when a whole zone of newer ones
 /// has been refused.
 #[test]
-fn a_full_zone_gives_up_what_is_dead() {
+fn a_full_zone_gives_up_dead_items() {
     let (_, mut producer, mut reader) = zone(SMALL);
     let key = |n: u64| n.to_le_bytes();
     for n in 0..8 {
@@ -210,7 +210,7 @@ fn each_item_has_one_fate() {
 /// A value in lines is stored without their headers, wherever it ends. A value with missing bytes, or lines that are
 /// not whole words, is refused.
 #[test]
-fn a_value_in_lines_is_put_without_their_heads() {
+fn a_value_in_lines_is_stored_without_headers() {
     let (_, mut producer, mut reader) = zone(SMALL);
     let data: Vec<u8> = (0..=255).cycle().take(600).collect();
     let value: Vec<u8> = data.chunks(64).flat_map(|line| &line[8..]).copied().collect();
@@ -229,7 +229,7 @@ fn a_value_in_lines_is_put_without_their_heads() {
 
 /// An item that never fits has another result than one without room.
 #[test]
-fn what_never_fits_is_refused() {
+fn an_item_that_never_fits_is_refused() {
     let (_, mut producer, _) = zone(SMALL);
     let long = vec![0; 5000];
     for (key, data) in [(&b""[..], &b"v"[..]), (b"k", &long), (&vec![1; KEY_MAX + 1], b"v")] {
@@ -243,7 +243,7 @@ fn what_never_fits_is_refused() {
 /// A restarted DPU does not reuse items of its earlier life: none of them can be taken, even by a reader that has
 /// found one.
 #[test]
-fn a_producer_begins_anew() {
+fn a_restarted_producer_reuses_no_item() {
     let (file, mut producer, mut reader) = zone(SMALL);
     put_into(&mut producer, &item(b"one", 1, b"v"));
     put_into(&mut producer, &item(b"two", 1, b"v"));
@@ -380,7 +380,7 @@ proptest! {
     /// Compares the zone with a plain list: each taken item was put, has a good version, and was not taken before. An
     /// item that is not taken is absent or was dropped.
     #[test]
-    fn a_zone_is_a_list(acts in proptest::collection::vec(act(0), 1..300)) {
+    fn a_zone_agrees_with_a_list(acts in proptest::collection::vec(act(0), 1..300)) {
         let (_, mut producer, reader) = zone(SMALL);
         let mut readers = [reader.for_thread(Finding::Index), reader.for_thread(Finding::Scan)];
         // Items that can be taken: by key, versions and values.
@@ -418,7 +418,7 @@ proptest! {
 
     /// An end writes any word: neither end panics, leaves the zone, or takes long; each returned size is possible.
     #[test]
-    fn nonsense_makes_items_fail_and_nothing_else(acts in proptest::collection::vec(act(60), 1..300)) {
+    fn invalid_data_only_makes_items_fail(acts in proptest::collection::vec(act(60), 1..300)) {
         let (file, mut producer, reader) = zone(SMALL);
         let (memory, shape) = map(&file, SMALL).unwrap();
         let mut readers = [reader.for_thread(Finding::Index), reader.for_thread(Finding::Scan)];

@@ -162,7 +162,7 @@ mod tests {
     /// Each built-in parser reports at least the bytes that it cannot act on yet. A connection that begins again, or
     /// loses its bytes, frees them.
     #[test]
-    fn each_parser_tells_what_it_keeps() {
+    fn each_parser_reports_its_memory() {
         let header = Header { request: Request::Read, key_len: 1000, value_len: 0 };
         let of_page = Header { request: Request::Read, key_len: 8, value_len: 0 };
         for parser in ParserKind::ALL {

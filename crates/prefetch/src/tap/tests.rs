@@ -38,7 +38,7 @@ fn of_a_process() -> (SubmissionSender, Watch) {
 /// Pieces of two connections, one split within a request: each access has the number of the piece that completed its
 /// key.
 #[test]
-fn what_is_handed_over_is_parsed() {
+fn pieces_are_parsed() {
     let (tap, mut watch) = tap(1 << 16, SECRET);
     let one = tap.connection(Box::new(Resp::new())).unwrap();
     let other = tap.connection(Box::new(Resp::new())).unwrap();
@@ -54,7 +54,7 @@ fn what_is_handed_over_is_parsed() {
 /// The other end does not parse: pieces without room are unseen, and the connection with a torn request is cut off.
 /// Another connection, without a loss, continues.
 #[test]
-fn what_has_no_room_is_not_seen() {
+fn bytes_without_room_are_unseen() {
     let (tap, mut watch) = tap(3 * GET.len(), SECRET);
     let torn = tap.connection(Box::new(Resp::new())).unwrap();
     let whole = tap.connection(Box::new(Resp::new())).unwrap();
@@ -73,7 +73,7 @@ fn what_has_no_room_is_not_seen() {
 
 /// A loss within a value does not end the connection.
 #[test]
-fn a_loss_within_a_value_is_borne() {
+fn a_loss_within_a_value_is_tolerated() {
     let header = Header { request: Request::Write, key_len: 1, value_len: 100 }.emit();
     let (tap, mut watch) = tap(90, SECRET);
     let connection = tap.connection(Box::new(Records::hash_map())).unwrap();
@@ -88,7 +88,7 @@ fn a_loss_within_a_value_is_borne() {
 
 /// Too many losses to record: all connections that were open are unseen from then on, and later ones are seen.
 #[test]
-fn countless_losses_blind_what_is_open() {
+fn too_many_losses_hide_all_open_connections() {
     let (tap, mut watch) = tap(0, SECRET);
     let pair = [(); 2].map(|()| tap.connection(Box::new(Resp::new())).unwrap());
     for _ in 0..2 * PIECES_MAX {
@@ -133,7 +133,7 @@ impl Parser for Bad {
 
 /// A parser that panics and one that never ends are cut off and counted; others continue.
 #[test]
-fn bad_parsers_cost_their_own_connection() {
+fn a_bad_parser_affects_only_its_connection() {
     let (tap, mut watch) = tap(1 << 16, SECRET);
     let [panics, wild, good] = [(); 3].map(|()| tap.connection(Box::new(Bad)).unwrap());
     panics.received(b"ap");
@@ -152,7 +152,7 @@ fn bad_parsers_cost_their_own_connection() {
 /// 1. Unseen bytes and connections of both are counted. A mirror's pieces have no position, because only the
 /// program's own pieces order its requests.
 #[test]
-fn a_mirror_is_beside_the_ring_of_a_program() {
+fn a_mirror_works_beside_a_programs_ring() {
     let (ring, mut watch) = of_a_process();
     let push = |piece: ring::Piece<'_>| {
         let mut record = Vec::new();
@@ -229,7 +229,7 @@ fn record(key: u64, len: usize) -> Vec<u8> {
 /// of at most 64 KiB, a longer one alone, and a bounded number of short ones. Nothing is lost or reordered, and an
 /// end with work does not sleep. Before the fix, one turn parsed all, and a process saw no beat of its DPU meanwhile.
 #[test]
-fn a_turn_takes_a_part_of_what_waits() {
+fn a_turn_takes_a_bounded_part() {
     const PIECE: usize = 10 << 10;
     let (near, of_near) = tap(1 << 20, SECRET);
     let (_ring, mut of_far) = of_a_process();
@@ -293,7 +293,7 @@ fn a_turn_takes_a_part_of_what_waits() {
 /// and its connections end. The next mirror, with the same connection numbers, is parsed from its first byte on. The
 /// program's own connections are unchanged.
 #[test]
-fn a_mirror_that_is_over_leaves_nothing() {
+fn an_ended_mirror_leaves_no_state() {
     let (ring, mut watch) = of_a_process();
     let mut opens = Vec::new();
     ring::Piece::Opens { connection: 1, parser: ParserKind::Resp }.emit(&mut opens);

@@ -42,7 +42,7 @@ fn ended(lease: &Lease, clock: &Clock) {
 
 /// Revoked pages are in the second file, with their bytes, and nowhere else; a hole stays one.
 #[test]
-fn all_pages_are_taken_with_their_bytes() {
+fn all_pages_are_revoked_with_their_bytes() {
     let len = PAGES * PAGE_LEN as u64;
     let file = sealed("farmem-test", len).unwrap();
     let lease = Lease::open(len).unwrap();
@@ -69,7 +69,7 @@ fn all_pages_are_taken_with_their_bytes() {
 
 /// An extended lease is not revoked, and an expired one cannot be extended: exactly one of the two happens first.
 #[test]
-fn a_lease_passes_or_is_moved_on() {
+fn a_lease_expires_or_is_extended() {
     let file = sealed("farmem-test", PAGE_LEN as u64).unwrap();
     let lease = Lease::open(PAGE_LEN as u64).unwrap();
     let clock = Clock::start();
@@ -92,7 +92,7 @@ fn a_lease_passes_or_is_moved_on() {
 
 /// The watcher sleeps until the end, wherever it is moved, and revokes the pages by itself. A stop ends the watcher.
 #[test]
-fn a_watcher_takes_the_pages_by_itself() {
+fn a_watcher_revokes_the_pages_by_itself() {
     let file = sealed("farmem-test", PAGE_LEN as u64).unwrap();
     write_at(file.as_fd(), 0, &filled(7)).unwrap();
     let lease = Lease::open(PAGE_LEN as u64).unwrap();
@@ -169,7 +169,7 @@ fn window() -> Option<Window> {
 /// A lease ends while the pager is stopped before each of its steps: the program reaches no page, and all its stores
 /// can still be written back.
 #[test]
-fn a_pager_that_goes_on_after_the_end_shows_nothing() {
+fn a_late_pager_maps_no_page_of_a_window() {
     let Some(window) = window() else { return };
     let (window, clock) = (&window, Clock::start());
     let (mut pages, base, lease) = (window, window.base(), window.lease().unwrap());
@@ -238,7 +238,7 @@ fn is_mapped(window: &Window, index: u64) -> bool {
 
 /// A lease of other processes' pages, as in `farmem run`, has the result of the test above.
 #[test]
-fn a_pager_of_others_that_goes_on_after_the_end_shows_nothing() {
+fn a_late_pager_maps_no_page_of_other_processes() {
     let opened = Userfaultfd::open(Reach::UserMode, Features::WINDOW);
     let Ok(_uffd) = opened.inspect_err(|refused| eprintln!("skipped: {refused}")) else { return };
     let _ = Faulting::MISSING;
@@ -294,7 +294,7 @@ fn a_pager_of_others_that_goes_on_after_the_end_shows_nothing() {
 
 /// The watcher is killed while it revokes pages: the pager notices its end, and revokes the rest itself.
 #[test]
-fn a_watcher_that_dies_over_it_leaves_the_rest_to_the_pager() {
+fn a_pager_finishes_the_work_of_a_dead_watcher() {
     let (base, len) = (VirtAddr(0x2c00_0000_0000), PAGES * PAGE_LEN as u64);
     let (shared_mapping, clock) = (SharedMapping::open(base, len, PAGES).unwrap(), Clock::start());
     let (mut pages, lease) = (&shared_mapping, shared_mapping.lease());
@@ -329,7 +329,7 @@ fn a_watcher_that_dies_over_it_leaves_the_rest_to_the_pager() {
 /// A separate process revokes the pages of a window whose own process does nothing. The watcher ends when this
 /// process drops it.
 #[test]
-fn a_process_beside_takes_the_pages() {
+fn a_watcher_process_revokes_the_pages() {
     let Some(window) = window() else { return };
     let (window, clock) = (&window, Clock::start());
     let (mut pages, base, lease) = (window, window.base(), window.lease().unwrap());

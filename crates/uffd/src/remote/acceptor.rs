@@ -393,7 +393,7 @@ mod tests {
 
     /// Connections of one user displace each other, the oldest silent one first, and none of another user.
     #[test]
-    fn no_user_pushes_others_out() {
+    fn no_user_displaces_others() {
         let pair = || {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, CLOEXEC, None).expect("a pair of sockets")
         };

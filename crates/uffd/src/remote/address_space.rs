@@ -182,7 +182,7 @@ mod tests {
     use std::ptr;
 
     #[test]
-    fn a_line_of_the_list() {
+    fn a_line_of_maps_is_parsed() {
         let line = "400040009000-400040209000 rw-s 00009000 00:01 1234                       /memfd:farmem (deleted)";
         let expected = Mapped {
             addresses: 0x4000_4000_9000..0x4000_4020_9000,

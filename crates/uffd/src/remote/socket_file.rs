@@ -128,7 +128,7 @@ mod tests {
     /// Only this user can enter the directory, and it is removed with the socket. Files of ended processes are
     /// removed when the next pager starts. Files of living processes, and every socket that answers, stay.
     #[test]
-    fn a_directory_of_its_own() {
+    fn a_socket_file_has_a_private_directory() {
         let base = std::env::temp_dir().join(format!("farmem-socket-file-{}", std::process::id()));
         fs::create_dir(&base).unwrap();
         let open = |name: String| SocketFile::open_in(&base.join(name)).unwrap();

@@ -32,12 +32,12 @@ fn visitor(acceptor: &Acceptor) -> OwnedFd {
 /// A greeting with a file on disk instead of a memfd is refused. Its file system may never answer, so the pager would
 /// block in a read and serve no process.
 #[test]
-fn a_file_that_is_no_memory_file_is_no_greeting() {
+fn a_greeting_needs_a_memfd() {
     let hello = Hello { token: 1, base: 1 << 30, len: 1 << 20, snapshot: 0, full: true };
     let memory = memfd_create("far", MemfdFlags::CLOEXEC).unwrap();
     let test = std::env::current_exe().unwrap();
     let plain: OwnedFd = tempfile::tempfile_in(test.parent().unwrap()).unwrap().into();
-    let Some(served) = userfaultfd("a_file_that_is_no_memory_file_is_no_greeting") else { return };
+    let Some(served) = userfaultfd("a_greeting_needs_a_memfd") else { return };
     let is_let_in = |file: OwnedFd| Remote::new(served.try_clone().unwrap(), file, &hello).is_some();
     assert!(is_let_in(memory));
     if fcntl_get_seals(&plain).is_ok() {
@@ -61,8 +61,8 @@ fn userfaultfd(test: &str) -> Option<OwnedFd> {
 /// A greeting with another descriptor instead of a userfaultfd (a pipe, a device, a counter) is refused, because the
 /// pager would block in a read.
 #[test]
-fn what_is_no_userfaultfd_is_no_greeting() {
-    let Some(served) = userfaultfd("what_is_no_userfaultfd_is_no_greeting") else { return };
+fn a_greeting_needs_a_userfaultfd() {
+    let Some(served) = userfaultfd("a_greeting_needs_a_userfaultfd") else { return };
     let hello = Hello { token: 1, base: 1 << 30, len: 1 << 20, snapshot: 0, full: true };
     let is_let_in = |served: OwnedFd| {
         Remote::new(served, memfd_create("far", MemfdFlags::CLOEXEC).unwrap(), &hello).is_some()
@@ -76,8 +76,8 @@ fn what_is_no_userfaultfd_is_no_greeting() {
 /// A program clears the non-blocking flag of its userfaultfd, which it shares with its pager. The pager's read does
 /// not block, and the flag is set again.
 #[test]
-fn a_pager_waits_in_no_read() {
-    let Some(served) = userfaultfd("a_pager_waits_in_no_read") else { return };
+fn a_pager_never_blocks_in_a_read() {
+    let Some(served) = userfaultfd("a_pager_never_blocks_in_a_read") else { return };
     let hello = Hello { token: 1, base: 1 << 30, len: 1 << 20, snapshot: 0, full: true };
     let file = memfd_create("far", MemfdFlags::CLOEXEC).unwrap();
     let remote = Remote::new(served.try_clone().unwrap(), file, &hello).unwrap();
@@ -97,7 +97,7 @@ fn a_pager_waits_in_no_read() {
 /// first once, and the second in its turn. Before the fix, the first call never ended. A process that has sent
 /// something stays when silent ones connect.
 #[test]
-fn who_asks_on_and_on_holds_nobody_up() {
+fn repeated_requests_delay_no_other_process() {
     let acceptor = Acceptor::open(0x123a).unwrap();
     let (first, second) = (visitor(&acceptor), visitor(&acceptor));
     let request = bytes_of(device_request(0x123a));
@@ -121,7 +121,7 @@ fn who_asks_on_and_on_holds_nobody_up() {
 /// A process with an invalid greeting, without descriptors or without the token is refused, and the acceptor
 /// continues.
 #[test]
-fn strangers_are_not_let_in() {
+fn uninvited_processes_are_refused() {
     let acceptor = Acceptor::open(0x1234).unwrap();
     let hello = Hello { token: 0x1234, base: 0, len: 1 << 20, snapshot: 0, full: true };
     let bytes = bytes_of(hello.words());
@@ -142,7 +142,7 @@ fn strangers_are_not_let_in() {
 /// process is answered at the next call. Before the fix, the pager waited two seconds for each silent one, and served
 /// no fault meanwhile.
 #[test]
-fn silent_strangers_hold_nobody_up() {
+fn silent_connections_delay_no_process() {
     let acceptor = Acceptor::open(0x1239).unwrap();
     let strangers: Vec<_> = (0..100).map(|_| visitor(&acceptor)).collect();
     let socket = visitor(&acceptor);
@@ -160,7 +160,7 @@ fn silent_strangers_hold_nobody_up() {
 
 /// A process connects through the socket file, which is removed with the acceptor.
 #[test]
-fn the_same_by_a_path() {
+fn a_process_connects_by_the_socket_file() {
     let acceptor = Acceptor::open(0x1236).unwrap();
     let path = acceptor.path().expect("the temporary directory is writable").to_owned();
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -184,7 +184,7 @@ fn bytes_of(words: [u64; HELLO_WORDS]) -> Vec<u8> {
 
 /// Processes that know the token get the device, if the pager may open it. Others get no answer.
 #[test]
-fn the_device_is_for_those_who_were_invited() {
+fn only_invited_processes_get_the_device() {
     let acceptor = Acceptor::open(0x1234).unwrap();
     for (token, invited) in [(0x1234, true), (0x1235, false)] {
         let socket = visitor(&acceptor);
@@ -209,7 +209,7 @@ fn the_device_is_for_those_who_were_invited() {
 
 /// The name of the socket, which every process can read, does not reveal the token.
 #[test]
-fn the_name_is_not_the_token() {
+fn the_name_does_not_reveal_the_token() {
     let token = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
     let invitation = Acceptor::open(token).unwrap().invitation();
     let (name, said) = invitation.split_once(':').unwrap();
@@ -231,7 +231,7 @@ fn a_guard_ends_with_its_pager() {
 
 /// A guard kills the processes that were not let go, and returns their number.
 #[test]
-fn a_guard_counts_whom_it_kills() {
+fn a_guard_returns_the_number_of_killed_processes() {
     let (ours, theirs) = Guard::open().unwrap();
     let guard = std::thread::spawn(move || super::guard(theirs));
     let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
@@ -249,7 +249,7 @@ fn a_guard_counts_whom_it_kills() {
 /// A guard revokes pages whose lease ends, even if their pager does nothing. It continues to guard when the watch is
 /// over (PROTOCOL 12.49).
 #[test]
-fn a_guard_takes_shared_pages_when_their_lease_ends() {
+fn a_guard_revokes_shared_pages_when_their_lease_ends() {
     let (ours, theirs) = Guard::open().unwrap();
     let guard = std::thread::spawn(move || super::guard(theirs));
     let base = VirtAddr(0x2d00_0000_0000);

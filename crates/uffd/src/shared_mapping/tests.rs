@@ -114,7 +114,7 @@ fn bytes_of(shared_mapping: &SharedMapping, page: Page) -> u64 {
 /// A page is read, written, write-protected, written again, and released; each touch without sufficient rights
 /// requests the page once.
 #[test]
-fn a_page_through_its_states() {
+fn a_shared_page_goes_through_its_states() {
     let Some(rig) = Rig::open(4) else { return };
     let (mut shared_mapping, page) = (&*rig.shared_mapping, Rig::page(3));
     let reader = read(3);
@@ -145,7 +145,7 @@ fn a_page_through_its_states() {
 
 /// A page is unmapped while it is written: no store is lost, and the page is mapped again without a fetch.
 #[test]
-fn a_page_rests_without_losing_stores() {
+fn an_unmapped_page_loses_no_store() {
     const ADDS: u64 = 20_000;
     let Some(rig) = Rig::open(2) else { return };
     let (mut shared_mapping, page) = (&*rig.shared_mapping, Rig::page(0));
@@ -167,7 +167,7 @@ fn a_page_rests_without_losing_stores() {
 /// A member without a mapping of a cached page, because it has remapped the page or not touched it, gets the page
 /// without a request.
 #[test]
-fn what_is_here_is_found_without_asking() {
+fn a_cached_page_needs_no_request() {
     let Some(rig) = Rig::open(2) else { return };
     let (mut shared_mapping, page) = (&*rig.shared_mapping, Rig::page(1));
     shared_mapping.install(page, &filled(9), Access::Shared);

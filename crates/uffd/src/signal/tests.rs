@@ -54,7 +54,7 @@ fn all() -> [(By, Handler); 4] {
 
 /// Threads that touch the same pages at the same time all get them, and no addition is lost, whichever thread leads.
 #[test]
-fn threads_that_want_the_same_page_all_get_it() {
+fn threads_that_touch_one_page_all_get_it() {
     for how in all() {
         let Some(window) = window() else { return };
         eprintln!("{how:?}");
@@ -149,7 +149,7 @@ impl Faults for Patient<'_> {
 
 /// If more threads fault than may wait, the others wait for a slot, and all continue.
 #[test]
-fn more_threads_than_may_wait_all_go_on() {
+fn more_threads_than_slots_all_continue() {
     for by in [By::Itself, By::Server] {
         let Some(window) = window() else { return };
         let patient = Patient { window: &window, waiting: Vec::new(), most: 0, is_full: false };
@@ -190,7 +190,7 @@ fn service_ends_and_begins_again() {
 
 /// System calls on far memory fail, and the window's own methods use a buffer.
 #[test]
-fn system_calls_are_refused_and_the_windows_own_are_not() {
+fn system_calls_fail_and_window_methods_work() {
     let Some(window) = window() else { return };
     served(&window, (By::Itself, Handler::default()), Numbers::of(&window), || {
         let memory = window.memory();
@@ -267,7 +267,7 @@ impl Faults for Touches<'_> {
 
 /// Acts only in a separate process, selected by the variable.
 #[test]
-fn in_a_process_of_its_own() {
+fn task_of_a_separate_process() {
     let Ok(be) = std::env::var(BE) else { return };
     if be == "before" || be == "poisoned" || be == "sent" {
         install(exits);
@@ -335,14 +335,14 @@ fn ends(code: i32) -> ! {
 /// Runs a task in a process of its own; returns `None` if that may not serve faults.
 fn process(be: &str) -> Option<Output> {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "signal::tests::in_a_process_of_its_own", "--nocapture"]).env(BE, be);
+    command.args(["--exact", "signal::tests::task_of_a_separate_process", "--nocapture"]).env(BE, be);
     let output = command.output().unwrap();
     (output.status.code() != Some(SKIPPED)).then_some(output)
 }
 
 /// A SIGBUS outside any window goes to the earlier handler, or to the program's. So does that of a poisoned page.
 #[test]
-fn other_signals_go_where_they_went() {
+fn other_signals_reach_the_earlier_handler() {
     let ends = [
         ("before", vec![Ok(EXIT + BUS_ADRERR)]),
         ("after", vec![Err(libc::SIGBUS)]),
@@ -362,7 +362,7 @@ fn other_signals_go_where_they_went() {
 
 /// A resolver that touches its own window is killed with a message, because its page cannot wait for itself.
 #[test]
-fn what_serves_may_not_touch_what_it_serves() {
+fn a_resolver_must_not_touch_its_window() {
     let Some(Output { status, stderr, .. }) = process("itself") else { return };
     let said = String::from_utf8_lossy(&stderr);
     assert_eq!(status.signal(), Some(libc::SIGBUS), "{said}");
@@ -371,7 +371,7 @@ fn what_serves_may_not_touch_what_it_serves() {
 
 /// A process has a maximum number of windows. The next is refused with a remedy, and closed windows make room.
 #[test]
-fn windows_have_a_bound() {
+fn the_number_of_windows_is_bounded() {
     let Some(Output { status, stderr, .. }) = process("too many") else { return };
     let said = String::from_utf8_lossy(&stderr);
     assert_eq!(status.code(), Some(EXIT), "{said}");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A fork is reported with a descriptor that serves the child's copy; the parent waits until the event is read.
 #[test]
-fn a_fork_brings_what_serves_the_child() {
+fn a_fork_reports_a_descriptor_for_the_child() {
     let _alone = alone();
     let rig = or_skip!(Rig::open(Features::FORK));
     let at = rig.app.at(0);
@@ -65,7 +65,7 @@ fn a_fork_without_the_mapping_is_stopped() {
 
 /// Freed, moved and unmapped pages are reported with their addresses; the program waits until each event is read.
 #[test]
-fn what_becomes_of_a_range_is_reported() {
+fn changes_of_a_range_are_reported() {
     let _alone = alone();
     let rig = or_skip!(Rig::open(Features::RANGES));
     rig.copy(0, 7, Mapping::Writable).unwrap();

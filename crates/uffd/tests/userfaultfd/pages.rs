@@ -8,7 +8,7 @@ const NONE: Features = Features::WINDOW;
 
 /// Missing, minor and write-protect faults report their kind, whether they write, the thread, and the exact address.
 #[test]
-fn a_fault_says_what_it_is() {
+fn a_fault_reports_its_kind() {
     let rig = or_skip!(Rig::open(NONE));
     let at = rig.app.at(0) + 123;
     let reader = Rig::spawn(move || (load(at), rustix::thread::gettid()));
@@ -44,7 +44,7 @@ fn a_fault_says_what_it_is() {
 
 /// A page can be installed read-only in one step: at no moment is it writable.
 #[test]
-fn a_page_comes_read_only_at_once() {
+fn a_page_is_installed_read_only_in_one_step() {
     let rig = or_skip!(Rig::open(NONE));
     rig.copy(0, 7, Mapping::ReadOnly).unwrap();
     rig.own.write(1, 7);
@@ -60,7 +60,7 @@ fn a_page_comes_read_only_at_once() {
 
 /// Write protection is not a permanent property of a page: the server must set it again when it maps the page again.
 #[test]
-fn a_page_that_is_mapped_again_is_as_writable_as_said_then() {
+fn a_remapped_page_has_its_new_protection() {
     let rig = or_skip!(Rig::open(NONE));
     for page in [0, 1] {
         rig.copy(page, 7, Mapping::ReadOnly).unwrap();
@@ -134,7 +134,7 @@ fn an_untouched_anonymous_page_is_protected_only_with_the_feature() {
 /// The owner's mapping is not the program's: it can be written without rights, and the program sees the bytes at
 /// once.
 #[test]
-fn our_own_view_knows_no_protection() {
+fn the_owners_view_has_no_protection() {
     let rig = or_skip!(Rig::open(NONE));
     rig.copy(0, 7, Mapping::ReadOnly).unwrap();
     assert_eq!(rig.app.read(0), 7);
@@ -144,7 +144,7 @@ fn our_own_view_knows_no_protection() {
 
 /// CONTINUE maps a page of the file; it fails for an absent page and for a mapped one.
 #[test]
-fn mapping_needs_a_page_that_is_there_and_not_mapped() {
+fn continue_needs_a_present_unmapped_page() {
     let rig = or_skip!(Rig::open(NONE));
     assert_eq!(rig.map(0, Mapping::Writable), Err(Errno::FAULT));
     rig.copy(0, 7, Mapping::Writable).unwrap();
@@ -153,7 +153,7 @@ fn mapping_needs_a_page_that_is_there_and_not_mapped() {
 
 /// COPY fills an absent page; it fails for a present one.
 #[test]
-fn copying_needs_a_page_that_is_not_there() {
+fn copy_needs_an_absent_page() {
     let rig = or_skip!(Rig::open(NONE));
     rig.copy(0, 7, Mapping::Writable).unwrap();
     assert_eq!(rig.copy(0, 8, Mapping::Writable), Err(Errno::EXIST));
@@ -164,7 +164,7 @@ fn copying_needs_a_page_that_is_not_there() {
 
 /// A run stops at a present page: EAGAIN reports the pages before it, and the page itself gives EEXIST.
 #[test]
-fn a_run_ends_at_the_first_page_that_is_there() {
+fn a_run_stops_at_the_first_present_page() {
     let rig = or_skip!(Rig::open(NONE));
     rig.copy(4, 1, Mapping::Writable).unwrap();
     let run = vec![7; 16 * PAGE];
@@ -209,7 +209,7 @@ fn a_poisoned_page_is_an_error_until_it_is_copied_over() {
 
 /// MOVE moves a page of anonymous memory into a range of the same userfaultfd, unless a child shares the page.
 #[test]
-fn a_page_moves_where_it_is_expected_and_not_shared() {
+fn move_needs_a_registered_range_and_an_unshared_page() {
     let _alone = alone();
     let uffd = or_skip!(Userfaultfd::open(Reach::Full, Features::MOVE));
     let (to, from, unknown) = (Range::anonymous(), Range::anonymous(), Range::anonymous());

@@ -35,7 +35,7 @@ fn unprivileged_is_allowed() -> bool {
 /// A user without privileges gets a userfaultfd for user code, with all features of a window, but no full one. The
 /// error has the command for an administrator.
 #[test]
-fn a_plain_user_gets_user_mode_only() {
+fn an_unprivileged_user_gets_user_mode_only() {
     if unprivileged_is_allowed() {
         eprintln!("skipped: vm.unprivileged_userfaultfd is 1, so everybody has the right");
         return;
@@ -57,7 +57,7 @@ fn a_plain_user_gets_user_mode_only() {
 
 /// A user without privileges gets no events of forks.
 #[test]
-fn a_plain_user_hears_of_no_forks() {
+fn an_unprivileged_user_gets_no_fork_events() {
     let ended = as_nobody(|| {
         let refused = Userfaultfd::open(Reach::UserMode, Features::FORK);
         i32::from(!matches!(refused, Err(OpenError::NotPermitted { .. })))
@@ -68,7 +68,7 @@ fn a_plain_user_hears_of_no_forks() {
 /// Only a privileged process may open the device, but an open device gives a full userfaultfd to every process that
 /// inherits it.
 #[test]
-fn an_inherited_device_gives_full_ones() {
+fn an_inherited_device_gives_a_full_userfaultfd() {
     let opened = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
     let device = crate::rig::or_skip!(opened);
     let ended = as_nobody(|| {
@@ -88,7 +88,7 @@ fn an_inherited_device_gives_full_ones() {
 
 /// The error names a missing feature; the offered ones can be queried.
 #[test]
-fn features_are_offered_or_missed_by_name() {
+fn missing_features_are_named() {
     let offered = crate::rig::or_skip!(Userfaultfd::offered());
     assert!(offered.has(Features::WINDOW), "{:#x}", offered.bits());
 }

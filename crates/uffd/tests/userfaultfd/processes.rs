@@ -6,7 +6,7 @@ use rustix::mm::Advice;
 
 /// The process with the descriptors fills, maps, protects and removes pages of the faulting process.
 #[test]
-fn another_process_serves_everything() {
+fn another_process_serves_all_faults() {
     let _alone = alone();
     let rig = or_skip!(Rig::open(Features::WINDOW));
     rig.copy(1, 3, Mapping::Writable).unwrap();

@@ -178,7 +178,7 @@ mod tests {
     /// A thread name of 15 bytes may end within a character, and a file name may have any bytes. Neither hides a
     /// process or its mappings.
     #[test]
-    fn names_that_are_no_text_hide_nothing() {
+    fn invalid_utf8_names_hide_nothing() {
         let id = std::process::id();
         let named = std::thread::spawn(|| {
             let here = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_itself() {
+    fn this_process_is_found() {
         let id = std::process::id();
         let first = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         assert_eq!(process_of(first), Some((id, first)));

@@ -78,7 +78,7 @@ proptest! {
 
     /// The filter's halves, carries and jumps agree with plain arithmetic in 128 bits.
     #[test]
-    fn ranges_are_told_as_by_plain_numbers(calls in prop::collection::vec((number(), number()), 200)) {
+    fn range_tests_agree_with_plain_arithmetic(calls in prop::collection::vec((number(), number()), 200)) {
         let shared = 0x5000_0000_0000..0x5000_8000_0000;
         let watched = Watched::new(BASE, Some(shared.clone()));
         let arguments = calls.iter().map(|&(first, len)| [first, len, 0, 0, 0, 0]).collect();
@@ -91,7 +91,7 @@ proptest! {
 
     /// Lines of conditions agree with the rules, whichever of their parts hold.
     #[test]
-    fn lines_are_told_as_by_plain_code(calls in prop::collection::vec((number(), number(), any::<u64>(), number()), 100)) {
+    fn rule_lines_agree_with_plain_code(calls in prop::collection::vec((number(), number(), any::<u64>(), number()), 100)) {
         let watched = Watched::new(BASE, None);
         let rule = RULES.iter().find(|rule| rule.number == libc::SYS_mremap).unwrap();
         let arguments: Vec<[u64; 6]> =
@@ -106,7 +106,7 @@ proptest! {
 
 /// Every rule of the table has arguments that notify the pager, and arguments that do not.
 #[test]
-fn each_rule_holds_and_lets_go() {
+fn each_rule_notifies_and_allows() {
     let watched = Watched::new(BASE, None);
     let far = BASE as u64 + (1 << 20);
     let flags = |bits: i32| u64::from(bits.unsigned_abs());
@@ -166,7 +166,7 @@ fn each_rule_holds_and_lets_go() {
 
 /// Every rule for static programs has arguments that notify the pager, and arguments that do not.
 #[test]
-fn each_rule_for_static_programs_holds_and_lets_go() {
+fn each_static_rule_notifies_and_allows() {
     const THRESHOLD: u64 = 128 << 10;
     let watched = Watched::new(BASE, None).with_static(THRESHOLD);
     let (far, near) = (BASE as u64 + (1 << 20), 0x7f00_0000_0000);
@@ -204,7 +204,7 @@ fn each_rule_for_static_programs_holds_and_lets_go() {
 
 /// Only calls from the gate pass without a notification.
 #[test]
-fn the_gate_is_open() {
+fn calls_from_the_gate_pass() {
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
     // SAFETY: a new mapping.
     let page = unsafe {
@@ -257,7 +257,7 @@ unsafe fn through_the_gate(gate: usize, number: i64, a: u64, b: u64) -> i64 {
 
 /// No number outside the table is notified.
 #[test]
-fn other_calls_are_not_looked_at() {
+fn other_calls_are_not_notified() {
     let program = build(&Watched::new(BASE, None), &RULES, &COMPAT, VERDICT);
     let under_it = move || {
         install_alone(&program);
