@@ -15,8 +15,7 @@ pub struct ClientOptions {
     /// returns to this host.
     ///
     /// The value 1 returns every crossing between memory nodes to the host, which continues the traversal.
-    /// That is PULSE-ACC, the variant without the switch's help in PULSE 6.1. Results are the same; only the
-    /// path differs.
+    /// This variant without the switch's help is PULSE-ACC in PULSE 6.1. Results are the same; only the path differs.
     pub hops_max: NonZero<u8>,
     /// Maximum number of traversals per datagram, among those submitted without a wait in between (PROTOCOL
     /// 11.13). The value 1 sends each traversal in its own datagram. Results are the same. A rack within this

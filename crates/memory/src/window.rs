@@ -1,16 +1,15 @@
-//! A window onto an allocation: far memory by plain loads and stores, with a bounded part of it cached
-//! locally.
+//! A window onto an allocation: far memory by plain loads and stores, with a bounded part of it cached locally.
 //!
-//! Key call: [`with_window`]. A window uses only READs and WRITEs, so it does not exclude other clients.
-//! **Only one window at a time may write an allocation.** A client that reads the allocation by other methods
-//! meanwhile gets the bytes that were written back so far. Memory that several hosts share coherently is not
-//! this module's task, but the agent's.
+//! Key call: [`with_window`]. A window uses only READs and WRITEs, so it does not exclude other clients. **Only one
+//! window at a time may write an allocation.** A client that reads the allocation by other methods meanwhile gets the
+//! bytes that were written back so far. Memory that several hosts share coherently is not this module's task, but the
+//! agent's.
 //!
-//! The calling thread serves the window with its client. The program runs on a thread of its own, and on
-//! further threads that it starts.
+//! The calling thread serves the window with its client. The program runs on a thread of its own, and on further
+//! threads that it starts.
 //!
-//! The page cache ([`farmem_paging::Cache`]) decides which pages are fetched, evicted and written back; this
-//! module executes its decisions.
+//! The page cache ([`farmem_paging::Cache`]) decides which pages are fetched, evicted and written back; this module
+//! executes its decisions.
 
 mod beside;
 mod buffer;
@@ -65,21 +64,20 @@ const RUN_MAX: u64 = 64;
 const WRITING_MAX: usize = 64;
 /// Maximum number of pages that are deactivated in one step, and of pages of one WRITE.
 const BATCH: usize = 16;
-/// Number of attempts of a READ or WRITE before the window fails; each attempt waits until the rack counts as
-/// dead.
+/// Number of attempts of a READ or WRITE before the window fails; each attempt waits until the rack counts as dead.
 const TRIES_MAX: u32 = 3;
 
 /// Runs `program` with `vma` mapped, with at most [`WindowOptions::local_limit`] bytes of it local. When this
 /// function returns, all writes are in far memory, even if the program panicked.
 ///
-/// A forked child does not have the window: its access is a SIGSEGV. If the rack does not answer any more,
-/// threads that need a far page get a SIGBUS; wrong bytes are never read. Threads that need lost bytes
+/// A forked child does not have the window: its access is a SIGSEGV. If the rack does not answer any more, threads
+/// that need a far page get a SIGBUS; wrong bytes are never read. Threads that need lost bytes
 /// ([`Error::MemoryLost`]) get a SIGBUS too; all others continue.
 ///
 /// # Errors
-/// [`Error::Open`] if this process may not serve faults (the message contains the remedy), or if the options
-/// are invalid. Otherwise the error that prevented a fetch or a write-back, such as [`Error::MemoryLost`];
-/// then some of the program's writes are lost.
+/// [`Error::Open`] if this process may not serve faults (the message contains the remedy), or if the options are
+/// invalid. Otherwise the error that prevented a fetch or a write-back, such as [`Error::MemoryLost`]; then some of
+/// the program's writes are lost.
 ///
 /// # Panics
 /// Panics if `program` panics.
@@ -92,14 +90,13 @@ pub fn with_window<R: Send>(
     with_objects(client, &[Object::new(vma)], options, |objects| program(objects.get(0)))
 }
 
-/// Runs `program` as [`with_window`] does, with several objects in one buffer. At most
-/// [`WindowOptions::local_limit`] bytes of all objects together are local, in chunks of
-/// [`WindowOptions::chunk`] bytes. The least recently used chunks are evicted, whatever their object (SODA
-/// III). One buffer writes an object, or many read it; the control plane ensures that for named memory
-/// ([`Object::named`]).
+/// Runs `program` as [`with_window`] does, with several objects in one buffer. At most [`WindowOptions::local_limit`]
+/// bytes of all objects together are local, in chunks of [`WindowOptions::chunk`] bytes. The least recently used
+/// chunks are evicted, whatever their object (SODA III). One buffer writes an object, or many read it; the control
+/// plane ensures that for named memory ([`Object::named`]).
 ///
-/// If several threads wait for one chunk, it is fetched once. Changed chunks are written back ahead of need,
-/// so no fault waits for a write-back while the network keeps up.
+/// If several threads wait for one chunk, it is fetched once. Changed chunks are written back ahead of need, so no
+/// fault waits for a write-back while the network keeps up.
 ///
 /// # Errors
 /// The errors of [`with_window`], and [`Error::Open`] for invalid chunks and objects.
@@ -224,8 +221,8 @@ struct Server<'a> {
     laid: Laid,
     actions: Vec<Action>,
     under_way: Vec<(Name, UnderWay)>,
-    /// Operations for which the cache does not wait any more, because the link failed. Their completions may
-    /// still arrive.
+    /// Operations for which the cache does not wait any more, because the link failed. Their completions may still
+    /// arrive.
     abandoned: Vec<Name>,
     /// Operations that the client did not accept.
     refused: Vec<UnderWay>,
@@ -507,8 +504,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Handles completed WRITEs if a fault may need their frames, so that no thread waits for a completed
-    /// operation.
+    /// Handles completed WRITEs if a fault may need their frames, so that no thread waits for a completed operation.
     fn take_ended(&mut self) {
         while self.cache.is_tight() && !self.under_way.is_empty() {
             match self.verbs.poll() {
@@ -537,8 +533,7 @@ impl<'a> Server<'a> {
         self.carry_out(Arrived::NOTHING);
     }
 
-    /// Handles a store to read-only memory: its thread, and all that access the chunk from now on, get a
-    /// SIGBUS.
+    /// Handles a store to read-only memory: its thread, and all that access the chunk from now on, get a SIGBUS.
     fn refuse_store(&mut self, addr: VirtAddr, chunk: u64) {
         self.lost.get_or_insert(Error::ReadOnly { addr });
         let (page, pages) = self.pages(chunk, 1);

@@ -1,6 +1,6 @@
 //! The body of a request as a JSON object with unique names.
 //!
-//! Of two equal names, `serde_json` takes the last, and other parsers the first (RFC 8259, 4). So an attacker
+//! `serde_json` takes the last of two equal names, and other parsers the first (RFC 8259, 4). So an attacker
 //! could show a proxy that checks requests other fields than the control plane.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
