@@ -2,14 +2,11 @@
 //!
 //! Key call: [`with_window`]. A window uses only READs and WRITEs, so it does not exclude other clients. **Only one
 //! window at a time may write an allocation.** A client that reads the allocation by other methods meanwhile gets the
-//! bytes that were written back so far. Memory that several hosts share coherently is not this module's task, but the
-//! agent's.
+//! bytes that were written back so far. Memory that hosts share coherently is the agent's task.
 //!
-//! The calling thread serves the window with its client. The program runs on a thread of its own, and on further
-//! threads that it starts.
+//! The calling thread serves the window with its client. The program runs on threads of its own.
 //!
-//! The page cache ([`farmem_paging::Cache`]) decides which pages are fetched, evicted and written back; this module
-//! executes its decisions.
+//! The page cache ([`farmem_paging::Cache`]) decides which pages are fetched, evicted and written back.
 
 mod beside;
 mod buffer;
@@ -76,8 +73,7 @@ const TRIES_MAX: u32 = 3;
 ///
 /// # Errors
 /// [`Error::Open`] if this process may not serve faults (the message contains the remedy), or if the options are
-/// invalid. Otherwise the error that prevented a fetch or a write-back, such as [`Error::MemoryLost`]; then some of
-/// the program's writes are lost.
+/// invalid. Otherwise the error that prevented a fetch or a write-back, such as [`Error::MemoryLost`]; some writes are lost.
 ///
 /// # Panics
 /// Panics if `program` panics.
@@ -221,8 +217,7 @@ struct Server<'a> {
     laid: Laid,
     actions: Vec<Action>,
     under_way: Vec<(Name, UnderWay)>,
-    /// Operations for which the cache does not wait any more, because the link failed. Their completions may still
-    /// arrive.
+    /// Operations for which the cache no longer waits, because the link failed. Their completions may still arrive.
     abandoned: Vec<Name>,
     /// Operations that the client did not accept.
     refused: Vec<UnderWay>,
