@@ -73,7 +73,7 @@ const TRIES_MAX: u32 = 3;
 ///
 /// # Errors
 /// [`Error::Open`] if this process may not serve faults (the message contains the remedy), or if the options are
-/// invalid. Otherwise the error that prevented a fetch or a write-back, such as [`Error::MemoryLost`]; some writes are lost.
+/// invalid. Otherwise the error of a fetch or a write-back, such as [`Error::MemoryLost`]; some writes are lost.
 ///
 /// # Panics
 /// Panics if `program` panics.
