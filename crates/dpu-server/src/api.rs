@@ -105,12 +105,13 @@ impl MemoryApi {
         let ApiOptions { threads, ring } = options;
         if !(1..=THREADS_MAX).contains(&threads) || ring < 2 * PART {
             let (setting, value) = ("memory API", format!("{options:?}"));
-            let remedy =
-                format!("choose 1 to {THREADS_MAX} threads, and a ring of a power of two of 8 KiB or more");
+            let remedy = format!(
+                "choose 1 to {THREADS_MAX} threads, and a ring size that is a power of two, 8 KiB or more"
+            );
             return Err(OpenError::Setting { setting, value, remedy }.into());
         }
         let section = client.dpu().ok_or_else(|| Error::Missing {
-            what: "[dpu] in this rack's description, and the memory API wants one".into(),
+            what: "[dpu] in this rack's description; the memory API needs a DPU".into(),
         })?;
         let places = usize::from(threads) * usize::from(SLOTS) * SLOT_LEN;
         let size =

@@ -182,12 +182,12 @@ impl AtDpu {
         let AtDpuOptions { zone, tap: tap_bytes, beside: beside_bytes, keys, config, .. } = options;
         if tap_bytes < TAP_MIN || beside_bytes < BESIDE_MIN {
             let (setting, value) = ("rings to the DPU", format!("{tap_bytes} and {beside_bytes} bytes"));
-            let remedy = "powers of two: 64 KiB or more for the tap, 8 KiB or more for what the program does";
+            let remedy =
+                "use powers of two: 64 KiB or more for the tap, 8 KiB or more for the program's own requests";
             return Err(OpenError::Setting { setting, value, remedy: remedy.into() }.into());
         }
         let section = client.dpu().ok_or_else(|| Error::Missing {
-            what: "[dpu] in this rack's description, and a program that it is to prefetch for wants one"
-                .into(),
+            what: "[dpu] in this rack's description; a DPU must run to prefetch for a program".into(),
         })?;
         let size = PairSize { requests: 1 << 12, answers: 1 << 12, registered: 0 };
         let pair = make_pair(size)?;

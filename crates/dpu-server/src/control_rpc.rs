@@ -120,7 +120,7 @@ fn is_out(api: &mut ApiClient, (host, generation): Life) -> bool {
 /// its hosts are fenced. A process of it may still run, so its host must leave by itself.
 fn release(api: &mut ApiClient, vma: &VmaInfo, process: Life, former: &[Holding]) -> Result<(), DpuMessage> {
     let not_yet = |who: String| {
-        let message = format!("the allocation at {:#x} is open still: {who}", vma.base);
+        let message = format!("the allocation at {:#x} is still open: {who}", vma.base);
         let remedy =
             "end the process, or wait until its host has left the rack (`farmem status`); then try again";
         refusal(ErrorCode::Unavailable, message, remedy)
@@ -138,7 +138,7 @@ fn release(api: &mut ApiClient, vma: &VmaInfo, process: Life, former: &[Holding]
     if let Some(host) = present {
         let name = &host.name;
         return Err(not_yet(format!(
-            "{name} opened it at an earlier DPU, and goes straight to memory nodes"
+            "{name} opened it at an earlier DPU, and now accesses memory nodes directly"
         )));
     }
     // A host that is about to leave is out when the control plane has answered.

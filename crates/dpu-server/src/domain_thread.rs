@@ -145,7 +145,7 @@ fn run(ground: &DpuContext, domain: u32, orders: &Receiver<Order>, joined: &Sync
     };
     if let Err(error) = serve(ground, &mut client, orders) {
         // stderr may be closed.
-        drop(writeln!(io::stderr(), "farmem: the DPU does not serve domain {domain} any more: {error}"));
+        drop(writeln!(io::stderr(), "farmem: the DPU has stopped serving domain {domain}: {error}"));
     }
 }
 
@@ -157,7 +157,7 @@ pub(super) fn join(ground: &DpuContext, domain: u32) -> Result<(Client, Member),
     let known = api_client(&ground.config)?.call_now(Overview {})?.domains;
     let Some((_, name)) = known.into_iter().find(|(number, _)| *number == domain) else {
         let message = format!("the rack has no domain {domain}");
-        let remedy = "say the number that `create_domain` answered".into();
+        let remedy = "use the number that `create_domain` returned".into();
         return Err(Error::Refused(ApiError { code: ErrorCode::NotFound, message, remedy }));
     };
     let options = ClientOptions { connections: ground.section.connections, ..ClientOptions::default() };
@@ -183,7 +183,7 @@ fn serve(ground: &DpuContext, client: &mut Client, orders: &Receiver<Order>) -> 
     let begin = || Stage::begin(more, ground.section.slowdown, wake);
     let stage = (more > 0 && ground.intra.is_none()).then(begin).transpose();
     let stage =
-        stage.map_err(|source| Error::System { what: "no more threads for a domain".into(), source })?;
+        stage.map_err(|source| Error::System { what: "cannot start threads for a domain".into(), source })?;
     let carrier = Carrier::new(client, ground.memory.clone(), Some(waker));
     let mut lane = Serving::new(carrier, stage, ground.section.batch);
     let mut slow = Slow::new(ground.section.slowdown);
@@ -193,7 +193,8 @@ fn serve(ground: &DpuContext, client: &mut Client, orders: &Receiver<Order>) -> 
         }
         let is_doubtful = std::mem::take(&mut lane.is_doubtful);
         if lane.is_fenced || is_doubtful && !lane.is_member() {
-            let what = "the rack: this DPU's host was fenced, and its processes go on without it".into();
+            let what =
+                "the rack: this DPU's host was fenced, and its processes continue without the DPU".into();
             return Err(Error::Unreachable { what });
         }
         lane.turn();

@@ -68,17 +68,20 @@ pub fn check_dpu(config: Config) -> Result<(), Error> {
     };
     if !(page_len as usize).is_multiple_of(PAGE_LEN) || !table.is_valid() {
         let value = format!("entries of {} pages of {page_len} bytes", table.entry_pages);
-        return Err(wrong(value, "a page has a multiple of 4096 bytes, and an entry 1 to 64 pages"));
+        return Err(wrong(
+            value,
+            "a page's length is a multiple of 4096 bytes, and an entry has 1 to 64 pages",
+        ));
     }
     // At most 64 pages of less than 2^32 bytes.
     let entry = u64::from(page_len) * u64::from(table.entry_pages);
     if entry > MESSAGE_MAX as u64 {
         let value = format!("entries of {entry} bytes");
-        return Err(wrong(value, "one READ brings an entry, 2 GiB at most: fewer or shorter pages"));
+        return Err(wrong(value, "use fewer or shorter pages: one READ fetches an entry of at most 2 GiB"));
     }
     let bytes = entry * u64::from(table.slots.get()); // 2^31 times less than 2^32
     if memory_of_machine().is_some_and(|most| bytes > most) {
-        let remedy = "make it smaller than this machine's memory: fewer slots, or shorter entries";
+        let remedy = "use fewer slots or shorter entries: the cache must fit into this machine's memory";
         return Err(wrong(format!("{} slots of {entry} bytes", table.slots), remedy));
     }
     Ok(())

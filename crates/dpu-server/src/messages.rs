@@ -375,8 +375,8 @@ pub fn answer(talk: &DpuSocket) -> Result<DpuMessage, Error> {
         // The DPU's thread of the domain has ended. A process that connects again gets a new one.
         None => Err(Error::Refused(ApiError {
             code: ErrorCode::Unavailable,
-            message: "the DPU has sent this process away".into(),
-            remedy: "try again, and see with `farmem doctor --rack rack.toml` whether the DPU runs".into(),
+            message: "the DPU has ended the connection to this process".into(),
+            remedy: "try again, and check with `farmem doctor --rack rack.toml` that the DPU runs".into(),
         })),
     }
 }

@@ -140,7 +140,7 @@ impl Mirrors {
         {
             watch.alone();
             // A program that has its answer ignores this reply. After a panic of the thread, it is the answer.
-            let message = "the thread of this mirror has ended";
+            let message = "the mirror's thread has ended";
             reply.say_mirrors(refusal(ErrorCode::Unavailable, message, "ask for the mirror again"), 0);
         }
     }
@@ -170,8 +170,12 @@ impl Drop for Mirrors {
 }
 
 fn one_at_a_time() -> DpuMessage {
-    let message = "packets are mirrored for this process, or will be in a moment";
-    refusal(ErrorCode::Conflict, message, "one mirror at a time: come again by another socket for another")
+    let message = "this process has a mirror, or the DPU is starting one";
+    refusal(
+        ErrorCode::Conflict,
+        message,
+        "use one mirror per connection to the DPU, and another connection for another mirror",
+    )
 }
 
 /// The thread's task.
@@ -216,7 +220,7 @@ impl Job {
         // stderr may be closed.
         drop(writeln!(
             io::stderr(),
-            "farmem: the DPU mirrors no more what {interface} receives for {server}, and prefetches by what the program hands over: {why}"
+            "farmem: the DPU has stopped mirroring what {interface} receives for {server}, and prefetches by the bytes that the program hands over: {why}"
         ));
     }
 }

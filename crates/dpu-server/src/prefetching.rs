@@ -57,7 +57,7 @@ impl Parts {
     /// Takes all three parts. If one is missing, returns an error that names it and keeps the others.
     pub(super) fn take(&mut self) -> Result<(Submissions, Submissions, ZoneProducer), DpuMessage> {
         let missing = |what: &str| {
-            let message = format!("prefetch comes without {what}");
+            let message = format!("`prefetch` was sent before {what}");
             refusal(ErrorCode::BadRequest, message, "hand over tap, beside and zone first, each once")
         };
         match std::mem::take(self) {
@@ -145,7 +145,7 @@ fn run(job: Job, questions: &Receiver<(Order, Reply)>) {
         // stderr may be closed.
         drop(writeln!(
             io::stderr(),
-            "farmem: the DPU prefetches no more for a program of domain {domain}: {why}"
+            "farmem: the DPU has stopped prefetching for a program of domain {domain}: {why}"
         ));
     }
     gone.store(true, Ordering::Release);
@@ -213,7 +213,7 @@ fn attend(
             // Nothing or only failures arrived, as after a fence of the host.
             (known, since) = (came, now);
             if !driver.is_member() {
-                let what = "the rack: this host of the DPU was taken out of it".into();
+                let what = "the rack: this host of the DPU was removed from the rack".into();
                 return Err(Error::Unreachable { what });
             }
         }

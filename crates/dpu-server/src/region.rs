@@ -52,7 +52,7 @@ impl Objects {
         if let Some(open) = self.open.get_mut(&vma.base) {
             if open.by.iter().all(|&by| is_leaving(by)) {
                 let message = format!(
-                    "what a process left under way of the allocation at {:#x} has not ended",
+                    "requests of a process that left are still in flight for the allocation at {:#x}",
                     vma.base
                 );
                 return Err(refusal(ErrorCode::Unavailable, message, "try again in a moment"));
@@ -61,13 +61,13 @@ impl Objects {
                 let how = if open.writes { "writes it" } else { "reads it" };
                 let others = open.by.len();
                 let message = format!(
-                    "the allocation at {:#x} is open at this DPU: {others} region of a process {how}, and one may write it while no other has it open",
+                    "the allocation at {:#x} is open at this DPU: {others} region of a process {how}; a process may write an allocation only if no other process has it open",
                     vma.base
                 );
                 return Err(refusal(
                     ErrorCode::Conflict,
                     message,
-                    "wait until it is closed there, or open it for reading in all of them",
+                    "wait until the others close the allocation, or open it for reading in all processes",
                 ));
             }
             open.by.push(asker);
@@ -75,7 +75,7 @@ impl Objects {
         }
         let object = self.next;
         self.next = object.checked_add(1).ok_or_else(|| {
-            refusal(ErrorCode::TableFull, "this DPU has opened 2^32 objects", "start it again")
+            refusal(ErrorCode::TableFull, "this DPU has opened 2^32 objects", "start the DPU again")
         })?;
         let extent = Extent { base: VirtAddr(vma.base), bytes: vma.size };
         memory.open(object, extent, write.then_some(asker), Box::new(Evidence));

@@ -131,7 +131,7 @@ struct Caller {
 /// does not answer.
 pub fn serve<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Result<(), Error> {
     serve_with(config, serving, |_, _| {
-        Err(Error::Missing { what: "structure that this DPU knows: it was started without".into() })
+        Err(Error::Missing { what: "structure that this DPU knows: the DPU was started without one".into() })
     })
 }
 
@@ -297,7 +297,10 @@ impl Door {
         if self.has_panicked {
             // The thread has printed its panic. Cached bytes may be wrong, so processes continue without this DPU.
             let source = std::io::Error::other("a thread of this DPU panicked");
-            return Err(Error::System { what: "it ends, and its processes go on without it".into(), source });
+            return Err(Error::System {
+                what: "the DPU ends, and its processes continue without the DPU".into(),
+                source,
+            });
         }
         Ok(())
     }
@@ -368,7 +371,7 @@ impl Door {
             Ok(None) => return,
             Err(error) => {
                 let refused =
-                    refusal(ErrorCode::BadRequest, format!("no message of a process: {error}"), SAME);
+                    refusal(ErrorCode::BadRequest, format!("this is no message of a process: {error}"), SAME);
                 say(&talk, &refused);
                 return;
             }
@@ -466,7 +469,8 @@ impl Door {
         file: Option<OwnedFd>,
     ) -> Result<(Requests, Answers), DpuMessage> {
         if version != VERSION {
-            let message = format!("this DPU is of farmem {VERSION}, the process of {version:?}");
+            let message =
+                format!("this DPU has version {VERSION} of farmem, and the process has version {version:?}");
             return Err(refusal(ErrorCode::BadRequest, message, SAME));
         }
         if rack != self.ground.mark {
@@ -476,15 +480,16 @@ impl Door {
         }
         let coming = self.joining.iter().map(|(_, callers)| callers.len()).sum::<usize>();
         if self.sessions.len() + self.leaving.len() + coming >= SESSIONS_MAX {
-            let message = format!("{SESSIONS_MAX} processes are at this DPU");
-            return Err(refusal(ErrorCode::TableFull, message, "wait until one ends"));
+            let message = format!("this DPU already serves {SESSIONS_MAX} processes");
+            return Err(refusal(ErrorCode::TableFull, message, "wait until a process ends"));
         }
-        let file = file.ok_or_else(|| refusal(ErrorCode::BadRequest, "hello comes without memory", SAME))?;
+        let file =
+            file.ok_or_else(|| refusal(ErrorCode::BadRequest, "`hello` was sent without memory", SAME))?;
         self.may_fill(size.bytes())?;
         // Each process that waits gets a number later.
         if self.next >= u32::MAX - u32::try_from(SESSIONS_MAX).expect("a few") {
             let message = "this DPU has served 2^32 processes";
-            return Err(refusal(ErrorCode::TableFull, message, "start it again"));
+            return Err(refusal(ErrorCode::TableFull, message, "start the DPU again"));
         }
         Requests::of(&file, size).map_err(|error| refusal(ErrorCode::BadRequest, error.to_string(), SAME))
     }
@@ -500,10 +505,14 @@ impl Door {
             return Ok(());
         }
         let message = format!(
-            "memory of {more} bytes for this DPU to fill, beside {filled} that are promised to others: this machine has {}",
+            "this DPU would need {more} bytes for this process and {filled} for others: this machine has {}",
             self.fills_max
         );
-        Err(refusal(ErrorCode::TableFull, message, "give windows less local memory, or wait until one ends"))
+        Err(refusal(
+            ErrorCode::TableFull,
+            message,
+            "give windows less local memory, or wait until a process ends",
+        ))
     }
 
     /// Returns the terms on which processes are served.
@@ -525,7 +534,7 @@ impl Door {
 /// Remedy for a process of another version.
 const SAME: &str = "use one version of farmem for the DPU and its processes";
 const OWN_SOCKET: &str =
-    "give the DPU of each rack of this machine a path of its own: `socket = \"PATH\"` in [dpu] of rack.toml";
+    "give the DPU of each rack on this machine its own path: `socket = \"PATH\"` in [dpu] of rack.toml";
 
 /// Sends a message without waiting. Returns false if the process does not receive it.
 fn say(talk: &DpuSocket, said: &DpuMessage) -> bool {
@@ -533,8 +542,7 @@ fn say(talk: &DpuSocket, said: &DpuMessage) -> bool {
 }
 
 fn busy() -> DpuMessage {
-    let message =
-        "what the DPU needs for that does not answer: the control plane, or its own thread of this domain";
+    let message = "the control plane, or the DPU's thread for this domain, does not answer";
     refusal(ErrorCode::Unavailable, message, "try again")
 }
 

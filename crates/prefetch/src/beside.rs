@@ -312,10 +312,9 @@ impl Beside {
             Channel::Near(list) => Ok(Hearing(Source::Near(Arc::clone(list), Arc::clone(&self.acks)))),
             Channel::Far { .. } => Err(OpenError::Setting {
                 setting: "a driver's Beside",
-                value: "one that a DPU of another process hears".into(),
-                remedy:
-                    "`Beside::new` makes one for a driver of this process; or leave prefetching to that DPU"
-                        .into(),
+                value: "a Beside whose reports go to a DPU in another process".into(),
+                remedy: "use `Beside::new` for a driver in this process, or leave prefetching to that DPU"
+                    .into(),
             }),
         }
     }

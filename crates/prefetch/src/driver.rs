@@ -498,7 +498,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
 
 /// Returns the error for a process that wrote invalid data into its rings.
 fn nonsense(broken: Broken) -> Error {
-    Error::System { what: "what a program tells its DPU".into(), source: std::io::Error::other(broken) }
+    Error::System { what: "the program's messages to its DPU".into(), source: std::io::Error::other(broken) }
 }
 
 impl Brought {

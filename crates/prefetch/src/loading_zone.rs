@@ -71,7 +71,7 @@ impl ZoneSize {
         Err(OpenError::Setting {
             setting: "the loading zone",
             value: format!("{self:?}"),
-            remedy: "items are a power of two from 2 to 2^24, data one from 4 KiB to 1 GiB".into(),
+            remedy: "use a power of two for both: 2 to 2^24 items, and 4 KiB to 1 GiB of data".into(),
         })
     }
 

@@ -110,7 +110,7 @@ impl Window {
             return Err(setting("window", format!("{} bytes at {base}", config.len), "use whole pages"));
         };
         if frames_max == 0 {
-            return Err(setting("local limit", "0".into(), "give it room for one page at least"));
+            return Err(setting("local limit", "0".into(), "use a limit of at least one page"));
         }
         let uffd = match faults {
             FaultMode::Handler => Userfaultfd::open(reach, Features::WINDOW)?,

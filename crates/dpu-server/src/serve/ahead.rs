@@ -48,8 +48,8 @@ impl Promise {
 
 /// Returns the refusal for a part that was handed over before.
 fn twice(what: &str) -> DpuMessage {
-    let message = format!("this process has handed over {what}");
-    refusal(ErrorCode::Conflict, message, "hand over each part once, or come again by another socket")
+    let message = format!("this process has already handed over {what}");
+    refusal(ErrorCode::Conflict, message, "hand over each part once, or make another connection to the DPU")
 }
 
 fn wrong(message: impl Into<String>) -> DpuMessage {
@@ -103,17 +103,17 @@ impl Door {
         through: u64,
     ) -> Answered {
         let (config, keys) = how.checked().map_err(|why| {
-            refusal(ErrorCode::BadRequest, format!("prefetch: {why}"), "choose a value in these bounds")
+            refusal(ErrorCode::BadRequest, format!("prefetch: {why}"), "choose a value within these bounds")
         })?;
         let many = self.sessions.values().filter(|session| session.prefetching.is_some()).count();
         if many + self.aheads.len() >= PROGRAMS_MAX {
-            let message = format!("this DPU prefetches for {PROGRAMS_MAX} programs");
-            return Err(refusal(ErrorCode::TableFull, message, "wait until one ends"));
+            let message = format!("this DPU already prefetches for {PROGRAMS_MAX} programs");
+            return Err(refusal(ErrorCode::TableFull, message, "wait until a program ends"));
         }
         self.may_fill(how.bytes())?;
         let session = self.session(number)?;
         if session.prefetching.is_some() {
-            return Err(twice("all, and is prefetched for"));
+            return Err(twice("all parts, and the DPU prefetches for it"));
         }
         let parts = session.parts.take()?;
         session.ahead = session.ahead.saturating_add(how.bytes());
@@ -162,7 +162,7 @@ impl Door {
         if !self.ground.section.may_mirror(interface, *server) {
             let message = format!("this DPU may not mirror what {interface:?} receives for {server}");
             let remedy = format!(
-                "put {:?} into mirror of [dpu] in rack.toml, if it is this program's, and start the DPU again; or hand the bytes over by a tap",
+                "if this is the program's own address, add {:?} to mirror of [dpu] in rack.toml and start the DPU again; or hand the bytes over by a tap",
                 format!("{interface} {server}")
             );
             return Err(refusal(ErrorCode::NotOwner, message, remedy));
@@ -186,8 +186,8 @@ impl Door {
             Some(false) => Err(busy()),
             None => Err(refusal(
                 ErrorCode::Conflict,
-                "nothing is prefetched for this process",
-                "hand over tap, beside and zone, and say prefetch, before",
+                "the DPU does not prefetch for this process",
+                "first hand over tap, beside and zone, and send `prefetch`",
             )),
         }
     }

@@ -42,7 +42,7 @@ impl Door {
             Ok(Some((ask, _))) => self.answer(number, ask),
             Ok(None) => return self.leave(number),
             Err(error) => {
-                Err(refusal(ErrorCode::BadRequest, format!("no message of a process: {error}"), SAME))
+                Err(refusal(ErrorCode::BadRequest, format!("this is no message of a process: {error}"), SAME))
             }
         };
         if let Some(said) = answered.unwrap_or_else(Some) {
@@ -62,7 +62,9 @@ impl Door {
     /// Answers a request; returns `Ok(None)` if another thread must act first.
     fn answer(&mut self, number: u32, ask: ClientMessage) -> Answered {
         match ask {
-            ClientMessage::Hello { .. } => Err(refusal(ErrorCode::BadRequest, "hello was said", SAME)),
+            ClientMessage::Hello { .. } => {
+                Err(refusal(ErrorCode::BadRequest, "this process has already sent `hello`", SAME))
+            }
             // The memory comes with its file.
             ClientMessage::Register { rkey, most } => self.register(number, (rkey, most), None),
             ClientMessage::Open { region, base, write } => self.open(number, Open { region, base, write }),
@@ -195,8 +197,9 @@ impl Door {
         let session = self.session(number)?;
         let (domain, (of_host, of_generation)) = (session.domain, session.life);
         if session.regions.contains_key(&open.region) || session.regions.len() >= REGIONS_MAX {
-            let message = format!("region {} is open, or {REGIONS_MAX} are", open.region);
-            return Err(refusal(ErrorCode::Conflict, message, "close it, or take another number"));
+            let message =
+                format!("region {} is already open, or {REGIONS_MAX} regions are open", open.region);
+            return Err(refusal(ErrorCode::Conflict, message, "close a region, or use another number"));
         }
         let (host, generation) = self.lane(domain)?.life;
         let begins = open.write.then_some(ActFor { host, generation, of_host, of_generation, begins: true });
@@ -212,7 +215,7 @@ impl Door {
     fn found(&mut self, number: u32, open: Open, vma: &VmaInfo) -> Answered {
         let Open { region, base, write } = open;
         if vma.base != base {
-            let message = format!("{base:#x} is no first byte of an allocation");
+            let message = format!("{base:#x} is not the first byte of an allocation");
             return Err(refusal(ErrorCode::BadRequest, message, "open the whole allocation"));
         }
         // A process that closed its socket before this request has nothing open.
@@ -254,7 +257,7 @@ impl Door {
         let refused = refusal(
             ErrorCode::Unavailable,
             format!("a write of region {region} failed, and far memory may carry it out later"),
-            "nothing more is asked of it; what it has open is kept from others until this process goes",
+            "other processes cannot open the allocation until this process ends",
         );
         let answered =
             self.have_done(number, refused, |done| Order::Close { asker: Asker(number), region, done })?;
@@ -267,15 +270,15 @@ impl Door {
     /// Registers memory of a process. Only the thread of the process's domain reads and writes it.
     fn register(&mut self, number: u32, (rkey, most): (u32, u64), file: Option<OwnedFd>) -> Answered {
         let wrong = |message: String| refusal(ErrorCode::BadRequest, message, SAME);
-        let file = file.ok_or_else(|| wrong("memory is registered without a file".into()))?;
+        let file = file.ok_or_else(|| wrong("`register` was sent without a file".into()))?;
         let memory = Registered::of(file, most).map_err(|error| wrong(error.to_string()))?;
         self.may_fill(most)?;
         let session = self.session(number)?;
         session.fills = session.fills.saturating_add(most);
         let refused = refusal(
             ErrorCode::Conflict,
-            format!("the key {rkey} is in use, or {REGISTERED_MAX} are"),
-            "take another key from 2 on, and register no more memory than that",
+            format!("the key {rkey} is in use, or {REGISTERED_MAX} keys are"),
+            "use another key from 2 on, and no more keys than that",
         );
         let asker = Asker(number);
         self.have_done(number, refused, |done| Order::Register { asker, rkey, memory, done })
@@ -284,13 +287,13 @@ impl Door {
     /// Adds a ring for the requests of all threads of a process (PROTOCOL 18.23).
     fn hear_threads(&mut self, number: u32, bytes: usize, file: Option<OwnedFd>) -> Answered {
         let wrong = |message: String| refusal(ErrorCode::BadRequest, message, SAME);
-        let file = file.ok_or_else(|| wrong("a ring of threads comes without its memory".into()))?;
+        let file = file.ok_or_else(|| wrong("a ring of threads was sent without its memory".into()))?;
         let submissions = Submissions::of(&file, bytes).map_err(|error| wrong(error.to_string()))?;
         let (asker, submissions) = (Asker(number), Box::new(submissions));
         let refused = refusal(
             ErrorCode::Conflict,
-            "this process has a ring of threads, or the DPU's link to it has a profile",
-            "use the ring that there is, and no `link` in [dpu] of rack.toml",
+            "this process already has a ring of threads, or its link to the DPU has a profile",
+            "use the existing ring, or remove `link` from [dpu] in rack.toml",
         );
         self.have_done(number, refused, |done| Order::Threads { asker, submissions, done })
     }
@@ -306,8 +309,10 @@ impl Door {
         if bytes.is_some_and(|bytes| self.ground.memory.advise(object, bytes, policy.policy())) {
             return Ok(Some(DpuMessage::Done {}));
         }
-        let message = format!("no advice can be kept for {len} bytes from {offset} on");
-        let remedy = format!("give it for bytes of the region, and for at most {ADVISED_MAX} parts of it");
+        let message = format!("the DPU can keep no advice for {len} bytes from {offset} on");
+        let remedy = format!(
+            "give advice for bytes within the region, and for at most {ADVISED_MAX} parts of a region"
+        );
         Err(refusal(ErrorCode::Conflict, message, remedy))
     }
 
@@ -315,7 +320,7 @@ impl Door {
         let object = self.object(number, region)?;
         let page_len = self.ground.memory.page_len() as u64;
         let message = format!("{len} bytes from {offset} on cannot be cached statically");
-        let remedy = "they lie in a region that is open for reading, not there yet, and have room: see static of [dpu]";
+        let remedy = "choose bytes of a region that is open for reading, outside the static cache, and no more than fit: see static of [dpu]";
         let refused = refusal(ErrorCode::Conflict, message, remedy);
         let end = offset.checked_add(len).filter(|_| len > 0).map(|end| end.div_ceil(page_len));
         let Some(end) = end else { return Err(refused) };
@@ -327,5 +332,5 @@ impl Door {
 /// Returns the refusal for a journal that cannot be written: a later DPU would not know what is open.
 fn not_kept(error: io::Error) -> DpuMessage {
     let message = format!("the DPU cannot write its journal: {error}");
-    refusal(ErrorCode::Unavailable, message, "make room in the directory of the DPU's socket")
+    refusal(ErrorCode::Unavailable, message, "free space in the directory of the DPU's socket")
 }

@@ -142,7 +142,7 @@ impl<'a> Beside<'a> {
         window: &'a Window,
     ) -> Result<Self, Error> {
         let none =
-            || Error::Missing { what: "[dpu] in this rack's description, and a window wants one".into() };
+            || Error::Missing { what: "[dpu] in this rack's description; the window needs a DPU".into() };
         let section = client.dpu().ok_or_else(none)?.clone();
         let host = (client.domain(), client.life());
         let clock = Clock::start();

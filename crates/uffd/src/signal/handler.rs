@@ -53,7 +53,7 @@ impl Registration {
         let entry = WINDOWS.iter().find(is_taken).ok_or_else(|| OpenError::NoRoom {
             doing: "serve the faults of one more window as signals".into(),
             remedy: format!(
-                "a process has at most {WINDOWS_MAX} at once; close one, or let a thread serve it"
+                "a process has at most {WINDOWS_MAX} such windows; close one, or let a thread serve the window"
             ),
         })?;
         Ok(Self { signals, entry })
@@ -171,8 +171,8 @@ fn serve(info: *const libc::siginfo_t, context: *const c_void) -> bool {
             let served = signals.serve(touch, this_thread(), is_plain(context));
             if !served {
                 say(
-                    b"farmem: a thread that serves a window touched it: a page cannot wait for itself. What allocates or is called back there must \
-                      not lie in far memory\n",
+                    b"farmem: a thread that serves a window touched it, and would wait for itself. Memory that this thread uses must not lie \
+                      in far memory\n",
                 );
             }
             served
