@@ -284,7 +284,7 @@ mod tests {
         path
     }
 
-    /// The lines that a new control plane keeps when it makes two domains.
+    /// Returns the lines that a new control plane writes when it creates two domains.
     fn lines() -> Vec<Record> {
         let mut control = Control::new(Config::new(Gid::from_v4([127, 0, 0, 1])), Rng::from_number(1));
         let mut out = Outbox::new();
@@ -301,7 +301,8 @@ mod tests {
         lines
     }
 
-    /// Kept records are there after a restart, in order, and the log goes on growing; a rewritten log is shorter and as whole.
+    /// Lines survive a restart, in order, and the log continues to grow. A rewritten log is shorter and
+    /// complete.
     #[test]
     fn lines_survive() {
         let (directory, lines) = (directory("survive"), lines());
@@ -321,7 +322,7 @@ mod tests {
         fs::remove_dir_all(directory).unwrap();
     }
 
-    /// Bytes that a disk has changed: the log is refused, wherever they are, or is whole all the same.
+    /// If the disk has changed any bytes, the log is refused, or is complete nevertheless.
     #[test]
     fn damaged_files_are_refused() {
         let (directory, lines) = (directory("damaged"), lines());
@@ -347,7 +348,7 @@ mod tests {
         fs::remove_dir_all(directory).unwrap();
     }
 
-    /// A second control plane on the same state is told so, and the first one's lines are untouched.
+    /// A second control plane on the same state is refused, and the first one's lines are unchanged.
     #[test]
     fn the_state_has_one_owner() {
         let directory = directory("owner");
@@ -357,7 +358,7 @@ mod tests {
         fs::remove_dir_all(directory).unwrap();
     }
 
-    /// A file of something else is named and left alone; so is a line that is no record.
+    /// A file of another program is named and not changed; the same holds for a line that is not a record.
     #[test]
     fn foreign_files_are_named() {
         let directory = directory("foreign");
@@ -376,7 +377,8 @@ mod tests {
         fs::remove_dir_all(directory).unwrap();
     }
 
-    /// The log holds every key of the rack. A log or directory that others could read is refused with a message.
+    /// The log contains every key of the rack. A log or directory that others could read is refused with a
+    /// message.
     #[test]
     fn a_state_that_others_may_read_is_refused() {
         let directory = directory("open");

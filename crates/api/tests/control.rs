@@ -1,5 +1,5 @@
-//! A whole control plane: HTTP client, server, the role, its log in a file; stopped and started again, on a disk that fails, with a log that
-//! grows, and beside a switch that takes an image.
+//! A complete control plane: HTTP client, server, role, and log in a file. The tests restart it, let its disk
+//! fail, grow its log, and connect a switch that loads an image.
 
 use farmem_api::{ApiCallError, ApiClient, ApiServer, ControlStore, run_control};
 use farmem_control::api::*;
@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 
 const TOKEN: &str = "the rack's token";
 
-/// A control plane in a thread, until it is dropped.
+/// A control plane in a thread, until its drop.
 struct Plane {
     server: Option<ApiServer>,
     thread: Option<JoinHandle<()>>,
@@ -59,7 +59,7 @@ impl Plane {
     }
 }
 
-/// An address of this process; tests run beside each other.
+/// Returns an address of this process, because tests run concurrently.
 fn free_gid() -> Gid {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     parse_gid(&format!("127.71.210.{}", NEXT.fetch_add(1, Ordering::Relaxed))).unwrap()
@@ -81,8 +81,9 @@ impl Drop for State {
     }
 }
 
-/// Two domains are made, the control plane is stopped and started again from its log: both are there under their numbers, and a third gets a
-/// new one. What is wrong is refused in between with a code and a remedy, and changes nothing.
+/// Two domains are created, and the control plane is restarted from its log. Both domains exist under their
+/// numbers, and a third gets a new one. Invalid requests in between are refused with a code and a remedy, and
+/// change nothing.
 #[test]
 fn answered_changes_survive_a_restart() {
     let state = State(std::env::temp_dir().join(format!("farmem-test-control-{}", std::process::id())));
@@ -116,13 +117,13 @@ fn answered_changes_survive_a_restart() {
     assert!(![red, blue].contains(&green));
 }
 
-/// Faults of a disk.
+/// The state of a disk.
 const WELL: u8 = 0;
 const NO_ROOM: u8 = 1;
 const NO_SYNC: u8 = 2;
 const NO_GROWTH: u8 = 3;
 
-/// A file on a disk that fails when the test says so, at the boundary that redb has for that.
+/// A file on a disk that fails on the test's command, at redb's interface for storage.
 #[derive(Debug)]
 struct Failing {
     file: FileBackend,
@@ -136,9 +137,9 @@ impl Failing {
     }
 }
 
-/// Far more than fit in the moment that the control plane waits.
+/// Maximum number of attempts, far more than fit in the control plane's pause.
 const TRIES_MAX: u32 = 100_000;
-/// ENOSPC and EIO.
+/// Error numbers ENOSPC and EIO.
 const FULL: i32 = 28;
 const BROKEN: i32 = 5;
 
@@ -181,7 +182,7 @@ fn state_of(test: &str) -> State {
     State(std::env::temp_dir().join(format!("farmem-test-control-{test}-{}", std::process::id())))
 }
 
-/// Makes a domain, or says why not.
+/// Creates a domain, or returns the error.
 fn create(client: &mut ApiClient, name: &str) -> Result<u32, ApiError> {
     match client.call(CreateDomain { name: name.into() }) {
         Ok(made) => Ok(made.domain),
@@ -194,9 +195,10 @@ fn domains(client: &mut ApiClient) -> Vec<String> {
     client.call(Overview {}).unwrap().domains.into_iter().map(|(_, name)| name).collect()
 }
 
-/// The disk takes no bytes, or cannot be synced, or its file cannot grow: a change is refused with `storage`, the file and a remedy, and changes
-/// nothing; reads are answered; when the disk is well again changes are made by the same control plane. After a restart there is what was answered
-/// and nothing else, though a failed line may have reached the file (PROTOCOL 8.48).
+/// The disk accepts no bytes, cannot be synced, or its file cannot grow. A change is refused with `storage`,
+/// the file and a remedy, and has no effect; reads are answered. When the disk works again, the same control
+/// plane accepts changes. After a restart, exactly the answered changes exist, although a failed line may
+/// have reached the file (PROTOCOL 8.48).
 #[test]
 fn a_disk_that_fails_costs_changes_and_nothing_else() {
     for fault in [NO_ROOM, NO_SYNC, NO_GROWTH] {
@@ -208,7 +210,7 @@ fn a_disk_that_fails_costs_changes_and_nothing_else() {
         create(&mut client, "first").unwrap();
         for round in 0..3 {
             disk.store(fault, Ordering::Relaxed);
-            // A file that cannot grow has room for a while.
+            // A file that cannot grow still has space for some lines.
             let error = loop {
                 let name = format!("r{round}d{}", made.len());
                 match create(&mut client, &name) {
@@ -225,7 +227,7 @@ fn a_disk_that_fails_costs_changes_and_nothing_else() {
             assert_eq!(domains(&mut client), made);
             disk.store(WELL, Ordering::Relaxed);
             let name = format!("again{round}");
-            // The control plane asks the disk again in a moment.
+            // The control plane tries the disk again after a pause.
             let taken = (0..TRIES_MAX).any(|_| create(&mut client, &name).is_ok());
             assert!(taken, "changes are taken again");
             made.push(name);
@@ -237,11 +239,11 @@ fn a_disk_that_fails_costs_changes_and_nothing_else() {
     }
 }
 
-/// A host joins and leaves again and again: the log is written anew while it grows, and its file stays as small as it was after a few times of that
-/// (PROTOCOL 8.50).
+/// A host joins and leaves repeatedly. The log is rewritten while it grows, and its file stays as small as
+/// after a few rewrites (PROTOCOL 8.50).
 #[test]
 fn a_log_that_grows_stays_a_small_file() {
-    // In memory: a disk makes this slow, and no different.
+    // The files are in memory, because a disk makes this slow without a difference.
     let memory = PathBuf::from("/dev/shm");
     let directory = if memory.is_dir() { memory } else { std::env::temp_dir() };
     let state = State(directory.join(format!("farmem-test-log-{}", std::process::id())));
@@ -267,12 +269,13 @@ fn a_log_that_grows_stays_a_small_file() {
     assert!(store.lines() <= COMPACT_LINES_MIN, "{} lines", store.lines());
     let again = Control::restore(Config::new(gid), Rng::from_number(2), records).unwrap();
     assert_eq!(again.compact(), rows);
-    // The store takes room in large steps, and gives it back later: which size a round finds is chance, how large it becomes is not.
+    // The store allocates space in large steps, and frees it later. The size in one round is random; the
+    // maximum is not.
     let (first, later) = sizes.split_at(6);
     assert!(later.iter().max() <= first.iter().max(), "the file grows: {sizes:?}");
 }
 
-/// How often a switch noted that it took a part of an image, that it did not, and that one stands.
+/// Numbers of image parts that a switch accepted and refused, and of active images.
 #[derive(Debug, Default)]
 struct Counts {
     loaded: AtomicU64,
@@ -280,7 +283,7 @@ struct Counts {
     flipped: AtomicU64,
 }
 
-/// A switch over sockets, in a thread, until it is ended.
+/// A switch over sockets, in a thread, until its end.
 struct Beside {
     thread: JoinHandle<Switch>,
     stop: Stop,
@@ -321,7 +324,7 @@ impl Beside {
     }
 }
 
-/// A host that has joined, and has a session in a domain, so that it may publish. Nothing runs there.
+/// A host that has joined with a session in a domain, so that it may publish. The host runs no program.
 struct JoinedHost {
     host: u16,
     domain: u32,
@@ -337,8 +340,9 @@ impl JoinedHost {
     }
 }
 
-/// PROTOCOL 13.8: 600 ranges and three sets of 3,600 nodes of 256 bytes go over HTTP and sockets to a switch and stand there, to the byte. Each part is
-/// taken once. A switch that starts again is empty, and gets them again.
+/// PROTOCOL 13.8: 600 ranges and three sets of 3,600 nodes of 256 bytes reach a switch over HTTP and sockets,
+/// and become active without a changed byte. Each part is accepted once. A restarted switch is empty, and
+/// receives the image again.
 #[test]
 fn an_image_goes_to_a_switch_over_sockets() {
     let state = State(std::env::temp_dir().join(format!("farmem-test-image-{}", std::process::id())));

@@ -122,8 +122,8 @@ mod tests {
     use farmem_machine::Instant;
     use farmem_wire::RequestId;
 
-    /// A switch that says nothing is given up when it is said to be, and not after eight times as long: what goes by the switch is asked for again ever more
-    /// rarely (PROTOCOL 5.2).
+    /// A silent switch is given up after its timeout, and not after eight times as long, although the
+    /// interval of retransmissions grows (PROTOCOL 5.2).
     #[test]
     fn a_silent_switch_is_given_up_when_its_time_is_over() {
         let home = Endpoint { port: 1, gid: "127.0.0.2".into(), qpn: 16, qkey: 7 };

@@ -309,7 +309,8 @@ fn system(what: &str, source: std::io::Error) -> Error {
 mod tests {
     use super::*;
 
-    /// A FatTree without pods or edges, or of more switches than a rack has, is refused before anything is made of it.
+    /// A FatTree without pods or edges, or with more switches than a rack allows, is refused before any part
+    /// is created.
     #[test]
     fn a_fat_tree_has_a_size() {
         for (pods, edges) in [(0, 0), (0, 2), (2, 0), (u16::MAX, 0), (u16::MAX, u16::MAX), (16, 15)] {

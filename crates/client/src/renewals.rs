@@ -286,8 +286,9 @@ mod tests {
         }
     }
 
-    /// A request for the earlier life crosses the join of the next one: it is refused, and that answer comes before the client has read the answer to its join.
-    /// The next life is renewed all the same, and at once. So is one whose join was read before the refusal.
+    /// A request for an earlier generation crosses the join of the next one, and is refused. Its answer
+    /// arrives before the client has read the answer to the join. The next generation is renewed
+    /// nevertheless, at once. The same holds if the join was read before the refusal.
     #[test]
     fn a_refusal_of_the_earlier_life_ends_no_later_one() {
         let now = Instant::now();
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!(joined_first.due, now + AGAIN * 15);
     }
 
-    /// A host that stays for good is asked for no more, and is not told that it was taken out.
+    /// A host whose lease never expires sends no more requests, and does not count as fenced.
     #[test]
     fn a_host_without_a_lease_limit_is_not_gone() {
         let now = Instant::now();
@@ -318,7 +319,8 @@ mod tests {
         assert_eq!(stays.gone.load(Ordering::Relaxed), NOT_GONE);
     }
 
-    /// This machine's rack.toml says that hosts stay for a day; the control plane has another one, by which they stay for a minute. The first request says so.
+    /// This machine's rack.toml sets a lease of a day, but the control plane's a lease of a minute. The first
+    /// request returns the latter.
     #[test]
     fn how_long_a_lease_is_the_control_plane_says() {
         let now = Instant::now();
@@ -331,8 +333,8 @@ mod tests {
         assert_eq!(hosts.next(), Some((number, now + Duration::from_secs(15))));
     }
 
-    /// A process has a hundred hosts in a rack whose control plane never answers, and one host in another rack. That one is renewed in time: it waits for one answer that does not
-    /// come, not for a hundred.
+    /// A process has a hundred hosts in a rack whose control plane never answers, and one host in another
+    /// rack. This host is renewed in time: it waits for one missing answer, not for a hundred.
     #[test]
     fn a_rack_that_does_not_answer_keeps_no_other_rack_s_host_from_its_renewal() {
         let begun = Instant::now();
@@ -353,7 +355,7 @@ mod tests {
             hosts.answered(number, 1, RenewalOutcome::Unanswered, now);
         }
         assert!(now <= due + ANSWER_TIME_MAX, "{:?} late", now - due);
-        // The silent one answers again: all of its hosts are renewed at once.
+        // The silent control plane answers again, and all its hosts are renewed at once.
         hosts.answered(100, 1, RenewalOutcome::Stays(period(60_000)), now);
         for _ in 0..100 {
             let (number, at) = hosts.next().unwrap();

@@ -93,7 +93,8 @@ pub(crate) fn stopped(error: Error, addr: VirtAddr) -> Error {
 mod tests {
     use super::*;
 
-    /// The program returns when all that it reads is in its first `want` bytes. READs say no when they go on behind the first `there`.
+    /// Runs a program that reads the first `want` bytes of its window. READs beyond the first `there` bytes
+    /// are refused. Returns the lengths of the READs, and the result.
     fn reads(at: u64, there: usize, want: usize) -> (Vec<usize>, Result<Step, Error>) {
         let text =
             format!(".window 256\n.scratch 1\n ld1 r2, window[{}]\n st1 scratch[0], r2\n ret", want - 1);
@@ -117,8 +118,9 @@ mod tests {
         (lens, end)
     }
 
-    /// One READ where the window is whole, two where it ends with its page; and wherever it ends, a program that wants no more than is there gets it, and
-    /// one that wants a byte more ends, after a few.
+    /// One READ suffices if the window is complete, and two if the allocation ends at the page boundary. For
+    /// every end, a program that reads only existing bytes completes, and one that reads a byte more stops,
+    /// after a few READs.
     #[test]
     fn the_end_of_an_allocation_is_found_to_the_byte() {
         assert_eq!(reads(0x1000, 256, 256).0, [256]);

@@ -301,7 +301,8 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
-    /// A table of so many entries, and so many of them for unauthenticated connections of one address.
+    /// Creates a table with this number of entries, and this limit of unauthenticated connections per
+    /// address.
     fn table(connections_max: usize, unauthenticated_per_source_max: usize) -> Arc<ConnTable> {
         let limits = Limits {
             connections_max,
@@ -321,7 +322,8 @@ mod tests {
         notified.poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
-    /// The table is full. Each new connection evicts the oldest unauthenticated one; the authenticated one stays.
+    /// The table is full. Each new connection evicts the oldest unauthenticated one; the authenticated one
+    /// stays.
     #[test]
     fn the_oldest_unauthenticated_connection_is_evicted() {
         let table = table(3, 3);
@@ -334,8 +336,8 @@ mod tests {
         assert_eq!(evicted, [false, true, true, false, false]);
     }
 
-    /// Every entry is of a busy connection: none is evicted, and a new connection waits until one ends. The end of an evicted connection frees nothing,
-    /// and a request that it completes too late does not authenticate it.
+    /// If every connection is busy, none is evicted, and a new connection waits until one ends. The end of an
+    /// evicted connection frees no entry. A request that it completes too late does not authenticate it.
     #[test]
     fn busy_connections_keep_their_entries() {
         let table = table(2, 2);
@@ -353,8 +355,9 @@ mod tests {
         assert_eq!((entries.authenticated.len(), entries.unauthenticated.len()), (0, 0));
     }
 
-    /// All have answered a request. The one whose answer is longest ago is evicted, gently, and no busy one; then the next one, and so on, but only while few of them
-    /// linger.
+    /// All connections have answered a request. The idle connection with the oldest answer is evicted gently,
+    /// and no busy one; then the next one, and so on. The number of evicted connections that still write is
+    /// limited.
     #[test]
     fn the_connection_that_is_idle_for_longest_is_evicted() {
         let most = LINGERING_MAX + 3;
@@ -385,8 +388,8 @@ mod tests {
         assert!(table.try_enter(from(2)).is_ok());
     }
 
-    /// One address has as many unauthenticated connections as it may: the oldest of them is evicted although the table has room, and none of another
-    /// address.
+    /// One address has its maximum of unauthenticated connections. A further one evicts the oldest of them
+    /// although the table has free entries, and none of another address.
     #[test]
     fn one_address_has_a_bound() {
         let table = table(10, 2);
@@ -398,7 +401,7 @@ mod tests {
         assert!(!is_evicted(&other.1));
     }
 
-    /// Connections over the Unix socket have a bound together, and evict none that came over the network.
+    /// Connections over the Unix socket share a limit, and evict none of the network's connections.
     #[test]
     fn the_unix_socket_has_a_bound() {
         let table = table(10, 2);
@@ -414,8 +417,9 @@ mod tests {
         Some(format!("{n:032x}").parse().unwrap())
     }
 
-    /// A holder of the token has all entries but one, under two keys, and asks over them now and then. Each new peer gets an entry at once, and keeps it: the holder loses
-    /// connections of its larger group, the longest idle first. The one that another peer had before, idle for longer than any of them, stays.
+    /// A holder of the token has all entries except one, under two keys, and sends requests now and then.
+    /// Each new peer gets an entry at once, and keeps it. The holder loses connections of its larger group,
+    /// the longest idle first. The earlier connection of another peer, which is idle longest of all, stays.
     #[test]
     fn a_new_peer_takes_an_entry_of_the_largest_group() {
         let table = table(20, 20);
@@ -435,8 +439,8 @@ mod tests {
         assert!(!is_evicted(&first.1) && peers.iter().all(|(_, eviction)| !is_evicted(eviction)));
     }
 
-    /// One address has its share of the table, although there is room: a further connection of it takes the place of one of its own, and is refused while all of
-    /// them are busy. Another address is not concerned.
+    /// One address has its share of the table, which has free entries. A further connection replaces one of
+    /// its own, and is refused while all of them are busy. Other addresses are not affected.
     #[test]
     fn one_address_has_a_share() {
         let limits = Limits { connections_max: 10, per_source_max: 3, ..Limits::default() };

@@ -92,7 +92,8 @@ fn own_answer(bytes: &[u8]) -> Option<(usize, u16)> {
 mod tests {
     use super::*;
 
-    /// The filter finds the library's answer behind others, and takes none of the server's for it, with a body or (to HEAD) without.
+    /// The filter finds the library's answer after others. The filter drops none of the server's answers,
+    /// with a body or (to HEAD) without.
     #[test]
     fn the_librarys_own_answers_are_told_apart() {
         let own =

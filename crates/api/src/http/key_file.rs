@@ -222,7 +222,8 @@ mod tests {
         keys.iter().map(ToString::to_string).collect()
     }
 
-    /// Eight processes (eight readers of the file here) are told a key each, all at once: each of them then has all, and the file is its user's alone.
+    /// Eight processes (here, eight readers of the file) get a key each at the same time. Afterwards each of
+    /// them has all keys, and only the user can access the file.
     #[test]
     fn a_key_for_one_process_is_known_to_the_others() {
         let folder = tempfile::tempdir().unwrap();
@@ -246,7 +247,8 @@ mod tests {
         assert!(Arc::ptr_eq(&KeyFile::of(&file), &KeyFile::of(&file)));
     }
 
-    /// A host runs, and its user's key file is made readable for all, or broken: the keys that were read before serve on. A request without a key is refused with the reason.
+    /// While a host runs, its user's key file becomes readable for all, or invalid. Keys that were read
+    /// before stay usable. A request without a key is refused with the reason.
     #[test]
     fn known_keys_outlive_their_file() {
         let folder = tempfile::tempdir().unwrap();
@@ -262,8 +264,9 @@ mod tests {
         assert!(keys.show(&other).unwrap_err().contains("chmod 600"));
     }
 
-    /// A process of the same user is stopped while it holds the lock of the key file, and a thread here waits for that to add a key. Another one shows its
-    /// keys meanwhile; when the lock is free the key is added.
+    /// A process of the same user is suspended while it holds the lock of the key file, and a thread here
+    /// waits for the lock to add a key. Meanwhile another thread can use its keys. When the lock is free, the
+    /// key is added.
     #[test]
     fn a_wait_for_the_lock_delays_no_request() {
         let folder = tempfile::tempdir().unwrap();
@@ -286,7 +289,8 @@ mod tests {
         assert_eq!(shown(&KeyFile { file, known: Mutex::default() }, 7).len(), 1);
     }
 
-    /// Keys can be kept nowhere: a host that is about to join is told so before it asks. One that had joined would be there without its key, and its name taken.
+    /// If keys cannot be stored, a host that is about to join gets the error before its request. Otherwise
+    /// the host would be in the rack without its key, and its name in use.
     #[test]
     fn a_key_that_cannot_be_stored_is_not_given() {
         let folder = tempfile::tempdir().unwrap();
@@ -298,8 +302,9 @@ mod tests {
         assert_eq!(keys.show(&Allocate::new(7, 1).into()).unwrap(), []);
     }
 
-    /// Twenty programs come one after the other and make a domain of the same name, which is gone when the next one comes: each one, and the next that asks for it by its name, shows the
-    /// newest key first, and the file does not grow.
+    /// Twenty programs run one after the other and create a domain of the same name, which is gone when the
+    /// next one starts. Each one, and the next that uses the name, shows the newest key first, and the file
+    /// does not grow.
     #[test]
     fn the_newest_key_of_a_name_is_the_one_that_is_shown() {
         let folder = tempfile::tempdir().unwrap();
@@ -318,8 +323,9 @@ mod tests {
         }
     }
 
-    /// A user's programs made thousands of domains, which are gone, but for the first, which has data that stay. The next one asks which are there, once; the first one's
-    /// key is in the file still, and there is room again.
+    /// A user's programs created thousands of domains. All are gone except the first, whose data stay. The
+    /// next program queries the existing domains once. The first domain's key is still in the file, and the
+    /// file has free space again.
     #[test]
     fn the_key_of_what_stays_is_not_crowded_out() {
         let folder = tempfile::tempdir().unwrap();
@@ -344,7 +350,7 @@ mod tests {
         assert_eq!([1, 2, 10_002].map(|domain| shown(&keys, domain).len()), [1, 0, 1]);
     }
 
-    /// A key file that others can read, and one that is none, is named, and nothing is written over it.
+    /// A key file that others can read, and an invalid one, are named in the error, and are not overwritten.
     #[test]
     fn a_key_file_that_is_none_is_named() {
         let folder = tempfile::tempdir().unwrap();

@@ -129,7 +129,8 @@ mod tests {
         text.as_bytes().chunks(step).all(|bytes| ends.are_right(bytes))
     }
 
-    /// However the bytes come in: bodies and chunks may have bare LFs, heads and the framing of chunks may not, neither in a first request nor in a later one.
+    /// However the bytes are split, bodies and chunks may contain bare LFs. Heads and the framing of chunks
+    /// may not, neither in a first request nor in a later one.
     #[test]
     fn bare_line_feeds_are_found_outside_bodies() {
         for step in [1, 2, 3, 7, 1000] {
@@ -137,7 +138,7 @@ mod tests {
                 assert!(right(text, step), "{text:?} by {step}");
                 let ends: Vec<usize> = text.match_indices("\r\n").map(|(at, _)| at).collect();
                 for at in ends {
-                    // The line end behind a chunk is the library's to look at.
+                    // The library checks the line end after a chunk.
                     let behind_chunk = text[..at].ends_with("\n\n\n");
                     let bare = format!("{}{}", &text[..at], &text[at + 1..]);
                     assert_eq!(right(&bare, step), behind_chunk, "{bare:?} by {step}");

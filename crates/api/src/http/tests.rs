@@ -1,4 +1,5 @@
-//! The server with a client over loopback TCP, and a stand-in for the control plane's thread that answers what a test says.
+//! The server with a client over loopback TCP, and a replacement for the control plane's thread that gives
+//! the test's answers.
 
 mod doors;
 mod eviction;
@@ -20,7 +21,7 @@ fn start() -> (ApiServer, Receiver<ApiCall>) {
     ApiServer::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), TOKEN, Waker::new(|| {})).unwrap()
 }
 
-/// A server that is soon out of patience, and sees few at once.
+/// Starts a server with short timeouts and few connections.
 fn start_impatient() -> (ApiServer, Receiver<ApiCall>) {
     let patience = Duration::from_millis(150);
     let limits = Limits {
@@ -38,14 +39,14 @@ fn start_within(limits: Limits, waker: Waker) -> (ApiServer, Receiver<ApiCall>) 
     ApiServer::start_with(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), TOKEN, limits, waker).unwrap()
 }
 
-/// Sends byte after byte, slowly, until the server says something or hangs up; answers what it said.
+/// Sends single bytes slowly until the server answers or disconnects; returns its answer.
 fn dribble(server: &ApiServer, begin: &str) -> String {
     let mut stream = TcpStream::connect(server.address()).unwrap();
     stream.write_all(begin.as_bytes()).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
     let mut answer = Vec::new();
     loop {
-        // Once the server has hung up this fails or not; what it said is there to be read in any case.
+        // After the server has disconnected, the write may fail; its answer is readable in any case.
         let _sent = stream.write(b"x");
         match stream.read_to_end(&mut answer) {
             Ok(_) => return String::from_utf8(answer).unwrap(),
@@ -59,7 +60,7 @@ fn serves(server: &ApiServer) -> bool {
     raw(server, "GET /v1/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").starts_with("HTTP/1.1 200")
 }
 
-/// A raw HTTP request, for what no good client sends. Answers status line and body.
+/// Sends a raw HTTP request that no valid client sends. Returns status line and body.
 fn raw(server: &ApiServer, text: &str) -> String {
     let mut stream = TcpStream::connect(server.address()).unwrap();
     stream.write_all(text.as_bytes()).unwrap();
@@ -68,7 +69,7 @@ fn raw(server: &ApiServer, text: &str) -> String {
     answer
 }
 
-/// A request goes to the control plane's thread as a value, and its answer comes back as one.
+/// A request reaches the control plane's thread as a value, and so does its answer the client.
 #[test]
 fn a_request_and_its_answer_survive_the_way() {
     let (server, calls) = start();
@@ -83,7 +84,7 @@ fn a_request_and_its_answer_survive_the_way() {
     control.join().unwrap();
 }
 
-/// The answer to another request, as another version might give it, does not come out as this one's.
+/// The answer to another request, as another version might send it, is not returned as this request's.
 #[test]
 fn the_answer_to_another_request_is_refused() {
     let (server, calls) = start();
@@ -95,7 +96,7 @@ fn the_answer_to_another_request_is_refused() {
     control.join().unwrap();
 }
 
-/// Without the token nothing reaches the control plane.
+/// Without the token no request reaches the control plane.
 #[test]
 fn the_token_is_wanted() {
     let (server, calls) = start();
@@ -105,7 +106,7 @@ fn the_token_is_wanted() {
     assert!(calls.try_recv().is_err());
 }
 
-/// Health needs no token; other paths and methods are refused with the list of what there is.
+/// Health needs no token; other paths and methods are refused with the list of valid ones.
 #[test]
 fn paths_and_methods() {
     let (server, _calls) = start();
@@ -120,7 +121,7 @@ fn paths_and_methods() {
     }
 }
 
-/// Each wrong body is refused with what was wrong with it.
+/// Each invalid body is refused with its fault.
 #[test]
 fn wrong_bodies_are_named() {
     let cases: [(&str, &[u8], &str); 11] = [
@@ -150,8 +151,9 @@ fn wrong_bodies_are_named() {
     }
 }
 
-/// A proxy before the server could read these as other requests than the server does: lines that end with a bare LF, in the first request and in one
-/// behind it, and two `Authorization` headers, whichever has the token. A bare LF in a body is the body's.
+/// A proxy before the server could read these requests differently: lines that end with a bare LF, in the
+/// first request and in a later one, and two `Authorization` headers in any order. A bare LF within a body is
+/// part of the body.
 #[test]
 fn ambiguous_requests_are_refused() {
     let (server, calls) = start();
@@ -189,8 +191,9 @@ fn ambiguous_requests_are_refused() {
     control.join().unwrap();
 }
 
-/// Eight processes of one user ask for a domain that is not there, all at once. One of them makes it, and the others open it with the key that this one
-/// was told: before, those that had asked meanwhile were refused.
+/// Eight processes of one user request a domain that does not exist, all at the same time. One of them
+/// creates it, and the others open it with that one's key. Before the fix, the concurrent requests were
+/// refused.
 #[test]
 fn one_of_many_makes_a_domain_and_the_others_open_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -222,7 +225,8 @@ fn one_of_many_makes_a_domain_and_the_others_open_it() {
     control.join().unwrap();
 }
 
-/// A body over the bound is refused: at its announcement, though none of it comes; and where nothing is announced, once too much came.
+/// A body beyond the limit is refused: at its announcement, before any of it arrives; or without an
+/// announcement, once too much has arrived.
 #[test]
 fn an_oversized_body_is_refused() {
     let (server, calls) = start();
@@ -241,7 +245,8 @@ fn an_oversized_body_is_refused() {
     assert!(calls.try_recv().is_err(), "nothing reached the control plane");
 }
 
-/// The server tells a caller that sends a head or a body byte by byte, cuts it off, and goes on serving.
+/// If a client sends a head or a body byte by byte, the server reports the timeout, disconnects, and
+/// continues to serve.
 #[test]
 fn a_client_that_dribbles_is_cut_off() {
     let (server, calls) = start_impatient();
@@ -257,7 +262,8 @@ fn a_client_that_dribbles_is_cut_off() {
     assert!(calls.try_recv().is_err(), "half a request reached the control plane");
 }
 
-/// A connection that says nothing ends without an answer, before its first request as after one: it would be taken for the answer to the next.
+/// A silent connection ends without an answer, before its first request and after one, because the client
+/// would take the answer for the one to its next request.
 #[test]
 fn idle_connections_end() {
     let (server, _calls) = start_impatient();
@@ -268,7 +274,7 @@ fn idle_connections_end() {
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"), "{answer}");
 }
 
-/// More connections than the server takes at once: those that say nothing end, and the others are served.
+/// With more connections than the server accepts, the silent ones end, and the others are served.
 #[test]
 fn silent_connections_do_not_keep_others_out() {
     let (server, _calls) = start_impatient();
@@ -277,7 +283,8 @@ fn silent_connections_do_not_keep_others_out() {
     drop(silent);
 }
 
-/// Callers that ask and ask and never read, without the token, fill their connections and lose them: the others are served.
+/// Clients without the token that send many requests and never read fill their connections and lose them; the
+/// others are served.
 #[test]
 fn a_client_that_does_not_read_is_cut_off() {
     let (server, _calls) = start_impatient();
@@ -299,8 +306,9 @@ fn a_client_that_does_not_read_is_cut_off() {
     drop(deaf);
 }
 
-/// A refusal that comes before the whole request is read by a caller that is still sending: the server takes the rest. Else the system would
-/// answer the rest with a reset, and a client that is not done sending would see that instead of the refusal.
+/// A caller that is still sending can read a refusal that comes before the end of its request, because the
+/// server reads the rest. Otherwise the system would answer the rest with a reset, which such a client would
+/// see instead of the refusal.
 #[test]
 fn an_early_refusal_outlives_the_rest_of_the_request() {
     let (server, _calls) = start();
@@ -320,7 +328,8 @@ fn an_early_refusal_outlives_the_rest_of_the_request() {
     }
 }
 
-/// A client with the token sends bytes behind its last request. The server takes them, and its answer arrives whole.
+/// A client with the token sends bytes after its last request. The server reads them, and its answer arrives
+/// completely.
 #[test]
 fn an_answer_outlives_bytes_behind_the_last_request() {
     let (server, calls) = start();
@@ -340,7 +349,8 @@ fn an_answer_outlives_bytes_behind_the_last_request() {
     control.join().unwrap();
 }
 
-/// A second server on the same port says which process has it; a port where no server listens says so too.
+/// A second server on the same port reports which process uses it; a port without a server is reported as
+/// well.
 #[test]
 fn a_taken_port_and_an_empty_one() {
     let (server, _calls) = start();

@@ -1,4 +1,4 @@
-//! Tests of a client's request ids, repeated frees and storing tasks, in a rack of this process.
+//! Tests of a client's request ids, repeated frees and storing tasks, in a rack within this process.
 
 use super::connections::IDS_RESERVE;
 use crate::allocations::Allocations;
@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 const MEMORY: u64 = 1 << 20;
 
-/// A client whose host has so many request ids before it joins again.
+/// Creates a client whose host has `ids` request ids before it joins again.
 fn client_with_ids(ids: u32) -> (Rc<RefCell<World>>, Client) {
     let world = embedded_world(1, MEMORY, Rng::from_number(5)).expect("a rack");
     let world = Rc::new(RefCell::new(world));
@@ -31,7 +31,8 @@ fn generation(client: &mut Client) -> u16 {
     hosts[0].generation
 }
 
-/// Far more requests than one generation has ids for: the client joins again by itself, its caller does not notice, and what was begun ends.
+/// A client sends far more requests than one generation has ids. The client joins again by itself without the
+/// caller's notice, and all operations complete.
 #[test]
 fn a_client_that_runs_out_of_ids_joins_again() {
     const IDS: u32 = 10;
@@ -44,7 +45,7 @@ fn a_client_that_runs_out_of_ids_joins_again() {
         assert_eq!(u64::from_le_bytes(word), round, "the connection works before and after");
     }
     assert_eq!(generation(&mut client), 5);
-    // Many under way at once: each ends, once, and well.
+    // Many operations are in flight at once: each completes once, and successfully.
     let mut open = BTreeSet::new();
     for round in 0..5 * IDS {
         let op = if round % 2 == 0 {
@@ -62,8 +63,9 @@ fn a_client_that_runs_out_of_ids_joins_again() {
     assert_eq!(generation(&mut client), 8);
 }
 
-/// A client's process stood still, and the rack takes its host out. Its next operation says so, whichever it is, and so does each later one: it neither waits for an answer
-/// that never comes, nor acts for another host. A client that is made then works.
+/// A client's process is suspended, and the rack fences its host. The next operation, of any kind, reports
+/// the fence, and so does each later one. No operation waits for an answer that never comes, or acts for
+/// another host. A new client works.
 #[test]
 fn a_client_that_was_taken_out_is_told() {
     let (world, mut client) = client_with_ids(1000);
@@ -88,7 +90,8 @@ fn a_client_that_was_taken_out_is_told() {
     assert_eq!(&bytes, b"before");
 }
 
-/// A host that was told to leave behind the client's back cannot join again as itself; that is said, not a new host made.
+/// A host that was removed without the client's knowledge cannot join again as itself. The client reports
+/// that, and does not create a new host.
 #[test]
 fn a_client_that_left_does_not_join_again() {
     let (world, mut client) = client_with_ids(2);
@@ -100,11 +103,12 @@ fn a_client_that_left_does_not_join_again() {
     assert!(matches!(client.region_read(base, &mut word), Err(Error::TakenOut { .. })));
 }
 
-/// Memory is allocated at a node that the client cannot connect to, since its host was taken out of the rack meanwhile: the allocation is given back, and the caller is told.
+/// Memory is allocated at a node to which the client cannot connect, because its host was fenced meanwhile.
+/// The allocation is freed, and the caller gets an error.
 #[test]
 fn an_allocation_without_a_connection_is_freed() {
     let (world, mut client) = client_with_ids(100);
-    // The client has no connection to a node that joined after it.
+    // The client has no connection to a node that joined later.
     start_node(&mut world.borrow_mut(), "late".into(), "127.240.1.1".into(), MEMORY).unwrap();
     world.borrow_mut().call(Leave::new(Port::host(1).0)).unwrap();
     let error = client.allocate_on(4096, NodeId(2)).unwrap_err();
@@ -114,8 +118,9 @@ fn an_allocation_without_a_connection_is_freed() {
     assert_eq!(next.allocate_on(4096, NodeId(2)).unwrap().node, NodeId(2));
 }
 
-/// The answer to a free does not come, though it was carried out; the next allocation gets the addresses; the free is repeated. It succeeds, and what is
-/// there now stays: both for the client that made the allocation, and for one that did not (PROTOCOL 8.47).
+/// A free is executed, but its answer does not arrive. The next allocation gets the same addresses, and the
+/// free is repeated. The repeated free succeeds, and the new allocation stays: for the client that made the
+/// old allocation, and for another client (PROTOCOL 8.47).
 #[test]
 fn a_free_that_is_repeated_after_unavailable_spares_the_next_allocation() {
     for is_its_own in [true, false] {
@@ -145,8 +150,9 @@ fn a_free_that_is_repeated_after_unavailable_spares_the_next_allocation() {
     }
 }
 
-/// A traversal comes to a node of 8 bytes at the end of an allocation, and its window has 64: it ends well. One that wants the next word of the node ends there, and
-/// the error says what to look for: a wrong pointer is not the only reason.
+/// A traversal reaches a node of 8 bytes at the end of an allocation, with a window of 64 bytes, and
+/// completes. A program that reads the next word of the node stops there. The error explains what to check,
+/// because an invalid pointer is not the only possible cause.
 #[test]
 fn a_window_behind_the_last_allocation_is_explained() {
     let (_world, mut client) = client_with_ids(1000);
@@ -164,7 +170,8 @@ fn a_window_behind_the_last_allocation_is_explained() {
     assert!(error.remedy().contains("all bytes that the program may read"), "{}", error.remedy());
 }
 
-/// A program that stores, as a task's: it runs at the memory nodes, and is refused where the policy has it run here. Nothing is stored then.
+/// A task's program that stores runs at the memory nodes, and is refused if the policy selects the host.
+/// Nothing is stored then.
 #[test]
 fn a_task_that_stores_is_refused_at_the_host() {
     struct Add(Option<Op>, Option<Result<(), Error>>);

@@ -1,4 +1,4 @@
-//! Memory with a name that one client writes or many read, in a rack of this process (PROTOCOL 8.53 to 8.58).
+//! Named memory that one client writes or many read, in a rack within this process (PROTOCOL 8.53 to 8.58).
 
 use crate::embedded::World;
 use crate::rack::{embedded_client_of, embedded_world};
@@ -21,7 +21,7 @@ fn client(world: &Rc<RefCell<World>>) -> Client {
     embedded_client_of(world, "graphs", ClientOptions::default(), |usual| usual).expect("a client")
 }
 
-/// The text of a refusal of the control plane.
+/// Returns the text of a refusal by the control plane.
 fn refused(result: Result<OpenNamed, Error>, code: ErrorCode) -> String {
     let error = result.expect_err("a refusal");
     assert_eq!(error.code(), Some(code), "{error}");
@@ -34,7 +34,8 @@ fn read(client: &mut Client, named: &OpenNamed) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// One client makes an object and writes it; another one is told which client does, and reads it when the first one has closed it, together with a third.
+/// One client creates an object and writes it. Another client learns which client writes it, and reads it
+/// after the first one has closed it, together with a third.
 #[test]
 fn one_client_writes_and_then_many_read() {
     let world = world();
@@ -66,7 +67,8 @@ fn one_client_writes_and_then_many_read() {
     drop(one.open_named_as("graph", Write).unwrap());
 }
 
-/// A client has the widest mode that it asked for until the last use ends, and its uses by other names of the same memory end apart.
+/// A client has the widest requested mode until its last use ends. Its uses of the same memory by other names
+/// end separately.
 #[test]
 fn a_client_closes_with_its_last_use() {
     let world = world();
@@ -78,7 +80,7 @@ fn a_client_closes_with_its_last_use() {
     let said = refused(one.open_named_as("graph", Shared), ErrorCode::Conflict);
     assert!(said.contains("host 1 has object"), "{said}");
     drop(reads);
-    // Shared, and shared by name alone: the handle's end does not end that.
+    // The object is also open as shared by its name, which the end of the handle does not change.
     let handle = two.open_named_as("graph", Shared).unwrap();
     two.open_named("graph").unwrap();
     drop(handle);
@@ -86,14 +88,15 @@ fn a_client_closes_with_its_last_use() {
     two.unlink_named("graph").unwrap();
     let anew = one.create_named_as("graph", LEN, Write).unwrap();
     assert_eq!(one.overview().unwrap().vmas.len(), 1, "the first one was freed with its last user");
-    // A client that has it open keeps it without its name, whichever client takes that away.
+    // A client that has the object open keeps it without its name, whichever client removes the name.
     two.unlink_named("graph").unwrap();
     one.write(anew.vma().base, &[1]).unwrap();
     drop(anew);
     assert_eq!(one.overview().unwrap().vmas.len(), 0);
 }
 
-/// A handle that outlives its client closes nothing: another client has the host's number by then, and the memory open.
+/// A handle that outlives its client closes nothing, because another client may have the host's number, and
+/// the memory open.
 #[test]
 fn a_handle_that_outlives_its_client_closes_nothing() {
     let world = world();
@@ -107,8 +110,8 @@ fn a_handle_that_outlives_its_client_closes_nothing() {
     refused(two.open_named_as("graph", Read), ErrorCode::Conflict);
 }
 
-/// A client that hangs is taken out of the rack. Its objects are another's; its later writes change nothing, and it is told; a fence that comes late
-/// does not hit the next life of the host.
+/// A client that hangs is fenced. Another client opens its objects. Its later writes have no effect, and it
+/// gets an error. A late fence does not affect the next generation of the host.
 #[test]
 fn writes_of_a_fenced_client_change_nothing() {
     let world = world();
@@ -132,8 +135,9 @@ fn writes_of_a_fenced_client_change_nothing() {
     assert_eq!(next.overview().unwrap().hosts.len(), 2, "the next life stays when the one before ends");
 }
 
-/// A lock is one client's, and one use's of it, until that is dropped. A client that takes it over has the holder's host taken out of the rack, and is told what it is to do
-/// when that may still write; later writes of the former holder change nothing.
+/// One client, and one use of it, holds a lock until the drop. A client that takes the lock over has the
+/// holder's host fenced; if the holder may still write, the client gets an error with a remedy. Later writes
+/// of the former holder have no effect.
 #[test]
 fn a_lock_is_taken_over_from_who_hangs() {
     let world = world();
@@ -170,8 +174,8 @@ fn a_lock_is_taken_over_from_who_hangs() {
     assert!(two.is_member().unwrap(), "so no host is fenced");
 }
 
-/// A client that runs out of request ids joins again, and has open again what it had. What cannot be had again, because it has no name and was freed when its last
-/// user went, is told at each request from then on.
+/// A client that runs out of request ids joins again, and opens its objects again. An object without a name
+/// was freed with its last user, so it cannot be opened again; from then on each request reports that.
 #[test]
 fn a_client_that_joins_again_holds_again() {
     for has_name in [true, false] {
@@ -204,7 +208,7 @@ fn a_client_that_joins_again_holds_again() {
     }
 }
 
-/// An object that could not be opened or made is not open for having been asked for: another client may write it.
+/// A failed attempt to open or create an object leaves it closed, so another client may write it.
 #[test]
 fn a_refused_object_is_not_left_open() {
     let world = world();
@@ -214,7 +218,7 @@ fn a_refused_object_is_not_left_open() {
     let refused = two.create_named("graph", 2 * LEN).unwrap_err();
     assert_eq!(refused.code(), Some(ErrorCode::Conflict), "{refused}");
     one.open_named_as("graph", Write).expect("the client that was refused has nothing open").close().unwrap();
-    // Objects that it had open before stay open.
+    // Objects that were open before stay open.
     two.open_named("graph").unwrap();
     two.create_named("graph", 2 * LEN).unwrap_err();
     assert_eq!(one.open_named_as("graph", Write).unwrap_err().code(), Some(ErrorCode::Conflict));

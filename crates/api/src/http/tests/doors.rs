@@ -1,4 +1,5 @@
-//! The doors of the API: a Unix socket, and TLS; and a thief that takes the port while the rack's control plane is down, to be told the token.
+//! The endpoints of the API: a Unix socket, and TLS; and an attacker that binds the port while the rack's
+//! control plane is down, in order to receive the token.
 
 use super::super::tls::provider;
 use super::{TOKEN, VMA};
@@ -25,7 +26,7 @@ use tempfile::TempDir;
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const ANY_PORT: SocketAddr = SocketAddr::new(HERE, 0);
 
-/// A server with a Unix socket and TLS, and what it keeps.
+/// A server with a Unix socket and TLS, and its state directory.
 struct Rack {
     state: TempDir,
     server: ApiServer,
@@ -55,7 +56,7 @@ impl Rack {
     }
 }
 
-/// One request over a connection of any kind; answers all that comes back.
+/// Sends one request over a connection of any kind; returns all received bytes.
 fn raw(mut stream: impl std::io::Read + std::io::Write, text: &str) -> String {
     stream.write_all(text.as_bytes()).unwrap();
     let mut answer = String::new();
@@ -63,7 +64,7 @@ fn raw(mut stream: impl std::io::Read + std::io::Write, text: &str) -> String {
     answer
 }
 
-/// The result of a client that asks in a thread of its own, when the control plane gives this answer.
+/// Returns the result of a client in a thread of its own, for this answer of the control plane.
 fn answered<T: Send>(
     asked: impl FnOnce() -> T + Send,
     calls: &Receiver<ApiCall>,
@@ -78,7 +79,7 @@ fn answered<T: Send>(
 
 const HEALTH: &str = "GET /v1/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 
-/// Each door answers a request, and the next one over the same connection.
+/// Each endpoint answers a request, and the next one over the same connection.
 #[test]
 fn each_door_leads_to_the_control_plane() {
     let rack = Rack::start(ApiLimits::default());
@@ -94,8 +95,9 @@ fn each_door_leads_to_the_control_plane() {
     }
 }
 
-/// An eavesdropper between a client and the control plane sees all bytes of connections that work: of the token, the requests, their answers
-/// and their heads there is nothing to read, in neither direction. In clear the same eyes see all of it.
+/// An eavesdropper between client and control plane records all bytes of a TLS connection. Neither direction
+/// contains readable parts of the token, the requests, their answers or their heads. Over plain HTTP, the
+/// same recording contains all of them.
 #[test]
 fn nothing_of_a_request_is_on_the_wire_in_clear() {
     let rack = Rack::start(ApiLimits::default());
@@ -125,7 +127,7 @@ fn nothing_of_a_request_is_on_the_wire_in_clear() {
     }
 }
 
-/// Carries one connection on, both ways, and keeps what it sees of it.
+/// A proxy of one connection that records the bytes of both directions.
 struct OnTheWay {
     address: SocketAddr,
     thread: JoinHandle<Vec<u8>>,
@@ -158,14 +160,14 @@ impl OnTheWay {
         Self { address, thread }
     }
 
-    /// All of it, once the client is gone.
+    /// Returns all recorded bytes, after the client has disconnected.
     fn saw(self) -> Vec<u8> {
         self.thread.join().unwrap()
     }
 }
 
-/// A killed server leaves its socket, and the next one takes its place; one that ends takes it away. A path that is too long for a socket's address
-/// is reached all the same.
+/// A killed server leaves its socket, and the next one replaces it; a server that ends removes it. A path
+/// that is too long for a socket's address works nevertheless.
 #[test]
 fn the_unix_socket_comes_and_goes_with_the_server() {
     let folder = tempfile::tempdir().unwrap();
@@ -191,8 +193,9 @@ fn the_unix_socket_comes_and_goes_with_the_server() {
     }
 }
 
-/// A control plane that is stopped takes no connections, and so many clients wait that no more may. The next one gives up when its time is over, as it does behind TCP: one that
-/// waited on would keep the thread that renews the leases of other racks' hosts.
+/// A suspended control plane accepts no connections, and the queue of its socket is full. The next client
+/// gives up after its timeout, as over TCP. Otherwise the thread that renews the leases of other racks' hosts
+/// would wait as well.
 #[test]
 fn nobody_waits_for_ever_before_a_unix_socket() {
     use rustix::net::{
@@ -220,7 +223,8 @@ fn nobody_waits_for_ever_before_a_unix_socket() {
     assert!(matches!(called, Err(ApiCallError::Unreachable { .. })), "{called:?}");
 }
 
-/// A rack in which all tables are full is looked at: what it says of 65,536 domains and as many allocations is read to the end.
+/// A client reads the complete overview of a rack whose tables are all full: 65,536 domains and as many
+/// allocations.
 #[test]
 fn a_full_rack_can_be_looked_at() {
     use farmem_control::api::{DomainUse, LossCounts, RackUsage, Usage, VmaUse};
@@ -259,14 +263,14 @@ fn a_full_rack_can_be_looked_at() {
     assert_eq!(seen, full);
 }
 
-/// Bytes that a thief of the port sees until the client gives up: of TCP, and of TLS inside.
+/// The bytes that an attacker on the port receives until the client gives up: of TCP, and inside TLS.
 struct Thief {
     address: SocketAddr,
     thread: JoinHandle<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Thief {
-    /// Takes one connection, with TLS if it has something to show.
+    /// Accepts one connection, with TLS if the attacker has a certificate.
     fn waits(tls: Option<Arc<ServerConfig>>) -> Self {
         let listener = TcpListener::bind(ANY_PORT).unwrap();
         let address = listener.local_addr().unwrap();
@@ -275,7 +279,7 @@ impl Thief {
             stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
             let (mut wire, mut text) = (vec![0; 1 << 16], Vec::new());
             let Some(config) = tls else {
-                // The thief plays along: the bytes that come are not what it hoped for.
+                // The attacker behaves like a server, but the received bytes do not contain the token.
                 let len = stream.read(&mut wire).unwrap();
                 wire.truncate(len);
                 drop(stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"));
@@ -291,7 +295,8 @@ impl Thief {
         Self { address, thread }
     }
 
-    /// A client that knows the authority of `rack` comes, and goes again without having said the token.
+    /// Checks that a client which knows the authority of `rack` connects, and disconnects without sending the
+    /// token.
     fn hears_nothing_of(self, rack: &Rack) {
         let mut client = ApiClient::new(ApiDoor::Tls(self.address, rack.ca()), TOKEN);
         let called = client.call(Overview {});
@@ -304,7 +309,7 @@ impl Thief {
     }
 }
 
-/// A server that shows these certificates, and signs with this key.
+/// A server that presents these certificates, and signs with this key.
 #[derive(Debug)]
 struct Shows(Arc<CertifiedKey>);
 
@@ -321,7 +326,7 @@ fn shows(cert: CertificateDer<'static>, key: &PrivateKeyDer<'static>) -> Arc<Ser
     Arc::new(config.with_no_client_auth().with_cert_resolver(Arc::new(Shows(Arc::new(key)))))
 }
 
-/// A certificate for this address by an authority, and its key, as that authority would make them.
+/// Creates a certificate for this address by an authority, and its key, as that authority would.
 fn certificate_of(authority: &Path) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
     let issuer_key =
         rcgen::KeyPair::from_pem(&fs::read_to_string(authority.join("ca.key")).unwrap()).unwrap();
@@ -334,14 +339,15 @@ fn certificate_of(authority: &Path) -> (CertificateDer<'static>, PrivateKeyDer<'
     (cert.der().clone(), PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap())
 }
 
-/// The port is taken by a process that speaks HTTP in clear: it gets a greeting of TLS.
+/// The attacker speaks plain HTTP and receives only a TLS greeting.
 #[test]
 fn a_thief_without_tls_hears_nothing_of() {
     let rack = Rack::start(ApiLimits::default());
     Thief::waits(None).hears_nothing_of(&rack);
 }
 
-/// By one with a certificate for the right address, of an authority of the same name that is not the rack's.
+/// The attacker has a certificate for the right address, of an authority with the same name that is not the
+/// rack's.
 #[test]
 fn a_thief_with_another_authority_hears_nothing_of() {
     let rack = Rack::start(ApiLimits::default());
@@ -351,7 +357,8 @@ fn a_thief_with_another_authority_hears_nothing_of() {
     Thief::waits(Some(shows(cert, &key))).hears_nothing_of(&rack);
 }
 
-/// By one that shows a certificate of the rack, as anybody is shown it, and has not its key. With the key the same client is let in.
+/// The attacker presents a certificate of the rack, which is public, without its key. With the key, the same
+/// client is accepted.
 #[test]
 fn a_thief_with_another_key_hears_nothing_of() {
     let rack = Rack::start(ApiLimits::default());
@@ -369,7 +376,7 @@ fn a_thief_with_another_key_hears_nothing_of() {
     assert!(String::from_utf8_lossy(&text).contains(TOKEN), "the test would have seen the token");
 }
 
-/// A certificate for another address, of the rack's own authority, opens nothing either.
+/// A certificate of the rack's own authority for another address is refused as well.
 #[test]
 fn a_certificate_is_for_one_address() {
     let rack = Rack::start(ApiLimits::default());
@@ -383,7 +390,8 @@ fn a_certificate_is_for_one_address() {
     assert!(calls.try_recv().is_err());
 }
 
-/// The authority's files are this user's alone; made once, they stay; damaged ones are named.
+/// Only this user can access the authority's files. After their creation they do not change; damaged ones are
+/// named.
 #[test]
 fn the_authority_is_kept() {
     let state = tempfile::tempdir().unwrap();
@@ -402,8 +410,9 @@ fn the_authority_is_kept() {
     assert!(CaCert::from_pem("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").is_err());
 }
 
-/// The making of the authority was cut off between its files, or one of them was restored from another copy: a certificate that is not of the key is named, since no machine would believe what
-/// it vouches for. Of two that make it at once one makes it.
+/// The creation of the authority was interrupted between its files, or one of them was restored from another
+/// backup. A certificate that does not match the key is named, because no machine would trust it. If two
+/// processes create the authority at the same time, one of them does it.
 #[test]
 fn an_authority_is_of_one_piece() {
     let (state, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -429,8 +438,8 @@ fn an_authority_is_of_one_piece() {
     }
 }
 
-/// Handshakes that stand still after any number of bytes, more of them than the server takes at once: they are evicted, or cut off when their
-/// time is over, and a client with the token is served meanwhile.
+/// More handshakes than the server accepts connections stop after any number of bytes. They are evicted, or
+/// closed after the timeout, and a client with the token is served meanwhile.
 #[test]
 fn tls_that_stands_still_keeps_nobody_out() {
     let few = ApiLimits { connections_max: 3, unauthenticated_per_source_max: 3, ..ApiLimits::default() };
@@ -455,8 +464,8 @@ fn tls_that_stands_still_keeps_nobody_out() {
     assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0, "its time was over");
 }
 
-/// Over the Unix socket as over TCP: connections that say nothing are evicted and told, dribbled heads are cut off, and a client that reads nothing
-/// loses its connection.
+/// Over the Unix socket as over TCP, silent connections are evicted with a message, heads that arrive byte by
+/// byte are closed, and a client that does not read loses its connection.
 #[test]
 fn the_unix_socket_has_the_same_bounds() {
     let soon = Duration::from_millis(150);
@@ -484,7 +493,7 @@ fn the_unix_socket_has_the_same_bounds() {
     let questions = "GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1000);
     while deaf.write_all(questions.as_bytes()).is_ok() {}
     deaf.set_write_timeout(None).unwrap();
-    // Blocks until the server closes the connection: nothing takes what is written.
+    // The write blocks until the server closes the connection, because the server reads nothing.
     while deaf.write_all(b"x").is_ok() {}
     assert!(raw(UnixStream::connect(rack.socket()).unwrap(), HEALTH).starts_with("HTTP/1.1 200"));
 }

@@ -1,4 +1,4 @@
-//! Many connections at once: which are served, and which are evicted (PROTOCOL 8.52).
+//! Many connections at once: those that are served, and those that are evicted (PROTOCOL 8.52).
 
 use super::{TOKEN, start_within};
 use crate::http::{ApiCall, ApiClient, Limits};
@@ -11,18 +11,18 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// No time limit ends a connection within a test: one that ends was evicted.
+/// Returns limits without effective timeouts, so that every connection that ends was evicted.
 fn patient() -> Limits {
     let hour = Duration::from_secs(3600);
     Limits { head: hour, body: hour, answer: hour, ..Limits::default() }
 }
 
-/// Answers every request that reaches the control plane until the server is gone, and counts them.
+/// Answers every request that reaches the control plane until the server ends, and counts them.
 fn answering(calls: Receiver<ApiCall>) -> JoinHandle<usize> {
     std::thread::spawn(move || calls.into_iter().map(|call| call.answer(Ok(Response::Done {}))).count())
 }
 
-/// Connects and sends `text`. A read fails after a minute in which nothing comes.
+/// Connects and sends `text`. A read fails after a minute without bytes.
 fn connected(to: SocketAddr, text: &str) -> TcpStream {
     let mut stream = TcpStream::connect(to).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -30,7 +30,7 @@ fn connected(to: SocketAddr, text: &str) -> TcpStream {
     stream
 }
 
-/// All that comes until the server closes.
+/// Returns all bytes until the server closes.
 fn heard(mut stream: TcpStream) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap_or_else(|e| panic!("{e} after {answer:?}"));
@@ -43,9 +43,10 @@ fn is_open(stream: &TcpStream) -> bool {
     matches!(stream.read(&mut [0; 1]), Err(e) if e.kind() == ErrorKind::WouldBlock)
 }
 
-/// More unauthenticated connections than the table has entries, all of one address, send nothing, or half a request with the token. The server
-/// answers a client that comes after them, and one that was there before, over its old connection. The newest of the unauthenticated
-/// connections stay, as many as one address may have; the server tells the others why they end.
+/// More unauthenticated connections of one address than the table has entries send nothing, or half a request
+/// with the token. The server answers a later client, and an earlier one over its old connection. The newest
+/// unauthenticated connections stay, as many as one address may have. The server tells the others why they
+/// end.
 #[test]
 fn idle_connections_do_not_keep_clients_out() {
     let limits = patient();
@@ -79,9 +80,10 @@ fn idle_connections_do_not_keep_clients_out() {
     assert_eq!(control.join().unwrap(), 3);
 }
 
-/// Clients with the token have all connections there may be, and keep them open: each has asked once, and half of them have sent half of a second request. A client
-/// that comes after them is answered all the same, and those that were evicted for it are the ones that had asked for nothing for longest. What they send
-/// afterwards was not carried out, and they are told so, or find their connection closed.
+/// Clients with the token have all connections. Each has sent one request, and half of them have sent half of
+/// a second one. A later client is answered nevertheless, and the longest idle connections are evicted for
+/// it. Their later requests are not executed. They get an error that says so, or find their connection
+/// closed.
 #[test]
 fn clients_with_the_token_keep_nobody_out() {
     let limits = Limits { per_source_max: patient().connections_max, ..patient() };
@@ -112,8 +114,8 @@ fn clients_with_the_token_keep_nobody_out() {
     assert_eq!(control.join().unwrap(), limits.connections_max + 3);
 }
 
-/// All connections there may be wait for answers, and have sent their next requests already. A client that comes is let in with the first answer that is given: that
-/// connection ends with it, though it has asked for more.
+/// All connections wait for answers, and have already sent their next requests. A new client is admitted with
+/// the first answer: that connection ends with it, although it has sent another request.
 #[test]
 fn busy_clients_make_room_one_by_one() {
     let limits = Limits { connections_max: 4, ..patient() };
@@ -127,7 +129,7 @@ fn busy_clients_make_room_one_by_one() {
     let mut comes = connected(server.address(), &leave);
     for answered in 0.. {
         assert!(answered < 36, "all that the others ask is answered first");
-        // The server may not have seen the new connection yet when the first answers are given.
+        // The server may not have seen the new connection yet when it sends the first answers.
         let call = under_way.pop().unwrap_or_else(|| calls.recv().unwrap());
         let is_leave = matches!(call.request, Request::Leave(_));
         call.answer(Ok(Response::Done {}));
@@ -141,14 +143,15 @@ fn busy_clients_make_room_one_by_one() {
     drop((busy, server));
 }
 
-/// A hundred clients with the token connect and ask while the server's thread stands still. They are more than one address may have unauthenticated
-/// connections, and the server answers each: it reads their requests before it would evict them.
+/// A hundred clients with the token connect and send requests while the server's thread is suspended. They
+/// exceed the limit of unauthenticated connections per address. The server answers all of them, because it
+/// reads their requests before it would evict them.
 #[test]
 fn a_hundred_clients_at_once_do_not_evict_each_other() {
     let (go_on, wait) = channel::<()>();
     let (say_held, held) = channel();
     let gate = Mutex::new((Some(wait), say_held));
-    // The server's thread calls it with the first request, and stands still until all have connected.
+    // The server's thread calls the waker with the first request, and is suspended until all have connected.
     let waker = Waker::new(move || {
         let (wait, say_held) = &mut *gate.lock().unwrap();
         if let Some(wait) = wait.take() {
@@ -173,8 +176,8 @@ fn a_hundred_clients_at_once_do_not_evict_each_other() {
     assert_eq!(control.join().unwrap(), 101);
 }
 
-/// A client sends its requests and closes its sending side. The server answers each request once and in order, also when it sees that end
-/// before the control plane has answered (PROTOCOL 8.1).
+/// A client sends its requests and closes its sending side. The server answers each request once and in
+/// order, even if it sees the close before the control plane has answered (PROTOCOL 8.1).
 #[test]
 fn a_half_closed_client_is_answered() {
     let (server, calls) = start_within(patient(), Waker::new(|| {}));

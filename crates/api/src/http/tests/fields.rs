@@ -1,4 +1,5 @@
-//! The tables of PROTOCOL 8.51 against the code: each request takes exactly the fields that its row names, of the types that it names.
+//! The tables of PROTOCOL 8.51 against the code: each request takes exactly the fields of its row, with their
+//! types.
 
 use crate::http::server;
 use farmem_control::api::*;
@@ -8,7 +9,8 @@ use std::collections::BTreeSet;
 
 const PROTOCOL: &str = include_str!("../../../../../docs/protocol/08-the-control-plane.md");
 
-/// The rows of the table of paragraph 8.51 whose first column has this title: its cells, without the title.
+/// Returns the rows of the table of paragraph 8.51 whose first column has this title: its cells, without the
+/// title.
 fn table(title: &str) -> Vec<Vec<String>> {
     let paragraph = PROTOCOL.split("\n8.51 ").nth(1).expect("it is there").split("\n8.52 ").next().unwrap();
     let lines = paragraph.lines().skip_while(|line| !line.starts_with(&format!("| {title} |"))).skip(2);
@@ -16,7 +18,7 @@ fn table(title: &str) -> Vec<Vec<String>> {
     lines.take_while(|line| line.starts_with('|')).map(cells).collect()
 }
 
-/// Texts between backticks.
+/// Returns the texts between backticks.
 fn quoted(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -47,7 +49,7 @@ fn rows() -> Vec<Row> {
     table("request").into_iter().map(row).collect()
 }
 
-/// Values that a type takes, its extremes among them, and values that it does not take.
+/// Returns values that a type accepts, including its extremes, and values that it does not accept.
 fn values_of(kind: &str) -> (Vec<Value>, Vec<Value>) {
     match kind {
         "u16" => (vec![json!(0), json!(u16::MAX)], vec![json!(1 << 16), json!(-1), json!("1")]),
@@ -101,7 +103,7 @@ fn parse(name: &str, body: &Map<String, Value>) -> Result<(), ApiError> {
     server::parse(name, &serde_json::to_vec(body).unwrap()).map(drop)
 }
 
-/// The table has a row for each request that the API knows, in its order; and so has the enum.
+/// The table and the enum have each request of the API, in the API's order.
 #[test]
 fn the_table_has_every_request() {
     let names: Vec<String> = rows().into_iter().map(|row| row.name).collect();
@@ -110,8 +112,9 @@ fn the_table_has_every_request() {
     assert_eq!(quoted(&error.to_string())[1..], *Request::NAMES, "{error}");
 }
 
-/// Each request is taken with the fields of its row, each at the extremes of its type, without those that may be left out; and refused without one
-/// that it needs, with a value of another type, and with one more field. The refusal of the last lists the fields that there are.
+/// Each request is accepted with the fields of its row, each at the extremes of its type, without the
+/// optional ones. A request is refused without a mandatory field, with a value of another type, and with an
+/// additional field. The refusal of the last lists the valid fields.
 #[test]
 fn each_request_takes_the_fields_of_its_row() {
     for Row { name, fields } in rows() {
@@ -154,7 +157,7 @@ fn keys(value: &impl Serialize) -> Vec<String> {
 const LIMITS: ConnectionLimits =
     ConnectionLimits { read_len_max: 0, write_len_max: 0, depth: 0, timeout: 0, retries: 0, rnr_retries: 0 };
 
-/// One of each answer.
+/// Returns one of each answer.
 fn answers() -> Vec<Response> {
     let home = endpoint();
     let key = "0".repeat(32).parse().ok();
@@ -228,7 +231,7 @@ fn listed() -> ObjectListed {
 
 const VMA: VmaInfo = VmaInfo { id: 0, base: 0, size: 0, node: 0, domain: 0 };
 
-/// One through the switch: it has all fields.
+/// Returns a connection through the switch, which has all fields.
 fn connection() -> Response {
     let through = Some(place());
     ConnectionInfo {
@@ -310,7 +313,8 @@ fn vma_use() -> VmaUse {
     VmaUse { id: 0, base: 0, size: 0, domain: 0, durable: false, granted_to: Vec::new() }
 }
 
-/// Each answer has the fields of its row, and so have the parts of answers. Every answer that a request names has a row.
+/// Each answer has the fields of its row, and so do the parts of answers. Every answer that a request names
+/// has a row.
 #[test]
 fn each_answer_has_the_fields_of_its_row() {
     let host =

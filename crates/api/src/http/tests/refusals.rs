@@ -1,4 +1,4 @@
-//! Every refusal has the API's form, also of bytes that are no request (PROTOCOL 8.52).
+//! Every refusal has the API's form, even for bytes that are not a request (PROTOCOL 8.52).
 
 use super::{TOKEN, start};
 use crate::http::{ApiServer, HEAD_MAX};
@@ -6,7 +6,7 @@ use farmem_control::api::{ApiError, ErrorCode};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 
-/// Sends `text`, and closes the sending side if it `ends`; answers all that comes back.
+/// Sends `text`, and closes the sending side if `ends`; returns all received bytes.
 fn told(server: &ApiServer, text: &[u8], ends: bool) -> String {
     let mut stream = TcpStream::connect(server.address()).unwrap();
     stream.write_all(text).unwrap();
@@ -18,7 +18,8 @@ fn told(server: &ApiServer, text: &[u8], ends: bool) -> String {
     answer
 }
 
-/// The status of an answer and what its body says, after it was checked to be JSON that is as long as its head says.
+/// Returns the status and the error of an answer, after a check that its body is JSON of the announced
+/// length.
 fn refusal(answer: &str) -> (u16, ApiError) {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no HTTP: {answer:?}"));
     assert!(head.contains("content-type: application/json"), "{answer}");
@@ -28,7 +29,8 @@ fn refusal(answer: &str) -> (u16, ApiError) {
     (head["HTTP/1.1 ".len()..][..3].parse().unwrap(), error)
 }
 
-/// Bytes that the HTTP library refuses by itself, or would not answer at all: each refusal has a code, a message and a remedy.
+/// Bytes that the HTTP library refuses by itself, or would not answer: each refusal has a code, a message and
+/// a remedy.
 #[test]
 fn bytes_that_are_no_request_are_refused_in_json() {
     let (server, _calls) = start();
@@ -53,7 +55,8 @@ fn bytes_that_are_no_request_are_refused_in_json() {
     }
 }
 
-/// A request, and bytes behind it that are none: the answer comes first, then the refusal.
+/// A valid request is followed by bytes that are not HTTP: the server sends the answer first, then the
+/// refusal.
 #[test]
 fn a_refusal_comes_behind_the_answers_before_it() {
     let (server, _calls) = start();
@@ -63,7 +66,7 @@ fn a_refusal_comes_behind_the_answers_before_it() {
     assert_eq!(refusal(second).0, 400);
 }
 
-/// A body where none belongs, one that ends before its announced length, a path that is no text.
+/// The requests have a body where none is allowed, a body shorter than announced, or a path that is not text.
 #[test]
 fn wrong_bodies_and_paths_are_refused_in_json() {
     let (server, calls) = start();
