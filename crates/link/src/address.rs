@@ -31,7 +31,8 @@ pub fn parse_gid(text: &str) -> Option<Gid> {
 mod tests {
     use super::*;
 
-    /// Both spellings of an IPv4 address are the same GID, and every GID survives the way there and back.
+    /// Both spellings of an IPv4 address are the same GID, and every GID survives the conversion to an
+    /// address and back.
     #[test]
     fn an_address_and_its_gid_are_one() {
         let v4 = parse_gid("127.0.0.11").unwrap();

@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(cpu_time_of(u32::MAX), None);
     }
 
-    /// A pinned thread is where it was put, and may go nowhere else; a CPU that is not there is refused.
+    /// A pinned thread runs on its CPU and may run on no other; a CPU that does not exist is refused.
     #[test]
     fn a_pinned_thread_stays() {
         std::thread::spawn(|| {

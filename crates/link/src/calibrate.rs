@@ -99,7 +99,8 @@ mod tests {
     use super::*;
     use farmem_memnode::Interpreted;
 
-    /// Bursts, unless one by one is faster by more than starts differ; a round that was disturbed does not decide.
+    /// The default is bursts, unless one by one is faster by more than starts differ; a disturbed round does
+    /// not decide.
     #[test]
     fn the_usual_unless_it_is_clearly_slower() {
         assert_eq!([0.3, 1.0, 1.09].map(choose), [BURST; 3]);
@@ -107,14 +108,14 @@ mod tests {
         assert_eq!(middle(&mut [9.0, 1.1, 1.0, 1.2, 0.1]), 1.1);
     }
 
-    /// A store that caches hold is left alone.
+    /// A store that fits the caches is not measured.
     #[test]
     fn a_small_store_is_not_tried() {
         let (_, calibrated) = calibrate(MappedStore::new(1 << 20).unwrap(), &mut Interpreted);
         assert_eq!(calibrated, Calibrated { burst: BURST, one_by_one: None });
     }
 
-    /// A machine without time for it has the usual way, and a store as it was.
+    /// Without time for the trials, calibration returns the default burst and an empty store.
     #[test]
     fn a_busy_machine_is_not_kept() {
         let store = MappedStore::new(TRIED).unwrap();
@@ -125,7 +126,7 @@ mod tests {
         assert!(bytes.iter().all(|byte| *byte == 0));
     }
 
-    /// One that is tried is as empty as before, and the choice is the one that the trial speaks for.
+    /// After a measurement the store is as empty as before, and the choice follows the trial.
     #[test]
     fn the_store_is_left_as_it_was() {
         let (store, calibrated) =

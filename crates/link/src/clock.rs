@@ -65,7 +65,7 @@ impl Clock {
 mod tests {
     use super::*;
 
-    /// A role may be handed the same moment twice, never an earlier one.
+    /// A role may get the same time twice, but never an earlier one.
     #[test]
     fn it_never_goes_back() {
         let clock = Clock::start();

@@ -68,7 +68,8 @@ pub fn examine() -> Vec<Finding> {
 mod tests {
     use super::*;
 
-    /// Whatever the machine is like, each thing is looked at once, and what is not well says what to do or that nothing can be done.
+    /// On every machine, each probe runs once, and each unsupported feature has a remedy, or the statement
+    /// that there is none.
     #[test]
     fn every_probe_answers() {
         let findings = examine();

@@ -239,7 +239,8 @@ impl<S: Store, C: Compile> EventSource for MemNode<S, C> {
 mod tests {
     use super::*;
 
-    /// A sender has a role note something without end: a burst is written, then ten lines a second, and what was left out is counted.
+    /// A sender makes a role emit notes without end. A burst is logged, then ten lines per second, and the
+    /// omitted ones are counted.
     #[test]
     fn a_hostile_sender_cannot_fill_a_disk() {
         let mut bound = Bound { bucket: Bucket::NEW, left_out: 0 };

@@ -252,7 +252,8 @@ mod tests {
         assert_eq!((cur_ptr, scratch), (VirtAddr(0x0707_0707_0707_0707), [7; 8]));
     }
 
-    /// All ways run it alike, and say which they are. A machine without a compiler interprets, and says that it was not meant to.
+    /// All compilers yield the same results, and report their form. A machine without a compiler interprets,
+    /// and reports that as a fallback.
     #[test]
     fn a_program_runs_whichever_way_there_is() {
         let ways =
@@ -266,7 +267,8 @@ mod tests {
         assert!(Compiler::jit().compile_now(&program()).is_compiled());
     }
 
-    /// A program is interpreted for as many iterations as make it worth compiling, not one less; then its code comes, and it does the same.
+    /// A program is interpreted until compilation pays, not one iteration less. Then its code is ready, with
+    /// the same results.
     #[test]
     fn what_is_used_often_is_compiled_beside() {
         let mut compiler = Compiler::jit();
@@ -281,7 +283,8 @@ mod tests {
         step(&running);
     }
 
-    /// The thread that compiles goes behind all others on its CPU: the kernel has it so, and the thread that answers is as it was.
+    /// The compiling thread has the lowest priority on its CPU, and the priority of the thread that answers
+    /// is unchanged.
     #[test]
     fn who_compiles_has_the_cpu_last() {
         let nice = |task: &std::path::Path| -> Option<(String, i32)> {
@@ -302,7 +305,7 @@ mod tests {
         assert_eq!(nice("/proc/thread-self".as_ref()).expect("it still does").1, own);
     }
 
-    /// Many programs that run once each are never compiled: nothing of theirs reaches the compiler.
+    /// Many programs that run once each are never queued for compilation.
     #[test]
     fn what_runs_once_is_not_compiled() {
         let (queue, waiting) = sync_channel(WAITING_MAX);
@@ -318,7 +321,8 @@ mod tests {
             assert_eq!(cur_ptr, VirtAddr(n));
         }
         assert!(waiting.try_recv().is_err());
-        // With no compiler thread, hot programs wait; when the queue is full they count anew, and run on.
+        // Without a compiling thread, hot programs wait. When the queue is full, their counts restart, and
+        // they continue to run.
         let running: Vec<Running> = (0..=WAITING_MAX).map(|_| compiler.compile(&program())).collect();
         running.iter().for_each(|running| (0..HOT).for_each(|_| step(running)));
         let counted = |running: &Running| match &running.0 {

@@ -416,7 +416,7 @@ mod tests {
         [&ip[..], &tcp, bytes].concat()
     }
 
-    /// Settings are checked before a mirror is opened: a ring and addresses that cannot be are refused.
+    /// A configuration with an invalid ring or invalid addresses is refused before a mirror is opened.
     #[test]
     fn what_cannot_be_is_refused() {
         let (interface, server) = (String::from("lo"), "10.0.0.2:80".parse().unwrap());
@@ -434,7 +434,8 @@ mod tests {
         }
     }
 
-    /// A packet has a sender, a number and bytes without padding. A truncated packet, or one that is not TCP, is none.
+    /// A packet has a sender, a sequence number, and bytes without padding. A truncated packet, or one that
+    /// is not TCP, is none.
     #[test]
     fn packets_are_taken_apart() {
         let packet = [packet_v4(2, b"abc"), vec![0; 6]].concat();

@@ -54,7 +54,7 @@ mod tests {
     const HERE: Gid = Gid([1; 16]);
     const THERE: Gid = Gid([2; 16]);
 
-    /// A node restarts at another machine: what comes from the old address is of no role any more.
+    /// A node restarts at another machine: frames from the old address belong to no role any more.
     #[test]
     fn a_port_that_moves_leaves_its_address() {
         let mut peers = Peers::default();
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!((peers.get(Port(7)), peers.port_at(THERE)), (None, Port::UNKNOWN));
     }
 
-    /// A host's port is handed out anew at the same address before the old one is taken back.
+    /// A host's port is assigned again at the same address before the old assignment ends.
     #[test]
     fn the_last_port_named_owns_an_address_until_it_leaves() {
         let mut peers = Peers::default();

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 
-    /// The permissions among the bits of a mode.
+    /// The permission bits of a mode.
     const PERMISSIONS: u32 = 0o7777;
 
     fn chmod(path: &Path, mode: u32) {
@@ -158,7 +158,8 @@ mod tests {
         fs::metadata(path).unwrap().mode() & PERMISSIONS
     }
 
-    /// Whatever the umask says, what is made is this user's alone; what was narrower stays as it is.
+    /// Whatever the umask, only this user can access new files; narrower permissions of existing files do not
+    /// change.
     #[test]
     fn what_is_made_is_for_this_user_alone() {
         let folder = tempfile::tempdir().unwrap();
@@ -174,7 +175,8 @@ mod tests {
         assert_eq!(mode(&directory), 0o500);
     }
 
-    /// PROTOCOL 9.20: whatever more than that is allowed to any other user is refused, with the path, the mode and the command that closes it; nothing is changed.
+    /// PROTOCOL 9.20: any wider permission of another user is refused with the path, the mode and the command
+    /// that restricts it; nothing is changed.
     #[test]
     fn what_others_may_get_at_is_refused_with_the_remedy() {
         let folder = tempfile::tempdir().unwrap();
@@ -195,7 +197,7 @@ mod tests {
         }
     }
 
-    /// A link that another user left in a directory of all users leads nowhere, and neither do things of another kind.
+    /// A symbolic link in a directory of all users is not followed, and files of other types are refused.
     #[test]
     fn links_and_other_things_are_refused() {
         let folder = tempfile::tempdir().unwrap();
@@ -209,7 +211,7 @@ mod tests {
         assert!(matches!(private_directory(&file), Err(OpenError::Foreign { .. })));
     }
 
-    /// A path of another user is refused whatever its mode: its owner can open it to all at any time.
+    /// A path of another user is refused whatever its mode, because its owner can open it to all at any time.
     #[test]
     fn what_another_user_owns_is_refused() {
         let folder = tempfile::tempdir().unwrap();

@@ -291,7 +291,7 @@ mod tests {
         text.parse().map_err(|error: ProfileError| error.to_string())
     }
 
-    /// Units as in tc and units as people write them mean the same.
+    /// Units in the style of tc and common units have the same meaning.
     #[test]
     fn values_are_read_as_tc_users_write_them() {
         let wanted = LinkProfile {
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(parse("rate=25gbit,delay=7500ns").unwrap().to_string(), "rate=25Gbit/s,delay=7500ns");
     }
 
-    /// Each error names what is wrong and what would be right.
+    /// Each error names the fault and a valid form.
     #[test]
     fn what_is_no_profile_is_refused_by_name() {
         for (text, named) in [

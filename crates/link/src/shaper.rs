@@ -129,7 +129,7 @@ mod tests {
         Instant::from_nanos(nanos)
     }
 
-    /// A frame that takes `wire` bytes on the wire.
+    /// Returns a frame that takes `wire` bytes on the wire.
     fn frame(wire: u64) -> Vec<u8> {
         vec![0; usize::try_from(wire - WIRE_OVERHEAD).unwrap()]
     }
@@ -139,7 +139,8 @@ mod tests {
         at.as_nanos()
     }
 
-    /// 1,000 bytes take 80 ns at 100 Gbit/s, and arrive 2 us after that; the next waits for the wire; after a pause the wire is free.
+    /// A frame of 1,000 bytes takes 80 ns at 100 Gbit/s, and arrives 2 us later. The next frame waits for the
+    /// wire; after a pause the wire is free.
     #[test]
     fn frames_leave_at_the_rate_and_arrive_after_the_delay() {
         let mut held = shaper("100g-2us");
@@ -151,7 +152,8 @@ mod tests {
         assert_eq!(times, [2_080, 2_160, 2_240, 2_320, 3_080]);
     }
 
-    /// A million bytes through 1 Gbit/s: the last has left after 8 ms to the nanosecond, however they were cut.
+    /// A million bytes over 1 Gbit/s: the last has left after 8 ms to the nanosecond, for any sizes of
+    /// frames.
     #[test]
     fn bytes_take_as_long_as_computed() {
         for len in [100, 125, 1_000, 4_000] {
@@ -161,7 +163,7 @@ mod tests {
         }
     }
 
-    /// A rate by which a byte takes no whole number of nanoseconds drifts by nothing: 3 bytes a time at 7 Mbit/s.
+    /// A rate at which a byte takes a fraction of a nanosecond has no drift: 3 bytes at a time at 7 Mbit/s.
     #[test]
     fn fractions_of_nanoseconds_are_not_lost() {
         let mut shaper = shaper("rate=7Mbit/s");
@@ -169,7 +171,8 @@ mod tests {
         assert_eq!(last, Some(1_000_000_000));
     }
 
-    /// A burst leaves at once; what goes beyond waits until there are tokens; a pause fills the bucket, and no more than that.
+    /// A burst leaves at once, and further frames wait for tokens. A pause fills the bucket, but not beyond
+    /// its size.
     #[test]
     fn a_burst_leaves_at_once_and_no_more() {
         let mut shaper = shaper("rate=1Gbit/s,burst=2kB");
@@ -179,8 +182,9 @@ mod tests {
         assert_eq!(burst(1_000_000), [1_000_000, 1_000_000, 1_008_000, 1_016_000]);
     }
 
-    /// The answer to a READ of 1 MiB, given to the link at once as the memory node does, to a card (PROTOCOL 14.11): 64 KiB leave at once, and
-    /// at no time more than those and what 10 Gbit/s are since; all of it in order.
+    /// The memory node passes the answer to a READ of 1 MiB for a card to the link at once (PROTOCOL 14.11).
+    /// A burst of 64 KiB leaves at once, and at any time at most this burst plus 10 Gbit/s; all frames leave
+    /// in order.
     #[test]
     fn a_long_answer_is_paced() {
         let mut shaper = shaper("rate=10Gbit/s,burst=64KiB");
@@ -189,14 +193,14 @@ mod tests {
         let at_once = times.iter().filter(|&&time| time == 0).count() as u64;
         assert_eq!(at_once, (64 << 10) / wire);
         for (sent, time) in (1..).zip(&times) {
-            // 10 Gbit/s are 1.25 bytes a nanosecond.
+            // The rate of 10 Gbit/s is 1.25 bytes per nanosecond.
             assert!(sent * wire * 4 <= ((64 << 10) * 4) + time * 5 + 4, "{sent} by {time}");
         }
         assert!(times.is_sorted());
         assert_eq!(times.last(), Some(&((packets * wire - (64 << 10)) * 4).div_ceil(5)));
     }
 
-    /// Frames arrive in order and at their time, not before.
+    /// Frames arrive in order and at their time, not earlier.
     #[test]
     fn order_is_kept_and_nothing_comes_early() {
         let mut shaper = shaper("rate=1Gbit/s,delay=1us");
@@ -212,14 +216,14 @@ mod tests {
             shaper.release(now, |due, port, bytes| came.push((due, port, bytes.to_vec())));
         }
         let sent: Vec<_> = (0..100_u8)
-            // 100 bytes take 800 ns; sent one nanosecond apart, they wait for the wire.
+            // A frame of 100 bytes takes 800 ns; frames sent one nanosecond apart wait for the wire.
             .map(|n| (at(1_000 + 800 * (u64::from(n) + 1)), Port(n.into()), vec![n; 30]))
             .collect();
         assert_eq!(came, sent);
         assert_eq!(shaper.held_bytes, 0);
     }
 
-    /// Without a rate only the delay counts, and it is exact.
+    /// Without a rate only the delay applies, and it is exact.
     #[test]
     fn a_delay_alone_is_exact() {
         let mut shaper = shaper("delay=7us");
@@ -229,7 +233,8 @@ mod tests {
         assert_eq!(shaper.next(), Some(at(0) + Duration::from_micros(7)));
     }
 
-    /// The share that is lost is the one asked for, it takes its time on the wire, and the same seed loses the same.
+    /// The share of lost frames is the configured one, lost frames take their time on the wire, and the same
+    /// seed loses the same frames.
     #[test]
     fn loss_is_a_share_of_all_and_takes_its_time() {
         let run = || {
@@ -244,7 +249,8 @@ mod tests {
         assert_eq!(after, 10_001 * 1000, "those that were lost too");
     }
 
-    /// A sender that is faster than its wire for ever loses what is beyond the queue; what is in it still arrives.
+    /// A sender that is permanently faster than its wire loses the frames beyond the queue; queued frames
+    /// still arrive.
     #[test]
     fn a_full_queue_loses_the_newest() {
         let mut shaper = shaper("rate=1Mbit/s");

@@ -287,7 +287,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// The mapped store and the plain one agree on every answer and every byte, whatever is done to them.
+        /// The mapped store and the plain one agree on every answer and every byte, for any operations.
         #[test]
         fn mapped_and_plain_agree(acts in proptest::collection::vec(act(), 1..60)) {
             let mut mapped = MappedStore::new(LEN).unwrap();
@@ -307,7 +307,7 @@ mod tests {
                         plain.discard(at, len);
                     }
                     Act::Read(at, len) => {
-                        // Behind what is there already.
+                        // The read appends to existing bytes.
                         let (mut ours, mut theirs) = (vec![7; 3], vec![7; 3]);
                         mapped.read(at, len, &mut ours);
                         plain.read(at, len, &mut theirs);
@@ -328,7 +328,7 @@ mod tests {
         }
     }
 
-    /// A range that leaves the store, or the address space, is a broken invariant of the caller, however it is touched.
+    /// Any access beyond the store, or beyond the address space, is the caller's bug and panics.
     #[test]
     fn nothing_beyond_the_end_is_touched() {
         let touches: [fn(&mut MappedStore, u64); 5] = [
@@ -346,7 +346,8 @@ mod tests {
         }
     }
 
-    /// A local reader beside the node: the node adds 2^32 + 1 to a word again and again, and the two halves never differ.
+    /// A local reader runs concurrently with the node: the node adds 2^32 + 1 to a word repeatedly, and the
+    /// two halves never differ.
     #[test]
     fn a_local_reader_sees_whole_words() {
         const ADDS: u64 = 20_000;

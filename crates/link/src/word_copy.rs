@@ -99,7 +99,8 @@ mod tests {
     use super::{load_words, store_words};
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// For every length up to some lines, at every place: bytes that were stored come back, and none beside them is touched.
+    /// For every length up to some lines, and every offset, stored bytes are read back, and no neighbouring
+    /// byte changes.
     #[test]
     fn words_come_back_and_no_others_change() {
         let count = 40;

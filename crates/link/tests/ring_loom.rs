@@ -1,7 +1,8 @@
 //! The rings and the doorbell under loom: every order in which two threads can see each other's stores.
 //!
-//! Loom has its own atomics, so the files are compiled a second time here, against those. What loom does not play: a load that is
-//! delayed past a later store of its own thread, which is what the consumer's releasing store of its index guards against.
+//! Loom has its own atomics, so this test compiles the files a second time with those. Loom does not model a
+//! load that is delayed past a later store of its own thread. The consumer's releasing store of its index
+//! guards against that.
 
 #[path = "../src/shm/doorbell.rs"]
 #[expect(dead_code, reason = "the announcements are not part of the protocol under test")]
@@ -19,20 +20,21 @@ use atomic::AtomicU64;
 use loom::sync::Arc;
 use loom::thread;
 
-/// A ring of `data` words, or a doorbell.
+/// Returns the words of a ring with `data` words, or of a doorbell.
 fn words(data: usize) -> Arc<Vec<AtomicU64>> {
     Arc::new((0..data).map(|_| AtomicU64::new(0)).collect())
 }
 
-/// Bounded as crossbeam does it: two preemptions find nearly all races in seconds.
+/// Runs a scenario with a limit of two preemptions, as crossbeam does, which find nearly all races in
+/// seconds.
 fn explore(story: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(story);
 }
 
-/// Three records through a ring that holds one and a half of them: the producer waits for room, the records wrap, and what the consumer
-/// reads is what was written, whole and in order, whatever is seen when.
+/// Three records pass through a ring that holds one and a half of them: the producer waits for space, and the
+/// records wrap. The consumer reads each record complete and in order, for any order of visibility.
 #[test]
 fn records_arrive_whole_and_in_order() {
     explore(|| {
@@ -64,8 +66,8 @@ fn records_arrive_whole_and_in_order() {
     });
 }
 
-/// The receiver finds its ring empty and goes to sleep just as the sender publishes: either it sees the record on its last look,
-/// or the sender sees that it must be woken. Never neither.
+/// The receiver finds its ring empty and goes to sleep just as the sender publishes. Either the receiver sees
+/// the record in its last check, or the sender sees that it must wake the receiver.
 #[test]
 fn nobody_sleeps_through_a_record() {
     explore(|| {
@@ -89,7 +91,8 @@ fn nobody_sleeps_through_a_record() {
     });
 }
 
-/// As [`nobody_sleeps_through_a_record`], of a receiver that wants both of two records before it is woken, or the one that is left: it does not sleep when they are there, and it is not woken for the first alone.
+/// As in [`nobody_sleeps_through_a_record`], for a receiver that waits for both of two records, or for the
+/// remaining one. The receiver does not sleep if both are available, and the first alone does not wake it.
 #[test]
 fn nobody_sleeps_through_as_many_records_as_it_wants() {
     explore(|| {
@@ -121,8 +124,9 @@ fn nobody_sleeps_through_as_many_records_as_it_wants() {
     });
 }
 
-/// Two threads write, one of them twice, and the consumer looks meanwhile, at a ring that holds two of their three records: one that finds no room says so, none of the others is read before
-/// it is whole, is lost or comes twice, and those of one thread come in order.
+/// Two threads write, one of them twice, and the consumer polls meanwhile, with a ring that holds two of the
+/// three records. A thread that finds no space reports that. No record is read before it is complete, is
+/// lost, or arrives twice, and those of one thread arrive in order.
 #[test]
 fn records_of_many_arrive_whole() {
     explore(|| {

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    /// The kernel's table as it prints it on a little-endian machine; the second socket has another port.
+    /// The kernel's table as printed on a little-endian machine; the second socket has another port.
     #[test]
     fn holders_are_read_from_the_kernels_table() {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
@@ -108,7 +108,7 @@ mod tests {
             holders(table.as_bytes()).unwrap(),
             BTreeSet::from([Ipv4Addr::new(127, 71, 0, 11).into()])
         );
-        // ... and the table of IPv6, which has an IPv4 address mapped into one too.
+        // The table of IPv6 sockets, which contains an IPv4-mapped address, too.
         let table = "  sl  local_address remote_address st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
                      90: 000071FD000000000000000001000000:12B7 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 7 2\n\
                      91: 0000000000000000FFFF00000C00477F:12B7 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 8 2\n";
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(finding.state, Support::Degraded, "what cannot be read is not an empty table");
     }
 
-    /// A directory that no process maps is a leftover, with the command that removes it.
+    /// A directory that no process maps is reported as a leftover, with the command that removes it.
     #[test]
     fn unused_rings_are_reported() {
         let finding = rings(Path::new("/dev/shm/farmem-no-such-rack"));

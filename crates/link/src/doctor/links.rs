@@ -65,7 +65,8 @@ pub fn available_memory() -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Loopback takes packets of any size; a port is refused when it is closed, and not while a socket has it.
+    /// Loopback accepts packets of any size. A port is refused while it is closed, and not while a socket is
+    /// bound to it.
     #[test]
     fn loopback_is_seen_as_it_is() {
         let loopback: IpAddr = [127, 0, 0, 1].into();

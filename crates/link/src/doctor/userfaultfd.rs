@@ -41,7 +41,7 @@ fn remedy(refused: &OpenError) -> String {
 mod tests {
     use super::*;
 
-    /// A refusal carries the remedy that the error has.
+    /// The finding of a refusal has the error's remedy.
     #[test]
     fn findings_say_what_to_do() {
         let refused = OpenError::NotPermitted { remedy: "be root".into() };

@@ -39,15 +39,16 @@ impl BeatMonitor {
 mod tests {
     use super::*;
 
-    /// Time between two looks of a window that waits.
+    /// Interval of a waiting window's checks, in milliseconds.
     const LOOK: u64 = 20;
 
     fn at(ms: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(ms)
     }
 
-    /// A DPU with a lease of 10 s beats until the fifth second, and then hangs. A process that looks every 20 ms finds that in time: a second of the lease is left to end the DPU and to fence it.
-    /// (PROTOCOL 17.11)
+    /// A DPU with a lease of 10 s beats until the fifth second, and then hangs. A process that checks every
+    /// 20 ms detects that in time: one second of the lease remains to kill the DPU and to fence it (PROTOCOL
+    /// 17.11).
     #[test]
     fn a_dpu_that_hangs_is_found_within_the_lease() {
         let (lease, hangs) = (10_000, 5_000);
@@ -57,7 +58,8 @@ mod tests {
         assert!((lease * 3 / 4..=lease - 1_000).contains(&found), "after {found} ms");
     }
 
-    /// A DPU that beats, however seldom, is not silent. Nor is one with no request pending: the wait begins anew with the next request.
+    /// A DPU that beats, however rarely, does not count as silent. Nor does one without pending requests: the
+    /// measurement restarts with the next request.
     #[test]
     fn a_dpu_that_beats_or_is_not_asked_serves() {
         let mut pulse = BeatMonitor::new(Duration::from_millis(800), 0, at(0));

@@ -1,4 +1,4 @@
-//! Two ends of one memory, in one process: what arrives, and what a hostile end can do.
+//! Both ends of one memory in one process: what arrives, and the effects of a hostile end.
 
 use super::{
     Answers, Broken, DpuSocket, Listener, PairSize, ProcessEnd, Registered, Requests, SubmissionSender,
@@ -16,7 +16,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 const SIZE: PairSize = PairSize { requests: 1 << 12, answers: 1 << 13, registered: 8192 };
 
-/// A waker for an address at which no process listens.
+/// Returns a waker for an address at which no process listens.
 fn no_listener() -> OutsideWaker {
     OutsideWaker::open(&WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 1, 1)) }).unwrap()
 }
@@ -25,7 +25,7 @@ fn copy(file: &OwnedFd) -> OwnedFd {
     file.as_fd().try_clone_to_owned().unwrap()
 }
 
-/// Requests come in order and whole, a full ring says so, and bytes are where the DPU put them.
+/// Requests arrive in order and complete, a full ring is reported, and bytes are where the DPU stored them.
 #[test]
 fn requests_and_answers_go_through() {
     let file = make_pair(SIZE).unwrap();
@@ -69,8 +69,10 @@ fn requests_and_answers_go_through() {
     assert_eq!(process.beat(), beat + 1);
 }
 
-/// A process asks for four pages and rings the doorbell once for all of them, as the DPU sleeps: what it asks while that is awake rings none. It sleeps until all four are answered, and is woken once, by the last;
-/// what comes when it wants one more wakes it at once, and so does a ring that has no room for all it waits for (PROTOCOL 17.19).
+/// A process requests four pages and rings the doorbell once for all of them, because the DPU sleeps.
+/// Requests while the DPU is awake do not ring. The process sleeps until all four are answered, and is woken
+/// once, by the last. If the process waits for one answer more, that answer wakes it at once. So does a ring
+/// without space for all answers that it waits for (PROTOCOL 17.19).
 #[test]
 fn one_doorbell_there_and_one_back_for_all_that_is_asked_at_once() {
     let file = make_pair(SIZE).unwrap();
@@ -102,7 +104,8 @@ fn one_doorbell_there_and_one_back_for_all_that_is_asked_at_once() {
     assert!(answers.publish_full() && !answers.publish_full());
 }
 
-/// Memory that could be cut under the DPU, that is smaller than it says, or that is something else is not used; a ring full of nonsense is one that broke.
+/// Memory that could be truncated, is smaller than announced, or belongs to another program is not used. A
+/// ring with invalid data is broken.
 #[test]
 fn what_a_hostile_process_hands_over_is_refused() {
     let sealed = make_pair(SIZE).unwrap();
@@ -133,8 +136,8 @@ fn what_a_hostile_process_hands_over_is_refused() {
     assert!(requests.pop(&mut [0; 64]).is_err());
 }
 
-/// A process's own memory is read and written inside its bounds, in holes of it too; a file that could be cut or grow, or is none, is not taken, and one that the process
-/// does not let be written says so at the write.
+/// A process's own memory is read and written within its bounds, including holes. A file that could shrink or
+/// grow, or is not a memory file, is refused. If the process forbids writes, the write reports that.
 #[test]
 fn registered_memory_is_reached_by_offset() {
     let file = |seals: SealFlags| {
@@ -165,7 +168,8 @@ fn registered_memory_is_reached_by_offset() {
     assert!(matches!(Registered::of(plain, 1 << 20), Err(OpenError::Foreign { .. })));
 }
 
-/// A file of 16 MiB of which three pages may be there: no fourth is written, one that is there may be written again, and what is taken away makes room.
+/// A file of 16 MiB may have three allocated pages. No fourth page is written, an allocated one may be
+/// written again, and freed pages make space.
 #[test]
 fn registered_memory_is_filled_to_a_bound() {
     const PAGE: u64 = 4096;
@@ -185,7 +189,8 @@ fn registered_memory_is_filled_to_a_bound() {
     assert!(memory.take(100 * PAGE, &mut [&mut read]) && read == [7; 8]);
 }
 
-/// A message arrives with its file, one at a time; a second DPU does not take the first one's place; each end sees the other end.
+/// A message arrives with its file, one at a time. A second DPU does not replace the first one. Each end
+/// notices the other one.
 #[test]
 fn a_process_and_its_dpu_talk() {
     let dir = tempfile::tempdir().unwrap();
@@ -212,13 +217,14 @@ fn a_process_and_its_dpu_talk() {
     drop(listener);
     assert!(DpuSocket::connect(&path).is_err() && !path.exists());
     assert!(!path.parent().unwrap().exists(), "what it made goes with it");
-    // One that was killed leaves its socket.
+    // A killed process leaves its socket.
     crate::private_directory(path.parent().unwrap()).unwrap();
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(Listener::bind(&path).is_ok());
 }
 
-/// A waker of another process ends the wait of either link, and only that: no frame comes of it, and nothing is counted.
+/// A waker of another process ends the wait of either link, and nothing else: no frame is delivered, and
+/// nothing is counted.
 #[test]
 fn the_wait_of_a_link_is_ended_from_outside() {
     let gid = Gid::from_v4([127, 77, 1, 2]);
@@ -230,7 +236,7 @@ fn the_wait_of_a_link_is_ended_from_outside() {
     fn ends<L: Link>(mut link: L) {
         let waker = OutsideWaker::open(&link.wake_at()).unwrap();
         waker.wake();
-        // A wait that is not ended lasts an hour, and the test with it.
+        // A wait that does not end would last an hour, and the test too.
         let most = Duration::from_secs(3600);
         assert_eq!(link.receive(Wait::AtMost(most), &mut |_, _| panic!("a frame")).unwrap(), 0);
         assert_eq!((link.counters().lost(), link.counters().foreign_port), (0, 0));
@@ -239,7 +245,8 @@ fn the_wait_of_a_link_is_ended_from_outside() {
     ends(udp);
 }
 
-/// Threads hand requests over without a lock: each comes once and whole, in the order of its thread; a full ring says so, and a DPU that is about to sleep is told.
+/// Threads submit requests without a lock. Each request arrives once and complete, in the order of its
+/// thread. A full ring is reported, and a DPU that is about to sleep is notified.
 #[test]
 fn requests_of_many_threads_go_through() {
     const THREADS: u32 = 4;
@@ -288,7 +295,7 @@ fn requests_of_many_threads_go_through() {
     assert!(!end.may_sleep(), "something was asked");
 }
 
-/// The bytes of a record are copied from any of them on to wherever they are wanted, also where the ring ends in the middle of it.
+/// Bytes of a record are copied from any offset, even if the ring wraps within the record.
 #[test]
 fn any_part_of_a_record_is_copied() {
     const LEN: usize = 203;
@@ -314,8 +321,9 @@ fn any_part_of_a_record_is_copied() {
     }
 }
 
-/// A thread is in the middle of its record: what others wrote before it is read, and what they wrote behind it waits until it is whole. Nothing is read twice from a ring that was read to
-/// its end and not released, and nothing that was there before is taken for a record of the next round.
+/// A thread is writing its record. Earlier records of other threads are read, and later ones wait until this
+/// one is complete. Nothing is read twice from a ring that was read to its end and not released. Old bytes
+/// are not taken for a record of the next round.
 #[test]
 fn a_record_waits_for_those_before_it_only() {
     let file = make_submissions(1 << 12).unwrap();
@@ -328,7 +336,7 @@ fn a_record_waits_for_those_before_it_only() {
     for round in 0..200_u64 {
         let bytes = round.to_le_bytes();
         assert!(sender.push(&bytes).unwrap());
-        // As a thread that reserved two words, and was sent to sleep.
+        // The state of a thread that reserved two words, and was suspended.
         let slow = usize::try_from(word(16).fetch_add(2, order)).unwrap();
         assert!(sender.push(&bytes).unwrap());
         assert_eq!(end.pop(&mut buf).unwrap(), Some(8));
@@ -353,12 +361,13 @@ fn a_record_waits_for_those_before_it_only() {
     assert_eq!(end.pop(&mut buf).unwrap(), None);
 }
 
-/// A program that writes anything into its ring loses the ring: the DPU says so or finds nothing, leaves the ring nowhere and looks at no record for ever; a DPU that writes anything is
-/// noticed, or makes requests fail.
+/// A program that writes arbitrary data into its ring loses the ring. The DPU reports that or finds no
+/// record, does not leave the ring, and does not loop on a record. A DPU that writes arbitrary data is
+/// detected, or requests fail.
 #[test]
 fn nonsense_in_a_ring_of_many_breaks_it_and_nothing_else() {
     let numbers = [0, 1, 511, 512, 513, 1 << 32, u64::MAX, u64::MAX - 511];
-    // First words of records of no byte, of one word, and of more than there is.
+    // First words of records of no byte, of one word, and of more than the ring has.
     let records = [0, 8, 4096].map(|len: u64| len | (!len & 0xffff_ffff) << 32);
     let mut broken = 0;
     for reserved in numbers {
@@ -373,7 +382,7 @@ fn nonsense_in_a_ring_of_many_breaks_it_and_nothing_else() {
             at(16, reserved);
             at(64, first);
             let mut buf = [0; 64];
-            // Each record has a word at least.
+            // Each record has at least one word.
             let looks = (0..600).map_while(|_| end.pop(&mut buf).transpose()).collect::<Result<Vec<_>, _>>();
             broken += u32::from(looks == Err(Broken));
             at(32, first);

@@ -1,4 +1,4 @@
-//! A small role driven over real sockets: what comes in, what time does, what goes out and in which order.
+//! A small role over real sockets: inputs, effects of time, and outputs with their order.
 
 use super::*;
 use crate::{UdpConfig, UdpLink};
@@ -7,10 +7,11 @@ use farmem_wire::Gid;
 use std::sync::mpsc;
 
 const PEER: Port = Port(7);
-/// Longer than any test runs; a wait that long would be seen.
+/// A wait that is longer than any test, and would therefore be noticed.
 const FOR_EVER: Wait = Wait::AtMost(Duration::from_secs(1_000_000));
 
-/// Sends every frame back with its first byte raised, tells its user about it, and rings an alarm when asked.
+/// A role that returns every frame with its first byte incremented, reports it to its user, and sets an alarm
+/// on request.
 #[derive(Debug, Default)]
 struct Echo {
     alarm: Option<Instant>,
@@ -19,9 +20,10 @@ struct Echo {
 
 #[derive(Debug)]
 enum In {
-    /// Sends a frame that begins with this, tells the user, and sends another that begins with the next.
+    /// Sends a frame that begins with this byte, reports to the user, and sends another that begins with the
+    /// next.
     Say(u8),
-    /// Wakes at that time.
+    /// Wakes at this time.
     Alarm(Instant),
 }
 
@@ -68,7 +70,7 @@ impl Machine for Echo {
     fn check(&self) {}
 }
 
-/// A driven echo at 127.71.`test`.1, and a bare link at 127.71.`test`.2, each the other's peer.
+/// Creates a driven echo at 127.71.`test`.1 and a bare link at 127.71.`test`.2, which are peers.
 fn driven(test: u8) -> (Driver<Echo, UdpLink>, UdpLink) {
     let gid = |n| Gid::from_v4([127, 71, test, n]);
     let open = |n| UdpLink::open(&UdpConfig::new(gid(n))).unwrap();
@@ -78,14 +80,15 @@ fn driven(test: u8) -> (Driver<Echo, UdpLink>, UdpLink) {
     (Driver::new(Echo::default(), ours, Clock::start()), theirs)
 }
 
-/// First bytes of the frames that wait. Loopback delivers before a send returns.
+/// Returns the first bytes of the waiting frames. Loopback delivers before a send returns.
 fn heard(link: &mut UdpLink) -> Vec<u8> {
     let mut got = Vec::new();
     while link.receive(Wait::No, &mut |_, bytes| got.push(bytes[0])).unwrap() > 0 {}
     got
 }
 
-/// Frames come in, the user is told, the answers go out, notes go to the observer: in one turn, without a flush by hand.
+/// One turn, without an explicit flush, receives frames, reports to the user, sends the answers, and passes
+/// notes to the observer.
 #[test]
 fn one_turn_carries_a_batch_there_and_back() {
     let (mut driver, mut peer) = driven(60);
@@ -107,7 +110,7 @@ fn one_turn_carries_a_batch_there_and_back() {
     assert_eq!(noted.try_iter().collect::<Vec<_>>(), [PEER; 3]);
 }
 
-/// A request's frames wait for the flush, so that several share a batch.
+/// A request's frames wait for the flush, so that several requests share a batch.
 #[test]
 fn requests_share_a_batch() {
     let (mut driver, mut peer) = driven(61);
@@ -119,7 +122,7 @@ fn requests_share_a_batch() {
     assert_eq!(heard(&mut peer), [1, 2, 5, 6]);
 }
 
-/// A role that wants to wake is woken though nothing comes, and the wait is not longer than that.
+/// A role with a due wake-up is woken although no frame arrives, and the wait is not longer.
 #[test]
 fn a_role_is_woken_when_it_asked_for_it() {
     let (mut driver, _peer) = driven(62);
@@ -131,8 +134,8 @@ fn a_role_is_woken_when_it_asked_for_it() {
     assert!(driver.clock().now() >= soon, "not before its time");
 }
 
-/// A user that cannot do what the role told it, such as keep a line of a log: what the role wanted done behind that is not done, and no
-/// frame leaves that says it was.
+/// A user cannot execute the role's output, such as to store a line of a log. The role's later actions are
+/// not executed, and no frame leaves that confirms them.
 #[test]
 fn nothing_is_done_behind_a_failure() {
     let (mut driver, mut peer) = driven(63);
@@ -148,7 +151,7 @@ fn nothing_is_done_behind_a_failure() {
     assert_eq!(driver.link().counters().frames_out, 1);
 }
 
-/// A role is driven until it is told to stop, by any holder of the flag.
+/// A role is driven until any holder of the flag stops it.
 #[test]
 fn a_role_runs_until_it_is_stopped() {
     let (mut driver, mut peer) = driven(64);

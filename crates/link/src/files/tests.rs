@@ -43,7 +43,7 @@ fn a_file_is_read() {
     assert_eq!(tree.finish(1), FileOutcome::Finished { stamp });
 }
 
-/// PROTOCOL 20.2: nothing but regular files in the directory is opened, and a FIFO is not waited for.
+/// PROTOCOL 20.2: only regular files in the directory are opened, without a wait for a FIFO.
 #[test]
 fn what_is_no_regular_file_is_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -72,7 +72,8 @@ fn what_is_no_regular_file_is_refused() {
     assert!(!names(directory.path()).iter().any(|name| name.starts_with(".farmem-")));
 }
 
-/// PROTOCOL 20.4: what changes while it is read is refused: cut off, with the offset; grown or written to, at the end.
+/// PROTOCOL 20.4: a file that changes during the read is refused: a truncated one with the offset; one that
+/// grew or was written, at the end.
 #[test]
 fn what_changes_meanwhile_is_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -94,7 +95,8 @@ fn what_changes_meanwhile_is_refused() {
     assert_eq!(cause(tree.finish(3)), (FileCause::Changed, 11));
 }
 
-/// PROTOCOL 20.5: a file is written whole, with the permissions of the old one, or not at all; what a node that ended left is removed.
+/// PROTOCOL 20.5: a file is replaced atomically, with the permissions of the old one. Leftovers of an ended
+/// node are removed.
 #[test]
 fn a_file_is_written_whole_or_not_at_all() {
     let directory = tempfile::tempdir().unwrap();
@@ -104,14 +106,14 @@ fn a_file_is_written_whole_or_not_at_all() {
     fs::write(directory.path().join(".farmem-1-1"), b"left").unwrap();
     let mut tree = Tree::open(directory.path()).unwrap();
     let before = opened(tree.look("own")).1;
-    // Given up: the old one is as it was.
+    // After a cancelled save, the old file is unchanged.
     opened(tree.save(1, "own"));
     assert_eq!(tree.write(1, 0, b"new"), FileOutcome::Written { offset: 0 });
     assert_eq!(names(directory.path()).len(), 2, "the old one and the new one, and not what was left");
     tree.forget(1);
     assert_eq!(names(directory.path()), ["own"]);
     assert_eq!(opened(tree.look("own")).1, before);
-    // Two at once, of which another node in the same directory removes none.
+    // Two saves at once, of which another node in the same directory removes none.
     opened(tree.save(2, "own"));
     opened(tree.save(3, "other"));
     assert_eq!(names(directory.path()).len(), 3);

@@ -1,4 +1,5 @@
-//! READs of a memory node while a domain brings it 200 new programs a second, and the compiler is busy with the first of them.
+//! READs of a memory node while a domain sends it 200 new programs per second, and the compiler is busy with
+//! the first of them.
 
 use super::*;
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
@@ -21,15 +22,16 @@ const HOST: HostId = HostId(3);
 const NODE_QPN: Qpn = Qpn::new(0x100);
 const RKEY: Rkey = Rkey(0x5eed);
 const ENDPOINT: ud::Endpoint = ud::Endpoint { qpn: Qpn::new(0x500), qkey: Qkey(0x5eed_0001) };
-/// In a second.
+/// Number of programs in one second.
 const PROGRAMS: u32 = 200;
-/// Requests for each, of so many iterations: enough for the program to be compiled, and more than the node does in a turn.
+/// Number of requests per program, each with `LIMIT` iterations: enough to compile the program, and more than
+/// the node executes in a turn.
 const AT_ONCE: u32 = 8;
 const LIMIT: u32 = 2 * HOT;
-/// A test that waits for so long waits for ever.
+/// Time after which a waiting test counts as stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// A [`Compiler`] whose programs can be looked at from outside of the node.
+/// A [`Compiler`] whose programs the test can inspect.
 struct Watched(Compiler, Sender<Arc<Tier>>);
 
 impl Compile for Watched {
@@ -96,7 +98,7 @@ impl Node {
         self.role.handle(self.now, Event::Frame { port, bytes }, &mut self.out);
     }
 
-    /// Frames sent and notes made since the last call.
+    /// Returns frames sent and notes made since the last call.
     fn took(&mut self) -> (Vec<Vec<u8>>, Vec<Note>) {
         let (mut sent, mut notes) = (Vec::new(), Vec::new());
         self.out.drain(|action| match action {
@@ -107,7 +109,7 @@ impl Node {
         (sent, notes)
     }
 
-    /// A READ of a word, which is answered in the turn in which it comes.
+    /// Sends a READ of a word, and checks that the same turn answers it.
     fn read(&mut self) {
         let bth = Bth { ack_req: true, ..Bth::new(Opcode::ReadRequest, NODE_QPN, Psn::new(self.psn)) };
         let ext = Extension::Reth(Reth { va: BASE, rkey: RKEY, dma_len: 8 });
@@ -121,7 +123,8 @@ impl Node {
         assert_eq!((packet.bth.opcode, packet.payload), (Opcode::ReadResponseOnly, WORD));
     }
 
-    /// Runs a new program in a loop, with a READ between each two turns of the node. Returns the number of READs.
+    /// Runs a new program in a loop, with a READ between each two turns of the node. Returns the number of
+    /// READs.
     fn program(&mut self, number: u32) -> u32 {
         self.now = Instant::from_nanos(u64::from(number) * 1_000_000_000 / u64::from(PROGRAMS));
         let text = format!(".window 8\n.scratch 8\n mov r2, {number}\n st8 scratch[0], r2\n next r1");
@@ -162,9 +165,10 @@ fn datagram(message: &Message<'_>) -> Vec<u8> {
     frame
 }
 
-/// A domain brings a node 200 new programs in a second, each of which runs for long enough to be compiled, and the compiler does not come to the end of
-/// the first. Between each two turns of the node's loop there is a READ: all of them are answered, and so are all traversals, interpreted; nothing in
-/// the loop waits for the compiler. When that gets on, what it was asked for is compiled.
+/// A domain sends a node 200 new programs in a second. Each runs long enough to be compiled, but the compiler
+/// does not finish the first. Between each two turns of the node's loop there is a READ. All READs are
+/// answered, and so are all traversals, interpreted; the loop never waits for the compiler. When the compiler
+/// continues, the queued programs are compiled.
 #[test]
 fn no_read_waits_for_the_compiler() {
     let compiler = Compiler::jit();

@@ -1,4 +1,4 @@
-//! Paced links over rings and over sockets: what was sent arrives, in order, and never before its time.
+//! Paced links over rings and over sockets: sent frames arrive, in order, and never before their time.
 
 use super::*;
 use crate::{ShmConfig, ShmLink, UdpConfig, UdpLink};
@@ -8,10 +8,10 @@ use std::path::PathBuf;
 const FROM: Port = Port(10);
 const TO: Port = Port(20);
 const FOR_EVER: Duration = Duration::from_secs(1_000_000);
-/// For a link that may have held something a moment ago, and waits for the other end when it does not any more.
+/// Timeout for a link that no longer holds frames, and waits for the other end.
 const LONG: Duration = Duration::from_secs(1);
 
-/// Rings that go when the test ends.
+/// A directory of rings that the test removes.
 struct TestDir(PathBuf);
 
 impl Drop for TestDir {
@@ -28,7 +28,7 @@ fn paced<L: Link>(link: L, waiting: Waiting, profile: &str) -> PacedLink<L> {
     PacedLink::new(link, waiting, profile.parse().unwrap(), [7; 32]).unwrap()
 }
 
-/// The paced end of a pair, each the other's peer, and the end as it is.
+/// Returns the paced end and the plain end of a pair of peers.
 fn joined<L: Link>((mut a, mut b): (L, L), waiting: Waiting, profile: &str, test: u8) -> (PacedLink<L>, L) {
     a.set_peer(TO, Some(gid(test, 2))).unwrap();
     b.set_peer(FROM, Some(gid(test, 1))).unwrap();
@@ -54,11 +54,11 @@ fn frame(n: u8) -> Vec<u8> {
     frame
 }
 
-/// Forty frames of 200 bytes on the wire: 800 us of a link of 80 Mbit/s, 1 ms from end to end.
+/// A link on which forty frames of 200 bytes take 800 us at 80 Mbit/s, and 1 ms from end to end.
 const SLOW: &str = "rate=80Mbit/s,delay=200us";
 const COUNT: u8 = 40;
 
-/// Sends them at once, then does nothing but to wait for what never comes; the other end notes what arrives and when.
+/// Sends all frames at once, then only waits; the other end records arrivals and their times.
 fn goes_through<L: Link>(mut a: PacedLink<L>, mut b: L) {
     let clock = Clock::start();
     for n in 0..COUNT {
@@ -71,7 +71,7 @@ fn goes_through<L: Link>(mut a: PacedLink<L>, mut b: L) {
         if a.next_wake().is_some() {
             silent += a.receive(Wait::AtMost(LONG), &mut |_, _| ()).unwrap();
         }
-        // Frames that have left may still be on their way through the system.
+        // Sent frames may still be on their way through the system.
         let wait = if a.next_wake().is_some() { Wait::No } else { Wait::AtMost(FOR_EVER) };
         let now = clock.now();
         b.receive(wait, &mut |port, bytes| came.push((port, bytes.to_vec(), now))).unwrap();
@@ -89,7 +89,7 @@ fn goes_through<L: Link>(mut a: PacedLink<L>, mut b: L) {
     assert_eq!(a.next_wake(), None, "nothing is held");
 }
 
-/// Over rings and sockets, asleep and spinning: one implementation.
+/// Rings and sockets share one implementation, so frames leave at their rate over both, sleeping and polling.
 #[test]
 fn frames_leave_at_their_rate_over_either_link() {
     for (test, waiting) in [(1, Waiting::Block), (2, Waiting::Precise), (3, Waiting::Spin)] {
@@ -100,7 +100,8 @@ fn frames_leave_at_their_rate_over_either_link() {
     }
 }
 
-/// A thread sleeps by the link while another sends: it wakes, and what is held leaves when it is due.
+/// While a thread sleeps at the link, another one sends. The first thread wakes, and held frames leave when
+/// they are due.
 #[test]
 fn a_sleeper_hears_that_something_is_held() {
     for (test, waiting) in [(4, Waiting::Precise), (5, Waiting::Spin)] {
@@ -120,7 +121,8 @@ fn a_sleeper_hears_that_something_is_held() {
     }
 }
 
-/// Frames over the rate's queue, frames that the profile drops, and invalid frames are counted; frames held at the end leave.
+/// Frames beyond the queue, frames that the profile drops, and invalid frames are counted; frames held at the
+/// end leave.
 #[test]
 fn what_is_lost_is_counted_and_the_rest_arrives() {
     let (mut a, mut b) = sockets(6, Waiting::Precise, "rate=1Mbit/s,loss=50%");
@@ -159,7 +161,8 @@ impl Machine for Echo {
     fn check(&self) {}
 }
 
-/// A driver whose role wants nothing wakes for its link: the answer leaves though nothing else comes, and a sleep ends in time for it.
+/// A driver whose role is idle wakes for its link: the answer leaves although no frame arrives, and a sleep
+/// ends in time for it.
 #[test]
 fn a_driver_wakes_for_its_link() {
     let (a, mut b) = sockets(7, Waiting::Precise, "delay=300us");

@@ -1,4 +1,4 @@
-//! Endpoints that talk, come late, crash, lie and fall behind.
+//! Endpoints that exchange frames, start late, crash, write invalid data and fall behind.
 
 use super::atomic::{AtomicU64, Ordering};
 use super::*;
@@ -13,7 +13,7 @@ const PORT_B: Port = Port(20);
 
 const WAITING: [Waiting; 3] = [Waiting::Block, Waiting::Precise, Waiting::Spin];
 
-/// A rack's directory that goes when the test ends.
+/// A rack's directory that the test removes.
 struct TestDir(PathBuf);
 
 impl TestDir {
@@ -31,7 +31,7 @@ impl TestDir {
         ShmLink::open(&self.config(gid)).unwrap()
     }
 
-    /// Two endpoints that know each other.
+    /// Returns two endpoints that are peers.
     fn pair(&self) -> (ShmLink, ShmLink) {
         let (mut a, mut b) = (self.open(A), self.open(B));
         a.set_peer(PORT_B, Some(B)).unwrap();
@@ -52,7 +52,7 @@ fn frame(n: u32, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// All that waits, with its sender.
+/// Returns all waiting frames, with their senders.
 fn drain(link: &mut ShmLink) -> Vec<(Port, Vec<u8>)> {
     let mut got = Vec::new();
     while link.receive(Wait::No, &mut |port, bytes| got.push((port, bytes.to_vec()))).unwrap() > 0 {}
@@ -63,7 +63,8 @@ fn ring_words(dir: &Path, src: Gid, dst: Gid) -> Mapping {
     dir::map_ring(dir, src, dst)
 }
 
-/// Frames of every length arrive whole, in order and from the right port, in both directions, many times round the ring.
+/// Frames of every length arrive complete, in order and from the right port, in both directions, with many
+/// wraps of the ring.
 #[test]
 fn frames_go_both_ways() {
     let dir = TestDir::new("both-ways");
@@ -83,7 +84,7 @@ fn frames_go_both_ways() {
     assert_eq!(a.counters().bytes_in, b.counters().bytes_out);
 }
 
-/// Nothing is seen before the flush; then all of it is, in one batch.
+/// No frame is visible before the flush; then all are, in one batch.
 #[test]
 fn frames_leave_with_the_flush() {
     let dir = TestDir::new("flush");
@@ -98,7 +99,7 @@ fn frames_leave_with_the_flush() {
     assert_eq!(seen, 3);
 }
 
-/// Frames of a parcel lie in the ring already; the sleeping end is woken when the parcel is handed over.
+/// Frames of a parcel are in the ring already; sending the parcel wakes the sleeping end.
 #[test]
 fn a_parcel_rings_when_it_is_handed_over() {
     let dir = TestDir::new("parcel");
@@ -118,7 +119,8 @@ fn a_parcel_rings_when_it_is_handed_over() {
     assert_eq!(a.counters().frames_out, 1);
 }
 
-/// A node answers a host that has not been told of it: the frame arrives, from an unknown port; once told, from its port.
+/// A node answers a host whose port it does not know: the frame arrives from an unknown port. After
+/// `set_peer`, it arrives from its port.
 #[test]
 fn a_sender_that_the_link_was_not_told_of_is_unknown() {
     let dir = TestDir::new("unknown");
@@ -138,7 +140,7 @@ fn a_sender_that_the_link_was_not_told_of_is_unknown() {
     assert_eq!(drain(&mut b), [(Port::UNKNOWN, frame(3, 20))]);
 }
 
-/// Frames sent before the receiver started, and while it was gone, are delivered when it is there.
+/// Frames sent before the receiver started, and during its absence, are delivered after its start.
 #[test]
 fn a_ring_outlives_its_ends() {
     let dir = TestDir::new("outlives");
@@ -163,7 +165,8 @@ fn a_ring_outlives_its_ends() {
     );
 }
 
-/// A receiver that does not keep up costs the sender frames, and the sender knows how many; none of the others is harmed.
+/// A receiver that is too slow costs the sender frames, which the sender counts; other receivers are not
+/// affected.
 #[test]
 fn a_full_ring_loses_frames_and_counts_them() {
     let dir = TestDir::new("full");
@@ -181,7 +184,7 @@ fn a_full_ring_loses_frames_and_counts_them() {
     assert_eq!(drain(&mut b), [(PORT_A, frame(11, 4096))], "there is room again");
 }
 
-/// Frames that cannot be sent are counted, each kind in its place.
+/// Frames that cannot be sent are counted, each kind separately.
 #[test]
 fn what_cannot_be_sent_is_counted() {
     let dir = TestDir::new("cannot");
@@ -195,7 +198,7 @@ fn what_cannot_be_sent_is_counted() {
     assert_eq!(drain(&mut b), []);
 }
 
-/// A bit flips while a frame lies in the ring: it is dropped and counted, and the next one arrives.
+/// A bit of a frame in the ring flips: the frame is dropped and counted, and the next one arrives.
 #[test]
 fn a_flipped_bit_costs_one_frame() {
     let dir = TestDir::new("flip");
@@ -208,7 +211,7 @@ fn a_flipped_bit_costs_one_frame() {
     assert_eq!(b.counters().bad_icrc, 1);
 }
 
-/// Without the ICRC the same flip goes through: the setting does what it says.
+/// Without the ICRC the same flip is not detected, as configured.
 #[test]
 fn without_icrc_the_bytes_are_taken_as_they_are() {
     let dir = TestDir::new("no-icrc");
@@ -223,7 +226,7 @@ fn without_icrc_the_bytes_are_taken_as_they_are() {
     assert_eq!(drain(&mut b), [(Port::UNKNOWN, flipped)]);
 }
 
-/// A peer publishes an index that cannot be: its ring is given up, once, and another peer goes on undisturbed.
+/// A peer publishes an impossible index: its ring is given up, once, and another peer continues undisturbed.
 #[test]
 fn a_lying_peer_loses_its_ring_and_other_peers_lose_nothing() {
     const C: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 72, 0, 3]);
@@ -237,7 +240,7 @@ fn a_lying_peer_loses_its_ring_and_other_peers_lose_nothing() {
     c.flush().unwrap();
     assert_eq!(drain(&mut b), [(Port::UNKNOWN, frame(5, 64))]);
     assert_eq!(b.counters().broken_rings, 1);
-    // The consumer's index can lie as well.
+    // The consumer's index can be impossible as well.
     ring_words(&dir.0, A, B).words()[32].store(7, Ordering::Relaxed);
     for n in 0..5 {
         a.send(PORT_B, &frame(n, 4096));
@@ -245,7 +248,7 @@ fn a_lying_peer_loses_its_ring_and_other_peers_lose_nothing() {
     assert_eq!((a.counters().broken_rings, a.counters().lost()), (1, 2), "{:?}", a.counters());
 }
 
-/// A second process with the same address, foreign files and impossible settings are refused with what to do.
+/// A second process with the same address, foreign files and invalid settings are refused with a remedy.
 #[test]
 fn what_cannot_be_opened_says_why_and_what_to_do() {
     let dir = TestDir::new("refused");
@@ -277,7 +280,7 @@ fn what_cannot_be_opened_says_why_and_what_to_do() {
     assert!(!dir.0.exists());
 }
 
-/// A directory that others may read is refused: its rings would be theirs too.
+/// A directory that other users may read is refused, because they could read its rings.
 #[test]
 fn a_directory_for_everybody_is_refused() {
     let dir = TestDir::new("everybody");
@@ -287,8 +290,8 @@ fn a_directory_for_everybody_is_refused() {
     assert!(text.contains("is not a directory for user"), "{text}");
 }
 
-/// Two threads push each other through a small ring, blocking or spinning: every frame arrives once and in order, though both sleep, wrap
-/// and wait for room all the time.
+/// Two threads exchange frames through a small ring, sleeping or polling. Every frame arrives once and in
+/// order, although both sleep, wrap and wait for space all the time.
 #[test]
 fn threads_lose_nothing_when_they_wait_for_each_other() {
     const FRAMES: u32 = 20_000;
@@ -335,7 +338,7 @@ fn threads_lose_nothing_when_they_wait_for_each_other() {
     }
 }
 
-/// A waker ends a wait that would last for ever, also when it called before the wait began.
+/// A waker ends a wait without end, even if the call came before the wait.
 #[test]
 fn a_waker_ends_the_wait() {
     for waiting in WAITING {
@@ -351,7 +354,7 @@ fn a_waker_ends_the_wait() {
     }
 }
 
-/// A sleeper ends its sleep when a frame comes, also one that came just before; and when a waker calls.
+/// A sleeper ends its sleep when a frame arrives, also one that arrived just before, and when a waker calls.
 #[test]
 fn a_sleeper_waits_beside_its_link() {
     for waiting in WAITING {
@@ -378,7 +381,8 @@ fn a_sleeper_waits_beside_its_link() {
     }
 }
 
-/// While a thread looks at the rings no peer rings for what comes, nor is it lost: a thread that would sleep then is told.
+/// While a thread polls the rings, no peer rings for its frames, and none is lost: a thread that is about to
+/// sleep is notified.
 #[test]
 fn a_glance_keeps_the_bell_still() {
     let dir = TestDir::new("glance");
@@ -397,7 +401,7 @@ fn a_glance_keeps_the_bell_still() {
     assert!(!b.may_sleep() && b.may_sleep(), "once");
 }
 
-/// A wait with nothing to wait for ends by itself.
+/// A wait without any event ends by itself.
 #[test]
 fn a_wait_ends_in_time() {
     for waiting in WAITING {
@@ -412,7 +416,7 @@ fn a_wait_ends_in_time() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever stands in the ring, its reader neither panics nor hands over more than a record holds, and ends.
+    /// For any content of the ring, its reader does not panic, delivers at most a record's bytes, and ends.
     #[test]
     fn no_nonsense_in_a_ring_harms_its_reader(
         pokes in prop::collection::vec((0..ring::HEADER_WORDS + 32, any::<u64>(), 0..64_u32), 1..40),

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use farmem_memnode::Store as _;
 
-    /// Pages ahead of a write are there before they are written, and written bytes stay.
+    /// Pages ahead of a write are allocated before they are written, and written bytes do not change.
     #[test]
     fn memory_is_there_before_it_is_written() {
         const LEN: u64 = 16 * HUGE as u64;
@@ -84,7 +84,7 @@ mod tests {
         let is_there = |store: &MappedStore, piece: usize| {
             let mut resident = 0_u8;
             let start = store.0.start().as_ptr().wrapping_add(piece * HUGE);
-            // SAFETY: a page inside the mapping, and room for one byte.
+            // SAFETY: a page inside the mapping, and space for one byte.
             let result = unsafe { libc::mincore(start.cast(), 1, &raw mut resident) };
             result == 0 && resident & 1 == 1
         };

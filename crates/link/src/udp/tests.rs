@@ -1,4 +1,5 @@
-//! Packets between addresses of 127.71/16, each test on its own: good, corrupt, foreign, in runs, too long.
+//! Packets between addresses of 127.71/16, with separate addresses per test: valid, corrupt, foreign, in
+//! runs, too long.
 
 mod lending;
 
@@ -9,7 +10,7 @@ use std::net::UdpSocket;
 const PORT_A: Port = Port(10);
 const PORT_B: Port = Port(20);
 
-/// The address 127.71.`test`.`n`.
+/// Returns the address 127.71.`test`.`n`.
 fn gid(test: u8, n: u8) -> Gid {
     Gid::from_v4([127, 71, test, n])
 }
@@ -18,7 +19,7 @@ fn open(gid: Gid) -> UdpLink {
     UdpLink::open(&UdpConfig::new(gid)).unwrap()
 }
 
-/// Two links that know each other, opened as `change` says.
+/// Returns two links that are peers, with settings adapted by `change`.
 fn pair_with(test: u8, change: impl Fn(UdpConfig) -> UdpConfig) -> (UdpLink, UdpLink) {
     let open = |n| UdpLink::open(&change(UdpConfig::new(gid(test, n)))).unwrap();
     let (mut a, mut b) = (open(1), open(2));
@@ -37,7 +38,8 @@ fn frame(n: u32, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Receives until `count` frames came. Loopback delivers before the send returns, so none is waited for in vain.
+/// Receives until `count` frames have arrived. Loopback delivers before the send returns, so no wait is in
+/// vain.
 fn gather(link: &mut UdpLink, count: usize) -> Vec<(Port, Vec<u8>)> {
     let mut got = Vec::new();
     while got.len() < count {
@@ -48,7 +50,7 @@ fn gather(link: &mut UdpLink, count: usize) -> Vec<(Port, Vec<u8>)> {
     got
 }
 
-/// All that waits.
+/// Returns all waiting frames.
 fn drain(link: &mut UdpLink) -> Vec<(Port, Vec<u8>)> {
     let mut got = Vec::new();
     while !matches!(
@@ -61,19 +63,19 @@ fn drain(link: &mut UdpLink) -> Vec<(Port, Vec<u8>)> {
     got
 }
 
-/// A plain socket that can say anything.
+/// Returns a plain socket that can send anything.
 fn stranger(gid: Gid) -> UdpSocket {
     UdpSocket::bind((ip_of(gid), UDP_PORT)).unwrap()
 }
 
-/// The bytes of `frame` sealed for the way from `src` to `dst`.
+/// Returns `frame` with the ICRC for the path from `src` to `dst`.
 fn sealed(src: Gid, dst: Gid, ip_id: u16, frame: &[u8]) -> Vec<u8> {
     let mut packet = frame.to_vec();
     icrc::seal(&Route { src, dst, src_port: UDP_PORT, ip_id }, &mut packet, 0);
     packet
 }
 
-/// Frames of every length go both ways, with and without runs, blocking and spinning.
+/// Frames of every length arrive in both directions, with and without runs, sleeping and polling.
 #[test]
 fn frames_go_both_ways() {
     let settings =
@@ -93,8 +95,9 @@ fn frames_go_both_ways() {
     }
 }
 
-/// Batches of mixed lengths and peers, with runs and without, sent to receivers that take runs and that do not: every frame arrives once, in
-/// order, its ICRC right for the identification its place in the run gave it.
+/// Batches of mixed lengths and peers are sent, with and without runs, to receivers with and without support
+/// for runs. Every frame arrives once, in order, with the right ICRC for the identification of its place in
+/// the run.
 #[test]
 fn batches_arrive_whole_whatever_either_end_can_do() {
     let cases = [(true, true), (true, false), (false, true), (false, false)];
@@ -125,7 +128,7 @@ fn batches_arrive_whole_whatever_either_end_can_do() {
     }
 }
 
-/// Two processes' worth of sockets over IPv6.
+/// Two links exchange frames over IPv6.
 #[test]
 fn frames_go_over_ipv6() {
     let here = Gid(std::net::Ipv6Addr::LOCALHOST.octets());
@@ -145,8 +148,8 @@ fn frames_go_over_ipv6() {
     assert!(text.contains("::1 cannot reach 127.71.0.1: one is IPv4, the other IPv6"), "{text}");
 }
 
-/// A switch on the way breaks a packet, and a stranger sends rubbish: each is dropped and counted in its place, and good
-/// packets around them arrive.
+/// A switch on the path corrupts a packet, and a stranger sends invalid ones. Each is dropped and counted
+/// separately, and valid packets around them arrive.
 #[test]
 fn bad_packets_are_counted_and_dropped() {
     let mut b = open(gid(20, 2));
@@ -165,7 +168,8 @@ fn bad_packets_are_counted_and_dropped() {
     assert_eq!((counters.short, counters.long, counters.bad_icrc), (1, 1, 2), "{counters:?}");
 }
 
-/// A Soft-RoCE card numbers its packets as it likes: they are taken when the link is told to solve for that, and not otherwise.
+/// A Soft-RoCE card chooses any identification for its packets. A link accepts them only if it is configured
+/// to solve for the identification.
 #[test]
 fn an_unpredictable_identification_is_solved_for_when_asked() {
     for (test, must_solve) in [(21, true), (22, false)] {
@@ -184,7 +188,8 @@ fn an_unpredictable_identification_is_solved_for_when_asked() {
     }
 }
 
-/// A node answers a host that has not been told of it: the frame comes from no known port; once told, from its port; then the port moves.
+/// A node answers a host whose port it does not know: the frame arrives from no known port. After `set_peer`,
+/// it arrives from its port; then the port moves.
 #[test]
 fn a_source_is_the_port_that_is_there_now() {
     let mut b = open(gid(23, 2));
@@ -206,7 +211,7 @@ fn a_source_is_the_port_that_is_there_now() {
     assert_eq!(b.counters().unknown_source, 2);
 }
 
-/// Frames that cannot be sent are counted, each kind in its place; the link goes on.
+/// Frames that cannot be sent are counted, each kind separately, and the link continues.
 #[test]
 fn what_cannot_be_sent_is_counted() {
     let (mut a, mut b) = pair(24);
@@ -223,7 +228,7 @@ fn what_cannot_be_sent_is_counted() {
     assert_eq!(gather(&mut b, 1), [(PORT_A, frame(1, 64))]);
 }
 
-/// More frames than a batch holds leave in several, without being asked.
+/// More frames than a batch holds leave in several batches, without a flush.
 #[test]
 fn a_full_batch_leaves_by_itself() {
     let (mut a, mut b) = pair(25);
@@ -235,7 +240,7 @@ fn a_full_batch_leaves_by_itself() {
     assert_eq!(gather(&mut b, 150).len(), 150);
 }
 
-/// A second instance, another machine's address, a wildcard: each says what to do.
+/// A second instance, another machine's address, and a wildcard are refused, each with a remedy.
 #[test]
 fn what_cannot_be_opened_says_why_and_what_to_do() {
     let refusal = |gid| UdpLink::open(&UdpConfig::new(gid)).unwrap_err().to_string();
@@ -250,7 +255,7 @@ fn what_cannot_be_opened_says_why_and_what_to_do() {
     assert!(text.starts_with("address cannot be 0.0.0.0; the ICRC covers it"), "{text}");
 }
 
-/// The kernel may give less than asked for, and then says so with the remedy.
+/// If the kernel grants less than requested, the link reports that with the remedy.
 #[test]
 fn buffers_that_are_too_small_are_admitted() {
     let buffers = Buffers { asked: 4 << 20, receive: 212_992, send: 4 << 20 };
@@ -264,7 +269,7 @@ fn buffers_that_are_too_small_are_admitted() {
     assert!(given.asked == BUFFER_BYTES && given.receive > 0 && given.send > 0);
 }
 
-/// A waker ends a wait that would last for ever, also when it called before the wait began; nothing is counted for it.
+/// A waker ends a wait without end, even if the call came before the wait; nothing is counted.
 #[test]
 fn a_waker_ends_the_wait() {
     for (test, waiting) in [(28, Waiting::Block), (29, Waiting::Spin), (80, Waiting::Precise)] {
@@ -280,7 +285,8 @@ fn a_waker_ends_the_wait() {
     }
 }
 
-/// A sleeper ends its sleep when a frame comes, which then is there without another wait; and when a waker calls.
+/// A sleeper ends its sleep when a frame arrives, which is then available without another wait, and when a
+/// waker calls.
 #[test]
 fn a_sleeper_waits_beside_its_link() {
     for (test, waiting) in [(32, Waiting::Block), (33, Waiting::Spin), (81, Waiting::Precise)] {
@@ -306,7 +312,7 @@ fn a_sleeper_waits_beside_its_link() {
     }
 }
 
-/// A wait with nothing to wait for ends by itself.
+/// A wait without any event ends by itself.
 #[test]
 fn a_wait_ends_in_time() {
     for (test, waiting) in [(30, Waiting::Block), (31, Waiting::Spin), (82, Waiting::Precise)] {
@@ -317,7 +323,8 @@ fn a_wait_ends_in_time() {
     }
 }
 
-/// A parcel leaves, and is counted, when it is handed over, or when its owner asks for the next; meanwhile the link goes its own way.
+/// A parcel leaves, and is counted, when it is sent, or when its owner requests the next; meanwhile the link
+/// works independently.
 #[test]
 fn a_parcel_leaves_when_it_is_handed_over() {
     let (mut a, mut b) = pair(19);
@@ -341,8 +348,9 @@ fn a_parcel_leaves_when_it_is_handed_over() {
     assert_eq!((a.counters().frames_out, a.counters().bytes_out, a.counters().lost()), (3, 3 * 64, 0));
 }
 
-/// PROTOCOL 1.6: any process of a machine can send from its address, but not from the port that its role's socket has. What such a process sends
-/// is no packet of the role's, also with a right ICRC; it is dropped and counted. The role's own packets around it arrive.
+/// PROTOCOL 1.6: any process of a machine can send from its address, but not from the port of its role's
+/// socket. A packet of another process is not the role's, even with a correct ICRC. The link drops and counts
+/// it. The role's own packets around it arrive.
 #[test]
 fn what_comes_from_another_source_port_is_dropped_and_counted() {
     let (mut a, mut b) = pair(34);
@@ -361,7 +369,8 @@ fn what_comes_from_another_source_port_is_dropped_and_counted() {
     assert_eq!(b.counters().lost(), 0, "it was not meant for us");
 }
 
-/// PROTOCOL 1.6: no other process gets at the role's own port beside it: neither at its address nor at all addresses, whatever the socket asks for.
+/// PROTOCOL 1.6: no other process can bind the role's own port, neither at its address nor at all addresses,
+/// with any socket options.
 #[test]
 fn the_source_port_of_a_role_cannot_be_shared() {
     use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -375,7 +384,7 @@ fn the_source_port_of_a_role_cannot_be_shared() {
     }
 }
 
-/// PROTOCOL 1.7: cards choose the port they send from, and a link that was told of them takes any.
+/// PROTOCOL 1.7: cards choose their source port, and a link configured for cards accepts any.
 #[test]
 fn a_card_sends_from_any_port() {
     let config = UdpConfig { any_source_port: true, ..UdpConfig::new(gid(36, 2)) };
@@ -390,20 +399,21 @@ fn a_card_sends_from_any_port() {
     assert_eq!(b.counters().foreign_port, 0);
 }
 
-/// Datagrams that one call of the system brings, and the senders of the frames in them.
+/// Returns the number of datagrams of one system call, and the senders of the frames in them.
 fn take_once(link: &mut UdpLink) -> (usize, Vec<Port>) {
     let Some(datagrams) = lock(&link.inbound).receive(&link.socket, libc::MSG_DONTWAIT).unwrap() else {
         return (0, Vec::new());
     };
-    // The datagram is kept for the link, which sorts it.
+    // The datagram is kept for the link, which checks it.
     lock(&link.inbound).keep_again();
     let mut from = Vec::new();
     link.take(libc::MSG_DONTWAIT, &mut |run| from.extend(run.frames.iter().map(|_| run.port))).unwrap();
     (datagrams, from)
 }
 
-/// Three peers have a connection each to one link. What they send waits for the same slots: one call of the system takes of all three, in the order in which it came, and never more than there are slots. What each
-/// sends at once is one message: a batch of requests is one datagram, handed over by one call.
+/// Three peers have a connection each to one link. Their packets wait for the same slots. One system call
+/// receives packets of all three, in order of arrival, and never more than there are slots. The packets that
+/// a peer sends at once are one message: a batch of requests is one datagram, delivered by one call.
 #[test]
 fn all_connections_of_a_link_take_from_one_receive_queue() {
     const REQUESTS: usize = 12;
@@ -419,7 +429,7 @@ fn all_connections_of_a_link_take_from_one_receive_queue() {
     assert_eq!(datagrams, peers.len(), "a batch is one message");
     let in_order: Vec<Port> = (2..5).flat_map(|n| [Port(n); REQUESTS]).collect();
     assert_eq!(from, in_order, "one call took them all");
-    // One by one from each in turn, more than there are slots.
+    // The peers send in turn, more packets than there are slots.
     for turn in 0..inbound::SLOTS {
         for peer in &mut peers {
             peer.send(PORT_A, &frame(u32::try_from(turn).unwrap(), 28));
@@ -436,12 +446,13 @@ fn all_connections_of_a_link_take_from_one_receive_queue() {
     assert_eq!(queue.counters().lost(), 0);
 }
 
-/// The answers of two READs of 64 KiB, of a packet of 4 KiB at a time, come from one peer, and then a packet of another. The datagrams of one call are handed over together, in order, peer by peer, so that the receiver may
-/// place the bytes by one call for each READ (PROTOCOL 17.20), and not by sixteen.
+/// The answers of two READs of 64 KiB, in packets of 4 KiB, arrive from one peer, and then a packet of
+/// another. The datagrams of one call are delivered together, in order, peer by peer. So the receiver can
+/// place the bytes of each READ by one call (PROTOCOL 17.20), and not by sixteen.
 #[test]
 fn what_comes_together_is_handed_over_together() {
     const PACKETS: u32 = 32;
-    /// Datagrams of 131,584 bytes, at 65,507 bytes each.
+    /// Number of datagrams for 131,584 bytes, with 65,507 bytes each.
     const DATAGRAMS: usize = 3;
     let (mut a, mut b) = pair(61);
     let mut c = open(gid(61, 3));
@@ -463,13 +474,13 @@ fn what_comes_together_is_handed_over_together() {
     let of = |from: Port| runs.iter().filter(move |(port, _)| *port == from).flat_map(|(_, numbers)| numbers);
     assert!(of(PORT_A).copied().eq(0..PACKETS), "{runs:?}");
     assert!(of(Port(30)).eq(&[99]), "{runs:?}");
-    // Frames of one datagram come by one call, however many calls there are.
+    // Frames of one datagram arrive by one call, for any number of calls.
     if a.outbound.segments() && b.socket.coalesce() {
         assert!(runs.len() <= DATAGRAMS + 1, "{runs:?}");
     } else {
         eprintln!("skipped: this kernel does not put packets together, so each may be handed over alone");
     }
-    // No run is longer than it may be.
+    // No run exceeds the maximum.
     let many = u32::try_from(2 * RUN_MAX).unwrap() + 1;
     (0..many).for_each(|n| a.send(PORT_B, &frame(n, 64)));
     a.flush().unwrap();

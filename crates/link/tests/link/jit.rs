@@ -1,5 +1,6 @@
-//! A memory node that compiles programs, one that interprets them, and one that first does the latter and then the former, are the same node to everybody: the same frames in give the
-//! same frames out, to the byte, and leave the same bytes in memory.
+//! Three memory nodes are equivalent: one that compiles programs, one that interprets them, and one that does
+//! the latter first. For the same input frames, all send identical frames, and leave identical bytes in
+//! memory.
 
 #[path = "../../../traversal/tests/generator/mod.rs"]
 mod generator;
@@ -18,7 +19,7 @@ use generator::{memory, program, storing_program};
 use proptest::prelude::*;
 
 const BASE: u64 = 0x1000_0000;
-/// Bytes of the store: two ranges of half of it each, with a gap of addresses between them.
+/// Size of the store in bytes: two ranges of half of it each, with a gap of addresses between them.
 const LEN: u64 = 0x2000;
 const GAP: u64 = 0x1000;
 const DOMAIN: Domain = Domain(7);
@@ -41,7 +42,7 @@ struct Node {
 }
 
 impl Node {
-    /// Two ranges; the domain may write the first and the first half of the second, and read all.
+    /// Creates a node with two ranges. The domain may write the first and half of the second, and read all.
     fn new(compiler: Compiler, bytes: &[u8]) -> Self {
         let mut store = MappedStore::new(LEN).expect("two pages of memory");
         store.write(0, bytes);
@@ -75,7 +76,7 @@ impl Node {
         self.role.handle(Instant::ZERO, Event::Frame { port, bytes: &frame }, &mut self.out);
     }
 
-    /// Wakes the node as long as it wants to be.
+    /// Wakes the node while it has a wake-up.
     fn run(&mut self) -> Heard {
         while self.role.next_wake().is_some() {
             self.role.handle(Instant::ZERO, Event::Wake, &mut self.out);
@@ -115,13 +116,13 @@ fn status(frame: &[u8]) -> Status {
     Message::parse(packet.payload).expect("with messages").header.status
 }
 
-/// Whether the byte so far behind the base is in one of the node's ranges.
+/// Returns true if the byte at this offset from the base is in one of the node's ranges.
 fn is_here(start: u64) -> bool {
     let half = LEN / 2;
     start < half || (half + GAP..LEN + GAP).contains(&start)
 }
 
-/// One request: which program, from where, how far, and whether the code comes along.
+/// One request: its program, start, limit, and whether it contains the code.
 #[derive(Clone, Debug)]
 struct Request {
     program: usize,
@@ -137,7 +138,7 @@ fn request() -> impl Strategy<Value = Request> {
     )
 }
 
-/// Memory that leads somewhere: about every third word is an address of this node, or just beside it.
+/// Returns memory with pointers: about every third word is an address in or next to this node's ranges.
 fn linked() -> impl Strategy<Value = Vec<u8>> {
     let len = usize::try_from(LEN).expect("small");
     (memory(len), proptest::collection::vec(prop::option::weighted(0.4, 0..LEN + GAP), len / 8)).prop_map(
@@ -152,7 +153,7 @@ fn linked() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Lets all nodes hear the same burst, and answers what each did.
+/// Passes the same burst to all nodes, and returns the reactions of each.
 fn all_hear(
     nodes: &mut [Node; 3],
     programs: &[Program],
@@ -193,7 +194,8 @@ fn same_bytes(nodes: &[Node; 3]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
-    /// Random programs, storing ones among them, over random memory, in bursts larger than the workspaces.
+    /// All nodes agree for random programs, including storing ones, on random memory, in bursts larger than
+    /// the number of workspaces.
     #[test]
     fn compiled_and_interpreted_nodes_answer_alike(
         programs in proptest::collection::vec(prop_oneof![3 => program(), 1 => storing_program()], 1..6),
@@ -219,8 +221,8 @@ proptest! {
     }
 }
 
-/// A table of a list, walked in one burst by more traversals than there are workspaces: what the property tries at random does happen,
-/// results and all.
+/// More traversals than there are workspaces walk a list in one burst. This test ensures that the case which
+/// the property tries at random does occur.
 #[test]
 fn a_list_is_summed_alike() {
     let program =

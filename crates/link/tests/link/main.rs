@@ -1,4 +1,4 @@
-//! Links, drivers and machine code, each beside what the system does.
+//! Links, drivers and machine code, compared with the system's behavior.
 
 mod jit;
 mod path_mtu;

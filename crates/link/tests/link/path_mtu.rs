@@ -1,6 +1,8 @@
-//! A stranger's ICMP "fragmentation needed" (IPv4) and "packet too big" (IPv6) between two machines that exchange pages: a stranger that can send one
-//! packet to a host could cut its paths for ten minutes. Links go by the MTU of their own device, and by nothing that the network says
-//! (PROTOCOL 2.14); what they put on the wire keeps its identification, which the ICRC covers (PROTOCOL 2.9).
+//! Forged ICMP messages "fragmentation needed" (IPv4) and "packet too big" (IPv6) between two machines that
+//! exchange pages. With one packet to a host, an attacker could otherwise cut its paths for ten minutes.
+//!
+//! Links use the MTU of their own device, and ignore messages of the network (PROTOCOL 2.14). Their packets
+//! keep the identification, which the ICRC covers (PROTOCOL 2.9).
 
 use farmem_link::{Link as _, UdpConfig, UdpLink, Wait, gid_of};
 use farmem_machine::{Duration, Port};
@@ -10,17 +12,17 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};
 
-/// The machine that sends pages, the one that gets them, and a third party behind that.
+/// The machine that sends pages, the one that receives them, and a third party behind that.
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const A: [&str; 2] = ["10.9.0.1", "fd09::1"];
 const B: [&str; 2] = ["10.9.0.2", "fd09::2"];
 const C: [&str; 2] = ["10.9.1.2", "fd09:1::2"];
-/// The MTU that the third party claims, and what the kernel makes of it.
+/// The MTUs that the third party claims, and the kernel's resulting ones.
 const CLAIMED: [u16; 2] = [552, 1280];
-/// A page with the headers before it.
+/// Length of a frame with a page and the headers before it.
 const FRAME: usize = 4096 + 16;
 const PEER: Port = Port(7);
-/// Waits of 20 ms for a page that was sent, and claims that are sent until the kernel believes one.
+/// Maximum number of waits of 20 ms for a page, and of claims until the kernel believes one.
 const WAITS_MAX: usize = 500;
 const CLAIMS_MAX: usize = 1000;
 
@@ -32,7 +34,7 @@ fn joined(test: &str) -> Option<Namespaces> {
             &format!("link add eth0 mtu 4200 type veth peer name eth{net} mtu 4200 netns {}", all.full(to)),
         );
     }
-    // Segments are cut before they leave: what is captured is what a wire would carry.
+    // Segments are split before they leave, so a capture shows the packets of a wire.
     all.ip("a", "link set eth0 gso_max_segs 1");
     let v6 = |net| if net == 0 { "fd09:".to_owned() } else { format!("fd09:{net}:") };
     for (name, device, net, host) in
@@ -56,7 +58,7 @@ fn gid(address: &str) -> Gid {
     gid_of(address.parse().expect("an address"))
 }
 
-/// A link of `own` that knows `other`, in a namespace.
+/// Opens a link of `own` with the peer `other`, in a namespace.
 fn link(all: &Namespaces, name: &str, own: &'static str, other: &'static str) -> UdpLink {
     all.within(name, move || {
         let mut link = UdpLink::open(&UdpConfig::new(gid(own))).expect("it opens");
@@ -65,7 +67,8 @@ fn link(all: &Namespaces, name: &str, own: &'static str, other: &'static str) ->
     })
 }
 
-/// Sends `count` pages in one run, and takes what arrives, until it was all or nothing came for long.
+/// Sends `count` pages in one run, and receives frames until all have arrived, or none arrives for a long
+/// time.
 fn exchange(from: &mut UdpLink, to: &mut UdpLink, count: usize) -> Vec<Vec<u8>> {
     for n in 0..count {
         let mut frame = vec![0x5a; FRAME];
@@ -82,7 +85,7 @@ fn exchange(from: &mut UdpLink, to: &mut UdpLink, count: usize) -> Vec<Vec<u8>> 
     came
 }
 
-/// Sends, from the third party, the news that a datagram from A to B was too long for a path.
+/// Sends the third party's claim that a datagram from A to B was too long for a path.
 fn claim(all: &Namespaces, v6: bool) {
     let version = usize::from(v6);
     all.within("c", move || {
@@ -103,7 +106,7 @@ fn claim(all: &Namespaces, v6: bool) {
             [&[3, 4, 0, 0, 0, 0, mtu[0], mtu[1]][..], &header, &udp].concat()
         };
         if !v6 {
-            // The kernel fills in the checksum of ICMPv6 alone.
+            // The kernel computes the checksum only for ICMPv6.
             let words = message.chunks(2).map(|two| u32::from(u16::from_be_bytes([two[0], two[1]])));
             let sum: u32 = words.sum();
             let sum = (sum & 0xffff) + (sum >> 16);
@@ -118,7 +121,7 @@ fn claim(all: &Namespaces, v6: bool) {
     });
 }
 
-/// Sends the news until A's kernel believes them.
+/// Sends the claim until A's kernel believes it.
 fn convince(all: &Namespaces, version: usize) {
     let mut claims = 0;
     while !is_believed(all, version) {
@@ -128,7 +131,7 @@ fn convince(all: &Namespaces, version: usize) {
     }
 }
 
-/// True when A's kernel believes the third party.
+/// Returns true if A's kernel believes the third party.
 fn is_believed(all: &Namespaces, version: usize) -> bool {
     let family = ["-4", "-6"][version];
     all.ip("a", &format!("{family} route get {}", B[version])).contains(&format!("mtu {}", CLAIMED[version]))
@@ -164,8 +167,9 @@ fn a_forged_icmpv6_does_not_cut_a_path() {
     pages_pass_whatever_a_third_party_says("icmpv6", true);
 }
 
-/// PROTOCOL 2.9: every packet says don't-fragment, has no IP options, and the identification that its ICRC was sealed for: 0 alone, k in the k-th
-/// segment of a run; also while the kernel believes in a shorter path.
+/// PROTOCOL 2.9: every packet has don't-fragment, no IP options, and the identification for which its ICRC
+/// was computed: 0 for a single packet, k in the k-th segment of a run. The same holds while the kernel
+/// believes in a shorter path.
 #[test]
 fn the_identification_on_the_wire_is_the_place_in_the_run() {
     let Some(all) = joined("ident") else { return };

@@ -1,6 +1,6 @@
-//! Two real processes: frames between them, one of them killed in the middle, and its successor at the same address.
+//! Two real processes: frames between them, a kill of one of them, and its successor at the same address.
 //!
-//! The other process is this test program again, told by its environment to be the echo.
+//! The other process is this test program again, which its environment makes the echo.
 
 use farmem_link::{Link, ShmConfig, ShmLink, UdpConfig, UdpLink, Wait, Waiting};
 use farmem_machine::{Duration, Port};
@@ -12,13 +12,13 @@ use std::process::{Child, Command, Stdio};
 const US: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 71, 200, 1]);
 const ECHO: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 71, 200, 2]);
 const PORT: Port = Port(5);
-/// Says what the echo talks over: `udp`, or the directory of the rings.
+/// Environment variable with the echo's transport: `udp`, or the directory of the rings.
 const OVER: &str = "FARMEM_TEST_ECHO_OVER";
 /// The line that the echo prints when it listens.
 const READY: &str = "the echo listens";
 const PATIENCE: Wait = Wait::AtMost(Duration::from_secs(60));
 
-/// The echo: only does something in the other process. It goes on until it is killed.
+/// The echo, which acts only in the other process, until it is killed.
 #[test]
 fn echo() {
     match std::env::var(OVER) {
@@ -41,7 +41,7 @@ fn serve(mut link: impl Link) {
     }
 }
 
-/// The other process; killed with its owner.
+/// The other process, killed by the drop.
 struct Echo(Child);
 
 impl Echo {
@@ -74,7 +74,7 @@ fn frame(n: u32, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Frames of all lengths, a few at a time, come back whole and in order.
+/// Frames of all lengths, a few at a time, return complete and in order.
 fn exchange(link: &mut impl Link, rounds: u32) {
     for round in 0..rounds {
         let sent: Vec<_> = (0..4).map(|n| frame(round, 12 + (round * 4 + n) as usize * 37 % 4000)).collect();
@@ -90,12 +90,12 @@ fn exchange(link: &mut impl Link, rounds: u32) {
     assert_eq!(link.counters().lost(), 0);
 }
 
-/// Takes the frames that were in flight when the echo was killed, of which some may come back.
+/// Receives frames that were in flight when the echo was killed, of which some may return.
 fn settle(link: &mut impl Link) {
     while link.receive(Wait::No, &mut |_, _| ()).unwrap() > 0 {}
 }
 
-/// The echo is killed with frames on their way, starts again at its address, and all goes on as if nothing had been; twice.
+/// The echo is killed with frames in flight and restarts at its address. All exchanges work again, twice.
 fn survive(mut link: impl Link, over: &str) {
     link.set_peer(PORT, Some(ECHO)).unwrap();
     for _ in 0..3 {

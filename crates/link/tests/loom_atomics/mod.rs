@@ -1,4 +1,5 @@
-//! Loom's atomics for rings and zones: `crate::word_copy` moves several words at once, here each is one.
+//! Loom's atomics for rings and zones: `crate::word_copy` copies several words at once, but here one at a
+//! time.
 
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 

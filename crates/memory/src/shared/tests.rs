@@ -1,4 +1,4 @@
-//! The page cache and the agent over a real window, without a rack: what would come over the wire is said here.
+//! The page cache and the agent over a real window, without a rack: the test provides the rack's messages.
 
 use super::poisoned::Poisoned;
 use farmem_host::agent::{Action, Agent, Bounds, Event, Mapped as _, Outcome, Pages as _};
@@ -15,7 +15,7 @@ const BASE: u64 = 0x5000_0000;
 const PAGES: usize = 64;
 const FRAMES: usize = 32;
 
-/// `None` where this process may not serve faults.
+/// Returns a window; `None` if this process may not serve faults.
 fn window() -> Option<Window> {
     let config = WindowConfig {
         base: VirtAddr(BASE),
@@ -36,7 +36,7 @@ fn page(index: u64) -> Page {
 struct Host<'w> {
     agent: Agent,
     paged: Paged<&'w Window>,
-    /// Actions of the agent that send.
+    /// The agent's actions that send.
     sent: Vec<Action>,
 }
 
@@ -93,7 +93,7 @@ impl<'w> Host<'w> {
         self.paged.check(&self.agent);
     }
 
-    /// A thread waits for a page; all that is asked for then comes, under this number.
+    /// Lets a thread wait for a page; all requested pages then arrive, with this sequence number.
     fn touch(&mut self, index: u64, access: Access, seq: u64) {
         self.paged.fault(page(index), access);
         self.paged.turn();
@@ -140,8 +140,9 @@ impl<'w> Host<'w> {
     }
 }
 
-/// While there is room nothing rests. When there is none the oldest rest and go, those that were written by a write-back; one that rests and is
-/// touched comes back without being asked for, with the access it had.
+/// With free frames no page becomes inactive. Without, the oldest pages become inactive and are evicted,
+/// changed ones after a write-back. An inactive page that is accessed becomes active again without a request,
+/// with its earlier access rights.
 #[test]
 fn the_oldest_go_when_room_is_short() {
     let Some(window) = window() else { return };
@@ -152,7 +153,7 @@ fn the_oldest_go_when_room_is_short() {
     let stats = host.paged.cache().stats();
     assert_eq!((stats.evictions, stats.write_backs, window.frames()), (1, 0, 30), "two are kept free");
     assert!(!window.has(page(0)) && window.has(page(1)));
-    // The page is inactive: this touch requests nothing.
+    // The page is inactive: this access sends no request.
     host.touch(1, Access::Shared, 1);
     let stats = host.paged.cache().stats();
     assert_eq!((stats.reactivated, stats.fetches), (1, 31));
@@ -163,14 +164,15 @@ fn the_oldest_go_when_room_is_short() {
     window.memory().read(PAGE_LEN + 1, &mut byte);
     assert_eq!(byte, [3], "beside what was written");
     (32..60).for_each(|index| host.touch(index, Access::Shared, 1));
-    // 14 that were only read, and as many of those that were written.
+    // Of the evicted pages, 14 were changed, and the others only read.
     let stats = host.paged.cache().stats();
     assert_eq!((stats.evictions, stats.write_backs, stats.pages_written_back), (29, 14, 14));
     assert_eq!((window.frames(), host.paged.behind().count()), (30, 2));
     assert!(window.has(page(1)), "it was touched");
 }
 
-/// Pages that others want go at once, pages on their way to the memory node stay until they are there, and each is counted by its reason.
+/// Pages that other hosts request are evicted at once. Pages whose write-back is pending stay until it
+/// completes. Each eviction is counted by its reason.
 #[test]
 fn what_goes_is_counted_by_its_reason() {
     let Some(window) = window() else { return };
@@ -183,7 +185,7 @@ fn what_goes_is_counted_by_its_reason() {
     host.step(Event::Recall(recall(true)));
     host.paged.check(&host.agent);
     assert_eq!(host.paged.behind().collect::<Vec<_>>(), [page(0)], "its bytes are on their way");
-    // A thread that wants to write the page waits for that, and requests then.
+    // A thread that writes to the page waits for the write-back, and then sends a request.
     host.paged.fault(page(0), Access::Modified);
     assert_eq!((host.paged.next_request(), host.paged.is_awaited(page(0))), (None, true));
     host.answer_all(3);
@@ -200,7 +202,8 @@ fn what_goes_is_counted_by_its_reason() {
     assert_eq!((window.frames(), window.bytes_taken()), (0, 0));
 }
 
-/// The refusal of a page that no thread waits for has no effect. A thread that waits for a refused page gets an error, for a while.
+/// The refusal of a page for which no thread waits has no effect. A thread that waits for a refused page gets
+/// an error, for a while.
 #[test]
 fn poison_is_for_those_who_wait_and_ends() {
     let Some(window) = window() else { return };

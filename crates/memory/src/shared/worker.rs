@@ -220,7 +220,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A name or a path of any bytes comes through a shell unchanged.
+        /// A name or a path of any bytes passes through a shell unchanged.
         #[test]
         fn a_word_is_meant_as_it_was(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             let word = OsString::from_vec(bytes);
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// A worker that is started wrongly says what is wrong, before it opens anything.
+    /// A worker with invalid arguments reports the fault, before it opens anything.
     #[test]
     fn wrong_arguments_are_named() {
         let told = |args: &[&str]| {

@@ -1,4 +1,5 @@
-//! Windows whose verbs fail, or end when nothing waits for them any more. Each skips where this process may not serve faults.
+//! Windows whose verbs fail, or complete when no page waits for them any more. Tests are skipped if this
+//! process may not serve faults.
 
 use super::*;
 use farmem_client::api::{ErrorCode, OpenMode};
@@ -14,7 +15,7 @@ fn number(number: u32) -> NonZeroU32 {
     NonZeroU32::new(number).unwrap()
 }
 
-/// A cache of four entries of four pages of 4 KiB.
+/// Returns a cache of four entries of four pages of 4 KiB.
 fn dpu() -> DpuConfig {
     let table = TableConfig { slots: number(4), entry_pages: 4 };
     DpuConfig { page_len: number(4096), table, ..DpuConfig::new(Caching::Dynamic) }
@@ -25,7 +26,8 @@ fn options(dpu: Option<DpuConfig>) -> WindowOptions {
     WindowOptions { place: Place::Anywhere, way, ..WindowOptions::new(FRAMES_MIN * PAGE) }
 }
 
-/// The parts of a window on an allocation straight from its node, unless `options` says otherwise.
+/// Returns the parts of a window on an allocation, directly to its node, unless `options` specifies
+/// otherwise.
 fn opened(vma: &Vma, options: &WindowOptions) -> Result<(Window, Laid, Config), OpenError> {
     let objects = [Object::new(vma)];
     let laid = Laid::of(&objects, options).unwrap();
@@ -33,7 +35,7 @@ fn opened(vma: &Vma, options: &WindowOptions) -> Result<(Window, Laid, Config), 
     Ok((Window::open(&config)?, laid, cache_config(frames, options)))
 }
 
-/// A rack of one node, and an allocation of which each page is full of its number.
+/// Returns a rack of one node, and an allocation of which each page is filled with its number.
 fn numbered() -> (Rack, Client, Vma) {
     let rack = Rack::embedded_with(1, 1 << 20).unwrap();
     let mut client = rack.client("windows").unwrap();
@@ -47,10 +49,11 @@ fn at(vma: &Vma, page: u64) -> VirtAddr {
     VirtAddr(vma.base.0 + page * PAGE)
 }
 
-/// The READs of a prefetch fail, so no byte comes into its slot. Then the window writes another page of that entry.
+/// The READs of a prefetch fail, so its slot gets no bytes. Then the window writes another page of that
+/// entry.
 ///
-/// Pages 0 and 3 are lost. The program reads pages 1 and 2, so that the DPU wants the rest of their entry, in two READs; page 60 comes behind these. Page 1 is
-/// written: it is in far memory, and no slot has it.
+/// Pages 0 and 3 are lost. The program reads pages 1 and 2, so that the DPU requests the rest of their entry,
+/// in two READs; page 60 follows these. Page 1 is written: far memory has it, and no slot does.
 #[test]
 fn a_page_is_written_after_its_prefetch_failed() {
     let (rack, mut client, vma) = numbered();
@@ -79,7 +82,8 @@ fn a_page_is_written_after_its_prefetch_failed() {
     }
 }
 
-/// Memory with a name by way of DPUs: one host writes it, which keeps another host's window from being opened on it; then two hosts read it, and find what was written.
+/// Named memory is used through DPUs. One host writes it, so another host's window cannot be opened on it.
+/// Then two hosts read it, and find the written bytes.
 #[test]
 fn named_memory_is_written_by_one_host_and_read_by_many() {
     let rack = Rack::embedded_with(1, 1 << 20).unwrap();
@@ -111,8 +115,9 @@ fn named_memory_is_written_by_one_host_and_read_by_many() {
     }
 }
 
-/// The link is lost while a READ is under way, and then the READ ends after all, whichever way it went. Its buffer is kept for others, and no caller of the client
-/// hears of it; an operation of the caller's own is kept for the caller.
+/// The link is lost while a READ is in flight, and then the READ completes, on either path. Its buffer is
+/// reused, and no caller of the client sees the completion. A completion of the caller's own operation is
+/// kept for the caller.
 #[test]
 fn what_ends_behind_a_lost_link_is_nobodys() {
     for config in [None, Some(dpu())] {
@@ -146,7 +151,8 @@ fn what_ends_behind_a_lost_link_is_nobodys() {
     }
 }
 
-/// Sizes that no machine has, also where their product has more than 64 bits, are refused with what may be; so is an entry that one READ cannot bring.
+/// Sizes beyond any machine's, even with a product of more than 64 bits, are refused with the valid range. So
+/// is an entry that exceeds one READ.
 #[test]
 fn a_dpu_that_is_too_large_is_refused() {
     let of = |page_len: u32, entry_pages: u32, slots: u32| {
@@ -169,8 +175,8 @@ fn a_dpu_that_is_too_large_is_refused() {
     of(4096, 64, 1).unwrap();
 }
 
-/// A store to a window that is for reading only, whether its page is here, inactive, on its way or far: the window says so, serves all other pages, and writes nothing
-/// back.
+/// A store to a read-only window fails, whether its page is local, inactive, in flight or far. The window
+/// reports the store, serves all other pages, and writes nothing back.
 #[test]
 fn a_store_to_a_window_for_reading_only_is_refused() {
     let (_rack, mut client, vma) = numbered();

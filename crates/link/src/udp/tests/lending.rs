@@ -1,11 +1,11 @@
-//! Slots that are lent: what stays as it is, how many spare ones there are, and when nothing is lent any more.
+//! Lent slots: unchanged bytes, the number of spare slots, and the limit of loans.
 
 use super::*;
 use farmem_machine::Loan;
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// Sends frames, each alone, and has the other end take each alone.
+/// Sends frames one by one, and receives each by its own call.
 fn send_alone(a: &mut UdpLink, b: &mut UdpLink, n: u32, each: &mut EachRun<'_>) {
     a.send(PORT_B, &frame(n, 64));
     a.flush().unwrap();
@@ -13,14 +13,16 @@ fn send_alone(a: &mut UdpLink, b: &mut UdpLink, n: u32, each: &mut EachRun<'_>) 
     assert_eq!(b.receive_runs(patience, each).unwrap(), 1, "{:?}", b.counters());
 }
 
-/// Slots that were lent and had a spare one put in their place so far, spare slots that there are, and how many there may be.
+/// Returns the number of lent slots that spare ones have replaced, the number of spare slots, and its
+/// maximum.
 fn spares(link: &UdpLink) -> (u64, usize, usize) {
     let inbound = lock(&link.inbound);
     (inbound.replaced, inbound.spares.len(), inbound::LENT_BYTES_MAX / inbound.slot_bytes)
 }
 
-/// Frames come, and the receiver has each lent and keeps it. Lent bytes stay as they are while others come into spare slots. When as many slots are lent as there may be spare ones, nothing
-/// is lent, and frames come as before. When all are given back the same spare slots do for as many more. A link of which nothing is lent has none.
+/// The receiver borrows each frame's slot and keeps it. Lent bytes do not change while other frames arrive in
+/// spare slots. At the limit of loans, nothing is lent, and frames arrive as before. After all loans have
+/// ended, the same spare slots serve as many more. A link without loans has no spare slots.
 #[test]
 fn what_is_lent_stays_as_it_is() {
     for (test, segmentation) in [(70, true), (71, false)] {
@@ -57,7 +59,8 @@ fn what_is_lent_stays_as_it_is() {
     }
 }
 
-/// Frames that came in one datagram lie in one slot, which is lent as often as they are wanted: it counts once, however many of them are out, and is filled again when the last is given back.
+/// Frames of one datagram are in one slot, which can be lent several times. The slot counts once, for any
+/// number of loans, and is filled again after the last loan ends.
 #[test]
 fn frames_of_one_datagram_are_lent_together() {
     let (mut a, mut b) = pair(72);
@@ -91,7 +94,8 @@ fn frames_of_one_datagram_are_lent_together() {
     assert!(is_lent(&mut a, &mut b));
 }
 
-/// One thread receives, and another has what is lent and gives it back when it has looked at it, by turns late and at once. It sees each frame as it came, whatever came since.
+/// One thread receives, and another one borrows frames and returns them after a check, alternately late and
+/// at once. The second thread sees each frame unchanged, whatever arrived since.
 #[test]
 fn another_thread_has_what_is_lent() {
     const FRAMES: u32 = 3000;

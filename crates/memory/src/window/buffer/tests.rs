@@ -1,4 +1,5 @@
-//! Several objects in one buffer of chunks. Each test of a window skips where this process may not serve faults.
+//! Several objects in one buffer of chunks. Tests of windows are skipped if this process may not serve
+//! faults.
 
 use super::super::{AccessPath, WindowStats, with_objects};
 use super::*;
@@ -18,7 +19,8 @@ fn rack() -> (Rack, Client) {
     (rack, client)
 }
 
-/// The window's counts, and the program's result; `None`, with the reason on stderr, where this process may not serve faults.
+/// Returns the window's counters, and the program's result. Returns `None`, with the reason on stderr, if
+/// this process may not serve faults.
 fn ran<R: Send>(
     client: &mut Client,
     objects: &[Object],
@@ -34,9 +36,12 @@ fn ran<R: Send>(
     }
 }
 
-/// Loads and stores here and there in four objects, of a page to 1 MiB, with a quarter of them here: each load finds the last store, the limit holds for all together,
-/// and far memory has every byte afterwards. So with chunks of one page, of four and of sixteen, straight to two memory nodes and by way of a DPU, whose pages are larger than the
-/// smallest of the objects.
+/// A program loads and stores at random addresses of four objects, of a page to 1 MiB, with a quarter of them
+/// local. Each load returns the last store, the limit holds for all together, and far memory has every byte
+/// afterwards.
+///
+/// The test runs with chunks of one, four and sixteen pages, directly to two memory nodes and through a DPU
+/// whose pages are larger than the smallest object.
 #[test]
 fn loads_find_the_last_store_in_all_objects() {
     const STEPS: u32 = 6000;
@@ -90,7 +95,8 @@ fn loads_find_the_last_store_in_all_objects() {
     }
 }
 
-/// Eight threads touch all sixteen pages of each of eight chunks at once: each chunk is fetched once, and no byte twice.
+/// Eight threads access all sixteen pages of each of eight chunks at the same time. Each chunk is fetched
+/// once, and no byte twice.
 #[test]
 fn faults_of_many_threads_on_one_chunk_are_merged() {
     const THREADS: usize = 8;
@@ -120,7 +126,8 @@ fn faults_of_many_threads_on_one_chunk_are_merged() {
     assert_eq!((stats.fetches, stats.missing, stats.bytes_fetched), (8, 8, vma.size), "{stats:?}");
 }
 
-/// One buffer has what is used of all objects: one of them may have all of the room while the others are not touched, and goes chunk by chunk when they are.
+/// The buffer holds the used chunks of all objects. One object may have all frames while the others are not
+/// used, and loses them chunk by chunk when they are.
 #[test]
 fn room_goes_to_the_object_that_is_used() {
     let (_rack, mut client) = rack();
@@ -140,8 +147,8 @@ fn room_goes_to_the_object_that_is_used() {
     assert_eq!((stats.fetches, stats.bytes_fetched), (62, 62 * chunk), "{stats:?}");
 }
 
-/// Memory with a name is cached in the mode in which it is open: beside an object that is written, a store to one that is read is refused; what is shared is not cached
-/// at all.
+/// Named memory is cached in the mode in which it is open. Beside an object that is written, a store to a
+/// read-only one is refused; a shared one is not cached.
 #[test]
 fn named_objects_are_used_as_they_are_open() {
     let (rack, mut client) = rack();
@@ -168,8 +175,9 @@ fn named_objects_are_used_as_they_are_open() {
     assert!(matches!(refused, Error::Open(_)), "{refused}");
 }
 
-/// A program says what it will need: no byte comes twice, and hardly a fault waits for one. What it does not need any more goes, and is as it was when it
-/// is read again. Advice for what is not there is refused.
+/// A program advises what it will need: no byte is fetched twice, and nearly no fault waits. Memory that the
+/// program does not need any more is evicted, and a later read returns the same bytes. Advice outside the
+/// objects is refused.
 #[test]
 fn advice_changes_what_is_here_and_nothing_else() {
     let (_rack, mut client) = rack();
@@ -196,13 +204,13 @@ fn advice_changes_what_is_here_and_nothing_else() {
         return;
     };
     assert_eq!((bytes, refused), ([7; 8], [true; 2]));
-    // A fault may come before the advice is heard.
+    // A fault may come before the advice is received.
     assert!((8 * chunk..=16 * chunk).contains(&stats.bytes_fetched), "{stats:?}");
     assert!(stats.bytes_written_back >= 8 * chunk && stats.ahead.wanted >= 7, "{stats:?}");
     assert_eq!((stats.waited, stats.unadvised), (0, 0), "{stats:?}");
 }
 
-/// Chunks that are none, no objects, and what several objects cannot have are refused with what can be.
+/// Invalid chunks, no objects, and options that several objects exclude are refused with the valid ones.
 #[test]
 fn what_cannot_be_is_refused() {
     let (_rack, mut client) = rack();
@@ -223,8 +231,9 @@ fn what_cannot_be_is_refused() {
     }
 }
 
-/// Two objects are read by way of a DPU that has parts of both in static memory: from the last page of the first one to the first page of the second. What is there is asked of no node again. More than
-/// there is room for is refused, and so is a part that has bytes of neither.
+/// Two objects are read through a DPU that has parts of both in static memory: from the last page of the
+/// first to the first page of the second. These parts are not requested from a node again. A request beyond
+/// the DPU's memory is refused, and so is a part without bytes of the objects.
 #[test]
 fn a_dpu_keeps_parts_of_several_objects() {
     let (_rack, mut client) = rack();
@@ -256,7 +265,8 @@ fn a_dpu_keeps_parts_of_several_objects() {
     }
 }
 
-/// Objects lie one behind the other, each from a chunk's beginning on, and no run of chunks goes over the end of one; joined, they are one where none ends in a chunk.
+/// Objects are one after the other, each from the start of a chunk, and no run of chunks crosses the end of
+/// an object. Joined, they are one memory if none ends within a chunk.
 #[test]
 fn objects_lie_one_behind_the_other() {
     let vma = |base, size| Vma { base: VirtAddr(base), size, node: farmem_client::NodeId(1) };
