@@ -8,8 +8,8 @@
 //! as they did. A frame has all requests of one command or transaction, so a torn frame drops all of them or
 //! none.
 //!
-//! *Room is reserved ahead.* A command that writes is refused before it changes anything when the disk has no
-//! room for it (`MISCONF`, as in Redis). So memory and log never differ.
+//! *Room is reserved ahead.* If the disk has no room for a command that writes, the command is refused before its
+//! first change (`MISCONF`, as in Redis). So memory and log never differ.
 
 pub(crate) mod frame;
 mod saving;

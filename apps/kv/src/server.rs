@@ -189,8 +189,8 @@ struct EventLoop {
     io_threads: IoThreads,
     /// Connections that have something to do in this turn.
     ready: Vec<usize>,
-    /// Connections that were looked at in the last turn, and whose far values are under way. They are served
-    /// after those that have come since were looked at. Sorted.
+    /// Connections of the last turn whose far values were then in flight, sorted. The server first requests the far
+    /// values of newer connections, then serves these.
     due: Vec<usize>,
     chunk: Vec<u8>,
     next_id: u64,

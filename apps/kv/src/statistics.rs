@@ -28,8 +28,8 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Returns the upper bounds of the buckets in microseconds, each with the number of calls up to it, from the
-    /// first to the last used one.
+    /// Returns the upper bounds of the buckets in microseconds, from the first to the last used one. Each has the
+    /// number of calls up to its bound.
     pub(crate) fn histogram(&self) -> Vec<(u64, u64)> {
         let last = self.buckets.iter().rposition(|&calls| calls > 0).unwrap_or(0);
         let mut sum = 0;

@@ -282,8 +282,8 @@ impl<'a> Carrier<'a> {
         self.begin_write(asker, page, offset..offset + buf.len(), (buf, None))
     }
 
-    /// Starts a write as [`Carrier::write`] does, but takes the bytes from `from` when they are sent. They must stay
-    /// there until the request has ended.
+    /// Starts a write as [`Carrier::write`] does, but takes the bytes from `from` when they are sent. The bytes must
+    /// stay there until the request has ended.
     pub fn write_from(&mut self, asker: Asker, page: PageId, offset: usize, from: SourcePart) -> u64 {
         self.begin_write(asker, page, offset..offset + from.len(), (Vec::new(), Some(from)))
     }

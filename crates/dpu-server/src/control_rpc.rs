@@ -47,7 +47,7 @@ pub(super) struct Open {
     pub(super) write: bool,
 }
 
-/// Starts the thread. It ends after the door has ended and its current request is done.
+/// Starts the thread. The thread ends after the door has ended and the thread's current request is done.
 ///
 /// # Errors
 /// The system's error if it has no more threads.
@@ -116,8 +116,9 @@ fn is_out(api: &mut ApiClient, (host, generation): Life) -> bool {
     }
 }
 
-/// Checks that no process that had an allocation open at an earlier DPU still writes there. That DPU has ended, so
-/// its hosts are fenced. A process of it may still run, so its host must leave by itself.
+/// Checks that no process that had an allocation open at an earlier DPU still writes there. The earlier DPU has
+/// ended, so this function has its hosts fenced. A process of that DPU may still run, so the process's host must
+/// leave by itself.
 fn release(api: &mut ApiClient, vma: &VmaInfo, process: Life, former: &[Holding]) -> Result<(), DpuMessage> {
     let not_yet = |who: String| {
         let message = format!("the allocation at {:#x} is still open: {who}", vma.base);

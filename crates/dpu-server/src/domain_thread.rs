@@ -228,8 +228,8 @@ pub(super) struct Serving<'a> {
     batch: u32,
     /// True after an event that may mean that the host was fenced.
     pub(super) is_doubtful: bool,
-    /// True after the control plane has confirmed the fence. It is not asked again, because it may not answer the
-    /// next time.
+    /// True after the control plane has confirmed the fence. The thread does not ask again, because the control plane
+    /// may not answer the next time.
     is_fenced: bool,
 }
 

@@ -100,7 +100,7 @@ pub(super) enum Order {
     Mirror(MirrorRequest),
 }
 
-/// The thread from the door's point of view. It ends when this value is dropped.
+/// The thread from the door's point of view. The thread ends when this value is dropped.
 pub(super) struct Prefetching {
     asked: Sender<(Order, Reply)>,
     pub(super) thread: JoinHandle<()>,

@@ -178,8 +178,8 @@ fn a_process_gets_its_reads_and_writes() {
     });
 }
 
-/// A request is refused if it leaves a region or a page, names no region, writes a read-only region, or names memory
-/// that is not registered. The process may continue.
+/// A request is refused if it leaves a region or a page, writes a read-only region, or names an unknown region or
+/// unregistered memory. The process may continue.
 #[test]
 fn requests_outside_a_region_are_refused() {
     with_bench(|bench, carrier| {

@@ -1,8 +1,8 @@
-//! Model check of a small world: two processes, an allocation that one of them may write at a time, and a DPU that
-//! dismisses processes, dies and starts again (PROTOCOL 17.17, 17.21, 17.22).
+//! Model check of a small world (PROTOCOL 17.17, 17.21, 17.22). Two processes use an allocation that only one of them
+//! may write at a time. The DPU dismisses processes, dies and starts again.
 //!
-//! A write that was sent stays in the network until it ends, and a node executes it as long as its host is in the
-//! rack. The rules are switched off one by one, to show that each of them is needed.
+//! A write that was sent stays in the network until it ends. A node executes the write as long as the write's host is
+//! in the rack. The rules are switched off one by one, to show that each of them is needed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,11 +1,10 @@
 //! Change numbers of a host, which prevent the use of stale prefetched items (PROTOCOL 19.1 to 19.5).
 //!
 //! Key type: [`Changes`], the host's, usable from many threads. Each flush and each removal of a record takes the
-//! next number. It raises the *floor* of the record's key to the number before the host gives up its own copy and
-//! before the change is sent. A record in far memory carries the number of the change that wrote it, its *version*. A
-//! prefetched item carries a *stamp*: the larger of the version and the last change before which all had been
-//! acknowledged at the time of the request. The host accepts an item only if its stamp is at least the floor of its
-//! key.
+//! next number. Before the host gives up its own copy and sends the change, the *floor* of the record's key rises to
+//! that number. A record in far memory carries the number of the change that wrote it, its *version*. A prefetched
+//! item carries a *stamp*: the larger of the version and the last change before which all had been acknowledged at
+//! the time of the request. The host accepts an item only if its stamp is at least the floor of its key.
 //!
 //! ```text
 //!   host      change 7 of k: floor(k) = 7, send                look for k: stamp 5 < 7, not taken

@@ -76,7 +76,7 @@ struct Writing {
     /// True if a WRITE failed or covered only a part of the page: the bytes in far memory differ from those
     /// here.
     partial: bool,
-    /// Reads of the page. They continue once far memory has the page, and the slot too if it is to have it.
+    /// Reads of the page. The reads continue once far memory has the page, and the slot too if the slot receives it.
     waiting: Vec<Read>,
 }
 
@@ -347,8 +347,8 @@ impl Dpu {
         }
         let writing = &self.writing[&page];
         if writing.count == 0 {
-            // Bytes that came into the slot since the write began are older, and the page is not valid there,
-            // so no request was served from it.
+            // Bytes that came into the slot since the write began are older. The page is not valid there, so no
+            // request was served from it.
             let kept = writing.latest == op && !writing.partial && self.is_sure(page.object);
             match self.table.room_for(page).filter(|_| kept) {
                 Some(slot) => {

@@ -4,7 +4,7 @@
 use alloc::collections::BTreeMap;
 use core::ops::Range;
 
-/// Pages of objects in static memory. They are read-only, so they need no upkeep.
+/// Pages of objects in static memory. These pages are read-only, so they need no upkeep.
 #[derive(Debug, Default)]
 pub(crate) struct Fixed {
     /// The resident pages of each object.

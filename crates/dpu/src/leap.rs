@@ -1,9 +1,9 @@
 //! Leap's prefetcher: the majority among the latest distances between pages, and a window that grows with its
 //! hits (Leap, ATC'20, algorithms 1 and 2; PD3's fall-back, 4).
 //!
-//! Key type: [`Leap`], a [`Policy`](crate::Policy). It needs only the requested pages, so it serves requests
-//! whose keys no parser can name. Isolated distances do not end a trend: fewer than half of all distances may
-//! be arbitrary. Leap does not follow two trends of one object at once.
+//! Key type: [`Leap`], a [`Policy`](crate::Policy). The policy needs only the requested pages, so it serves requests
+//! whose keys no parser can name. Isolated distances do not end a trend: fewer than half of all distances may be
+//! arbitrary. Leap does not follow two trends of one object at once.
 
 use crate::policy::PageAccess;
 use core::ops::Range;

@@ -17,9 +17,9 @@
 //! object that is cached here goes through here. A page is served only while it is valid: its bytes arrived, no write
 //! is in flight, and every later write was put into the slot too.
 //!
-//! Drivers: a window in its own process (`crates/memory`, `window/through.rs`), which has one object and no static
-//! memory; and the DPU's own process (`crates/memory`, `dpu/`), which opens and closes objects of many processes,
-//! fixes ranges for them, takes their policies, and reports [`Dpu::links`] and [`Dpu::switched`].
+//! Driver: the carrier (`crates/dpu-server`, `carrier.rs`). A window in its own process (`crates/memory`,
+//! `window/through.rs`) has one object and no static memory. The DPU's own process opens and closes objects of many
+//! processes, fixes ranges, and takes policies.
 //!
 //! The DPU does not retry (the page cache of the asking process does), does not know addresses, and does not wait.
 #![no_std]

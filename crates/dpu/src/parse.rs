@@ -59,8 +59,8 @@ pub struct Broken {
     pub reason: &'static str,
 }
 
-/// A parser that turns a client's bytes into accesses (PD3 5.1, `Parse(PktBuf, PktLen) -> List<Key, Op>`). It
-/// accepts partial packets: it buffers what it needs of an incomplete request, within its own limit.
+/// A parser that turns a client's bytes into accesses (PD3 5.1, `Parse(PktBuf, PktLen) -> List<Key, Op>`). A parser
+/// accepts partial packets: it buffers the needed part of an incomplete request, within its own limit.
 pub trait Parser {
     /// Parses the next bytes of the connection, in order. Calls `each` for each access as soon as its key is
     /// complete.

@@ -58,9 +58,8 @@ impl Prefetch<PageAccess<'_>> for Nothing {
     }
 }
 
-/// A policy that fetches an entry if more of it is likely to be used: another page of it was requested
-/// lately. It fetches the next entry if the pages of this object come in sequence, or at a stride that leads
-/// there.
+/// A policy that fetches an entry if more of it is likely to be used: another page of it was requested lately. The
+/// policy fetches the next entry if the pages of this object come in sequence, or at a stride that leads there.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Evidence;
 

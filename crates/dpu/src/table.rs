@@ -95,7 +95,7 @@ impl Place {
     }
 }
 
-/// The cache table. It decides; the driver has the bytes.
+/// The cache table. The table only decides; the driver has the bytes.
 #[derive(Debug)]
 pub struct Table {
     config: TableConfig,

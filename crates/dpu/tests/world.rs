@@ -162,7 +162,7 @@ impl World {
     }
 
     /// Requests a range in static memory for a process. The request must succeed exactly if all of the range exists,
-    /// none of it is resident or in flight, there is room, and the object has no writer.
+    /// none of it is resident or in flight, and there is room. The object must also have no writer.
     fn fix(&mut self, out: &mut Vec<Action>) {
         let number = if self.rng.chance(1, 16) { WRITTEN } else { self.some_object() };
         let asker = Asker(self.rng.below(ASKERS));

@@ -1,9 +1,9 @@
 //! Reports of a program to the DPU beside it: dropped items, own reads, and changes.
 //!
-//! Key type: [`Beside`], for any thread of the program. It numbers the changes and knows which items may be taken
-//! (PROTOCOL 19.1 to 19.5), even without a DPU. Reports go into a list that the DPU empties, or into a ring to a DPU
-//! process (`farmem_dpu_server::AtDpu`). A report without room only costs speed. The mark up to which far memory has
-//! all changes always has room.
+//! Key type: [`Beside`], for any thread of the program. `Beside` numbers the changes and knows which items may be
+//! taken (PROTOCOL 19.1 to 19.5), even without a DPU. Reports go into a list that the DPU empties, or into a ring to
+//! a DPU process (`farmem_dpu_server::AtDpu`). A report without room only costs speed. The mark up to which far
+//! memory has all changes always has room.
 
 use super::ring::{DROPS_MAX, Line, WORD_MAX, Word, lock};
 use super::tap::Tap;

@@ -4,9 +4,9 @@
 //! Both are a [`HostView`], and a test compares them with the pure one.
 //!
 //! A key has two buckets of eight slots, a cache line each. Look-ups read from memory, so the number of lines and of
-//! concurrent reads decides the speed. A batch prefetches the first lines of its keys, compares all slots of a line
-//! at once, and reads the second bucket only for keys that the first one lacks (PD3, figure 5). Keys come from
-//! clients, so the two hash functions have a secret seed.
+//! concurrent reads decides the speed. A batch prefetches the first lines of its keys and compares all slots of a
+//! line at once. The batch reads the second bucket only for keys that the first bucket lacks (PD3, figure 5). Keys
+//! come from clients, so the two hash functions have a secret seed.
 //!
 //! There is one owner and no other reader: the thread of the DPU's prefetcher looks up and updates, and each core has
 //! a shard of its own (docs/decisions/2026-11-24-host-view.md).

@@ -1,6 +1,6 @@
 //! The loading zone: the DPU puts prefetched items here, and the program's threads take them (PD3 7; PROTOCOL 18).
 //!
-//! Key types: [`ZoneProducer`], the DPU's only end; [`ZoneReader`], one per thread of the program. They share one
+//! Key types: [`ZoneProducer`], the DPU's only end; [`ZoneReader`], one per thread of the program. Both share one
 //! piece of memory ([`make_zone`]). [`ZoneReader::check_and_return`] never waits, and writes only to the item that it
 //! takes.
 //!

@@ -1,9 +1,10 @@
-//! A mirror of an interface's packets in the place of a tap (PD3 5.1): the program need not change or know of it.
+//! A mirror of an interface's packets in the place of a tap (PD3 5.1): the program need not change or know of the
+//! mirror.
 //!
-//! Key type: [`MirrorTap`], which a thread of the DPU runs. It reassembles each client's connection by sequence
-//! numbers and passes the bytes to a tap's connection, so all later steps are the same. Pieces have numbers, but the
-//! program does not report its position: see [`crate`] for the cost. A DPU process has a mirror for a program that
-//! requests one (`farmem_dpu_server::AtDpu::mirror`).
+//! Key type: [`MirrorTap`], which a thread of the DPU runs. The mirror reassembles each client's connection by
+//! sequence numbers and passes the bytes to a tap's connection. So all later steps are the same. Pieces have numbers,
+//! but the program does not report its position: see [`crate`] for the cost. A DPU process has a mirror for a program
+//! that requests one (`farmem_dpu_server::AtDpu::mirror`).
 //!
 //! Any client that reaches the server's port may send anything. So bytes that wait for earlier packets are bounded
 //! per connection and in sum, and bytes without room only cost speed.

@@ -1,5 +1,5 @@
 //! Hashing of keys with secret words, for tables whose keys come from clients, which must not be able to choose
-//! colliding keys. It is a mixer, not a cipher.
+//! colliding keys. The hash is a mixer, not a cipher.
 
 /// Returns the XOR of both halves of a product.
 #[inline(always)]

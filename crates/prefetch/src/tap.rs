@@ -279,7 +279,7 @@ impl Watch {
         Self::of(Source::Far(FarWatch::new(pieces)), secret)
     }
 
-    /// Creates a second tap within this process, for a mirror. It replaces an earlier one.
+    /// Creates a second tap within this process, for a mirror. The new tap replaces an earlier one.
     ///
     /// At most `bytes_max` bytes wait in it, it has at most `connections_max` connections, and it calls `bell` while
     /// the DPU sleeps. Its pieces have no positions, because the program numbers only its own.

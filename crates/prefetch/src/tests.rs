@@ -133,10 +133,10 @@ fn read(number: u64) -> Vec<u8> {
     [&header.emit()[..], &number.to_le_bytes()].concat()
 }
 
-/// The program reports more than there is room for, while no driver runs. It waits for nothing, and counts unseen and
-/// unheard reports. The DPU later learns of the gap with the next bytes of that connection, which is cut off; another
-/// continues. Acknowledged changes are never lost: with one floor for all, an item older than the last change is
-/// taken (PROTOCOL 19.16, 19.17).
+/// The program reports more than there is room for, while no driver runs. The program waits for nothing, and counts
+/// unseen and unheard reports. The DPU later learns of the gap with the next bytes of that connection, which is cut
+/// off; another continues. Acknowledged changes are never lost: with one floor for all, an item older than the last
+/// change is taken (PROTOCOL 19.16, 19.17).
 #[test]
 fn reports_without_room_are_counted_and_acks_kept() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();

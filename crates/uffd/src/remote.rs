@@ -112,8 +112,9 @@ impl Remote {
     /// Accepts a greeting's descriptors. Sets the length of an empty file, because the process's own file size limit
     /// may forbid that.
     ///
-    /// Returns `None` if the file is not a memfd, has another length than the greeting, partial pages or too many
-    /// pages, or if the other descriptor is no userfaultfd. Another file may have a file system that never answers.
+    /// Returns `None` if the file is not a memfd, or if its length differs from the greeting or is not a valid number
+    /// of pages. Also returns `None` if the other descriptor is no userfaultfd. Another file may have a file system
+    /// that never answers.
     pub(super) fn new(uffd: OwnedFd, file: OwnedFd, hello: &call::Hello) -> Option<Self> {
         let len = usize::try_from(hello.len).ok()?;
         let base = usize::try_from(hello.base).ok()?;

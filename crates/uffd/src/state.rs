@@ -7,7 +7,7 @@ use super::Mapping;
 use farmem_wire::message::Access;
 use std::sync::atomic::AtomicU8;
 
-/// States of all pages of a window, each as a number. They take no memory until they are used.
+/// States of all pages of a window, each as a number. The numbers take no memory until they are used.
 pub(super) type States = Box<[AtomicU8]>;
 
 /// A page's frame, and the program's mapping of it.

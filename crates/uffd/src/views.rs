@@ -1,7 +1,7 @@
 //! The memory of a window: a memfd, the program's mapping of it, and the file as the owner's access to the bytes.
 //!
 //! A second mapping for the owner would cost more. An evicted page is read once, so the mapping would be made for
-//! that read (1.1 us, where `pread` takes 0.3). It would also slow down each hole by 1 us.
+//! that read (1.1 us, where `pread` takes 0.3). A second mapping would also slow down each hole by 1 us.
 
 use farmem_link::OpenError;
 use farmem_wire::VirtAddr;

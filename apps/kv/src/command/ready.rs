@@ -8,8 +8,8 @@ use crate::waiting::Waiter;
 use crate::world::{OUT_PAUSE_MIN, World};
 use farmem_protocols::resp::Writer;
 
-/// Serves the clients that wait for changed keys, until no client can be served. What one client moves may
-/// serve another one.
+/// Serves the clients that wait for changed keys, until no client can be served. An element that one client moves may
+/// serve another client.
 pub(crate) fn serve(store: &mut Store, world: &mut World) {
     while let Some((db, key, ids)) = world.waiting.take_ready() {
         for id in ids {

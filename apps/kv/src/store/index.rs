@@ -421,8 +421,8 @@ mod tests {
         }
     }
 
-    /// Entries are taken out in slices: in the end all of them, from the last one on. Those that are left are
-    /// found, and the bytes shrink.
+    /// Draining takes entries out in slices, from the last entry on, until none is left. Between slices the remaining
+    /// entries are found, and the bytes shrink.
     #[test]
     fn the_index_is_drained_in_slices() {
         let (mut index, namer) = (Index::default(), Namer::new((1, 2)));

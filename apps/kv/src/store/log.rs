@@ -6,10 +6,10 @@
 //! When another one has no room, one WRITE moves the oldest to far memory; the places of its records stay the
 //! same.
 //!
-//! *Reading ahead* ([`Log::fetch_ahead`]): far records of known commands are read together before the first
-//! command runs. READs are under way while commands run, and each command waits for its own. A far record
-//! does not change while its chunk exists, so the bytes are those that a READ would return. They are dropped
-//! with the chunk, and after the turn that they were read for.
+//! *Reading ahead* ([`Log::fetch_ahead`]): far records of known commands are read together before the first command
+//! runs. READs are under way while commands run, and each command waits for its own. A far record does not change
+//! while its chunk exists, so the bytes are those that a READ would return. The bytes are dropped with the chunk, or
+//! after the turn that they were read for.
 
 use super::dead::Dead;
 use super::far::{Far, PendingRead};

@@ -5,7 +5,7 @@ pub(crate) const CHUNK: usize = 256 << 10;
 /// The alignment of records.
 pub(crate) const UNIT: usize = 8;
 
-/// The room of a record: a count of units with five significant bits. It fits one byte, and a READ fetches at
+/// The room of a record: a count of units with five significant bits. The count fits one byte, and a READ fetches at
 /// most a sixteenth too much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Class(pub(crate) u8);

@@ -22,7 +22,7 @@ const DENSE: usize = 8;
 pub(super) const SLICE_ENTRIES: usize = 1024;
 
 impl Store {
-    /// Removes all keys of a database. What they have is freed by [`Store::reclaim`], in slices.
+    /// Removes all keys of a database. [`Store::reclaim`] frees their memory in slices.
     pub(crate) fn clear(&mut self, db: u8) {
         let number = self.spaces_of[usize::from(db)];
         let Space { index, ends } = std::mem::take(&mut self.spaces[usize::from(number)]);

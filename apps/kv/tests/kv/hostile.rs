@@ -12,7 +12,7 @@ fn info(client: &mut Client, section: &str, name: &str) -> usize {
     line.unwrap_or_else(|| panic!("{name}: {info}")).trim().parse().unwrap()
 }
 
-/// Ten thousand simultaneous clients are served, and one more is refused with the reason. They leave no trace.
+/// Ten thousand simultaneous clients are served, and one more is refused with the reason. The clients leave no trace.
 #[test]
 fn ten_thousand_connections() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -152,8 +152,8 @@ fn replies_without_end() {
     service.end();
 }
 
-/// A collection grows to its bound and no further, with any command. It can be read, popped and trimmed, also after a
-/// restart.
+/// A collection grows to its bound and no further, with any command. A full collection can be read, popped and
+/// trimmed, also after a restart.
 #[test]
 fn a_collection_that_may_be_written_may_be_read() {
     let dir = tempfile::tempdir().unwrap();

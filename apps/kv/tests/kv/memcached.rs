@@ -1,11 +1,10 @@
 //! Random commands here and at memcached, over plain sockets; then tests of this server alone.
 //!
-//! Each reply is compared byte for byte, with these exceptions. Numbers of changes (`cas`) need only be equal
-//! or different at the same times. Times left may differ by a second. Of `l` and `me` only the form is
-//! compared. memcached runs with `-o no_modern`: its newer way of ordering items sometimes holds an item and
-//! then writes a number to a new place, which shows in the spaces behind it. Requests are sent one at a time
-//! for the same reason. Left out is `ma` with `T` on a number that becomes longer, where memcached 1.6.18
-//! loses the time.
+//! Each reply is compared byte for byte, with these exceptions. Numbers of changes (`cas`) need only be equal or
+//! different at the same times. Times left may differ by a second. Of `l` and `me` only the form is compared.
+//! memcached runs with `-o no_modern`: its newer way of ordering items sometimes holds an item and then writes a
+//! number to a new place. The reply then has other spaces after the number. Requests are sent one at a time for the
+//! same reason. Left out is `ma` with `T` on a number that becomes longer, where memcached 1.6.18 loses the time.
 
 use crate::common::{Reply, Service, free_port};
 use farmem::Rng;

@@ -159,8 +159,8 @@ fn an_ended_carrier_pins_no_slot() {
     });
 }
 
-/// A process fills static memory and leaves before the bytes arrive. They are not kept; otherwise they would occupy
-/// static memory for ever.
+/// A process fills static memory and leaves before the bytes arrive. The bytes are not kept; otherwise they would
+/// occupy static memory for ever.
 #[test]
 fn static_memory_keeps_nothing_of_an_object_that_was_closed() {
     with_two(4, |memory, mut one, other| {

@@ -85,7 +85,7 @@ impl Door {
     }
 
     /// Closes the regions of processes that have closed their sockets and have no operation in flight. If a write of
-    /// such a process may be executed later, the DPU's own host leaves the rack first, so a killed process fences no
+    /// such a process may be executed later, the DPU's own host leaves the rack first. So a killed process fences no
     /// other host.
     pub(super) fn close_gone(&mut self) {
         let Self { leaving, fences, control_requests, .. } = self;

@@ -55,7 +55,7 @@ fn only_cached_bytes_are_copied() {
 }
 
 /// A window reads pages and writes them back. Each page's bytes are moved once, between the link's buffer and the
-/// window's file. They are copied only if they were read ahead into the cache (PROTOCOL 17.20).
+/// window's file. A page is copied only if it was read ahead into the cache (PROTOCOL 17.20).
 #[test]
 fn pages_of_a_window_are_moved_once_and_not_copied() {
     with_bench(|bench, carrier| {

@@ -1,11 +1,11 @@
 //! Requests of Redis clients, RESP2 and RESP3 (redis.io/docs/reference/protocol-spec): a request has the same form in
 //! both.
 //!
-//! Key type: [`Resp`]. A server buffers whole requests; this parser streams. It buffers a word only if it is the
-//! command, a key, or an option that decides the operation on a key; a value of 512 MiB is skipped. The grammar of
-//! numbers and inline commands, the limits and the table of commands are the server's ([`farmem_protocols`]). The
-//! parser does not know databases (`SELECT`), scripts, or which requests a server refuses. The commands of a
-//! transaction are reported on arrival, and its `EXEC` has no keys.
+//! Key type: [`Resp`]. A server buffers whole requests; this parser streams. The parser buffers a word only if the
+//! word is the command, a key, or an option that decides the operation on a key; a value of 512 MiB is skipped. The
+//! grammar of numbers and inline commands, the limits and the table of commands are the server's
+//! ([`farmem_protocols`]). The parser does not know databases (`SELECT`), scripts, or which requests a server
+//! refuses. The commands of a transaction are reported on arrival, and its `EXEC` has no keys.
 
 use super::{Access, Broken, Op, Parser};
 use crate::accesses::KEY_LEN_MAX;

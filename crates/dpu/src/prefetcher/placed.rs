@@ -1,5 +1,5 @@
-//! Items in the zone. They leave it nearly in the order of arrival: the zone frees its places in that order
-//! (PROTOCOL 18.18).
+//! Items in the zone. Items leave the zone nearly in the order of arrival, because the zone frees its places in that
+//! order (PROTOCOL 18.18).
 
 use crate::view::KeyId;
 use alloc::collections::VecDeque;

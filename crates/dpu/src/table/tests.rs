@@ -41,8 +41,8 @@ fn what_is_pinned_stays() {
     table.check();
 }
 
-/// A write meets a load: the loaded bytes may be older than the write, so the page is bad, and there is no
-/// room for the new bytes before the load ends.
+/// A write meets a load. The loaded bytes may be older than the write, so the page is bad. There is no room for the
+/// new bytes before the load ends.
 #[test]
 fn a_page_written_while_it_comes_is_not_good() {
     let (mut table, mut rng) = (table(), Rng::from_number(2));

@@ -1,5 +1,5 @@
-//! Two states of a DPU are equal if the text of the deciding fields is equal, with numbers that only name
-//! things replaced by their ranks.
+//! Text of a DPU's state: the deciding fields, in which numbers that only name things are replaced by their ranks.
+//! Two states are equal if their texts are equal.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

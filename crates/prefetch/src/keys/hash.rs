@@ -2,7 +2,7 @@
 //!
 //! Keys come from clients, which must not be able to choose colliding keys. So each function XORs the key with a
 //! secret word, multiplies it with another one and folds the product. The hash must be cheap compared with reading
-//! lines. It is a mixer, not a cipher. An attacker who breaks it can make a set refuse keys, which only costs
+//! lines. The hash is a mixer, not a cipher. An attacker who breaks it can make a set refuse keys, which only costs
 //! superfluous prefetches.
 
 use crate::mix::fold;

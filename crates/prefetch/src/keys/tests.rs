@@ -80,8 +80,8 @@ fn agree(fast: &mut impl HostView, pure: &mut KeySet, act: &Act) -> Result<(), T
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// After any inserts, removals, look-ups and clears, with any method, the fast set answers as the pure one, and
-    /// is full when the pure one is.
+    /// The fast set answers as the pure set after any inserts, removals, look-ups and clears, with any method. Both
+    /// are full at the same time.
     #[test]
     fn the_fast_set_agrees_with_the_pure_one(acts in proptest::collection::vec(act(), 1..200), keys_max in 1..400_usize, seed in 0..u64::MAX) {
         let ways: Vec<Lookup> = lookups().collect();

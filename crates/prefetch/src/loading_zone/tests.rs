@@ -35,8 +35,8 @@ fn take(reader: &mut ZoneReader, key: &[u8], least: u64) -> Option<Vec<u8>> {
     Some(buf)
 }
 
-/// Checks that a zone of several megabytes, in huge pages if the kernel provides them, is the same memory for the
-/// producer, its reader, and a later reader.
+/// Checks that a zone of several megabytes is the same memory for the producer, its reader, and a later reader. The
+/// zone has huge pages if the kernel provides them.
 ///
 /// The index has sixteen places for the items of two buckets, and the hash key is random. A zone that is filled to
 /// its last item needs a seventeenth one time in fifty: the producer then gives up the oldest item of the pair and

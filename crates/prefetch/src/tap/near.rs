@@ -2,7 +2,8 @@
 //! copied.
 //!
 //! Key types: [`NearTap`], the application's end; [`NearWatch`], the parsing end. If the parsing end sleeps and has a
-//! bell, a hand-over wakes it. It takes all waiting pieces at once, and parses a bounded part of them in each turn.
+//! bell, a hand-over wakes it. The parsing end takes all waiting pieces at once, and parses a bounded part of them in
+//! each turn.
 //!
 //! A tap does not parse, and does not wait for room.
 

@@ -1,9 +1,9 @@
 //! A watcher that runs on while the process with the pages is stopped: a process of its own that shares its memory.
 //!
 //! Key type: [`Apart`]. A thread is stopped with its process (by SIGSTOP or a debugger), and may be late when both
-//! continue. So the watcher is a process, made by `clone` with the memory of this one. It has no other descriptors
-//! than its own, no signals, and is not among the process's children or in its process group. It ends with this
-//! process.
+//! continue. So the watcher is a process, made by `clone` with the memory of this one. The watcher has only its own
+//! descriptors and no signals. The watcher is not among the process's children or in its process group, and ends with
+//! the process.
 //!
 //! ```text
 //!   process --clone(VM)--> watcher: close the other descriptors, sleep until the end, the doorbell, or the end of the process, take pages

@@ -1,7 +1,8 @@
 //! The socket file of a pager, in a directory that no other user can enter.
 //!
-//! Key type: [`SocketFile`]. The directory belongs to the pager and has mode 0700. It is in `$XDG_RUNTIME_DIR`, or
-//! else in the directory for temporary files. So no other user can connect, however many processes that user has.
+//! Key type: [`SocketFile`]. The directory belongs to the pager and has mode 0700. The directory is in
+//! `$XDG_RUNTIME_DIR`, or else in the directory for temporary files. So no other user can connect, however many
+//! processes that user has.
 
 use rustix::io::Errno;
 use rustix::net::{

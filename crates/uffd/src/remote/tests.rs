@@ -246,7 +246,7 @@ fn a_guard_returns_the_number_of_killed_processes() {
     assert!(!child.wait().unwrap().success());
 }
 
-/// A guard revokes pages whose lease ends, even if their pager does nothing. It continues to guard when the watch is
+/// A guard revokes pages whose lease ends, even if their pager does nothing. The guard continues when the watch is
 /// over (PROTOCOL 12.49).
 #[test]
 fn a_guard_revokes_shared_pages_when_their_lease_ends() {

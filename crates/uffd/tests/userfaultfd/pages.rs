@@ -179,8 +179,8 @@ fn a_run_stops_at_the_first_present_page() {
     assert_eq!([3, 4, 5, 15].map(|page| rig.app.read(page)), [7, 1, 7, 7]);
 }
 
-/// A poisoned page gives SIGBUS for a touch and EFAULT for a system call, until COPY replaces it. It may be in the
-/// file, unmapped.
+/// A poisoned page gives SIGBUS for a touch and EFAULT for a system call, until COPY replaces it. The page may be in
+/// the file, unmapped.
 #[test]
 fn a_poisoned_page_is_an_error_until_it_is_copied_over() {
     let _alone = alone();

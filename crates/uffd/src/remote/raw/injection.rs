@@ -2,7 +2,7 @@
 //! would make.
 //!
 //! Key functions: [`new_memory`], [`child_memory`]. The calls come one by one through a [`Caller`], which waits for
-//! their results. They name no memory of the program but the gate's page, so none of them touches far memory.
+//! their results. The calls name no memory of the program except the gate's page, so none of them touches far memory.
 
 use super::super::call::{ELSEWHERE, Hello};
 use super::super::place::{GATE, LEN_MAX};

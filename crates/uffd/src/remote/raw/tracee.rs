@@ -73,7 +73,7 @@ impl Tracee {
         Ok(tracee)
     }
 
-    /// Returns the process that [`Stop::Forked`] names. It stops before its first instruction.
+    /// Returns the process that [`Stop::Forked`] names. The process stops before its first instruction.
     ///
     /// # Errors
     /// An error for a number that no thread has.
