@@ -9,6 +9,10 @@
 //! share the other. The DPU is a thread of the bench; for the hash map's uniform requests it is also the
 //! rack's process (`process`).
 //!
+//! A wake-up across CPUs costs more than a READ on some machines. Each variant without a DPU therefore runs in
+//! two placements, with its thread on its own CPU and on the CPU of the roles. The faster one is measured, and
+//! its rows name it.
+//!
 //! On so few CPUs the shared one saturates before the application's. The DPU's requests therefore arrive at a
 //! pace: the fastest of a ladder at which at most [`MISSED_MAX`] of the look-ups find nothing. `.throughput`
 //! is that pace. `.host_cpu` is the CPU time of a request in the application's thread at that pace, compared
@@ -115,8 +119,18 @@ pub(super) fn ids() -> Vec<String> {
 pub(super) const WAYS: [&str; 6] = ["local", "sync", "lru", "leap", "batched", "async"];
 
 #[cfg(test)]
-const ROWS: [&str; 9] =
-    ["throughput", "without", "over_sync", "over_batched", "host_cpu", "p50", "p99", "missed", "wasted"];
+const ROWS: [&str; 10] = [
+    "throughput",
+    "without",
+    "over_sync",
+    "over_batched",
+    "over_async",
+    "host_cpu",
+    "p50",
+    "p99",
+    "missed",
+    "wasted",
+];
 
 /// The dimensions of a benchmark.
 #[derive(Clone, Copy, Debug)]
@@ -225,6 +239,37 @@ struct Bench {
     say: Sender<BenchProgress>,
 }
 
+/// The CPU of the application's thread in a variant without a DPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Placement {
+    /// Its own CPU. The roles share the other one.
+    Apart,
+    /// The CPU of the roles.
+    Together,
+}
+
+impl Placement {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Apart => "ran on its own CPU",
+            Self::Together => "ran on the CPU of the roles",
+        }
+    }
+}
+
+/// The local memory of the variants without a DPU.
+struct Baselines {
+    /// All items.
+    all: LocalItems,
+    /// A hundredth of the items, of each variant that has sets.
+    caches: [LocalItems; 4],
+    /// The latest items.
+    latest: LocalItems,
+    index: store::Index,
+    /// Positions that Leap read ahead.
+    read_ahead: u64,
+}
+
 /// The measured costs of one variant.
 #[derive(Clone, Debug)]
 struct VariantCosts {
@@ -269,6 +314,14 @@ impl SharedState {
     fn to_own_cpu(&self) {
         if let [_, .., last] = self.cpus[..] {
             let _stays_where_it_is = pin_to_cpu(last);
+        }
+    }
+
+    /// Moves this thread to the CPU of a placement.
+    fn place(&self, placement: Placement) {
+        match placement {
+            Placement::Apart => self.to_own_cpu(),
+            Placement::Together => self.to_other_cpu(),
         }
     }
 
@@ -376,42 +429,52 @@ impl Bench {
         let requests: Vec<Vec<u8>> =
             (0..=rounds).map(|round| self.ground.size.draw(draw, 100 + round)).collect();
         let Size { kind, items, here, .. } = self.ground.size;
-        let mut all = LocalItems::all(kind, items);
-        let mut caches = [(); 4].map(|()| LocalItems::some(kind, here));
         // A hundredth, as the others have including the zone.
         let hundredth = usize::try_from(items / 100).expect("few");
-        let mut latest = LocalItems::latest(hundredth);
-        let index = self.ground.far.index(&mut self.client)?;
+        let mut baselines = Baselines {
+            all: LocalItems::all(kind, items),
+            caches: [(); 4].map(|()| LocalItems::some(kind, here)),
+            latest: LocalItems::latest(hundredth),
+            index: self.ground.far.index(&mut self.client)?,
+            read_ahead: 0,
+        };
+        let (warm, measured) = requests.split_first().expect("a round that warms up");
         let mut taken: [Vec<VariantCosts>; WAYS.len()] = Default::default();
-        let mut read_ahead = 0;
-        for (round, requests) in requests.iter().enumerate() {
-            let [sync, leap, batched, pipelined] = &mut caches;
-            let ways = [
-                self.local(&mut all, requests, None),
-                self.sync(sync, None, requests)?,
-                self.sync(&mut latest, Some(&index), requests)?,
-                self.leap(leap, requests, &mut read_ahead)?,
-                self.read_together(batched, requests, 1)?,
-                self.read_together(pipelined, requests, DEPTH)?,
-            ];
-            if round > 0 {
-                taken.iter_mut().zip(ways).for_each(|(taken, way)| taken.push(way));
+        let mut placements = [Placement::Apart; WAYS.len()];
+        for (way, placement) in placements.iter_mut().enumerate() {
+            *placement = self.faster_placement(&mut baselines, way, warm)?;
+        }
+        for requests in measured {
+            for (way, taken) in taken.iter_mut().enumerate() {
+                self.ground.place(placements[way]);
+                taken.push(self.baseline(&mut baselines, way, requests)?);
             }
         }
+        self.ground.place(Placement::Apart);
         let ahead = self.ahead(path, &requests)?;
+        let Baselines { mut all, index, read_ahead, .. } = baselines;
         let at_pace: Vec<VariantCosts> =
-            requests[1..].iter().map(|requests| self.local(&mut all, requests, Some(ahead.pace))).collect();
+            measured.iter().map(|requests| self.local(&mut all, requests, Some(ahead.pace))).collect();
         let n = self.ground.size.requests() * rounds;
         let missed = |way: usize| taken[way].iter().map(|taken| taken.missed).sum::<u64>();
         let mut rows = rows_of_ways(id, &taken, n);
-        rows[2].why = Some(format!(
-            "{} look-ups found nothing among {hundredth} items; the index has {} bytes beside",
-            missed(2),
-            index.bytes()
-        ));
-        rows[3].why =
-            Some(format!("{} look-ups found nothing; {read_ahead} places were read ahead in all", missed(3)));
-        rows.extend(self.rows_of_dpu(id, &taken, &ahead, &at_pace));
+        for (row, placement) in rows.iter_mut().zip(placements) {
+            row.why = Some(placement.text().into());
+        }
+        let remark = |row: &mut Row, text: String| row.why.iter_mut().for_each(|why| *why += &text);
+        remark(
+            &mut rows[2],
+            format!(
+                "; {} look-ups found nothing among {hundredth} items; the index has {} bytes beside",
+                missed(2),
+                index.bytes()
+            ),
+        );
+        remark(
+            &mut rows[3],
+            format!("; {} look-ups found nothing; {read_ahead} places were read ahead in all", missed(3)),
+        );
+        rows.extend(self.rows_of_dpu(id, (&taken, placements), &ahead, &at_pace));
         for (way, of) in WAYS.iter().zip(&taken) {
             rows.extend(times(&format!("{id}.{way}"), of, &taken[1], n));
         }
@@ -421,15 +484,52 @@ impl Bench {
         Ok(rows)
     }
 
+    /// Answers all requests by one of [`WAYS`].
+    fn baseline(
+        &mut self,
+        baselines: &mut Baselines,
+        way: usize,
+        requests: &[u8],
+    ) -> Result<VariantCosts, Error> {
+        let Baselines { all, caches: [sync, leap, batched, pipelined], latest, index, read_ahead } =
+            baselines;
+        match WAYS[way] {
+            "local" => Ok(self.local(all, requests, None)),
+            "sync" => self.sync(sync, None, requests),
+            "lru" => self.sync(latest, Some(index), requests),
+            "leap" => self.leap(leap, requests, read_ahead),
+            "batched" => self.read_together(batched, requests, 1),
+            "async" => self.read_together(pipelined, requests, DEPTH),
+            other => unreachable!("{other} is no variant"),
+        }
+    }
+
+    /// Returns the placement in which a variant answers these requests faster, once its local memory is filled.
+    fn faster_placement(
+        &mut self,
+        baselines: &mut Baselines,
+        way: usize,
+        requests: &[u8],
+    ) -> Result<Placement, Error> {
+        self.ground.place(Placement::Apart);
+        self.baseline(baselines, way, requests)?;
+        let apart = self.baseline(baselines, way, requests)?;
+        self.ground.place(Placement::Together);
+        let together = self.baseline(baselines, way, requests)?;
+        let faster = if together.wall < apart.wall { Placement::Together } else { Placement::Apart };
+        Ok(faster)
+    }
+
     /// Returns the rows of the DPU variant, compared with the variants without a DPU, and with all items
     /// local at its pace.
     fn rows_of_dpu(
         &self,
         id: &str,
-        [local, sync, _, _, batched, _]: &[Vec<VariantCosts>; WAYS.len()],
+        (ways, placements): (&[Vec<VariantCosts>; WAYS.len()], [Placement; WAYS.len()]),
         DpuResults { pace, taken, without, wasted }: &DpuResults,
         at_pace: &[VariantCosts],
     ) -> Vec<Row> {
+        let [local, sync, _, _, batched, pipelined] = ways;
         let size = &self.ground.size;
         let n = size.requests() * taken.len() as u64;
         let nanos = to_f64(u64::try_from(pace.as_nanos()).unwrap_or(u64::MAX)) / to_f64(size.piece as u64);
@@ -446,12 +546,17 @@ impl Bench {
         let beside = |row: &str, of: &[VariantCosts], beside: &[VariantCosts]| {
             rate(&format!("{id}.{row}"), of, n).beside(Some(middle(beside, VariantCosts::rate)))
         };
+        let over = |row: &str, baseline: &[VariantCosts], placement: Placement| Row {
+            why: Some(format!("the baseline {}", placement.text())),
+            ..beside(row, taken, baseline)
+        };
         let [p50, p99] = times(id, taken, sync, n);
         vec![
             Row { why: Some(here), ..beside("throughput", taken, local) },
             beside("without", std::slice::from_ref(without), local),
-            beside("over_sync", taken, sync),
-            beside("over_batched", taken, batched),
+            over("over_sync", sync, placements[1]),
+            over("over_batched", batched, placements[4]),
+            over("over_async", pipelined, placements[5]),
             Row::figure(format!("{id}.host_cpu"), "ns", cpu, n)
                 .with_cpu(Some(cpu))
                 .beside(Some(middle(at_pace, VariantCosts::cpu_ns))),
