@@ -20,7 +20,7 @@ pub(crate) fn answer_to<C: Call>(
 /// Returns the error for an answer that does not belong to the request `op`.
 #[must_use]
 pub fn wrong_answer(op: &str) -> Error {
-    Error::Api { message: format!("the control plane's answer to {op} is not one this version understands") }
+    Error::Api { message: format!("this version does not understand the control plane's answer to {op}") }
 }
 
 /// Parses the address that the control plane gave for a host or node.
@@ -28,8 +28,8 @@ pub fn wrong_answer(op: &str) -> Error {
 /// # Errors
 /// [`Error::Api`] if the text is not an address.
 pub fn gid(text: &str) -> Result<Gid, Error> {
-    let address: std::net::IpAddr = text
-        .parse()
-        .map_err(|_| Error::Api { message: format!("the control plane named {text:?} as an address") })?;
+    let address: std::net::IpAddr = text.parse().map_err(|_| Error::Api {
+        message: format!("the control plane's answer has the invalid address {text:?}"),
+    })?;
     Ok(farmem_link::gid_of(address))
 }

@@ -293,14 +293,14 @@ impl RackConfig {
             if unknown_ip_id {
                 (
                     "packets are taken from any UDP port, so any process on a peer's machine may speak for that peer; and with any IPv4 \
-                     identification, so one of 65536 packets that were damaged on the way passes the ICRC, and where cards send UDP \
+                     identification, so one of 65536 damaged packets passes the ICRC, and if cards send UDP \
                      checksum 0 only the Ethernet FCS of each link is left to catch it",
-                    "give the rack IPv6 addresses, which have no identification, and take unknown_ip_id out of rack.toml",
+                    "give the rack IPv6 addresses, which have no identification, and remove unknown_ip_id from rack.toml",
                 )
             } else {
                 (
                     "packets are taken from any UDP port, so any process on a peer's machine may speak for that peer",
-                    "take [cards] out of rack.toml when no RoCE card is left among the peers",
+                    "remove [cards] from rack.toml when the rack has no RoCE card any more",
                 )
             }
         })
@@ -337,7 +337,7 @@ impl Page<'_> {
                 return fault(name, "is the name of another one, or of a node: expected a name of its own");
             }
             if *tier == Tier::Core && index.iter().any(|other: &IndexConfig| other.tier == Tier::Core) {
-                return fault(name, "is a second core: expected one that leads to all servers");
+                return fault(name, "is a second core: expected one core that leads to all servers");
             }
             if below.as_ref().is_empty() {
                 let message =

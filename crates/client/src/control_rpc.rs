@@ -68,7 +68,7 @@ impl ControlRpc {
 }
 
 fn no_thread(source: io::Error) -> Error {
-    Error::System { what: "no thread to ask the control plane by".into(), source }
+    Error::System { what: "cannot start the thread for requests to the control plane".into(), source }
 }
 
 fn begin(mut api: ApiClient) -> io::Result<Ends> {

@@ -17,7 +17,7 @@ pub enum Error {
     /// The address belongs to memory that a RoCE card registered, and the operation needs more than verbs
     /// (PROTOCOL 14.16).
     #[error(
-        "{addr} is a card's memory, which has READ, WRITE and atomics only: no traversals, no region requests, no cached pages"
+        "{addr} is a card's memory, which supports only READ, WRITE and atomics: no traversals, no region requests, no cached pages"
     )]
     CardMemory {
         /// The address.
@@ -309,7 +309,7 @@ impl Error {
                 "allocate before use, and drop addresses when their allocation is freed".into()
             }
             Self::CardMemory { .. } => {
-                "use `Client::read`, `write` and atomics there, and memory of a farmem node for the rest: `Client::allocate` takes no other".into()
+                "use `Client::read`, `write` and atomics there; for other operations use memory of a farmem node, which `Client::allocate` returns".into()
             }
             Self::MemoryLost { .. } => {
                 "call `Client::accept_lost` for these addresses, then write the data again; keep a copy elsewhere of data that must survive a memory node"
@@ -334,8 +334,8 @@ impl Error {
             Self::Evicted { .. } => {
                 "release all pins and repeat the operation; call `Heap::keep` between operations at least once per lease".into()
             }
-            Self::Count { .. } => "ask for a number between the two, and see `farmem index plan` for what fits a switch".into(),
-            Self::Key { .. } => "use a key the structure's documentation allows".into(),
+            Self::Count { .. } => "give a number in this range; `farmem index plan` shows what fits a switch".into(),
+            Self::Key { .. } => "use a key that the structure's documentation allows".into(),
             Self::Broken { .. } => {
                 "open it at the address where it was created, and let one program write at a time".into()
             }
@@ -370,11 +370,11 @@ impl Error {
                     .into()
             }
             Self::Join { file, .. } => format!(
-                "on the control plane's machine, once it serves there: `farmem join --rack rack.toml`; bring what it prints to {}, mode 0600",
+                "on the control plane's machine, while it serves: run `farmem join --rack rack.toml`; copy the output to {}, with mode 0600",
                 file.display()
             ),
             Self::Keys { .. } => "repair the file, or name another one in FARMEM_KEYS: then only the operator can use the memory of the lost keys".into(),
-            Self::Untrusted { .. } => "find the process that has that port on the control plane's machine: nothing was told to it. After a new state directory there, bring this                  machine what `farmem join --rack rack.toml` prints now"
+            Self::Untrusted { .. } => "find the process that has that port on the control plane's machine; it received no secret. After a new state directory there, copy the output of `farmem join --rack rack.toml` to this machine"
                 .into(),
         }
     }

@@ -243,7 +243,7 @@ pub fn require_running(config: &RackConfig) -> Result<(), Error> {
         return Ok(());
     }
     let (name, rings) = (&config.name, config.rings());
-    Err(Error::Api { message: format!("rack {name:?} does not run: {} is not there", rings.display()) })
+    Err(Error::Api { message: format!("rack {name:?} does not run: {} does not exist", rings.display()) })
 }
 
 /// Returns the link's way to wait. A link that delays frames needs precise wake-ups.

@@ -64,7 +64,7 @@ pub(crate) fn plan(located: &LocatedVma, base: u64, len: Option<u64>) -> Result<
         let (from, to) = (vma.base, vma.base + vma.size);
         let message =
             format!("{len} bytes from {base:#x} are no whole pages of the allocation {from:#x}..{to:#x}");
-        let remedy = "give a multiple of 4096 as the first byte, and one as the length".to_owned();
+        let remedy = "give multiples of 4096 as first byte and as length".to_owned();
         return Err(Error::Refused(ApiError { code: ErrorCode::BadRequest, message, remedy }));
     };
     if let Some(piece) = moved.iter().find(|piece| cut(piece, base) || cut(piece, end)) {
@@ -72,7 +72,7 @@ pub(crate) fn plan(located: &LocatedVma, base: u64, len: Option<u64>) -> Result<
             "the {} bytes from {:#x} moved together, and can only move together again",
             piece.size, piece.base
         );
-        let remedy = "give a range that holds all or none of them".to_owned();
+        let remedy = "give a range that contains all or none of them".to_owned();
         return Err(Error::Refused(ApiError { code: ErrorCode::Conflict, message, remedy }));
     }
     let (mut parts, mut at) = (Vec::new(), base);

@@ -252,7 +252,7 @@ impl Client {
     pub fn lock_named(&mut self, name: &str) -> Result<NamedLock, Error> {
         let (object, _) = self.ask_for(name, true, OpenMode::Write)?;
         if self.opened().borrow().get(&object).is_some_and(|uses| uses.handles > 0) {
-            let message = format!("this program itself has {name:?} locked");
+            let message = format!("this program itself holds the lock {name:?}");
             let remedy = "give it back first".into();
             return Err(Error::Refused(ApiError { code: ErrorCode::Conflict, message, remedy }));
         }
@@ -415,10 +415,10 @@ fn lost_object(file: &FileInfo) -> Error {
     });
     let (message, remedy) = match file.stage {
         FileStage::Unsaved => {
-            (format!("the object was not saved: {why}"), "put that right, then save it again")
+            (format!("the object was not saved: {why}"), "correct that, then save it again")
         }
-        FileStage::Lost => (why, "to take the bytes of the file for it, have it loaded again (`--accept`)"),
-        _ => (why, "put that right, then open it again"),
+        FileStage::Lost => (why, "to replace it by the bytes of the file, load it again (`--accept`)"),
+        _ => (why, "correct that, then open it again"),
     };
     Error::Refused(ApiError { code: ErrorCode::Conflict, message, remedy: remedy.into() })
 }

@@ -25,6 +25,6 @@ pub(crate) fn lost_open(error: &Error) -> ApiError {
     ApiError {
         code: error.code().unwrap_or(ErrorCode::Unavailable),
         message: format!("this client joined the rack again and lost what it had open: {error}"),
-        remedy: "end this client, and open what it had with another one".into(),
+        remedy: "end this client, and open the objects with another one".into(),
     }
 }

@@ -103,7 +103,7 @@ impl Rack {
     /// `farmem up` restarts. [`Error::System`] if the system has too little memory.
     pub fn restart_node(&self, node: NodeId) -> Result<(), Error> {
         let Kind::Embedded(world) = &self.0 else {
-            return Err(Error::Api { message: "this rack's memory nodes are processes of their own".into() });
+            return Err(Error::Api { message: "this rack's memory nodes are separate processes".into() });
         };
         let mut world = world.borrow_mut();
         let nodes = world.call(Overview {})?.nodes;
@@ -111,7 +111,7 @@ impl Rack {
             Error::Refused(ApiError {
                 code: ErrorCode::NotFound,
                 message: format!("there is no node {}", node.0),
-                remedy: "see `Client::nodes` for the nodes there are".into(),
+                remedy: "see `Client::nodes` for the existing nodes".into(),
             })
         })?;
         world.remove_node(node.0);

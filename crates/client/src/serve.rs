@@ -115,7 +115,7 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
             };
             let role = Control::restore(settings, Rng::from_seed(seed()?), records).map_err(|e| Error::Config {
                 file: state.clone(),
-                message: format!("{e}; the log is damaged: restore the directory from a copy, without its file `secret` (all keys are told anew then), or remove it to begin anew"),
+                message: format!("{e}; the log is damaged: restore the directory from a backup, without its file `secret` (then all keys are issued again), or remove it for a new rack"),
             })?;
             let role = role.with_log(Box::new(store));
             let waker = link
@@ -197,13 +197,13 @@ fn keep_token(file: &Path) -> Result<String, Error> {
     }
     if !kept.is_empty() {
         let message = format!(
-            "holds {} characters, and fewer than {TOKEN_MIN} can be guessed: restore it from a copy, or remove it for a new one",
+            "has {} characters, but fewer than {TOKEN_MIN} can be guessed: restore it from a backup, or remove it for a new one",
             kept.len()
         );
         return Err(Error::Config { file: file.to_owned(), message });
     }
     opened.rewind().map_err(|e| cannot("write", e))?;
-    let seed = os_seed().map_err(|e| cannot("draw a token for", e))?;
+    let seed = os_seed().map_err(|e| cannot("generate a token for", e))?;
     let token: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
     // The token must be on disk before its first use, so that it is the same after a power failure.
     let written = opened
@@ -409,9 +409,9 @@ pub fn node_running<'a, C: Compile + 'static>(
 fn say_unusual(node: &str, calibrated: Calibrated) {
     let Calibrated { burst, one_by_one } = calibrated;
     if let Some(times) = one_by_one.filter(|_| burst == 1) {
-        let why = format!("on this processor that is {times:.2} times as fast as in bursts");
+        let why = format!("on this processor this is {times:.2} times as fast as bursts");
         // A closed stderr is no fault.
-        drop(writeln!(io::stderr(), "farmem: memory node {node} asks for lines one by one: {why}"));
+        drop(writeln!(io::stderr(), "farmem: memory node {node} prefetches lines one by one: {why}"));
     }
 }
 

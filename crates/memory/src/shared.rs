@@ -169,8 +169,7 @@ impl SharedSpace {
             return Err(OpenError::Setting {
                 setting: "rack",
                 value: "embedded".into(),
-                remedy: "memory is shared between processes: use a rack that runs, as `farmem up` starts it"
-                    .into(),
+                remedy: "processes share memory: use a running rack, such as `farmem up` starts".into(),
             }
             .into());
         };
@@ -326,8 +325,10 @@ impl SharedSpace {
     fn reachable(&self, vma: &VmaInfo) -> Result<Vma, Error> {
         let offset = vma.base.checked_sub(self.window().base().0);
         if offset.is_none_or(|offset| offset + vma.size > self.window().len()) {
-            let what =
-                format!("memory node {}, which joined after this space was opened: open another", vma.node);
+            let what = format!(
+                "memory node {}, which joined after this space was opened: open another space",
+                vma.node
+            );
             return Err(Error::Unreachable { what });
         }
         Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })

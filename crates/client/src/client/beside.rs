@@ -95,7 +95,7 @@ impl Client {
 fn in_process() -> Error {
     let source = std::io::ErrorKind::Unsupported.into();
     Error::System {
-        what: "the client's rack is in its own process, and no process is beside that".into(),
+        what: "the client's rack is within its own process and has no other processes".into(),
         source,
     }
 }

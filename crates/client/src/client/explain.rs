@@ -113,13 +113,13 @@ impl Client {
         let Meta { addr, len, touch } = meta;
         match failure {
             rc::Failure::RemoteAccess | rc::Failure::RemoteOperational if touch == Touch::Keyed => {
-                let reason = "what it leads to is not at the node of its connection, or this client's domain may not read it";
+                let reason = "its record is not at the node of its connection, or this client's domain may not read it";
                 Error::Key { key: addr.0, reason }
             }
             rc::Failure::RemoteAccess | rc::Failure::RemoteOperational => self.diagnose(meta),
             rc::Failure::InvalidRequest => Error::OutOfBounds { addr, len },
             rc::Failure::RetriesExceeded | rc::Failure::RnrRetriesExceeded if touch == Touch::Keyed => {
-                let what = format!("the memory node that key {:#x} was to be read from", addr.0);
+                let what = format!("the memory node with key {:#x}", addr.0);
                 Error::Unreachable { what }
             }
             rc::Failure::RetriesExceeded | rc::Failure::RnrRetriesExceeded => {

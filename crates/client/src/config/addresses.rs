@@ -57,7 +57,7 @@ impl TakenAddresses {
         }
         let hosts: Option<Vec<IpAddr>> = (0..count).map(|n| nth_after(first, n)).collect();
         let hosts = hosts.filter(|all| all.iter().all(is_of_one_machine)).ok_or_else(|| {
-            let expected = "expected so many addresses of machines, one after the other";
+            let expected = "expected this number of consecutive addresses of machines";
             page.fault(&raw.count.span(), format!("{count} clients' addresses from {first} on: {expected}"))
         })?;
         match hosts.iter().find(|host| self.0.contains(host)) {

@@ -110,11 +110,11 @@ impl Join {
         let join: Self = toml::from_str(&text).map_err(|e| fault(e.message().to_owned()))?;
         join.ca().map_err(fault)?;
         if join.token.is_empty() || !join.token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(fault("its `token` is none: expected letters and digits".into()));
+            return Err(fault("its `token` is invalid: expected letters and digits".into()));
         }
         if join.address.port() == 0 || join.address.ip().is_unspecified() {
             return Err(fault(format!(
-                "its `address` is {}: expected where the control plane is",
+                "its `address` is {}: expected the control plane's address",
                 join.address
             )));
         }
@@ -293,7 +293,8 @@ impl Page<'_> {
         if !address.ip().is_unspecified() {
             return Ok(address);
         }
-        let expected = "expected the one address that other machines reach it at: the certificate names it";
+        let expected =
+            "expected one address at which other machines reach it, because the certificate names it";
         Err(self.fault(&raw.span(), format!("listen is {:?}: {expected}", raw.as_ref())))
     }
 
@@ -314,7 +315,7 @@ impl Page<'_> {
         let [Some(ca), Some(certificate), Some(key)] = named else {
             let Some(one) = named.into_iter().flatten().next() else { return Ok(None) };
             let message =
-                "expected ca, certificate and key together, or none of them: farmem makes its own then";
+                "expected ca, certificate and key together, or none of them: then farmem creates its own";
             return Err(self.fault(&one.span(), message.into()));
         };
         if raw.listen.is_none() {

@@ -216,8 +216,7 @@ impl Page<'_> {
             Some(raw) => self.link(raw)?,
         };
         if link.loss_ppm() > 0 {
-            let message =
-                "link of [dpu] loses frames: what is in shared memory is not lost; expected no loss=";
+            let message = "link of [dpu] loses frames, but shared memory loses none: expected no loss=";
             return Err(self.fault(&at(&raw.link), message.into()));
         }
         let slowdown = raw.slowdown.as_ref().map_or(1.0, |raw| *raw.as_ref());
@@ -282,7 +281,7 @@ impl RackConfig {
                     Finding { name, state: Support::Ok, detail, remedy: String::new() }
                 }
                 Err(error) => {
-                    let remedy = "only a machine with a program that asks for it needs it: there run `farmem role dpu` with CAP_NET_RAW, beside that interface".into();
+                    let remedy = "only a machine with a program that uses this mirror needs it: run `farmem role dpu` there with CAP_NET_RAW, on the machine of that interface".into();
                     Finding { name, state: Support::Missing, detail: error.to_string(), remedy }
                 }
             }

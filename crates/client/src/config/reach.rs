@@ -58,15 +58,15 @@ impl RackConfig {
                 (
                     Support::Missing,
                     format!(
-                        "{address}: {mtu}, and `pmtu = {pmtu}` makes packets of {need} bytes: they are not sent"
+                        "{address}: {mtu}, and `pmtu = {pmtu}` makes packets of {need} bytes, which cannot be sent"
                     ),
                     format!(
-                        "{smaller}a larger MTU of every link on the way: `ip link set dev LINK mtu {need}`"
+                        "{smaller}a larger MTU of every link on the path: `ip link set dev LINK mtu {need}`"
                     ),
                 )
             }
             Err(why) => {
-                (Support::Missing, format!("{address}: no way there: {why}"), "look at `ip route get`".into())
+                (Support::Missing, format!("{address}: no route: {why}"), "look at `ip route get`".into())
             }
         };
         Finding { name, state, detail, remedy }
@@ -114,7 +114,7 @@ impl RackConfig {
             Err(error) if error.code() == Some(ErrorCode::Unauthorized) => (
                 Support::Missing,
                 format!("{at}: refuses this token: {error}"),
-                "copy the token of the rack: on the control plane's machine into its state directory, on another one with what `farmem join --rack rack.toml` prints there"
+                "copy the token of the rack: on the control plane's machine into its state directory, on another machine with the output of `farmem join --rack rack.toml`"
                     .into(),
             ),
             Err(error) if foreign => (
@@ -150,7 +150,7 @@ impl RackConfig {
                     "the nodes of this machine are to give {wanted_mib} MiB, and {} MiB are left",
                     room >> 20
                 ),
-                "less `memory` in rack.toml, or other machines: a node whose memory is not there is killed when it is used",
+                "set less `memory` in rack.toml, or use other machines: a node that uses more memory than the machine has is killed",
             ),
             Some(room) => (
                 Support::Ok,
@@ -161,7 +161,7 @@ impl RackConfig {
                 "",
             ),
             None => {
-                (Support::Degraded, "how much this machine has left cannot be seen".to_owned(), "mount /proc")
+                (Support::Degraded, "the free memory of this machine is unknown".to_owned(), "mount /proc")
             }
         };
         Finding { name, state, detail, remedy: remedy.to_owned() }
@@ -189,8 +189,8 @@ impl RackConfig {
             Ok(false) => Finding {
                 name,
                 state: Support::Missing,
-                detail: format!("{at}: other bytes came back than were written"),
-                remedy: "do not use it: report this".into(),
+                detail: format!("{at}: a read did not return the written bytes"),
+                remedy: "do not use this node, and report the fault".into(),
             },
             Err(error) => missing(name, &error),
         };
@@ -217,8 +217,8 @@ impl RackConfig {
             None => Finding {
                 name,
                 state: Support::Degraded,
-                detail: "not tried, since no memory node gives its bytes".into(),
-                remedy: "see what is said of the memory nodes".into(),
+                detail: "not tested, because no memory node returns its bytes".into(),
+                remedy: "see the findings of the memory nodes".into(),
             },
         });
         findings
@@ -249,7 +249,7 @@ fn examine_builds(usage: Result<RackUsage, Error>, overview: &RackOverview) -> F
     let said: usize = builds.iter().map(|build| build.members.len()).sum();
     let silent = match all.saturating_sub(said) {
         0 => String::new(),
-        silent => format!("; {silent} members did not say theirs, as cards do not"),
+        silent => format!("; {silent} members report no build, for example cards"),
     };
     let others: Vec<String> = builds
         .iter()
@@ -264,7 +264,7 @@ fn examine_builds(usage: Result<RackUsage, Error>, overview: &RackOverview) -> F
         name,
         state: Support::Missing,
         detail: format!("this command is {BUILD}; of other builds are {}{silent}", others.join("; ")),
-        remedy: "run one build of farmem on all machines, since parts of different builds do not go together: stop those that are named, and start them from the build of the rest"
+        remedy: "run one build of farmem on all machines, because different builds are incompatible: stop the named members, and start them from the build of the others"
             .into(),
     }
 }
@@ -292,11 +292,11 @@ impl RackConfig {
     pub(super) fn look_at(&self, title: &str, role: &str, name: &str) -> String {
         if self.is_of_one_machine() {
             return format!(
-                "see what `farmem up` said of {title}, and start the rack with it if it does not run"
+                "see the output of `farmem up` about {title}; if the rack does not run, start it"
             );
         }
         let unit = if name.is_empty() { format!("farmem@{role}") } else { format!("farmem-{role}@{name}") };
-        format!("on its machine see whether {title} runs (`systemctl status {unit}`, docs/operate.md)")
+        format!("check on its machine that {title} runs (`systemctl status {unit}`, docs/operate.md)")
     }
 }
 
@@ -307,7 +307,7 @@ fn examine_size(node: &NodeConfig, joined: &NodeInfo) -> Finding {
         joined if joined.capacity != node.memory => (
             Support::Degraded,
             format!("gives {} MiB, and {} MiB in rack.toml", joined.capacity >> 20, node.memory >> 20),
-            "it was started from another description: start it anew to change that, which loses what it has",
+            "the node was started from another description: restart it to change that, which loses its memory",
         ),
         joined => (
             Support::Ok,
@@ -323,9 +323,9 @@ fn examine_port(name: &str, address: IpAddr) -> Finding {
     let (state, detail, remedy) = match is_refused(address, UDP_PORT) {
         Ok(true) => (
             Support::Missing,
-            format!("{address}: its machine says that nothing listens there"),
+            format!("{address}: its machine reports that the port is closed"),
             format!(
-                "start the role; or a firewall there rejects UDP port {UDP_PORT}: let it through, both ways"
+                "start the role; if a firewall there rejects UDP port {UDP_PORT}, allow it in both directions"
             ),
         ),
         Ok(false) => (
@@ -335,7 +335,7 @@ fn examine_port(name: &str, address: IpAddr) -> Finding {
         ),
         Err(why) => (
             Support::Missing,
-            format!("{address}: nothing can be sent there: {why}"),
+            format!("{address}: cannot be reached: {why}"),
             "look at `ip route get`".into(),
         ),
     };

@@ -22,7 +22,7 @@ impl RackConfig {
             let where_to = format!("{address}{place}");
             let (state, detail, remedy) = match &held {
                 Err(why) => {
-                    let detail = format!("{where_to}: whether it runs cannot be seen: {why}");
+                    let detail = format!("{where_to}: cannot check whether it runs: {why}");
                     (Support::Degraded, detail, "mount /proc: `mount -t proc proc /proc`".into())
                 }
                 Ok(held) if held.contains(&address) => {

@@ -86,7 +86,7 @@ fn count(stats: &mut TaskStats, memory: &mut dyn FarMemory, op: Op, policy: &Pol
             let written = if from.fill(0, &mut [&mut buf]) {
                 memory.write(addr, &buf).map(|()| done)
             } else {
-                Err(Error::Missing { what: "bytes where a WRITE was to take them from".into() })
+                Err(Error::Missing { what: "bytes at the source of a WRITE".into() })
             };
             (written, Vec::new())
         }
@@ -97,7 +97,8 @@ fn count(stats: &mut TaskStats, memory: &mut dyn FarMemory, op: Op, policy: &Pol
             (memory.fetch_add(addr, add).map(|old| Answer::Done { old }), Vec::new())
         }
         Op::Through { work, .. } => {
-            let what = "connection through the switch of this far memory: only a client has some".into();
+            let what =
+                "connection through the switch of this far memory: only clients have such connections".into();
             (Err(Error::Missing { what }), work.into_buf())
         }
         Op::Traverse { program, cur_ptr, scratch, limit } => {

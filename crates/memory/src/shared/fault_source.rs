@@ -125,7 +125,7 @@ impl FaultSource for SharedMapping {
 fn watch(mut watcher: Watcher) {
     if let Err(error) = watcher.watch(None) {
         say(&format!(
-            "pages whose lease has ended cannot be taken from this program, which must not read them: {error}"
+            "cannot unmap the pages of an expired lease, which this program must not read any more: {error}"
         ));
         std::process::abort();
     }

@@ -330,7 +330,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
                     }
                     CacheDone::FaultRejected { page, reason } => {
                         let addr = page.addr();
-                        return self.fail(format!("the page at {addr} cannot be asked for: {reason:?}"));
+                        return self.fail(format!("the page at {addr} cannot be requested: {reason:?}"));
                     }
                     CacheDone::EvictionRejected { page, .. } => self.paged_mut().eviction_rejected(page),
                     _ => {}
@@ -379,7 +379,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
             let result = match flush.left.len() {
                 0 => Ok(()),
                 pages => {
-                    let what = format!("the memory nodes, to which {pages} pages are to be written");
+                    let what = format!("the memory nodes, to which {pages} pages must be written");
                     Err(Error::Unreachable { what })
                 }
             };

@@ -108,7 +108,7 @@ impl Process<'_> {
         if base < start.0 || base - start.0 + len > span {
             // This host's programs could not access the range.
             self.unmap(VirtAddr(base), len)?;
-            let what = "a memory node that joined after this space was opened: open another".into();
+            let what = "a memory node that joined after this space was opened: open another space".into();
             return Err(Error::Unreachable { what });
         }
         Ok(VirtAddr(base))

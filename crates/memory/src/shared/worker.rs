@@ -172,7 +172,7 @@ fn run(args: &[OsString], entries: &[(&str, Entry)]) -> Result<u64, String> {
     };
     let number = |text: &OsStr| {
         let number = text.to_str().and_then(|text| text.parse::<u64>().ok());
-        number.ok_or_else(|| format!("{text:?} is no number"))
+        number.ok_or_else(|| format!("{text:?} is not a number"))
     };
     let numbers = numbers.iter().map(|text| number(text)).collect::<Result<Vec<u64>, String>>()?;
     let [file, domain, entry] = [file, domain, entry].map(|word| meant(word));

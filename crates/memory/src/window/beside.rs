@@ -347,7 +347,7 @@ impl<'a> Beside<'a> {
             let record = std::mem::take(&mut self.answer);
             match Answer::parse(&record[..len]) {
                 Ok(answer) => self.take(answer),
-                Err(_) => self.fence("gave an answer that is none"),
+                Err(_) => self.fence("sent an invalid answer"),
             }
             self.answer = record;
         }
@@ -362,14 +362,16 @@ impl<'a> Beside<'a> {
         let is_it = |asked: &PendingPart| asked.span == answer.span && asked.write == answer.write;
         let has_it = |asked: &PendingPart| matches!(asked.with, PartHolder::Dpu(_));
         let found = self.asked.iter().find(|(_, asked)| has_it(asked) && is_it(asked));
-        let Some((&number, asked)) = found else { return self.fence("answered what it was not asked") };
+        let Some((&number, asked)) = found else {
+            return self.fence("answered a request that does not exist");
+        };
         match answer.ended {
             How::Done if asked.write => self.end(number, Ok(()), None),
             How::Done if asked.placed => {
                 let (_, at) = place_of(&answer.span, self.parts.laid());
                 let first = Page::of(in_window(self.window, at));
                 if !self.window.is_placed(first, answer.span.size as usize / PAGE_LEN) {
-                    return self.fence("said that it had brought what it did not bring");
+                    return self.fence("reported bytes that it had not written");
                 }
                 self.end(number, Ok(()), None);
             }
@@ -398,7 +400,7 @@ impl<'a> Beside<'a> {
             }
             // The write may or may not have been executed.
             How::Failed => {
-                let what = "far memory, by way of the DPU".into();
+                let what = "far memory, through the DPU".into();
                 self.end(number, Err(Error::Unreachable { what }), None);
             }
         }
@@ -411,7 +413,7 @@ impl<'a> Beside<'a> {
         // A closed stderr is no fault.
         drop(writeln!(
             io::stderr(),
-            "farmem: the DPU {why}; it is fenced, and this window goes on without it"
+            "farmem: the DPU {why}; it is fenced, and this window continues without it"
         ));
         self.go_on((Some((host, generation)), process));
     }
@@ -423,7 +425,7 @@ impl<'a> Beside<'a> {
         let Some(Dpu { talk, host, generation, .. }) = self.dpu.take() else { return };
         self.given_up = Some(talk);
         // A closed stderr is no fault.
-        drop(writeln!(io::stderr(), "farmem: the DPU has sent this window away, which goes on without it"));
+        drop(writeln!(io::stderr(), "farmem: the DPU has released this window, which continues without it"));
         self.go_on(((!settled).then_some((host, generation)), None));
     }
 

@@ -60,7 +60,7 @@ impl Object {
             OpenMode::Write => Ok(Self::new(named.vma())),
             OpenMode::Read => Ok(Self::new(named.vma()).read_only()),
             mode @ OpenMode::Shared => {
-                let remedy = "open it to read or to write: what is shared others may write meanwhile".into();
+                let remedy = "open it to read or to write: other hosts may write shared memory".into();
                 Err(OpenError::Setting { setting: "mode of an object", value: mode.to_string(), remedy }
                     .into())
             }

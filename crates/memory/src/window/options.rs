@@ -237,7 +237,7 @@ fn check_fixed(laid: &Laid, options: &WindowOptions) -> Result<(), Error> {
         return Ok(());
     }
     let value = format!("{len} bytes from {first} on");
-    let remedy = format!("they lie in the {} bytes of a read-only window by way of a DPU", laid.len());
+    let remedy = format!("they lie in the {} bytes of a read-only window that uses a DPU", laid.len());
     Err(OpenError::Setting { setting: "static caching", value, remedy }.into())
 }
 
@@ -253,11 +253,11 @@ fn check_policy(options: &WindowOptions) -> Result<(), Error> {
     }
     let (value, remedy) = match options.way {
         AccessPath::Own(_) => {
-            (format!("the program's own beside {:?}", options.foresight), "leave one of them out")
+            (format!("the program's own, in addition to {:?}", options.foresight), "omit one of them")
         }
         _ => (
             format!("the program's own, {:?}", options.way),
-            "a DPU in this process has it; one that is a process of its own has those of `Foresight`",
+            "only a DPU in this process supports it; a DPU in another process has the policies of `Foresight`",
         ),
     };
     Err(OpenError::Setting { setting: "prefetch policy", value, remedy: remedy.into() }.into())

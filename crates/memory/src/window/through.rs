@@ -103,7 +103,7 @@ impl<'a> Through<'a> {
         if wanted.iter().all(are_there) {
             return Ok(());
         }
-        Err(Error::Unreachable { what: "far memory, for what is to be cached statically".into() })
+        Err(Error::Unreachable { what: "far memory, for the static cache".into() })
     }
 
     pub(super) const fn client(&mut self) -> &mut Client {

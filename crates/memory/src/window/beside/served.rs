@@ -172,7 +172,7 @@ impl Dpu {
                 "the DPU has pages of {page_len} bytes, and this rack's description of {}",
                 section.page
             );
-            let remedy = "start the DPU again with the rack's description of now".into();
+            let remedy = "restart the DPU with the rack's present description".into();
             return Err(Error::Refused(ApiError { code: ErrorCode::Conflict, message, remedy }).into());
         }
         let wake = OutsideWaker::open(&wake).map_err(Error::from)?;
@@ -251,7 +251,7 @@ pub(super) fn put_away(process: Option<Other>) -> Result<(), Error> {
     // A closed stderr is no fault.
     drop(writeln!(
         io::stderr(),
-        "farmem: the DPU did not answer; it was ended, and this window goes without it"
+        "farmem: the DPU did not answer; it was killed, and this window continues without it"
     ));
     Ok(())
 }
