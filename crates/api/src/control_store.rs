@@ -77,7 +77,9 @@ impl ControlStore {
             let lines = store.load()?;
             Ok((store, lines))
         }));
-        let why = "is damaged, so that what the rack was is not known; begin with another state directory, or with a copy of an older one".into();
+        let why =
+            "is damaged, so the rack's state is unknown; use another state directory, or restore a backup"
+                .into();
         opened.unwrap_or_else(|_| Err(OpenError::Foreign { path, why }))
     }
 
@@ -138,9 +140,7 @@ impl ControlStore {
                 return Err(self.foreign(format!("has no line {} before line {number}", records.len())));
             }
             let record = serde_json::from_slice(line.value());
-            records.push(
-                record.map_err(|e| self.foreign(format!("has a line {number} that is no record: {e}")))?,
-            );
+            records.push(record.map_err(|e| self.foreign(format!("has the invalid line {number}: {e}")))?);
         }
         self.next = records.len() as u64;
         Ok(records)
@@ -237,7 +237,7 @@ fn is_full(error: &io::Error) -> bool {
 fn no_room(file: &Path) -> OpenError {
     OpenError::NoRoom {
         doing: format!("make the control plane's log {}", file.display()),
-        remedy: format!("make {ROOM} bytes or more of room there, or choose another state directory"),
+        remedy: format!("free {ROOM} bytes or more there, or choose another state directory"),
     }
 }
 

@@ -123,7 +123,7 @@ pub fn tell(level: Level, text: fmt::Arguments<'_>) {
     let Some(left_out) = BOUND.lock().unwrap_or_else(PoisonError::into_inner).admit(now) else { return };
     if left_out > 0 {
         tracing::warn!(
-            "{left_out} lines were left out: more than {} at once, and ten a second",
+            "{left_out} lines were omitted: more than {} at once, and ten per second",
             LINES.at_once
         );
     }
@@ -168,19 +168,17 @@ impl EventSource for Control {
         Some(match note {
             Note::Silent(of) => {
                 let held = of.port().as_node().and_then(|node| losses(&self.held_by(node)));
-                let held = held.map_or_else(String::new, |held| format!(": {held} are out of reach"));
+                let held = held.map_or_else(String::new, |held| format!(": {held} are unreachable"));
                 (Level::WARN, format!("{} does not answer{held}", role(of)))
             }
             Note::Back(of) => (Level::INFO, format!("{} answers again", role(of))),
             Note::Refused(of, status) => (Level::WARN, format!("{} refused an update: {status:?}", role(of))),
-            Note::Gone(of) => {
-                (Level::ERROR, format!("{} does not know what it must, and has to join again", role(of)))
-            }
+            Note::Gone(of) => (Level::ERROR, format!("{} lacks updates, and must join again", role(of))),
             Note::Fenced(of) => (Level::INFO, format!("the lease of {} ended: it is fenced", host(of))),
             Note::Lapsed(of) => (Level::INFO, format!("{} was not heard of: it is taken out", host(of))),
             Note::DomainGone(domain) => (Level::INFO, format!("domain {domain} has no user: it is gone")),
-            Note::GivenUp => (Level::WARN, "a migration was given up".into()),
-            Note::TakenBack => (Level::INFO, "a change was taken back".into()),
+            Note::GivenUp => (Level::WARN, "a migration was cancelled".into()),
+            Note::TakenBack => (Level::INFO, "a change was rolled back".into()),
             Note::SoftRefused => (Level::WARN, "the switch refused an image".into()),
             Note::Dropped(why @ (ControlDrop::Port | ControlDrop::Malformed | ControlDrop::Endpoint))
                 if enabled!(Level::DEBUG) =>
@@ -199,9 +197,10 @@ impl EventSource for Switch {
             Note::UpdateRefused { seq, status } => {
                 (Level::WARN, format!("batch {seq} of updates was refused: {status:?}"))
             }
-            Note::UpdateChanged { seq } => {
-                (Level::ERROR, format!("batch {seq} of updates came again with other bytes: it stops"))
-            }
+            Note::UpdateChanged { seq } => (
+                Level::ERROR,
+                format!("batch {seq} of updates was repeated with other bytes: the switch stops"),
+            ),
             Note::Refused(status) if enabled!(Level::DEBUG) => {
                 (Level::DEBUG, format!("a request was refused: {status:?}"))
             }
@@ -221,7 +220,7 @@ impl<S: Store, C: Compile> EventSource for MemNode<S, C> {
                 (Level::WARN, format!("a batch of updates was refused: {status:?}"))
             }
             Note::UpdateChanged => {
-                (Level::ERROR, "a batch of updates came again with other bytes: it stops".into())
+                (Level::ERROR, "a batch of updates was repeated with other bytes: the node stops".into())
             }
             Note::FileFailed => (Level::WARN, "a file could not be loaded or saved".into()),
             Note::ProgramInterpreted => {

@@ -123,7 +123,7 @@ impl Mirror {
         // SAFETY: the name is a NUL-terminated string that outlives the call.
         let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
         if index == 0 {
-            let remedy = "name one that `ip link` shows".into();
+            let remedy = "name an interface that `ip link` shows".into();
             return Err(OpenError::Setting {
                 setting: "interface of a mirror",
                 value: interface.clone(),
@@ -134,7 +134,7 @@ impl Mirror {
             match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => OpenError::NotPermitted {
                 doing: doing(),
-                remedy: "it needs CAP_NET_RAW: run it as root or `setcap cap_net_raw+ep` its file, or hand the bytes over by a tap".into(),
+                remedy: "grant CAP_NET_RAW: run the program as root or `setcap cap_net_raw+ep` its file, or pass the bytes by a tap".into(),
             },
             _ => OpenError::System { doing: doing(), source },
         }

@@ -124,7 +124,7 @@ fn check(path: &Path, about: &Metadata, kind: &str, most: u32) -> Result<(), Ope
         return Err(exposed(
             format!("{is_not}: it has mode {mode:04o}"),
             format!(
-                "run: chmod {most:o} {shown}; the keys of the rack are in there, so begin with a new one if others may have read it"
+                "run: chmod {most:o} {shown}; it contains the keys of the rack, so start with a new directory if others may have read it"
             ),
         ));
     }

@@ -148,7 +148,7 @@ impl Values {
         let (burst, delay) = (self.burst.unwrap_or(0), self.delay.unwrap_or_default());
         if self.burst.is_some() && self.rate.is_none() {
             return Err(ProfileError(
-                "a burst without a rate says nothing: expected rate=... as well".into(),
+                "a burst without a rate has no effect: expected rate=... as well".into(),
             ));
         }
         // The product is at most 1.25e12 bytes/s times 1e7 ns: far below 2^64 in bytes, and below 2^128
@@ -158,7 +158,7 @@ impl Values {
         let flying = flying + u128::from(burst);
         if flying > u128::from(IN_FLIGHT_MAX) {
             return Err(ProfileError(format!(
-                "rate times delay and the burst are {flying} bytes on their way: expected at most {IN_FLIGHT_MAX}; lower one of them"
+                "rate times delay plus the burst are {flying} bytes in flight: expected at most {IN_FLIGHT_MAX}; lower one of them"
             )));
         }
         Ok(LinkProfile { rate: self.rate, burst, delay, loss: self.loss.unwrap_or(0) })
@@ -181,7 +181,7 @@ fn rate(text: &str) -> Result<u64, ProfileError> {
     let expected = "expected 1Mbit/s to 10Tbit/s, such as 25Gbit/s, or in bytes as 3.125GB/s";
     let lower = text.to_ascii_lowercase();
     if lower.ends_with("bps") {
-        let both = "tc takes bps for bytes a second, most others for bits";
+        let both = "tc uses bps for bytes per second, most others for bits";
         return Err(ProfileError(format!("rate={text} is ambiguous: {both}; {expected}")));
     }
     let per_second = lower.strip_suffix("/s");
@@ -213,7 +213,7 @@ fn delay(text: &str) -> Result<Duration, ProfileError> {
     let span = scaled(text, &UNITS).map(Duration::from_nanos).filter(|&span| span <= DELAY_MAX);
     span.ok_or_else(|| {
         ProfileError(format!(
-            "delay={text}: expected a time with its unit, 0us to 10ms, such as 5us (a host asks again after 40 ms)"
+            "delay={text}: expected a time with its unit, 0us to 10ms, such as 5us (a host retransmits after 40 ms)"
         ))
     })
 }

@@ -162,7 +162,7 @@ impl ShmLink {
         let known = self.outs.iter().position(|ring| ring.dst() == gid);
         let place = known.unwrap_or(self.outs.len());
         if place >= RINGS_MAX {
-            let remedy = format!("an endpoint has at most {RINGS_MAX} peers over its life; start it again");
+            let remedy = format!("an endpoint has at most {RINGS_MAX} peers in its lifetime; restart it");
             return Err(OpenError::NoRoom { doing: format!("open one more ring, to {gid:?}"), remedy });
         }
         if known.is_none_or(|place| self.outs[place].is_broken()) {

@@ -101,7 +101,7 @@ pub enum ApiCallError {
         why: String,
     },
     /// The server is not a control plane of this version.
-    #[error("what answers at {url} is not a control plane of this version: {why}")]
+    #[error("the server at {url} is not a control plane of this version: {why}")]
     Foreign {
         /// The endpoint.
         url: String,
@@ -322,7 +322,7 @@ impl ApiClient {
         response: Response,
     ) -> Result<A, ApiCallError> {
         A::try_from(response)
-            .map_err(|_| self.foreign(format!("its answer is not one to {}", request.name())))
+            .map_err(|_| self.foreign(format!("its answer does not belong to {}", request.name())))
     }
 
     /// Sends one request, and returns its answer.

@@ -218,7 +218,7 @@ pub(super) async fn body_of(
 }
 
 fn too_slow(what: &str, limit: Duration) -> ApiError {
-    let message = format!("the {what} of the request was not there after {limit:?}");
+    let message = format!("the {what} of the request did not arrive within {limit:?}");
     refusal(ErrorCode::TooSlow, message, "send each request as a whole, then read the answer")
 }
 
@@ -234,8 +234,8 @@ fn unreadable(status: u16) -> ApiError {
             format!("send at most {HEAD_MAX} bytes and {FIELDS_MAX} header fields before the body"),
         ),
         _ => (
-            "the head of the request is not one of HTTP/1.1, or ends in its midst".to_owned(),
-            "send a whole request as HTTP/1.1 has it (RFC 9112), such as `curl --http1.1` does".to_owned(),
+            "the head of the request is not valid HTTP/1.1, or is incomplete".to_owned(),
+            "send a complete request of HTTP/1.1 (RFC 9112), as `curl --http1.1` does".to_owned(),
         ),
     };
     refusal(ErrorCode::BadRequest, message, remedy)

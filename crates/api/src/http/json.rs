@@ -14,7 +14,7 @@ use std::fmt;
 pub(super) fn object(text: &[u8]) -> Result<Map<String, Value>, serde_json::Error> {
     match serde_json::from_slice(text)? {
         Unique(Value::Object(object)) => Ok(object),
-        Unique(_) => Err(serde_json::Error::custom("it is no JSON object")),
+        Unique(_) => Err(serde_json::Error::custom("the text is not a JSON object")),
     }
 }
 
@@ -72,7 +72,7 @@ impl<'de> Visitor<'de> for UniqueVisitor {
         let mut object = Map::new();
         while let Some((name, Unique(value))) = from.next_entry::<String, Unique>()? {
             if object.contains_key(&name) {
-                return Err(A::Error::custom(format!("the field {name:?} is there twice")));
+                return Err(A::Error::custom(format!("the field {name:?} appears twice")));
             }
             object.insert(name, value);
         }

@@ -170,7 +170,7 @@ impl KeyFile {
             .read_to_string(&mut text)
             .map_err(|e| format!("cannot read {shown}: {e}"))?;
         let mut read = Ring::from_text(&text).map_err(|line| {
-            format!("line {line} of {shown} is no key: restore it from a copy, or remove it, and what its keys are of is the operator's alone")
+            format!("line {line} of {shown} is not a key: restore the file from a backup, or remove it; then only the operator can use the objects of its keys")
         })?;
         if let Some((before, there)) = gone {
             known.crowded = read.forget_gone(before, there) < RING_MAX / 8;

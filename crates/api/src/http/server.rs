@@ -277,7 +277,9 @@ async fn named(
 
 async fn ask(shared: &Shared, request: Request, shown: Shown) -> Result<Response, ApiError> {
     let (reply, answer) = oneshot::channel();
-    let gone = || refusal(ErrorCode::Unavailable, "the control plane is stopping", "ask again when it runs");
+    let gone = || {
+        refusal(ErrorCode::Unavailable, "the control plane is stopping", "repeat the request when it runs")
+    };
     shared.calls.send(ApiCall { request, shown, reply }).map_err(|_| gone())?;
     shared.waker.wake();
     answer.await.unwrap_or_else(|_| Err(gone()))
@@ -310,7 +312,7 @@ fn authorise(tokens: &ApiTokens, headers: &HeaderMap) -> Result<bool, ApiError> 
     let shown = values.next().and_then(|value| value.to_str().ok());
     if values.next().is_some() {
         // A proxy before the server may have checked another one.
-        let message = "the header \"Authorization\" is there more than once";
+        let message = "the header \"Authorization\" appears more than once";
         return Err(refusal(ErrorCode::BadRequest, message, "send it once, with the token"));
     }
     let shown = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
@@ -328,7 +330,7 @@ fn authorise(tokens: &ApiTokens, headers: &HeaderMap) -> Result<bool, ApiError> 
 fn keys_of(headers: &HeaderMap, operator: bool) -> Result<Shown, ApiError> {
     let mut keys = Vec::new();
     for field in headers.get_all(KEYS_FIELD) {
-        let text = field.to_str().map_err(|_| no_keys("bytes that are no text"))?;
+        let text = field.to_str().map_err(|_| no_keys("bytes that are not text"))?;
         for key in text.split(',').map(str::trim).filter(|key| !key.is_empty()) {
             if keys.len() == KEYS_SHOWN_MAX {
                 return Err(no_keys("too many of them"));
@@ -348,7 +350,7 @@ fn address_proof(headers: &HeaderMap) -> Result<AddressProof, ApiError> {
     }
     text.parse().map(AddressProof::Cookie).map_err(|expected| {
         let message = format!("the header \"Farmem-Address\" is wrong: {expected}, or \"{PENDING}\"");
-        let remedy = "send the cookie that came to the address, as hexadecimal digits";
+        let remedy = "send the cookie that arrived at the address, as hexadecimal digits";
         refusal(ErrorCode::BadRequest, message, remedy)
     })
 }

@@ -44,7 +44,7 @@ impl CaCert {
         let der = CertificateDer::from_pem_slice(text.as_bytes())
             .map_err(|why| format!("no certificate in PEM: {why}"))?;
         let mut roots = rustls::RootCertStore::empty();
-        roots.add(der.clone()).map_err(|why| format!("no certificate of an authority: {why}"))?;
+        roots.add(der.clone()).map_err(|why| format!("not the certificate of an authority: {why}"))?;
         Ok(Self(der))
     }
 
@@ -101,7 +101,7 @@ impl Authority {
         let cert = CaCert::from_pem(&pem).map_err(|why| foreign(&file, format!("holds {why}")))?;
         if !is_of_key(&cert, &key) {
             let why = format!(
-                "is not the certificate of the key in {}: restore both from one copy, or remove both, and bring each machine what `farmem join` prints then",
+                "does not match the key in {}: restore both from the same backup, or remove both and copy the new output of `farmem join` to each machine",
                 key_file.display()
             );
             return Err(foreign(&file, why));
@@ -158,7 +158,7 @@ impl Identity {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
         let chain = chain.map_err(|why| unfit("certificate", certificates, &format!("no PEM: {why}")))?;
         if chain.is_empty() {
-            return Err(unfit("certificate", certificates, "no certificate in PEM is in it"));
+            return Err(unfit("certificate", certificates, "it contains no certificate in PEM"));
         }
         let mut secret = String::new();
         read_private(key)?
@@ -166,9 +166,9 @@ impl Identity {
             .read_to_string(&mut secret)
             .map_err(OpenError::system(format!("read {}", key.display())))?;
         let secret = PrivateKeyDer::from_pem_slice(secret.as_bytes())
-            .map_err(|why| unfit("key", key, &format!("no key in PEM is in it: {why}")))?;
+            .map_err(|why| unfit("key", key, &format!("it contains no key in PEM: {why}")))?;
         Self::new(chain, secret).map_err(|why| {
-            unfit("certificate", certificates, &format!("it is not of the key {}: {why}", key.display()))
+            unfit("certificate", certificates, &format!("it does not match the key {}: {why}", key.display()))
         })
     }
 

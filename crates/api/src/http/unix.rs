@@ -49,7 +49,7 @@ fn connect(path: &Path, most: Option<Duration>) -> io::Result<UnixStream> {
     if server == owner || server == 0 {
         return Ok(stream);
     }
-    let why = format!("it is served by user {server}, and its directory is user {owner}'s");
+    let why = format!("user {server} serves it, but its directory belongs to user {owner}");
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 

@@ -40,10 +40,10 @@ pub fn held_addresses() -> io::Result<BTreeSet<IpAddr>> {
 fn running(holders: io::Result<BTreeSet<IpAddr>>) -> Finding {
     let name = "running roles";
     match holders {
-        Ok(none) if none.is_empty() => Finding::ok(name, "none has UDP port 4791 of an address"),
+        Ok(none) if none.is_empty() => Finding::ok(name, "no process has bound UDP port 4791"),
         Ok(holders) => {
             let list: Vec<String> = holders.iter().map(IpAddr::to_string).collect();
-            Finding::ok(name, format!("UDP port 4791 is theirs on {}", list.join(", ")))
+            Finding::ok(name, format!("processes have bound UDP port 4791 of {}", list.join(", ")))
         }
         Err(why) => {
             let detail = format!("the kernel's table of UDP sockets cannot be read: {why}");
@@ -64,8 +64,8 @@ fn rings(directory: &Path) -> Finding {
     if is_mapped(directory) {
         return Finding::ok(&name, "in use");
     }
-    let remedy = format!("a rack ended without removing them: `rm -r {}`", directory.display());
-    Finding::new(&name, Support::Degraded, "no process of this user uses them", remedy)
+    let remedy = format!("a rack ended without removing its rings: `rm -r {}`", directory.display());
+    Finding::new(&name, Support::Degraded, "no process of this user uses the rings", remedy)
 }
 
 /// Returns true if a process with readable maps has mapped a file of `directory`.

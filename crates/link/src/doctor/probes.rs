@@ -52,9 +52,9 @@ pub(super) fn udp_port() -> Finding {
     let name = "UDP port 4791";
     // An address in the loopback range that racks do not use by default.
     match UdpSocket::bind((Ipv4Addr::new(127, 255, 47, 91), UDP_PORT)) {
-        Ok(_) => Finding::ok(name, "can be opened on a loopback address that no role has"),
+        Ok(_) => Finding::ok(name, "can be opened on a loopback address without a role"),
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-            let remedy = "something holds 0.0.0.0:4791, the kernel's Soft-RoCE for one: `rdma link delete NAME`, or run racks in \
+            let remedy = "another program holds 0.0.0.0:4791, for example the kernel's Soft-RoCE: `rdma link delete NAME`, or run racks in \
                           another network namespace";
             Finding::new(name, Support::Missing, "taken on every address of this machine", remedy)
         }
@@ -80,7 +80,7 @@ pub(super) fn socket_buffers() -> Finding {
             } else if effective().contains(CapabilitySet::NET_ADMIN) {
                 Finding::ok(name, detail + "; this user may exceed that")
             } else {
-                let remedy = "bursts may be lost and sent again: `sysctl net.core.rmem_max=4194304 net.core.wmem_max=4194304`";
+                let remedy = "bursts may be lost and retransmitted: `sysctl net.core.rmem_max=4194304 net.core.wmem_max=4194304`";
                 Finding::new(name, Support::Degraded, detail, remedy)
             }
         }
@@ -109,7 +109,7 @@ pub(super) fn shared_memory() -> Finding {
 /// Tests whether the system backs a memory node's memory with huge pages.
 pub(super) fn huge_pages() -> Finding {
     let name = "huge pages";
-    let remedy = "memory nodes read random lines 1.3 to 2.3 times slower without: \
+    let remedy = "without huge pages, memory nodes read random lines 1.3 to 2.3 times slower: \
                   `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`";
     let setting = read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     let Ok(setting) = setting.as_deref().map(chosen) else {
@@ -126,9 +126,9 @@ pub(super) fn huge_pages() -> Finding {
         }
         (setting, Some(0)) => {
             let detail =
-                format!("transparent huge pages: {setting}; a memory node's memory did not get one just now");
+                format!("transparent huge pages: {setting}; a memory node's memory did not get one now");
             let remedy =
-                "free memory may be in pieces: `echo 1 > /proc/sys/vm/compact_memory`, then start the nodes";
+                "free memory may be fragmented: `echo 1 > /proc/sys/vm/compact_memory`, then start the nodes";
             Finding::new(name, Support::Degraded, detail, remedy)
         }
         (setting, None) => Finding::ok(name, format!("transparent huge pages: {setting}")),
@@ -179,7 +179,7 @@ pub(super) fn rdma() -> Finding {
     if devices.is_empty() {
         return Finding::ok(name, "none, and none is needed: farmem speaks RoCEv2 from user space");
     }
-    Finding::ok(name, format!("{}: they can speak to farmem's memory nodes", devices.join(", ")))
+    Finding::ok(name, format!("{}: they can communicate with farmem's memory nodes", devices.join(", ")))
 }
 
 fn number(path: &str) -> Option<u64> {

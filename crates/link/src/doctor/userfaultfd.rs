@@ -33,7 +33,7 @@ fn none(missing: &OpenError) -> Finding {
 fn remedy(refused: &OpenError) -> String {
     match refused {
         OpenError::NotPermitted { remedy, .. } => remedy.clone(),
-        _ => "Linux 6.6 or newer has what is needed".into(),
+        _ => "use Linux 6.6 or newer".into(),
     }
 }
 

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The error of a ring whose other end wrote invalid data: the rings cannot be used any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the other end of the rings wrote nonsense")]
+#[error("the other end of the rings wrote invalid data")]
 pub struct Broken;
 
 impl From<ring::Broken> for Broken {
@@ -118,7 +118,7 @@ fn map(file: &OwnedFd, size: PairSize) -> Result<(Arc<Mapping>, Layout), OpenErr
 }
 
 fn broken(_: ring::Broken) -> OpenError {
-    shared::foreign("has indices that do not belong together")
+    shared::foreign("has inconsistent indexes")
 }
 
 /// The process's end.

@@ -52,11 +52,11 @@ fn map_by(
     }
     let about = fstat(file).map_err(system)?;
     if usize::try_from(about.st_size).ok() != Some(words * WORD) {
-        return Err(foreign("has another size than it says"));
+        return Err(foreign("has another size than announced"));
     }
     let memory = by(file, words).map_err(OpenError::system(format!("map the {WHAT}")))?;
     if memory.words().iter().zip(identity).any(|(word, &value)| word.load(Ordering::Relaxed) != value) {
-        return Err(foreign("begins with something else: another version, or corrupt"));
+        return Err(foreign("has another header: another version, or corrupt"));
     }
     Ok(memory)
 }

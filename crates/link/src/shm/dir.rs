@@ -77,7 +77,7 @@ impl Dir {
         if !data.is_power_of_two() || data * WORD < RING_BYTES_MIN {
             return Err(OpenError::Foreign {
                 path,
-                why: format!("has {data} words of data, no power of two"),
+                why: format!("has {data} words of data, which is not a power of two"),
             });
         }
         Ok((path, opened))
@@ -97,7 +97,7 @@ pub(crate) fn bell_at(path: &Path) -> Result<impl Fn() + Send + Sync + use<>, Op
 }
 
 fn corrupt(path: PathBuf) -> OpenError {
-    OpenError::Foreign { path, why: "has indices that do not belong together: corrupt".into() }
+    OpenError::Foreign { path, why: "has inconsistent indexes: corrupt".into() }
 }
 
 /// Number of attempts to take a lock: a process that only tests the lock ([`live_endpoints`]) holds it for a

@@ -68,7 +68,7 @@ pub(super) fn open_or_create(path: &Path, kind: Kind, words: usize) -> Result<Op
             return Ok(Opened { mapping, file, is_new: true });
         }
     }
-    Err(OpenError::Foreign { path: path.into(), why: "appears and vanishes again and again".into() })
+    Err(OpenError::Foreign { path: path.into(), why: "appears and vanishes repeatedly".into() })
 }
 
 /// Opens an existing file.
@@ -107,7 +107,7 @@ fn create(path: &Path, kind: Kind, words: usize) -> Result<Option<File>, OpenErr
     let refusal = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) };
     if refusal == libc::ENOSPC {
         let remedy =
-            format!("free {bytes} bytes there, or mount it larger (`mount -o remount,size=1G /dev/shm`)");
+            format!("free {bytes} bytes there, or mount a larger one (`mount -o remount,size=1G /dev/shm`)");
         return Err(OpenError::NoRoom { doing: doing(), remedy });
     }
     if refusal != 0 {
@@ -145,14 +145,14 @@ fn check_and_map(path: &Path, file: &File, kind: Kind) -> Result<Mapping, OpenEr
     }
     let Some(words) = usize::try_from(about.len()).ok().map(|len| len / WORD).filter(|&n| n > IDENTITY_WORDS)
     else {
-        return Err(foreign(format!("has {} bytes, too few for what it should be", about.len())));
+        return Err(foreign(format!("has {} bytes, which is too short", about.len())));
     };
     let mapping = Mapping::of(file, words).map_err(OpenError::system(format!("map {}", path.display())))?;
     let found: [u64; IDENTITY_WORDS] = std::array::from_fn(|i| mapping.words()[i].load(Ordering::Relaxed));
     let wanted = identity(kind, words);
     if found != wanted {
         return Err(foreign(format!(
-            "starts with {found:x?} where {wanted:x?} belongs: another version, or corrupt"
+            "starts with {found:x?} instead of {wanted:x?}: another version, or corrupt"
         )));
     }
     Ok(mapping)

@@ -55,7 +55,7 @@ impl Socket {
         let ip = ip_of(gid);
         let address = SocketAddr::new(ip, UDP_PORT);
         if ip.is_unspecified() || ip.is_multicast() {
-            let remedy = "the ICRC covers it, so it must be one address of this machine".into();
+            let remedy = "the ICRC covers the address, so it must be one address of this machine".into();
             return Err(OpenError::Setting { setting: "address", value: ip.to_string(), remedy });
         }
         let refused = |e| refusal(address, e);
