@@ -104,7 +104,7 @@ pub struct ControlConfig {
 /// The switch's part of `rack.toml`.
 #[derive(Clone, Copy, Debug)]
 pub struct SwitchConfig {
-    /// Its address.
+    /// Address of the switch.
     pub address: IpAddr,
     /// Number of slots of the directory: regions of which hosts may cache pages at the same time.
     pub slots: usize,

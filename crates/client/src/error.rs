@@ -364,7 +364,7 @@ impl Error {
             Self::Halted { .. } => "restart the role: it joins with empty tables, and gets tables and keys from the control plane. If the control \
                  plane was not started from a copy of its state, check which users can read the state directory; to remove the directory, stop the rack"
                 .into(),
-            Self::Open(_) => String::new(), // its text ends with the remedy
+            Self::Open(_) => String::new(), // the error's text contains the remedy
             Self::Api { .. } => {
                 "check with `farmem doctor --rack rack.toml` that the control plane runs: `farmem up` starts a rack of one machine, `systemctl start farmem@control` the control plane of several machines (docs/operate.md)"
                     .into()

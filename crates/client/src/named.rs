@@ -215,7 +215,7 @@ impl Client {
     pub fn open_named_as(&mut self, name: &str, mode: OpenMode) -> Result<OpenNamed, Error> {
         let (named, handle) = self.handle(name, false, mode).map_err(|error| or_missing(error, name))?;
         if named.length == 0 {
-            return Err(missing(name)); // another client is making it
+            return Err(missing(name)); // another client is creating the object
         }
         self.open(named, handle)
     }

@@ -130,7 +130,7 @@ impl Path for InProcess {
     }
 
     fn set_peer(&mut self, _: Port, _: Gid) -> Result<(), Error> {
-        Ok(()) // ports are the addresses in here
+        Ok(()) // within one process, ports are the addresses
     }
 
     fn submit(&mut self, ask: HostRequest) -> Result<(), Error> {

@@ -75,7 +75,7 @@ impl Policy {
 /// The site of a traversal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Site {
-    /// At the memory nodes.
+    /// The memory nodes.
     MemoryNodes,
     /// This host, over READs.
     Host,

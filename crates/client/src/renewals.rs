@@ -73,7 +73,7 @@ impl Renewal {
     pub(crate) fn begin(config: &RackConfig, host: u16, generation: u16) -> Result<Self, Error> {
         let mut hosts = locked();
         if hosts.served_by.is_some_and(|process| process != process::id()) {
-            hosts.rows.clear(); // those of the process that this one was forked from
+            hosts.rows.clear(); // the rows belong to the parent process
             hosts.served_by = None;
         }
         let gone = Gone::new(NOT_GONE.into());

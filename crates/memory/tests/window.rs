@@ -271,7 +271,7 @@ fn a_page_costs(faults: FaultMode) {
         upgrades: 1,
         fetches: 3,
         bytes_fetched: 3 * PAGE as u64,
-        write_backs: 1, // at the end, of the two that lie side by side
+        write_backs: 1, // at the end, of the two adjacent pages
         bytes_written_back: 2 * PAGE as u64,
         bytes_here_max: 3 * PAGE as u64,
         ..WindowStats::default()

@@ -261,7 +261,7 @@ impl ApiClient {
 
     fn within(door: ApiDoor, token: &str, most: Duration) -> Self {
         let url = match &door {
-            ApiDoor::Unix(_) => "http://127.0.0.1".into(), // no code looks at the address
+            ApiDoor::Unix(_) => "http://127.0.0.1".into(), // no code uses this address
             ApiDoor::Tls(address, _) => format!("https://{address}"),
             ApiDoor::Plain(address) => format!("http://{address}"),
         };
@@ -373,7 +373,7 @@ impl ApiClient {
 fn agent(door: &ApiDoor, most: Duration) -> ureq::Agent {
     let config = ureq::Agent::config_builder()
         .http_status_as_error(false)
-        .proxy(None) // a rack is reached directly; a proxy in the environment is for the world outside
+        .proxy(None) // no proxy leads to a rack, whatever the environment says
         .max_redirects(0)
         .max_idle_age(IDLE_MAX)
         .timeout_global(Some(most));

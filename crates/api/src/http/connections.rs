@@ -67,7 +67,7 @@ async fn connection(mut incoming: Incoming, app: Router, eviction: Arc<Eviction>
     // Short answers are limited as well: a client that sends many requests and reads no answer would fill the
     // connection, and keep its entry.
     if !incoming.bound_answers(limits.answer) {
-        return; // it is gone already
+        return; // the connection is closed
     }
     // A client that is in the TLS handshake can receive no message, so its connection is just closed.
     let mut stream = tokio::select! {

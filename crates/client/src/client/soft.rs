@@ -8,7 +8,7 @@ use farmem_control::api::{
 };
 
 impl Client {
-    /// Publishes sections of this domain. The switch keeps them beside other sections, and replaces sections
+    /// Publishes sections of this domain. The switch keeps them in addition to other sections, and replaces sections
     /// of the same kind and id. Returns the epoch of the image that contains them, once that image is active.
     ///
     /// No log has these sections. A restarted switch receives them again; a restarted control plane does not

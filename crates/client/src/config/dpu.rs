@@ -237,9 +237,9 @@ impl Page<'_> {
             forward: raw.forward,
             threads: u32::try_from(threads).expect("a few"),
             connections: NonZero::new(connections).unwrap_or(NonZero::<u16>::MIN),
-            credentials: Credentials::State(PathBuf::new()), // until the whole is read
+            credentials: Credentials::State(PathBuf::new()), // set after the whole file was read
             lease,
-            patience: Duration::ZERO, // likewise
+            patience: Duration::ZERO, // set later, too
             link,
             cpu: raw.cpu,
             slowdown,

@@ -26,7 +26,7 @@ pub fn run_one(memory: &mut dyn FarMemory, task: &mut dyn Task, policy: &Policy)
             Next::Need => {
                 assert!(!queue.need.is_empty(), "a task that waits for operations has asked for some");
                 while let Some(completed) = queue.take() {
-                    queue.recycle(completed.buf); // what the task did not take
+                    queue.recycle(completed.buf); // a completion that the task did not take
                 }
                 let mut longest = 0;
                 for op in queue.need.drain(..) {

@@ -544,7 +544,7 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
             slot.stats.round_trips += slot.longest;
             let Slot { queue, ends, .. } = slot;
             while let Some(completed) = queue.got.pop_front() {
-                queue.recycle(completed.buf); // what the task did not take
+                queue.recycle(completed.buf); // a completion that the task did not take
             }
             queue.got.extend(ends.drain(..).map(|end| end.expect("all of them have ended")));
             self.ready.push_back(slot_number);

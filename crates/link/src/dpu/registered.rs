@@ -72,7 +72,7 @@ impl Registered {
         let mut slices = [IoSlice::new(&[]); PIECES_MAX];
         slices.iter_mut().zip(pieces).for_each(|(slice, piece)| *slice = IoSlice::new(piece));
         let mut left = &mut slices[..pieces.len()];
-        IoSlice::advance_slices(&mut left, 0); // those that are empty
+        IoSlice::advance_slices(&mut left, 0); // skips empty buffers
         while !left.is_empty() {
             match self.call(|| pwritev(&self.file, left, *at)) {
                 Ok(moved) if moved > 0 => {
@@ -112,7 +112,7 @@ impl Registered {
         let mut slices: [IoSliceMut<'_>; PIECES_MAX] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
         slices.iter_mut().zip(pieces).for_each(|(slice, piece)| *slice = IoSliceMut::new(piece));
         let mut left = &mut slices[..count];
-        IoSliceMut::advance_slices(&mut left, 0); // those that are empty
+        IoSliceMut::advance_slices(&mut left, 0); // skips empty buffers
         while !left.is_empty() {
             match self.call(|| preadv(&self.file, left, *at)) {
                 Ok(moved) if moved > 0 => {

@@ -56,7 +56,7 @@ pub(super) struct Outbound {
     last_refusal: Option<io::Error>,
 }
 
-// SAFETY: each flush writes the pointers in `headers` and `pieces` anew, and they are not used between
+// SAFETY: each flush rewrites the pointers in `headers` and `pieces`, and they are not used between
 // flushes.
 unsafe impl Send for Outbound {}
 

@@ -159,7 +159,7 @@ fn the_oldest_go_when_room_is_short() {
     assert_eq!((stats.reactivated, stats.fetches), (1, 31));
     host.touch(1, Access::Modified, 2);
     assert_eq!(host.paged.cache().stats().upgrades, 1);
-    window.memory().write(PAGE_LEN, &[9]); // on this thread: a fault would never be served
+    window.memory().write(PAGE_LEN, &[9]); // this thread must not fault, because no thread would serve it
     let mut byte = [0];
     window.memory().read(PAGE_LEN + 1, &mut byte);
     assert_eq!(byte, [3], "beside what was written");

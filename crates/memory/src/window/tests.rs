@@ -60,7 +60,7 @@ fn a_page_is_written_after_its_prefetch_failed() {
     rack.restart_node(NodeId(1)).unwrap();
     client.accept_lost(at(&vma, 1), 2 * PAGE).unwrap();
     client.accept_lost(at(&vma, 4), (PAGES - 4) * PAGE).unwrap();
-    let mut client = rack.client("windows").unwrap(); // connected to the node that is there now
+    let mut client = rack.client("windows").unwrap(); // connected to the present node
     let ran = with_window(&mut client, &vma, options(Some(dpu())), |memory| {
         let mut page = vec![0; PAGE_LEN];
         for number in [1, 2, 60] {

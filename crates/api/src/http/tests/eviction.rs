@@ -69,7 +69,7 @@ fn idle_connections_do_not_keep_clients_out() {
     let len = old.read(&mut answer).unwrap();
     assert!(answer[..len].starts_with(b"HTTP/1.1 200"));
 
-    let stay = limits.unauthenticated_per_source_max - 1; // the client had an entry of these until it had asked
+    let stay = limits.unauthenticated_per_source_max - 1; // the client had one of these entries before its request
     let mut idle = idle.into_iter();
     for (n, connection) in idle.by_ref().take(count - stay).enumerate() {
         let told = heard(connection);
