@@ -53,8 +53,8 @@ impl ControlStore {
     /// Opens the log in `directory`, which is created if necessary, and returns its lines.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] if another control plane uses it, [`OpenError::Foreign`] if the file or one of
-    /// its lines is not a log, [`OpenError::NoRoom`] if the disk has no space for a new one.
+    /// [`OpenError::InUse`] if another control plane uses the log. [`OpenError::Foreign`] if the file or one
+    /// of its lines is not a log. [`OpenError::NoRoom`] if the disk has no space for a new log.
     pub fn open(directory: &Path) -> Result<(Self, Vec<Record>), OpenError> {
         Self::open_by(directory, |file| Database::create(file))
     }

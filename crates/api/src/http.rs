@@ -2,11 +2,13 @@
 //! processes.
 //!
 //! The API has up to three endpoints ([`ApiDoors`]): a Unix socket for its own machine, TLS 1.3 for others,
-//! and plain HTTP if the rack's description requests it. A client ([`ApiClient`]) uses one of them
-//! ([`ApiDoor`]), and shows the token only to the rack.
-//! A request is `POST /v1/NAME` with its fields as a JSON object; `GET /v1/overview`; `GET /v1/health`. All
-//! except health require `Authorization: Bearer TOKEN`. Every refusal is an [`ApiError`]: a code, a message,
-//! a remedy. The server has no policy: it carries requests to the control plane's thread, and answers back.
+//! and plain HTTP if configured. A client ([`ApiClient`]) uses one of them ([`ApiDoor`]), and shows the token
+//! only to the rack.
+//!
+//! A request is `POST /v1/NAME` with its fields as a JSON object, `GET /v1/overview`, or `GET /v1/health`.
+//! All except health require `Authorization: Bearer TOKEN`. Every refusal is an [`ApiError`]: a code, a
+//! message, a remedy. The server has no policy: the server passes requests to the control plane's thread, and
+//! returns the answers.
 
 mod client;
 mod conn_table;

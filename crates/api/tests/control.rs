@@ -341,8 +341,8 @@ impl JoinedHost {
 }
 
 /// PROTOCOL 13.8: 600 ranges and three sets of 3,600 nodes of 256 bytes reach a switch over HTTP and sockets,
-/// and become active without a changed byte. Each part is accepted once. A restarted switch is empty, and
-/// receives the image again.
+/// and become active unchanged. Each part is accepted once. A restarted switch is empty, and receives the
+/// image again.
 #[test]
 fn an_image_goes_to_a_switch_over_sockets() {
     let state = State(std::env::temp_dir().join(format!("farmem-test-image-{}", std::process::id())));

@@ -264,8 +264,8 @@ impl Client {
     /// - [`Error::TooLong`] if the operation does not fit one message.
     /// - [`Error::System`] if the link failed.
     /// - [`Error::TakenOut`] if this client's host was fenced.
-    /// - [`Error::Refused`] if the client joined again, which it does when its request ids run out, and an
-    ///   object that it had open was opened by others or freed.
+    /// - [`Error::Refused`] if the client joined again for lack of request ids, and one of its open objects was
+    ///   meanwhile opened by others or freed.
     pub fn submit(&mut self, op: Op) -> Result<Ticket, Error> {
         let meta = Meta::of(&op);
         if meta.len > MESSAGE_MAX as u64 {

@@ -155,8 +155,8 @@ const LEASES_MS: RangeInclusive<u64> = 100..=600_000;
 const EPOCHS_MS: RangeInclusive<u64> = 1..=60_000;
 
 impl RackConfig {
-    /// Reads and checks a file. Paths in the result stay valid after the process has changed its working
-    /// directory, because a host calls its control plane as long as it runs (PROTOCOL 8.61).
+    /// Reads and checks a file. Paths in the result stay valid if the process changes its working directory,
+    /// because a host calls its control plane until it ends (PROTOCOL 8.61).
     ///
     /// # Errors
     /// [`Error::Config`] with the line and the expected value, or with the reason why the file cannot be

@@ -154,7 +154,7 @@ const COOKIE_WAITS: [Duration; 6] = [
 ];
 
 /// Joins over an open link. The join proves that this member receives datagrams at the address in the
-/// request: the control plane sends a cookie there, and the next request contains it (PROTOCOL 8.75).
+/// request. The control plane sends a cookie there, and the next request contains the cookie (PROTOCOL 8.75).
 ///
 /// # Errors
 /// The control plane's error, or the link's.

@@ -197,8 +197,8 @@ pub(crate) struct OverLink<L: Link> {
 
 /// The longest sleep between two checks of the timers.
 const TURN_MAX: Duration = Duration::from_millis(20);
-/// The longest sleep while a request to the control plane is pending: the connection that an operation waits
-/// for is set up within one or two milliseconds.
+/// The longest sleep while a request to the control plane is pending. An operation may wait for a connection,
+/// which is set up within one or two milliseconds.
 const ANSWER_TURN_MAX: Duration = Duration::from_millis(1);
 
 impl<L: Link> OverLink<L> {

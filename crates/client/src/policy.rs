@@ -15,22 +15,22 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// One core of a memory node with compiled programs: 0.95 ns per instruction of the longest path, 371 ns
-    /// for the first line, 4.2 ns for each further line, which loads in parallel.
+    /// One core of a memory node with compiled programs: 0.95 ns per instruction of the longest path, and 371
+    /// ns for the first line. Further lines load in parallel, in 4.2 ns each.
     ///
     /// These values are the rows `pulse.node.core.*` of `farmem bench pulse`, on one core of a busy server
-    /// (Sapphire Rapids, a virtual machine, huge pages). They are medians of seven rounds of a B+tree's
-    /// program in the cache, and of dependent random reads. The same core loads and computes, so the logic
-    /// may take as long as the load.
+    /// (Sapphire Rapids, a virtual machine, huge pages). Each value is the median of seven rounds, of a
+    /// B+tree's program in the cache or of dependent random reads. The same core loads and computes, so the
+    /// logic may take as long as the load.
     pub const CORE: Self = Self {
         name: "core",
         accelerator: Accelerator { instruction_ps: 950, load_ps: 371_000, line_ps: 4_200 },
         eta: Eta::new(1, 1).expect("one is a fraction of at most one"),
     };
 
-    /// The paper's board: one instruction per cycle of 250 MHz (PULSE 4.2), 132 ns for translation and load
-    /// (PULSE, figure 10), a further line at 6.25 GB/s of a memory channel, three logic and four memory
-    /// pipelines.
+    /// The paper's board, with three logic and four memory pipelines: one instruction per cycle of 250 MHz
+    /// (PULSE 4.2). Translation and load take 132 ns (PULSE, figure 10), and a further line its time at 6.25
+    /// GB/s of a memory channel.
     pub const PULSE_BOARD: Self = Self {
         name: "pulse-board",
         accelerator: Accelerator { instruction_ps: 4_000, load_ps: 132_000, line_ps: 10_000 },

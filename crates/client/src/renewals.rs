@@ -22,7 +22,7 @@ const OFTEN: u32 = 4;
 /// Time from a failed request to the next one.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The wait of a host that needs no request: its lease never expires, or the rack does not know this
+/// The wait of a host that needs no request. Its lease never expires, or the rack does not know this
 /// generation and the host has not joined again. No process runs longer.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 

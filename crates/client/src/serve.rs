@@ -324,8 +324,8 @@ pub fn index_switch<'a>(
 /// Runs memory node `node`.
 ///
 /// # Errors
-/// [`Error`] if the address is in use, the system has too little memory, the control plane refuses the join,
-/// or the link fails.
+/// [`Error`] if the address is in use, memory is insufficient, the control plane refuses the join, or the
+/// link fails.
 pub fn node<'a>(
     config: &'a RackConfig,
     node: &'a NodeConfig,

@@ -12,8 +12,8 @@
 //! # Synchronization
 //!
 //! PULSE leaves synchronization to the host (PULSE 2.3). The tasks of one run have two means. A *turn* is a
-//! keyed lock that this host holds for a task: a task that reads data and then writes it takes the turn of
-//! that data. And a task that tolerates no concurrent tasks runs *alone*. Neither affects other hosts; for
+//! keyed lock that this host holds for a task. A task that reads data and then writes them takes the turn of
+//! these data. And a task that tolerates no concurrent tasks runs *alone*. Neither affects other hosts; for
 //! them structures have lock words in far memory.
 
 mod alone;

@@ -1,9 +1,9 @@
 //! Limits on the memory that the C library's allocator keeps after a program has freed it.
 //!
 //! Key calls: [`give_back_large`], [`give_back_free`]. By default glibc returns a large block to the system
-//! when it is freed. From then on glibc allocates blocks of that length, up to 32 MiB, on its heap, and keeps
-//! twice as much free memory there (`M_MMAP_THRESHOLD` is dynamic). This policy is fast, but prevents a limit
-//! of resident memory. The calls here affect only this allocator.
+//! when it is freed. From then on glibc allocates blocks of that length, up to 32 MiB, on its heap
+//! (`M_MMAP_THRESHOLD` is dynamic). The heap keeps twice as much free memory. This policy is fast, but
+//! prevents a limit of resident memory. The calls here affect only this allocator.
 
 /// Length in bytes from which freed blocks return to the system: glibc's initial value.
 #[cfg(target_env = "gnu")]

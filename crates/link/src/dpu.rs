@@ -4,14 +4,14 @@
 //! memory: a ring of requests, a ring of answers, and *registered memory*. The DPU writes requested bytes to
 //! the registered memory.
 //!
-//! A process can register other memory as well, such as the pages of its window ([`Registered`]). Both are
-//! also connected by a [`DpuSocket`], over which the process passes the memory and opens regions, and by
-//! which each end notices the end of the other.
+//! A process can register other memory as well, such as the pages of its window ([`Registered`]). A
+//! [`DpuSocket`] also connects both. Over this socket the process passes the memory and opens regions, and
+//! each end notices the end of the other.
 //!
 //! [`SubmissionSender`] and [`Submissions`] are a ring into which all threads of a program write (PD3).
 //!
-//! As with rings between roles, a peer that writes invalid data loses its rings, with no other effect: each
-//! end copies and checks data before use. The memory's size is sealed, so neither end can shrink it.
+//! As with rings between roles, a peer that writes invalid data only loses its rings: each end copies and
+//! checks data before use. The memory's size is sealed, so neither end can shrink it.
 
 pub mod beat;
 mod pair;

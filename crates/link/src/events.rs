@@ -2,8 +2,8 @@
 //!
 //! Roles do not log: this module turns their notes, and the API's answers, into events. The command decides
 //! the output and the minimum level; without a subscriber, events are dropped. A peer could make a role emit
-//! notes without end, so the number of lines is limited ([`LINES`]), and a line reports how many were
-//! omitted.
+//! notes without end, so the number of lines is limited ([`LINES`]). A line reports the number of omitted
+//! ones.
 
 pub use tracing::Level;
 

@@ -1,5 +1,5 @@
-//! A memory node's files. A thread of its own executes the role's requests ([`FileRequest`]), so that the
-//! node never waits for a disk while it serves (PROTOCOL 20.1 to 20.5, 20.11).
+//! A memory node's files. A thread of its own executes the role's requests ([`FileRequest`]), so the serving
+//! thread never waits for a disk (PROTOCOL 20.1 to 20.5, 20.11).
 
 mod tree;
 

@@ -18,9 +18,8 @@ pub const FRAME_MAX: usize = PageMessage::FRAME_LEN_MAX;
 
 /// A carrier of frames between ports. Implementers: `UdpLink` and `ShmLink`, and `PacedLink` around either.
 ///
-/// A link behaves like the network that it imitates: it may lose frames (a full ring or socket buffer, a peer
-/// that is gone), and counts losses. A link adds the ICRC to outgoing frames, and delivers only frames with a
-/// correct ICRC.
+/// Like a network, a link may lose frames (a full ring or socket buffer, a peer that is gone), and counts
+/// losses. A link adds the ICRC to outgoing frames, and delivers only frames with a correct ICRC.
 pub trait Link {
     /// A batch of queued frames, taken out of the link.
     type Parcel: Parcel;

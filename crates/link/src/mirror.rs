@@ -8,8 +8,8 @@
 //! Packets for other machines are ignored. The filter drops those that a link delivers to all listeners.
 //! Connections that this machine only forwards are recognized by their first packet.
 //!
-//! The mirror does not reassemble connections ([`farmem_dpu::reassembly`]). It sees neither outgoing packets
-//! nor the content of TLS, and does not follow IP fragments, which TCP does not use.
+//! The mirror does not reassemble connections ([`farmem_dpu::reassembly`]). Outgoing packets, the content of
+//! TLS and IP fragments (which TCP does not use) are not supported.
 
 use crate::OpenError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

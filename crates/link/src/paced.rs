@@ -58,8 +58,8 @@ impl<L: Link> PacedLink<L> {
         }
     }
 
-    /// Polls link and clock in turn until frames arrive or the first held frame is due, which is soon. (A
-    /// polling link alone reads the clock only now and then.)
+    /// Polls link and clock in turn until frames arrive or the first held frame is due, which is soon. A
+    /// polling link alone reads the clock too rarely.
     fn spin(&mut self, most: Duration, each: &mut EachRun<'_>) -> io::Result<usize> {
         let until = self.clock.after(most);
         loop {

@@ -8,8 +8,8 @@ use farmem_machine::Duration;
 use std::fmt;
 use std::str::FromStr;
 
-/// Number of bytes that a frame takes on an Ethernet in addition to its own, over IPv4: preamble and gap
-/// (20), Ethernet (14 and 4), IP (20), UDP (8), ICRC (4).
+/// Number of bytes that a frame takes on an Ethernet in addition to its own, over IPv4. These are preamble
+/// and gap (20), Ethernet (14 and 4), IP (20), UDP (8) and ICRC (4).
 pub const WIRE_OVERHEAD: u64 = 70;
 
 /// Range of a profile's rate, in bytes per second: 1 Mbit/s to 10 Tbit/s.
@@ -20,8 +20,8 @@ const DELAY_MAX: Duration = Duration::from_millis(10);
 /// Maximum number of bytes that a link holds back, queued or in flight. Further frames are lost, as in a full
 /// queue.
 pub const HELD_BYTES_MAX: u64 = 64 << 20;
-/// Maximum number of bytes that a profile may have in flight (rate times delay, and the burst): half of the
-/// held bytes, so that a queue also fits.
+/// Maximum number of bytes that a profile may have in flight (rate times delay, and the burst). The other
+/// half of the held bytes is for a queue.
 const IN_FLIGHT_MAX: u64 = HELD_BYTES_MAX / 2;
 /// Unit of loss: frames per million.
 const MILLION: u32 = 1_000_000;

@@ -1,7 +1,7 @@
 //! Departure times of frames on a link with a profile: a token bucket, then a delay, in order.
 //!
-//! Key type: [`Shaper`], which is pure: it receives the time, and holds the frames in flight. It does not
-//! send.
+//! Key type: [`Shaper`], which is pure: its caller passes the time, and sends the frames. The shaper holds
+//! the frames in flight.
 
 use crate::profile::{HELD_BYTES_MAX, LinkProfile, WIRE_OVERHEAD};
 use farmem_machine::{Instant, Port, Rng};

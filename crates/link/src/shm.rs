@@ -8,8 +8,8 @@
 //! A ring outlives its ends: frames that were sent before an endpoint started, or restarted, are delivered
 //! late, as on a slow network. If a ring is full, the sender loses the frame and counts it.
 //!
-//! A process with access to the directory is trusted not to truncate files, and in nothing else: a peer that
-//! writes invalid data into a ring loses the ring.
+//! A process with access to the directory is only trusted not to truncate files. A peer that writes invalid
+//! data into a ring loses the ring.
 
 mod dir;
 pub(crate) mod doorbell;
@@ -116,8 +116,8 @@ impl ShmLink {
     /// Opens the endpoint, and joins the rings.
     ///
     /// # Errors
-    /// [`OpenError`] if another process is this endpoint, the directory or a file in it is invalid, a setting
-    /// is invalid, or there is too little memory.
+    /// [`OpenError`] if another process is this endpoint, the directory, one of its files or a setting is
+    /// invalid, or memory is insufficient.
     pub fn open(config: &ShmConfig) -> Result<Self, OpenError> {
         let dir = Dir::open(&config.dir, config.ring_bytes)?;
         let doorbell = Arc::new(dir.own_bell(config.gid)?);

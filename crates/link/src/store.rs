@@ -1,10 +1,10 @@
 //! A memory node's bytes in mapped memory, with huge pages if the system provides them, and with real
 //! atomics.
 //!
-//! Every write uses atomic words (and atomic bytes at unaligned edges). So threads of this process that read
-//! concurrently ([`MappedStore::reader`]) never see a torn aligned word, and an atomic operation from the
-//! network is atomic for them too. Longer accesses are not atomic: a reader may see the first words of a
-//! WRITE and not yet the last. The node's own reads are plain copies, because only the node writes.
+//! Every write uses atomic words (and atomic bytes at unaligned edges). So concurrent readers of this process
+//! ([`MappedStore::reader`]) never see a torn aligned word, and an atomic operation from the network is
+//! atomic for them too. Longer accesses are not atomic: a reader may see the first words of a WRITE and not
+//! yet the last. The node's own reads are plain copies, because only the node writes.
 
 mod ahead;
 

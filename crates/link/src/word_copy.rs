@@ -1,9 +1,9 @@
 //! Copies between bytes and words that another process may write concurrently.
 //!
 //! Readers check everything that they read in this way, and rely only on this: each byte is one that a writer
-//! stored there. So copies of 16 bytes at a time are valid. They take about half as long as copies by words,
-//! for 4 KiB out of a loading zone (`pd3.zone.hit.page`). The rest is copied by words, and so is everything
-//! on processors other than x86-64.
+//! stored there. So copies of 16 bytes at a time are valid. Such copies take about half as long as copies by
+//! words, for 4 KiB out of a loading zone (`pd3.zone.hit.page`). The rest is copied by words, and so is
+//! everything on processors other than x86-64.
 //!
 //! The functions here impose no order: writers publish an index or a state after the bytes. Loom models one
 //! word at a time. So no test covers partially visible copies of 16 bytes; the readers' checks do.
@@ -55,8 +55,8 @@ pub(crate) fn load_words(words: &[AtomicU64], bytes: &mut [[u8; WORD]]) {
 
 /// Copies `len` bytes, a multiple of 64.
 ///
-/// The code is assembly, because Rust does not allow a plain copy of memory with concurrent writers, and the
-/// compiler copies atomic words one by one.
+/// The code is assembly. Rust does not allow a plain copy of memory with concurrent writers, and the compiler
+/// copies atomic words one by one.
 ///
 /// # Safety
 /// `from` must be readable and `to` writable for `len` bytes, which must not overlap.

@@ -16,8 +16,8 @@
 //! ```
 //!
 //! Shared memory is not durable. If a host dies, its writes since the last write-back are *lost*. An access
-//! to a lost page, at any host, ends in SIGBUS and never reads old bytes, until the owner accepts the old
-//! ones (PROTOCOL 12.25, 12.31).
+//! to a lost page, at any host, ends in SIGBUS, until the owner accepts the old bytes (PROTOCOL 12.25,
+//! 12.31).
 
 pub mod fault_source;
 mod join;
@@ -161,8 +161,8 @@ impl SharedSpace {
     /// that it starts later, to the rack's CPU. The space contains the memory nodes that have joined so far.
     ///
     /// # Errors
-    /// [`Error::Open`] if this process may not serve faults (the message contains the remedy), the options
-    /// are invalid, or the rack is one within this process. Other errors if the rack does not answer, or if
+    /// [`Error::Open`] if this process may not serve faults (the message has the remedy), or if the options
+    /// are invalid. Also if the rack is within this process. Other errors if the rack does not answer, or if
     /// all its addresses for clients are in use.
     pub fn join(rack: &Rack, domain: &str, options: ShareOptions) -> Result<Self, Error> {
         let Some(config) = rack.config() else {

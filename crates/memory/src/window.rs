@@ -1,8 +1,8 @@
 //! A window onto an allocation: far memory by plain loads and stores, with a bounded part of it cached locally.
 //!
 //! Key call: [`with_window`]. A window uses only READs and WRITEs, so it does not exclude other clients. **Only one
-//! window at a time may write an allocation.** A client that reads the allocation by other methods meanwhile gets the
-//! bytes that were written back so far. Memory that hosts share coherently is the agent's task.
+//! window at a time may write an allocation.** Another reader of the allocation gets the bytes that were written back
+//! so far. Memory that hosts share coherently is the agent's task.
 //!
 //! The calling thread serves the window with its client. The program runs on threads of its own.
 //!

@@ -124,8 +124,8 @@ fn churn(memory: Memory<'_>, plain: &mut [u8], seed: u64, range: Range<usize>, s
     }
 }
 
-/// Four times the limit, every policy: reads return what was written, in the window and afterwards in far
-/// memory, and local bytes never exceed the limit.
+/// With an allocation of four times the limit and every policy, reads return written bytes, in the window and
+/// afterwards in far memory. Local bytes never exceed the limit.
 #[test]
 fn an_allocation_four_times_the_limit_is_an_array() {
     let policies = [

@@ -4,11 +4,11 @@
 //! *busy* from a complete request until the answer was passed to it. Connections form *groups*: those of one
 //! source with the same first key, or without one.
 //!
-//! If the table is full, a new connection evicts one of the largest group: the oldest unauthenticated one, or
-//! else the authenticated one that has been idle longest. So a client with many connections, with the token
-//! or without, loses its own, and a new peer finds an entry. No source may have more than its share of the
-//! table. A busy connection is never evicted: it ends with its answer if a new connection waits for its
-//! entry.
+//! If the table is full, a new connection evicts one of the largest group. Its oldest unauthenticated
+//! connection is evicted; if there is none, the authenticated one that has been idle longest. So a client
+//! with many connections, with the token or without, loses its own, and a new peer finds an entry. No source
+//! may have more than its share of the table. A busy connection is never evicted: it ends with its answer if
+//! a new connection waits for its entry.
 
 use super::stream::Source;
 use farmem_control::keys::Key;

@@ -2,8 +2,8 @@
 //! request.
 //!
 //! Any process that reaches the port can connect, with or without the token. So every wait for a peer has a
-//! limit: for the head of a request, between two requests, for a body, and for the client to accept an
-//! answer. And no number of connections takes more than its share of memory and file descriptors.
+//! limit: for a request's head or body, between two requests, and until the client accepts an answer. And no
+//! number of connections takes more than its share of memory and file descriptors.
 
 use super::conn_table::{ConnTable, Eviction, Limits};
 use super::filtered::FilteredStream;

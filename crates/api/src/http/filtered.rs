@@ -51,8 +51,7 @@ impl AsyncRead for FilteredStream {
 
 impl AsyncWrite for FilteredStream {
     /// Writes the server's bytes, and drops the library's own answer. This stream is not vectored, so `buf`
-    /// has all pending output: answers of the server, and possibly one of the library, which is always its
-    /// last.
+    /// has all pending output: answers of the server, and possibly, as the last, one of the library.
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let own = own_answer(buf);
         let ours = &buf[..own.map_or(buf.len(), |(at, _)| at)];

@@ -54,7 +54,7 @@ impl KeyFile {
     ///
     /// # Errors
     /// The file's fault if no key for the request is known. Also the fault of the file's location if the
-    /// answer will contain a key, because a host must not join with a key that is lost.
+    /// answer will contain a key: a host must not join with a lost key.
     pub(super) fn show(&self, request: &Request) -> Result<Vec<Key>, String> {
         let mut known = self.known();
         let read = self.read(&mut known, None);
@@ -83,8 +83,7 @@ impl KeyFile {
     }
 
     /// Stores the key of an answer. The caller may already hold the lock. If the file is full, the keys of
-    /// domains that are not `there` any more are removed, so that no domain with remaining data loses its
-    /// key.
+    /// domains that are not `there` any more are removed. So no domain with data loses its key.
     ///
     /// # Errors
     /// The file's fault; this process has the key nevertheless.
@@ -264,9 +263,8 @@ mod tests {
         assert!(keys.show(&other).unwrap_err().contains("chmod 600"));
     }
 
-    /// A process of the same user is suspended while it holds the lock of the key file, and a thread here
-    /// waits for the lock to add a key. Meanwhile another thread can use its keys. When the lock is free, the
-    /// key is added.
+    /// A process of the same user is suspended with the lock of the key file, and a thread here waits for the
+    /// lock. Meanwhile another thread can use its keys. When the lock is free, the key is added.
     #[test]
     fn a_wait_for_the_lock_delays_no_request() {
         let folder = tempfile::tempdir().unwrap();

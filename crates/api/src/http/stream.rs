@@ -1,8 +1,7 @@
 //! A connection of the API server, at any of its endpoints: TCP, TLS over TCP, or a Unix socket.
 //!
-//! The HTTP library treats all of them alike. Only the limit of the time in which a client accepts nothing
-//! differs: the system measures it for TCP, and [`Stream`] itself for a Unix socket, for which the system
-//! does not.
+//! The HTTP library treats all of them alike. Only the timeout of a client that accepts nothing differs: the
+//! system measures this time for TCP, and [`Stream`] measures it for a Unix socket.
 
 use super::tls::Acceptor;
 use socket2::SockRef;

@@ -151,9 +151,8 @@ fn wrong_bodies_are_named() {
     }
 }
 
-/// A proxy before the server could read these requests differently: lines that end with a bare LF, in the
-/// first request and in a later one, and two `Authorization` headers in any order. A bare LF within a body is
-/// part of the body.
+/// A proxy before the server could read these requests differently. In a first or a later request, lines end
+/// with a bare LF, or there are two `Authorization` headers. A bare LF within a body is part of the body.
 #[test]
 fn ambiguous_requests_are_refused() {
     let (server, calls) = start();
@@ -262,8 +261,8 @@ fn a_client_that_dribbles_is_cut_off() {
     assert!(calls.try_recv().is_err(), "half a request reached the control plane");
 }
 
-/// A silent connection ends without an answer, before its first request and after one, because the client
-/// would take the answer for the one to its next request.
+/// A silent connection ends without an answer, before or after a request, because the client would take the
+/// answer for that to its next request.
 #[test]
 fn idle_connections_end() {
     let (server, _calls) = start_impatient();

@@ -1,7 +1,7 @@
 //! Tests of a rack by `farmem doctor --rack`, from the machine on which it runs.
 //!
-//! Most failures in a rack look like "no answer", whatever the cause: a packet that exceeds the MTU, a
-//! firewall, another token, another build, too little memory. Each cause has a finding of its own.
+//! Most failures in a rack look like "no answer". Causes are packets that exceed the MTU, a firewall, another
+//! token, another build, or too little memory. Each cause has a finding of its own.
 
 use crate::config::roles::is_of_this_machine;
 use crate::config::terms::Transport;
@@ -72,9 +72,9 @@ impl RackConfig {
         Finding { name, state, detail, remedy }
     }
 
-    /// Returns findings on the rack's service: whether the rack answers to this token and build, whether its
-    /// nodes have the described memory, and whether reads return written bytes. Allocates a page at each node
-    /// and frees it. If no role answers, there is one finding.
+    /// Returns findings on the rack's service. The rack must answer to this token and build, its nodes must
+    /// have the described memory, and reads must return written bytes. Allocates a page at each node and
+    /// frees it. If no role answers, there is one finding.
     #[must_use]
     pub fn examine_service(&self) -> Vec<Finding> {
         let mut findings = vec![self.examine_memory()];

@@ -1,4 +1,4 @@
-//! Objects by file: a memory node loads a file of its own into far memory and saves it from there (PROTOCOL
+//! Objects by file: a memory node loads its file into far memory, and saves the file from there (PROTOCOL
 //! 20.12 to 20.20, SODA IV-A).
 //!
 //! No byte of the file passes through this client. An object by file is an ordinary [`OpenNamed`]. Until the
@@ -32,7 +32,7 @@ impl Client {
     /// node's directory of files.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the file does not exist, is empty or is not a regular file; also if the node has
+    /// [`Error::Refused`] if the file does not exist, is empty or is not a regular file. Also if the node has
     /// no files or does not answer.
     pub fn look_file(&mut self, node: NodeId, file: &str) -> Result<u64, Error> {
         Ok(self.call(LookFile { node: node.0, file: file.into() })?.length)

@@ -136,7 +136,7 @@ fn writes_of_a_fenced_client_change_nothing() {
 }
 
 /// One client, and one use of it, holds a lock until the drop. A client that takes the lock over has the
-/// holder's host fenced; if the holder may still write, the client gets an error with a remedy. Later writes
+/// holder's host fenced. If the holder may still write, the client gets an error with a remedy. Later writes
 /// of the former holder have no effect.
 #[test]
 fn a_lock_is_taken_over_from_who_hangs() {

@@ -9,8 +9,8 @@ use std::time::Duration;
 /// Maximum time to wait for a refusal.
 const REFUSAL_TIME_MAX: Duration = Duration::from_millis(200);
 
-/// Returns the length of the largest IP packet that the system sends to an address: the MTU of the outgoing
-/// link, or a smaller path MTU that the system has learned.
+/// Returns the length of the largest IP packet that the system sends to an address. This is the MTU of the
+/// outgoing link, or a smaller learned path MTU.
 ///
 /// # Errors
 /// The system's error, for example if there is no route.

@@ -47,7 +47,7 @@ mod tests {
     }
 
     /// A DPU with a lease of 10 s beats until the fifth second, and then hangs. A process that checks every
-    /// 20 ms detects that in time: one second of the lease remains to kill the DPU and to fence it (PROTOCOL
+    /// 20 ms detects that in time: one second of the lease remains to kill and fence the DPU (PROTOCOL
     /// 17.11).
     #[test]
     fn a_dpu_that_hangs_is_found_within_the_lease() {

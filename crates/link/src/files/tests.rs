@@ -72,8 +72,8 @@ fn what_is_no_regular_file_is_refused() {
     assert!(!names(directory.path()).iter().any(|name| name.starts_with(".farmem-")));
 }
 
-/// PROTOCOL 20.4: a file that changes during the read is refused: a truncated one with the offset; one that
-/// grew or was written, at the end.
+/// PROTOCOL 20.4: a file that changes during the read is refused. The refusal of a truncated file has the
+/// offset. A file that grew or was written is refused at the end.
 #[test]
 fn what_changes_meanwhile_is_refused() {
     let directory = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@
 //!  word 64..    data, as of a ring with one producer; 0 from `reserved` to `tail` and the ring's length
 //! ```
 //!
-//! A thread that stops between reservation and completion blocks the ring permanently: the ring fills up and
+//! A thread that stops between reservation and completion blocks the ring permanently. The ring fills up and
 //! refuses records, but no reader gets a partial record. A consumer that stops while it sets words to zero
 //! leaves a ring that no other consumer can continue. `tests/ring_loom.rs` compiles this file against loom's
 //! atomics.

@@ -172,8 +172,8 @@ impl Mapping {
         }
     }
 
-    /// Maps words as [`Mapping::of`] does, for random access: in huge pages as far as the file fills them and
-    /// the system provides them, otherwise in small pages.
+    /// Maps words as [`Mapping::of`] does, for random access. Huge pages are used as far as the file fills
+    /// them and the system provides them, otherwise small pages.
     pub fn huge(file: &impl AsRawFd, words: usize) -> io::Result<Self> {
         let len = words * WORD;
         if len < HUGE {

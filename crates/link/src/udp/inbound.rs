@@ -1,7 +1,7 @@
 //! Packets from the kernel, in fixed slots, with one system call for all available packets.
 //!
-//! A filled slot may be lent ([`Lender`]): the holder of the loan uses its bytes later, on any thread, and
-//! meanwhile a spare slot takes its place.
+//! A filled slot may be lent ([`Lender`]): the holder of the loan uses its bytes later, on any thread.
+//! Meanwhile a spare slot replaces the lent one.
 
 use super::sockaddr::SockAddr;
 use super::socket::Socket;
@@ -61,8 +61,8 @@ pub(super) struct Inbound {
 }
 
 // SAFETY: the pointers in `pieces` and `headers` lead into slots and the other vectors of the same value.
-// Their memory moves with the value to another thread, and is not freed before the value's drop: a replaced
-// slot is kept with the spare ones.
+// Their memory moves with the value to another thread. The memory is not freed before the value's drop: a
+// replaced slot is kept with the spare ones.
 unsafe impl Send for Inbound {}
 
 /// One buffer from the kernel.
@@ -161,10 +161,10 @@ impl Inbound {
         self.prepare();
         let (headers, none) = (self.headers.as_mut_ptr(), ptr::null_mut());
         let count = libc::c_uint::try_from(self.ask()).expect("few slots");
-        // SAFETY: there are at least `count` headers. Each points to a name, a control buffer and one piece
-        // in vectors that this value owns, and to a slot without loans (`prepare`), with true sizes. No
-        // reference into them was used since, and none is used while `self` is borrowed mutably: only filled
-        // slots are lent, and `prepare` replaces those.
+        // SAFETY: there are at least `count` headers. Each points, with true sizes, to a name, a control
+        // buffer and one piece in this value's vectors, and to a slot without loans (`prepare`). No reference
+        // into them was used since, and none is used while `self` is borrowed mutably: only filled slots are
+        // lent, and `prepare` replaces those.
         let got = unsafe { libc::recvmmsg(socket.fd(), headers, count, flags, none) };
         let Ok(got) = usize::try_from(got) else {
             let e = io::Error::last_os_error();

@@ -168,8 +168,8 @@ fn a_forged_icmpv6_does_not_cut_a_path() {
 }
 
 /// PROTOCOL 2.9: every packet has don't-fragment, no IP options, and the identification for which its ICRC
-/// was computed: 0 for a single packet, k in the k-th segment of a run. The same holds while the kernel
-/// believes in a shorter path.
+/// was computed. This is 0 in a single packet, and k in the k-th segment of a run. The same holds while the
+/// kernel believes in a shorter path.
 #[test]
 fn the_identification_on_the_wire_is_the_place_in_the_run() {
     let Some(all) = joined("ident") else { return };

@@ -37,8 +37,8 @@ use std::thread::{Builder, JoinHandle};
 /// Joins at a free address of the rack. Each process starts its search at another address, because the
 /// control plane may still reclaim the cached pages of a host that has just left.
 ///
-/// The search covers few addresses: the control plane keeps a host for each address that was used once, even
-/// after its process died, and the number of caching hosts is limited.
+/// The search covers few addresses, because the number of caching hosts is limited. The control plane keeps a
+/// host for each used address, even after its process died.
 pub(super) fn join<G: FaultSource>(
     config: &RackConfig,
     domain: &str,

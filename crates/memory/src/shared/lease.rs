@@ -37,7 +37,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 pub(super) struct Life {
     pub(super) host: u16,
     pub(super) generation: u16,
-    /// The key of the host's endpoint. It proves that the host itself reports its flushes.
+    /// The key of the host's endpoint, as a proof that the host itself reports its flushes.
     pub(super) qkey: u32,
 }
 

@@ -184,8 +184,8 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         self.listen(now);
     }
 
-    /// Fails the space if a thread waits for a page and no frame has arrived for a long time: the switch or
-    /// the path from it is dead. The thread gets a SIGBUS, so its wait is bounded.
+    /// Fails the space if a thread waits for a page and no frame has arrived for a long time. Then the switch
+    /// or its path is dead. The thread gets a SIGBUS, so its wait is bounded.
     fn listen(&mut self, now: Instant) {
         let Some(oldest) = self.since.values().min().copied() else { return };
         let frames = self.driver.link().counters().frames_in;

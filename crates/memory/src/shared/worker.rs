@@ -129,7 +129,7 @@ impl SharedSpace {
         Ok(Worker { child, entry: entry.to_owned() })
     }
 
-    /// Returns the arguments of a worker. They contain nothing that a shell would change.
+    /// Returns the arguments of a worker, without characters that a shell would interpret.
     #[must_use]
     pub fn worker_arguments(&self, entry: &str, args: &[u64]) -> Vec<OsString> {
         let limit = self.options.window.local_limit.to_string();

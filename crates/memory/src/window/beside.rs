@@ -418,9 +418,9 @@ impl<'a> Beside<'a> {
         self.go_on((Some((host, generation)), process));
     }
 
-    /// Continues without a DPU that has released this window and does not access its pages any more, while
-    /// other windows may still use it (PROTOCOL 17.17). If some requests may still be executed, the DPU's
-    /// host leaves the rack before the window writes anything newer.
+    /// Continues without a DPU that has released this window and does not access its pages any more. Other
+    /// windows may still use the DPU (PROTOCOL 17.17). If some requests may still be executed, the DPU's host
+    /// leaves the rack before the window writes anything newer.
     fn part(&mut self, settled: bool) {
         let Some(Dpu { talk, host, generation, .. }) = self.dpu.take() else { return };
         self.given_up = Some(talk);

@@ -44,7 +44,7 @@ pub struct WindowOptions {
     pub fixed: Option<(u64, u64)>,
     /// The DPU's prefetch policy.
     pub foresight: Foresight,
-    /// The program's own policy for a DPU within this process. It replaces `foresight`, which must be the
+    /// The program's own policy for a DPU within this process, instead of `foresight`, which must be the
     /// default then. A DPU in another process has only the policies of [`Foresight`], and runs no program's
     /// code.
     pub policy: Option<PolicyMaker>,
@@ -111,8 +111,8 @@ impl WindowOptions {
         }
     }
 
-    /// Creates default options of a buffer of several objects with `local_limit` bytes of local memory:
-    /// chunks of 64 KiB, at any free addresses (SODA III, V).
+    /// Creates default options of a buffer of several objects with `local_limit` bytes of local memory.
+    /// Chunks have 64 KiB, at any free addresses (SODA III, V).
     #[must_use]
     pub fn buffer(local_limit: u64) -> Self {
         Self { place: Place::Anywhere, chunk: super::CHUNK, ..Self::new(local_limit) }

@@ -1,5 +1,5 @@
-//! The endpoints of the API: a Unix socket, and TLS; and an attacker that binds the port while the rack's
-//! control plane is down, in order to receive the token.
+//! The endpoints of the API: a Unix socket, and TLS. Also an attacker that binds the control plane's port
+//! during a restart, to receive the token.
 
 use super::super::tls::provider;
 use super::{TOKEN, VMA};
@@ -438,8 +438,8 @@ fn an_authority_is_of_one_piece() {
     }
 }
 
-/// More handshakes than the server accepts connections stop after any number of bytes. They are evicted, or
-/// closed after the timeout, and a client with the token is served meanwhile.
+/// More handshakes than the server accepts connections stop after any number of bytes. These connections are
+/// evicted, or closed after the timeout, and a client with the token is served meanwhile.
 #[test]
 fn tls_that_stands_still_keeps_nobody_out() {
     let few = ApiLimits { connections_max: 3, unauthenticated_per_source_max: 3, ..ApiLimits::default() };
@@ -464,8 +464,8 @@ fn tls_that_stands_still_keeps_nobody_out() {
     assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0, "its time was over");
 }
 
-/// Over the Unix socket as over TCP, silent connections are evicted with a message, heads that arrive byte by
-/// byte are closed, and a client that does not read loses its connection.
+/// The Unix socket has the limits of TCP. Silent connections are evicted with a message. Connections whose
+/// head arrives byte by byte are closed, and so are those of clients that do not read.
 #[test]
 fn the_unix_socket_has_the_same_bounds() {
     let soon = Duration::from_millis(150);

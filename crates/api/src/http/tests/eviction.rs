@@ -82,8 +82,8 @@ fn idle_connections_do_not_keep_clients_out() {
 
 /// Clients with the token have all connections. Each has sent one request, and half of them have sent half of
 /// a second one. A later client is answered nevertheless, and the longest idle connections are evicted for
-/// it. Their later requests are not executed. They get an error that says so, or find their connection
-/// closed.
+/// it. Their later requests are not executed. Their clients get an error with this reason, or a closed
+/// connection.
 #[test]
 fn clients_with_the_token_keep_nobody_out() {
     let limits = Limits { per_source_max: patient().connections_max, ..patient() };
@@ -143,9 +143,9 @@ fn busy_clients_make_room_one_by_one() {
     drop((busy, server));
 }
 
-/// A hundred clients with the token connect and send requests while the server's thread is suspended. They
-/// exceed the limit of unauthenticated connections per address. The server answers all of them, because it
-/// reads their requests before it would evict them.
+/// A hundred clients with the token connect and send requests while the server's thread is suspended. These
+/// clients exceed the limit of unauthenticated connections per address. The server answers all of them,
+/// because it reads their requests before it would evict them.
 #[test]
 fn a_hundred_clients_at_once_do_not_evict_each_other() {
     let (go_on, wait) = channel::<()>();

@@ -124,7 +124,7 @@ impl Dpu {
 }
 
 /// Returns the size of the memory that a window shares with its DPU. Each page in flight from the DPU has a
-/// slot in registered memory, and the ring of requests has space for some pages in the other direction.
+/// slot in registered memory. The ring of requests has space for some pages in the other direction.
 const fn size_for(page: u32) -> PairSize {
     let page = page as usize;
     let requests = (4 * page).next_power_of_two();

@@ -40,8 +40,8 @@ fn ran<R: Send>(
 /// local. Each load returns the last store, the limit holds for all together, and far memory has every byte
 /// afterwards.
 ///
-/// The test runs with chunks of one, four and sixteen pages, directly to two memory nodes and through a DPU
-/// whose pages are larger than the smallest object.
+/// The test runs with chunks of one, four and sixteen pages. Paths are direct to two memory nodes, and
+/// through a DPU with pages larger than the smallest object.
 #[test]
 fn loads_find_the_last_store_in_all_objects() {
     const STEPS: u32 = 6000;
@@ -231,8 +231,8 @@ fn what_cannot_be_is_refused() {
     }
 }
 
-/// Two objects are read through a DPU that has parts of both in static memory: from the last page of the
-/// first to the first page of the second. These parts are not requested from a node again. A request beyond
+/// Two objects are read through a DPU that has parts of both in static memory. These parts, from the last
+/// page of the first to the first page of the second, are not requested from a node again. A request beyond
 /// the DPU's memory is refused, and so is a part without bytes of the objects.
 #[test]
 fn a_dpu_keeps_parts_of_several_objects() {
