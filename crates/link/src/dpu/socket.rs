@@ -1,6 +1,6 @@
 //! The socket between a process and its DPU, which carries messages, each optionally with a file descriptor.
 
-use crate::{OpenError, private_directory};
+use crate::{OpenError, private_directory, private_file};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
@@ -10,10 +10,11 @@ use rustix::net::{
     connect, listen, recvmsg, sendmsg, shutdown, socket_with,
 };
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
-use std::fs;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::fs::{self, File, TryLockError};
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,6 +25,9 @@ const BACKLOG: i32 = 128;
 /// Maximum duration of a send or receive; both ends are on one machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Maximum length of a process number with the end of its line.
+const PID_LEN_MAX: u64 = 11;
+
 /// The listening socket of a DPU.
 #[derive(Debug)]
 pub struct Listener {
@@ -31,6 +35,8 @@ pub struct Listener {
     path: PathBuf,
     /// True if the DPU created the directory.
     is_new: bool,
+    /// The locked file beside the socket. Two DPUs that start together must not take each other's socket and journal.
+    _lock: File,
 }
 
 /// The process at the other end of a socket.
@@ -66,8 +72,8 @@ impl Listener {
     /// Listens at `path`, in a directory that only this user can access. Creates the directory if necessary.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] if another DPU listens there; [`OpenError::Setting`] if the path is invalid for a
-    /// socket; the error of the directory's check.
+    /// [`OpenError::InUse`] with the process number if another DPU has this socket; [`OpenError::Setting`] if the path is
+    /// invalid for a socket; the error of the check of the directory or the lock file.
     pub fn bind(path: &Path) -> Result<Self, OpenError> {
         let doing = || format!("listen at {}", path.display());
         let system = |e: Errno| OpenError::System { doing: doing(), source: e.into() };
@@ -75,6 +81,8 @@ impl Listener {
         let directory = path.parent().unwrap_or_else(|| Path::new("."));
         let is_new = !directory.exists();
         private_directory(directory)?;
+        let lock = lock(path)?;
+        // A DPU of an older build has no lock.
         if DpuSocket::connect(path).is_ok() {
             return Err(OpenError::InUse { address: path.display().to_string() });
         }
@@ -88,7 +96,7 @@ impl Listener {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(system)?;
         bind(&socket, &address).map_err(system)?;
         listen(&socket, BACKLOG).map_err(system)?;
-        Ok(Self { socket, path: path.into(), is_new })
+        Ok(Self { socket, path: path.into(), is_new, _lock: lock })
     }
 
     /// Accepts a waiting process of this user, if there is one. Connections of other users are closed.
@@ -111,6 +119,39 @@ impl Listener {
     }
 }
 
+fn lock_path(socket: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.lock", socket.display()))
+}
+
+/// Locks the file beside a DPU's socket for as long as it is open, and writes this process's number into it.
+fn lock(socket: &Path) -> Result<File, OpenError> {
+    let path = lock_path(socket);
+    let failed = |source| OpenError::System { doing: format!("lock {}", path.display()), source };
+    loop {
+        let mut file = private_file(&path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                // The holder writes its number after it has locked the file.
+                let mut holder = String::new();
+                let read = (&file).take(PID_LEN_MAX).read_to_string(&mut holder);
+                let known = read.is_ok() && !holder.is_empty();
+                let holder = if known { format!("process {}", holder.trim()) } else { "another".into() };
+                return Err(OpenError::InUse { address: format!("{} ({holder})", socket.display()) });
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        // A DPU that ended between the two calls has removed the file.
+        let is_named =
+            fs::metadata(&path).is_ok_and(|named| file.metadata().is_ok_and(|own| own.ino() == named.ino()));
+        if is_named {
+            file.set_len(0).map_err(failed)?;
+            writeln!(file, "{}", std::process::id()).map_err(failed)?;
+            return Ok(file);
+        }
+    }
+}
+
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -121,6 +162,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         // An absent file is no fault.
         let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(lock_path(&self.path));
         if let Some(directory) = self.path.parent().filter(|_| self.is_new) {
             // A directory that contains other files stays.
             let _ = fs::remove_dir(directory);

@@ -223,6 +223,30 @@ fn a_process_and_its_dpu_talk() {
     assert!(Listener::bind(&path).is_ok());
 }
 
+/// A second DPU starts at a socket that the first one has just removed to bind it again, as when both start
+/// together. The second is refused and names the process of the first. It may start when the first has ended, or
+/// was killed.
+#[test]
+fn a_socket_has_one_dpu() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("beside").join("dpu.sock");
+    let first = Listener::bind(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let refused = Listener::bind(&path).unwrap_err().to_string();
+    let named = format!("{} (process {})", path.display(), std::process::id());
+    assert!(refused.contains(&named), "{refused}");
+    drop(first);
+    assert!(!path.parent().unwrap().exists(), "what it made goes with it");
+    // One that was killed leaves its lock file, which nobody has locked.
+    crate::private_directory(path.parent().unwrap()).unwrap();
+    let lock = path.with_extension("sock.lock");
+    std::io::Write::write_all(&mut crate::private_file(&lock).unwrap(), b"4000000000\n").unwrap();
+    let second = Listener::bind(&path).unwrap();
+    let holder = std::fs::read_to_string(&lock).unwrap();
+    assert_eq!(holder, format!("{}\n", std::process::id()));
+    drop(second);
+}
+
 /// A waker of another process ends the wait of either link, and nothing else: no frame is delivered, and
 /// nothing is counted.
 #[test]
