@@ -2,18 +2,27 @@
 //! thread.
 
 use super::journal::{Holding, Life};
-use super::mailbox::{Mailbox, Notice, Question};
+use super::mailbox::{Mailbox, Notice as ProcessNotice, Question};
 use super::messages::{DpuMessage, refusal};
 use super::serve::told;
 use farmem_api::{ApiCallError, ApiClient};
 use farmem_client::api::{ActFor, ErrorCode, Leave, Locate, Overview, VmaInfo};
-use farmem_machine::Port;
+use farmem_link::Clock;
+use farmem_machine::{Duration as Span, Port};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 /// Delay before a notice that the control plane did not accept is sent again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Time for one answer of the control plane. A removal that waits for a silent node keeps no process that opens an
+/// allocation waiting for longer.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
+/// Time after which a look at the processes of earlier DPUs asks for no further one.
+const LOOK_TIME_MAX: Span = Span::from_secs(2);
+/// Rounds of notices from one look at which processes of earlier DPUs have left the rack until the next.
+const PRUNE_ROUNDS: u32 = 30;
 
 /// A request or a notice to the control plane.
 pub(super) enum ControlRequest {
@@ -26,6 +35,60 @@ pub(super) enum ControlRequest {
     Fence(Life),
     /// Checks that the processes of an earlier DPU, and that DPU, no longer write.
     Release(Release),
+    /// Processes of earlier DPUs, and these DPUs: which of them have left the rack is of interest.
+    Prune(BTreeSet<(Life, Life)>),
+}
+
+/// A result that no process waits for.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The host of this DPU has left the rack.
+    Fenced(Life),
+    /// These processes of earlier DPUs, and these DPUs, have left the rack.
+    Pruned(BTreeSet<(Life, Life)>),
+}
+
+/// A notice that is repeated until the control plane has heard it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Notice {
+    Ended(ActFor),
+    Fence(Life),
+}
+
+/// Notices that the control plane has not heard yet. Each turn sends one, so that a notice that is not answered
+/// delays neither the others nor the requests of processes for longer than one answer takes.
+#[derive(Default)]
+struct Notices {
+    /// The front is the next to be sent.
+    queue: VecDeque<Notice>,
+    /// Notices that are still to be sent in this round.
+    unsent: usize,
+}
+
+impl Notices {
+    fn push(&mut self, notice: Notice) {
+        self.queue.push_front(notice);
+        self.unsent += 1;
+    }
+
+    /// Drops the notice that an act has ended, which has begun again.
+    fn begun(&mut self, begins: &ActFor) {
+        self.queue.retain(|notice| !matches!(notice, Notice::Ended(ended) if is_same(ended, begins)));
+        self.unsent = self.unsent.min(self.queue.len());
+    }
+
+    fn begin_round(&mut self) {
+        self.unsent = self.queue.len();
+    }
+
+    /// Sends the next notice of this round; `is_heard` says whether the control plane has heard it.
+    fn turn(&mut self, is_heard: impl FnOnce(&Notice) -> bool) {
+        let Some(unsent) = self.unsent.checked_sub(1) else { return };
+        self.unsent = unsent;
+        if let Some(notice) = self.queue.pop_front().filter(|notice| !is_heard(notice)) {
+            self.queue.push_back(notice);
+        }
+    }
 }
 
 /// A process's request to open an allocation that processes of an earlier DPU had open.
@@ -54,10 +117,11 @@ pub(super) struct Open {
 pub(super) fn begin(
     api: ApiClient,
     mailbox: Mailbox,
-    fenced: Sender<Life>,
+    outcomes: Sender<Outcome>,
 ) -> std::io::Result<Sender<ControlRequest>> {
     let (control_requests, told) = channel();
-    thread::Builder::new().name("dpu control".into()).spawn(move || run(api, &told, &mailbox, &fenced))?;
+    let api = api.impatient(ANSWER_TIME_MAX).patient(ANSWER_TIME_MAX);
+    thread::Builder::new().name("dpu control".into()).spawn(move || run(api, &told, &mailbox, &outcomes))?;
     Ok(control_requests)
 }
 
@@ -65,39 +129,77 @@ fn run(
     mut api: ApiClient,
     control_requests: &Receiver<ControlRequest>,
     mailbox: &Mailbox,
-    fenced: &Sender<Life>,
+    outcomes: &Sender<Outcome>,
 ) {
-    // Notices that the control plane has not accepted yet.
-    let mut untold: Vec<ActFor> = Vec::new();
-    let mut unfenced: Vec<Life> = Vec::new();
+    let mut notices = Notices::default();
+    let mut former = BTreeSet::new();
+    let mut rounds = 0;
+    // A door that has gone waits for nothing.
+    let tell = |outcome| {
+        let _gone = outcomes.send(outcome);
+        mailbox.bell.ring();
+    };
     loop {
-        let control_request = match untold.is_empty() && unfenced.is_empty() {
-            true => control_requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            false => control_requests.recv_timeout(AGAIN),
+        let control_request = match (notices.unsent, notices.queue.is_empty() && former.is_empty()) {
+            (0, true) => control_requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            (0, false) => control_requests.recv_timeout(AGAIN),
+            (1.., _) => control_requests.recv_timeout(Duration::ZERO),
         };
         match control_request {
             Ok(ControlRequest::Open { question, open, begins }) => {
                 // An act that begins again has not ended, as far as the control plane knows.
-                untold.retain(|ended| begins.as_ref().is_none_or(|begins| !is_same(ended, begins)));
+                begins.iter().for_each(|begins| notices.begun(begins));
                 let found = look_up(&mut api, open.base, begins);
-                mailbox.say(question, Notice::Found { open, found });
+                mailbox.say(question, ProcessNotice::Found { open, found });
             }
-            Ok(ControlRequest::Ended(ended)) => untold.push(ended),
-            Ok(ControlRequest::Fence(life)) => unfenced.push(life),
+            Ok(ControlRequest::Ended(ended)) => notices.push(Notice::Ended(ended)),
+            Ok(ControlRequest::Fence(life)) => notices.push(Notice::Fence(life)),
             Ok(ControlRequest::Release(Release { question, open, vma, process, former })) => {
                 let released = release(&mut api, &vma, process, &former).map(|()| former);
-                mailbox.say(question, Notice::Released { open, vma, released });
+                mailbox.say(question, ProcessNotice::Released { open, vma, released });
+            }
+            Ok(ControlRequest::Prune(lives)) => (former, rounds) = (lives, 0),
+            Err(RecvTimeoutError::Timeout) if notices.unsent == 0 => {
+                notices.begin_round();
+                if rounds % PRUNE_ROUNDS == 0 {
+                    let gone = gone_of(&mut api, &former);
+                    former.retain(|lives| !gone.contains(lives));
+                    if !gone.is_empty() {
+                        tell(Outcome::Pruned(gone));
+                    }
+                }
+                rounds += 1;
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        untold.retain(|ended| !is_heard(&mut api, ended));
-        for life in unfenced.extract_if(.., |life| is_out(&mut api, *life)) {
-            // A door that has ended waits for nothing.
-            let _gone = fenced.send(life);
-            mailbox.bell.ring();
-        }
+        notices.turn(|notice| match notice {
+            Notice::Ended(ended) => is_heard(&mut api, ended),
+            Notice::Fence(life) => {
+                let is_out = is_out(&mut api, *life);
+                if is_out {
+                    tell(Outcome::Fenced(*life));
+                }
+                is_out
+            }
+        });
     }
+}
+
+/// Returns the processes of earlier DPUs that have left the rack, with these DPUs, which leave it too. Answers that
+/// do not come end the look.
+fn gone_of(api: &mut ApiClient, former: &BTreeSet<(Life, Life)>) -> BTreeSet<(Life, Life)> {
+    if former.is_empty() {
+        return BTreeSet::new();
+    }
+    let Ok(seen) = api.call(Overview {}) else { return BTreeSet::new() };
+    let present: BTreeSet<Life> = seen.hosts.iter().map(|host| (host.host, host.generation)).collect();
+    let absent = former.iter().filter(|(process, _)| !present.contains(process));
+    let clock = Clock::start();
+    let end = clock.after(LOOK_TIME_MAX);
+    let in_time = absent.take_while(|_| clock.now() < end);
+    // A host that is about to leave is out when the control plane has answered.
+    in_time.filter(|&&(process, dpu)| is_out(api, process) && is_out(api, dpu)).copied().collect()
 }
 
 /// Fences a host. Returns true if it is fenced: no memory node accepts its requests. A silent node accepts no new
@@ -171,4 +273,50 @@ fn look_up(api: &mut ApiClient, base: u64, begins: Option<ActFor>) -> Result<Vma
         api.call(begins).map_err(|error| told(error.into()))?;
     }
     Ok(api.call(Locate { addr: base }).map_err(|error| told(error.into()))?.vma)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(of_host: u16) -> Notice {
+        Notice::Ended(ActFor { host: 9, generation: 1, of_host, of_generation: 1, begins: false })
+    }
+
+    /// The control plane does not answer one of three notices. A turn sends one notice, so between two requests of
+    /// processes at most one is waited for; the other two are heard within a round, and the third is sent again in
+    /// the next.
+    #[test]
+    fn a_notice_that_is_not_answered_delays_no_other() {
+        let mut notices = Notices::default();
+        let unheard = Notice::Fence((9, 1));
+        for notice in [ended(1), ended(2), unheard.clone()] {
+            notices.push(notice);
+        }
+        let mut sent = Vec::new();
+        let mut turn = |notices: &mut Notices| {
+            notices.turn(|notice| {
+                sent.push(notice.clone());
+                *notice != unheard
+            });
+            sent.len()
+        };
+        assert_eq!([0; 4].map(|_| turn(&mut notices)), [1, 2, 3, 3]);
+        notices.begin_round();
+        assert_eq!([0; 2].map(|_| turn(&mut notices)), [4, 4]);
+        assert_eq!(sent, [unheard.clone(), ended(2), ended(1), unheard]);
+    }
+
+    /// An act ends and begins again before the control plane has heard of the end: it does not hear of it.
+    #[test]
+    fn an_act_that_begins_again_has_not_ended() {
+        let mut notices = Notices::default();
+        [ended(1), ended(2)].into_iter().for_each(|notice| notices.push(notice));
+        notices.begun(&ActFor { host: 9, generation: 1, of_host: 2, of_generation: 1, begins: true });
+        notices.turn(|notice| {
+            assert_eq!(*notice, ended(1));
+            true
+        });
+        notices.turn(|notice| panic!("{notice:?} was dropped"));
+    }
 }

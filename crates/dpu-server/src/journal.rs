@@ -10,9 +10,9 @@ use farmem_client::api::VmaInfo;
 use farmem_dpu::Asker;
 use farmem_link::private_file;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Number and generation of a host.
@@ -22,9 +22,15 @@ pub(super) type Life = (u16, u16);
 const LINES_MIN: usize = 4096;
 /// A longer file is rewritten if it has this many times the necessary lines.
 const REWRITE_RATIO: usize = 4;
+/// Openings that a journal has, of earlier and of present processes.
+pub(super) const OPENINGS_MAX: usize = 1 << 16;
+/// Bytes of a line, at most: two hosts, an address and a length with all digits.
+const LINE_LEN_MAX: usize = 256;
+/// Lines of a file, at most: it is rewritten when it has more.
+const LINES_MAX: usize = REWRITE_RATIO * (1 + OPENINGS_MAX) + 1;
 
 /// An open allocation, with the process and its DPU.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub(super) struct Holding {
     /// The host of the process.
     pub(super) process: Life,
@@ -68,7 +74,7 @@ pub(super) struct Journal {
     mark: String,
     lines: usize,
     /// Openings by processes of earlier DPUs.
-    former: Vec<Holding>,
+    former: BTreeSet<Holding>,
     /// Hosts of earlier DPUs that have left the rack.
     fenced: BTreeSet<Life>,
     /// Openings by processes of this DPU, one for each region.
@@ -79,17 +85,13 @@ impl Journal {
     /// Opens the journal of the DPU whose socket is at `socket`, for the rack with this mark.
     ///
     /// # Errors
-    /// [`Error`] if the file cannot be read or written, or others may.
+    /// [`Error`] if the file cannot be read or written, others may, a line is no journal's, or another rack's
+    /// processes have something open.
     pub(super) fn open(socket: &Path, mark: &str) -> Result<Self, Error> {
         let path = PathBuf::from(format!("{}.journal", socket.display()));
         let failed = |source| Error::System { what: format!("cannot use {}", path.display()), source };
-        let mut file = private_file(&path)?;
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(failed)?;
-        let former = read(&text, mark).map_err(|line| {
-            let what = format!("line {line} of {} is not a journal's; remove the file once no program of this machine uses the DPU", path.display());
-            Error::System { what, source: io::ErrorKind::InvalidData.into() }
-        })?;
+        let file = private_file(&path)?;
+        let former = read(&file, mark).map_err(|refused| refused.at(&path))?;
         let (path_of_file, mark, fenced) = (path.clone(), mark.into(), BTreeSet::new());
         let mut journal =
             Self { path: path_of_file, file, mark, lines: 0, former, fenced, present: Vec::new() };
@@ -105,6 +107,12 @@ impl Journal {
         self.former.iter().filter(excludes).copied().collect()
     }
 
+    /// Returns the hosts of the processes of earlier DPUs, and of these DPUs, with openings that are not
+    /// released.
+    pub(super) fn former_lives(&self) -> BTreeSet<(Life, Life)> {
+        self.former.iter().map(|former| (former.process, former.dpu)).collect()
+    }
+
     /// Records that the DPUs of these holdings have left the rack, and the hosts of their processes except `process`.
     ///
     /// # Errors
@@ -112,12 +120,36 @@ impl Journal {
     pub(super) fn release(&mut self, released: &[Holding], process: Life) -> io::Result<()> {
         self.fenced.extend(released.iter().map(|holding| holding.dpu));
         for holding in released.iter().filter(|holding| holding.process != process) {
-            if let Some(at) = self.former.iter().position(|former| former == holding) {
-                self.append(&Line::Closed(*holding))?;
-                self.former.swap_remove(at);
-            }
+            self.release_one(holding)?;
         }
         Ok(())
+    }
+
+    /// Records that hosts of processes of earlier DPUs, and of these DPUs, have left the rack. Such a process can
+    /// write nothing of what it had open, and no later request names it.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(super) fn prune(&mut self, gone: &BTreeSet<(Life, Life)>) -> io::Result<()> {
+        let is_gone = |holding: &&Holding| gone.contains(&(holding.process, holding.dpu));
+        let released: Vec<Holding> = self.former.iter().filter(is_gone).copied().collect();
+        released.iter().try_for_each(|holding| self.release_one(holding))?;
+        let Self { former, fenced, .. } = self;
+        fenced.retain(|dpu| former.iter().any(|holding| holding.dpu == *dpu));
+        Ok(())
+    }
+
+    fn release_one(&mut self, holding: &Holding) -> io::Result<()> {
+        if self.former.contains(holding) {
+            self.append(&Line::Closed(*holding))?;
+            self.former.remove(holding);
+        }
+        Ok(())
+    }
+
+    /// Returns true if the journal has no room for another opening.
+    pub(super) fn is_full(&self) -> bool {
+        self.former.len() + self.present.len() >= OPENINGS_MAX
     }
 
     /// Records that a process opens an allocation, before the DPU grants the request.
@@ -131,6 +163,7 @@ impl Journal {
         vma: &VmaInfo,
         write: bool,
     ) -> io::Result<()> {
+        assert!(!self.is_full(), "the door asks for room first");
         let holding = Holding { process, dpu, base: vma.base, size: vma.size, write };
         self.append(&Line::Open(holding))?;
         self.present.push((asker, object, holding));
@@ -199,32 +232,64 @@ impl Drop for Journal {
     }
 }
 
-/// Returns the allocations that are open at the end of a journal, or the number of an invalid line. If a line was cut
-/// off because its DPU died, no process got an answer for it, and the journal ends there.
-fn read(text: &str, mark: &str) -> Result<Vec<Holding>, usize> {
-    let mut open = Vec::new();
-    let mut lines = Vec::new();
-    for (at, line) in text.split_inclusive('\n').enumerate() {
-        match serde_json::from_str(line) {
-            Ok(line) => lines.push(line),
-            Err(_) if !line.ends_with('\n') => break,
-            Err(_) => return Err(at + 1),
-        }
+/// The reason that a DPU does not use a journal.
+#[derive(Debug)]
+enum Refused {
+    /// The system's error.
+    System(io::Error),
+    /// The number of a line that no DPU writes.
+    Line(usize),
+    /// Processes of another rack have something open.
+    OtherRack,
+}
+
+impl Refused {
+    fn at(self, path: &Path) -> Error {
+        let file = path.display();
+        let what = match self {
+            Self::System(source) => return Error::System { what: format!("cannot use {file}"), source },
+            Self::Line(line) => format!(
+                "line {line} of {file} is not a journal's; remove the file once no program of this machine uses the DPU"
+            ),
+            Self::OtherRack => format!(
+                "{file} has open allocations of another rack, whose DPU used this socket; give the DPU of each rack \
+                 a path of its own (`socket` in [dpu] of rack.toml), or remove the file once no program of this \
+                 machine uses the other rack"
+            ),
+        };
+        Error::System { what, source: io::ErrorKind::InvalidData.into() }
     }
-    let mut lines = lines.into_iter();
-    if lines.next() != Some(Line::Rack(mark.into())) {
-        return Ok(open);
-    }
-    for line in lines {
-        match line {
-            Line::Open(holding) => open.push(holding),
-            Line::Closed(holding) => {
-                if let Some(at) = open.iter().position(|other| *other == holding) {
-                    open.swap_remove(at);
+}
+
+/// Returns what is open by the end of a journal. A line that was cut off when its DPU died was not answered to a
+/// process, and ends the journal.
+fn read(file: impl io::Read, mark: &str) -> Result<BTreeSet<Holding>, Refused> {
+    let mut file = BufReader::new(file);
+    let mut open: BTreeMap<Holding, usize> = BTreeMap::new();
+    let mut is_own = true;
+    let mut text = Vec::new();
+    for number in 1.. {
+        text.clear();
+        (&mut file).take(LINE_LEN_MAX as u64).read_until(b'\n', &mut text).map_err(Refused::System)?;
+        let is_cut = text.len() < LINE_LEN_MAX && text.last() != Some(&b'\n');
+        match serde_json::from_slice(&text) {
+            Err(_) if is_cut => break,
+            _ if number > LINES_MAX => return Err(Refused::Line(number)),
+            Ok(Line::Rack(rack)) if number == 1 => is_own = rack == mark,
+            Ok(Line::Open(holding)) if number > 1 => *open.entry(holding).or_default() += 1,
+            Ok(Line::Closed(holding)) if number > 1 => {
+                let times = open.get_mut(&holding).ok_or(Refused::Line(number))?;
+                *times -= 1;
+                if *times == 0 {
+                    open.remove(&holding);
                 }
             }
-            Line::Rack(_) => {}
+            _ => return Err(Refused::Line(number)),
         }
+    }
+    let open: BTreeSet<Holding> = open.into_keys().collect();
+    if !is_own && !open.is_empty() {
+        return Err(Refused::OtherRack);
     }
     Ok(open)
 }
@@ -328,8 +393,7 @@ mod tests {
         assert!(!dir.file().exists());
     }
 
-    /// A journal is cut off at each position, as by a full disk: its whole lines count. A journal of another rack has
-    /// no effect.
+    /// A journal is cut off at each position, as by a full disk: its whole lines count.
     #[test]
     fn a_journal_may_end_anywhere() {
         let dir = Dir::new("journal-cut");
@@ -342,9 +406,79 @@ mod tests {
         assert_eq!(ends.len(), 3);
         for len in 0..=text.len() {
             let whole = ends[1..].iter().filter(|&&end| end <= len).count();
-            assert_eq!(read(&text[..len], MARK).map(|open| open.len()), Ok(whole), "{len} bytes");
+            assert_eq!(read(&text.as_bytes()[..len], MARK).unwrap().len(), whole, "{len} bytes");
         }
-        assert_eq!(read(&text, "4567"), Ok(vec![]));
+    }
+
+    /// The DPU of one rack is killed while a process has something open, and the DPU of another rack starts at
+    /// its socket. The other DPU is refused and changes nothing, so that the first DPU, when it starts again,
+    /// still knows the process. A journal of another rack in which nothing is open is replaced.
+    #[test]
+    fn the_journal_of_another_rack_is_kept() {
+        let dir = Dir::new("journal-rack");
+        let mut journal = dir.journal();
+        journal.opened((Asker(1), 0), ((3, 1), DPU), &vma(0x1000), true).unwrap();
+        kill(journal);
+        let text = fs::read_to_string(dir.file()).unwrap();
+        let refused = Journal::open(&dir.socket(), "4567").unwrap_err().to_string();
+        let parts =
+            ["another rack", &dir.file().display().to_string(), "`socket` in [dpu]", "remove the file"];
+        assert!(parts.iter().all(|part| refused.contains(part)), "{refused}");
+        assert_eq!(fs::read_to_string(dir.file()).unwrap(), text);
+        let mut journal = dir.journal();
+        let former = journal.excluding(&vma(0x1000), true, OTHER);
+        assert_eq!(former.len(), 1);
+        journal.release(&former, OTHER).unwrap();
+        kill(journal);
+        drop(Journal::open(&dir.socket(), "4567").unwrap());
+        assert!(!dir.file().exists());
+    }
+
+    /// DPUs are killed again and again, each with processes that never ask again. Openings of processes that have
+    /// left the rack are dropped; those of others, and of the same process at another DPU, stay.
+    #[test]
+    fn openings_of_hosts_that_left_are_pruned() {
+        let dir = Dir::new("journal-prune");
+        for life in 1..=3 {
+            let mut journal = dir.journal();
+            journal.opened((Asker(1), 0), ((3, 1), (9, life)), &vma(0x1000), true).unwrap();
+            journal.opened((Asker(2), 1), ((4, life), (9, life)), &vma(0x2000), true).unwrap();
+            journal.opened((Asker(2), 1), ((4, life), (9, life)), &vma(0x2000), true).unwrap();
+            kill(journal);
+        }
+        let mut journal = dir.journal();
+        let lives = journal.former_lives();
+        assert_eq!(lives.len(), 6, "each pair of hosts once");
+        let gone = lives.into_iter().filter(|(process, dpu)| process.0 == 4 || *dpu == (9, 1)).collect();
+        journal.prune(&gone).unwrap();
+        let left = BTreeSet::from([((3, 1), (9, 2)), ((3, 1), (9, 3))]);
+        assert_eq!(journal.former_lives(), left);
+        kill(journal);
+        assert_eq!(dir.journal().former_lives(), left, "also for a later DPU");
+    }
+
+    /// A journal has a bound: openings beyond it have no room, and a file with more lines than a DPU writes, or a
+    /// line without an end, is refused before it takes memory.
+    #[test]
+    fn a_journal_has_a_bound() {
+        let dir = Dir::new("journal-bound");
+        let mut journal = dir.journal();
+        for asker in 0..u32::try_from(OPENINGS_MAX).unwrap() {
+            assert!(!journal.is_full());
+            journal.opened((Asker(asker), 0), ((3, 1), DPU), &vma(u64::from(asker) << 12), true).unwrap();
+        }
+        assert!(journal.is_full());
+        journal.gone(Asker(7));
+        assert!(!journal.is_full());
+        kill(journal);
+        assert_eq!(dir.journal().former.len(), OPENINGS_MAX - 1);
+        let first = text_of(&Line::Rack(MARK.into())).unwrap();
+        let holding = Holding { process: (3, 1), dpu: DPU, base: 0, size: 0, write: true };
+        let line = text_of(&Line::Open(holding)).unwrap();
+        let long = [first.clone(), line.repeat(LINES_MAX)].concat();
+        assert!(matches!(read(&long[..], MARK), Err(Refused::Line(line)) if line == LINES_MAX + 1));
+        let endless = [first, vec![b' '; 1 << 20]].concat();
+        assert!(matches!(read(&endless[..], MARK), Err(Refused::Line(2))));
     }
 
     /// An invalid line is refused with its number, and later lines are not ignored.

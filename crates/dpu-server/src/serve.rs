@@ -20,7 +20,7 @@ mod questions;
 use super::carrier::Memory;
 use super::complete::PASSED_MIN;
 use super::config_of;
-use super::control_rpc::{self, ControlRequest};
+use super::control_rpc::{self, ControlRequest, Outcome};
 use super::domain_thread::{DomainThread, Joining, Order};
 use super::dpu_client::{DpuClient, Terms};
 use super::intra::Intra;
@@ -30,7 +30,7 @@ use super::messages::{self, ClientMessage, DpuMessage, VERSION, refusal};
 use super::prefetching::{MakeLookUp, Parts, Prefetching};
 use super::region::Objects;
 use ahead::Promise;
-use farmem_client::api::{ActFor, ApiError, ErrorCode, Overview};
+use farmem_client::api::{ApiError, ErrorCode, Overview};
 use farmem_client::host_parts::api_client;
 use farmem_client::serve::{Serving, Stop};
 use farmem_client::{DpuForward, DpuSection, Error, RackConfig};
@@ -39,7 +39,7 @@ use farmem_link::dpu::{Answers, Bell, DpuSocket, Listener, PairSize, Requests, r
 use farmem_link::limits::memory_of_machine;
 use farmem_link::{Clock, os_seed};
 use farmem_machine::{Duration as Span, Instant, Rng};
-use leaving::{Fence, Leaving};
+use leaving::{Acts, Fence, Leaving};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -162,8 +162,8 @@ pub fn serve_with<'a>(
     let bell = Arc::new(Bell::new().map_err(system("no bell for the DPU's door"))?);
     let (to, came) = channel();
     let mailbox = Mailbox { to, bell };
-    let (fenced_to, fenced) = channel();
-    let control_requests = control_rpc::begin(api, mailbox.clone(), fenced_to)
+    let (outcomes_to, outcomes) = channel();
+    let control_requests = control_rpc::begin(api, mailbox.clone(), outcomes_to)
         .map_err(system("no thread for the DPU's control requests"))?;
     let ground = DpuContext {
         config: config.clone(),
@@ -176,6 +176,8 @@ pub fn serve_with<'a>(
     };
     let listener = Listener::bind(&ground.section.socket)?;
     let journal = Journal::open(&ground.section.socket, &ground.mark)?;
+    // A control thread that has ended has panicked and printed its message.
+    let _gone = control_requests.send(ControlRequest::Prune(journal.former_lives()));
     let mut door = Door {
         ground,
         clock: Clock::start(),
@@ -185,7 +187,7 @@ pub fn serve_with<'a>(
         control_requests,
         mailbox,
         came,
-        acting: BTreeMap::new(),
+        acts: Acts::default(),
         lanes: Vec::new(),
         joining: Vec::new(),
         strangers: Vec::new(),
@@ -193,7 +195,7 @@ pub fn serve_with<'a>(
         leaving: Vec::new(),
         ending: Vec::new(),
         fences: BTreeMap::new(),
-        fenced,
+        outcomes,
         objects: Objects::default(),
         journal,
         next: 0,
@@ -217,8 +219,7 @@ struct Door {
     control_requests: Sender<ControlRequest>,
     mailbox: Mailbox,
     came: Receiver<(Question, Notice)>,
-    /// Writing hosts for which the DPU acts, until none of their operations is in flight.
-    acting: BTreeMap<Asker, ActFor>,
+    acts: Acts,
     lanes: Vec<DomainThread>,
     joining: Vec<(Joining, Vec<Caller>)>,
     strangers: Vec<DpuSocket>,
@@ -226,8 +227,8 @@ struct Door {
     leaving: Vec<Leaving>,
     /// Hosts of this DPU that must leave the rack before other processes may open what they wrote.
     fences: BTreeMap<Life, Fence>,
-    /// Hosts that have left the rack.
-    fenced: Receiver<Life>,
+    /// Results of requests to the control plane that no process waits for.
+    outcomes: Receiver<Outcome>,
     /// Threads of unused domains, until the threads have ended.
     ending: Vec<JoinHandle<()>>,
     objects: Objects,
@@ -317,7 +318,7 @@ impl Door {
         self.join_ended_threads();
         let left = std::mem::take(&mut *self.ground.left.lock().unwrap_or_else(PoisonError::into_inner));
         left.into_iter().for_each(|(asker, settled)| self.settle(asker, settled));
-        self.hear_of_fences();
+        self.hear_outcomes();
         self.close_gone();
         self.aheads.retain(|thread| !thread.is_finished());
         self.rest();

@@ -1,7 +1,7 @@
 //! Processes that leave: their regions stay open until no write of theirs can be executed any more (PROTOCOL 17.17,
 //! 17.21).
 
-use super::super::control_rpc::ControlRequest;
+use super::super::control_rpc::{ControlRequest, Outcome};
 use super::super::domain_thread::Order;
 use super::super::journal::Life;
 use super::super::messages::DpuMessage;
@@ -10,6 +10,7 @@ use super::{Door, Session, say};
 use farmem_client::api::ActFor;
 use farmem_dpu::Asker;
 use farmem_link::dpu::DpuSocket;
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 /// A process that left or was disconnected. Its regions stay open while one of its operations is in flight, and then
@@ -52,6 +53,34 @@ impl Leaving {
     }
 }
 
+/// The hosts that write, for which this DPU acts until nothing of them is under way (PROTOCOL 8.59). A host may have
+/// several processes, or connections, at the DPU.
+#[derive(Debug, Default)]
+pub(super) struct Acts(BTreeMap<Asker, ActFor>);
+
+impl Acts {
+    pub(super) fn begin(&mut self, asker: Asker, act: ActFor) {
+        self.0.insert(asker, act);
+    }
+
+    /// No operation of a process is in flight. Returns the notice that the DPU acts for its host no more. Where a
+    /// write of the host may be carried out later, the DPU acts for it until the DPU's own host has left the rack.
+    fn settled(&mut self, asker: Asker, settled: bool) -> Option<ActFor> {
+        let acted = self.0.remove(&asker)?;
+        if settled {
+            let is_last = !self.0.values().any(|others| *others == acted);
+            return is_last.then_some(ActFor { begins: false, ..acted });
+        }
+        self.0.insert(asker, acted);
+        None
+    }
+
+    /// The DPU's host has left the rack, or no write of the process is left.
+    fn closed(&mut self, asker: Asker) {
+        self.0.remove(&asker);
+    }
+}
+
 /// The progress of a request to fence a host of this DPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fence {
@@ -76,11 +105,9 @@ impl Door {
     pub(super) fn settle(&mut self, asker: Asker, settled: bool) {
         let all = self.leaving.iter_mut().filter(|leaving| leaving.asker == asker);
         all.for_each(|leaving| leaving.farewell(settled));
-        let Some(acted) = self.acting.remove(&asker) else { return };
-        // If a write may be executed later, the DPU acts for the process until its host has left the rack.
-        if settled && !self.acting.values().any(|others| *others == acted) {
+        if let Some(ended) = self.acts.settled(asker, settled) {
             // A control thread that has ended has panicked and printed its message.
-            let _gone = self.control_requests.send(ControlRequest::Ended(ActFor { begins: false, ..acted }));
+            let _gone = self.control_requests.send(ControlRequest::Ended(ended));
         }
     }
 
@@ -106,18 +133,51 @@ impl Door {
         for Leaving { asker, .. } in closes.collect::<Vec<_>>() {
             self.objects.close(&self.ground.memory, asker);
             self.journal.gone(asker);
+            self.acts.closed(asker);
         }
         let Self { leaving, fences, .. } = self;
         fences.retain(|life, _| leaving.iter().any(|leaving| leaving.dpu == *life));
     }
 
-    /// Ends the threads of hosts that the control plane has fenced.
-    pub(super) fn hear_of_fences(&mut self) {
-        while let Ok(life) = self.fenced.try_recv() {
-            self.fences.entry(life).and_modify(|fence| *fence = Fence::Done);
-            for lane in self.lanes.iter().filter(|lane| lane.life == life) {
-                let _ended = lane.tell(Order::Doubt);
+    /// The control plane has taken hosts of this DPU out of the rack: their threads end. Or processes of earlier
+    /// DPUs have left it: the journal forgets them.
+    pub(super) fn hear_outcomes(&mut self) {
+        while let Ok(outcome) = self.outcomes.try_recv() {
+            match outcome {
+                Outcome::Fenced(life) => {
+                    self.fences.entry(life).and_modify(|fence| *fence = Fence::Done);
+                    for lane in self.lanes.iter().filter(|lane| lane.life == life) {
+                        let _ended = lane.tell(Order::Doubt);
+                    }
+                }
+                // An opening that cannot be removed from the file is kept from others for longer, and harms nothing.
+                Outcome::Pruned(gone) => drop(self.journal.prune(&gone)),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host has two connections at the DPU, and a write of the first has failed. When the second one is done, the
+    /// DPU still acts for the host: a node may carry out the failed write later, until the DPU's host has left the
+    /// rack. Previously the control plane heard that the act had ended.
+    #[test]
+    fn an_act_with_a_failed_write_does_not_end() {
+        let act = ActFor { host: 9, generation: 1, of_host: 3, of_generation: 1, begins: true };
+        let (failed, second, third) = (Asker(1), Asker(2), Asker(3));
+        let mut acts = Acts::default();
+        acts.begin(failed, act.clone());
+        acts.begin(second, act.clone());
+        assert_eq!(acts.settled(failed, false), None);
+        assert_eq!(acts.settled(second, true), None);
+        acts.closed(failed);
+        acts.begin(second, act.clone());
+        acts.begin(third, act.clone());
+        assert_eq!(acts.settled(second, true), None, "the third writes");
+        assert_eq!(acts.settled(third, true), Some(ActFor { begins: false, ..act }));
+        assert_eq!(acts.settled(third, true), None, "it is said once");
     }
 }

@@ -4,7 +4,7 @@
 use super::super::control_rpc::{ControlRequest, Open, Release};
 use super::super::domain_thread::Order;
 use super::super::dpu_client::{REGISTERED_MAX, RegionAt};
-use super::super::journal::Holding;
+use super::super::journal::{Holding, OPENINGS_MAX};
 use super::super::mailbox::{Notice, Question, Reply};
 use super::super::messages::{self, ClientMessage, DpuMessage, Foresight, refusal};
 use super::super::mirroring::MirrorRequest;
@@ -204,7 +204,7 @@ impl Door {
         let (host, generation) = self.lane(domain)?.life;
         let begins = open.write.then_some(ActFor { host, generation, of_host, of_generation, begins: true });
         if let Some(begins) = &begins {
-            self.acting.insert(Asker(number), begins.clone());
+            self.acts.begin(Asker(number), begins.clone());
         }
         let question = self.later(number, busy())?;
         let told = self.control_requests.send(ControlRequest::Open { question, open, begins });
@@ -227,6 +227,10 @@ impl Door {
             let vma = vma.clone();
             let release = ControlRequest::Release(Release { question, open, vma, process: life, former });
             return if self.control_requests.send(release).is_ok() { Ok(None) } else { Err(busy()) };
+        }
+        if self.journal.is_full() {
+            let message = format!("the journal of this DPU has {OPENINGS_MAX} openings, its most");
+            return Err(refusal(ErrorCode::TableFull, message, "close regions, or wait until processes end"));
         }
         let asker = Asker(number);
         let object = self.objects.open(&self.ground.memory, vma, asker, write, |asker| {
