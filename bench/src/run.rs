@@ -1,6 +1,6 @@
 //! `farmem run` compared with the same program without it: with all of its memory local, and with a quarter
-//! local, beside swap. Also the cost of one page, by the CPUs of program and pager (`fault`), and programs with
-//! heaps of their own (`managed`).
+//! local, beside swap. Also the cost of one page, by the CPUs of program and pager (`fault`, `place`), and programs
+//! with heaps of their own (`managed`).
 //!
 //! Key function: [`run`]. The program is this one, started again ([`work`]), and Python for NumPy's
 //! temporaries. Native and far runs alternate, so that disturbances affect both. Under swap the program is in
@@ -8,6 +8,7 @@
 
 mod fault;
 mod managed;
+mod place;
 mod work;
 
 pub use work::{WORK, work};
@@ -57,10 +58,20 @@ enum Program {
 /// The location of a program's memory.
 enum MemoryLocation<'a> {
     Native,
-    /// Under `farmem run`, with this many local bytes.
-    Far(u64),
+    /// Under `farmem run`, with this many local bytes and this `--placement`.
+    Far {
+        local: u64,
+        placement: &'static str,
+    },
     /// In a cgroup.
     Limited(&'a Group),
+}
+
+impl MemoryLocation<'_> {
+    /// Returns the location under `farmem run` with its default placement.
+    const fn far(local: u64) -> Self {
+        Self::Far { local, placement: "auto" }
+    }
 }
 
 /// Runs the measurements and reports each row.
@@ -76,6 +87,7 @@ pub fn run(plan: &Plan, tell: &mut dyn FnMut(Progress<'_>)) -> Outcome {
         fit(&id, program, bytes, rounds, &mut sheet);
     }
     fault::measure(bytes, rounds, |id| plan.has(id), &mut sheet);
+    place::measure(bytes, rounds, |id| plan.has(id), &mut sheet);
     managed::measure(bytes, rounds.min(3), |id| plan.has(id), &mut sheet);
     let swaps = ["", ".zram"].map(|end| move |kind: Kind| format!("run.over4.{}{end}", kind.name()));
     for (which, id) in swaps.into_iter().enumerate() {
@@ -120,7 +132,7 @@ impl Swap {
 fn fit(id: &str, program: Program, bytes: u64, rounds: usize, sheet: &mut Sheet<'_>) {
     let pair = || {
         let native = start(program, bytes, &MemoryLocation::Native)?;
-        Ok((native, start(program, bytes, &MemoryLocation::Far(2 * bytes))?))
+        Ok((native, start(program, bytes, &MemoryLocation::far(2 * bytes))?))
     };
     if let Some(row) = compare(id, rounds, sheet, pair) {
         let why = format!("{} MiB, all of it here; beside native", bytes >> 20);
@@ -132,7 +144,7 @@ fn over(id: &str, kind: Kind, bytes: u64, rounds: usize, swap: &Swap, sheet: &mu
     let (local, program) = (bytes / PART, Program::Work(kind));
     let mut limits = String::new();
     let pair = || {
-        let far = start(program, bytes, &MemoryLocation::Far(local))?;
+        let far = start(program, bytes, &MemoryLocation::far(local))?;
         let group = Group::begin(local)?;
         limits = format!("cgroup {}", group.version());
         Ok((start(program, bytes, &MemoryLocation::Limited(&group))?, far))
@@ -181,9 +193,10 @@ fn median_of(mut times: Vec<u64>) -> f64 {
 fn start(program: Program, bytes: u64, place: &MemoryLocation<'_>) -> Result<ChildReport, String> {
     let itself = std::env::current_exe().map_err(|error| format!("this program itself: {error}"))?;
     let mut command = match place {
-        MemoryLocation::Far(local) => {
+        MemoryLocation::Far { local, placement } => {
             let mut command = Command::new(&itself);
-            command.args(["run", "--local", &local.to_string(), "--far", &(4 * bytes).to_string(), "--"]);
+            let (local, far) = (local.to_string(), (4 * bytes).to_string());
+            command.args(["run", "--placement", placement, "--local", &local, "--far", &far, "--"]);
             command.arg(if matches!(program, Program::NumPy) {
                 "python3".as_ref()
             } else {

@@ -20,8 +20,10 @@
 //!
 //! Every answer is checked.
 
+mod costs;
 mod local_items;
 mod locked_zone;
+mod placement;
 mod process;
 mod program;
 mod requests;
@@ -32,9 +34,9 @@ mod variants;
 
 use super::{DOMAIN, DPU};
 use crate::cpu::CpuMeter;
-use crate::samples::median;
 use crate::{NodeKind, Racks};
-use crate::{Plan, Row, Samples, Sheet, to_f64};
+use crate::{Plan, Row, Sheet, to_f64};
+use costs::{VariantCosts, middle, rate, rows_of_ways, times};
 use farmem::prefetch::tap::tap;
 use farmem::prefetch::{
     Beside, Change, Config, Driver, FLOORS, HostKeys, KeySecret, KeysConfig, SharedZone, Taker, ZoneSize,
@@ -43,6 +45,7 @@ use farmem::{Client, Error, Rack, RackConfig};
 use farmem_link::affinity::allowed_cpus;
 use farmem_link::pin_to_cpu;
 use local_items::LocalItems;
+use placement::{Baselines, Placement};
 use program::{Parts, Program};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -239,49 +242,6 @@ struct Bench {
     say: Sender<BenchProgress>,
 }
 
-/// The CPU of the application's thread in a variant without a DPU.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Placement {
-    /// Its own CPU. The roles share the other one.
-    Apart,
-    /// The CPU of the roles.
-    Together,
-}
-
-impl Placement {
-    const fn text(self) -> &'static str {
-        match self {
-            Self::Apart => "ran on its own CPU",
-            Self::Together => "ran on the CPU of the roles",
-        }
-    }
-}
-
-/// The local memory of the variants without a DPU.
-struct Baselines {
-    /// All items.
-    all: LocalItems,
-    /// A hundredth of the items, of each variant that has sets.
-    caches: [LocalItems; 4],
-    /// The latest items.
-    latest: LocalItems,
-    index: store::Index,
-    /// Positions that Leap read ahead.
-    read_ahead: u64,
-}
-
-/// The measured costs of one variant.
-#[derive(Clone, Debug)]
-struct VariantCosts {
-    wall: Duration,
-    /// CPU time of the application's thread.
-    cpu: Duration,
-    missed: u64,
-    requests: u64,
-    /// Time per request; all requests of a piece count equally.
-    each: Samples,
-}
-
 /// The results with a DPU.
 struct DpuResults {
     /// The shortest time between two pieces at which nearly all items were ready.
@@ -294,16 +254,6 @@ struct DpuResults {
     wasted: u64,
 }
 
-impl VariantCosts {
-    fn rate(&self) -> f64 {
-        to_f64(self.requests) / self.wall.as_secs_f64()
-    }
-
-    fn cpu_ns(&self) -> f64 {
-        self.cpu.as_secs_f64() * 1e9 / to_f64(self.requests)
-    }
-}
-
 impl SharedState {
     fn client(&self) -> Result<Client, Error> {
         Rack::running(self.config.clone()).client(DOMAIN)
@@ -314,14 +264,6 @@ impl SharedState {
     fn to_own_cpu(&self) {
         if let [_, .., last] = self.cpus[..] {
             let _stays_where_it_is = pin_to_cpu(last);
-        }
-    }
-
-    /// Moves this thread to the CPU of a placement.
-    fn place(&self, placement: Placement) {
-        match placement {
-            Placement::Apart => self.to_own_cpu(),
-            Placement::Together => self.to_other_cpu(),
         }
     }
 
@@ -484,42 +426,6 @@ impl Bench {
         Ok(rows)
     }
 
-    /// Answers all requests by one of [`WAYS`].
-    fn baseline(
-        &mut self,
-        baselines: &mut Baselines,
-        way: usize,
-        requests: &[u8],
-    ) -> Result<VariantCosts, Error> {
-        let Baselines { all, caches: [sync, leap, batched, pipelined], latest, index, read_ahead } =
-            baselines;
-        match WAYS[way] {
-            "local" => Ok(self.local(all, requests, None)),
-            "sync" => self.sync(sync, None, requests),
-            "lru" => self.sync(latest, Some(index), requests),
-            "leap" => self.leap(leap, requests, read_ahead),
-            "batched" => self.read_together(batched, requests, 1),
-            "async" => self.read_together(pipelined, requests, DEPTH),
-            other => unreachable!("{other} is no variant"),
-        }
-    }
-
-    /// Returns the placement in which a variant answers these requests faster, once its local memory is filled.
-    fn faster_placement(
-        &mut self,
-        baselines: &mut Baselines,
-        way: usize,
-        requests: &[u8],
-    ) -> Result<Placement, Error> {
-        self.ground.place(Placement::Apart);
-        self.baseline(baselines, way, requests)?;
-        let apart = self.baseline(baselines, way, requests)?;
-        self.ground.place(Placement::Together);
-        let together = self.baseline(baselines, way, requests)?;
-        let faster = if together.wall < apart.wall { Placement::Together } else { Placement::Apart };
-        Ok(faster)
-    }
-
     /// Returns the rows of the DPU variant, compared with the variants without a DPU, and with all items
     /// local at its pace.
     fn rows_of_dpu(
@@ -638,42 +544,6 @@ impl SharedState {
         let without = program.run(&warm[..part], self.size.piece, Duration::ZERO)?;
         Ok((DpuResults { pace: best, taken, without, wasted: 0 }, program.wrong))
     }
-}
-
-/// Returns the median of some rounds.
-fn middle(taken: &[VariantCosts], what: fn(&VariantCosts) -> f64) -> f64 {
-    median(&mut taken.iter().map(what).collect::<Vec<_>>())
-}
-
-/// Returns a rate's row, with the CPU time per request in the application's thread.
-fn rate(id: &str, of: &[VariantCosts], n: u64) -> Row {
-    Row::figure(id, "1/s", middle(of, VariantCosts::rate), n).with_cpu(Some(middle(of, VariantCosts::cpu_ns)))
-}
-
-/// Returns the rate rows of the variants without a DPU, compared with all items local.
-fn rows_of_ways(id: &str, taken: &[Vec<VariantCosts>; WAYS.len()], n: u64) -> Vec<Row> {
-    let local = middle(&taken[0], VariantCosts::rate);
-    let row = |(at, (way, of)): (usize, (&&str, &Vec<VariantCosts>))| {
-        rate(&format!("{id}.{way}"), of, n).beside((at > 0).then_some(local))
-    };
-    WAYS.iter().zip(taken).enumerate().map(row).collect()
-}
-
-/// Returns the request times of some rounds.
-fn each(taken: &[VariantCosts]) -> Samples {
-    let mut all = Samples::new();
-    taken.iter().for_each(|taken| all.add(&taken.each));
-    all
-}
-
-/// Returns the rows of request times, compared with other ones.
-fn times(id: &str, of: &[VariantCosts], beside: &[VariantCosts], n: u64) -> [Row; 2] {
-    let (of, beside) = (each(of), each(beside));
-    [("p50", 0.5), ("p99", 0.99)].map(|(row, quantile)| {
-        let why = "of a piece's requests, divided by their number; beside READs one by one".to_owned();
-        let row = Row::figure(format!("{id}.{row}"), "ns", of.quantile(quantile), n);
-        Row { why: Some(why), ..row.beside(Some(beside.quantile(quantile))) }
-    })
 }
 
 /// Counts failed look-ups and pages read ahead, of 400 pages requested in order and at random with Leap's

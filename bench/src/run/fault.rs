@@ -103,7 +103,7 @@ fn turns(on: Option<[usize; 2]>, bytes: u64, rounds: usize) -> Result<Times, Str
     for _ in 0..rounds {
         at_hand(FaultMode::Handler, on, &mut times.reported)?;
         at_hand(FaultMode::Signal, on, &mut times.signalled)?;
-        let far = program(&MemoryLocation::Far(bytes / PART))?;
+        let far = program(&MemoryLocation::far(bytes / PART))?;
         times.far.push(to_f64(far.nanos));
         times.cpu.add(far.cpu, 1);
         times.wrong += u64::from(far.sum != right);

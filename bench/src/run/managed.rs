@@ -81,7 +81,7 @@ fn row(
     for _ in 0..rounds {
         let right = program(&MemoryLocation::Native)?;
         native.push(right.nanos);
-        let report = program(&MemoryLocation::Far(local))?;
+        let report = program(&MemoryLocation::far(local))?;
         sheet.add_wrong(u64::from(report.sum != right.sum));
         far.push(report.nanos);
         cpu.add(report.cpu, 1);
@@ -181,11 +181,12 @@ fn start(runtime: Runtime, dir: &Path, heap: u64, place: &MemoryLocation<'_>) ->
     };
     words.push((heap / 2).to_string().into());
     let mut command = match place {
-        MemoryLocation::Far(local) => {
+        MemoryLocation::Far { local, placement } => {
             let itself = std::env::current_exe().map_err(|error| format!("this program itself: {error}"))?;
             let mut command = Command::new(itself);
             let (local, far) = (local.to_string(), (4 * heap).to_string());
-            command.args(["run", "--json", "--local", &local, "--far", &far, "--"]).args(words);
+            command.args(["run", "--json", "--placement", placement, "--local", &local, "--far", &far, "--"]);
+            command.args(words);
             command
         }
         MemoryLocation::Native | MemoryLocation::Limited(_) => {

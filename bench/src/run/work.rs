@@ -14,6 +14,9 @@ use std::time::Instant;
 /// The first argument that makes this program run [`work`]; the kind of work and the bytes follow.
 pub const WORK: &str = "work";
 
+/// Numbers of threads of [`Kind::RandomReads`].
+pub(super) const READERS: [u8; 3] = [1, 2, 4];
+
 /// Bytes of a page.
 const PAGE: usize = 4096;
 /// Words of 8 bytes in a page.
@@ -36,6 +39,8 @@ pub(super) enum Kind {
     Seq,
     /// Words read at random (50,000).
     RandomRead,
+    /// Words read at random by this many threads of [`READERS`] together (50,000 in all).
+    RandomReads(u8),
     /// Words read at random, each timed alone: the time is the median.
     Fault,
     /// Words written at random (50,000).
@@ -47,7 +52,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::Malloc,
         Self::Small,
         Self::Realloc,
@@ -55,6 +60,9 @@ impl Kind {
         Self::Scan,
         Self::Seq,
         Self::RandomRead,
+        Self::RandomReads(READERS[0]),
+        Self::RandomReads(READERS[1]),
+        Self::RandomReads(READERS[2]),
         Self::Fault,
         Self::RandomWrite,
         Self::Sort,
@@ -70,11 +78,19 @@ impl Kind {
             Self::Scan => "scan",
             Self::Seq => "seq",
             Self::RandomRead => "random_read",
+            Self::RandomReads(1) => "random_reads_1",
+            Self::RandomReads(2) => "random_reads_2",
+            Self::RandomReads(_) => "random_reads_4",
             Self::Fault => "fault",
             Self::RandomWrite => "random_write",
             Self::Sort => "sort",
             Self::PageRank => "pagerank",
         }
+    }
+
+    /// Returns the number of words that random reads of `bytes` touch.
+    pub(super) const fn reads(self, bytes: u64) -> u64 {
+        (bytes >> 17) * 50_000 / 1024
     }
 }
 
@@ -117,6 +133,10 @@ fn carry_out(kind: Kind, bytes: usize) -> (std::time::Duration, u64) {
                 let places = places(words.len(), scale * 50_000 / 1024);
                 places.fold(0, |sum: u64, place| sum.wrapping_add(black_box(&words)[place]))
             })
+        }
+        Kind::RandomReads(threads) => {
+            let words = filled(bytes);
+            timed(|| read_together(&words, scale * 50_000 / 1024, threads.into()))
         }
         Kind::Fault => {
             let words = filled(bytes);
@@ -173,6 +193,20 @@ fn numbers() -> impl Iterator<Item = u64> {
 fn places(len: usize, count: usize) -> impl Iterator<Item = usize> {
     let len = len as u64;
     numbers().take(count).map(move |number| usize::try_from((number >> 16) % len).expect("less than len"))
+}
+
+/// Reads `count` words by `threads` threads, each its own share of one sequence.
+fn read_together(words: &[u64], count: usize, threads: usize) -> u64 {
+    let share = |thread: usize| {
+        let places = places(words.len(), count).skip(thread).step_by(threads);
+        places.fold(0, |sum: u64, place| sum.wrapping_add(black_box(words)[place]))
+    };
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..threads).map(|thread| scope.spawn(move || share(thread))).collect();
+        readers.into_iter().fold(0, |sum: u64, reader| {
+            sum.wrapping_add(reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })
+    })
 }
 
 fn filled(bytes: usize) -> Vec<u64> {

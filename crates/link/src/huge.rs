@@ -61,6 +61,7 @@ impl HugeMemory {
         };
         // The advice must precede the first access, because small pages stay small. A kernel without huge
         // pages refuses the advice, and small pages work too.
+        // SAFETY: whole pages of the mapping.
         let _small_pages_serve_too = unsafe { libc::madvise(start.as_ptr().cast(), memory.bytes(), advice) };
         Ok(memory)
     }

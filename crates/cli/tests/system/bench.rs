@@ -251,6 +251,17 @@ fn run_measures_a_far_page_in_each_place() {
     }
 }
 
+/// One row for each placement and number of threads. Every program has the right result.
+#[test]
+fn run_measures_each_placement() {
+    let ids = ids(&run(&["bench", "run", "--quick", "--json", "--only", "run.place"]).json(), "run");
+    let expected: Vec<String> = [1, 2, 4]
+        .into_iter()
+        .flat_map(|threads| ["auto", "free", "one", "apart"].map(|at| format!("run.place.{at}.{threads}")))
+        .collect();
+    assert_eq!(ids, expected);
+}
+
 /// Parts without a rack: counts and the model, with figures.
 #[test]
 fn pulse_draws_what_it_counts() {
