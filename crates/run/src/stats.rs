@@ -52,7 +52,7 @@ pub struct PagerStats {
     pub bytes_here_max: u64,
     /// Allocated bytes of far memory: 0 until the first eviction.
     pub bytes_far: u64,
-    /// Pages that a program accessed after their loss with a memory node ([`farmem_api::Error::MemoryLost`]).
+    /// Pages that a program accessed after their loss with a memory node ([`farmem_client::Error::MemoryLost`]).
     pub lost: u64,
     /// Maximum sampled number of bytes of memory that one process had in RAM outside far memory: private anonymous
     /// memory, and shared mappings. A page with several mappings counts several times.
