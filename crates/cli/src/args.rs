@@ -255,6 +255,9 @@ pub(crate) struct Run {
     /// CPU on which page faults are served.
     #[arg(long, value_enum, default_value = "auto", value_name = "HOW")]
     pub(crate) placement: Placement,
+    /// Calls by which the program's mappings become far.
+    #[arg(long, value_enum, default_value = "auto", value_name = "HOW")]
+    pub(crate) intercept: Intercept,
     /// Run without the filter of system calls. System calls that bypass libc can then lose bytes of far
     /// memory. As an ordinary user, only an unfiltered program can start setuid programs.
     #[arg(long)]
@@ -280,6 +283,18 @@ pub(crate) enum Placement {
     Free,
     /// The CPU of the faulting thread.
     Beside,
+}
+
+/// Calls that `farmem run` intercepts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Intercept {
+    /// `libc` for programs that are linked with glibc, else `syscalls`.
+    Auto,
+    /// Functions of glibc, by a preload library.
+    Libc,
+    /// System calls of all the program's processes, by a filter and ptrace; for programs that map memory past libc
+    /// (SBCL).
+    Syscalls,
 }
 
 /// Benchmark of `farmem bench`.

@@ -1,13 +1,13 @@
 //! `farmem run`: runs an unmodified program whose large mappings and heap are in far memory. The exit code
 //! and the output are the program's own.
 //!
-//! This process is the pager (docs/run.md). The pager starts the program with the preload library in its
-//! environment and serves the page faults of all its processes. The pager ends when the last of these
+//! This process is the pager (docs/run.md). The pager starts the program, mostly with the preload library in its
+//! environment, and serves the page faults of all its processes. The pager ends when the last of these
 //! processes has ended.
 
+mod interception;
 mod local;
 mod program;
-mod static_program;
 mod thrashing;
 
 use crate::args::{self, Run};
@@ -19,6 +19,7 @@ use farmem_run::{
     AddressLimit, CpuPlacement, Guard, Notice, Pager, PagerOptions, PagerStats, Signals, Started, call,
     free_domain, guard, largest_resident_set, own_domain, remove_socket, spawn,
 };
+use interception::Interception;
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
@@ -218,8 +219,9 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let signals = Signals::open().map_err(farmem::Error::from)?;
     let (name, arguments) = args.command.split_first().expect("the parser wants a command");
     let file = program::find(name)?;
-    let (runtime, is_static) = static_program::split(args, &file, program::check(&file)?)?;
-    let library = loadable(library()?)?;
+    let Interception { library: runtime, by_calls } =
+        interception::choose(args, &file, program::check(&file)?)?;
+    let preloaded = runtime.map(|runtime| preload(runtime.as_deref())).transpose()?;
     // The split is exact: neither part takes memory from the other.
     let for_sharing = for_sharing(args);
     let Some(private) = args.local.checked_sub(for_sharing) else {
@@ -256,8 +258,8 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let domain = own_domain()?;
     let client = rack.client(&domain)?;
     let mut pager = Pager::open(client, options).map_err(explain)?;
-    if is_static {
-        pager.serve_static();
+    if let Some(served) = by_calls {
+        pager.serve_by_calls(served);
     }
     if let Some(name) = &args.share {
         let mut options = ShareOptions::new(for_sharing);
@@ -272,7 +274,9 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let start = Instant::now();
     let mut command = Command::new(&file);
     command.arg0(name).args(arguments);
-    command.env(call::VARIABLE, pager.invitation()).env("LD_PRELOAD", preload(&library, runtime.as_deref()));
+    if let Some(preloaded) = preloaded {
+        command.env(call::VARIABLE, pager.invitation()).env("LD_PRELOAD", preloaded);
+    }
     signals.let_through(&mut command);
     if let Some(limit) = &limit {
         limit.restore(&mut command);
@@ -291,7 +295,7 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
         started.child.wait().map_err(|e| Failure::environment(format!("the program is lost: {e}"), ""))?;
     let shared = pager.share_stats();
     thrashing::report(args, &pager.stats(), Tense::Past);
-    local::report(args.local, &pager.stats());
+    local::report(args.local, by_calls.is_none(), &pager.stats());
     if args.stats || args.json {
         report(args, (&pager.stats(), shared), start.elapsed());
     }
@@ -325,10 +329,10 @@ fn start_program(command: Command, pager: &mut Pager, filtered: bool) -> io::Res
         Some(Err(error)) => error.to_string(),
         None => "--no-filter".to_owned(),
     };
-    if pager.serves_static() {
+    if pager.serves_by_calls() {
         drop(started.child.kill());
         drop(started.child.wait());
-        let what = "a static program has far memory by a filter of system calls";
+        let what = "the program has far memory by a filter of system calls";
         return Err(io::Error::other(format!("{what}, and there is none: {why}")));
     }
     let what =
@@ -561,7 +565,8 @@ fn loadable(library: PathBuf) -> Result<PathBuf, Failure> {
 
 /// Returns the value of `LD_PRELOAD`. A runtime that must be first comes first, then the preload library,
 /// then the user's libraries.
-fn preload(library: &Path, runtime: Option<&OsStr>) -> OsString {
+fn preload(runtime: Option<&OsStr>) -> Result<OsString, Failure> {
+    let library = loadable(library()?)?;
     let mut value = runtime.map_or_else(OsString::new, OsStr::to_owned);
     if !value.is_empty() {
         value.push(":");
@@ -571,7 +576,7 @@ fn preload(library: &Path, runtime: Option<&OsStr>) -> OsString {
         value.push(":");
         value.push(theirs);
     }
-    value
+    Ok(value)
 }
 
 /// Adds a further remedy to that of the error.

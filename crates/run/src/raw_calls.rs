@@ -158,9 +158,11 @@ impl Pager {
                 self.judge_range(key, thread, (first, len), RawCall::Replace { first, len })
             }
             // The library makes these calls itself; others are of no effect on far memory.
-            RawCall::Map { .. } | RawCall::Break { .. } | RawCall::Fork | RawCall::ForkByRecord => {
-                Verdict::GoOn
-            }
+            RawCall::Map { .. }
+            | RawCall::Break { .. }
+            | RawCall::Fork
+            | RawCall::ForkByRecord
+            | RawCall::Register { .. } => Verdict::GoOn,
             // `answer` has handled this call.
             RawCall::WriteTo { .. } => Verdict::Refused(errno::NOSYS),
             RawCall::NotHere { errno } => Verdict::Refused(u64::from(errno.unsigned_abs())),

@@ -1,4 +1,5 @@
-//! Static programs, which no preload library can be loaded into. The pager answers their system calls in its place.
+//! Programs without the preload library: static ones, and all of a run that intercepts system calls ([`Served`]). The pager answers their
+//! system calls in its place.
 //!
 //! Key types: [`Statics`], [`StaticProgram`]. A process gets far memory at the first mapping that becomes far: the thread that asks for it
 //! makes the calls that the library makes (`injection`). From then on the thread of each call that changes mappings changes them itself, by
@@ -7,7 +8,7 @@
 mod changes;
 
 use super::raw_calls::{Doubt, Verdict};
-use super::spans::Spans;
+use super::spans::{Kind, Spans};
 use super::{Pager, Table, errno};
 use farmem_client::Error;
 use farmem_uffd::remote::call::{CONTROL_PAGES, Call, NO_MORE, resize};
@@ -20,14 +21,16 @@ use farmem_wire::message::PAGE_LEN;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 /// The error number of a thread that has ended.
 const SRCH: i32 = 3;
 
 /// The static programs of a run.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(super) struct Statics {
+    served: Served,
     /// Processes that have no far memory, because they could not be traced or had no room.
     local: BTreeSet<u32>,
     /// True once the user was told that far memory is used up.
@@ -51,32 +54,84 @@ const BREAK_MAX: u64 = 1 << 20;
 /// A change of mappings that the thread makes itself.
 #[derive(Clone, Copy, Debug)]
 enum Change {
-    Map { len: u64, protection: u64, hint: u64, unreserved: bool },
-    Renew { start: u64, len: u64, protection: u64, unreserved: bool },
-    Unmap { start: u64, len: u64 },
-    Protect { start: u64, len: u64, protection: u64 },
-    Remap { start: u64, len: u64, new_len: u64, how: u64 },
-    MoveOut { start: u64, len: u64, new_len: u64, target: u64 },
+    Map {
+        len: u64,
+        protection: u64,
+        hint: u64,
+        unreserved: bool,
+    },
+    Renew {
+        start: u64,
+        len: u64,
+        protection: u64,
+        unreserved: bool,
+    },
+    Unmap {
+        start: u64,
+        len: u64,
+    },
+    Protect {
+        start: u64,
+        len: u64,
+        protection: u64,
+    },
+    Remap {
+        start: u64,
+        len: u64,
+        new_len: u64,
+        how: u64,
+    },
+    MoveOut {
+        start: u64,
+        len: u64,
+        new_len: u64,
+        target: u64,
+    },
     Fork,
+    /// The memory becomes local.
+    Register {
+        start: u64,
+        len: u64,
+    },
+}
+
+/// The programs whose system calls the pager answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Served {
+    /// Static programs. The others have the preload library.
+    Static,
+    /// All programs. None has the preload library.
+    All,
 }
 
 /// Access rights that `mprotect` accepts for anonymous memory, with PROT_SEM.
 const KNOWN_RIGHTS: u64 = 0xf;
+/// Pages of a thread's number, or of its record of restartable sequences.
+const REGISTERED_MAX: u64 = 2;
 const SYS_MPROTECT: i64 = 10;
 const MREMAP_MAYMOVE: i32 = 1;
 const MREMAP_FIXED: i32 = 2;
 const MAP_NORESERVE: i32 = 0x4000;
 
 impl Pager {
-    /// Serves static programs, too, from the start of the program on.
-    pub fn serve_static(&mut self) {
-        self.statics = Some(Statics::default());
+    /// Serves programs without the preload library, too, from the start of the program on.
+    pub fn serve_by_calls(&mut self, served: Served) {
+        self.statics = Some(Statics { served, local: BTreeSet::new(), told_of_no_more: false });
     }
 
-    /// True when the pager serves static programs.
+    /// True when the pager serves programs without the preload library.
     #[must_use]
-    pub const fn serves_static(&self) -> bool {
+    pub const fn serves_by_calls(&self) -> bool {
         self.statics.is_some()
+    }
+
+    /// True for a process whose system calls the pager answers when its memory becomes far.
+    fn may_serve(&self, process: u32) -> bool {
+        // The thread of this process that starts the program is under the filter, too.
+        self.statics.as_ref().is_some_and(|statics| match statics.served {
+            Served::Static => is_static(process),
+            Served::All => process != std::process::id(),
+        })
     }
 
     /// Answers a call of a static program. Returns false for a call that is judged as any other.
@@ -89,7 +144,7 @@ impl Pager {
     ) -> bool {
         let is_served = memory.is_some_and(|key| self.processes[&key].static_program.is_some());
         if let RawCall::Break { to } = call
-            && (is_served || (memory.is_none() && is_static(leader)))
+            && (is_served || (memory.is_none() && self.may_serve(leader)))
         {
             match break_of(leader) {
                 Some(Break { start, end }) if to > start.saturating_add(BREAK_MAX) => {
@@ -150,14 +205,14 @@ impl Pager {
             _ => return None,
         };
         let is_local = self.statics.as_ref().is_some_and(|statics| statics.local.contains(&leader));
-        (!is_local && is_static(leader)).then_some(verdict)
+        (!is_local && self.may_serve(leader)).then_some(verdict)
     }
 
     /// Gives a static program far memory. Returns false for a process that has none.
     fn bring_in(&mut self, (listener, asked): (&Listener, &Notification), leader: u32) -> bool {
         // A number may be another process's by now, which is tried again when the former one has far memory no more.
         let is_local = self.statics.as_ref().is_some_and(|statics| statics.local.contains(&leader));
-        if is_local || !is_static(leader) {
+        if is_local || !self.may_serve(leader) {
             return false;
         }
         // It runs another program now.
@@ -290,8 +345,28 @@ impl Pager {
                 (is_known && is_free).then_some(Change::Remap { start: first, len, new_len, how })
             }
             RawCall::Fork => Some(Change::Fork),
+            RawCall::Register { first, len } => self.registration(key, (first, len)),
             _ => None,
         }
+    }
+
+    /// Returns the change of memory that the system is to write to when a thread cannot wait for a page; `None` for local memory, and for a call
+    /// that the system refuses.
+    fn registration(&self, key: u32, (first, len): (u64, u64)) -> Option<Change> {
+        let Touched::Far { pages, .. } = self.processes[&key].remote.touched(first, len) else { return None };
+        let is_small = pages.end - pages.start <= REGISTERED_MAX && !self.pins.has_any(key, &pages);
+        let has_far = self.far_among(key, pages.clone()).next().is_some();
+        let start = self.processes[&key].remote.address(pages.start);
+        (is_small && has_far && !self.is_in_doubt(key, &pages))
+            .then_some(Change::Register { start, len: (pages.end - pages.start) * PAGE_LEN as u64 })
+    }
+
+    /// Far memory among the pages: each part, and its rights.
+    fn far_among(&self, key: u32, pages: Range<u64>) -> impl Iterator<Item = (Range<u64>, u64)> {
+        self.processes[&key].spans.within(pages).filter_map(|(span, kind)| match kind {
+            Kind::Far { protection, .. } => Some((span, protection)),
+            Kind::Elsewhere | Kind::Moved => None,
+        })
     }
 
     /// True for advice about addresses of far memory that are not in use, which the system takes for mapped.
@@ -353,9 +428,11 @@ impl Pager {
             self.change(&mut tracee, (key, own), change)
         });
         let outcome = match made {
-            Ok(value) => value.cast_signed(),
+            // The system makes the call now.
+            Ok(_) if matches!(change, Change::Register { .. }) => Outcome::Again,
+            Ok(value) => Outcome::Returns(value.cast_signed()),
             Err(error) => match error.raw_os_error() {
-                Some(errno) if error.kind() != io::ErrorKind::TimedOut => -i64::from(errno),
+                Some(errno) if error.kind() != io::ErrorKind::TimedOut => Outcome::Returns(-i64::from(errno)),
                 _ => {
                     let process = self.processes.get(&key).map_or(asked.thread, |process| process.pid);
                     eprintln!(
@@ -366,7 +443,7 @@ impl Pager {
             },
         };
         // A thread that has ended needs no answer.
-        let _released = tracee.release(Outcome::Returns(outcome));
+        let _released = tracee.release(outcome);
     }
 
     /// Changes the rights of a range of far memory in the program.
@@ -426,7 +503,7 @@ fn cannot_trace(thread: u32, error: &io::Error) -> String {
     let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")).map_or("0", str::trim);
     if tracer != "0" {
         return format!(
-            "process {tracer} traces it, and a static program has far memory by being traced: run it without a debugger"
+            "process {tracer} traces it, and a program whose system calls farmem answers has far memory by being traced: run it without a debugger"
         );
     }
     let scope = read("/proc/sys/kernel/yama/ptrace_scope");

@@ -38,7 +38,7 @@ impl MappedLocal {
     }
 
     /// Returns the reason of most of what is resident. The counts are of mappings, so they decide only within a kind.
-    /// Mappings by raw system calls are in no count.
+    /// The library does not count mappings by raw system calls.
     fn main_reason(&self, stats: &PagerStats) -> &'static str {
         if 2 * stats.local_shared > stats.local_resident {
             return SHARED;
@@ -46,7 +46,7 @@ impl MappedLocal {
         let private = self.rows().into_iter().filter(|(why, _)| *why != SHARED);
         let resident = stats.local_resident - stats.local_shared;
         match private.clone().map(|(_, bytes)| bytes).sum::<u64>() {
-            counted if 2 * counted < resident => "by system calls past libc",
+            counted if 2 * counted < resident => PAST_LIBC,
             _ => private.max_by_key(|(_, bytes)| *bytes).map_or("", |(why, _)| why),
         }
     }
@@ -55,16 +55,28 @@ impl MappedLocal {
 /// The reason for shared mappings.
 const SHARED: &str = "shared mappings of memory";
 
+/// The reason for mappings that the library does not see.
+const PAST_LIBC: &str = "by system calls past libc";
+
 /// Programs have as much as this outside far memory, whatever they do.
 const LOCAL_TOLD_MIN: u64 = 16 << 20;
 
-/// One line at the end where a process had more than the local limit outside far memory.
-pub(super) fn report(limit: u64, stats: &PagerStats) {
+/// One line at the end where a process had more than the local limit outside far memory. `has_library` is false for a
+/// program whose system calls the pager answers; such mappings are not counted.
+pub(super) fn report(limit: u64, has_library: bool, stats: &PagerStats) {
     if stats.local_resident <= limit.max(LOCAL_TOLD_MIN) {
         return;
     }
-    let (mib, why) = (stats.local_resident >> 20, MappedLocal::of(stats.mapped_local).main_reason(stats));
+    let mib = stats.local_resident >> 20;
+    let (why, remedy) = match MappedLocal::of(stats.mapped_local).main_reason(stats) {
+        PAST_LIBC if !has_library => ("its data, stacks and code, or what is at fixed addresses", ""),
+        PAST_LIBC if cfg!(target_arch = "x86_64") => {
+            (PAST_LIBC, ". `--intercept syscalls` makes such memory far")
+        }
+        SHARED => (SHARED, ", as ZGC's heap is. With -XX:+UseG1GC a JVM's heap is far"),
+        why => (why, ""),
+    };
     output::note(&format!(
-        "farmem: the program had {mib} MiB in one process outside far memory, which --local does not limit. Most that it mapped there: {why}"
+        "farmem: the program had {mib} MiB in one process outside far memory, which --local does not limit. Most that it mapped there: {why}{remedy}"
     ));
 }

@@ -37,8 +37,10 @@ pub(super) fn find(name: &OsStr) -> Result<PathBuf, Failure> {
 /// A program that can have far memory.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Checked {
-    /// A dynamically linked program, with the library that it requires to be loaded first, if any.
-    Dynamic(Option<OsString>),
+    /// A program that loads glibc, with the library that it requires to be loaded first, if any.
+    Glibc(Option<OsString>),
+    /// A dynamically linked program that asks for no glibc, as those of Go without cgo.
+    WithoutGlibc { is_musl: bool },
     /// A static program, which loads no library.
     Static,
 }
@@ -91,13 +93,7 @@ fn check_binary(file: &Path, meta: &Metadata, bytes: &[u8]) -> Result<Checked, F
     };
     let loader = headers.iter().find(|header| header.p_type(endian) == PT_INTERP);
     let loader = loader.and_then(|header| header.interpreter(endian, bytes).ok().flatten());
-    let Some(loader) = loader else {
-        if cfg!(target_arch = "x86_64") {
-            return Ok(Checked::Static);
-        }
-        let remedy = "link it dynamically: static programs have far memory on x86-64 only";
-        return refuse("is statically linked, so no library can be loaded into it", remedy);
-    };
+    let Some(loader) = loader else { return Ok(Checked::Static) };
     let loader = Path::new(OsStr::from_bytes(loader));
     if !loader.exists() {
         return refuse(
@@ -105,20 +101,25 @@ fn check_binary(file: &Path, meta: &Metadata, bytes: &[u8]) -> Result<Checked, F
             "install its libc",
         );
     }
-    if loader.to_string_lossy().contains("musl") {
-        let remedy = "use a build for glibc, or a static one";
-        return refuse("is linked with musl; the preload library is for glibc", remedy);
+    let is_musl = loader.to_string_lossy().contains("musl");
+    let needed = needed(endian, headers, bytes).unwrap_or_default();
+    if is_musl || !needed.contains(&GLIBC) {
+        return Ok(Checked::WithoutGlibc { is_musl });
     }
-    Ok(Checked::Dynamic(first_of_all(endian, headers, bytes)))
+    // The runtime of AddressSanitizer ends its program when another library is loaded first.
+    let is_runtime = |name: &&&[u8]| name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan");
+    Ok(Checked::Glibc(needed.iter().find(is_runtime).map(|name| OsStr::from_bytes(name).to_owned())))
 }
 
-/// Returns the AddressSanitizer runtime that a program is linked with. The runtime ends the program when
-/// another library is loaded first.
-fn first_of_all(
+/// Name of the library whose functions the preload library interposes.
+const GLIBC: &[u8] = b"libc.so.6";
+
+/// Returns the names of the libraries that a program asks for.
+fn needed<'a>(
     endian: Endianness,
     headers: &[ProgramHeader64<Endianness>],
-    bytes: &[u8],
-) -> Option<OsString> {
+    bytes: &'a [u8],
+) -> Option<Vec<&'a [u8]>> {
     let entries = headers.iter().find_map(|header| header.dynamic(endian, bytes).ok().flatten())?;
     let strings = entries.iter().find(|entry| entry.d_tag(endian) == DT_STRTAB)?.d_val(endian);
     // Converts an address in memory to a place in the file.
@@ -128,12 +129,11 @@ fn first_of_all(
     })?;
     let strings = bytes.get(usize::try_from(place).ok()?..)?;
     let needed = entries.iter().filter(|entry| entry.d_tag(endian) == DT_NEEDED);
-    let mut names = needed.filter_map(|entry| {
+    let names = needed.filter_map(|entry| {
         let name = strings.get(usize::try_from(entry.d_val(endian)).ok()?..)?;
         name.split(|&byte| byte == 0).next()
     });
-    let runtime = names.find(|name| name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan"));
-    runtime.map(|name| OsStr::from_bytes(name).to_owned())
+    Some(names.collect())
 }
 
 #[cfg(test)]
@@ -159,8 +159,8 @@ mod tests {
     /// This test and the shell are dynamically linked. A text file is no program.
     #[test]
     fn what_can_be_served_is_told_from_what_cannot() {
-        assert!(matches!(check(&std::env::current_exe().unwrap()), Ok(Checked::Dynamic(None))));
-        assert!(matches!(check(Path::new("/bin/sh")), Ok(Checked::Dynamic(None))));
+        assert!(matches!(check(&std::env::current_exe().unwrap()), Ok(Checked::Glibc(None))));
+        assert!(matches!(check(Path::new("/bin/sh")), Ok(Checked::Glibc(None))));
         assert!(check(Path::new("/etc/passwd")).is_err());
         assert!(check(Path::new("/nonexistent")).is_err());
     }

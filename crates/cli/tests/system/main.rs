@@ -44,6 +44,7 @@ mod run_allocators;
 mod run_edges;
 mod run_fit;
 mod run_forks;
+mod run_intercept;
 mod run_lease;
 mod run_nonsense;
 mod run_pins;

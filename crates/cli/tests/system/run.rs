@@ -14,15 +14,20 @@ pub(crate) const MIB: u64 = 1 << 20;
 
 /// Runs a program alone and then with `local` bytes of local memory. All visible results must be equal.
 pub(crate) fn same(local: u64, command: &[&str]) -> Value {
-    same_with(local, command, |_| {})
+    same_with((local, &[]), command, |_| {})
 }
 
-fn same_with(local: u64, command: &[&str], set_up: impl Fn(&mut Command)) -> Value {
+/// Does the same with further options of `farmem run`, and a change of both commands.
+pub(crate) fn same_with(
+    (local, options): (u64, &[&str]),
+    command: &[&str],
+    set_up: impl Fn(&mut Command),
+) -> Value {
     let mut alone = Command::new(command[0]);
     alone.args(&command[1..]).stdin(Stdio::null());
     set_up(&mut alone);
     let alone = run_command(alone);
-    let mut far = far(local, command);
+    let mut far = far_with(local, options, command);
     set_up(&mut far);
     let far = run_command(far);
     assert_eq!((&alone.stdout, alone.code.or(Some(-1))), (&far.stdout, far.code), "{far:?}");
@@ -30,10 +35,14 @@ fn same_with(local: u64, command: &[&str], set_up: impl Fn(&mut Command)) -> Val
 }
 
 pub(crate) fn far(local: u64, command: &[&str]) -> Command {
+    far_with(local, &[], command)
+}
+
+/// Runs a program with far memory and further options.
+pub(crate) fn far_with(local: u64, options: &[&str], command: &[&str]) -> Command {
     let local = local.to_string();
-    let mut args = vec!["run", "--json", "--local", &local, "--far", "1GiB", "--"];
-    args.extend_from_slice(command);
-    farmem(&args)
+    let run = ["run", "--json", "--local", &local, "--far", "1GiB"];
+    farmem(&[&run, options, &["--"], command].concat())
 }
 
 /// Returns the statistics from the last line of the standard error, and checks the local limit.

@@ -2,7 +2,7 @@
 //! are those of `farmem bench run`.
 
 use crate::process::{Dir, Ended, run_command};
-use crate::run::{MIB, assert_far, far, may_run, number, stats};
+use crate::run::{MIB, assert_far, far_with, may_run, number, stats};
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
@@ -25,14 +25,14 @@ fn built(test: &str, tool: &mut Command) -> bool {
 }
 
 /// Runs a program natively and under `farmem run`. Returns the second end, after a check that the answers agree.
-fn with_same_answer(dir: &Dir, (local, live): (u64, u64), command: &[&str]) -> Ended {
+fn with_same_answer(dir: &Dir, (local, options): (u64, &[&str]), live: u64, command: &[&str]) -> Ended {
     let begin = dir.file("begin", "begin\n");
     let live = live.to_string();
     let command = [command, &[live.as_str()]].concat();
     let mut alone = Command::new(command[0]);
     alone.args(&command[1..]).stdin(File::open(&begin).expect("written above"));
     let alone = run_command(alone);
-    let mut run = far(local, &command);
+    let mut run = far_with(local, options, &command);
     run.stdin(File::open(&begin).expect("written above"));
     let ended = run_command(run);
     let answer = |ended: &Ended| ended.stdout.split_whitespace().nth(1).map(str::to_owned);
@@ -55,14 +55,55 @@ fn a_heap_of_go_with_libc_is_far() {
     if !built("Go", &mut go) {
         return;
     }
-    let ended = with_same_answer(&dir, (8 * MIB, LIVE), &[binary.to_str().expect("ASCII")]);
+    let ended = with_same_answer(&dir, (8 * MIB, &[]), LIVE, &[binary.to_str().expect("ASCII")]);
     let stats = stats(&ended, 8 * MIB);
     assert_far(&stats);
     assert!(number(&stats["mapped_local"], "chosen_address") < MIB, "{stats}");
     assert!(number(&stats, "stayed_local") < 16 * MIB, "{stats}");
 }
 
-/// SBCL maps its heap by raw system calls, so the heap stays local. The output says so, with the reason.
+/// Dynamically linked Go without cgo loads no libc, so the pager answers its system calls, and its heap is far.
+#[test]
+fn a_heap_of_go_without_libc_is_far() {
+    if cfg!(not(target_arch = "x86_64")) || !may_run("Go without libc") {
+        return;
+    }
+    let dir = Dir::new("run-go-pie");
+    let binary = dir.path().join("heap");
+    let mut go = Command::new("go");
+    go.args(["build", "-buildmode=pie", "-o"]).arg(&binary).arg(source("heap.go"));
+    go.env("CGO_ENABLED", "0").env("GO111MODULE", "off").env("GOTOOLCHAIN", "local");
+    if !built("Go without libc", &mut go) {
+        return;
+    }
+    let ended = with_same_answer(&dir, (8 * MIB, &[]), LIVE, &[binary.to_str().expect("ASCII")]);
+    let stats = stats(&ended, 8 * MIB);
+    assert_far(&stats);
+    assert!(number(&stats, "calls_past_libc") > 0, "{stats}");
+    assert!(number(&stats, "resident_bytes") < 48 * MIB, "{stats}");
+}
+
+/// SBCL maps its heap by raw system calls, at an address of its choice. With `--intercept syscalls` the heap is far: it is four
+/// times as large as the local limit.
+#[test]
+fn a_heap_of_sbcl_is_far_by_system_calls() {
+    if cfg!(not(target_arch = "x86_64"))
+        || !may_run("SBCL")
+        || !built("SBCL", Command::new("sbcl").arg("--version"))
+    {
+        return;
+    }
+    let dir = Dir::new("run-sbcl-far");
+    let program = source("heap.lisp");
+    let sbcl = ["sbcl", "--dynamic-space-size", "1500MB", "--script", &program];
+    let ended = with_same_answer(&dir, (32 * MIB, &["--intercept", "syscalls"]), 128 * MIB, &sbcl);
+    let stats = stats(&ended, 32 * MIB);
+    assert_far(&stats);
+    assert!(number(&stats, "resident_bytes") < 96 * MIB, "{stats}");
+}
+
+/// SBCL maps its heap by raw system calls, so the heap stays local without an option. The output says so, with the
+/// reason and the option.
 #[test]
 fn a_heap_of_sbcl_is_reported_as_local() {
     if !may_run("SBCL") || !built("SBCL", Command::new("sbcl").arg("--version")) {
@@ -72,8 +113,8 @@ fn a_heap_of_sbcl_is_reported_as_local() {
     let program = source("heap.lisp");
     let sbcl = ["sbcl", "--dynamic-space-size", "1500MB", "--script", &program];
     // Long enough for several samples of the memory.
-    let ended = with_same_answer(&dir, (8 * MIB, 512 * MIB), &sbcl);
-    let said = "outside far memory, which --local does not limit. Most that it mapped there: by system calls past libc";
+    let ended = with_same_answer(&dir, (8 * MIB, &[]), 512 * MIB, &sbcl);
+    let said = "outside far memory, which --local does not limit. Most that it mapped there: by system calls past libc. `--intercept syscalls` makes such memory far";
     assert_eq!(ended.stderr.matches(said).count(), 1, "{ended:?}");
     assert!(number(&stats(&ended, 8 * MIB), "stayed_local") > 64 * MIB, "{ended:?}");
 }
@@ -102,8 +143,8 @@ fn a_heap_of_zgc_is_reported_as_local() {
         &path,
         "Heap",
     ];
-    let ended = with_same_answer(&dir, (8 * MIB, LIVE), &java);
-    let said = "outside far memory, which --local does not limit. Most that it mapped there: shared mappings of memory";
+    let ended = with_same_answer(&dir, (8 * MIB, &[]), LIVE, &java);
+    let said = "outside far memory, which --local does not limit. Most that it mapped there: shared mappings of memory, as ZGC's heap is. With -XX:+UseG1GC a JVM's heap is far";
     assert_eq!(ended.stderr.matches(said).count(), 1, "{ended:?}");
     let stats = stats(&ended, 8 * MIB);
     assert!(number(&stats, "stayed_local") > 128 * MIB, "{stats}");

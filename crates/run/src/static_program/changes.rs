@@ -1,5 +1,6 @@
 //! Changes of a static program's mappings, each by calls of the thread that wants it.
 
+use super::super::far::bytes;
 use super::super::tracing::value_of;
 use super::super::{Pager, errno, kill};
 use super::{Change, SYS_MPROTECT, error_of, whole};
@@ -15,7 +16,13 @@ const PROT_READ: u64 = 1;
 const READ_WRITE: u64 = 3;
 /// MAP_PRIVATE, MAP_FIXED and MAP_ANONYMOUS.
 const FIXED: u64 = 0x32;
+/// MAP_PRIVATE and MAP_ANONYMOUS.
+const PRIVATE: u64 = 0x22;
+/// MREMAP_MAYMOVE and MREMAP_FIXED.
+const MAY_MOVE_TO: u64 = 3;
 const SYS_MMAP: i64 = 9;
+const SYS_MUNMAP: i64 = 11;
+const SYS_MREMAP: i64 = 25;
 const SYS_GETPID: i64 = 39;
 const SYS_PROCESS_VM_READV: i64 = 310;
 const CLONE_VFORK: u64 = 0x4000;
@@ -68,6 +75,82 @@ impl Pager {
                 self.move_out(tracee, (key, own), (start, whole(len), whole(new_len)), target)
             }
             Change::Fork => self.fork_static(tracee, (key, own)),
+            Change::Register { start, len } => {
+                let made = self.make_local(tracee, (key, own), (start, len));
+                // The other calls have no error for missing room.
+                if made.is_err()
+                    && tracee.asked().0 != SYS_CLONE
+                    && let Some(process) = self.processes.get(&key)
+                {
+                    eprintln!("farmem: process {} has no room for a local page, and is killed", process.pid);
+                    kill(&process.ended);
+                }
+                made.map(|()| 0)
+            }
+        }
+    }
+
+    /// Makes far memory local, with its bytes and rights. Stores of other threads wait, as during a fork.
+    fn make_local(
+        &mut self,
+        tracee: &mut Tracee,
+        (key, own): (u32, u32),
+        (start, len): (u64, u64),
+    ) -> io::Result<()> {
+        let snapshot = self.snapshot(key, own).map_err(error_of)?;
+        let made = self.copy_to_local(tracee, (key, own), (start, len));
+        if let Some(unused) = self.snapshots.remove(&snapshot) {
+            self.release(unused);
+        }
+        self.forked(key);
+        made
+    }
+
+    fn copy_to_local(
+        &mut self,
+        tracee: &mut Tracee,
+        (key, own): (u32, u32),
+        (start, len): (u64, u64),
+    ) -> io::Result<()> {
+        let gone = || error_of(errno::SRCH);
+        let pages = self.processes.get(&key).and_then(|process| process.remote.range(start, len));
+        let pages = pages.ok_or_else(gone)?;
+        let parts: Vec<_> = self.far_among(key, pages).collect();
+        let program = self.inject(tracee, SYS_GETPID, [0; 6])?;
+        for (pages, rights) in parts {
+            let process = self.processes.get(&key).ok_or_else(gone)?;
+            let (from, len) = (process.remote.address(pages.start), bytes(pages.end - pages.start));
+            let copy = self.inject(tracee, SYS_MMAP, [0, len, READ_WRITE, PRIVATE, u64::MAX, 0])?;
+            let moved = (|| {
+                // Memory that nothing may read has no number, and no record, that the system could write.
+                if rights & PROT_READ != 0 && self.copy_part(tracee, program, (copy, from, len))? < len {
+                    return Err(error_of(errno::FAULT));
+                }
+                self.inject(tracee, SYS_MPROTECT, [copy, len, rights, 0, 0, 0])?;
+                self.inject(tracee, SYS_MREMAP, [copy, len, len, MAY_MOVE_TO, from, 0])
+            })();
+            if let Err(error) = moved {
+                self.inject(tracee, SYS_MUNMAP, [copy, len, 0, 0, 0, 0])?;
+                return Err(error);
+            }
+            self.ask(key, own, Call::Replace { start: from, len })?;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes within the program, by its own thread. The source may be far.
+    fn copy_part(
+        &mut self,
+        tracee: &mut Tracee,
+        program: u64,
+        (to, from, len): (u64, u64, u64),
+    ) -> io::Result<u64> {
+        let lists = copy_lists(place::gate(self.base) as u64);
+        let words = [to, len, from, len];
+        tracee.write(lists[0], words.map(u64::to_le_bytes).as_flattened())?;
+        match self.inject(tracee, SYS_PROCESS_VM_READV, [program, lists[0], 1, lists[1], 1, 0])? {
+            0 => Err(error_of(errno::FAULT)),
+            copied => Ok(copied),
         }
     }
 
@@ -167,17 +250,13 @@ impl Pager {
         let process = self.inject(tracee, SYS_GETPID, [0; 6])?;
         let (count, mut done) = (len.min(new_len), 0);
         while done < count {
-            let lists = copy_lists(place::gate(self.base) as u64);
             let part = (count - done).min(PART_LEN);
-            let words = [there + done, part, start + done, part];
-            tracee.write(lists[0], words.map(u64::to_le_bytes).as_flattened())?;
-            let copied = self.inject(tracee, SYS_PROCESS_VM_READV, [process, lists[0], 1, lists[1], 1, 0]);
-            match copied {
-                Ok(copied) if copied > 0 => done += copied,
+            match self.copy_part(tracee, process, (there + done, start + done, part)) {
+                Ok(copied) => done += copied,
                 // The target is replaced already, as by a move that fails in its middle.
-                other => {
+                Err(error) => {
                     self.protect_far(tracee, (start, len), rights)?;
-                    return other.and_then(|_| Err(error_of(errno::FAULT)));
+                    return Err(error);
                 }
             }
         }
@@ -190,9 +269,12 @@ impl Pager {
         let (number, arguments) = tracee.asked();
         let [flags, stack, _, child_number, ..] = arguments;
         if number == SYS_CLONE {
-            let remote = &self.processes[&key].remote;
-            let writes_far =
-                flags & CLONE_CHILD_SETTID != 0 && remote.touched(child_number, 4) != Touched::Nothing;
+            let writes_far = flags & CLONE_CHILD_SETTID != 0
+                && match self.processes[&key].remote.touched(child_number, 4) {
+                    Touched::Nothing => false,
+                    Touched::Control => true,
+                    Touched::Far { pages, .. } => self.far_among(key, pages).next().is_some(),
+                };
             if writes_far || flags & (CLONE_VFORK | CLONE_UNTRACED) != 0 {
                 let process = self.processes[&key].pid;
                 eprintln!(

@@ -25,7 +25,7 @@
 //! | `open`, `openat`, `open_by_handle_at` with O_DIRECT; `fcntl` that sets it | refused, EINVAL, as by file systems without it |
 //! | `openat2` | as `openat`; ENOSYS where its arguments lie in far memory |
 //! | all of these on shared memory | refused, EINVAL; advice is without effect |
-//! | `mmap` of long private anonymous memory, `brk`, `fork`, `clone` and `clone3` of static programs | notified only if the run serves static programs (`static_rules`) |
+//! | `mmap` of long private anonymous memory, `brk`, `fork`, `clone`, `clone3`, `set_tid_address` and `rseq` of programs without the library | notified only if the run serves such programs (`static_rules`) |
 //! | `mmap` elsewhere, or with MAP_FIXED_NOREPLACE; `shmat` else; `map_shadow_stack`, `brk` | not notified: the kernel replaces nothing |
 //! | `mlock`, `mlock2`, `mlockall`, `munlock`, `msync`, `mincore`, `mbind`, `move_pages`, `migrate_pages`, `set_mempolicy` and similar calls, `get_mempolicy`, `cachestat`, `pkey_alloc`, `membarrier` | not notified: bytes and rights stay |
 //! | `userfaultfd` of the program's own | not notified: the kernel refuses to register a registered range (EBUSY) |
@@ -106,6 +106,14 @@ pub enum RawCall {
     Fork,
     /// `clone3`, whose arguments are in memory.
     ForkByRecord,
+    /// A call that registers memory to which the kernel writes when a thread cannot wait for a page: a thread's number, which the
+    /// kernel clears at the thread's end, or a record of restartable sequences.
+    Register {
+        /// Address of the first byte.
+        first: u64,
+        /// Length in bytes.
+        len: u64,
+    },
     /// A call that unmaps or replaces a mapping.
     Replace {
         /// Address of the first byte.

@@ -179,11 +179,12 @@ fn each_static_rule_notifies_and_allows() {
                 vec![
                     map(0, THRESHOLD, 3, anonymous),
                     map(near, 1 << 33, 0, anonymous | libc::MAP_NORESERVE),
+                    map(near, THRESHOLD, 7, anonymous | libc::MAP_NORESERVE),
                     map(far, 4096, 3, anonymous | libc::MAP_FIXED),
                 ],
                 vec![
                     map(0, THRESHOLD - 1, 3, anonymous),
-                    map(0, THRESHOLD, 7, anonymous),
+                    map(0, THRESHOLD, 5, anonymous),
                     map(0, THRESHOLD, 3, anonymous | libc::MAP_STACK),
                     map(0, THRESHOLD, 3, libc::MAP_SHARED | libc::MAP_ANONYMOUS),
                     map(0, THRESHOLD, 3, libc::MAP_PRIVATE),
@@ -192,9 +193,18 @@ fn each_static_rule_notifies_and_allows() {
             ),
             libc::SYS_brk => (vec![[near + 4096, 0, 0, 0, 0, 0]], vec![[0; 6]]),
             libc::SYS_clone => (
-                vec![[flags(libc::SIGCHLD), 0, 0, 0, 0, 0]],
-                vec![[flags(libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD), 0, 0, 0, 0, 0]],
+                vec![
+                    [flags(libc::SIGCHLD), 0, 0, 0, 0, 0],
+                    [flags(libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID), near, near, far, near, 0],
+                ],
+                vec![
+                    [flags(libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD), 0, 0, far, 0, 0],
+                    [flags(libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID), far, far, near, far, 0],
+                ],
             ),
+            libc::SYS_set_tid_address | libc::SYS_rseq => {
+                (vec![[far, 32, 0, 0, 0, 0]], vec![[near, 32, 0, 0, 0, 0]])
+            }
             _ => (vec![[0; 6]], vec![]),
         };
         assert!(asked(&watched, rule.when, yes).into_iter().all(|asked| asked), "{}", rule.number);
