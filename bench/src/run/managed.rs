@@ -185,8 +185,12 @@ fn start(runtime: Runtime, dir: &Path, heap: u64, place: &MemoryLocation<'_>) ->
             let itself = std::env::current_exe().map_err(|error| format!("this program itself: {error}"))?;
             let mut command = Command::new(itself);
             let (local, far) = (local.to_string(), (4 * heap).to_string());
-            command.args(["run", "--json", "--placement", placement, "--local", &local, "--far", &far, "--"]);
-            command.args(words);
+            command.args(["run", "--json", "--placement", placement, "--local", &local, "--far", &far]);
+            if matches!(runtime, Runtime::Sbcl) {
+                // SBCL maps its heap past libc.
+                command.args(["--intercept", "syscalls"]);
+            }
+            command.arg("--").args(words);
             command
         }
         MemoryLocation::Native | MemoryLocation::Limited(_) => {
