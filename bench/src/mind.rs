@@ -24,7 +24,7 @@ use crate::cpu::on_its_own;
 use crate::roles::Roles;
 use crate::{Plan, Racks, Row, Samples, Shape, Sheet};
 use farmem::serve::pin_to_cpu;
-use farmem::window::{FaultMode, Place, WindowOptions};
+use farmem::window::{Addressing, FaultMode, WindowOptions};
 use farmem::{Error, Placement, Rack, RackConfig, ShareOptions, SharedSpace, Transport, Vma, Waiting};
 use farmem_link::affinity::allowed_cpus;
 use fault::{Cpus, Faulting};
@@ -175,7 +175,7 @@ fn apart(plan: &Plan, config: &RackConfig, cpus: &[usize]) -> Result<Vec<Row>, E
     let hosts = faulting(plan, [by_handler, by_signal])?;
     on_its_own(|| {
         pin_to_cpu(own).map_err(io_error("cannot run on one CPU"))?;
-        Ok(fault::measure(&config, &hosts, Cpus::Apart(theirs))?.rows(config.transport).collect())
+        Ok(fault::measure(&config, &hosts, Cpus::Separate(theirs))?.rows(config.transport).collect())
     })
 }
 
@@ -189,7 +189,7 @@ fn faulting<'a>(plan: &Plan, spaces: [&'a SharedSpace; 2]) -> Result<Vec<Faultin
 /// retransmission.
 fn space(rack: &Rack, faults: FaultMode) -> Result<SharedSpace, Error> {
     let usual = ShareOptions::new(1 << 30);
-    let window = WindowOptions { place: Place::Anywhere, inactive_eighths: 0, faults, ..usual.window };
+    let window = WindowOptions { place: Addressing::Anywhere, inactive_eighths: 0, faults, ..usual.window };
     SharedSpace::join(rack, DOMAIN, ShareOptions { window, ..usual })
 }
 

@@ -147,7 +147,7 @@ fn next(cur_ptr: &mut VirtAddr, pointer: u64) -> Step {
     Step::Next
 }
 
-/// `hash_find.pulse`
+/// Runs an iteration of `hash_find.pulse`.
 fn hash_find(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8]) -> Step {
     let wanted = [word(pad, 0), word(pad, 1)];
     if [word(node, 0), word(node, 1)] == wanted && wanted != [0, 0] {
@@ -183,7 +183,7 @@ fn rank(node: &[u8], wanted: u64) -> usize {
     rank
 }
 
-/// `btree_find.pulse`
+/// Runs an iteration of `btree_find.pulse`.
 fn btree_find(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8]) -> Step {
     let wanted = word(pad, 0);
     if wanted != UNUSED {
@@ -255,7 +255,7 @@ fn pairs(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8], at: usize) -> Leaf
     if done || fill >= room { Leaf::Over } else { Leaf::More }
 }
 
-/// `btree_scan.pulse`
+/// Runs an iteration of `btree_scan.pulse`.
 fn btree_scan(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8]) -> Step {
     match pairs(node, cur_ptr, pad, 32) {
         Leaf::Above(step) => step,
@@ -264,7 +264,7 @@ fn btree_scan(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8]) -> Step {
     }
 }
 
-/// The program of [`btree::records_program`].
+/// Runs an iteration of [`btree::records_program`].
 fn btree_records(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8]) -> Step {
     const TAKEN: usize = 4;
     const PLACE: usize = 5;
@@ -311,7 +311,7 @@ const fn is_over(last: u64, to: u64) -> bool {
     last >= to && last != UNUSED
 }
 
-/// `btree_aggregate.pulse`
+/// Runs an iteration of `btree_aggregate.pulse`.
 fn btree_aggregate(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8]) -> Step {
     let [from, to] = [0, 1].map(|at| word(pad, at));
     if from == UNUSED {
@@ -344,7 +344,7 @@ fn btree_aggregate(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8]) -> Step 
     if is_over(last, to) { Step::Return } else { onward(node, cur_ptr) }
 }
 
-/// `series_window.pulse`
+/// Runs an iteration of `series_window.pulse`.
 fn series_window(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8]) -> Step {
     let [from, to] = [0, 1].map(|at| word(pad, at));
     if from == UNUSED {

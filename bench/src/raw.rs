@@ -76,7 +76,7 @@ impl RawSocket {
         Ok(Self { socket, waiting, buffer: vec![0; DATAGRAM_MAX], clock: Clock::start(), is_crowded: false })
     }
 
-    /// Where it listens.
+    /// Returns the address that the server listens on.
     ///
     /// # Errors
     /// When the system does not say.
@@ -151,7 +151,7 @@ impl RawSocket {
         Ok(received)
     }
 
-    /// Between two looks of a spinning socket, as the UDP link does.
+    /// Pauses or yields between two polls of a spinning socket, as the UDP link does.
     fn rest(&mut self, looks: u32) {
         if self.is_crowded || looks >= SPINS_BEFORE_YIELD {
             self.is_crowded = Waiting::yields(&self.clock);

@@ -30,7 +30,7 @@ pub type Watch<'a> = dyn FnMut(u64, u64) -> bool + 'a;
 
 /// The reason why an algorithm cannot run on a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unsuited {
+pub enum UnsuitableGraph {
     /// The algorithm follows edges backwards.
     #[error("the graph has edges out of vertices only, and this needs those into them")]
     NoIncoming,
@@ -61,8 +61,8 @@ pub enum Unsuited {
     Stopped,
 }
 
-pub(crate) fn exists(vertex: u32, vertices: u32) -> Result<(), Unsuited> {
-    if vertex < vertices { Ok(()) } else { Err(Unsuited::Vertex { vertex, vertices }) }
+pub(crate) fn exists(vertex: u32, vertices: u32) -> Result<(), UnsuitableGraph> {
+    if vertex < vertices { Ok(()) } else { Err(UnsuitableGraph::Vertex { vertex, vertices }) }
 }
 
 fn plain(numbers: Vec<AtomicU32>) -> Vec<u32> {

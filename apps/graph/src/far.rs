@@ -24,15 +24,15 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Source {
     path: PathBuf,
-    from: Origin,
+    from: Backing,
 }
 
 #[derive(Debug)]
-enum Origin {
+enum Backing {
     /// A file in farmem's own format, streamed into far memory.
     File(File, Header),
     /// Arrays in local memory.
-    Here(Csr),
+    Local(Csr),
     /// An object that a memory node has loaded, and its arrays in local memory if they were read.
     Object(Header, Option<Csr>),
 }
@@ -49,9 +49,9 @@ impl Source {
             let len = file.metadata().map_err(failed)?.len();
             let header = Header::read(&mut FileFrom { file: &file, at: 0 }, len);
             let header = header.map_err(|error| refused(path, &error))?;
-            return Ok(Self { path: path.into(), from: Origin::File(file, header) });
+            return Ok(Self { path: path.into(), from: Backing::File(file, header) });
         }
-        Ok(Self { path: path.into(), from: Origin::Here(read(path, shape)?) })
+        Ok(Self { path: path.into(), from: Backing::Local(read(path, shape)?) })
     }
 
     /// Opens the graph in an object by file that its node has loaded. With `local`, all of it is read into
@@ -96,15 +96,15 @@ impl Source {
                 None
             }
         };
-        Ok(Self { path, from: Origin::Object(header, here) })
+        Ok(Self { path, from: Backing::Object(header, here) })
     }
 
     /// Returns the graph's size.
     #[must_use]
     pub const fn extent(&self) -> Extent {
         match &self.from {
-            Origin::File(_, header) | Origin::Object(header, _) => header.extent,
-            Origin::Here(csr) => Extent::of(csr),
+            Backing::File(_, header) | Backing::Object(header, _) => header.extent,
+            Backing::Local(csr) => Extent::of(csr),
         }
     }
 
@@ -112,8 +112,8 @@ impl Source {
     #[must_use]
     pub fn header(&self) -> Header {
         match &self.from {
-            Origin::File(_, header) | Origin::Object(header, _) => *header,
-            Origin::Here(csr) => Header::of(csr),
+            Backing::File(_, header) | Backing::Object(header, _) => *header,
+            Backing::Local(csr) => Header::of(csr),
         }
     }
 
@@ -123,12 +123,12 @@ impl Source {
     /// [`Failure`] with the file and the position in it.
     pub fn local(&self) -> Result<Cow<'_, Csr>, Failure> {
         match &self.from {
-            Origin::Here(csr) | Origin::Object(_, Some(csr)) => Ok(Cow::Borrowed(csr)),
-            Origin::Object(_, None) => {
+            Backing::Local(csr) | Backing::Object(_, Some(csr)) => Ok(Cow::Borrowed(csr)),
+            Backing::Object(_, None) => {
                 let what = format!("{} was not read into local memory", self.path.display());
                 Err(Failure::new(what, ""))
             }
-            Origin::File(file, header) => {
+            Backing::File(file, header) => {
                 let mut progress = Progress::new("reading the graph");
                 let read = binary::arrays(header, |at| FileFrom { file, at }, &mut |done, total| {
                     progress.set(done, total);
@@ -142,10 +142,10 @@ impl Source {
     /// Passes all arrays to `sink`, block by block.
     fn blocks(&self, sink: &mut Sink<'_, Error>) -> Result<(), Failure> {
         match &self.from {
-            Origin::Here(csr) | Origin::Object(_, Some(csr)) => Ok(binary::sections(csr, sink)?),
+            Backing::Local(csr) | Backing::Object(_, Some(csr)) => Ok(binary::sections(csr, sink)?),
             // The object is in far memory already and was checked if requested.
-            Origin::Object(_, None) => Ok(()),
-            Origin::File(file, header) => {
+            Backing::Object(_, None) => Ok(()),
+            Backing::File(file, header) => {
                 let mut failed = None;
                 let mut progress = Progress::new("loading the graph");
                 let mut told = |done, total| {

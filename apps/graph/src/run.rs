@@ -1,7 +1,8 @@
 //! The execution of `farmem graph`.
 
 use crate::algorithms::{
-    Components, NONE, PageRank, UNREACHED, Unsuited, betweenness, bfs, exists, radii, sample, sssp, triangles,
+    Components, NONE, PageRank, UNREACHED, UnsuitableGraph, betweenness, bfs, exists, radii, sample, sssp,
+    triangles,
 };
 use crate::checkpoint::{self, Resumable};
 use crate::command::{Command, ConvertArgs, Dpu, GenerateArgs, PageRankArgs, RunArgs};
@@ -11,7 +12,7 @@ use crate::load::binary::{self, Extent, Header};
 use crate::report::{Answer, CommandReport, FileReport, RunReport, RunResult, Traffic, Values};
 use crate::{Csr, Graph, Store};
 use farmem::api::OpenMode;
-use farmem::window::{AccessPath, AtLoss, Caching, DpuConfig, Place, WindowOptions};
+use farmem::window::{AccessPath, Addressing, AtLoss, Caching, DpuConfig, WindowOptions};
 use farmem::{Client, NodeId};
 use farmem_workload::{Failure, Progress, on_rack_of, stopped};
 use procfs_core::{FromRead as _, Meminfo};
@@ -206,7 +207,7 @@ fn report(
 fn suits(command: &Command, extent: &Extent) -> Result<(), Failure> {
     match command {
         Command::Triangles(_) if !extent.symmetric => Err(Failure::new(
-            Unsuited::Directed.to_string(),
+            UnsuitableGraph::Directed.to_string(),
             "--symmetrize puts each edge at both of its ends",
         )),
         Command::Bfs(args) | Command::Sssp(args) => {
@@ -316,10 +317,10 @@ fn in_window(
     let way = match far.dpu {
         None => AccessPath::Direct,
         Some(Dpu::Own) => AccessPath::Own(DpuConfig::new(Caching::Adaptive)),
-        Some(Dpu::Beside) => AccessPath::Beside,
+        Some(Dpu::Beside) => AccessPath::DpuProcess,
     };
     let options = WindowOptions {
-        place: Place::Anywhere,
+        place: Addressing::Anywhere,
         ahead: far::AHEAD,
         way,
         read_only: true,
@@ -401,11 +402,11 @@ fn algorithm<S: Store>(graph: &Graph<S>, begin: &RunStart<'_>) -> Result<RunResu
     found.map_err(unsuited)
 }
 
-fn unsuited(error: Unsuited) -> Failure {
+fn unsuited(error: UnsuitableGraph) -> Failure {
     let remedy = match error {
-        Unsuited::Vertex { .. } => "name another: --source",
-        Unsuited::Stopped => "what was loaded is freed",
-        Unsuited::Paths { .. } => {
+        UnsuitableGraph::Vertex { .. } => "name another: --source",
+        UnsuitableGraph::Stopped => "what was loaded is freed",
+        UnsuitableGraph::Paths { .. } => {
             "each of several edges with the same ends is a path: farmem graph convert --simple leaves one of them"
         }
         _ => "convert the graph: farmem graph convert",

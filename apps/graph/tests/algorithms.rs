@@ -4,7 +4,7 @@
 mod reference;
 
 use farmem_graph::algorithms::{
-    Components, NONE, PageRank, Radii, Unsuited, betweenness, bfs, radii, sample, sssp, triangles,
+    Components, NONE, PageRank, Radii, UnsuitableGraph, betweenness, bfs, radii, sample, sssp, triangles,
 };
 use farmem_graph::generate::{Kind, RATIOS, generate};
 use farmem_graph::{
@@ -89,7 +89,7 @@ fn check(csr: &Csr, source: u32) {
     assert_eq!(components.1, (labels.len() as u64, largest));
 
     let found = alike(|| triangles(&graph, &mut on));
-    assert_eq!(found, if csr.symmetric { Ok(plain.triangles()) } else { Err(Unsuited::Directed) });
+    assert_eq!(found, if csr.symmetric { Ok(plain.triangles()) } else { Err(UnsuitableGraph::Directed) });
 }
 
 fn ranks(graph: &Graph<Local<'_>>, rounds: usize) -> Vec<f64> {
@@ -207,8 +207,8 @@ fn one_vertex_and_none() {
         check(&built(&one(vec![(0, 0)]), symmetric), 0);
         let none = built(&Edges::default(), symmetric);
         let graph = none.graph().unwrap();
-        assert_eq!(bfs(&graph, 0, &mut on), Err(Unsuited::Vertex { vertex: 0, vertices: 0 }));
-        assert_eq!(sssp(&graph, 0, &mut on), Err(Unsuited::Vertex { vertex: 0, vertices: 0 }));
+        assert_eq!(bfs(&graph, 0, &mut on), Err(UnsuitableGraph::Vertex { vertex: 0, vertices: 0 }));
+        assert_eq!(sssp(&graph, 0, &mut on), Err(UnsuitableGraph::Vertex { vertex: 0, vertices: 0 }));
         assert_eq!(radii(&graph, &[], &mut on).unwrap().reached, 0);
         assert_eq!(betweenness(&graph, &[], &mut on), Ok(vec![]));
         assert_eq!(ranks(&graph, 3), Vec::<f64>::new());
@@ -222,18 +222,18 @@ fn what_does_not_suit_is_refused() {
     let edges = Edges { vertices: 3, list: vec![(0, 1), (1, 2)], weights: None };
     let csr = Csr { incoming: None, ..built(&edges, false) };
     let graph = csr.graph().unwrap();
-    assert_eq!(PageRank::new(3).round(&graph), Err(Unsuited::NoIncoming));
-    assert_eq!(Components::new(3).round(&graph), Err(Unsuited::NoIncoming));
+    assert_eq!(PageRank::new(3).round(&graph), Err(UnsuitableGraph::NoIncoming));
+    assert_eq!(Components::new(3).round(&graph), Err(UnsuitableGraph::NoIncoming));
     // Without incoming edges everything is pushed.
     assert_eq!(bfs(&graph, 0, &mut on).unwrap().levels, [0, 1, 2]);
     let mut stop = |done, _| done < 2;
-    assert_eq!(bfs(&graph, 0, &mut stop), Err(Unsuited::Stopped));
-    assert_eq!(sssp(&graph, 0, &mut stop), Err(Unsuited::Stopped));
-    assert_eq!(radii(&graph, &[0], &mut stop), Err(Unsuited::Stopped));
-    assert_eq!(betweenness(&graph, &[0], &mut |_, _| false), Err(Unsuited::Stopped));
+    assert_eq!(bfs(&graph, 0, &mut stop), Err(UnsuitableGraph::Stopped));
+    assert_eq!(sssp(&graph, 0, &mut stop), Err(UnsuitableGraph::Stopped));
+    assert_eq!(radii(&graph, &[0], &mut stop), Err(UnsuitableGraph::Stopped));
+    assert_eq!(betweenness(&graph, &[0], &mut |_, _| false), Err(UnsuitableGraph::Stopped));
     let unsorted = farmem_graph::Rows { offsets: vec![0, 2, 3, 4], targets: vec![2, 1, 0, 0], weights: None };
     let unsorted = Csr { out: unsorted, incoming: None, symmetric: true };
-    assert_eq!(triangles(&unsorted.graph().unwrap(), &mut on), Err(Unsuited::Unsorted));
+    assert_eq!(triangles(&unsorted.graph().unwrap(), &mut on), Err(UnsuitableGraph::Unsorted));
 }
 
 /// A chain of vertices with four edges from each to the next: 4^n shortest paths lead to the n-th. As many as
@@ -250,7 +250,7 @@ fn more_paths_than_can_be_counted_are_refused() {
         (0..512).map(|vertex| if vertex == 0 { 0.0 } else { f64::from(511 - vertex) }).collect();
     close(&found, &expected);
     let refused = betweenness(&chain(600).graph().unwrap(), &[0], &mut on);
-    assert_eq!(refused, Err(Unsuited::Paths { from: 0, to: 512 }));
+    assert_eq!(refused, Err(UnsuitableGraph::Paths { from: 0, to: 512 }));
 }
 
 /// A checkpoint has the state after a round: the resumed run is bit-identical.

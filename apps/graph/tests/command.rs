@@ -2,7 +2,7 @@
 //! checkpoints, refusals.
 
 use clap::Parser as _;
-use farmem::window::{Place, WindowOptions, with_window};
+use farmem::window::{Addressing, WindowOptions, with_window};
 use farmem::{Error, Rack};
 use farmem_graph::algorithms::{Components, PageRank, bfs};
 use farmem_graph::far::{Source, place, with_graph};
@@ -44,7 +44,7 @@ fn windows() -> bool {
     let rack = Rack::embedded_with(1, 1 << 20).unwrap();
     let mut client = rack.client("probe").unwrap();
     let vma = client.allocate(4096).unwrap();
-    let options = WindowOptions { place: Place::Anywhere, ..WindowOptions::new(64 << 10) };
+    let options = WindowOptions { place: Addressing::Anywhere, ..WindowOptions::new(64 << 10) };
     match with_window(&mut client, &vma, options, |_| ()) {
         Err(Error::Open(refused)) => {
             eprintln!("skipped: {refused}");
@@ -126,7 +126,7 @@ fn a_graph_larger_than_a_node_is_on_several() {
         let placed = place(&mut client, &source);
         let ran = placed.map(|(pieces, image)| {
             let options = WindowOptions {
-                place: Place::Anywhere,
+                place: Addressing::Anywhere,
                 read_only: true,
                 ..WindowOptions::new(image.len() / 8)
             };

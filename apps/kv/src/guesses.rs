@@ -26,14 +26,14 @@ const ADDRESSES_MAX: usize = 4096;
 /// The source of guesses: an IPv4 address, or the 64-bit network prefix of an IPv6 address, because one
 /// machine may have all addresses of that network.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Origin {
+pub(crate) enum GuessSource {
     V4([u8; 4]),
     V6([u8; 8]),
     /// No client: the server itself, while it replays the log.
     Server,
 }
 
-impl From<SocketAddr> for Origin {
+impl From<SocketAddr> for GuessSource {
     fn from(peer: SocketAddr) -> Self {
         match peer.ip().to_canonical() {
             IpAddr::V4(address) => Self::V4(address.octets()),
@@ -65,7 +65,7 @@ impl Guesser {
 
 /// Addresses that recently sent wrong passwords.
 #[derive(Default, Debug)]
-pub(crate) struct Guesses(BTreeMap<Origin, Guesser>);
+pub(crate) struct Guesses(BTreeMap<GuessSource, Guesser>);
 
 impl Guesses {
     /// Returns whether the table is empty, so that no address needs a lookup.
@@ -74,12 +74,12 @@ impl Guesses {
     }
 
     /// Returns the time until which passwords from an address are not checked, if they are not now.
-    pub(crate) fn closed_until(&self, origin: Origin, now: Instant) -> Option<Instant> {
+    pub(crate) fn closed_until(&self, origin: GuessSource, now: Instant) -> Option<Instant> {
         self.0.get(&origin).map(|guesser| guesser.closed_until).filter(|&until| until > now)
     }
 
     /// Notes a wrong password. Returns the time until which the address is closed, if it is.
-    pub(crate) fn failed(&mut self, origin: Origin, now: Instant) -> Option<Instant> {
+    pub(crate) fn failed(&mut self, origin: GuessSource, now: Instant) -> Option<Instant> {
         let failures = self.0.get(&origin).map_or(0, |guesser| guesser.failures(now));
         let failures = (failures + 1).min(COUNTED_MAX);
         let doublings = failures.checked_sub(FREE + 1);
@@ -104,8 +104,8 @@ impl Guesses {
 mod tests {
     use super::*;
 
-    fn origin(text: &str) -> Origin {
-        Origin::from(SocketAddr::new(text.parse().unwrap(), 4711))
+    fn origin(text: &str) -> GuessSource {
+        GuessSource::from(SocketAddr::new(text.parse().unwrap(), 4711))
     }
 
     /// An address has three guesses free; further ones close it for longer and longer, up to a bound, on

@@ -5,7 +5,7 @@
 use crate::args::Args;
 use crate::connection::{ClientKind, Parser, execute_input};
 use crate::durable::Durable;
-use crate::guesses::Origin;
+use crate::guesses::GuessSource;
 use crate::operator::KvError;
 use crate::session::{Patience, Session};
 use crate::store::{Far, Store};
@@ -84,7 +84,7 @@ impl Offline {
         self.store.memory.data_max = usize::try_from(self.args.maxmemory).unwrap_or(usize::MAX);
         self.store.memory.policy = self.args.policy();
         self.store.set_now(NOW);
-        let mut session = Session::new(1, "offline".into(), Origin::Server, world.acl.default_user());
+        let mut session = Session::new(1, "offline".into(), GuessSource::Server, world.acl.default_user());
         // No other client makes the key that this one would wait for.
         session.patience = Patience::None;
         let (mut input, mut replies) = (Vec::new(), Vec::new());

@@ -4,7 +4,7 @@ use crate::command::execute::{incoming, look_up};
 use crate::command::handlers;
 use crate::durable::frame::{self, FRAME_HEAD, HEADER_LEN, MAGIC_LOG, MAGIC_SNAPSHOT, Next};
 use crate::durable::{log_name, number_of, snapshot_name};
-use crate::guesses::Origin;
+use crate::guesses::GuessSource;
 use crate::session::{Patience, Session};
 use crate::store::picture::parse;
 use crate::store::{Kind, Store};
@@ -192,7 +192,7 @@ fn replay(
         return Ok(());
     }
     let mut frames = Frames::open(path, MAGIC_LOG)?;
-    let mut session = Session::new(0, String::new(), Origin::Server, world.acl.default_user());
+    let mut session = Session::new(0, String::new(), GuessSource::Server, world.acl.default_user());
     session.patience = Patience::None;
     let mut reply = Vec::new();
     let (mut unsettled, mut from) = (0, frames.at);

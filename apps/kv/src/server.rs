@@ -18,7 +18,7 @@ use crate::saving;
 use crate::session::Session;
 use crate::store::Store;
 use crate::stream::Stream;
-use crate::world::{Shown, World};
+use crate::world::{ClientInfo, World};
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -348,7 +348,7 @@ impl EventLoop {
         self.next_id += 1;
         let session = Session::new(self.next_id, peer.to_string(), peer.into(), world.acl.default_user());
         let user = session.user.clone();
-        let shown = Shown {
+        let shown = ClientInfo {
             address: peer.to_string(),
             local_address: local.map_or_else(String::new, |address| address.to_string()),
             descriptor,

@@ -3,7 +3,7 @@
 use crate::acl::User;
 use crate::activity::Activity;
 use crate::failure::Failure;
-use crate::guesses::Origin;
+use crate::guesses::GuessSource;
 use crate::store::Name;
 use farmem_protocols::resp::Protocol;
 use std::collections::BTreeSet;
@@ -73,7 +73,7 @@ pub(crate) struct Session {
     pub(crate) name: String,
     pub(crate) address: String,
     /// The network address of the client, to which wrong passwords are charged.
-    pub(crate) origin: Origin,
+    pub(crate) origin: GuessSource,
     pub(crate) queue: Option<Queue>,
     pub(crate) watches: BTreeSet<(u8, Name)>,
     pub(crate) replies: Replies,
@@ -94,7 +94,7 @@ pub(crate) struct Session {
 
 impl Session {
     /// Returns the session of a new client. The client is this user if the user needs no password.
-    pub(crate) fn new(id: u64, address: String, origin: Origin, user: &Arc<User>) -> Self {
+    pub(crate) fn new(id: u64, address: String, origin: GuessSource, user: &Arc<User>) -> Self {
         Self {
             id,
             db: 0,

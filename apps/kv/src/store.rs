@@ -45,7 +45,7 @@ use farmem::Rng;
 use index::{Entry, Flag, Index, Namer};
 use live::Live;
 use log::Log;
-use place::{At, Header, Place};
+use place::{At, Header, LocationWord};
 use slab::Slab;
 use std::collections::VecDeque;
 use steps::{FetchQueue, Flushed, Picture, Sweep};
@@ -57,7 +57,7 @@ pub(crate) const KEY_LEN_MAX: usize = u16::MAX as usize;
 
 /// The expiry time of a key whose value is replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ends {
+pub(crate) enum NewExpiry {
     /// The time stays as it is.
     Keep,
     /// The key does not expire.
@@ -262,7 +262,7 @@ impl Store {
     /// An error if local memory has no room for one more time.
     pub(crate) fn set_end(&mut self, db: u8, key: &[u8], end: Option<i64>) -> Result<bool, Failure> {
         let Some((name, _)) = self.find(db, key) else { return Ok(false) };
-        self.check_end(db, key, end.filter(|&end| end > self.now).map_or(Ends::Never, Ends::At))?;
+        self.check_end(db, key, end.filter(|&end| end > self.now).map_or(NewExpiry::Never, NewExpiry::At))?;
         self.before_change(db, name, Some(key));
         if end.is_some_and(|end| end <= self.now) {
             self.take_out(db, name);
@@ -275,8 +275,8 @@ impl Store {
     }
 
     /// Refuses a time for a key that had none, if local memory has no room for it.
-    fn check_end(&self, db: u8, key: &[u8], ends: Ends) -> Result<(), Failure> {
-        let is_new = matches!(ends, Ends::At(_)) && self.space(db).ends.get(self.name(key)).is_none();
+    fn check_end(&self, db: u8, key: &[u8], ends: NewExpiry) -> Result<(), Failure> {
+        let is_new = matches!(ends, NewExpiry::At(_)) && self.space(db).ends.get(self.name(key)).is_none();
         if is_new { self.check_room() } else { Ok(()) }
     }
 
@@ -310,7 +310,7 @@ impl Store {
     }
 
     /// Sets a key's value to a string.
-    pub(crate) fn set(&mut self, db: u8, key: &[u8], value: &[u8], ends: Ends) -> Result<(), Failure> {
+    pub(crate) fn set(&mut self, db: u8, key: &[u8], value: &[u8], ends: NewExpiry) -> Result<(), Failure> {
         self.set_with_room(db, key, value, value.len(), ends)
     }
 
@@ -321,7 +321,7 @@ impl Store {
         key: &[u8],
         value: &[u8],
         room: usize,
-        ends: Ends,
+        ends: NewExpiry,
     ) -> Result<(), Failure> {
         check_key(key)?;
         self.check_end(db, key, ends)?;
@@ -351,7 +351,7 @@ impl Store {
         let mut sorted = names.clone();
         sorted.sort_unstable();
         let twice = sorted.windows(2).any(|pair| pair[0] == pair[1]);
-        let mut places: Vec<Option<Place>> = vec![None; pairs.len()];
+        let mut places: Vec<Option<LocationWord>> = vec![None; pairs.len()];
         // An append may move records out of local memory that were to be changed in place. So the search
         // repeats until none was.
         loop {
@@ -382,22 +382,22 @@ impl Store {
                     "it was looked at a moment ago"
                 ),
             }
-            self.follow_ends(db, name, Ends::Never);
+            self.follow_ends(db, name, NewExpiry::Never);
             self.touch(db, name);
         }
         Ok(())
     }
 
-    fn follow_ends(&mut self, db: u8, name: Name, ends: Ends) {
+    fn follow_ends(&mut self, db: u8, name: Name, ends: NewExpiry) {
         match ends {
-            Ends::Keep => {}
-            Ends::Never => {
+            NewExpiry::Keep => {}
+            NewExpiry::Never => {
                 let expires = self.space(db).index.get(name).is_some_and(|entry| entry.has(Flag::EXPIRES));
                 if expires {
                     self.place_end(db, name, None);
                 }
             }
-            Ends::At(end) => {
+            NewExpiry::At(end) => {
                 self.place_end(db, name, Some(end));
             }
         }
@@ -406,7 +406,7 @@ impl Store {
     /// Returns whether a string is in local memory and has room for `len` bytes.
     fn fits_in_place(&self, db: u8, key: &[u8], name: Name, len: usize) -> bool {
         let entry = self.space(db).index.get(name);
-        let Some(At::Log(spot)) = entry.map(|entry| Place(entry.place).at()) else { return false };
+        let Some(At::Log(spot)) = entry.map(|entry| LocationWord(entry.place).at()) else { return false };
         self.log.here(spot).is_some_and(|record| room_for(record, spot, key, Kind::String, len).is_some())
     }
 
@@ -416,7 +416,7 @@ impl Store {
         let used = self.use_now();
         let space = self.spaces_of[usize::from(db)];
         let Some(entry) = self.spaces[usize::from(space)].index.get_mut(name) else { return false };
-        let At::Log(spot) = Place(entry.place).at() else { return false };
+        let At::Log(spot) = LocationWord(entry.place).at() else { return false };
         let Some(record) = self.log.here_mut(spot) else { return false };
         let Some(header) = room_for(record, spot, key, kind, value.len()) else { return false };
         let from = header.value_from();
@@ -448,10 +448,10 @@ impl Store {
 
     /// Releases the value that an entry led to.
     fn release(&mut self, entry: &Entry) {
-        self.release_place(Place(entry.place));
+        self.release_place(LocationWord(entry.place));
     }
 
-    fn release_place(&mut self, place: Place) {
+    fn release_place(&mut self, place: LocationWord) {
         match place.at() {
             At::Log(spot) => self.log.forget(spot),
             At::Cache(spot) => {
@@ -500,7 +500,7 @@ impl Store {
 
 /// Returns the header of a string of `key` that has room for `len` bytes. Returns `None` for any other
 /// record, and if much room would be wasted.
-fn room_for(record: &[u8], spot: place::Spot, key: &[u8], kind: Kind, len: usize) -> Option<Header> {
+fn room_for(record: &[u8], spot: place::RecordSpan, key: &[u8], kind: Kind, len: usize) -> Option<Header> {
     let header = Header::parse(record)?;
     let from = header.value_from();
     let fits = from + len <= spot.len && (from + len) * 2 >= spot.len;

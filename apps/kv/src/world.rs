@@ -92,7 +92,7 @@ pub(crate) struct Counts {
 
 /// A client, as `CLIENT LIST` shows it.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown {
+pub(crate) struct ClientInfo {
     pub(crate) address: String,
     pub(crate) local_address: String,
     /// The descriptor of its socket.
@@ -114,7 +114,7 @@ pub(crate) struct World {
     pub(crate) slow: SlowLog,
     pub(crate) stats: Counts,
     pub(crate) statistics: Statistics,
-    pub(crate) clients: BTreeMap<u64, Shown>,
+    pub(crate) clients: BTreeMap<u64, ClientInfo>,
     /// Clients that the server disconnects at the next tick.
     pub(crate) kill: BTreeSet<u64>,
     /// Addresses that sent wrong passwords.

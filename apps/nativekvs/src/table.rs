@@ -167,7 +167,7 @@ const fn content(key: u64, updates: u64, n: usize) -> u64 {
     mixed(key ^ updates.rotate_left(32) ^ (n as u64).rotate_left(56))
 }
 
-/// `SplitMix64`'s finalizer.
+/// Mixes a number by the finalizer of `SplitMix64`.
 const fn mixed(number: u64) -> u64 {
     let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 
 mod rows;
 
-pub use rows::{Column, Fault, Format, Place, Row, RowError, Rows};
+pub use rows::{Column, Fault, FilePosition, Format, Row, RowError, Rows};
 
 /// Rows between two progress records in the store.
 const NOTE_EVERY: u64 = 1_024;

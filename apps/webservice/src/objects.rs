@@ -28,7 +28,7 @@ const WORDS: [&[u8; 8]; 16] = [
 /// This many of eight words are incompressible digits.
 const DIGITS: u64 = 2;
 
-/// A step of splitmix64: each state gives another word.
+/// Computes a step of splitmix64: each state gives another word.
 const fn mix(state: u64) -> u64 {
     let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

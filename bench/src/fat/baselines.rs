@@ -67,7 +67,7 @@ impl NodeCache {
             };
             let is_ours = node.tag == self.tree.tag && (!began_here || node.level == 0);
             match node.next_step(key) {
-                NextStep::Here if is_ours => {
+                NextStep::Leaf if is_ours => {
                     self.hits.0 += u64::from(began_here);
                     return Ok((at, node.value(key)));
                 }

@@ -24,7 +24,7 @@ pub(super) enum Cpus {
     /// Everything runs on this thread's CPU, and waiting threads sleep.
     One,
     /// The servers spin on this CPU; the program runs on another.
-    Apart(usize),
+    Separate(usize),
 }
 
 /// A host that faults, and allocations not yet touched.
@@ -57,7 +57,7 @@ pub(super) fn measure(config: &RackConfig, hosts: &[Faulting<'_>], cpus: Cpus) -
     let rounds = hosts.iter().map(|host| host.fresh.len()).min().unwrap_or(0);
     let stop = Stop::new();
     scope(|threads| {
-        let _ends = Ends(&stop);
+        let _ends = StopGuard(&stop);
         let mut ping = path.serve(threads, &stop, cpus);
         for round in 0..rounds {
             for (host, times) in hosts.iter().zip(&mut times) {
@@ -87,7 +87,7 @@ impl Faults {
             let (resolve, exchange) = (times.resolve.quantile(0.5), self.exchange.quantile(0.5));
             let (place, how) = match self.cpus {
                 Cpus::One => ("", "one CPU"),
-                Cpus::Apart(_) => (".apart", "two CPUs: the roles spin on the other one"),
+                Cpus::Separate(_) => (".apart", "two CPUs: the roles spin on the other one"),
             };
             let (mode, server) = match times.mode {
                 FaultMode::Handler => ("", "a thread serves faults"),
@@ -182,7 +182,7 @@ fn begin<'s>(
     serve: impl FnOnce() -> std::io::Result<()> + Send + 's,
 ) {
     threads.spawn(move || {
-        if let Cpus::Apart(cpu) = cpus {
+        if let Cpus::Separate(cpu) = cpus {
             pin_to_cpu(cpu).expect("the roles run there");
         }
         serve().expect("a raw server works as long as it is asked");
@@ -190,9 +190,9 @@ fn begin<'s>(
 }
 
 /// Sets the stop flag at the end of a measurement, also on failure: a scope waits for its threads.
-struct Ends<'a>(&'a Stop);
+struct StopGuard<'a>(&'a Stop);
 
-impl Drop for Ends<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.set();
     }

@@ -45,9 +45,9 @@ impl RawConfig<'_> {
 
 /// Guard that stops the raw server at the end of a measurement, also after an error. Otherwise the thread
 /// scope would wait for the server forever.
-pub(super) struct Ends<'a>(pub(super) &'a Stop);
+pub(super) struct StopGuard<'a>(pub(super) &'a Stop);
 
-impl Drop for Ends<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.set();
     }

@@ -2,7 +2,7 @@
 //! a page's size.
 
 use super::Budget;
-use super::exchange::{Ends, RAW_FAILED, RawConfig, system};
+use super::exchange::{RAW_FAILED, RawConfig, StopGuard, system};
 use crate::{CpuMeter, CpuTime, Row, rate_row, to_f64};
 use farmem::serve::Stop;
 use farmem::{Client, Error, Op, Transport, VirtAddr};
@@ -42,7 +42,7 @@ pub(super) fn measure(
     let (mut sink, mut source) = (raw.socket()?, raw.socket()?);
     let source_at = source.address().map_err(system("a raw socket has no address"))?;
     scope(|threads| {
-        let _ends = Ends(&stop);
+        let _ends = StopGuard(&stop);
         raw.serve(threads, move |stop| source.stream(DEPTH, DATAGRAM, stop), &stop);
         for _ in 0..effort.rounds {
             if raw.transport == Transport::Udp {

@@ -1,7 +1,7 @@
 //! Measurement of round trips over a link, compared with raw exchanges of the same sizes over the same kind
 //! of link.
 
-use super::exchange::{Ends, RAW_FAILED, RawConfig, system};
+use super::exchange::{RAW_FAILED, RawConfig, StopGuard, system};
 use super::operations::{ALL, Fixture, Operation};
 use super::{Budget, rates};
 use crate::raw::{Onward, RawRing, RawSocket};
@@ -105,7 +105,7 @@ impl RawConfig<'_> {
         let (home, node_at, switch_at) = (address(&pinger)?, address(&node)?, address(&switch)?);
         let stop = Stop::new();
         scope(|threads| {
-            let _ends = Ends(&stop);
+            let _ends = StopGuard(&stop);
             self.serve(threads, move |stop| node.serve(Onward::To(home), answer, stop), &stop);
             if triangle {
                 self.serve(threads, move |stop| switch.serve(Onward::To(node_at), request, stop), &stop);
@@ -128,7 +128,7 @@ impl RawConfig<'_> {
         let mut node = RawRing::open(&dir, peer, own, self.link_waiting())?;
         let stop = Stop::new();
         let result = scope(|threads| {
-            let _ends = Ends(&stop);
+            let _ends = StopGuard(&stop);
             // Frames over rings carry no ICRC, which saves 4 bytes in each direction.
             self.serve(threads, move |stop| node.serve(answer, stop), &stop);
             interleave(effort, work, &mut || pinger.exchange(request))

@@ -39,7 +39,7 @@ use crate::{Plan, Row, Sheet, to_f64};
 use costs::{VariantCosts, middle, rate, rows_of_ways, times};
 use farmem::prefetch::tap::tap;
 use farmem::prefetch::{
-    Beside, Change, Config, Driver, FLOORS, HostKeys, KeySecret, KeysConfig, SharedZone, Taker, ZoneSize,
+    Change, Config, Driver, FLOORS, HostKeys, KeySecret, KeysConfig, Reporter, SharedZone, Taker, ZoneSize,
 };
 use farmem::{Client, Error, Rack, RackConfig};
 use farmem_link::affinity::allowed_cpus;
@@ -277,7 +277,7 @@ impl SharedState {
     /// Creates a driver over the far store and a zone, with the application's ends.
     fn driver(&self) -> Result<(Driver<HostKeys, Far, SharedZone>, Parts), Error> {
         let (tap, watch) = tap(4 << 20, SECRET);
-        let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(1));
+        let beside = Reporter::new(tap.clone(), SECRET, FLOORS, Change(1));
         let (zone, reader) = SharedZone::make(self.size.zone)?;
         let view = HostKeys::new(KeysConfig::new(2 * self.size.here + self.size.zone.items))?;
         let client = self.client()?;

@@ -11,7 +11,7 @@ use farmem_link::dpu::{
     PairSize, ProcessEnd, Requests, SubmissionSender, Submissions, make_pair, make_submissions,
 };
 use farmem_link::{OpenError, OutsideWaker, WakeAt};
-use farmem_wire::pd3::{IDS, Id, Place, Request};
+use farmem_wire::pd3::{IDS, Id, RegionRange, Request};
 use std::hint::spin_loop;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Barrier, Mutex, PoisonError};
@@ -153,7 +153,7 @@ fn write(push: &Push, thread: u64, each: u64, begin: &Barrier) -> Duration {
         let id = Id::new(u16::try_from(n % u64::from(IDS)).expect("14 bits"));
         data[..2].copy_from_slice(&id.get().to_le_bytes());
         let offset = u32::try_from(n % 1024).expect("small") * RECORD;
-        let place = Place { region: u16::try_from(thread).expect("few"), offset, size: RECORD };
+        let place = RegionRange { region: u16::try_from(thread).expect("few"), offset, size: RECORD };
         record.clear();
         Request::Write { id, place, data: &data }.emit(&mut record);
         while !push(&record) {

@@ -224,8 +224,8 @@ impl<E> Scheduler<E> {
         self.at(self.now + delay, kind);
     }
 
-    /// Rule 1: a new request gets an empty workspace, and a memory pipeline is notified. Without a workspace
-    /// the request waits.
+    /// Applies rule 1: a new request gets an empty workspace, and a memory pipeline is notified. Without a
+    /// workspace the request waits.
     fn on_request(&mut self, job: usize) {
         self.arrived.push_back(job);
         self.assign();
@@ -265,7 +265,7 @@ impl<E> Scheduler<E> {
         self.at(self.now + load_ps, EventKind::Fetched(workspace, pipeline));
     }
 
-    /// Rule 2: after a load, the workspace's logic pipeline continues. Rule 4: after a refused load, the
+    /// Applies rule 2: after a load, the workspace's logic pipeline continues. Rule 4: after a refused load, the
     /// traversal ends.
     fn on_fetched(
         &mut self,
@@ -297,7 +297,7 @@ impl<E> Scheduler<E> {
         self.at(self.now + logic_ps, EventKind::Computed(workspace));
     }
 
-    /// Rule 3: after NEXT_ITER, a memory pipeline is notified of the workspace. Rule 4: after RETURN, the
+    /// Applies rule 3: after NEXT_ITER, a memory pipeline is notified of the workspace. Rule 4: after RETURN, the
     /// traversal ends.
     fn on_computed(&mut self, workspace: usize) {
         let home = workspace % self.logic.len();
@@ -316,7 +316,7 @@ impl<E> Scheduler<E> {
         }
     }
 
-    /// Rule 4: the network stack gets the traversal, and its workspace becomes empty.
+    /// Applies rule 4: the network stack gets the traversal, and its workspace becomes empty.
     fn end(&mut self, workspace: usize, end: End<E>) {
         let number = self.job(workspace);
         let place = &mut self.workspaces[workspace];

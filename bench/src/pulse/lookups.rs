@@ -46,7 +46,7 @@ impl Scenario for Lookups {
         "lookups"
     }
 
-    /// Keys drawn like YCSB's, and uniformly drawn keys.
+    /// Returns the names of the key distributions: YCSB's, and the uniform one.
     fn mixes(&self) -> &'static [&'static str] {
         &["zipfian", "uniform"]
     }

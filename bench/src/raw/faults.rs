@@ -3,7 +3,7 @@
 use farmem_host::agent::Pages as _;
 use farmem_link::{OpenError, Stop};
 use farmem_uffd::{
-    Fault, FaultMode, Faults, Handler, Memory, Next, Place, Reach, Ring, Window, WindowConfig, serve,
+    Addressing, Fault, FaultMode, Faults, Handler, Memory, Next, Reach, Ring, Window, WindowConfig, serve,
     serve_shared,
 };
 use farmem_wire::VirtAddr;
@@ -37,7 +37,7 @@ pub fn faults<R: Send>(
         base: VirtAddr(0),
         len: (pages * PAGE_LEN) as u64,
         frames_max: pages as u64,
-        place: Place::Anywhere,
+        place: Addressing::Anywhere,
         reach: Reach::Full,
         faults: mode,
     })?;

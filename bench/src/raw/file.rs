@@ -20,7 +20,7 @@ unsafe impl Send for MappedFile {}
 unsafe impl Sync for MappedFile {}
 
 impl MappedFile {
-    /// All bytes of `file`.
+    /// Maps all bytes of `file`.
     ///
     /// # Errors
     /// [`OpenError::System`] when it has none, or cannot be mapped.
@@ -36,7 +36,7 @@ impl MappedFile {
         Ok(Self { start: NonNull::new(start.cast()).expect("mmap gives no null"), len })
     }
 
-    /// Little-endian numbers from byte `offset` on, to be read as a slice is.
+    /// Returns `count` little-endian numbers from byte `offset` on.
     ///
     /// # Panics
     /// When they leave the file or are not aligned.

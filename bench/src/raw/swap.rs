@@ -91,7 +91,7 @@ pub fn major_faults() -> u64 {
     u64::try_from(usage.ru_majflt).expect("a count")
 }
 
-/// CPU time of this process's children that have ended and were waited for, and of theirs.
+/// Returns the CPU time of this process's children that have ended and were waited for, and of their children.
 #[must_use]
 pub fn cpu_time_of_children() -> Duration {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();

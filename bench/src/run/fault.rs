@@ -30,18 +30,18 @@ enum CpuPlacement {
     /// On one CPU.
     One,
     /// Each on its own CPU.
-    Apart,
+    Separate,
 }
 
 /// All placements.
-const PLACEMENTS: [CpuPlacement; 3] = [CpuPlacement::Free, CpuPlacement::One, CpuPlacement::Apart];
+const PLACEMENTS: [CpuPlacement; 3] = [CpuPlacement::Free, CpuPlacement::One, CpuPlacement::Separate];
 
 /// Returns the row ids of one placement: under `farmem run`, and of a fault as a signal.
 fn ids(places: CpuPlacement) -> [String; 2] {
     let name = match places {
         CpuPlacement::Free => "free",
         CpuPlacement::One => "one",
-        CpuPlacement::Apart => "apart",
+        CpuPlacement::Separate => "apart",
     };
     [format!("run.fault.{name}"), format!("run.fault.{name}.signal")]
 }
@@ -56,7 +56,7 @@ struct Times {
     wrong: u64,
 }
 
-/// The rows of a program with `bytes` of memory, at the places of which one is wanted.
+/// Measures the rows of a program with `bytes` of memory, at each placement with a wanted row.
 pub(super) fn measure(bytes: u64, rounds: usize, wants: impl Fn(&str) -> bool, sheet: &mut Sheet<'_>) {
     let cpus = allowed_cpus().unwrap_or_default();
     for places in PLACEMENTS {
@@ -68,7 +68,7 @@ pub(super) fn measure(bytes: u64, rounds: usize, wants: impl Fn(&str) -> bool, s
         let on = match (places, &cpus[..]) {
             (CpuPlacement::Free, _) => Ok(None),
             (CpuPlacement::One, &[cpu, ..]) => Ok(Some([cpu, cpu])),
-            (CpuPlacement::Apart, &[pager, program, ..]) => Ok(Some([pager, program])),
+            (CpuPlacement::Separate, &[pager, program, ..]) => Ok(Some([pager, program])),
             _ => Err("this process may use one CPU".to_owned()),
         };
         let times = on.and_then(|on| on_its_own(|| turns(on, bytes, rounds)));
@@ -133,7 +133,7 @@ impl Times {
         let how = match places {
             CpuPlacement::Free => "where the system puts program and pager",
             CpuPlacement::One => "program and pager on one CPU",
-            CpuPlacement::Apart => "program and pager on a CPU each",
+            CpuPlacement::Separate => "program and pager on a CPU each",
         };
         let (n, least) = (self.far.len() as u64, self.reported.quantile(0.5));
         let of_run = Row::figure(far, "ns", median(&mut self.far), n)

@@ -43,7 +43,7 @@ const SOURCES: [(&str, &str); 4] = [
     ("heap.lisp", include_str!("managed/heap.lisp")),
 ];
 
-/// The rows of heaps of eight times `bytes`.
+/// Measures the rows of heaps of eight times `bytes`.
 pub(super) fn measure(bytes: u64, rounds: usize, has: impl Fn(&str) -> bool, sheet: &mut Sheet<'_>) {
     let heap = 8 * bytes;
     let mut swap: Option<Result<Swap, String>> = None;

@@ -39,7 +39,7 @@ struct Times {
     cpu: CpuTime,
 }
 
-/// The rows of a program with `bytes` of memory.
+/// Measures the rows of a program with `bytes` of memory.
 pub(super) fn measure(bytes: u64, rounds: usize, has: impl Fn(&str) -> bool, sheet: &mut Sheet<'_>) {
     let id = |placement: &Placement, threads: u8| format!("run.place.{}.{threads}", placement.name);
     for threads in READERS {

@@ -95,7 +95,7 @@ fn intra(size: usize, moved: usize, sheet: &mut Sheet<'_>) -> Result<(), OpenErr
     let mut send = None;
     for by in By::ALL {
         sheet.begins(&format!("{} KiB by {}", size >> 10, by.name()));
-        let carried = Ends::open(size)?.carry(by, size, moved);
+        let carried = LinkEnds::open(size)?.carry(by, size, moved);
         sheet.add(carried.rows(&format!("soda.link.intra.{size}.{}", by.name()), send.as_ref()));
         send = send.or(Some(carried));
     }
@@ -103,14 +103,14 @@ fn intra(size: usize, moved: usize, sheet: &mut Sheet<'_>) -> Result<(), OpenErr
 }
 
 /// Both ends of a link, and a file in place of a window's.
-struct Ends {
+struct LinkEnds {
     process: ProcessEnd,
     requests: Requests,
     answers: Answers,
     pages: Registered,
 }
 
-impl Ends {
+impl LinkEnds {
     fn open(size: usize) -> Result<Self, OpenError> {
         let pair = PairSize {
             requests: 1 << 16,

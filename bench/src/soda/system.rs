@@ -2,7 +2,9 @@
 //!
 //! Key type: [`System`]; [`System::options`] is the one place that creates a window for it.
 
-use farmem::window::{AccessPath, Ahead, Caching, DpuConfig, Foresight, Place, TableConfig, WindowOptions};
+use farmem::window::{
+    AccessPath, Addressing, Ahead, Caching, DpuConfig, Foresight, TableConfig, WindowOptions,
+};
 use std::num::NonZeroU32;
 
 /// A compared system (SODA VI-A).
@@ -174,7 +176,7 @@ impl System {
         let slots = slots(len, pages);
         let slots =
             u32::try_from(slots).ok().and_then(NonZeroU32::new).expect("entries of this machine's memory");
-        let without = if self.has_process() { AccessPath::Beside } else { AccessPath::Direct };
+        let without = if self.has_process() { AccessPath::DpuProcess } else { AccessPath::Direct };
         let way = caching.map_or(without, |caching| {
             AccessPath::Own(DpuConfig {
                 page_len: NonZeroU32::new(page_len).expect("a page has bytes"),
@@ -183,7 +185,7 @@ impl System {
             })
         });
         Some(WindowOptions {
-            place: Place::Anywhere,
+            place: Addressing::Anywhere,
             ahead: match (self, u64::from(page_len / PAGE)) {
                 (Self::ServerAhead | Self::ProcessAhead, pages) => Ahead::Groups { pages, most: AHEAD },
                 (_, pages) => Ahead::Group(pages),

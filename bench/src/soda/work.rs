@@ -1,6 +1,6 @@
 //! The work on a graph: SODA's five applications (SODA V, table I).
 
-use farmem_graph::algorithms::{Components, PageRank, Unsuited, betweenness, bfs, radii};
+use farmem_graph::algorithms::{Components, PageRank, UnsuitableGraph, betweenness, bfs, radii};
 use farmem_graph::{Graph, Store, Values};
 
 /// An application.
@@ -54,7 +54,7 @@ pub(super) struct Work {
 
 impl Work {
     /// Returns the result of each vertex.
-    pub(super) fn run<S: Store>(&self, graph: &Graph<S>) -> Result<Values, Unsuited> {
+    pub(super) fn run<S: Store>(&self, graph: &Graph<S>) -> Result<Values, UnsuitableGraph> {
         let on = &mut |_, _| true;
         let first = &self.sources[..self.sources.len().min(1)];
         match self.app {

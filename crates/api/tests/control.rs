@@ -284,13 +284,13 @@ struct Counts {
 }
 
 /// A switch over sockets, in a thread, until its end.
-struct Beside {
+struct SwitchThread {
     thread: JoinHandle<Switch>,
     stop: Stop,
     counts: Arc<Counts>,
 }
 
-impl Beside {
+impl SwitchThread {
     fn join(client: &mut ApiClient, gid: Gid) -> Self {
         let mut link = UdpLink::open(&UdpConfig::new(gid)).unwrap();
         let text = gid.as_v4().map(|v4| Ipv4Addr::from(v4).to_string()).unwrap();
@@ -349,7 +349,7 @@ fn an_image_goes_to_a_switch_over_sockets() {
     let plane = Plane::start(&state.0);
     let mut client = plane.client();
     let gid = free_gid();
-    let switch = Beside::join(&mut client, gid);
+    let switch = SwitchThread::join(&mut client, gid);
     let JoinedHost { host, domain } = JoinedHost::with_session(&mut client);
     let key = |kind, id| SectionKey { domain: Domain(domain), kind, id };
     let bytes =
@@ -377,7 +377,7 @@ fn an_image_goes_to_a_switch_over_sockets() {
     let switch = switch.end();
     assert_eq!(switch.soft().image().bytes(), image.bytes());
 
-    let switch = Beside::join(&mut client, gid);
+    let switch = SwitchThread::join(&mut client, gid);
     let mut shown = client.call(SoftShow { switch: None }).unwrap();
     while shown != stands {
         assert_eq!((shown.epoch, shown.bytes), (0, 0), "empty, or the image: {shown:?}");

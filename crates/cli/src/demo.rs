@@ -39,7 +39,7 @@ struct DemoReport {
     transport: &'static str,
     link: String,
     buckets: u64,
-    rows: Vec<Row>,
+    rows: Vec<MethodRow>,
     applications: Vec<Application>,
     wrong_answers: u64,
     seconds: f64,
@@ -47,7 +47,7 @@ struct DemoReport {
 
 /// Figures of one method on one table.
 #[derive(Serialize)]
-pub(crate) struct Row {
+pub(crate) struct MethodRow {
     chains: &'static str,
     method: &'static str,
     lookups: u64,
@@ -75,7 +75,7 @@ impl Report for DemoReport {
             "look-ups/s",
             "ratio",
         ];
-        let row = |r: &Row| {
+        let row = |r: &MethodRow| {
             vec![
                 format!("{}, {}", r.chains, r.method),
                 output::count(r.lookups),
@@ -178,7 +178,7 @@ pub(crate) fn on_table(
     table: &mut HashTable,
     words: &Words,
     spread: Spread,
-    rows: &mut Vec<Row>,
+    rows: &mut Vec<MethodRow>,
 ) -> Result<u64, Failure> {
     let bar = progress::bar(load_title(spread), 0);
     table.load(client, words.entries(), &mut |done, total| {
@@ -202,7 +202,7 @@ fn measure(
     spread: Spread,
     method: Method,
     reads_per_second: &mut f64,
-) -> Result<(Row, u64), Failure> {
+) -> Result<(MethodRow, u64), Failure> {
     let mut latency =
         Histogram::<u64>::new_with_max(60_000_000_000, 3).expect("a minute with three digits is in range");
     let bar = progress::bar(sweep_title(spread, method), words.len() as u64);
@@ -220,7 +220,7 @@ fn measure(
         *reads_per_second = per_second;
     }
     let Tally { lookups, requests, visited, wrong } = tally;
-    let row = Row {
+    let row = MethodRow {
         chains: chains(spread),
         method: method.name(),
         lookups,

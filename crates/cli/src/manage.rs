@@ -203,7 +203,7 @@ pub(crate) fn free(args: &Free) -> Result<End, Failure> {
 
 /// Report of a removed host.
 #[derive(Serialize)]
-struct Left {
+struct RemovedHost {
     host: u16,
     name: String,
     generation: u16,
@@ -211,7 +211,7 @@ struct Left {
     connections: u64,
 }
 
-impl Report for Left {
+impl Report for RemovedHost {
     fn text(&self) -> String {
         let Self { host, name, generation, domains, connections } = self;
         format!(
@@ -247,7 +247,7 @@ pub(crate) fn leave(args: &Leave) -> Result<End, Failure> {
     );
     confirm(&lost, args.yes)?;
     manage::take_out(&config, host.host, host.generation)?;
-    let left = Left {
+    let left = RemovedHost {
         host: host.host,
         name: host.name.clone(),
         generation: host.generation,

@@ -10,12 +10,12 @@ use serde::Serialize;
 
 #[derive(Serialize)]
 struct Moves {
-    moved: Vec<Move>,
+    moved: Vec<RegionMove>,
     bytes: u64,
 }
 
 #[derive(Serialize)]
-struct Move {
+struct RegionMove {
     base: String,
     bytes: u64,
     from: u16,
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Migrate) -> Result<End, Failure> {
     let result = farmem::migrate(&config, base, args.len, NodeId(node), &mut |m| {
         let (from, to) = (m.from.0, m.to.0);
         let (from_name, to_name) = (name_of(&nodes, from), name_of(&nodes, to));
-        moved.push(Move { base: hex(m.base), bytes: m.size, from, from_name, to, to_name });
+        moved.push(RegionMove { base: hex(m.base), bytes: m.size, from, from_name, to, to_name });
     });
     let bytes = moved.iter().map(|m| m.bytes).sum();
     if !moved.is_empty() || result.is_ok() {
@@ -145,7 +145,7 @@ fn whereabouts(config: &RackConfig) -> Result<Whereabouts, Failure> {
     Ok(Whereabouts { nodes: nodes.collect(), allocations: allocations.collect() })
 }
 
-/// The node of this name, or of this number.
+/// Returns the node of this name or number.
 pub(crate) fn find_node<'a>(nodes: &'a [NodeInfo], named: &str) -> Result<&'a NodeInfo, Failure> {
     let number = named.parse::<u16>().ok();
     let found = nodes.iter().find(|node| node.name == named);

@@ -20,11 +20,11 @@ pub(crate) fn run(command: &Object) -> Result<End, Failure> {
 /// Report of objects.
 #[derive(Serialize)]
 struct Objects {
-    objects: Vec<Row>,
+    objects: Vec<ObjectRow>,
 }
 
 #[derive(Serialize)]
-struct Row {
+struct ObjectRow {
     name: Option<String>,
     domain: String,
     bytes: u64,
@@ -36,7 +36,7 @@ struct Row {
     file: Option<FileInfo>,
 }
 
-impl Row {
+impl ObjectRow {
     fn of(shown: ObjectListed, rack: &RackOverview) -> Self {
         let domain = rack.domains.iter().find(|(domain, _)| *domain == shown.domain);
         let node = rack.nodes.iter().find(|node| node.node == shown.node);
@@ -56,7 +56,7 @@ impl Row {
 impl Report for Objects {
     fn text(&self) -> String {
         let none = || "-".to_owned();
-        let row = |row: &Row| {
+        let row = |row: &ObjectRow| {
             let open = if row.hosts == 0 { none() } else { format!("{} {}", row.hosts, row.mode) };
             let (file, state) = match &row.file {
                 Some(file) => (file.file.clone(), state(file)),
@@ -98,10 +98,10 @@ fn print(config: &RackConfig, name: &str, domain: &str, json: bool) -> Result<()
     Ok(())
 }
 
-fn all(config: &RackConfig) -> Result<Vec<Row>, Failure> {
+fn all(config: &RackConfig) -> Result<Vec<ObjectRow>, Failure> {
     let rack = farmem::serve::overview(config)?;
     let objects = farmem::serve::objects(config)?;
-    Ok(objects.into_iter().map(|shown| Row::of(shown, &rack)).collect())
+    Ok(objects.into_iter().map(|shown| ObjectRow::of(shown, &rack)).collect())
 }
 
 /// Waits with a progress bar until the memory node has finished.
@@ -141,7 +141,7 @@ fn last_part(file: &str) -> &str {
 
 fn status(args: &ObjectStatus) -> Result<End, Failure> {
     let mut objects = all(&RackConfig::load(&args.rack)?)?;
-    let wanted = |row: &Row| {
+    let wanted = |row: &ObjectRow| {
         args.domain.as_ref().is_none_or(|domain| row.domain == *domain)
             && args.name.as_ref().is_none_or(|name| row.name.as_ref() == Some(name))
     };
@@ -153,7 +153,7 @@ fn status(args: &ObjectStatus) -> Result<End, Failure> {
             "`farmem object status --rack RACK.TOML` lists those there are",
         ));
     }
-    let broken = |row: &Row| {
+    let broken = |row: &ObjectRow| {
         use farmem::api::FileStage::{Failed, Lost};
         row.file.as_ref().is_some_and(|file| matches!(file.stage, Failed | Lost) || file.error.is_some())
     };

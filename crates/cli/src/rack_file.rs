@@ -43,7 +43,7 @@ impl RackFile {
         Self::with(what, shape, "")
     }
 
-    /// Like [`RackFile::new`], with the lines of `more` at the end of the file.
+    /// Creates a file as [`RackFile::new`] does, with the lines of `more` at its end.
     pub(crate) fn with(what: &str, shape: Shape, more: &str) -> Result<Self, Failure> {
         sweep(what);
         let subnet = free_subnet()?;

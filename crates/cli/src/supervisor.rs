@@ -45,13 +45,13 @@ impl Supervisor {
         Self::start_nodes_by(config, &[])
     }
 
-    /// Like [`Supervisor::start`], with memory nodes that run by this command in place of `farmem role`.
+    /// Starts roles as [`Supervisor::start`] does; memory nodes run by this command instead of `farmem role`.
     pub(crate) fn start_nodes_by(config: RackConfig, by: &[String]) -> Result<Self, Failure> {
         let never = || false;
         Ok(Self::begin_all(config, by, &never)?.expect("no one asks it to stop"))
     }
 
-    /// Like [`Supervisor::start`]. Returns `None` when `is_asked` requests a stop before all roles serve;
+    /// Starts roles as [`Supervisor::start`] does. Returns `None` when `is_asked` requests a stop before all roles serve;
     /// started roles are then stopped.
     pub(crate) fn start_unless(
         config: RackConfig,

@@ -25,7 +25,7 @@ const NODE_MEMORY: u64 = 256 << 20;
 
 /// Result of an act.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct ActOutcome {
     /// Figures of the act, in one line.
     figures: String,
     /// Sentence that says what was shown and what it cost.
@@ -39,7 +39,7 @@ struct Act {
     title: &'static str,
     /// Result; absent when the environment does not allow the act.
     #[serde(flatten)]
-    shown: Option<Shown>,
+    shown: Option<ActOutcome>,
     /// Reason why there is no result.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
@@ -53,7 +53,7 @@ struct TourReport {
     seconds: f64,
 }
 
-type Play = fn(&RackConfig) -> Result<Shown, Failure>;
+type Play = fn(&RackConfig) -> Result<ActOutcome, Failure>;
 
 /// Acts in their order.
 const ACTS: [(&str, Play); 6] = [

@@ -19,13 +19,13 @@ use std::{io, thread};
 pub(crate) type ControlReply = (u64, Result<Response, Error>);
 
 /// The client's ends of the channels: requests out, answers in.
-type Ends = (Sender<(u64, Request)>, Receiver<ControlReply>);
+type RpcChannels = (Sender<(u64, Request)>, Receiver<ControlReply>);
 
 /// A sender of requests on a thread of its own, which starts with the first request.
 pub(crate) struct ControlRpc {
     /// The connection to the control plane, until the thread starts.
     api: Option<ApiClient>,
-    running: Option<Ends>,
+    running: Option<RpcChannels>,
     /// Number of requests without an answer.
     asked: usize,
 }
@@ -71,7 +71,7 @@ fn no_thread(source: io::Error) -> Error {
     Error::System { what: "cannot start the thread for requests to the control plane".into(), source }
 }
 
-fn begin(mut api: ApiClient) -> io::Result<Ends> {
+fn begin(mut api: ApiClient) -> io::Result<RpcChannels> {
     let (questions, asked) = channel::<(u64, Request)>();
     let (answers, told) = channel();
     thread::Builder::new().name("farmem control_rpc".into()).spawn(move || {

@@ -34,31 +34,31 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Renewal {
     number: u64,
-    gone: Gone,
+    gone: FencedGeneration,
 }
 
-/// The generation of a host that the rack has fenced; [`NOT_GONE`] if it has not.
-type Gone = Arc<AtomicU32>;
+/// The generation of a host that the rack has fenced; [`NOT_FENCED`] if it has not.
+type FencedGeneration = Arc<AtomicU32>;
 
 /// A value larger than every generation.
-const NOT_GONE: u32 = u32::MAX;
+const NOT_FENCED: u32 = u32::MAX;
 
 /// The hosts of this process.
 #[derive(Debug)]
 struct Hosts {
-    rows: BTreeMap<u64, Row>,
+    rows: BTreeMap<u64, RenewedHost>,
     next: u64,
     /// The process whose thread renews the leases. A forked process has no such thread.
     served_by: Option<u32>,
 }
 
 #[derive(Debug)]
-struct Row {
+struct RenewedHost {
     config: Box<RackConfig>,
     host: u16,
     generation: u16,
     due: Instant,
-    gone: Gone,
+    gone: FencedGeneration,
 }
 
 static HOSTS: Mutex<Hosts> = Mutex::new(Hosts { rows: BTreeMap::new(), next: 0, served_by: None });
@@ -76,8 +76,8 @@ impl Renewal {
             hosts.rows.clear(); // the rows belong to the parent process
             hosts.served_by = None;
         }
-        let gone = Gone::new(NOT_GONE.into());
-        let number = hosts.begin(config, host, generation, Gone::clone(&gone), Instant::now());
+        let gone = FencedGeneration::new(NOT_FENCED.into());
+        let number = hosts.begin(config, host, generation, FencedGeneration::clone(&gone), Instant::now());
         if hosts.served_by.is_some() {
             CHANGED.notify_all();
             return Ok(Self { number, gone });
@@ -127,10 +127,18 @@ enum RenewalOutcome {
 impl Hosts {
     /// Adds a host and returns its number. Its first request is due at once: only the answer contains the
     /// length of the lease, because this machine's rack.toml may be out of date.
-    fn begin(&mut self, config: &RackConfig, host: u16, generation: u16, gone: Gone, due: Instant) -> u64 {
+    fn begin(
+        &mut self,
+        config: &RackConfig,
+        host: u16,
+        generation: u16,
+        gone: FencedGeneration,
+        due: Instant,
+    ) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.rows.insert(number, Row { config: Box::new(config.clone()), host, generation, due, gone });
+        self.rows
+            .insert(number, RenewedHost { config: Box::new(config.clone()), host, generation, due, gone });
         number
     }
 
@@ -149,7 +157,7 @@ impl Hosts {
         // Requests for other hosts of this rack would fail as well, one after the other, and delay hosts of
         // other racks.
         let control = row.config.control.clone();
-        let of_rack = |row: &&mut Row| {
+        let of_rack = |row: &&mut RenewedHost| {
             (row.config.control.address, &row.config.control.state) == (control.address, &control.state)
         };
         for row in self.rows.values_mut().filter(of_rack) {
@@ -158,7 +166,7 @@ impl Hosts {
     }
 }
 
-impl Row {
+impl RenewedHost {
     /// Records that the host joined again; its new generation is renewed from now on.
     fn joined(&mut self, generation: u16, now: Instant) {
         self.generation = generation;
@@ -276,13 +284,13 @@ mod tests {
         count = 3
     "#;
 
-    fn row(config: &RackConfig, due: Instant) -> Row {
-        Row {
+    fn row(config: &RackConfig, due: Instant) -> RenewedHost {
+        RenewedHost {
             config: Box::new(config.clone()),
             host: 3,
             generation: 1,
             due,
-            gone: Gone::new(NOT_GONE.into()),
+            gone: FencedGeneration::new(NOT_FENCED.into()),
         }
     }
 
@@ -296,7 +304,7 @@ mod tests {
         let mut refused_first = row(&config, now);
         refused_first.answered(1, RenewalOutcome::Never, now);
         assert!(refused_first.due > now + NEVER / 2, "no request for a life that is over");
-        let gone = |row: &Row| row.gone.load(Ordering::Relaxed);
+        let gone = |row: &RenewedHost| row.gone.load(Ordering::Relaxed);
         assert_eq!(gone(&refused_first), 1, "its client is told");
         refused_first.joined(2, now);
         assert_eq!((refused_first.generation, refused_first.due), (2, now));
@@ -304,7 +312,7 @@ mod tests {
         joined_first.joined(2, now);
         joined_first.answered(1, RenewalOutcome::Never, now);
         assert_eq!((joined_first.generation, joined_first.due), (2, now + AGAIN));
-        assert_eq!(gone(&joined_first), NOT_GONE, "nothing is wrong with the life that it has");
+        assert_eq!(gone(&joined_first), NOT_FENCED, "nothing is wrong with the life that it has");
         joined_first.answered(2, RenewalOutcome::Stays(AGAIN * 15), now);
         assert_eq!(joined_first.due, now + AGAIN * 15);
     }
@@ -316,7 +324,7 @@ mod tests {
         let mut stays = row(&RackConfig::parse(RACK, "rack.toml".as_ref()).unwrap(), now);
         stays.answered(1, RenewalOutcome::Always, now);
         assert!(stays.due > now + NEVER / 2);
-        assert_eq!(stays.gone.load(Ordering::Relaxed), NOT_GONE);
+        assert_eq!(stays.gone.load(Ordering::Relaxed), NOT_FENCED);
     }
 
     /// This machine's rack.toml sets a lease of a day, but the control plane's a lease of a minute. The first
@@ -327,7 +335,7 @@ mod tests {
         let day = RACK.replace("state =", "host_lease_ms = 86400000\n        state =");
         let config = RackConfig::parse(&day, "rack.toml".as_ref()).unwrap();
         let mut hosts = Hosts { rows: BTreeMap::new(), next: 0, served_by: None };
-        let number = hosts.begin(&config, 3, 1, Gone::new(NOT_GONE.into()), now);
+        let number = hosts.begin(&config, 3, 1, FencedGeneration::new(NOT_FENCED.into()), now);
         assert_eq!(hosts.next(), Some((number, now)));
         hosts.answered(number, 1, RenewalOutcome::Stays(period(60_000)), now);
         assert_eq!(hosts.next(), Some((number, now + Duration::from_secs(15))));

@@ -1,7 +1,7 @@
 //! Authorization: each host, memory node, switch and domain has a secret key, and a request about one must
 //! present its key (PROTOCOL 8.66 to 8.70).
 //!
-//! Key types: [`Key`], which the answer to a join or a creation states once; [`Shown`], the credentials of a
+//! Key types: [`Key`], which the answer to a join or a creation states once; [`Credentials`], the credentials of a
 //! request; [`Ring`], the keys of a caller. [`wanted`] is the one table of the keys that each request needs.
 //! Keys are derived, not stored: from the rack's secret, the owner's kind and number, and the change that
 //! created the owner. So no key is valid for a later owner of the number.
@@ -71,7 +71,7 @@ impl fmt::Debug for Secret {
 
 /// The credentials of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Shown {
+pub struct Credentials {
     /// The keys; the first [`KEYS_SHOWN_MAX`] count.
     pub keys: Vec<Key>,
     /// True for the operator's token, which permits everything.

@@ -1,7 +1,7 @@
 //! Requests of the driver, and outputs to it.
 
 use crate::api::{ApiError, Request, Response};
-use crate::keys::Shown;
+use crate::keys::Credentials;
 use crate::note::Note;
 use crate::record::Record;
 use alloc::string::String;
@@ -19,14 +19,14 @@ pub struct Submitted {
     /// The request.
     pub request: Request,
     /// The caller's credentials.
-    pub shown: Shown,
+    pub shown: Credentials,
 }
 
 impl Submitted {
     /// Returns a request without credentials.
     #[must_use]
     pub fn new(ticket: u64, request: Request) -> Self {
-        Self { ticket, request, shown: Shown::default() }
+        Self { ticket, request, shown: Credentials::default() }
     }
 }
 

@@ -17,7 +17,7 @@ pub enum Note {
     /// A role refused an update.
     Refused(Role, Status),
     /// A role refused a required update or missed too much, and must rejoin.
-    Gone(Role),
+    MustRejoin(Role),
     /// A change was rolled back.
     TakenBack,
     /// A request was restarted because a role it needs joined meanwhile.

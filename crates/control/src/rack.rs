@@ -98,7 +98,7 @@ impl Rack {
         assert_eq!(fits, Ok(()), "a line of our own fits our own state");
         let is_of_members = |effect: &Effect| match effect {
             Effect::Ended { what, .. } => what.is_membership(),
-            Effect::Peer(_) | Effect::Gone(_) => true,
+            Effect::Peer(_) | Effect::MustRejoin(_) => true,
         };
         self.state_changed = true;
         self.idle.changed();
@@ -110,7 +110,7 @@ impl Rack {
         for effect in effects {
             match effect {
                 Effect::Peer(change) => out.local(Out::Peer(change)),
-                Effect::Gone(role) => out.note(Note::Gone(role)),
+                Effect::MustRejoin(role) => out.note(Note::MustRejoin(role)),
                 Effect::Ended { change, what, result } => {
                     if result.is_err() {
                         out.note(Note::TakenBack);

@@ -93,7 +93,7 @@ pub(crate) enum Effect {
     /// A change ended.
     Ended { change: u64, what: ChangeKind, result: Result<(), RollbackReason> },
     /// A role must rejoin before it is told anything.
-    Gone(Role),
+    MustRejoin(Role),
 }
 
 /// A line that does not fit the lines before it, as only a damaged or foreign log has.

@@ -27,7 +27,7 @@ use farmem_link::dpu::{DpuSocket, PairSize, ProcessEnd, SubmissionSender, make_p
 use farmem_link::{Clock, OpenError, OutsideWaker};
 use farmem_machine::Duration;
 use farmem_wire::VirtAddr;
-use farmem_wire::pd3::{Head, Id, Place, Request};
+use farmem_wire::pd3::{Head, Id, RegionRange, Request};
 use farmem_wire::soda::Ended;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -436,9 +436,9 @@ impl Drop for ApiThread<'_> {
     }
 }
 
-fn place_of(region: Region, offset: u64, len: usize) -> Place {
+fn place_of(region: Region, offset: u64, len: usize) -> RegionRange {
     let offset = u32::try_from(offset).expect("inside the region");
-    Place { region: region.number, offset, size: u32::try_from(len).expect("a part") }
+    RegionRange { region: region.number, offset, size: u32::try_from(len).expect("a part") }
 }
 
 /// Returns the program's error for a failed request.

@@ -31,7 +31,7 @@ use farmem_prefetch::loading_zone::{Finding, make_zone};
 use farmem_prefetch::ring::{Life, Line, PIECE_MAX, lock};
 use farmem_prefetch::tap::{ParserKind, Tap, TapStats};
 use farmem_prefetch::{
-    ANSWERS_BYTES_MAX, Beside, MirrorStats, PARSERS_BYTES_MAX, Prefetched, Taker, ZoneReader, ZoneSize,
+    ANSWERS_BYTES_MAX, MirrorStats, PARSERS_BYTES_MAX, Prefetched, Reporter, Taker, ZoneReader, ZoneSize,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -95,7 +95,7 @@ impl AtDpuOptions {
 pub struct AtDpu {
     life: Arc<Life>,
     tap: Tap,
-    beside: Beside,
+    beside: Reporter,
     reader: ZoneReader,
     /// The structure's form as sent to the DPU, for another DPU.
     structure: serde_json::Value,
@@ -108,7 +108,7 @@ impl AtDpu {
     /// Connects to the DPU of this machine, in the domain of `client`, for a program that starts now.
     ///
     /// The DPU prefetches from the structure of this form (`farmem::form`). Changes continue after `after`, as
-    /// [`Beside::new`] says. `secret` creates the ids of keys.
+    /// [`Reporter::new`] says. `secret` creates the ids of keys.
     ///
     /// # Errors
     /// [`Error::Missing`] in a rack without a DPU, [`Error::Open`] if no DPU serves or an option is out of range,
@@ -122,13 +122,13 @@ impl AtDpu {
         let structure = serde_json::to_value(structure)
             .map_err(|error| Error::System { what: "a structure's form".into(), source: error.into() })?;
         let (nothing, _) = farmem_prefetch::tap::tap(0, secret);
-        let beside = Beside::new(nothing, secret, options.floors, after);
+        let beside = Reporter::new(nothing, secret, options.floors, after);
         Self::come(client, structure, secret, options, beside)
     }
 
     /// Connects again after the DPU died and another one started. Changes and floors of the program continue.
     ///
-    /// Handles from the old value are useless: threads need new connections, takers and a new [`Beside`] from the
+    /// Handles from the old value are useless: threads need new connections, takers and a new [`Reporter`] from the
     /// returned value. If the old DPU still runs, it learns that the program has left. The new DPU gets the mirror
     /// request of the old one.
     ///
@@ -177,7 +177,7 @@ impl AtDpu {
         structure: serde_json::Value,
         secret: KeySecret,
         options: AtDpuOptions,
-        beside: Beside,
+        beside: Reporter,
     ) -> Result<Self, Error> {
         let AtDpuOptions { zone, tap: tap_bytes, beside: beside_bytes, keys, config, .. } = options;
         if tap_bytes < TAP_MIN || beside_bytes < BESIDE_MIN {
@@ -224,7 +224,7 @@ impl AtDpu {
 
     /// Returns the handle by which the program reports what it holds, reads and changes.
     #[must_use]
-    pub fn beside(&self) -> Beside {
+    pub fn beside(&self) -> Reporter {
         self.beside.clone()
     }
 

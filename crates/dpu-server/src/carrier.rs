@@ -585,7 +585,7 @@ impl<'a> Carrier<'a> {
         let PendingRequest { buf, error, put, landed, write, .. } =
             self.asked.remove(&ticket).expect("a request ends once");
         let source = match source {
-            Source::Buffer if landed && ended.is_ok() => Source::Landed,
+            Source::Buffer if landed && ended.is_ok() => Source::ReadDelivery,
             source => source,
         };
         let result = ended.map_err(|cause| Failed { cause, error });

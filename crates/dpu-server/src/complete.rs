@@ -3,12 +3,12 @@
 //!
 //! Key type: [`Stage`], one per domain's thread. The domain's thread takes requests and communicates with memory
 //! nodes. A thread of the stage writes the bytes of a read to their destination and answers, while the domain's
-//! thread continues. The bytes come from the link's slots, which lend them ([`Landed`]), or from the cache. For short
+//! thread continues. The bytes come from the link's slots, which lend them ([`ReadDelivery`]), or from the cache. For short
 //! reads the hand-over costs more than it saves.
 
 use super::answering::lock;
 use super::carrier::Moving;
-use super::landed::Landed;
+use super::read_delivery::ReadDelivery;
 use super::slow::Slow;
 use farmem_client::PayloadSource;
 use farmem_dpu::Asker;
@@ -42,7 +42,7 @@ pub(super) struct Job {
     pub(super) span: Span,
     pub(super) moving: Moving,
     /// The destination, and the loans that have arrived for it.
-    pub(super) landed: Arc<Landed>,
+    pub(super) landed: Arc<ReadDelivery>,
 }
 
 /// A request that a thread of the stage completed.

@@ -4,9 +4,9 @@ use super::answering::{Answering, lock};
 use super::carrier::{AskEnded, Carrier};
 use super::complete::{From, Job, Stage};
 use super::intra::Intra;
-use super::landed::{Landed, Place};
 use super::mailbox::Reply;
 use super::messages::Carried;
+use super::read_delivery::{AnswerTarget, ReadDelivery};
 use super::threads::{ThreadRequest, Threads};
 use farmem_client::{PayloadSink, SourcePart};
 use farmem_dpu::{Asker, PageId};
@@ -96,7 +96,7 @@ struct Pending {
     dest: Option<Dest>,
     /// The place of a read that is answered by WRITE, if the process registered it. Far memory's answer goes there
     /// straight from the packets.
-    landed: Option<Arc<Landed>>,
+    landed: Option<Arc<ReadDelivery>>,
     /// Number of moves and copies of the request's bytes when the DPU took it.
     taken: Carried,
 }
@@ -203,7 +203,7 @@ impl DpuClient {
 
     /// Returns the pending reads of the ring that are answered by WRITE, with the destinations of their bytes.
     #[cfg(test)]
-    pub(super) fn landings(&self) -> Vec<(Span, Arc<Landed>)> {
+    pub(super) fn landings(&self) -> Vec<(Span, Arc<ReadDelivery>)> {
         self.pending.values().filter_map(|pending| Some((pending.span, pending.landed.clone()?))).collect()
     }
 
@@ -285,7 +285,8 @@ impl DpuClient {
                 }
                 Ok(ThreadRequest::Nothing) => continue,
                 Ok(ThreadRequest::Read { page, bytes, granted, asked }) => {
-                    let landing = Landed::new(Place::Shared(asked.data_at()), &self.answering, false);
+                    let landing =
+                        ReadDelivery::new(AnswerTarget::Shared(asked.data_at()), &self.answering, false);
                     (carrier.read_to(self.asker, page, bytes, granted, landing), asked)
                 }
                 Ok(ThreadRequest::Write { page, offset, asked }) => {
@@ -385,7 +386,8 @@ impl DpuClient {
                     Dest::Write { addr, rkey } => self.place(rkey.0, addr),
                     Dest::Send => None,
                 };
-                landed = place.map(|place| Landed::new(place, &self.answering, self.is_staged(span.size)));
+                landed =
+                    place.map(|place| ReadDelivery::new(place, &self.answering, self.is_staged(span.size)));
                 let ticket = if let Some(landed) = &landed {
                     carrier.read_to(self.asker, page, at, granted, Arc::clone(landed) as Arc<dyn PayloadSink>)
                 } else {
@@ -517,11 +519,11 @@ impl DpuClient {
     }
 
     /// Returns the destination of bytes of the process; `None` if no such memory is registered.
-    fn place(&self, rkey: u32, addr: u64) -> Option<Place> {
+    fn place(&self, rkey: u32, addr: u64) -> Option<AnswerTarget> {
         if rkey == SHARED {
-            return Some(Place::Shared(addr));
+            return Some(AnswerTarget::Shared(addr));
         }
-        self.registered.get(&rkey).map(|memory| Place::Registered(Arc::clone(memory), addr))
+        self.registered.get(&rkey).map(|memory| AnswerTarget::Registered(Arc::clone(memory), addr))
     }
 
     fn push(&self, answer: Answer<'_>) {

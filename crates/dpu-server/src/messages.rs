@@ -101,7 +101,7 @@ pub enum ClientMessage {
         /// Size of the zone.
         size: ZoneSize,
     },
-    /// Begins prefetching for a process that has handed over tap, `Beside` and zone. The answer comes when the DPU's
+    /// Begins prefetching for a process that has handed over tap, `Reporter` and zone. The answer comes when the DPU's
     /// client has joined.
     Prefetch {
         /// The structure, in the form that the DPU's program understands.

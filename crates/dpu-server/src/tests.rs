@@ -493,8 +493,8 @@ fn record(at: u64, request: pd3::Request<'_>) -> Vec<u8> {
     record
 }
 
-fn place(region: u16, offset: u32, size: u32) -> pd3::Place {
-    pd3::Place { region, offset, size }
+fn place(region: u16, offset: u32, size: u32) -> pd3::RegionRange {
+    pd3::RegionRange { region, offset, size }
 }
 
 /// Answers for threads go to their answer slots: a read sees an earlier write. A request outside a page of an open

@@ -8,7 +8,7 @@ use super::dpu_client::RegionAt;
 use super::messages::Carried;
 use farmem_dpu::PageId;
 use farmem_link::dpu::{Answers, Broken, Submissions, Submitted};
-use farmem_wire::pd3::{Front, Head, Id, Place, Request};
+use farmem_wire::pd3::{Front, Head, Id, RegionRange, Request};
 use farmem_wire::soda::Ended;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -174,7 +174,11 @@ impl Threads {
 }
 
 /// Returns the page that contains all bytes of a place.
-fn page_of(place: Place, regions: &BTreeMap<u16, RegionAt>, page_len: u64) -> Option<(Place, PageId, bool)> {
+fn page_of(
+    place: RegionRange,
+    regions: &BTreeMap<u16, RegionAt>,
+    page_len: u64,
+) -> Option<(RegionRange, PageId, bool)> {
     let (first, end) = (u64::from(place.offset), u64::from(place.offset) + u64::from(place.size));
     let open = regions.get(&place.region)?;
     let fits = end <= open.bytes && first / page_len == (end - 1) / page_len;

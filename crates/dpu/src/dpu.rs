@@ -506,11 +506,11 @@ impl Dpu {
     /// Serves a read from the table if possible. Returns the page's location.
     fn look_up(&mut self, now: Instant, read: Read, out: &mut Vec<Action>) -> Found {
         let found = self.table.find(read.page);
-        if !matches!(found, Found::Here(_)) {
+        if !matches!(found, Found::Cached(_)) {
             self.budget.moved(read.bytes.into());
         }
         match found {
-            Found::Here(_) => {
+            Found::Cached(_) => {
                 self.stats.hits += 1;
                 self.copy(now, read, out);
             }
@@ -526,7 +526,7 @@ impl Dpu {
 
     /// Continues a read that waited; the counters and the budget already include it.
     fn again(&mut self, now: Instant, read: Read, out: &mut Vec<Action>) {
-        if read.granted && matches!(self.table.find(read.page), Found::Here(_)) {
+        if read.granted && matches!(self.table.find(read.page), Found::Cached(_)) {
             self.budget.give_back(read.bytes.into());
             return self.copy(now, read, out);
         }

@@ -130,9 +130,9 @@ pub enum Fetched {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Copy {
     /// The host gives its copy up: a flush at eviction, or a removal.
-    Gone,
+    Dropped,
     /// The host keeps its copy: a write-back before eviction.
-    Kept,
+    Retained,
 }
 
 /// Counters of a prefetcher, beside its account.
@@ -271,9 +271,9 @@ impl<V: HostView> Prefetcher<V> {
         for &key in keys {
             self.flight.spoil(key, Fate::Overtaken);
             match copy {
-                Copy::Gone => self.gives_up(key, seen),
+                Copy::Dropped => self.gives_up(key, seen),
                 // The host may have created the item itself; far memory has it from now on.
-                Copy::Kept => self.add(key),
+                Copy::Retained => self.add(key),
             }
         }
         out.push(Action::Pass { ticket });

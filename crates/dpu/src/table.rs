@@ -50,7 +50,7 @@ pub struct Slot(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     /// In this slot, and good.
-    Here(Slot),
+    Cached(Slot),
     /// In flight.
     Loading,
     /// Its entry is here and the page is bad: far memory has newer bytes, or no such page.
@@ -77,7 +77,7 @@ enum State {
 }
 
 #[derive(Clone, Copy, Default, Debug)]
-struct Place {
+struct CacheSlot {
     state: State,
     /// Bit set of the pages that arrived.
     came: u64,
@@ -89,7 +89,7 @@ struct Place {
     pins: u32,
 }
 
-impl Place {
+impl CacheSlot {
     const fn left(&self) -> Dropped {
         Dropped { used: (self.came & self.used).count_ones(), wasted: (self.came & !self.used).count_ones() }
     }
@@ -99,7 +99,7 @@ impl Place {
 #[derive(Debug)]
 pub struct Table {
     config: TableConfig,
-    places: Vec<Place>,
+    places: Vec<CacheSlot>,
     free: Vec<Slot>,
     entries: BTreeMap<EntryId, Slot>,
 }
@@ -116,7 +116,7 @@ impl Table {
         assert!(config.is_valid(), "an entry has 1 to 64 pages");
         Self {
             config,
-            places: alloc::vec![Place::default(); config.slots.get() as usize],
+            places: alloc::vec![CacheSlot::default(); config.slots.get() as usize],
             free: (0..config.slots.get()).rev().map(Slot).collect(),
             entries: BTreeMap::new(),
         }
@@ -142,7 +142,7 @@ impl Table {
         let place = &self.places[slot.0 as usize];
         match place.state {
             State::Loading(_) if place.good & bit(within) != 0 => Found::Loading,
-            State::Ready(_) if place.good & bit(within) != 0 => Found::Here(slot),
+            State::Ready(_) if place.good & bit(within) != 0 => Found::Cached(slot),
             _ => Found::Bad,
         }
     }
@@ -157,9 +157,9 @@ impl Table {
     ///
     /// # Panics
     ///
-    /// If the page is not [`Found::Here`].
+    /// If the page is not [`Found::Cached`].
     pub fn pin(&mut self, page: PageId) -> Slot {
-        let Found::Here(slot) = self.find(page) else { panic!("{page:?} is pinned where it is not") };
+        let Found::Cached(slot) = self.find(page) else { panic!("{page:?} is pinned where it is not") };
         let (_, within) = self.entry_of(page);
         let place = &mut self.places[slot.0 as usize];
         place.used |= bit(within);
@@ -204,7 +204,7 @@ impl Table {
         if let State::Ready(old) = place.state {
             self.entries.remove(&old);
         }
-        *place = Place { state: State::Loading(entry), good: pages, ..Place::default() };
+        *place = CacheSlot { state: State::Loading(entry), good: pages, ..CacheSlot::default() };
         self.entries.insert(entry, slot);
         Some((slot, left))
     }
@@ -296,7 +296,7 @@ impl Table {
 
     fn empty(&mut self, entry: EntryId, slot: Slot) -> Dropped {
         let left = self.places[slot.0 as usize].left();
-        self.places[slot.0 as usize] = Place::default();
+        self.places[slot.0 as usize] = CacheSlot::default();
         self.entries.remove(&entry);
         self.free.push(slot);
         left

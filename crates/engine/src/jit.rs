@@ -295,6 +295,8 @@ impl Compiled {
         unsafe { self.iterate(window.as_mut_ptr(), cur_ptr, scratch) }
     }
 
+    /// Runs one iteration.
+    ///
     /// # Safety
     /// The caller guarantees for `window` what [`Code`] requires.
     #[inline]

@@ -8,7 +8,7 @@
 //! with the sum of the first two.
 #![expect(clippy::print_stdout, reason = "a report for people and scripts")]
 
-use farmem::window::{Memory, Place, WindowOptions, WindowStats, with_window};
+use farmem::window::{Addressing, Memory, WindowOptions, WindowStats, with_window};
 use farmem::{Client, Rack, RackConfig, VirtAddr, Vma, serve};
 use farmem_host::agent::Pages as _;
 use farmem_link::{Clock, Stop};
@@ -135,7 +135,7 @@ fn measure(transport: &str, as_json: bool) -> Result<(), Box<dyn Error>> {
     for _ in 0..ROUNDS {
         bare_resolve(&mut resolve)?;
         bare_exchange(&mut client, &vma, &mut exchange)?;
-        let whole = WindowOptions { place: Place::Anywhere, ..WindowOptions::new(vma.size) };
+        let whole = WindowOptions { place: Addressing::Anywhere, ..WindowOptions::new(vma.size) };
         with_window(&mut client, &vma, whole, |memory| touch(memory, &mut fetch))?;
         let quarter = WindowOptions { local_limit: vma.size / 4, ..whole };
         stats = with_window(&mut client, &vma, quarter, |memory| touch(memory, &mut evicting))?.1;
@@ -216,7 +216,7 @@ fn bare_resolve(times: &mut Vec<u64>) -> Result<(), Box<dyn Error>> {
         base: VirtAddr(0),
         len: (PAGES * PAGE) as u64,
         frames_max: PAGES as u64,
-        place: Place::Anywhere,
+        place: Addressing::Anywhere,
         reach: Reach::Full,
         faults: FaultMode::Handler,
     })?;

@@ -365,8 +365,8 @@ impl<P: Pages> CachingHost<P> {
         self.bytes = bytes;
     }
 
-    /// A recall may concern a region of which the host can reach only some pages, or none. Any session can
-    /// carry the answer.
+    /// Sends the acknowledgement of a recall over any session: the host may reach only some pages of the
+    /// region, or none.
     fn acknowledge(&mut self, ack: RecallAck, out: &mut Out) {
         let last = ack.region.last();
         let range = self.ranges.iter().find(|range| {

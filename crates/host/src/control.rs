@@ -65,7 +65,7 @@ pub enum Reply {
     /// The location of an allocation.
     Located(Located),
     /// The connection is taken down.
-    Gone,
+    Disconnected,
     /// How often the node has joined, modulo 2^16.
     NodeGeneration(u16),
     /// Not found: no allocation with this address, no such connection or node.

@@ -340,7 +340,7 @@ impl Connections {
         let extra = &mut self.extra.all[at];
         let (domain, node) = (extra.domain, extra.node);
         let failed = match (&mut extra.state, reply) {
-            (State::Ending(..), Reply::Gone | Reply::NotFound) => false,
+            (State::Ending(..), Reply::Disconnected | Reply::NotFound) => false,
             (State::Ending(_, asked), _) => {
                 *asked = None;
                 true

@@ -156,7 +156,7 @@ impl Connections {
                 self.located(place, cause, reply, out);
                 self.release(now, place, out);
             }
-            (Recovery::Disconnecting(_), Reply::Gone | Reply::NotFound) => {
+            (Recovery::Disconnecting(_), Reply::Disconnected | Reply::NotFound) => {
                 self.disconnected(place);
                 self.reconnect(place, out);
             }

@@ -26,7 +26,7 @@
 //!
 //! - Only a node that the tree leads to is readable. A descent by an old pointer to a reused place finds a
 //!   node of the tree, and continues there. Or it finds no readable node, one to the right of the key
-//!   ([`NextStep::Left`]), or one of another tree: then it restarts at the root. A new node is marked
+//!   ([`NextStep::Stale`]), or one of another tree: then it restarts at the root. A new node is marked
 //!   ([`State::New`]), because its entries may be old before it is linked. A descent that arrives from a node
 //!   that led there all the time may read it.
 //! - A place becomes free when no node leads there, and none will. A writer links a node only while it is
@@ -160,7 +160,7 @@ impl Tree {
                 state => state.is_readable(),
             };
             let turn =
-                if is_linked && node.level >= level { node.next_step_by_keys(key) } else { NextStep::Left };
+                if is_linked && node.level >= level { node.next_step_by_keys(key) } else { NextStep::Stale };
             let is_dead = node.state == State::Dead && node.tag == self.tag;
             let is_aside = is_dead || turn == NextStep::To(node.right) && key > node.last;
             match turn {
@@ -169,12 +169,12 @@ impl Tree {
                     (at, led) = (node.right, None);
                     aside = aside.map(|left| left - 1);
                 }
-                NextStep::Left => (at, led) = (self.root, None),
+                NextStep::Stale => (at, led) = (self.root, None),
                 NextStep::To(child) if node.level > level || key > node.last => {
                     (at, led) = (child, Some((at, node.head())));
                     aside = aside.map(|left| left - u32::from(is_aside));
                 }
-                NextStep::Here | NextStep::To(_) => return Ok(Some((at, node))),
+                NextStep::Leaf | NextStep::To(_) => return Ok(Some((at, node))),
             }
         }
         Err(Fault::Broken { at, what: "descents go in a circle" }.into())

@@ -173,7 +173,9 @@ impl EventSource for Control {
             }
             Note::Back(of) => (Level::INFO, format!("{} answers again", role(of))),
             Note::Refused(of, status) => (Level::WARN, format!("{} refused an update: {status:?}", role(of))),
-            Note::Gone(of) => (Level::ERROR, format!("{} lacks updates, and must join again", role(of))),
+            Note::MustRejoin(of) => {
+                (Level::ERROR, format!("{} lacks updates, and must join again", role(of)))
+            }
             Note::Fenced(of) => (Level::INFO, format!("the lease of {} ended: it is fenced", host(of))),
             Note::Lapsed(of) => (Level::INFO, format!("{} was not heard of: it is taken out", host(of))),
             Note::DomainGone(domain) => (Level::INFO, format!("domain {domain} has no user: it is gone")),

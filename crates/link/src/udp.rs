@@ -151,7 +151,7 @@ impl UdpLink {
         let Some(datagrams) = inbound.receive(socket, flags)? else { return Ok(Received::Nothing) };
         let mut handed = 0;
         let mut was_woken = false;
-        let mut row = Row::new(&*inbound);
+        let mut row = RunBuilder::new(&*inbound);
         for place in 0..datagrams {
             let datagram = inbound.datagram(place);
             let Some((src, src_port)) = datagram.from.gid().zip(datagram.from.port()) else { continue };
@@ -251,7 +251,7 @@ enum Received {
 const RUN_MAX: usize = 64;
 
 /// A run under construction, from the packets of one system call.
-struct Row<'a> {
+struct RunBuilder<'a> {
     port: Port,
     /// Frames of the run. The capacity is inline and never exceeded, because initializing an array for each
     /// system call would cost time.
@@ -259,7 +259,7 @@ struct Row<'a> {
     lender: &'a dyn Lender,
 }
 
-impl<'a> Row<'a> {
+impl<'a> RunBuilder<'a> {
     fn new(lender: &'a dyn Lender) -> Self {
         Self { port: Port::UNKNOWN, frames: SmallVec::new(), lender }
     }

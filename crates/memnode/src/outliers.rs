@@ -12,7 +12,7 @@ use farmem_wire::Status;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MoveState {
     /// The addresses are here, at the outlier's offset.
-    Here,
+    Present,
     /// The addresses are being pushed here, and may not be used yet.
     Arriving,
     /// The addresses are being pushed from here, and may not be used any more.

@@ -113,13 +113,13 @@ pub(crate) type Shared<L> = Arc<CachedProgram<L>>;
 pub(crate) struct Programs<C: Compile> {
     compile: C,
     /// Programs in order of use, the last used one first.
-    rows: Vec<Row<C::Logic>>,
+    rows: Vec<CacheRow<C::Logic>>,
     limiter: ProgramLimiter,
 }
 
 /// A program in the cache.
 #[derive(Debug)]
-struct Row<L> {
+struct CacheRow<L> {
     known: Shared<L>,
     /// The domain that brought the program, or looked it up last.
     domain: Domain,
@@ -212,7 +212,7 @@ impl<C: Compile> Programs<C> {
             self.rows.remove(self.eviction_candidate(domain));
         }
         let logic = self.compile.compile(&program);
-        self.rows.insert(0, Row { known: Arc::new(CachedProgram { program, logic }), domain });
+        self.rows.insert(0, CacheRow { known: Arc::new(CachedProgram { program, logic }), domain });
         Ok(lookup)
     }
 

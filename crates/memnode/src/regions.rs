@@ -302,7 +302,7 @@ impl Regions {
         self.version += 1;
         self.fits(base, len, offset)?;
         match self.outliers.exactly(base.0, len)?.map(|row| row.state) {
-            Some(MoveState::Here | MoveState::Leaving) => return Err(Status::Malformed),
+            Some(MoveState::Present | MoveState::Leaving) => return Err(Status::Malformed),
             None | Some(MoveState::Arriving | MoveState::Away) => {}
         }
         self.outliers.put(Outlier { base: base.0, len, offset: Some(offset), state: MoveState::Arriving })
@@ -313,7 +313,7 @@ impl Regions {
         self.version += 1;
         let known = self.outliers.exactly(base.0, len)?;
         let offset = match known.map(|row| (row.state, row.offset)) {
-            Some((MoveState::Here | MoveState::Leaving, Some(offset))) => offset,
+            Some((MoveState::Present | MoveState::Leaving, Some(offset))) => offset,
             Some(_) => return Err(Status::Malformed),
             None => {
                 let whole = |range: &Range| range.len - (base.0 - range.base) >= len;
@@ -332,7 +332,7 @@ impl Regions {
     pub(crate) fn place(&mut self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {
         self.version += 1;
         self.fits(base, len, offset)?;
-        self.outliers.put(Outlier { base: base.0, len, offset: Some(offset), state: MoveState::Here })
+        self.outliers.put(Outlier { base: base.0, len, offset: Some(offset), state: MoveState::Present })
     }
 
     /// Marks addresses as being at another node.
@@ -415,7 +415,7 @@ impl Regions {
             return self.home(addr);
         }
         if let Some(row) = self.outliers.find(addr.0) {
-            let offset = row.offset.filter(|_| row.state == MoveState::Here)?;
+            let offset = row.offset.filter(|_| row.state == MoveState::Present)?;
             return Some(Range { base: row.base, len: row.len, offset });
         }
         let Range { base, len, offset } = self.home(addr)?;

@@ -52,7 +52,7 @@ use std::sync::atomic::AtomicU64;
 /// The options of a shared space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShareOptions {
-    /// Options of the window. [`Place::Same`](crate::window::Place::Same), unless one process has two spaces
+    /// Options of the window. [`Addressing::Same`](crate::window::Addressing::Same), unless one process has two spaces
     /// of one rack.
     pub window: WindowOptions,
     /// Time after which a request without an answer is sent again. The time must be longer than a busy

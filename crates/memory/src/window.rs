@@ -8,9 +8,9 @@
 //!
 //! The page cache ([`farmem_paging::Cache`]) decides which pages are fetched, evicted and written back.
 
-mod beside;
 mod buffer;
 mod cpu_meter;
+mod dpu_path;
 mod loss;
 mod options;
 mod parts;
@@ -27,9 +27,9 @@ use std::collections::VecDeque;
 use std::mem;
 use std::thread;
 
-use beside::{Beside, DpuSettings};
 use buffer::{Hints, Laid};
 use cpu_meter::Meter;
+use dpu_path::{DpuPath, DpuSettings};
 use options::window_config;
 use through::Through;
 use verbs::{Ended, Name, Verbs};
@@ -38,7 +38,7 @@ pub use buffer::{CHUNK, CHUNK_MAX, CHUNK_MIN, OBJECTS_MAX, Object, Objects};
 pub use farmem_dpu::{Caching, Config as DpuConfig, Stats as DpuStats, TableConfig};
 pub use farmem_dpu_server::Foresight;
 pub use farmem_paging::{Account, Advice, Ahead};
-pub use farmem_uffd::{FaultMode, Handler, HandlerCpu, Memory, Number, Numbers, Place};
+pub use farmem_uffd::{Addressing, FaultMode, Handler, HandlerCpu, Memory, Number, Numbers};
 pub use loss::AtLoss;
 pub use options::{AccessPath, CpuApart, PolicyMaker, WindowOptions, WindowStats, frames_of};
 
@@ -118,8 +118,8 @@ pub fn with_objects<R: Send>(
             Through::open(client, &laid, config, wishes).map(|through| Verbs::Through(Box::new(through)))
         }
         AccessPath::Direct => Ok(Verbs::Direct(client)),
-        AccessPath::Beside => {
-            Beside::open(client, &laid, wishes, &window).map(|beside| Verbs::Beside(Box::new(beside)))
+        AccessPath::DpuProcess => {
+            DpuPath::open(client, &laid, wishes, &window).map(|beside| Verbs::DpuProcess(Box::new(beside)))
         }
     };
     let verbs = match opened {
@@ -275,7 +275,7 @@ impl<'a> Server<'a> {
         let (dpu, carried, dpu_fenced) = match &mut self.verbs {
             Verbs::Through(through) => (Some(through.stats()), None, false),
             Verbs::Direct(_) => (None, None, false),
-            Verbs::Beside(beside) => (beside.stats(), beside.carried(), beside.is_direct()),
+            Verbs::DpuProcess(beside) => (beside.stats(), beside.carried(), beside.is_direct()),
         };
         let stats = self.cache.stats();
         WindowStats {

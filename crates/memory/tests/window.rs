@@ -3,8 +3,8 @@
 use farmem_client::{Client, Error, Rack, VirtAddr, Vma};
 use farmem_memory::window::policy::{PageAccess, Prefetch};
 use farmem_memory::window::{
-    self, AccessPath, Advice, Ahead, Caching, DpuConfig, DpuStats, FaultMode, Foresight, Memory, Object,
-    Place, PolicyMaker, TableConfig, WindowOptions, WindowStats,
+    self, AccessPath, Addressing, Advice, Ahead, Caching, DpuConfig, DpuStats, FaultMode, Foresight, Memory,
+    Object, PolicyMaker, TableConfig, WindowOptions, WindowStats,
 };
 use std::io::Write as _;
 use std::num::NonZeroU32;
@@ -41,7 +41,7 @@ fn client() -> (Client, Vma) {
 /// Returns options for any free address: tests run in parallel, each with a rack whose addresses begin at the
 /// same place.
 fn options() -> WindowOptions {
-    WindowOptions { place: Place::Anywhere, ..WindowOptions::new(LIMIT) }
+    WindowOptions { place: Addressing::Anywhere, ..WindowOptions::new(LIMIT) }
 }
 
 fn options_by(faults: FaultMode) -> WindowOptions {
@@ -441,7 +441,7 @@ fn a_program_has_its_own_policy() {
     soon(&[(Advice::Random, 0), (Advice::Normal, 20)], 2, 64 << 10);
     for wrong in [
         WindowOptions { way: AccessPath::Direct, ..own },
-        WindowOptions { way: AccessPath::Beside, ..own },
+        WindowOptions { way: AccessPath::DpuProcess, ..own },
         WindowOptions { foresight: Foresight::Majority, ..own },
     ] {
         let error = window::with_window(&mut client, &vma, wrong, |_| ()).unwrap_err().to_string();

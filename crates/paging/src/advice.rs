@@ -218,7 +218,7 @@ mod tests {
     }
 
     impl Window {
-        /// A window of 64 frames and groups of four pages.
+        /// Creates a window of 64 frames and groups of four pages.
         fn new() -> Self {
             let usual = Config::of_streams(64, 8);
             let ahead = Ahead::Group(4);

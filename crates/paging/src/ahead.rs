@@ -220,7 +220,7 @@ impl Prefetch<Fault> for Streams {
         proposed
     }
 
-    /// The stream continues beside the cached pages, because no thread faults there.
+    /// Moves the stream to the end of the cached pages, because no thread faults there.
     fn fetched(&mut self, pages: &Range<u64>, here: &Range<u64>) {
         let stream = &mut self.streams[self.latest];
         if pages.is_empty() {
@@ -234,7 +234,7 @@ impl Prefetch<Fault> for Streams {
         stream.latest = (pages.start, pages.end);
     }
 
-    /// The stream continues at the page that was left out.
+    /// Moves the stream to the page that was left out.
     fn fetched_early(&mut self, pages: &Range<u64>) {
         let latest = &mut self.streams[self.latest].latest;
         // A proposal for another stream may have come in between.
@@ -284,7 +284,7 @@ impl Prefetch<Fault> for GroupStreams {
         self.pages_of(&groups)
     }
 
-    /// The stream continues at a group that is partly cached.
+    /// Moves the stream to a group that is partly cached.
     fn fetched(&mut self, pages: &Range<u64>, here: &Range<u64>) {
         let (fetched, here) = (self.groups_of(pages), self.groups_of(here));
         self.streams.fetched(&fetched, &here);

@@ -36,7 +36,7 @@ use farmem_wire::message::{Access, PAGE_LEN};
 use plain::Plain;
 use pool::Pool;
 use slots::{GROUP, Location, Slot, Slots};
-use table::{Entry, Here};
+use table::{Entry, LocalCopy};
 
 /// The space whose pages are slots, for bytes that only a slot needs. Processes have other numbers.
 const SLOTS: u32 = 0;
@@ -96,7 +96,7 @@ impl Book {
         self.tables.get_mut(&key.space).expect("a process that is served").set(key.page, entry);
     }
 
-    fn set_here(&mut self, key: Key, here: Here) {
+    fn set_here(&mut self, key: Key, here: LocalCopy) {
         let entry = self.entry(key);
         self.set(key, Entry { here, ..entry });
     }
@@ -351,9 +351,9 @@ impl Private {
             Action::Deactivate { first, count } => self.deactivate(first.space, run(first, count), programs),
             Action::Discard { key } if key.space == SLOTS => self.drop_kept(slot_of(key)),
             Action::Discard { key } => {
-                if let Here::Pool(place) = self.book.entry(key).here {
+                if let LocalCopy::Pool(place) = self.book.entry(key).here {
                     self.book.pool.remove(place);
-                    self.book.set_here(key, Here::No);
+                    self.book.set_here(key, LocalCopy::No);
                     self.refaults.evicted(key);
                 }
             }
@@ -398,7 +398,7 @@ impl Private {
         let until = pages.start + mapped;
         for page in pages.start..until {
             let key = Key { space, page };
-            self.book.set_here(key, Here::Program);
+            self.book.set_here(key, LocalCopy::Program);
             if access == Access::Modified {
                 self.own(key);
             }
@@ -428,12 +428,12 @@ impl Private {
     fn map(&mut self, key: Key, access: Access, programs: &mut impl Programs) {
         let entry = self.book.entry(key);
         match entry.here {
-            Here::No => return self.not_mapped(key.space, key.page..key.page + 1, programs),
-            Here::Program => programs.map(key, access),
-            Here::Pool(place) => {
+            LocalCopy::No => return self.not_mapped(key.space, key.page..key.page + 1, programs),
+            LocalCopy::Program => programs.map(key, access),
+            LocalCopy::Pool(place) => {
                 let is_latest = entry.slot.is_some_and(|slot| self.book.is_latest(key, slot));
                 programs.restore(key, place, access);
-                self.book.set_here(key, Here::Program);
+                self.book.set_here(key, LocalCopy::Program);
                 if let (true, Some(slot)) = (is_latest, entry.slot) {
                     self.book.slots.set_location(slot, Location::Page(key));
                 }
@@ -450,8 +450,8 @@ impl Private {
         for page in pages.clone() {
             let key = Key { space, page };
             match self.book.entry(key).here {
-                Here::Program => self.own(key),
-                Here::No | Here::Pool(_) => self.not_mapped(space, page..page + 1, programs),
+                LocalCopy::Program => self.own(key),
+                LocalCopy::No | LocalCopy::Pool(_) => self.not_mapped(space, page..page + 1, programs),
             }
         }
         programs.allow(space, pages);
@@ -472,10 +472,12 @@ impl Private {
     fn assign_slots(&mut self, programs: &mut impl Programs) {
         let mut without_slot = mem::take(&mut self.without_slot);
         without_slot.retain(|&key| {
-            let Entry { slot: None, here: Here::Pool(place) } = self.book.entry(key) else { return false };
+            let Entry { slot: None, here: LocalCopy::Pool(place) } = self.book.entry(key) else {
+                return false;
+            };
             self.grow(programs);
             let Some(slot) = self.take_slot(key, programs) else { return true };
-            self.book.set(key, Entry { slot: Some(slot), here: Here::Pool(place) });
+            self.book.set(key, Entry { slot: Some(slot), here: LocalCopy::Pool(place) });
             self.book.slots.set_location(slot, Location::Pool(place));
             self.to_send = true;
             false
@@ -557,13 +559,13 @@ impl Private {
         let (entry, slot) = (self.book.entry(key), slot_of(successor));
         let place = match entry.here {
             // The bytes turned out not to be needed meanwhile.
-            Here::No => return self.cache.remove(SLOTS, successor.page..successor.page + 1),
-            Here::Pool(place) => {
+            LocalCopy::No => return self.cache.remove(SLOTS, successor.page..successor.page + 1),
+            LocalCopy::Pool(place) => {
                 self.book.pool.rename(place, successor);
-                self.book.set_here(key, Here::No);
+                self.book.set_here(key, LocalCopy::No);
                 place
             }
-            Here::Program => {
+            LocalCopy::Program => {
                 let place = self.book.pool.put(successor);
                 programs.save(key.space, key.page..key.page + 1, place);
                 place

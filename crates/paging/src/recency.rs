@@ -168,7 +168,7 @@ mod tests {
 
     const FRAMES: Frame = 6;
 
-    /// A list for the frame, or `None` to make it the oldest active one.
+    /// Generates a list for the frame, or `None` to make it the oldest active one.
     fn list() -> impl Strategy<Value = Option<ListId>> {
         let list =
             prop_oneof![1 => Just(ListId::Out), 3 => Just(ListId::Active), 2 => Just(ListId::Inactive)];

@@ -261,7 +261,7 @@ impl Ghosts {
     }
 }
 
-/// The finalizer of `SplitMix64` (Steele et al., 2014): equal keys give equal numbers below [`HASHES`].
+/// Hashes a key by the finalizer of `SplitMix64` (Steele et al., 2014): equal keys give equal numbers below [`HASHES`].
 const fn hash(key: Key) -> u64 {
     let mut mixed = key.page ^ (key.space as u64) << 44;
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

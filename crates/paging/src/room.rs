@@ -18,7 +18,7 @@ enum Step {
 
 /// The result of an attempt to make room.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Evicted {
+pub(crate) enum EvictionResult {
     /// There is more room, or a page that can be dropped at once.
     Freed,
     /// There will be room once a write-back ends.
@@ -41,7 +41,8 @@ impl Cache {
         const AHEAD_MAX: usize = 128;
         let ahead = (self.frames.len() / 16).min(AHEAD_MAX);
         let is_short = |cache: &Self| cache.free() < ahead;
-        self.short = is_short(self) && self.evict(Step::Run, layout, out) == Evicted::Freed && is_short(self);
+        self.short =
+            is_short(self) && self.evict(Step::Run, layout, out) == EvictionResult::Freed && is_short(self);
     }
 
     /// Writes the next pages to be evicted back ahead of need, above a load threshold (SODA III), if active
@@ -94,9 +95,9 @@ impl Cache {
         // Pages in write-back make room by themselves.
         while self.free() + self.frames.leaving() < wanted && begun < self.config.batch_max {
             match self.evict(Step::Batch, layout, out) {
-                Evicted::Freed => {}
-                Evicted::Begun => begun += 1,
-                Evicted::Nothing => break,
+                EvictionResult::Freed => {}
+                EvictionResult::Begun => begun += 1,
+                EvictionResult::Nothing => break,
             }
         }
         self.free().min(wanted)
@@ -109,7 +110,7 @@ impl Cache {
     }
 
     /// Evicts the least recently used pages.
-    fn evict(&mut self, step: Step, layout: &impl Layout, out: &mut Vec<Action>) -> Evicted {
+    fn evict(&mut self, step: Step, layout: &impl Layout, out: &mut Vec<Action>) -> EvictionResult {
         if !self.config.inactive_apart
             && let Some(frame) = self.frames.oldest_inactive()
         {
@@ -133,7 +134,7 @@ impl Cache {
                 let oldest = self.frames.oldest_inactive();
                 let is_victim = |oldest: &Frame| self.victims.iter().any(|(_, frame)| frame == oldest);
                 let Some(oldest) = oldest.filter(|oldest| !is_victim(oldest)) else { break };
-                if self.drop_page(oldest, out) == Evicted::Nothing {
+                if self.drop_page(oldest, out) == EvictionResult::Nothing {
                     break;
                 }
             }
@@ -142,11 +143,13 @@ impl Cache {
         }
         self.deactivate(out);
         match () {
-            () if self.free() > free => Evicted::Freed,
+            () if self.free() > free => EvictionResult::Freed,
             // Otherwise the waiting threads would be told that no page can be evicted.
-            () if !self.config.inactive_apart && self.frames.oldest_inactive().is_some() => Evicted::Freed,
-            () if self.frames.inactive() > before => Evicted::Begun,
-            () => Evicted::Nothing,
+            () if !self.config.inactive_apart && self.frames.oldest_inactive().is_some() => {
+                EvictionResult::Freed
+            }
+            () if self.frames.inactive() > before => EvictionResult::Begun,
+            () => EvictionResult::Nothing,
         }
     }
 
@@ -181,18 +184,18 @@ impl Cache {
         }
     }
 
-    pub(crate) fn drop_page(&mut self, frame: Frame, out: &mut Vec<Action>) -> Evicted {
+    pub(crate) fn drop_page(&mut self, frame: Frame, out: &mut Vec<Action>) -> EvictionResult {
         let Page { key, dirty, ahead, .. } = self.frames.at(frame);
         if dirty {
             let begun = self.give_back(frame, out);
             self.stats.evictions += u64::from(begun);
-            return if begun { Evicted::Begun } else { Evicted::Nothing };
+            return if begun { EvictionResult::Begun } else { EvictionResult::Nothing };
         }
         self.frames.remove(frame);
         self.stats.evictions += 1;
         self.stats.ahead.wasted += u64::from(ahead);
         out.push(Action::Discard { key });
-        Evicted::Freed
+        EvictionResult::Freed
     }
 }
 
@@ -245,8 +248,8 @@ mod tests {
             self.take_actions();
         }
 
-        /// A thread touches a page and continues when the page is mapped. READs are answered at once; a WRITE
-        /// is answered after enough later ones, or if there is nothing else to wait for.
+        /// Touches a page as a thread does, which continues when the page is mapped. READs are answered at once;
+        /// a WRITE is answered after enough later ones, or if there is nothing else to wait for.
         fn touch(&mut self, page: u64, write: bool) {
             let key = Key { space: 0, page };
             let is_there = |cache: &Cache| {

@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::frames::{Busy, Page};
 use crate::recency::Frame;
-use crate::room::Evicted;
+use crate::room::EvictionResult;
 use crate::{Action, Key, Layout, Op};
 use alloc::vec::Vec;
 use farmem_wire::message::Access;
@@ -140,7 +140,7 @@ impl Cache {
             return true;
         }
         let Some(oldest) = self.frames.oldest_inactive() else { return false };
-        self.drop_page(oldest, out) != Evicted::Nothing
+        self.drop_page(oldest, out) != EvictionResult::Nothing
     }
 }
 

@@ -11,7 +11,7 @@
 
 use super::account::Prefetched;
 use super::answers::{Answers, room_of};
-use super::beside::{Beside, Hearing, Report, Reports};
+use super::reporter::{Hearing, Report, Reporter, Reports};
 use super::tap::{TapStats, Watch};
 use super::zone::{Placing, Zone};
 use farmem_client::{Client, Completed, Error, LookUp, LookedUp, Op, Ticket};
@@ -112,7 +112,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
     pub fn new(
         config: Config,
         view: V,
-        (watch, beside, through): (Watch, &Beside, Change),
+        (watch, beside, through): (Watch, &Reporter, Change),
         client: Client,
         look_up: L,
         zone: Z,
@@ -254,7 +254,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
     ///
     /// # Errors
     /// As [`Driver::new`]; nothing has changed then.
-    pub fn restarted(&mut self, beside: &Beside, watch: Watch, through: Change) -> Result<(), Error> {
+    pub fn restarted(&mut self, beside: &Reporter, watch: Watch, through: Change) -> Result<(), Error> {
         (self.hearing, self.watch, self.through) = (beside.hearing()?, watch, through);
         self.zone.empty();
         self.prefetcher.host_restarted(through);

@@ -12,7 +12,7 @@
 //! A mirror does not see the contents of TLS, or connections that began before it, because their parsers cannot find
 //! the next request.
 
-use super::kept::Kept;
+use super::memory_by_size::MemoryBySize;
 use super::tap::{AnyParser, Tap, TapConnection};
 use farmem_dpu::reassembly::{Next, Segment, Stream};
 use farmem_link::OpenError;
@@ -146,7 +146,7 @@ struct Following {
     /// Connections in the order of their last packets.
     followed: LruCache<SocketAddr, Followed>,
     /// Memory of early packets.
-    kept: Kept<SocketAddr>,
+    kept: MemoryBySize<SocketAddr>,
     stats: MirrorStats,
 }
 

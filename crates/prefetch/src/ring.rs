@@ -6,7 +6,7 @@
 //!
 //! This module does not parse bytes of clients and does not know the zone.
 
-use super::beside::Report;
+use super::reporter::Report;
 use super::tap::{AnyParser, ParserKind};
 use farmem_dpu::accesses::Position;
 use farmem_dpu::prefetcher::Copy;
@@ -100,7 +100,7 @@ impl<'k> Word<'k> {
                 into.extend_from_slice(&key.0.to_be_bytes());
             }
             Report::Changes { key, copy, seen } => {
-                into.extend_from_slice(&[3, u8::from(copy == Copy::Kept)]);
+                into.extend_from_slice(&[3, u8::from(copy == Copy::Retained)]);
                 into.extend_from_slice(&key.0.to_be_bytes());
                 into.extend_from_slice(&seen.0.to_be_bytes());
             }
@@ -122,7 +122,7 @@ impl<'k> Word<'k> {
             (2, found @ 0..=1) => alone(Report::Reads { key: KeyId(first), found: found == 1 }),
             (3, kept @ 0..=1) => {
                 let (seen, rest) = word(rest)?;
-                let copy = if kept == 1 { Copy::Kept } else { Copy::Gone };
+                let copy = if kept == 1 { Copy::Retained } else { Copy::Dropped };
                 let told = Report::Changes { key: KeyId(first), copy, seen: Position(seen) };
                 rest.is_empty().then_some(Self { told, dropped: &[] })
             }
@@ -321,8 +321,8 @@ mod tests {
             Report::Asks(key),
             Report::Reads { key, found: true },
             Report::Reads { key, found: false },
-            Report::Changes { key, copy: Copy::Kept, seen },
-            Report::Changes { key, copy: Copy::Gone, seen },
+            Report::Changes { key, copy: Copy::Retained, seen },
+            Report::Changes { key, copy: Copy::Dropped, seen },
             Report::Drops { count: 1, seen },
             Report::Drops { count: DROPS_MAX, seen },
         ] {

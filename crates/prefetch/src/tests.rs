@@ -1,7 +1,7 @@
-//! Tests of tap, `Beside` and zone as memory of two processes, with both ends in this one: lack of room, losses, and
+//! Tests of tap, `Reporter` and zone as memory of two processes, with both ends in this one: lack of room, losses, and
 //! a malicious program.
 
-use super::beside::Hearing;
+use super::reporter::Hearing;
 use super::ring::{Life, Line, Piece, Word};
 use super::tap::{ParserKind, Tap, Watch};
 use super::*;
@@ -60,7 +60,7 @@ impl LookUp for Records {
 struct World {
     files: [OwnedFd; 3],
     tap: Tap,
-    beside: Beside,
+    beside: Reporter,
     taker: Taker,
     driver: Driver<KeySet, Records, SharedZone>,
     /// A client of the program, and the address of the records.
@@ -97,7 +97,7 @@ impl World {
         ));
         let tap = Tap::far(Line::new(pieces, Arc::clone(&life), false));
         let (unused, _) = tap::tap(0, SECRET);
-        let beside = Beside::new(unused, SECRET, floors, Change(1));
+        let beside = Reporter::new(unused, SECRET, floors, Change(1));
         let beside = beside.by(tap.clone(), Line::new(sender(&files[1]), life, false));
         let reader = ZoneReader::of(&files[2], ZONE, Finding::Index).unwrap();
         let taker = Taker::new(&reader, &beside);
@@ -115,7 +115,7 @@ impl World {
     }
 
     fn flush(&mut self, number: u64, item: u64) {
-        let change = self.beside.change(&number.to_le_bytes(), Copy::Gone);
+        let change = self.beside.change(&number.to_le_bytes(), Copy::Dropped);
         let record = [change.0, item].map(u64::to_le_bytes).concat();
         self.client.write(VirtAddr(self.base + number * 16), &record).unwrap();
         self.beside.acknowledged(change);
@@ -169,14 +169,14 @@ fn reports_without_room_are_counted_and_acks_kept() {
     world.driver.prefetcher().check();
 }
 
-/// A driver of this process is refused a `Beside` whose reports go to another process's DPU; the error names the
+/// A driver of this process is refused a `Reporter` whose reports go to another process's DPU; the error names the
 /// right one. Before the fix, the driver started and never got a report.
 #[test]
 fn a_driver_refuses_a_foreign_beside() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
     let World { mut driver, beside, base, .. } = World::new(&rack, FLOORS);
     let (near, watch) = tap::tap(0, SECRET);
-    let new = |beside: &Beside, watch| {
+    let new = |beside: &Reporter, watch| {
         let parts = (watch, beside, Change(1));
         let client = rack.client("far").unwrap();
         let records = Records { base, is_shut: Arc::default(), entered: Arc::default() };
@@ -195,7 +195,7 @@ fn a_driver_refuses_a_foreign_beside() {
     let (_, watch) = tap::tap(0, SECRET);
     assert!(driver.restarted(&beside, watch, Change(1)).is_err());
     let (_, watch) = tap::tap(0, SECRET);
-    assert!(new(&Beside::new(near, SECRET, FLOORS, Change(1)), watch).is_ok());
+    assert!(new(&Reporter::new(near, SECRET, FLOORS, Change(1)), watch).is_ok());
 }
 
 /// A message for a structure that cannot be entered counts as failed, as without an answer of far memory. So a DPU
@@ -272,11 +272,11 @@ fn lies(world: &World, rng: &mut Rng, rings: &[SubmissionSender; 2]) {
     let (key, seen) = (KeyId(any() % 100), Position(any()));
     let dropped: Vec<KeyId> = (0..1 + any() % 20).map(|_| KeyId(any() % 100)).collect();
     let said = [
-        beside::Report::Asks(key),
-        beside::Report::Reads { key, found: any() % 2 == 0 },
-        beside::Report::Changes { key, copy: Copy::Gone, seen },
-        beside::Report::Changes { key, copy: Copy::Kept, seen },
-        beside::Report::Drops { count: dropped.len(), seen },
+        reporter::Report::Asks(key),
+        reporter::Report::Reads { key, found: any() % 2 == 0 },
+        reporter::Report::Changes { key, copy: Copy::Dropped, seen },
+        reporter::Report::Changes { key, copy: Copy::Retained, seen },
+        reporter::Report::Drops { count: dropped.len(), seen },
     ];
     Word::emit(said[usize::try_from(any() % 5).unwrap()], &dropped, &mut record);
     rings[1].push_quietly(&record).unwrap();

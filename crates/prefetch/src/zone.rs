@@ -3,7 +3,7 @@
 //! Key types: [`Zone`], the interface for a driver; [`SharedZone`], PD3's zone (PROTOCOL 18.8), from which threads
 //! take items by a [`Taker`] without a lock.
 
-use super::beside::Beside;
+use super::reporter::Reporter;
 use crate::loading_zone::{Fate, Finding, Found, Item as Put, Placed, ZoneProducer, ZoneReader, make_zone};
 pub use crate::loading_zone::{ZoneCounts, ZoneSize};
 pub use farmem_client::Lines;
@@ -103,13 +103,13 @@ impl Zone for SharedZone {
 #[derive(Debug)]
 pub struct Taker {
     reader: ZoneReader,
-    beside: Beside,
+    beside: Reporter,
 }
 
 impl Taker {
     /// Creates the access of the calling thread to the zone of `reader`, for the program of `beside`.
     #[must_use]
-    pub fn new(reader: &ZoneReader, beside: &Beside) -> Self {
+    pub fn new(reader: &ZoneReader, beside: &Reporter) -> Self {
         Self { reader: reader.for_thread(Finding::Index), beside: beside.clone() }
     }
 

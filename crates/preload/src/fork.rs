@@ -29,7 +29,7 @@ static SNAPSHOT: AtomicU64 = AtomicU64::new(0);
 static SIGNALS: OverFork = OverFork::new();
 
 unsafe extern "C" {
-    /// The function behind `pthread_atfork`. Handlers that belong to no library stay registered for good.
+    /// Registers handlers for `pthread_atfork`. Handlers that belong to no library stay registered for good.
     fn __register_atfork(
         prepare: extern "C" fn(),
         parent: extern "C" fn(),

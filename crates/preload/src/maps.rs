@@ -498,6 +498,8 @@ fn move_out(
     Ok(there)
 }
 
+/// Calls the kernel's `mmap(2)`.
+///
 /// # Safety
 /// The contract of `mmap(2)` applies.
 unsafe fn system_mmap(
@@ -514,6 +516,8 @@ unsafe fn system_mmap(
     unsafe { gate::call(libc::SYS_mmap, arguments) }.map(address)
 }
 
+/// Calls the kernel's `munmap(2)`.
+///
 /// # Safety
 /// The contract of `munmap(2)` applies.
 unsafe fn system_munmap(start: usize, len: usize) -> Result<(), Errno> {
@@ -521,6 +525,8 @@ unsafe fn system_munmap(start: usize, len: usize) -> Result<(), Errno> {
     unsafe { gate::call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) }.map(drop)
 }
 
+/// Calls the kernel's `mprotect(2)`.
+///
 /// # Safety
 /// The contract of `mprotect(2)` applies.
 pub(crate) unsafe fn system_mprotect(start: usize, len: usize, protection: c_int) -> Result<(), Errno> {
@@ -528,6 +534,8 @@ pub(crate) unsafe fn system_mprotect(start: usize, len: usize, protection: c_int
     unsafe { gate::call(libc::SYS_mprotect, [start, len, word(protection), 0, 0, 0]) }.map(drop)
 }
 
+/// Calls the kernel's `madvise(2)`.
+///
 /// # Safety
 /// The contract of `madvise(2)` applies.
 pub(crate) unsafe fn system_madvise(addr: *mut c_void, len: usize, advice: c_int) -> Result<(), Errno> {
@@ -535,6 +543,8 @@ pub(crate) unsafe fn system_madvise(addr: *mut c_void, len: usize, advice: c_int
     unsafe { gate::call(libc::SYS_madvise, [addr.addr(), len, word(advice), 0, 0, 0]) }.map(drop)
 }
 
+/// Calls the kernel's `mremap(2)`.
+///
 /// # Safety
 /// The contract of `mremap(2)` applies.
 unsafe fn system_mremap(

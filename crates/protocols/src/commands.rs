@@ -203,22 +203,22 @@ pub type KeySpecs = [Option<KeySpec>; 2];
 /// No keys.
 pub const NO_KEYS: KeySpecs = [None, None];
 
-/// One key at a position.
+/// Specifies one key at a position.
 const fn key(at: u8, access: Access) -> KeySpecs {
     keys(at, 0, 1, access)
 }
 
-/// The keys from one position to another.
+/// Specifies the keys from one position to another.
 const fn keys(at: u8, last: i8, step: u8, access: Access) -> KeySpecs {
     [Some(KeySpec { at, find: Find::Range { last, step }, access }), None]
 }
 
-/// As many keys as the word at a position says.
+/// Specifies as many keys as the word at a position says.
 const fn counted(at: u8, access: Access) -> KeySpecs {
     [Some(KeySpec { at, find: Find::Counted, access }), None]
 }
 
-/// The first keys of two specifications.
+/// Combines the first keys of two specifications.
 const fn both(first: KeySpecs, second: KeySpecs) -> KeySpecs {
     [first[0], second[0]]
 }
@@ -402,7 +402,7 @@ fn stores_in<'a>(request: &[&'a [u8]]) -> Option<&'a [u8]> {
     key
 }
 
-/// A row of the table.
+/// Creates a row of the table.
 const fn row(name: &'static str, arity: i8, flags: u32, specs: KeySpecs) -> Command {
     assert!(name.len() <= NAME_LEN_MAX);
     let (mut at, mut own) = (0, 0);
@@ -415,7 +415,7 @@ const fn row(name: &'static str, arity: i8, flags: u32, specs: KeySpecs) -> Comm
     Command { name, arity, flags: flags | own, specs }
 }
 
-/// A row of a command that `farmem kv` has not.
+/// Creates the row of a command that `farmem kv` does not have.
 const fn unserved(name: &'static str, specs: KeySpecs) -> Command {
     row(name, -2, UNSERVED, specs)
 }

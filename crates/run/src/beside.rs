@@ -85,7 +85,7 @@ fn supervise(ended: &Receiver<u32>, come_back: &AtomicBool, everywhere: &[usize]
     }
 }
 
-/// True when a thread waited for its CPU nearly all the time between two checks, or waits since the first one.
+/// Returns true if a thread waited for its CPU nearly all the time between two checks, or since the first one.
 fn is_starved(before: CpuTime, now: CpuTime) -> bool {
     let waits = before.ready && now.ready && now.used == before.used;
     waits || now.waited.saturating_sub(before.waited) > DELAY_MAX

@@ -79,7 +79,7 @@ impl Outside<'_> {
     fn served(&mut self, Key { space, page }: Key, how: impl FnOnce(&Remote) -> Result<(), Lost>) {
         let Some(process) = self.processes.get(&space) else { return };
         match how(&process.remote) {
-            Err(Lost::Gone) => self.gone.push(space),
+            Err(Lost::Exited) => self.gone.push(space),
             // A mapping that has replaced the page does not wait for the pager.
             Err(Lost::Remapped(_)) => drop(process.remote.wake(page..page + 1)),
             Ok(()) => {}
@@ -98,11 +98,11 @@ impl Outside<'_> {
         let done = match how(remote, pages.clone()) {
             Err(Lost::Remapped(_)) => pages
                 .map(|page| how(remote, page..page + 1))
-                .find(|done| *done == Err(Lost::Gone))
+                .find(|done| *done == Err(Lost::Exited))
                 .unwrap_or(Ok(())),
             other => other,
         };
-        if done == Err(Lost::Gone) {
+        if done == Err(Lost::Exited) {
             self.gone.push(space);
         }
     }
@@ -148,7 +148,7 @@ impl Programs for Outside<'_> {
         let Some(Process { remote, .. }) = self.processes.get(&space) else { return false };
         match remote.watch(pages) {
             Ok(()) => return true,
-            Err(Lost::Gone) => self.gone.push(space),
+            Err(Lost::Exited) => self.gone.push(space),
             Err(Lost::Remapped(errno)) => {
                 // Unwatched pages would stay in memory for good, and the pager could not count them.
                 let what = "the pages of a program cannot be watched".into();
@@ -234,7 +234,7 @@ impl Programs for Outside<'_> {
 
     fn wake(&mut self, space: u32, pages: Range<u64>) {
         if let Some(process) = self.processes.get(&space)
-            && process.remote.wake(pages) == Err(Lost::Gone)
+            && process.remote.wake(pages) == Err(Lost::Exited)
         {
             self.gone.push(space);
         }
@@ -243,7 +243,7 @@ impl Programs for Outside<'_> {
     fn poison(&mut self, key: Key, why: Cause) {
         self.far.told(why);
         if let Some(process) = self.processes.get(&key.space)
-            && process.remote.poison(key.page) == Err(Lost::Gone)
+            && process.remote.poison(key.page) == Err(Lost::Exited)
         {
             self.gone.push(key.space);
         }
@@ -300,7 +300,7 @@ fn put(remote: &Remote, first: u64, bytes: &[u8], access: Access, gone: &mut Vec
     loop {
         match remote.install(first, &bytes[..count * PAGE_LEN], access) {
             Ok(()) => return count as u64,
-            Err(Lost::Gone) => {
+            Err(Lost::Exited) => {
                 gone.push(key);
                 return 0;
             }

@@ -47,7 +47,7 @@ use farmem_wire::message::{Access, PAGE_LEN};
 use fork::Snapshot;
 use pins::Pins;
 use placement::Placement;
-use serve::Move;
+use serve::PagerMove;
 use sharing::Sharing;
 use spans::{Kind, Spans};
 use std::collections::{BTreeMap, BTreeSet};
@@ -167,7 +167,7 @@ pub struct Pager {
     placement: Placement,
     clock: Clock,
     /// The CPU to move to, or to leave, at the end of this turn.
-    next_move: Option<Move>,
+    next_move: Option<PagerMove>,
 }
 
 /// A process: one program in one address space.

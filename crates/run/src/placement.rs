@@ -42,7 +42,7 @@ const FAILURES_MAX: u32 = 10;
 
 /// A change of placement that the pager carries out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Advice {
+pub(super) enum PlacementChange {
     /// The placement stays as it is.
     Stay,
     /// Move to the CPU of this thread, and to the idle class.
@@ -111,11 +111,11 @@ impl Placement {
     }
 
     /// Records a fault of `thread` at time `now`, in nanoseconds.
-    pub(super) fn fault(&mut self, now: u64, thread: u32) -> Advice {
-        let Some((before, previous)) = self.last.replace((now, thread)) else { return Advice::Stay };
+    pub(super) fn fault(&mut self, now: u64, thread: u32) -> PlacementChange {
+        let Some((before, previous)) = self.last.replace((now, thread)) else { return PlacementChange::Stay };
         if self.how == CpuPlacement::Beside && !self.beside {
             self.beside = true;
-            return Advice::Join(thread);
+            return PlacementChange::Join(thread);
         }
         if previous != thread {
             self.others += 1;
@@ -123,7 +123,7 @@ impl Placement {
                 self.clear_window();
                 return if self.beside { self.fail() } else { self.start_measuring() };
             }
-            return Advice::Stay;
+            return PlacementChange::Stay;
         }
         let interval = now.saturating_sub(before);
         if interval > PAUSE_NS {
@@ -131,13 +131,13 @@ impl Placement {
             return if self.pauses > PAUSES_MAX && self.how == CpuPlacement::Auto {
                 self.fail()
             } else {
-                Advice::Stay
+                PlacementChange::Stay
             };
         }
         self.intervals[self.filled] = u32::try_from(interval).expect("a pause is short");
         self.filled += 1;
         if self.filled < WINDOW {
-            return if self.beside { self.follow(interval, thread) } else { Advice::Stay };
+            return if self.beside { self.follow(interval, thread) } else { PlacementChange::Stay };
         }
         let (_, &mut median, _) = self.intervals.select_nth_unstable(WINDOW / 2);
         self.clear_window();
@@ -145,14 +145,14 @@ impl Placement {
     }
 
     /// Records that other threads kept the pager from its CPU.
-    pub(super) fn starved(&mut self) -> Advice {
-        if self.beside { self.fail() } else { Advice::Stay }
+    pub(super) fn starved(&mut self) -> PlacementChange {
+        if self.beside { self.fail() } else { PlacementChange::Stay }
     }
 
-    fn measured_free(&mut self, median: u32, thread: u32) -> Advice {
+    fn measured_free(&mut self, median: u32, thread: u32) -> PlacementChange {
         if self.skip > 0 {
             self.skip -= 1;
-            return Advice::Stay;
+            return PlacementChange::Stay;
         }
         if median > DENSE_NS {
             return self.start_measuring();
@@ -160,26 +160,26 @@ impl Placement {
         self.best = self.best.min(median);
         self.measured += 1;
         if self.measured < MEASURED {
-            return Advice::Stay;
+            return PlacementChange::Stay;
         }
         self.free = self.best;
         self.beside = true;
         self.start_measuring();
-        Advice::Join(thread)
+        PlacementChange::Join(thread)
     }
 
-    fn measured_beside(&mut self, median: u32) -> Advice {
+    fn measured_beside(&mut self, median: u32) -> PlacementChange {
         self.best = self.best.min(median);
         if self.how == CpuPlacement::Beside {
-            return Advice::Stay;
+            return PlacementChange::Stay;
         }
         self.measured += 1;
         let gains = |median: u32| u64::from(median) * 8 <= u64::from(self.free) * 7;
         if self.measured < TRIAL {
-            return Advice::Stay;
+            return PlacementChange::Stay;
         }
         if self.measured == TRIAL {
-            return if gains(self.best) { Advice::Stay } else { self.fail() };
+            return if gains(self.best) { PlacementChange::Stay } else { self.fail() };
         }
         self.failures = 0;
         self.slow = if gains(median) { 0 } else { self.slow + 1 };
@@ -189,22 +189,22 @@ impl Placement {
         if self.measured == KEPT_MAX {
             self.beside = false;
             self.start_measuring();
-            return Advice::Leave;
+            return PlacementChange::Leave;
         }
         // A program whose faults have become more expensive is compared with its own recent windows.
         self.best += self.best / 64 + 1;
-        Advice::Stay
+        PlacementChange::Stay
     }
 
     /// Finds out whether the kernel has moved the thread to another CPU: its faults are slow then.
-    fn follow(&mut self, interval: u64, thread: u32) -> Advice {
+    fn follow(&mut self, interval: u64, thread: u32) -> PlacementChange {
         self.followed += 1;
         self.apart = if interval * 2 > u64::from(self.best) * 3 { self.apart + 1 } else { 0 };
         if self.apart < APART || self.followed < FOLLOW_EVERY {
-            return Advice::Stay;
+            return PlacementChange::Stay;
         }
         (self.apart, self.followed) = (0, 0);
-        Advice::Follow(thread)
+        PlacementChange::Follow(thread)
     }
 
     /// Gives up a trial before it began: no CPU is idle, so the kernel does not spread the threads either.
@@ -219,22 +219,22 @@ impl Placement {
     }
 
     /// Ends a placement that does not pay off; the next trial comes later each time.
-    fn fail(&mut self) -> Advice {
+    fn fail(&mut self) -> PlacementChange {
         self.clear_window();
         if self.how == CpuPlacement::Beside {
             self.beside = false;
-            return Advice::Leave;
+            return PlacementChange::Leave;
         }
         self.skip = SKIP << self.failures;
         self.failures = (self.failures + 1).min(FAILURES_MAX);
         self.beside = false;
         self.start_measuring();
-        Advice::Leave
+        PlacementChange::Leave
     }
 
-    const fn start_measuring(&mut self) -> Advice {
+    const fn start_measuring(&mut self) -> PlacementChange {
         (self.best, self.measured, self.slow) = (u32::MAX, 0, 0);
-        Advice::Stay
+        PlacementChange::Stay
     }
 
     const fn clear_window(&mut self) {
@@ -273,12 +273,12 @@ mod tests {
                 self.faults_beside += u64::from(self.placement.beside);
                 self.now += if self.placement.beside { self.beside } else { self.free };
                 match self.placement.fault(self.now, thread) {
-                    Advice::Join(of) => {
+                    PlacementChange::Join(of) => {
                         assert_eq!(of, thread);
                         self.moves += 1;
                     }
-                    Advice::Leave => self.moves += 1,
-                    Advice::Follow(_) | Advice::Stay => {}
+                    PlacementChange::Leave => self.moves += 1,
+                    PlacementChange::Follow(_) | PlacementChange::Stay => {}
                 }
             }
         }
@@ -349,7 +349,7 @@ mod tests {
         let mut follows = Vec::new();
         for n in 0..WINDOW * 2 {
             program.now += 20_000;
-            if program.placement.fault(program.now, 0) == Advice::Follow(0) {
+            if program.placement.fault(program.now, 0) == PlacementChange::Follow(0) {
                 follows.push(n);
             }
         }
@@ -394,9 +394,9 @@ mod tests {
             }
             assert!(program.faults - from > before);
             before = program.faults - from;
-            assert_eq!(program.placement.starved(), Advice::Leave);
+            assert_eq!(program.placement.starved(), PlacementChange::Leave);
             assert!(!program.placement.beside);
         }
-        assert_eq!(program.placement.starved(), Advice::Stay);
+        assert_eq!(program.placement.starved(), PlacementChange::Stay);
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Doubt {
 }
 
 impl Doubt {
-    /// True when the call may have mapped something else.
+    /// Returns true if the call may have mapped something else.
     pub(super) const fn is_of_contents(&self) -> bool {
         !self.of_rights
     }
@@ -353,7 +353,7 @@ impl Pager {
         }
     }
 
-    /// True when a call in progress may have mapped something else at one of the pages.
+    /// Returns true if a call in progress may have mapped something else at one of the pages.
     pub(super) fn is_in_doubt(&self, key: u32, pages: &Range<u64>) -> bool {
         let overlaps = |doubt: &Doubt| doubt.pages.start < pages.end && pages.start < doubt.pages.end;
         self.processes[&key].doubts.iter().any(|doubt| !doubt.of_rights && overlaps(doubt))

@@ -1,7 +1,7 @@
 //! The pager's loop: it waits for events, serves them, and moves to the CPU of the faulting thread and back.
 
 use super::beside::serve_beside;
-use super::placement::Advice;
+use super::placement::PlacementChange;
 use super::sharing::Sharing;
 use super::{CpuPlacement, Notice, PAST_LIBC, Pager, SAMPLE_TIME, STRAGGLE_MAX};
 use farmem_client::Error;
@@ -14,9 +14,9 @@ use std::time::Duration;
 
 /// A move of the pager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Move {
+pub(super) enum PagerMove {
     /// To this CPU, in the idle class.
-    Beside(usize),
+    JoinCpu(usize),
     /// To the CPUs and the class from before.
     Back,
 }
@@ -25,7 +25,7 @@ pub(super) enum Move {
 enum Turned {
     /// The program and its processes have ended.
     Over,
-    /// The pager has a [`Move`] to make.
+    /// The pager has a [`PagerMove`] to make.
     Moves,
 }
 
@@ -62,7 +62,7 @@ impl Pager {
         self.acceptor.watch(&signals, Watch::Other(SIGNALS)).map_err(|e| system(e.into()))?;
         let mut state = Loop { program: program.as_fd(), notify, ended: false, busy: false };
         while let Turned::Moves = self.turns(&mut state, None)? {
-            let Some(Move::Beside(cpu)) = self.next_move.take() else { continue };
+            let Some(PagerMove::JoinCpu(cpu)) = self.next_move.take() else { continue };
             let beside = serve_beside(cpu, |come_back: &AtomicBool| {
                 self.acceptor.let_poll(false);
                 let turned = self.turns(&mut state, Some(come_back));
@@ -121,16 +121,16 @@ impl Pager {
             }
             self.asked_again();
             if come_back.is_some_and(|come_back| come_back.load(Ordering::Relaxed)) {
-                self.advised(Advice::Leave);
+                self.advised(PlacementChange::Leave);
                 let _left = self.placement.starved();
             }
             match self.next_move {
-                Some(Move::Beside(cpu)) if come_back.is_some() => {
+                Some(PagerMove::JoinCpu(cpu)) if come_back.is_some() => {
                     self.next_move = None;
                     // A CPU that the pager may not use: the present one serves as well.
                     let _ = pin_to_cpu(cpu);
                 }
-                Some(Move::Back) if come_back.is_none() => self.next_move = None,
+                Some(PagerMove::Back) if come_back.is_none() => self.next_move = None,
                 Some(_) => break Turned::Moves,
                 None => {}
             }
@@ -149,25 +149,25 @@ impl Pager {
         }
     }
 
-    fn advised(&mut self, advice: Advice) {
+    fn advised(&mut self, advice: PlacementChange) {
         match advice {
-            Advice::Stay => {}
-            Advice::Join(_) if self.options.placement == CpuPlacement::Auto && !has_idle_cpu() => {
+            PlacementChange::Stay => {}
+            PlacementChange::Join(_) if self.options.placement == CpuPlacement::Auto && !has_idle_cpu() => {
                 self.placement.postpone()
             }
-            Advice::Join(thread) => match cpu_of(thread) {
-                Some(cpu) => self.next_move = Some(Move::Beside(cpu)),
+            PlacementChange::Join(thread) => match cpu_of(thread) {
+                Some(cpu) => self.next_move = Some(PagerMove::JoinCpu(cpu)),
                 // The thread has ended.
                 None => {
                     let _left = self.placement.starved();
                 }
             },
-            Advice::Follow(thread) => {
+            PlacementChange::Follow(thread) => {
                 if let Some(cpu) = cpu_of(thread) {
-                    self.next_move = Some(Move::Beside(cpu));
+                    self.next_move = Some(PagerMove::JoinCpu(cpu));
                 }
             }
-            Advice::Leave => self.next_move = Some(Move::Back),
+            PlacementChange::Leave => self.next_move = Some(PagerMove::Back),
         }
     }
 }

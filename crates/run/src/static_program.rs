@@ -119,13 +119,13 @@ impl Pager {
         self.statics = Some(Statics { served, local: BTreeSet::new(), told_of_no_more: false });
     }
 
-    /// True when the pager serves programs without the preload library.
+    /// Returns true if the pager serves programs without the preload library.
     #[must_use]
     pub const fn serves_by_calls(&self) -> bool {
         self.statics.is_some()
     }
 
-    /// True for a process whose system calls the pager answers when its memory becomes far.
+    /// Returns true for a process whose system calls the pager answers when its memory becomes far.
     fn may_serve(&self, process: u32) -> bool {
         // The thread of this process that starts the program is under the filter, too.
         self.statics.as_ref().is_some_and(|statics| match statics.served {
@@ -361,7 +361,7 @@ impl Pager {
             .then_some(Change::Register { start, len: (pages.end - pages.start) * PAGE_LEN as u64 })
     }
 
-    /// Far memory among the pages: each part, and its rights.
+    /// Returns each part of far memory among the pages, and its rights.
     fn far_among(&self, key: u32, pages: Range<u64>) -> impl Iterator<Item = (Range<u64>, u64)> {
         self.processes[&key].spans.within(pages).filter_map(|(span, kind)| match kind {
             Kind::Far { protection, .. } => Some((span, protection)),
@@ -369,7 +369,7 @@ impl Pager {
         })
     }
 
-    /// True for advice about addresses of far memory that are not in use, which the system takes for mapped.
+    /// Returns true for advice about addresses of far memory that are not in use, which the system takes for mapped.
     fn advises_nothing(&self, key: u32, call: RawCall) -> bool {
         let RawCall::Advise { first, len, .. } = call else { return false };
         let process = &self.processes[&key];
@@ -479,7 +479,7 @@ impl Pager {
     }
 }
 
-/// Whole pages of a length.
+/// Rounds a length up to whole pages.
 const fn whole(len: u64) -> u64 {
     len.saturating_add(PAGE_LEN as u64 - 1) / PAGE_LEN as u64 * PAGE_LEN as u64
 }
@@ -489,7 +489,7 @@ fn error_of(status: u64) -> io::Error {
     io::Error::from_raw_os_error(errno.unwrap_or(12))
 }
 
-/// True for a process that this one has started.
+/// Returns true for a process that this one has started.
 fn is_started_here(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));

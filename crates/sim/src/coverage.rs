@@ -104,7 +104,7 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("control.Dropped(Kind)", "needs a switch or node that sends something else: tests of control"),
     ("control.Dropped(Malformed)", "needs a switch or node that sends no messages: tests of control"),
     (
-        "control.Gone",
+        "control.MustRejoin",
         "needs tables that outgrow the switch while a change is taken back: one seed in hundreds",
     ),
     (

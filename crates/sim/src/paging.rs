@@ -276,7 +276,7 @@ impl World {
         }
     }
 
-    /// Programs access resident pages.
+    /// Lets programs access resident pages.
     fn burst(&mut self) {
         for _ in 0..self.rng.below(BURST_MAX) {
             let key = self.key();
@@ -285,7 +285,7 @@ impl World {
         }
     }
 
-    /// A thread loads or stores.
+    /// Lets a thread load or store.
     fn access(&mut self, key: Key, write: bool) {
         self.accesses += 1;
         if self.try_access(key, write) || self.blocked.iter().filter(|(of, _)| *of == key).count() > 2 {
@@ -471,7 +471,7 @@ impl World {
         self.carry_out(out, &arrived);
     }
 
-    /// The program unmaps a range: its pages are zeros when touched again.
+    /// Lets the program unmap a range, whose pages are zeros when touched again.
     fn unmap(&mut self) {
         let Key { space, page } = self.key();
         let pages = page..(page + 1 + u64::from(self.rng.below(5))).min(PAGES);

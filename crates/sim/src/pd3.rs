@@ -249,7 +249,7 @@ impl World {
         }
     }
 
-    /// A client sends bytes to the host, with a copy to the mirror.
+    /// Sends a client's bytes to the host, with a copy to the mirror.
     fn client_sends(&mut self) {
         if self.silent || self.to_host.len() >= MIRROR_MAX {
             return;
@@ -275,7 +275,7 @@ impl World {
         self.to_host.push_back(piece);
     }
 
-    /// The DPU gets a copy. Without faults it arrives before the host executes it.
+    /// Passes a copy to the DPU. Without faults, the copy arrives before the host executes the request.
     fn mirror_gives(&mut self) {
         let Some(piece) = self.mirror.pop_front() else { return };
         let late = piece.position <= self.host.executed;
@@ -283,7 +283,7 @@ impl World {
         self.see(&piece);
     }
 
-    /// The host executes the next request.
+    /// Lets the host execute the next request.
     fn host_goes_on(&mut self) {
         if self.host.is_waiting() {
             return;

@@ -286,9 +286,9 @@ impl Rack {
     fn replace_gone(&mut self) {
         for role_id in self.world.all_roles() {
             let mark = match role_id {
-                RoleId::Switch => "control.Gone(Switch)".to_owned(),
-                RoleId::Node(node) => format!("control.Gone(Node({node}))"),
-                RoleId::Index(index) => format!("control.Gone(Index({index}))"),
+                RoleId::Switch => "control.MustRejoin(Switch)".to_owned(),
+                RoleId::Node(node) => format!("control.MustRejoin(Node({node}))"),
+                RoleId::Index(index) => format!("control.MustRejoin(Index({index}))"),
                 RoleId::Control | RoleId::Host(_) => continue,
             };
             let noted = self.world.journal().notes().get(&mark).copied().unwrap_or(0);

@@ -8,7 +8,7 @@ use crate::describe::Describer;
 use crate::sim_node::{RoleId, SimEnv, SimNode};
 use crate::{HostMachine, Journal, Network, Plan};
 use farmem_control::api::{ApiError, Call, ErrorCode, Request, Response};
-use farmem_control::keys::{Ring, Shown};
+use farmem_control::keys::{Credentials, Ring};
 use farmem_control::{Config, Control, Out, Record};
 use farmem_host::{Config as HostConfig, ControlRequest, Done, Host};
 use farmem_machine::{Duration, Event, Instant, Machine as _, Port, Rng};
@@ -302,7 +302,7 @@ impl<H: HostMachine> World<H> {
             self.answer(ticket, Err(unreachable_control()));
             return ticket;
         }
-        let shown = Shown { keys: self.ring.show(&request), ..Shown::default() };
+        let shown = Credentials { keys: self.ring.show(&request), ..Credentials::default() };
         self.ring.using(&request);
         let ask = farmem_control::Submitted { ticket, request, shown };
         self.control_event(Event::Local(ask));

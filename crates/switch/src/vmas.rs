@@ -20,12 +20,12 @@ const LARGE_LOG2: u8 = PAGE_LOG2 + REGION_ORDER_MAX;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Vmas {
     /// Vmas by first byte; they do not overlap.
-    rows: BTreeMap<u64, Row>,
+    rows: BTreeMap<u64, VmaEntry>,
     budget: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Row {
+struct VmaEntry {
     size_log2: u8,
     /// Bytes that domains may use, counted once for each domain. The row is removed with the last one.
     granted: u64,
@@ -58,7 +58,7 @@ impl Vmas {
             let holds = holds.filter(|(other, row)| self::last(**other, row.size_log2) >= base);
             let holds = holds.map(|(&other, _)| other);
             holds.map(|other| self.rows.remove(&other));
-            let stale = |at: &u64, row: &mut Row| *at != base || row.size_log2 != size_log2;
+            let stale = |at: &u64, row: &mut VmaEntry| *at != base || row.size_log2 != size_log2;
             self.rows.extract_if(base..=last, stale).for_each(drop);
         }
         if size_log2 >= LARGE_LOG2 {
@@ -68,7 +68,7 @@ impl Vmas {
         match granted.map_or(after, |granted| granted.saturating_sub(before).saturating_add(after)) {
             0 if granted.is_some() => _ = self.rows.remove(&base),
             0 => {}
-            granted => _ = self.rows.insert(base, Row { size_log2, granted }),
+            granted => _ = self.rows.insert(base, VmaEntry { size_log2, granted }),
         }
     }
 

@@ -2,12 +2,12 @@
 //!
 //! Only dev-dependencies name this crate.
 
-mod beside;
 mod hooked;
 mod namespaces;
+mod observed_memory;
 mod signals;
 
-pub use beside::Beside;
 pub use hooked::{Hooked, ended};
 pub use namespaces::Namespaces;
+pub use observed_memory::ObservedMemory;
 pub use signals::signal;

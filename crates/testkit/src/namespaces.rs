@@ -39,7 +39,7 @@ impl Namespaces {
         Some(made)
     }
 
-    /// The name by which `ip` knows one of them.
+    /// Returns the name of a namespace as `ip` knows it.
     #[must_use]
     pub fn full(&self, name: &str) -> String {
         format!("{}-{name}", self.prefix)

@@ -9,8 +9,8 @@
 use farmem_host::agent::Pages;
 use farmem_link::{Clock, Stop, Waiting, affinity, pin_to_cpu};
 use farmem_uffd::{
-    Cause, Fault, FaultMode, Faults, Handler, HandlerCpu, Next, Place, Reach, Ring, Window, WindowConfig,
-    serve,
+    Addressing, Cause, Fault, FaultMode, Faults, Handler, HandlerCpu, Next, Reach, Ring, Window,
+    WindowConfig, serve,
 };
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
@@ -110,7 +110,7 @@ fn open() -> Result<Window, Box<dyn Error>> {
         base: VirtAddr(0),
         len,
         frames_max: PAGES as u64,
-        place: Place::Anywhere,
+        place: Addressing::Anywhere,
         reach: Reach::Full,
         faults: FaultMode::Handler,
     };

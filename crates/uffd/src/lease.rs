@@ -32,7 +32,7 @@
 
 mod watcher_process;
 
-pub use watcher_process::Apart;
+pub use watcher_process::WatcherProcess;
 
 use farmem_link::shm::Mapping;
 use farmem_link::{Clock, OpenError};

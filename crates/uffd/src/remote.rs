@@ -49,7 +49,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub enum Lost {
     /// The process has ended, or runs another program.
     #[error("the process has ended, or runs another program")]
-    Gone,
+    Exited,
     /// The process has mapped something else at the address.
     #[error("the process has mapped something else there ({0})")]
     Remapped(Errno),
@@ -175,7 +175,7 @@ impl Remote {
     /// Returns true if the buffer was full.
     ///
     /// # Errors
-    /// [`Lost::Gone`] if nothing will be reported any more.
+    /// [`Lost::Exited`] if nothing will be reported any more.
     pub fn faults(
         &self,
         buffer: &mut Buffer,
@@ -185,7 +185,7 @@ impl Remote {
         let count = match self.messages(buffer) {
             Ok(count) => count,
             Err(Errno::AGAIN) => 0,
-            Err(_) => return Err(Lost::Gone),
+            Err(_) => return Err(Lost::Exited),
         };
         for bytes in &buffer[..count] {
             let Message::Fault(fault) = parse::message(bytes, &self.uffd) else { continue };
@@ -420,7 +420,7 @@ impl AsFd for Remote {
 
 const fn lost(errno: Errno) -> Lost {
     match errno {
-        Errno::SRCH => Lost::Gone,
+        Errno::SRCH => Lost::Exited,
         other => Lost::Remapped(other),
     }
 }

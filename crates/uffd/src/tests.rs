@@ -20,7 +20,7 @@ pub(super) fn config(frames_max: u64) -> WindowConfig {
         base: VirtAddr(BASE),
         len,
         frames_max,
-        place: Place::Anywhere,
+        place: Addressing::Anywhere,
         reach: Reach::UserMode,
         faults: FaultMode::Handler,
     }
@@ -179,7 +179,7 @@ fn invalid_windows_are_refused_with_a_remedy() {
 /// A pointer of far memory is valid here; two windows cannot have the same addresses.
 #[test]
 fn far_memory_has_its_own_addresses() {
-    let same = WindowConfig { base: VirtAddr(0x2345_0000_0000), place: Place::Same, ..config(1) };
+    let same = WindowConfig { base: VirtAddr(0x2345_0000_0000), place: Addressing::Same, ..config(1) };
     let Ok(window) = Window::open(&same) else { return };
     assert_eq!(window.memory().as_ptr().addr().get() as u64, same.base.0);
     let refused = Window::open(&same).unwrap_err().to_string();

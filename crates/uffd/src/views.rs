@@ -18,7 +18,7 @@ use std::ptr::{self, NonNull};
 
 /// The addresses of a window in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Place {
+pub enum Addressing {
     /// The addresses of far memory, so that a stored pointer means the same to every process and every memory node.
     #[default]
     Same,
@@ -50,7 +50,7 @@ const BLOCK: u64 = 512;
 
 impl Views {
     /// Creates a file of `len` bytes without memory, mapped for the program.
-    pub(super) fn open(base: VirtAddr, len: usize, place: Place) -> Result<Self, OpenError> {
+    pub(super) fn open(base: VirtAddr, len: usize, place: Addressing) -> Result<Self, OpenError> {
         let system =
             |e: Errno| OpenError::System { doing: format!("make a window of {len} bytes"), source: e.into() };
         let file =
@@ -59,8 +59,8 @@ impl Views {
         // A process that receives the file may write it, but not shrink it.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(system)?;
         let program = match place {
-            Place::Anywhere => View::map(&file, len, None).map_err(system)?,
-            Place::Same => at_base(&file, len, base)?,
+            Addressing::Anywhere => View::map(&file, len, None).map_err(system)?,
+            Addressing::Same => at_base(&file, len, base)?,
         };
         Ok(Self { program, file })
     }

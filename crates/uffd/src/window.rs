@@ -19,10 +19,10 @@ mod placed;
 mod runs;
 
 use super::doorbell::Doorbell;
-use super::lease::{Apart, Lease, Watcher};
+use super::lease::{Lease, Watcher, WatcherProcess};
 use super::signal::{Registered, Signals, Touch};
 use super::state::{State, States, mapping};
-use super::views::{Place, Views};
+use super::views::{Addressing, Views};
 use super::{Cause, Fault, Memory};
 use farmem_host::agent::{Mapped, Pages};
 use farmem_link::OpenError;
@@ -62,7 +62,7 @@ pub struct WindowConfig {
     /// Maximum number of cached pages, at least 1.
     pub frames_max: u64,
     /// The addresses of the window in the program.
-    pub place: Place,
+    pub place: Addressing,
     /// The kind of faults that are served. Use [`Reach::Full`] unless the program never passes the window's addresses
     /// to the kernel. [`FaultMode::Signal`] serves at most [`Reach::UserMode`].
     pub reach: Reach,
@@ -157,8 +157,8 @@ impl Window {
     /// # Errors
     /// The system's error if it allows no such process, or the window has no lease. [`Window::watcher`] works in a
     /// thread.
-    pub fn watch_apart(&self) -> io::Result<Apart> {
-        let apart = Apart::start(self.watcher()?)?;
+    pub fn watch_apart(&self) -> io::Result<WatcherProcess> {
+        let apart = WatcherProcess::start(self.watcher()?)?;
         if let Some(lease) = self.lease() {
             lease.watched_by(apart.ended().try_clone_to_owned()?);
         }

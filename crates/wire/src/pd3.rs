@@ -69,7 +69,7 @@ impl Id {
 
 /// A range of a region of far memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Place {
+pub struct RegionRange {
     /// The program's number of the region.
     pub region: u16,
     /// Offset of the first byte.
@@ -78,7 +78,7 @@ pub struct Place {
     pub size: u32,
 }
 
-impl Place {
+impl RegionRange {
     fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let place = Self { region: r.u16()?, offset: r.u32()?, size: r.u32()? };
         if place.is_right() {
@@ -107,14 +107,14 @@ pub enum Request<'a> {
         /// Id of the request.
         id: Id,
         /// The range.
-        place: Place,
+        place: RegionRange,
     },
     /// Writes a range.
     Write {
         /// Id of the request.
         id: Id,
         /// The range; as long as `data`.
-        place: Place,
+        place: RegionRange,
         /// The bytes.
         data: &'a [u8],
     },
@@ -135,14 +135,14 @@ pub enum Front {
         /// Id of the request.
         id: Id,
         /// The range.
-        place: Place,
+        place: RegionRange,
     },
     /// Header of [`Request::Write`].
     Write {
         /// Id of the request.
         id: Id,
         /// The range; the data has its length.
-        place: Place,
+        place: RegionRange,
     },
     /// Header of [`Request::Prefetch`].
     Prefetch {
@@ -176,8 +176,8 @@ impl Front {
     fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (op, id) = Id::read(r)?;
         Ok(match op {
-            READ => Self::Read { id, place: Place::read(r)? },
-            WRITE => Self::Write { id, place: Place::read(r)? },
+            READ => Self::Read { id, place: RegionRange::read(r)? },
+            WRITE => Self::Write { id, place: RegionRange::read(r)? },
             PREFETCH => Self::Prefetch { id, key_len: key_len(r)? },
             value => {
                 return Err(WireError::Unknown { what: "the operation of a request", value: value.into() });

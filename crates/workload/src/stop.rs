@@ -40,7 +40,7 @@ pub fn on_interrupt(handler: impl FnMut() + Send + 'static) -> Result<(), ctrlc:
     Ok(())
 }
 
-/// As [`on_interrupt`], and ignores SIGHUP: for a command whose memory others use.
+/// Installs a handler as [`on_interrupt`] does, and ignores SIGHUP. Use it in a command whose memory others use.
 ///
 /// # Errors
 /// As [`on_interrupt`].

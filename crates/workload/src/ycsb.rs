@@ -117,7 +117,7 @@ impl Zipfian {
         self.zeta_n
     }
 
-    /// Like YCSB, uses the initial number of items, even when more were counted since.
+    /// Computes eta as YCSB does: from the initial number of items, even if more were counted since.
     fn settle_eta(&mut self) {
         let tail = (2.0 / self.items as f64).powf(1.0 - self.theta);
         self.eta = (1.0 - tail) / (1.0 - self.zeta_2 / self.zeta_n);

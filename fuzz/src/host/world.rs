@@ -262,7 +262,7 @@ impl World {
             return self.ask(HostRequest::Reply { number, reply: located(input) }, run);
         };
         let reply = match input.below(8) {
-            0 => Reply::Gone,
+            0 => Reply::Disconnected,
             1 => Reply::NotFound,
             2 => Reply::Unavailable,
             _ => match kind {
@@ -278,7 +278,7 @@ impl World {
                     Reply::NotFound
                 }
                 ControlRequestKind::Disconnect { .. } | ControlRequestKind::DisconnectExtra { .. } => {
-                    Reply::Gone
+                    Reply::Disconnected
                 }
                 ControlRequestKind::Locate { .. } => located(input),
                 ControlRequestKind::NodeGeneration { .. } => Reply::NodeGeneration(1),

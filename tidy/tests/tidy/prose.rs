@@ -9,10 +9,18 @@ use std::process::Command;
 const BANNED_STARTS: &[&str] =
     &["It", "They", "Of", "The same", "Who", "What", "Those", "That", "Whoever", "Nobody", "Somebody"];
 
+/// Words in s that begin no sentence with a verb.
+const NOT_VERBS: &[&str] = &[
+    "As", "Bytes", "Items", "Its", "Keys", "Lines", "Nodes", "Others", "Pages", "Programs", "Rows", "This",
+    "Words",
+];
+
 /// Names that say nothing about a type.
 const BANNED_TYPES: &[&str] = &[
-    "Asked", "Came", "Clerk", "Crew", "Errand", "Guest", "Known", "Mail", "Met", "Said", "Sides", "Taken",
-    "Talk", "Told", "Visitor", "Wanted", "Way", "What", "Who", "Why", "Wishes", "With",
+    "Apart", "Asked", "Beside", "Came", "Clerk", "Crew", "Ends", "Errand", "Gone", "Guest", "Here", "Kept",
+    "Known", "Landed", "Landing", "Left", "Mail", "Met", "Origin", "Place", "Said", "Shown", "Sides", "Spot",
+    "Stretch", "Taken", "Talk", "There", "Told", "Unsuited", "Visitor", "Wanted", "Way", "What", "Who",
+    "Why", "Wishes", "With",
 ];
 
 /// Names that say nothing about a file.
@@ -40,6 +48,7 @@ const SUBJECTS_SINCE: &str = "0b962360";
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rule {
     DocLines,
+    FunctionDocs,
     TypeNames,
     FileNames,
 }
@@ -50,6 +59,18 @@ fn no_doc_line_hides_its_subject() {
         let text = file.text();
         let lines = text.lines().enumerate().filter(|(_, line)| hides_subject(line));
         lines.map(|(number, line)| format!("{}:{}: {}", file.path, number + 1, line.trim())).collect()
+    });
+}
+
+#[test]
+fn docs_of_functions_begin_with_a_verb() {
+    check(Rule::FunctionDocs, |file| {
+        if is_test(&file.path) {
+            return Vec::new();
+        }
+        let text = file.text();
+        let docs = function_docs(&text).into_iter().filter(|(_, doc)| !begins_with_verb(doc));
+        docs.map(|(number, doc)| format!("{}:{number}: {doc}", file.path)).collect()
     });
 }
 
@@ -159,6 +180,52 @@ fn hides_subject(line: &str) -> bool {
     })
 }
 
+/// Returns true for a file of tests.
+fn is_test(path: &str) -> bool {
+    path.contains("tests/") || path.ends_with("tests.rs")
+}
+
+/// Returns number and text of the first doc line of each function, without the tests at a file's end.
+fn function_docs(text: &str) -> Vec<(usize, &str)> {
+    let (mut docs, mut doc, mut in_attribute) = (Vec::new(), None, false);
+    let mut lines = text.lines().map(str::trim).enumerate().peekable();
+    while let Some((index, line)) = lines.next() {
+        let next = lines.peek().map_or("", |(_, next)| next);
+        if line == "#[cfg(test)]" && next.starts_with("mod ") && next.ends_with('{') {
+            break;
+        }
+        if in_attribute || line.starts_with("#[") {
+            in_attribute = !line.ends_with(']');
+            if line == "#[test]" {
+                doc = None;
+            }
+        } else if let Some(first) = line.strip_prefix("///") {
+            doc.get_or_insert_with(|| (index + 1, first.trim()));
+        } else {
+            docs.extend(doc.take().filter(|_| is_function(line)));
+        }
+    }
+    docs
+}
+
+/// Returns true for a line that begins a function.
+fn is_function(line: &str) -> bool {
+    let is_qualifier = |word: &&str| {
+        word.starts_with("pub") || ["const", "async", "unsafe", "extern", "\"C\""].contains(word)
+    };
+    line.split_whitespace().find(|word| !is_qualifier(word)) == Some("fn")
+}
+
+/// Returns true for a doc line that begins with a third-person verb, an adverb before it, or a page of the manual.
+fn begins_with_verb(doc: &str) -> bool {
+    if doc.starts_with('`') && ["(2)`", "(3)`"].iter().any(|page| doc.contains(page)) {
+        return true;
+    }
+    let mut words = doc.split(|c: char| !c.is_alphanumeric() && c != '-');
+    let word = words.find(|word| !word.ends_with("ly")).unwrap_or_default();
+    word.ends_with('s') && word.chars().all(|c| c.is_alphabetic() || c == '-') && !NOT_VERBS.contains(&word)
+}
+
 /// Returns the name of the type that a line defines.
 fn defined_type(line: &str) -> Option<&str> {
     let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub"));
@@ -202,6 +269,26 @@ mod finds {
             ["/// Its owner.", "/// Theory.", "// It is no doc comment.", "/// Offset.", "let it = 1;"]
         {
             assert!(!hides_subject(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn docs_of_functions() {
+        let text = "/// Returns it.\n/// More.\n#[expect(\n    lint,\n    reason = \"why\"\n)]\npub(crate) const fn f() {}\n\
+                    /// A type.\nstruct T;\n/// A test.\n#[test]\nfn t() {}\n/// Bytes.\nunsafe extern \"C\" fn g();\n\
+                    #[cfg(test)]\nmod tests {\n/// A helper.\nfn h() {}\n}\n";
+        assert_eq!(function_docs(text), [(1, "Returns it."), (13, "Bytes.")]);
+    }
+
+    #[test]
+    fn verbs() {
+        for doc in
+            ["Returns it.", "Reads, then writes.", "Atomically adds.", "`mmap(2)`", "Write-protects a page."]
+        {
+            assert!(begins_with_verb(doc), "{doc}");
+        }
+        for doc in ["Bytes.", "True when it is.", "`word`s.", "The result.", "# Errors", "This is.", ""] {
+            assert!(!begins_with_verb(doc), "{doc}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Betweenness centrality (Brandes): the share of shortest paths from some sources that lead through each
 //! vertex.
 
-use super::{NONE, Unsuited, Watch, exists};
+use super::{NONE, UnsuitableGraph, Watch, exists};
 use crate::edge_map::of_all;
 use crate::{
     Array as _, EdgeFn, Graph, Order, Store, VertexSubset, edge_map_in, for_each_vertex, vertex_map,
@@ -44,12 +44,12 @@ impl EdgeFn for Count<'_> {
 /// count in both directions. Parallel edges count as separate paths.
 ///
 /// # Errors
-/// [`Unsuited::Vertex`], [`Unsuited::Paths`] and [`Unsuited::Stopped`].
+/// [`UnsuitableGraph::Vertex`], [`UnsuitableGraph::Paths`] and [`UnsuitableGraph::Stopped`].
 pub fn betweenness<S: Store>(
     graph: &Graph<S>,
     sources: &[u32],
     watch: &mut Watch<'_>,
-) -> Result<Vec<f64>, Unsuited> {
+) -> Result<Vec<f64>, UnsuitableGraph> {
     let vertices = graph.vertices();
     let mut sums = vec![0.0; vertices as usize];
     for (done, &source) in (0_u64..).zip(sources) {
@@ -67,7 +67,7 @@ fn dependencies<S: Store>(
     graph: &Graph<S>,
     source: u32,
     go_on: &mut dyn FnMut() -> bool,
-) -> Result<Vec<f64>, Unsuited> {
+) -> Result<Vec<f64>, UnsuitableGraph> {
     let vertices = graph.vertices();
     let levels = of_all(vertices, |_| AtomicU32::new(NONE));
     let paths = of_all(vertices, |_| AtomicU64::new(0));
@@ -79,14 +79,14 @@ fn dependencies<S: Store>(
     let mut level = 0;
     while !set.is_empty() {
         if !go_on() {
-            return Err(Unsuited::Stopped);
+            return Err(UnsuitableGraph::Stopped);
         }
         level += 1;
         let next = edge_map_in(graph, &set, Order::of_round(level.into()), &count);
         for_each_vertex(&next, |vertex| levels[vertex as usize].store(level, Relaxed));
         let beyond = vertex_map(&next, |vertex| count.paths(vertex).is_infinite());
         if let Some(&to) = beyond.list().first() {
-            return Err(Unsuited::Paths { from: source, to });
+            return Err(UnsuitableGraph::Paths { from: source, to });
         }
         sets.push(std::mem::replace(&mut set, next));
     }
@@ -96,7 +96,7 @@ fn dependencies<S: Store>(
     let levelled: Vec<_> = (1..).zip(&sets).collect();
     for &(level, set) in levelled.iter().rev() {
         if !go_on() {
-            return Err(Unsuited::Stopped);
+            return Err(UnsuitableGraph::Stopped);
         }
         for_each_vertex(set, |vertex| {
             let below = graph.out().neighbours(vertex).iter();

@@ -1,6 +1,6 @@
 //! Breadth-first search.
 
-use super::{NONE, Unsuited, Watch, exists, plain};
+use super::{NONE, UnsuitableGraph, Watch, exists, plain};
 use crate::edge_map::of_all;
 use crate::{EdgeFn, Graph, Order, Store, VertexSubset, edge_map_in, for_each_vertex};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -43,8 +43,8 @@ impl EdgeFn for Step<'_> {
 /// Searches from `source` along outgoing edges.
 ///
 /// # Errors
-/// [`Unsuited::Vertex`] and [`Unsuited::Stopped`].
-pub fn bfs<S: Store>(graph: &Graph<S>, source: u32, watch: &mut Watch<'_>) -> Result<Bfs, Unsuited> {
+/// [`UnsuitableGraph::Vertex`] and [`UnsuitableGraph::Stopped`].
+pub fn bfs<S: Store>(graph: &Graph<S>, source: u32, watch: &mut Watch<'_>) -> Result<Bfs, UnsuitableGraph> {
     let vertices = graph.vertices();
     exists(source, vertices)?;
     let levels = of_all(vertices, |_| AtomicU32::new(NONE));
@@ -56,7 +56,7 @@ pub fn bfs<S: Store>(graph: &Graph<S>, source: u32, watch: &mut Watch<'_>) -> Re
     while !set.is_empty() {
         reached += set.len() as u64;
         if !watch(reached, vertices.into()) {
-            return Err(Unsuited::Stopped);
+            return Err(UnsuitableGraph::Stopped);
         }
         level += 1;
         let step = Step { levels: &levels, parents: &parents, level };

@@ -1,6 +1,6 @@
 //! Connected components, regardless of edge direction.
 
-use super::{Unsuited, plain};
+use super::{UnsuitableGraph, plain};
 use crate::edge_map::of_all;
 use crate::{EdgeFn, Graph, Order, Store, VertexSubset, edge_map_in, for_each_vertex, vertex_map};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -65,13 +65,13 @@ impl Components {
     /// Runs a round. The computation is complete when [`Components::changed`] is empty afterwards.
     ///
     /// # Errors
-    /// [`Unsuited::NoIncoming`].
+    /// [`UnsuitableGraph::NoIncoming`].
     ///
     /// # Panics
     /// Panics when the number of vertices differs from the number of labels.
-    pub fn round<S: Store>(&mut self, graph: &Graph<S>) -> Result<(), Unsuited> {
+    pub fn round<S: Store>(&mut self, graph: &Graph<S>) -> Result<(), UnsuitableGraph> {
         assert_eq!(graph.vertices() as usize, self.labels.len(), "a label for each vertex");
-        let backwards = graph.reversed().ok_or(Unsuited::NoIncoming)?;
+        let backwards = graph.reversed().ok_or(UnsuitableGraph::NoIncoming)?;
         let labels = of_all(graph.vertices(), |vertex| AtomicU32::new(self.labels[vertex as usize]));
         let step = Step { before: &self.labels, labels: &labels };
         // A round begins with the edges with which the previous one ended.

@@ -1,6 +1,6 @@
 //! PageRank.
 
-use super::Unsuited;
+use super::UnsuitableGraph;
 use crate::edge_map::{Order, of_all_and_sum};
 use crate::{Adjacency, Array as _, Graph, Store};
 
@@ -51,14 +51,14 @@ impl PageRank {
     /// Runs a round.
     ///
     /// # Errors
-    /// [`Unsuited::NoIncoming`], because ranks are pulled.
+    /// [`UnsuitableGraph::NoIncoming`], because ranks are pulled.
     ///
     /// # Panics
     /// Panics when the number of vertices differs from the number of ranks.
-    pub fn round<S: Store>(&mut self, graph: &Graph<S>) -> Result<(), Unsuited> {
+    pub fn round<S: Store>(&mut self, graph: &Graph<S>) -> Result<(), UnsuitableGraph> {
         let vertices = graph.vertices();
         assert_eq!(vertices as usize, self.ranks.len(), "a rank for each vertex");
-        let incoming = graph.incoming().ok_or(Unsuited::NoIncoming)?;
+        let incoming = graph.incoming().ok_or(UnsuitableGraph::NoIncoming)?;
         let (ranks, order) = (&self.ranks, Order::of_round(self.rounds));
         let (passed, idle) = of_all_and_sum(vertices, order, |vertex| match graph.out().degree(vertex) {
             0 => (0.0, ranks[vertex as usize]),
@@ -77,10 +77,10 @@ impl PageRank {
     ///
     /// # Panics
     /// As [`PageRank::round`].
-    pub fn round_by_edge<S: Store>(&mut self, graph: &Graph<S>) -> Result<(), Unsuited> {
+    pub fn round_by_edge<S: Store>(&mut self, graph: &Graph<S>) -> Result<(), UnsuitableGraph> {
         let vertices = graph.vertices();
         assert_eq!(vertices as usize, self.ranks.len(), "a rank for each vertex");
-        let incoming = graph.incoming().ok_or(Unsuited::NoIncoming)?;
+        let incoming = graph.incoming().ok_or(UnsuitableGraph::NoIncoming)?;
         let (ranks, order) = (self.ranks.clone(), Order::of_round(self.rounds));
         let (_, idle) = of_all_and_sum(vertices, order, |vertex| {
             (0.0, if graph.out().degree(vertex) == 0 { ranks[vertex as usize] } else { 0.0 })

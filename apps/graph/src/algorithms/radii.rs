@@ -1,7 +1,7 @@
 //! Radii: the distance of each vertex to the farthest one, estimated by searches from up to 64 vertices at
 //! once (Ligra 5.3).
 
-use super::{NONE, Unsuited, Watch, exists, plain};
+use super::{NONE, UnsuitableGraph, Watch, exists, plain};
 use crate::edge_map::of_all;
 use crate::{EdgeFn, Graph, Order, Store, VertexSubset, edge_map_in, for_each_vertex, vertex_map};
 use farmem::Rng;
@@ -40,11 +40,15 @@ impl EdgeFn for Step<'_> {
 /// Searches from all of `sources` at once.
 ///
 /// # Errors
-/// [`Unsuited::Vertex`] and [`Unsuited::Stopped`].
+/// [`UnsuitableGraph::Vertex`] and [`UnsuitableGraph::Stopped`].
 ///
 /// Panics when there are more than [`SAMPLE_MAX`] sources.
 /// When there are more than [`SAMPLE_MAX`] sources.
-pub fn radii<S: Store>(graph: &Graph<S>, sources: &[u32], watch: &mut Watch<'_>) -> Result<Radii, Unsuited> {
+pub fn radii<S: Store>(
+    graph: &Graph<S>,
+    sources: &[u32],
+    watch: &mut Watch<'_>,
+) -> Result<Radii, UnsuitableGraph> {
     assert!(sources.len() <= SAMPLE_MAX, "a bit for each source");
     let vertices = graph.vertices();
     sources.iter().try_for_each(|&source| exists(source, vertices))?;
@@ -60,7 +64,7 @@ pub fn radii<S: Store>(graph: &Graph<S>, sources: &[u32], watch: &mut Watch<'_>)
     while !set.is_empty() {
         round += 1;
         if !watch(round.into(), vertices.into()) {
-            return Err(Unsuited::Stopped);
+            return Err(UnsuitableGraph::Stopped);
         }
         let step = Step { visited: &visited, next: &next, radii: &radii, round };
         set = edge_map_in(graph, &set, Order::of_round(round.into()), &step);

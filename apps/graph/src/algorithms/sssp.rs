@@ -1,6 +1,6 @@
 //! Shortest paths by weight from one source (Bellman-Ford, Ligra 5.6).
 
-use super::{Unsuited, Watch, exists};
+use super::{UnsuitableGraph, Watch, exists};
 use crate::edge_map::of_all;
 use crate::{EdgeFn, Graph, Order, Store, VertexSubset, edge_map_in, for_each_vertex, vertex_map};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -36,8 +36,8 @@ impl EdgeFn for Relax<'_> {
 /// Finds paths from `source` along outgoing edges.
 ///
 /// # Errors
-/// [`Unsuited::Vertex`] and [`Unsuited::Stopped`].
-pub fn sssp<S: Store>(graph: &Graph<S>, source: u32, watch: &mut Watch<'_>) -> Result<Sssp, Unsuited> {
+/// [`UnsuitableGraph::Vertex`] and [`UnsuitableGraph::Stopped`].
+pub fn sssp<S: Store>(graph: &Graph<S>, source: u32, watch: &mut Watch<'_>) -> Result<Sssp, UnsuitableGraph> {
     let vertices = graph.vertices();
     exists(source, vertices)?;
     let unreached = || of_all(vertices, |_| AtomicU64::new(UNREACHED));
@@ -49,7 +49,7 @@ pub fn sssp<S: Store>(graph: &Graph<S>, source: u32, watch: &mut Watch<'_>) -> R
     while !set.is_empty() {
         rounds += 1;
         if !watch(rounds, vertices.into()) {
-            return Err(Unsuited::Stopped);
+            return Err(UnsuitableGraph::Stopped);
         }
         let relax = Relax { before: &before, distances: &distances };
         set = edge_map_in(graph, &set, Order::of_round(rounds), &relax);

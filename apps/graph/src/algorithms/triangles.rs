@@ -1,6 +1,6 @@
 //! Triangles: sets of three vertices, all connected to each other.
 
-use super::{Unsuited, Watch};
+use super::{UnsuitableGraph, Watch};
 use crate::edge_map::simple;
 use crate::{Graph, Store};
 use rayon::prelude::*;
@@ -11,19 +11,19 @@ const BLOCK: u32 = 1 << 14;
 /// Counts each triangle once. Loops and parallel edges do not add triangles.
 ///
 /// # Errors
-/// [`Unsuited::Directed`], [`Unsuited::Unsorted`] and [`Unsuited::Stopped`].
-pub fn triangles<S: Store>(graph: &Graph<S>, watch: &mut Watch<'_>) -> Result<u64, Unsuited> {
+/// [`UnsuitableGraph::Directed`], [`UnsuitableGraph::Unsorted`] and [`UnsuitableGraph::Stopped`].
+pub fn triangles<S: Store>(graph: &Graph<S>, watch: &mut Watch<'_>) -> Result<u64, UnsuitableGraph> {
     if !graph.is_symmetric() {
-        return Err(Unsuited::Directed);
+        return Err(UnsuitableGraph::Directed);
     }
     if !graph.out().is_sorted() {
-        return Err(Unsuited::Unsorted);
+        return Err(UnsuitableGraph::Unsorted);
     }
     let vertices = graph.vertices();
     let mut count = 0;
     for first in (0..vertices).step_by(BLOCK as usize) {
         if !watch(first.into(), vertices.into()) {
-            return Err(Unsuited::Stopped);
+            return Err(UnsuitableGraph::Stopped);
         }
         let block = first..vertices.min(first.saturating_add(BLOCK));
         count += block.into_par_iter().map(|vertex| at(graph, vertex)).sum::<u64>();

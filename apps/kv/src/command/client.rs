@@ -3,7 +3,7 @@
 use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
 use crate::session::Replies;
-use crate::world::Shown;
+use crate::world::ClientInfo;
 use farmem_protocols::commands::{TABLE, find};
 use farmem_protocols::resp::Writer;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -22,7 +22,7 @@ pub(super) fn client_name(arg: &[u8]) -> Result<String, Failure> {
 }
 
 /// Returns the line of a client in `CLIENT LIST`, with the fields of Redis 7.0.
-pub(super) fn client_line(context: &Context<'_>, id: u64, shown: &Shown) -> String {
+pub(super) fn client_line(context: &Context<'_>, id: u64, shown: &ClientInfo) -> String {
     let (world, state) = (&context.world, &shown.activity);
     let number = |number: &AtomicUsize| number.load(Relaxed);
     let queued = state.queued.load(Relaxed);
@@ -161,13 +161,13 @@ fn list(context: &mut Context<'_>, filter: Args<'_>, out: &mut Writer<'_>) -> Co
 }
 
 /// A condition on the clients that end: their number and their description.
-type Filter<'a> = Box<dyn Fn(u64, &Shown) -> bool + 'a>;
+type Filter<'a> = Box<dyn Fn(u64, &ClientInfo) -> bool + 'a>;
 
 /// Executes `CLIENT KILL address`, or the form with filters, which must all match.
 fn kill(context: &mut Context<'_>, filter: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let own = context.session.id;
     let (mut matches, mut skips_own): (Vec<Filter<'_>>, bool) = (Vec::new(), true);
-    let by_address = |address| move |_: u64, shown: &Shown| shown.address.as_bytes() == address;
+    let by_address = |address| move |_: u64, shown: &ClientInfo| shown.address.as_bytes() == address;
     if let [address] = filter {
         matches.push(Box::new(by_address(*address)));
         skips_own = false;
@@ -202,7 +202,7 @@ fn kill(context: &mut Context<'_>, filter: Args<'_>, out: &mut Writer<'_>) -> Co
             }
         }
     }
-    let ends = |id: u64, shown: &Shown| {
+    let ends = |id: u64, shown: &ClientInfo| {
         !(skips_own && id == own) && matches.iter().all(|matches| matches(id, shown))
     };
     let clients = context.world.clients.iter();

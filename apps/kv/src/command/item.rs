@@ -2,7 +2,7 @@
 
 use super::{Args, CommandResult, Context};
 use crate::failure::Failure;
-use crate::store::Ends;
+use crate::store::NewExpiry;
 use crate::store::item::Head;
 use farmem_protocols::resp::Writer;
 
@@ -13,13 +13,13 @@ const NEVER: i64 = i64::MAX;
 const META_LEN: usize = 13 + 8;
 
 /// Returns the third word of the command: the head and the expiry time.
-pub(crate) fn meta(head: Head, ends: Ends) -> [u8; META_LEN] {
+pub(crate) fn meta(head: Head, ends: NewExpiry) -> [u8; META_LEN] {
     let mut meta = [0; META_LEN];
     meta[..13].copy_from_slice(&head.emit());
     let end = match ends {
-        Ends::Keep => KEEP,
-        Ends::Never => NEVER,
-        Ends::At(end) => end.min(NEVER - 1),
+        NewExpiry::Keep => KEEP,
+        NewExpiry::Never => NEVER,
+        NewExpiry::At(end) => end.min(NEVER - 1),
     };
     meta[13..].copy_from_slice(&end.to_le_bytes());
     meta
@@ -32,12 +32,12 @@ pub(super) fn item(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     let Ok(end) = end.try_into().map(i64::from_le_bytes) else { return Err(wrong) };
     let db = context.db();
     let ends = match end {
-        KEEP => Ends::Keep,
-        NEVER => Ends::Never,
-        end => Ends::At(end),
+        KEEP => NewExpiry::Keep,
+        NEVER => NewExpiry::Never,
+        end => NewExpiry::At(end),
     };
     match ends {
-        Ends::At(end) if end <= context.store.now() => drop(context.store.remove(db, args[1])),
+        NewExpiry::At(end) if end <= context.store.now() => drop(context.store.remove(db, args[1])),
         ends => context.store.set_item(db, args[1], head, args[3], ends)?,
     }
     out.simple("OK");

@@ -3,7 +3,7 @@
 use super::long_double::LongDouble;
 use super::{Args, CommandResult, Context, integer};
 use crate::failure::Failure;
-use crate::store::Ends;
+use crate::store::NewExpiry;
 use farmem_protocols::resp::Writer;
 
 pub(super) fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Writer<'_>) -> CommandResult {
@@ -12,7 +12,7 @@ pub(super) fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Writ
     let new = old.checked_add(by).ok_or(Failure::OVERFLOW)?;
     // The record has room for every number, so that the next one is written in place.
     const DIGITS: usize = 20;
-    context.store.set_with_room(db, key, new.to_string().as_bytes(), DIGITS, Ends::Keep)?;
+    context.store.set_with_room(db, key, new.to_string().as_bytes(), DIGITS, NewExpiry::Keep)?;
     out.integer(new);
     Ok(())
 }
@@ -39,7 +39,7 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>, args: Args<'_>, out: &mut W
     let old = context.store.string(db, args[1])?;
     let by = LongDouble::parse(args[2]).ok_or(Failure::NOT_FLOAT)?;
     let new = sum(old, by, Failure::NOT_FLOAT)?;
-    context.store.set_with_room(db, args[1], new.as_bytes(), new.len(), Ends::Keep)?;
+    context.store.set_with_room(db, args[1], new.as_bytes(), new.len(), NewExpiry::Keep)?;
     out.bulk(new.as_bytes());
     Ok(())
 }

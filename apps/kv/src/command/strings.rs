@@ -2,7 +2,7 @@
 
 use super::{Args, CommandResult, Context, count, integer, is};
 use crate::failure::Failure;
-use crate::store::Ends;
+use crate::store::NewExpiry;
 use farmem_protocols::resp::Writer;
 
 pub(super) fn get(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
@@ -21,7 +21,7 @@ fn bulk_or_null(value: Option<&[u8]>, out: &mut Writer<'_>) {
 /// The options of `SET`.
 #[derive(Default)]
 struct SetOptions {
-    ends: Option<Ends>,
+    ends: Option<NewExpiry>,
     only_new: bool,
     only_old: bool,
     get: bool,
@@ -58,9 +58,9 @@ fn set_options(context: &Context<'_>, args: Args<'_>) -> Result<SetOptions, Fail
         } else if is(word, "GET") {
             options.get = true;
         } else if is(word, "KEEPTTL") && options.ends.is_none() {
-            options.ends = Some(Ends::Keep);
+            options.ends = Some(NewExpiry::Keep);
         } else if timed && options.ends.is_none() && args.len() > at + 1 {
-            options.ends = Some(Ends::At(end_at(context, word, args[at + 1], "set")?));
+            options.ends = Some(NewExpiry::At(end_at(context, word, args[at + 1], "set")?));
             at += 1;
         } else {
             return Err(Failure::SYNTAX);
@@ -73,7 +73,7 @@ fn set_options(context: &Context<'_>, args: Args<'_>) -> Result<SetOptions, Fail
 pub(super) fn set(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     if args.len() == 3 {
-        context.store.set(db, args[1], args[2], Ends::Never)?;
+        context.store.set(db, args[1], args[2], NewExpiry::Never)?;
         out.simple("OK");
         return Ok(());
     }
@@ -90,7 +90,7 @@ pub(super) fn set(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_
             return Ok(());
         }
     }
-    put(context, args[1], args[2], options.ends.unwrap_or(Ends::Never))?;
+    put(context, args[1], args[2], options.ends.unwrap_or(NewExpiry::Never))?;
     if !options.get {
         out.simple("OK");
     }
@@ -98,10 +98,10 @@ pub(super) fn set(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_
 }
 
 /// Sets a string. If its expiry time has passed already, the key is removed.
-fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], ends: Ends) -> CommandResult {
+fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], ends: NewExpiry) -> CommandResult {
     let db = context.db();
     match ends {
-        Ends::At(end) if end <= context.store.now() => {
+        NewExpiry::At(end) if end <= context.store.now() => {
             context.store.remove(db, key);
         }
         ends => context.store.set(db, key, value, ends)?,
@@ -113,7 +113,7 @@ pub(super) fn setnx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     let db = context.db();
     let is_new = context.store.kind(db, args[1]).is_none();
     if is_new {
-        context.store.set(db, args[1], args[2], Ends::Never)?;
+        context.store.set(db, args[1], args[2], NewExpiry::Never)?;
     }
     out.integer(i64::from(is_new));
     Ok(())
@@ -121,14 +121,14 @@ pub(super) fn setnx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
 
 pub(super) fn setex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let end = end_at(context, b"EX", args[2], "setex")?;
-    put(context, args[1], args[3], Ends::At(end))?;
+    put(context, args[1], args[3], NewExpiry::At(end))?;
     out.simple("OK");
     Ok(())
 }
 
 pub(super) fn psetex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let end = end_at(context, b"PX", args[2], "psetex")?;
-    put(context, args[1], args[3], Ends::At(end))?;
+    put(context, args[1], args[3], NewExpiry::At(end))?;
     out.simple("OK");
     Ok(())
 }
@@ -136,7 +136,7 @@ pub(super) fn psetex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
 pub(super) fn getset(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
     let db = context.db();
     bulk_or_null(context.store.string(db, args[1])?, out);
-    context.store.set(db, args[1], args[2], Ends::Never)
+    context.store.set(db, args[1], args[2], NewExpiry::Never)
 }
 
 pub(super) fn getdel(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> CommandResult {
@@ -237,7 +237,7 @@ pub(super) fn append(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     check_len(context, value.len())?;
     // A string that was appended to once grows again, as a rule.
     let room = if is_new { value.len() } else { 2 * value.len() };
-    context.store.set_with_room(db, args[1], &value, room, Ends::Keep)?;
+    context.store.set_with_room(db, args[1], &value, room, NewExpiry::Keep)?;
     out.integer(count(value.len()));
     Ok(())
 }
@@ -258,7 +258,7 @@ pub(super) fn setrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writ
         value.resize(end, 0);
     }
     value[offset..end].copy_from_slice(args[3]);
-    context.store.set_with_room(db, args[1], &value, value.len(), Ends::Keep)?;
+    context.store.set_with_room(db, args[1], &value, value.len(), NewExpiry::Keep)?;
     out.integer(count(value.len()));
     Ok(())
 }

@@ -7,7 +7,7 @@ use super::text::{Added, Mode, NOT_NUMERIC, Outcome, Storing, add, put_in, remov
 use crate::command::Context;
 use crate::command::execute::{admits, may};
 use crate::failure::Failure;
-use crate::store::Ends;
+use crate::store::NewExpiry;
 use crate::store::item::{Head, Item};
 use farmem_protocols::memcached::{Block, KEY_LEN_MAX, Words};
 use std::io::Write as _;
@@ -80,7 +80,7 @@ fn echo(flags: &Flags<'_>, word: &[u8], was_binary: bool, out: &mut Vec<u8>) {
 /// The work that is left when the reply to an `mg` is written.
 #[derive(Default)]
 struct After {
-    ttl: Option<Ends>,
+    ttl: Option<NewExpiry>,
     /// The client must write the item again.
     won: Option<Won>,
 }
@@ -155,7 +155,7 @@ fn get(context: &mut Context<'_>, words: &[&[u8]], out: &mut Vec<u8>) -> Done {
 fn answer(
     flags: &Flags<'_>,
     item: &Item<'_>,
-    ttl: Option<Ends>,
+    ttl: Option<NewExpiry>,
     (made, may_win, now): (bool, bool, i64),
     out: &mut Vec<u8>,
 ) -> After {
@@ -171,7 +171,7 @@ fn answer(
             b'T' => {
                 after.ttl = ttl;
                 end = match ttl {
-                    Some(Ends::At(end)) => Some(end),
+                    Some(NewExpiry::At(end)) => Some(end),
                     _ => None,
                 };
             }
@@ -412,7 +412,7 @@ fn added(context: &mut Context<'_>, flags: &Flags<'_>, up: bool) -> Result<Sum, 
             admits(context, b"set", &flags.key)?;
             let (mut text, marks) = (Vec::new(), if flags.binary { Head::BINARY_KEY } else { 0 });
             digits(&mut text, flags.initial);
-            let cas = put(context, &flags.key, (0, marks), Ends::Never, &text)?;
+            let cas = put(context, &flags.key, (0, marks), NewExpiry::Never, &text)?;
             Ok(Sum::Is { value: flags.initial, cas, made: true })
         }
         Ok(Added::NotFound) => Ok(Sum::Not("NF")),

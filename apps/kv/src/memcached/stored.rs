@@ -3,7 +3,7 @@
 use crate::command::execute::{check_room, run};
 use crate::command::{Args, Context, item};
 use crate::failure::Failure;
-use crate::store::Ends;
+use crate::store::NewExpiry;
 use crate::store::item::Head;
 use farmem_protocols::commands::find;
 use farmem_protocols::resp::{Protocol, Writer};
@@ -11,13 +11,13 @@ use farmem_protocols::resp::{Protocol, Writer};
 /// Seconds up to which a number is a duration. A larger one is a date, in seconds since 1970.
 const LENGTH_MAX: i32 = 30 * 24 * 3600;
 /// Returns when an item expires that is written with this time.
-pub(super) fn ends(context: &Context<'_>, exptime: i32) -> Ends {
+pub(super) fn ends(context: &Context<'_>, exptime: i32) -> NewExpiry {
     let now = context.store.now();
     match exptime {
-        0 => Ends::Never,
-        ..0 => Ends::At(now - 1),
-        1..=LENGTH_MAX => Ends::At(now + i64::from(exptime) * 1000),
-        _ => Ends::At(i64::from(exptime) * 1000),
+        0 => NewExpiry::Never,
+        ..0 => NewExpiry::At(now - 1),
+        1..=LENGTH_MAX => NewExpiry::At(now + i64::from(exptime) * 1000),
+        _ => NewExpiry::At(i64::from(exptime) * 1000),
     }
 }
 
@@ -34,7 +34,7 @@ pub(super) fn put(
     context: &mut Context<'_>,
     key: &[u8],
     (flags, marks): (u32, u8),
-    ends: Ends,
+    ends: NewExpiry,
     data: &[u8],
 ) -> Result<u64, Failure> {
     let head = Head { flags, cas: context.store.next_cas(), marks };
@@ -47,7 +47,7 @@ pub(super) fn write(
     context: &mut Context<'_>,
     key: &[u8],
     head: Head,
-    ends: Ends,
+    ends: NewExpiry,
     data: &[u8],
 ) -> Result<(), Failure> {
     let meta = item::meta(head, ends);
@@ -55,10 +55,10 @@ pub(super) fn write(
 }
 
 /// Changes when an item expires.
-pub(super) fn set_end(context: &mut Context<'_>, key: &[u8], ends: Ends) -> Result<(), Failure> {
+pub(super) fn set_end(context: &mut Context<'_>, key: &[u8], ends: NewExpiry) -> Result<(), Failure> {
     match ends {
-        Ends::Keep => Ok(()),
-        Ends::Never => change(context, &[b"PERSIST", key]),
-        Ends::At(end) => change(context, &[b"PEXPIREAT", key, end.to_string().as_bytes()]),
+        NewExpiry::Keep => Ok(()),
+        NewExpiry::Never => change(context, &[b"PERSIST", key]),
+        NewExpiry::At(end) => change(context, &[b"PEXPIREAT", key, end.to_string().as_bytes()]),
     }
 }

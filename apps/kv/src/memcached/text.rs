@@ -6,7 +6,7 @@ use super::stored::{change, ends, put, set_end};
 use crate::command::Context;
 use crate::command::execute::admits;
 use crate::command::server::log_in_as;
-use crate::store::Ends;
+use crate::store::NewExpiry;
 use crate::store::item::Head;
 use farmem_protocols::memcached::{Block, KEY_LEN_MAX, Words, short, signed, unsigned};
 
@@ -42,7 +42,7 @@ pub(super) struct Storing<'a> {
     pub(super) mode: Mode,
     pub(super) flags: u32,
     pub(super) marks: u8,
-    pub(super) ends: Ends,
+    pub(super) ends: NewExpiry,
     /// The number that the item must have.
     pub(super) cas: Option<u64>,
     /// A value with a smaller number is stored, too, and marked as stale.
@@ -121,7 +121,7 @@ fn get(
     context: &mut Context<'_>,
     keys: &[&[u8]],
     with_cas: bool,
-    ends: Option<Ends>,
+    ends: Option<NewExpiry>,
     out: &mut Vec<u8>,
 ) -> Done {
     if keys.is_empty() {
@@ -426,7 +426,7 @@ fn flush_all(context: &mut Context<'_>, words: &Words<'_>, out: &mut Vec<u8>) ->
     context.world.memcached.flushes += 1;
     context.world.flush_at = None;
     match ends(context, exptime) {
-        Ends::At(at) if exptime > 0 => context.world.flush_at = Some(at),
+        NewExpiry::At(at) if exptime > 0 => context.world.flush_at = Some(at),
         _ => change(context, &[b"FLUSHDB"])?,
     }
     line(out, "OK");

@@ -5,7 +5,7 @@
 //! later read of the record finds the bytes, so commands behave the same with and without reading ahead. The
 //! bytes are dropped at the end of the turn that runs these commands ([`Store::forget_ahead`]).
 
-use super::place::{At, Place, Spot};
+use super::place::{At, LocationWord, RecordSpan};
 use super::{CHUNK, Store};
 
 /// Values that are read together at most.
@@ -26,9 +26,9 @@ impl Store {
         self.has_far() && self.spot_of(db, key).is_some_and(|spot| self.log.would_wait(spot))
     }
 
-    pub(super) fn spot_of(&self, db: u8, key: &[u8]) -> Option<Spot> {
+    pub(super) fn spot_of(&self, db: u8, key: &[u8]) -> Option<RecordSpan> {
         let entry = self.space(db).index.get(self.namer.name(key))?;
-        match Place(entry.place).at() {
+        match LocationWord(entry.place).at() {
             At::Log(spot) => Some(spot),
             At::Cache(_) | At::Live(_) => None,
         }
@@ -53,7 +53,7 @@ impl Store {
     }
 
     /// Notes a record that a command will read. Returns false when the round is full.
-    pub(super) fn want_spot(&mut self, spot: Spot) -> bool {
+    pub(super) fn want_spot(&mut self, spot: RecordSpan) -> bool {
         if self.log.would_wait(spot) {
             self.wanted.spots.push(spot);
             self.wanted.bytes += spot.len;

@@ -2,7 +2,7 @@
 
 use super::index::{Entry, Flag, Name};
 use super::live::{Live, LiveValue};
-use super::place::{At, Place};
+use super::place::{At, LocationWord};
 use super::value::Value;
 use super::{Kind, Store, kind_of};
 use crate::failure::Failure;
@@ -48,8 +48,8 @@ impl Store {
         }
     }
 
-    fn release_clean(&mut self, clean: Option<Place>) {
-        if let Some(At::Log(spot)) = clean.map(Place::at) {
+    fn release_clean(&mut self, clean: Option<LocationWord>) {
+        if let Some(At::Log(spot)) = clean.map(LocationWord::at) {
             self.log.forget(spot);
         }
     }
@@ -155,7 +155,7 @@ impl Store {
     /// Refuses [`Store::incoming`] more bytes for the collection of a key, when that is too much.
     pub(crate) fn check_grows(&self, db: u8, key: &[u8]) -> Result<(), Failure> {
         let entry = self.space(db).index.get(self.namer.name(key));
-        match entry.map(|entry| Place(entry.place).at()) {
+        match entry.map(|entry| LocationWord(entry.place).at()) {
             Some(At::Live(number)) => self.check_len(number, self.incoming),
             _ => Ok(()),
         }
@@ -183,7 +183,7 @@ impl Store {
         self.check_makes(key, self.incoming)?;
         let (name, space) = (self.namer.name(key), self.spaces_of[usize::from(db)]);
         let number = self.keep_live(Live::new(LiveValue::Collection(Value::new(kind)), key, space, name));
-        let mut entry = Entry::new(name, Place::live(number).0, kind as u8);
+        let mut entry = Entry::new(name, LocationWord::live(number).0, kind as u8);
         entry.set(Flag::PARITY, self.parity);
         entry.set_used(self.use_now().first());
         self.space_mut(db).index.put(entry);
@@ -192,7 +192,7 @@ impl Store {
 
     /// Loads a collection, if it is not in use.
     fn bring(&mut self, db: u8, key: &[u8], name: Name, entry: Entry) -> Result<usize, Failure> {
-        let place = Place(entry.place);
+        let place = LocationWord(entry.place);
         if let At::Live(number) = place.at()
             && matches!(self.live[number].value, LiveValue::Collection(_))
         {
@@ -227,17 +227,17 @@ impl Store {
         }
         // The read may have cached a copy, and compaction may have moved the record.
         let now = self.space(db).index.get(name).expect("it was found a moment ago").place;
-        live.clean = match Place(now).at() {
-            At::Log(_) => Some(Place(now)),
+        live.clean = match LocationWord(now).at() {
+            At::Log(_) => Some(LocationWord(now)),
             At::Cache(spot) => Some(self.log.behind_cache(spot)),
             At::Live(_) => None,
         };
         let number = self.keep_live(live);
-        if let At::Live(pieces) = Place(now).at() {
+        if let At::Live(pieces) = LocationWord(now).at() {
             self.release_live(pieces);
         }
         if let Some(entry) = self.space_mut(db).index.get_mut(name) {
-            entry.place = Place::live(number).0;
+            entry.place = LocationWord::live(number).0;
         }
         Ok(number)
     }
@@ -271,7 +271,7 @@ impl Store {
         }
         live.compact(|live, _, to| {
             if let Some(entry) = spaces[usize::from(live.space)].index.get_mut(live.name) {
-                entry.place = Place::live(to).0;
+                entry.place = LocationWord::live(to).0;
             }
             true
         });

@@ -5,8 +5,8 @@ use super::index::{Entry, Flag, Name};
 use super::item::Head;
 use super::live::{Live, LiveValue};
 use super::log::Full;
-use super::place::{At, CHUNK, Class, HEADER_LEN, Header, Place, Spot};
-use super::{Ends, Kind, Store, kind_of};
+use super::place::{At, CHUNK, Class, HEADER_LEN, Header, LocationWord, RecordSpan};
+use super::{Kind, NewExpiry, Store, kind_of};
 use crate::failure::Failure;
 
 /// Bytes of a record at most. A longer value lies in pieces.
@@ -42,7 +42,7 @@ impl Store {
     }
 
     /// Leads a key to an appended value. Releases the key's old value.
-    pub(super) fn lead_to(&mut self, db: u8, name: Name, kind: Kind, place: Place) {
+    pub(super) fn lead_to(&mut self, db: u8, name: Name, kind: Kind, place: LocationWord) {
         let mut entry = Entry::new(name, place.0, kind as u8);
         entry.set(Flag::PARITY, self.parity);
         let used = self.use_now();
@@ -65,7 +65,7 @@ impl Store {
         kind: Kind,
         value: &[u8],
         room: usize,
-    ) -> Result<Place, Failure> {
+    ) -> Result<LocationWord, Failure> {
         self.check_room()?;
         self.append_now(db, key, name, kind, value, room)
     }
@@ -80,7 +80,7 @@ impl Store {
         kind: Kind,
         value: &[u8],
         room: usize,
-    ) -> Result<Place, Failure> {
+    ) -> Result<LocationWord, Failure> {
         let appended = self.try_append(db, key, name, kind, value, room);
         let Err(failure) = appended else { return appended };
         while self.compact_for_room() {
@@ -99,7 +99,7 @@ impl Store {
         kind: Kind,
         value: &[u8],
         room: usize,
-    ) -> Result<Place, Failure> {
+    ) -> Result<LocationWord, Failure> {
         let least = HEADER_LEN + key.len() + value.len();
         if least > RECORD_MAX {
             return self.append_pieces(db, key, name, value);
@@ -116,7 +116,13 @@ impl Store {
         self.log.append(header, key, &[value]).map_err(|full| no_room(&full))
     }
 
-    fn append_pieces(&mut self, db: u8, key: &[u8], name: Name, value: &[u8]) -> Result<Place, Failure> {
+    fn append_pieces(
+        &mut self,
+        db: u8,
+        key: &[u8],
+        name: Name,
+        value: &[u8],
+    ) -> Result<LocationWord, Failure> {
         let mut pieces = Vec::new();
         for piece in value.chunks(CHUNK) {
             match self.log.put_piece(piece) {
@@ -129,7 +135,7 @@ impl Store {
         }
         let value = LiveValue::Pieces(pieces, value.len());
         let space = self.spaces_of[usize::from(db)];
-        Ok(Place::live(self.keep_live(Live::new(value, key, space, name))))
+        Ok(LocationWord::live(self.keep_live(Live::new(value, key, space, name))))
     }
 
     /// Returns the bytes of a key's value as the log has them: in place if they are local, otherwise in
@@ -141,7 +147,7 @@ impl Store {
         name: Name,
         entry: Entry,
     ) -> Result<&[u8], Failure> {
-        match Place(entry.place).at() {
+        match LocationWord(entry.place).at() {
             At::Log(spot) if self.log.here(spot).is_some() => {
                 value_in(self.log.here(spot).expect("it was found a moment ago"), key)
             }
@@ -165,7 +171,9 @@ impl Store {
 
     /// Reads a far record.
     fn fetch(&mut self, db: u8, key: &[u8], name: Name, entry: Entry) -> Result<&[u8], Failure> {
-        let At::Log(spot) = Place(entry.place).at() else { unreachable!("far records are of the log") };
+        let At::Log(spot) = LocationWord(entry.place).at() else {
+            unreachable!("far records are of the log")
+        };
         let record = self
             .log
             .fetch(spot)
@@ -176,14 +184,14 @@ impl Store {
         value_in(&self.scratch, key)?;
         // A record is cached at its second read, because most records are read only once.
         if entry.has(Flag::TOUCHED) {
-            self.cache_scratch(db, name, Place(entry.place));
+            self.cache_scratch(db, name, LocationWord(entry.place));
         } else if let Some(entry) = self.space_mut(db).index.get_mut(name) {
             entry.set(Flag::TOUCHED, true);
         }
         value_in(&self.scratch, key)
     }
 
-    fn cache_scratch(&mut self, db: u8, name: Name, from: Place) {
+    fn cache_scratch(&mut self, db: u8, name: Name, from: LocationWord) {
         let mut copy = self.log.cache(from, &self.scratch);
         if copy.is_none() {
             // Without memory for the cache the value is not cached.
@@ -238,14 +246,14 @@ impl Store {
         end: Option<i64>,
     ) -> Result<(), Failure> {
         super::check_key(key)?;
-        self.check_end(db, key, end.map_or(Ends::Never, Ends::At))?;
+        self.check_end(db, key, end.map_or(NewExpiry::Never, NewExpiry::At))?;
         if let (Kind::Item, Some((head, _))) = (kind, Head::parse(bytes)) {
             self.note_cas(head.cas);
         }
         let name = self.namer.name(key);
         self.before_change(db, name, Some(key));
         self.put_encoded(db, key, name, kind, bytes, bytes.len())?;
-        self.follow_ends(db, name, end.map_or(Ends::Never, Ends::At));
+        self.follow_ends(db, name, end.map_or(NewExpiry::Never, NewExpiry::At));
         self.touch(db, name);
         Ok(())
     }
@@ -305,12 +313,12 @@ impl Store {
             }
             self.look_up_together(some.iter().map(|&(_, header, _, name)| (header.space, name)));
             for &(offset, header, key, name) in &some {
-                let old = Place::log(number, offset, header.class);
+                let old = LocationWord::log(number, offset, header.class);
                 let Some((entry_place, is_live)) = self.leads_to(header.space, name, old) else { continue };
                 let value = &bytes[offset + header.value_from()..offset + header.end()];
                 let new = self.log.append(header, key, &[value]).map_err(|full| no_room(&full))?;
                 self.moved(header.space, name, entry_place, is_live, new);
-                self.log.forget(Spot { chunk: number, offset, len: header.class.len() });
+                self.log.forget(RecordSpan { chunk: number, offset, len: header.class.len() });
             }
         }
     }
@@ -324,8 +332,8 @@ impl Store {
 
     /// Returns the place that a key's entry has if the record at `old` is live, and whether a collection in
     /// use leads there.
-    fn leads_to(&self, space: u8, name: Name, old: Place) -> Option<(Place, bool)> {
-        let place = Place(self.spaces[usize::from(space)].index.get(name)?.place);
+    fn leads_to(&self, space: u8, name: Name, old: LocationWord) -> Option<(LocationWord, bool)> {
+        let place = LocationWord(self.spaces[usize::from(space)].index.get(name)?.place);
         match place.at() {
             At::Log(_) => (place == old).then_some((place, false)),
             At::Cache(spot) => (self.log.behind_cache(spot) == old).then_some((place, false)),
@@ -333,7 +341,7 @@ impl Store {
         }
     }
 
-    fn moved(&mut self, space: u8, name: Name, from: Place, is_live: bool, to: Place) {
+    fn moved(&mut self, space: u8, name: Name, from: LocationWord, is_live: bool, to: LocationWord) {
         if let (true, At::Live(number)) = (is_live, from.at()) {
             self.live[number].clean = Some(to);
         } else if let Some(entry) = self.spaces[usize::from(space)].index.get_mut(name) {

@@ -6,7 +6,7 @@
 
 use super::frequency::clock;
 use super::index::{Entry, Flag, Name};
-use super::{Ends, Kind, Store, check_key, kind_of};
+use super::{Kind, NewExpiry, Store, check_key, kind_of};
 use crate::failure::Failure;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher as _;
@@ -72,10 +72,10 @@ pub(crate) struct Item<'a> {
 }
 
 impl Item<'_> {
-    /// Returns the expiry time for writing the item again. Not [`Ends::Keep`], because the write may evict
+    /// Returns the expiry time for writing the item again. Not [`NewExpiry::Keep`], because the write may evict
     /// the item, and its time with it.
-    pub(crate) fn kept(&self) -> Ends {
-        self.end.map_or(Ends::Never, Ends::At)
+    pub(crate) fn kept(&self) -> NewExpiry {
+        self.end.map_or(NewExpiry::Never, NewExpiry::At)
     }
 }
 
@@ -164,7 +164,7 @@ impl Store {
         key: &[u8],
         head: Head,
         data: &[u8],
-        ends: Ends,
+        ends: NewExpiry,
     ) -> Result<(), Failure> {
         check_key(key)?;
         self.check_end(db, key, ends)?;

@@ -1,7 +1,7 @@
 //! Collections in use, and large values: values that are not single records.
 
 use super::index::Name;
-use super::place::Place;
+use super::place::LocationWord;
 use super::value::{Text, Value};
 
 /// A value that is not a single record.
@@ -25,7 +25,7 @@ pub(super) struct Live {
     /// `bytes`.
     counted: (usize, usize),
     /// The place of a record with the same value, if there is one.
-    pub(super) clean: Option<Place>,
+    pub(super) clean: Option<LocationWord>,
     /// The value was used since the search for idle collections passed.
     pub(super) used: bool,
     /// Its database was flushed. No entry of the index leads here.

@@ -13,7 +13,7 @@
 
 use super::dead::Dead;
 use super::far::{Far, PendingRead};
-use super::place::{CHUNK, Class, HEADER_LEN, Header, Place, Spot};
+use super::place::{CHUNK, Class, HEADER_LEN, Header, LocationWord, RecordSpan};
 use farmem::{Error, VirtAddr};
 use memmap2::MmapMut;
 use slab::Slab;
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 /// The bytes of a chunk.
 #[derive(Debug)]
 enum Bytes {
-    Here(MmapMut),
+    Local(MmapMut),
     Far(VirtAddr),
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Log {
     /// The emptiest far chunks of the last search, the emptiest one last.
     emptiest: Vec<usize>,
     /// Far records that were read ahead.
-    ahead: BTreeMap<Spot, Ahead>,
+    ahead: BTreeMap<RecordSpan, Ahead>,
     /// The number of turns in which records were read ahead.
     age: u64,
     pub(crate) counts: AheadCounts,
@@ -170,7 +170,12 @@ impl Log {
     }
 
     /// Appends a record, and returns its place. The value is the concatenation of the parts.
-    pub(crate) fn append(&mut self, header: Header, key: &[u8], value: &[&[u8]]) -> Result<Place, Full> {
+    pub(crate) fn append(
+        &mut self,
+        header: Header,
+        key: &[u8],
+        value: &[&[u8]],
+    ) -> Result<LocationWord, Full> {
         let len = header.class.len();
         let chunk = match self.tail {
             Some(chunk) if self.chunks[chunk].used + len <= CHUNK => chunk,
@@ -180,7 +185,7 @@ impl Log {
                 chunk
             }
         };
-        let Chunk { bytes: Bytes::Here(bytes), used, live, least, .. } = &mut self.chunks[chunk] else {
+        let Chunk { bytes: Bytes::Local(bytes), used, live, least, .. } = &mut self.chunks[chunk] else {
             unreachable!("the tail is here")
         };
         *least = len.min(*least);
@@ -194,14 +199,14 @@ impl Log {
         *used += len;
         *live += len;
         self.live += len;
-        Ok(Place::log(chunk, offset, header.class))
+        Ok(LocationWord::log(chunk, offset, header.class))
     }
 
     /// Stores a piece of a large value, and returns the number of its chunk.
     pub(crate) fn put_piece(&mut self, piece: &[u8]) -> Result<usize, Full> {
         let number = self.new_chunk(true)?;
         let chunk = &mut self.chunks[number];
-        let Bytes::Here(bytes) = &mut chunk.bytes else { unreachable!("a new chunk is here") };
+        let Bytes::Local(bytes) = &mut chunk.bytes else { unreachable!("a new chunk is here") };
         bytes[..piece.len()].copy_from_slice(piece);
         (chunk.used, chunk.live) = (piece.len(), CHUNK);
         self.live += CHUNK;
@@ -213,12 +218,12 @@ impl Log {
         for some in numbers.chunks(PIECES_TOGETHER) {
             let far = some.iter().filter_map(|&number| match self.chunks[number].bytes {
                 Bytes::Far(at) => Some((at, self.chunks[number].used)),
-                Bytes::Here(_) => None,
+                Bytes::Local(_) => None,
             });
             let mut read = self.far.read_all(&far.collect::<Vec<_>>()).into_iter();
             for &number in some {
                 let chunk = &self.chunks[number];
-                if let Bytes::Here(bytes) = &chunk.bytes {
+                if let Bytes::Local(bytes) = &chunk.bytes {
                     into.extend_from_slice(&bytes[..chunk.used]);
                 } else {
                     let buf = read.next().expect("each far piece was read")?;
@@ -231,7 +236,7 @@ impl Log {
     }
 
     /// Marks a record or a piece as dead. Drops a chunk that has no live ones.
-    pub(crate) fn forget(&mut self, spot: Spot) {
+    pub(crate) fn forget(&mut self, spot: RecordSpan) {
         let chunk = &mut self.chunks[spot.chunk];
         chunk.dead.note(spot.offset);
         chunk.live -= spot.len;
@@ -249,27 +254,27 @@ impl Log {
 
     /// Marks a piece as dead.
     pub(crate) fn forget_piece(&mut self, number: usize) {
-        self.forget(Spot { chunk: number, offset: 0, len: CHUNK });
+        self.forget(RecordSpan { chunk: number, offset: 0, len: CHUNK });
     }
 
     /// Returns a record in local memory.
-    pub(crate) fn here(&self, spot: Spot) -> Option<&[u8]> {
+    pub(crate) fn here(&self, spot: RecordSpan) -> Option<&[u8]> {
         match &self.chunks[spot.chunk].bytes {
-            Bytes::Here(bytes) => Some(&bytes[spot.offset..spot.offset + spot.len]),
+            Bytes::Local(bytes) => Some(&bytes[spot.offset..spot.offset + spot.len]),
             Bytes::Far(_) => None,
         }
     }
 
     /// Returns a record in local memory, to change it in place.
-    pub(crate) fn here_mut(&mut self, spot: Spot) -> Option<&mut [u8]> {
+    pub(crate) fn here_mut(&mut self, spot: RecordSpan) -> Option<&mut [u8]> {
         match &mut self.chunks[spot.chunk].bytes {
-            Bytes::Here(bytes) => Some(&mut bytes[spot.offset..spot.offset + spot.len]),
+            Bytes::Local(bytes) => Some(&mut bytes[spot.offset..spot.offset + spot.len]),
             Bytes::Far(_) => None,
         }
     }
 
     /// Returns a far record: read ahead, or with a READ now.
-    pub(crate) fn fetch(&mut self, spot: Spot) -> Result<Vec<u8>, Error> {
+    pub(crate) fn fetch(&mut self, spot: RecordSpan) -> Result<Vec<u8>, Error> {
         if let Some(ahead) = self.ahead.remove(&spot) {
             self.counts.used += 1;
             return self.far.end(ahead.pending);
@@ -280,15 +285,15 @@ impl Log {
     }
 
     /// Returns whether [`Log::fetch`] of a record would wait for a new READ.
-    pub(crate) fn would_wait(&self, spot: Spot) -> bool {
+    pub(crate) fn would_wait(&self, spot: RecordSpan) -> bool {
         matches!(self.chunks[spot.chunk].bytes, Bytes::Far(_)) && !self.ahead.contains_key(&spot)
     }
 
     /// Begins to read far records.
-    pub(crate) fn fetch_ahead(&mut self, spots: &[Spot]) {
-        let range = |spot: &Spot| match self.chunks[spot.chunk].bytes {
+    pub(crate) fn fetch_ahead(&mut self, spots: &[RecordSpan]) {
+        let range = |spot: &RecordSpan| match self.chunks[spot.chunk].bytes {
             Bytes::Far(at) => (VirtAddr(at.0 + spot.offset as u64), spot.len),
-            Bytes::Here(_) => unreachable!("what is here is not read ahead"),
+            Bytes::Local(_) => unreachable!("what is here is not read ahead"),
         };
         let ranges: Vec<_> = spots.iter().map(range).collect();
         self.counts.wanted += spots.len() as u64;
@@ -308,7 +313,7 @@ impl Log {
     }
 
     /// Drops one record that was read ahead.
-    pub(crate) fn drop_ahead_of(&mut self, spot: Spot) {
+    pub(crate) fn drop_ahead_of(&mut self, spot: RecordSpan) {
         if let Some(ahead) = self.ahead.remove(&spot) {
             self.waste(ahead.pending);
         }
@@ -324,11 +329,11 @@ impl Log {
 
     /// Copies a far record into the cache, with its place in the log in front. Returns `None` if the last
     /// chunk of the cache is full.
-    pub(crate) fn cache(&mut self, from: Place, record: &[u8]) -> Option<Place> {
+    pub(crate) fn cache(&mut self, from: LocationWord, record: &[u8]) -> Option<LocationWord> {
         let (number, class) = (*self.cached.back()?, Header::parse(record)?.class);
         let len = UNIT_OF_PLACE + class.len();
         let chunk = &mut self.chunks[number];
-        let Bytes::Here(bytes) = &mut chunk.bytes else { unreachable!("the cache is here") };
+        let Bytes::Local(bytes) = &mut chunk.bytes else { unreachable!("the cache is here") };
         if chunk.used + len > CHUNK {
             return None;
         }
@@ -336,14 +341,14 @@ impl Log {
         bytes[offset..offset + UNIT_OF_PLACE].copy_from_slice(&from.0.to_le_bytes());
         bytes[offset + UNIT_OF_PLACE..offset + len].copy_from_slice(&record[..class.len()]);
         chunk.used += len;
-        Some(Place::cache(number, offset + UNIT_OF_PLACE, class))
+        Some(LocationWord::cache(number, offset + UNIT_OF_PLACE, class))
     }
 
     /// Returns the place in the log of a cached record.
-    pub(crate) fn behind_cache(&self, spot: Spot) -> Place {
-        let Bytes::Here(bytes) = &self.chunks[spot.chunk].bytes else { unreachable!("the cache is here") };
+    pub(crate) fn behind_cache(&self, spot: RecordSpan) -> LocationWord {
+        let Bytes::Local(bytes) = &self.chunks[spot.chunk].bytes else { unreachable!("the cache is here") };
         let word = &bytes[spot.offset - UNIT_OF_PLACE..spot.offset];
-        Place(u64::from_le_bytes(word.try_into().expect("eight bytes")))
+        LocationWord(u64::from_le_bytes(word.try_into().expect("eight bytes")))
     }
 
     /// Adds a chunk to the cache. Returns false if there is no room before an older one is dropped.
@@ -354,7 +359,7 @@ impl Log {
         }
         let bytes = self.memory()?;
         let number = self.chunks.insert(Chunk {
-            bytes: Bytes::Here(bytes),
+            bytes: Bytes::Local(bytes),
             used: 0,
             live: 0,
             least: CHUNK,
@@ -372,17 +377,18 @@ impl Log {
     }
 
     /// Returns the records of a cached chunk: place in the cache, place in the log, key and space.
-    pub(crate) fn cached_records(&self, number: usize) -> Vec<(Place, Place, Vec<u8>, u8)> {
+    pub(crate) fn cached_records(&self, number: usize) -> Vec<(LocationWord, LocationWord, Vec<u8>, u8)> {
         let chunk = &self.chunks[number];
-        let Bytes::Here(bytes) = &chunk.bytes else { unreachable!("the cache is here") };
+        let Bytes::Local(bytes) = &chunk.bytes else { unreachable!("the cache is here") };
         let (mut at, mut records) = (0, Vec::new());
         while at + UNIT_OF_PLACE < chunk.used {
-            let from =
-                Place(u64::from_le_bytes(bytes[at..at + UNIT_OF_PLACE].try_into().expect("eight bytes")));
+            let from = LocationWord(u64::from_le_bytes(
+                bytes[at..at + UNIT_OF_PLACE].try_into().expect("eight bytes"),
+            ));
             let record = at + UNIT_OF_PLACE;
             let header = Header::parse(&bytes[record..]).expect("the cache has records");
             let key = bytes[record + HEADER_LEN..record + header.value_from()].to_vec();
-            records.push((Place::cache(number, record, header.class), from, key, header.space));
+            records.push((LocationWord::cache(number, record, header.class), from, key, header.space));
             at = record + header.class.len();
         }
         records
@@ -449,7 +455,7 @@ impl Log {
             .iter()
             .filter_map(|(number, chunk)| match chunk.bytes {
                 Bytes::Far(at) => Some((number, at)),
-                Bytes::Here(_) => None,
+                Bytes::Local(_) => None,
             })
             .collect();
         let mut lost = BTreeSet::new();
@@ -470,13 +476,13 @@ impl Log {
         match chunk.bytes {
             Bytes::Far(at) => {
                 // Another chunk may get its number and its address.
-                let of_it = |spot: &Spot, _: &mut Ahead| spot.chunk == number;
+                let of_it = |spot: &RecordSpan, _: &mut Ahead| spot.chunk == number;
                 let gone: Vec<PendingRead> =
                     self.ahead.extract_if(.., of_it).map(|(_, ahead)| ahead.pending).collect();
                 gone.into_iter().for_each(|pending| self.waste(pending));
                 self.far.give_back(at);
             }
-            here @ Bytes::Here(_) => {
+            here @ Bytes::Local(_) => {
                 self.here.retain(|&other| other != number);
                 self.keep_memory(here);
             }
@@ -488,7 +494,7 @@ impl Log {
         while self.here.len() + self.cached.len() >= self.here_max && !self.here.is_empty() {
             self.oldest_goes()?;
         }
-        let bytes = Bytes::Here(self.memory().map_err(Full::System)?);
+        let bytes = Bytes::Local(self.memory().map_err(Full::System)?);
         let (least, dead) = (CHUNK, Dead::default());
         let number = self.chunks.insert(Chunk { bytes, used: 0, live: 0, least, dead, piece, lost: false });
         self.here.push_back(number);
@@ -504,7 +510,7 @@ impl Log {
             return Ok(());
         }
         let chunk = &mut self.chunks[number];
-        let Bytes::Here(bytes) = &chunk.bytes else { unreachable!("it is here") };
+        let Bytes::Local(bytes) = &chunk.bytes else { unreachable!("it is here") };
         let at = self.far.put(&bytes[..chunk.used]).map_err(Full::Far)?;
         let bytes = std::mem::replace(&mut chunk.bytes, Bytes::Far(at));
         if !chunk.piece {
@@ -521,7 +527,7 @@ impl Log {
     }
 
     fn keep_memory(&mut self, bytes: Bytes) {
-        if let Bytes::Here(memory) = bytes
+        if let Bytes::Local(memory) = bytes
             && self.spare.len() < SPARE_MAX
         {
             self.spare.push(memory);

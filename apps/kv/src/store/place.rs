@@ -40,22 +40,22 @@ impl Class {
 
 /// The place of a key's value, in one word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Place(pub(crate) u64);
+pub(crate) struct LocationWord(pub(crate) u64);
 
 /// The place of a key's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum At {
     /// A record of the log, local or far.
-    Log(Spot),
+    Log(RecordSpan),
     /// A record of the read cache.
-    Cache(Spot),
+    Cache(RecordSpan),
     /// The number of a collection in use, or of a value in pieces.
     Live(usize),
 }
 
 /// A record in a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct RecordSpan {
     /// The chunk's number.
     pub(crate) chunk: usize,
     /// The offset of the record's first byte.
@@ -68,7 +68,7 @@ const KIND_AT: u32 = 62;
 const CLASS_AT: u32 = 54;
 const CHUNK_AT: u32 = 15;
 
-impl Place {
+impl LocationWord {
     pub(crate) fn log(chunk: usize, offset: usize, class: Class) -> Self {
         Self::spot(0, chunk, offset, class)
     }
@@ -92,8 +92,11 @@ impl Place {
         let field =
             |from: u32, to: u32| usize::try_from(self.0 << (64 - to) >> (64 - to + from)).expect("64 bits");
         let class = Class(u8::try_from(field(CLASS_AT, KIND_AT)).expect("eight bits"));
-        let spot =
-            Spot { chunk: field(CHUNK_AT, CLASS_AT), offset: field(0, CHUNK_AT) * UNIT, len: class.len() };
+        let spot = RecordSpan {
+            chunk: field(CHUNK_AT, CLASS_AT),
+            offset: field(0, CHUNK_AT) * UNIT,
+            len: class.len(),
+        };
         match self.0 >> KIND_AT {
             0 => At::Log(spot),
             1 => At::Cache(spot),
@@ -173,10 +176,13 @@ mod tests {
     #[test]
     fn a_place_is_read_back() {
         let class = Class::of(1000);
-        let spot = Spot { chunk: (1 << 39) - 1, offset: CHUNK - 8, len: class.len() };
-        assert_eq!(Place::log(spot.chunk, spot.offset, class).at(), At::Log(spot));
-        assert_eq!(Place::cache(3, 8, class).at(), At::Cache(Spot { chunk: 3, offset: 8, ..spot }));
-        assert_eq!(Place::live(12_345).at(), At::Live(12_345));
+        let spot = RecordSpan { chunk: (1 << 39) - 1, offset: CHUNK - 8, len: class.len() };
+        assert_eq!(LocationWord::log(spot.chunk, spot.offset, class).at(), At::Log(spot));
+        assert_eq!(
+            LocationWord::cache(3, 8, class).at(),
+            At::Cache(RecordSpan { chunk: 3, offset: 8, ..spot })
+        );
+        assert_eq!(LocationWord::live(12_345).at(), At::Live(12_345));
     }
 
     #[test]

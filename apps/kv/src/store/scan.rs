@@ -1,7 +1,7 @@
 //! Keys in the order of the index: `SCAN`, `KEYS`, `RANDOMKEY`, and the key of an entry.
 
 use super::index::{Entry, Flag, Name};
-use super::place::{At, HEADER_LEN, Header, Place};
+use super::place::{At, HEADER_LEN, Header, LocationWord};
 use super::{Kind, Store, kind_of};
 use crate::failure::Failure;
 
@@ -17,7 +17,7 @@ impl Store {
             let header = header.ok_or(Failure::text("FARMEMORY the record of a key is damaged"))?;
             Ok(record[HEADER_LEN..header.value_from()].to_vec())
         };
-        match Place(entry.place).at() {
+        match LocationWord(entry.place).at() {
             At::Live(number) => Ok(self.live_key(number).to_vec()),
             At::Log(spot) | At::Cache(spot) => match self.log.here(spot) {
                 Some(record) => key_in(record),
@@ -54,7 +54,7 @@ impl Store {
         let (mut keys, mut bytes, mut wanted, mut done) = (Vec::new(), 0, 0, found.len());
         for (number, entry) in found.iter().enumerate() {
             if number == wanted {
-                let more = found[number..].iter().take_while(|entry| match Place(entry.place).at() {
+                let more = found[number..].iter().take_while(|entry| match LocationWord(entry.place).at() {
                     At::Log(spot) => self.want_spot(spot),
                     At::Cache(_) | At::Live(_) => true,
                 });
@@ -83,7 +83,7 @@ impl Store {
             }
         }
         for entry in found.get(done..wanted).unwrap_or_default() {
-            if let At::Log(spot) = Place(entry.place).at() {
+            if let At::Log(spot) = LocationWord(entry.place).at() {
                 self.log.drop_ahead_of(spot);
             }
         }
@@ -95,7 +95,7 @@ impl Store {
         let lost = self.log.lost_chunks();
         let mut dropped = 0;
         for db in 0..u8::try_from(super::SPACES).expect("few") {
-            let in_lost = |store: &Self, entry: &Entry| match Place(entry.place).at() {
+            let in_lost = |store: &Self, entry: &Entry| match LocationWord(entry.place).at() {
                 At::Log(spot) => lost.contains(&spot.chunk),
                 At::Cache(_) => false,
                 At::Live(number) => store.is_lost(number, &lost),

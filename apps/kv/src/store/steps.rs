@@ -1,12 +1,12 @@
 //! The state of work that continues in steps between commands.
 
 use super::index::{Drained, Entry, Name};
-use super::place::{Place, Spot};
+use super::place::{LocationWord, RecordSpan};
 
 /// Far records that commands will read.
 #[derive(Default, Debug)]
 pub(super) struct FetchQueue {
-    pub(super) spots: Vec<Spot>,
+    pub(super) spots: Vec<RecordSpan>,
     pub(super) bytes: usize,
     /// The spaces and names of keys whose values will be replaced.
     pub(super) names: Vec<(u8, Name)>,
@@ -46,7 +46,7 @@ impl Flushed {
     }
 
     /// Returns the entry that leads to a record of the read cache.
-    pub(super) fn entry_of(&mut self, space: u8, name: Name, place: Place) -> Option<&mut Entry> {
+    pub(super) fn entry_of(&mut self, space: u8, name: Name, place: LocationWord) -> Option<&mut Entry> {
         let entry = if space == self.space { self.keys.get_mut(name) } else { None };
         entry.filter(|entry| entry.place == place.0)
     }

@@ -1,7 +1,7 @@
 //! Tests of the store against plain maps, with so little local memory that most data are far.
 
 use super::item::Head;
-use super::{CHUNK, Ends, Far, Kind, Store, Value};
+use super::{CHUNK, Far, Kind, NewExpiry, Store, Value};
 use crate::failure::Failure;
 use farmem::{NodeId, Rack, Rng};
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ fn strings_beside_a_map() {
         match rng.below(10) {
             0..4 => {
                 let value = value(&mut rng, number, step);
-                store.set(0, &key, &value, Ends::Never).unwrap();
+                store.set(0, &key, &value, NewExpiry::Never).unwrap();
                 model.insert(key, value);
             }
             4 => assert_eq!(store.remove(0, &key), model.remove(&key).is_some()),
@@ -92,7 +92,7 @@ fn wanted_values_share_a_round_trip() {
     let (value, key) =
         (|number: u32| vec![number.to_le_bytes()[0]; 9_000], |number: u32| number.to_le_bytes());
     for number in 0..1_000 {
-        store.set(0, &key(number), &value(number), Ends::Never).unwrap();
+        store.set(0, &key(number), &value(number), NewExpiry::Never).unwrap();
         store.settle();
     }
     let counts = |store: &Store| (store.log_ref().far_ref().reads, store.log_ref().far_ref().rounds);
@@ -102,7 +102,7 @@ fn wanted_values_share_a_round_trip() {
     }
     store.fetch_wanted();
     assert_eq!(counts(&store), (before.0 + 30, before.1 + 1));
-    store.set(0, &key(3), b"changed", Ends::Never).unwrap();
+    store.set(0, &key(3), b"changed", NewExpiry::Never).unwrap();
     assert!(store.remove(0, &key(4)));
     for number in 0..30 {
         let wanted = match number {
@@ -181,7 +181,7 @@ fn dead_far_records_are_known() {
     let mut store = store(&rack);
     let key = |number: u32| number.to_le_bytes();
     for number in 0..10_000_u32 {
-        store.set(0, &key(number), &[b'v'; 1_000], Ends::Never).unwrap();
+        store.set(0, &key(number), &[b'v'; 1_000], NewExpiry::Never).unwrap();
         store.settle();
     }
     let [one, other] = [3, 4].map(|number| store.spot_of(0, &key(number)).unwrap());
@@ -189,7 +189,7 @@ fn dead_far_records_are_known() {
         |store: &Store| [one, other].map(|spot| store.log_ref().may_be_wanted(spot.chunk, spot.offset));
     assert!(store.would_wait(0, &key(3)) && store.would_wait(0, &key(4)));
     assert_eq!(may_be_wanted(&store), [true, true]);
-    store.set(0, &key(3), b"new", Ends::Never).unwrap();
+    store.set(0, &key(3), b"new", NewExpiry::Never).unwrap();
     assert_eq!(may_be_wanted(&store), [false, true]);
     assert!(store.remove(0, &key(4)));
     assert_eq!(may_be_wanted(&store), [false, false]);
@@ -209,7 +209,7 @@ fn dead_records_make_room() {
     let mut last = vec![0; 14_000];
     for step in 0..150_000_u32 {
         let number = if step < 14_000 { step } else { rng.below(14_000) };
-        store.set(0, &number.to_le_bytes(), &value(number, step), Ends::Never).unwrap();
+        store.set(0, &number.to_le_bytes(), &value(number, step), NewExpiry::Never).unwrap();
         last[number as usize] = step;
         if step % 1_000 == 0 {
             store.settle();
@@ -237,7 +237,7 @@ fn a_full_index_has_room_again() {
     }
     let mut keys = 0_u32;
     let failure = loop {
-        if let Err(failure) = store.set(0, &keys.to_le_bytes(), b"", Ends::Never) {
+        if let Err(failure) = store.set(0, &keys.to_le_bytes(), b"", NewExpiry::Never) {
             break failure;
         }
         keys += 1;
@@ -250,7 +250,7 @@ fn a_full_index_has_room_again() {
     );
     (0..keys).for_each(|number| assert!(store.remove(0, &number.to_le_bytes())));
     store.settle();
-    store.set(0, b"again", b"there is room", Ends::Never).unwrap();
+    store.set(0, b"again", b"there is room", NewExpiry::Never).unwrap();
     for number in 0..40_u32 {
         let value = store.collection(0, &[&b"hash"[..], &number.to_le_bytes()].concat(), Some(Kind::Hash));
         assert_eq!(value.unwrap().unwrap().len(), 1);
@@ -305,7 +305,7 @@ fn keys_of_a_lost_node_say_so() {
     let mut store = store(&rack);
     let value = |number: u32| format!("{number}:").repeat(2_000).into_bytes();
     for number in 0..4_000_u32 {
-        store.set(0, &number.to_le_bytes(), &value(number), Ends::Never).unwrap();
+        store.set(0, &number.to_le_bytes(), &value(number), NewExpiry::Never).unwrap();
         store.settle();
     }
     rack.restart_node(NodeId(1)).unwrap();
@@ -326,7 +326,7 @@ fn keys_of_a_lost_node_say_so() {
     assert!(!lost.is_empty() && right > 0, "{} lost, {right} right", lost.len());
     let number = lost[0];
     assert!(store.string(0, &number.to_le_bytes()).is_err(), "it is told again");
-    store.set(0, &number.to_le_bytes(), b"anew", Ends::Never).unwrap();
+    store.set(0, &number.to_le_bytes(), b"anew", NewExpiry::Never).unwrap();
     assert_eq!(store.string(0, &number.to_le_bytes()).unwrap(), Some(&b"anew"[..]));
     assert!(store.remove(0, &lost[1].to_le_bytes()));
     assert_eq!(store.string(0, &lost[1].to_le_bytes()).unwrap(), None);
@@ -346,7 +346,7 @@ fn a_picture_is_of_one_moment() {
     for round in 0..3_usize {
         for number in 0..1_500_u32 {
             let (key, value) = (format!("{round}:{number}").into_bytes(), value(&mut rng, number, round));
-            store.set(1, &key, &value, Ends::Never).unwrap();
+            store.set(1, &key, &value, NewExpiry::Never).unwrap();
             model.insert(key, value);
             store.settle();
         }
@@ -368,7 +368,7 @@ fn a_picture_is_of_one_moment() {
                 if rng.below(3) == 0 {
                     assert_eq!(store.remove(1, &key), model.remove(&key).is_some());
                 } else {
-                    store.set(1, &key, b"changed", Ends::Never).unwrap();
+                    store.set(1, &key, b"changed", NewExpiry::Never).unwrap();
                     model.insert(key, b"changed".to_vec());
                 }
             }
@@ -386,7 +386,7 @@ fn keys_end() {
     let mut store = store(&rack);
     store.set_now(1_000);
     for number in 0..100_i64 {
-        store.set(0, &number.to_le_bytes(), b"value", Ends::At(1_000 + number)).unwrap();
+        store.set(0, &number.to_le_bytes(), b"value", NewExpiry::At(1_000 + number)).unwrap();
     }
     store.set_now(1_050);
     let there =
@@ -414,7 +414,7 @@ fn no_number_is_told_twice() {
     let mut after = store(&rack);
     after.set_now(1_000_006);
     let head = Head { cas: kept, ..Head::default() };
-    after.set_item(0, b"k", head, b"v", Ends::Never).unwrap();
+    after.set_item(0, b"k", head, b"v", NewExpiry::Never).unwrap();
     assert!(after.next_cas() > late);
 }
 
@@ -428,7 +428,8 @@ fn too_much_data_goes_by_the_policy() {
     let mut gone = Vec::new();
     let mut refused = 0;
     for number in 0..9_000_u32 {
-        let ends = if number % 2 == 0 { Ends::At(i64::from(number) + 1_000_000) } else { Ends::Never };
+        let ends =
+            if number % 2 == 0 { NewExpiry::At(i64::from(number) + 1_000_000) } else { NewExpiry::Never };
         match store.evict(&mut |db, key| {
             gone.push((db, key.to_vec()));
             Ok(())

@@ -58,7 +58,7 @@ impl std::str::FromStr for Column {
 
 impl Column {
     /// Returns the column's index among these names.
-    fn among(&self, names: &[&str], place: Place) -> Result<usize, RowError> {
+    fn among(&self, names: &[&str], place: FilePosition) -> Result<usize, RowError> {
         let found = match self {
             Self::Name(name) => {
                 let mut all =
@@ -100,7 +100,7 @@ pub struct Row {
 
 /// A position in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum FilePosition {
     /// A line, counted from 1.
     Line(u64),
     /// A row, counted from 1.
@@ -111,10 +111,10 @@ pub enum Place {
 
 /// A fault and its position.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{}{fault}", match place { Place::Line(n) => format!("line {n}: "), Place::Row(n) => format!("row {n}: "), Place::File => String::new() })]
+#[error("{}{fault}", match place { FilePosition::Line(n) => format!("line {n}: "), FilePosition::Row(n) => format!("row {n}: "), FilePosition::File => String::new() })]
 pub struct RowError {
     /// The position.
-    pub place: Place,
+    pub place: FilePosition,
     /// The fault.
     pub fault: Fault,
 }
@@ -179,7 +179,7 @@ pub enum Fault {
 pub struct Rows {
     reader: Reader,
     key_type: KeyType,
-    place: Place,
+    place: FilePosition,
     number: u64,
 }
 
@@ -205,12 +205,12 @@ impl fmt::Debug for Rows {
 
 impl Rows {
     pub(super) fn open(source: &Source) -> Result<Self, RowError> {
-        let whole = |error: String| RowError { place: Place::File, fault: Fault::File(error) };
+        let whole = |error: String| RowError { place: FilePosition::File, fault: Fault::File(error) };
         let file = File::open(&source.file).map_err(|error| whole(error.to_string()))?;
         let (reader, place) = match source.format {
-            Format::Csv => (open_csv(file, source)?, Place::Line(1)),
+            Format::Csv => (open_csv(file, source)?, FilePosition::Line(1)),
             Format::Parquet => {
-                (Reader::Parquet(Box::new(parquet::Table::open(file, source)?)), Place::Row(0))
+                (Reader::Parquet(Box::new(parquet::Table::open(file, source)?)), FilePosition::Row(0))
             }
         };
         Ok(Self { reader, key_type: source.key_type, place, number: 0 })
@@ -218,10 +218,10 @@ impl Rows {
 
     /// Returns the position of the last row. For a CSV file, this searches the file, for error messages only.
     #[must_use]
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> FilePosition {
         match &self.reader {
-            Reader::Csv { file, record, .. } if self.place == Place::Line(0) => {
-                Place::Line(line_of(file, record.position()))
+            Reader::Csv { file, record, .. } if self.place == FilePosition::Line(0) => {
+                FilePosition::Line(line_of(file, record.position()))
             }
             _ => self.place,
         }
@@ -230,7 +230,7 @@ impl Rows {
     /// Returns the error for the last row, or for the unreadable one. An unclosed quote takes precedence.
     pub(super) fn wrong(&self, fault: Fault) -> RowError {
         match self.open_quote() {
-            Some(line) => RowError { place: Place::Line(line), fault: Fault::Quote },
+            Some(line) => RowError { place: FilePosition::Line(line), fault: Fault::Quote },
             None => RowError { place: self.place(), fault },
         }
     }
@@ -249,12 +249,12 @@ impl Rows {
                 match reader.read_byte_record(record) {
                     Ok(false) => return open_quote(file, *delimiter, begin).map(|_| Err(Fault::Quote)),
                     Ok(true) => {
-                        *place = Place::Line(0);
+                        *place = FilePosition::Line(0);
                         *begin = record.position().cloned().unwrap_or_else(csv::Position::new);
                     }
                     Err(error) => {
                         *begin = error.position().cloned().unwrap_or_else(csv::Position::new);
-                        *place = Place::Line(line_of(file, error.position()));
+                        *place = FilePosition::Line(line_of(file, error.position()));
                         return Some(Err(Fault::File(csv_fault(&error))));
                     }
                 }
@@ -264,7 +264,7 @@ impl Rows {
                 Some(made.map(|key| Row { key, value }))
             }
             Reader::Parquet(table) => {
-                *place = Place::Row(*number);
+                *place = FilePosition::Row(*number);
                 table.next(*number, *key_type)
             }
         }
@@ -281,7 +281,7 @@ impl Iterator for Rows {
 }
 
 fn open_csv(mut file: File, source: &Source) -> Result<Reader, RowError> {
-    let whole = |fault| RowError { place: Place::File, fault };
+    let whole = |fault| RowError { place: FilePosition::File, fault };
     let mut first = Vec::new();
     let looked_at = (&mut file).take(4).read_to_end(&mut first).and_then(|_| file.rewind());
     looked_at.map_err(|error| whole(Fault::File(error.to_string())))?;
@@ -292,12 +292,12 @@ fn open_csv(mut file: File, source: &Source) -> Result<Reader, RowError> {
         .has_headers(source.header)
         .delimiter(source.delimiter)
         .from_reader(BufReader::with_capacity(1 << 18, file));
-    let place = Place::Line(1);
+    let place = FilePosition::Line(1);
     let first =
         reader.byte_headers().map_err(|error| RowError { place, fault: Fault::File(csv_fault(&error)) })?;
     if first.is_empty() {
         let expected = if source.header { "a first line with the columns' names" } else { "a row" };
-        return Err(RowError { place: Place::File, fault: Fault::Empty(expected) });
+        return Err(RowError { place: FilePosition::File, fault: Fault::Empty(expected) });
     }
     let names: Vec<String> = match source.header {
         true => first.iter().map(|name| String::from_utf8_lossy(name).trim().to_owned()).collect(),
@@ -390,7 +390,7 @@ fn key_of(text: &[u8], key_type: KeyType) -> Result<Vec<u8>, Fault> {
     }
 }
 
-/// RFC 3339 limits offsets to 23:59; the library accepts more.
+/// Returns true if a time has an offset of less than 24 hours, as RFC 3339 requires; the library accepts more.
 fn has_a_real_offset(time: &str) -> bool {
     let behind = time.find(['T', 't', ' ']).map_or("", |at| &time[at..]);
     let hours = behind.rfind(['+', '-']).and_then(|at| behind[at + 1..].get(..2)?.parse::<u8>().ok());

@@ -8,7 +8,7 @@ use super::{LEAD, VariantCosts};
 use crate::rates::cpu_time;
 use crate::{Samples, to_f64};
 use farmem::prefetch::tap::{Tap, TapConnection};
-use farmem::prefetch::{Beside, Position, Taker};
+use farmem::prefetch::{Position, Reporter, Taker};
 use farmem::{Client, Error};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// The application's ends of its DPU.
 pub(super) struct Parts {
     pub(super) tap: Tap,
-    pub(super) beside: Beside,
+    pub(super) beside: Reporter,
     pub(super) taker: Taker,
 }
 

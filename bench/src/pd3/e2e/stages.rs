@@ -9,7 +9,7 @@ use crate::rates::cpu_time;
 use crate::{Row, to_f64};
 use farmem::prefetch::tap::{Tap, tap};
 use farmem::prefetch::{
-    Beside, Change, Config, Driver, FLOORS, HostKeys, HostView, KeySet, KeysConfig, Position, SharedZone,
+    Change, Config, Driver, FLOORS, HostKeys, HostView, KeySet, KeysConfig, Position, Reporter, SharedZone,
     Taker, Zone,
 };
 use farmem::{Client, Completed, Error, LookUp, LookedUp, Op, Rack};
@@ -55,7 +55,7 @@ pub(super) struct Path {
 pub(super) fn path<V: HostView, L: LookUp, Z: Zone>(
     size: &Size,
     mut driver: Driver<V, L, Z>,
-    (tap, beside): (&Tap, &Beside),
+    (tap, beside): (&Tap, &Reporter),
     mut take: impl FnMut(&[u8], &mut Vec<u8>) -> bool,
 ) -> Result<Path, Error> {
     let (kind, connection) = (size.kind, size.kind.connection(tap));
@@ -136,7 +136,7 @@ fn stage<V: HostView, L: LookUp>(
 ) -> Result<Path, Error> {
     let size = &bench.ground.size;
     let (tap, watch) = tap(4 << 20, SECRET);
-    let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(1));
+    let beside = Reporter::new(tap.clone(), SECRET, FLOORS, Change(1));
     let client = Rack::running(bench.ground.config.clone()).client(DOMAIN)?;
     // Opening the client binds its thread.
     bench.ground.to_other_cpu();

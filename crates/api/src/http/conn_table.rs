@@ -407,7 +407,7 @@ mod tests {
         let table = table(10, 2);
         let other = table.try_enter(from(9)).unwrap();
         let here: Vec<(ConnGuard, Arc<Eviction>)> =
-            (0..3).map(|_| table.try_enter(Source::Here).unwrap()).collect();
+            (0..3).map(|_| table.try_enter(Source::Local).unwrap()).collect();
         let evicted: Vec<bool> = here.iter().map(|(_, eviction)| is_evicted(eviction)).collect();
         assert_eq!(evicted, [true, false, false]);
         assert!(!is_evicted(&other.1));

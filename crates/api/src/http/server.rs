@@ -16,7 +16,7 @@ use axum::routing::{any, get, post};
 use axum::{Extension, Router};
 use ctutils::CtEq as _;
 use farmem_control::api::{ApiError, ErrorCode, Request, Response};
-use farmem_control::keys::{KEYS_SHOWN_MAX, Shown};
+use farmem_control::keys::{Credentials, KEYS_SHOWN_MAX};
 use farmem_control::{AddressProof, BUILD_LEN_MAX, is_build};
 use farmem_link::{OpenError, Waker};
 use serde_json::{Map, Value};
@@ -36,7 +36,7 @@ pub struct ApiCall {
     /// The request.
     pub request: Request,
     /// The credentials of the request.
-    pub shown: Shown,
+    pub shown: Credentials,
     reply: oneshot::Sender<Result<Response, ApiError>>,
 }
 
@@ -275,7 +275,7 @@ async fn named(
     response
 }
 
-async fn ask(shared: &Shared, request: Request, shown: Shown) -> Result<Response, ApiError> {
+async fn ask(shared: &Shared, request: Request, shown: Credentials) -> Result<Response, ApiError> {
     let (reply, answer) = oneshot::channel();
     let gone = || {
         refusal(ErrorCode::Unavailable, "the control plane is stopping", "repeat the request when it runs")
@@ -327,7 +327,7 @@ fn authorise(tokens: &ApiTokens, headers: &HeaderMap) -> Result<bool, ApiError> 
 }
 
 /// Returns the credentials in a request's head.
-fn keys_of(headers: &HeaderMap, operator: bool) -> Result<Shown, ApiError> {
+fn keys_of(headers: &HeaderMap, operator: bool) -> Result<Credentials, ApiError> {
     let mut keys = Vec::new();
     for field in headers.get_all(KEYS_FIELD) {
         let text = field.to_str().map_err(|_| no_keys("bytes that are not text"))?;
@@ -338,7 +338,7 @@ fn keys_of(headers: &HeaderMap, operator: bool) -> Result<Shown, ApiError> {
             keys.push(key.parse().map_err(|_| no_keys("text that is no key"))?);
         }
     }
-    Ok(Shown { keys, operator, build: build_of(headers)?, address: address_proof(headers)? })
+    Ok(Credentials { keys, operator, build: build_of(headers)?, address: address_proof(headers)? })
 }
 
 /// Returns the proof of the caller's address in a request's head.

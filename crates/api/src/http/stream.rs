@@ -21,7 +21,7 @@ use tokio_rustls::server::TlsStream;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Source {
     /// A process of this machine with access to the state directory.
-    Here,
+    Local,
     /// An IP address.
     Ip(IpAddr),
 }
@@ -50,7 +50,9 @@ impl Listener {
     /// Waits for the next connection.
     pub(super) async fn accept(&self) -> io::Result<(Incoming, Source)> {
         Ok(match self {
-            Self::Unix(listener) => (Incoming::Ready(Stream::unix(listener.accept().await?.0)), Source::Here),
+            Self::Unix(listener) => {
+                (Incoming::Ready(Stream::unix(listener.accept().await?.0)), Source::Local)
+            }
             Self::Plain(listener) => {
                 let (stream, from) = listener.accept().await?;
                 (Incoming::Ready(Stream(Kind::Plain(stream))), Source::Ip(from.ip()))

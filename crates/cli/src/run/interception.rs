@@ -118,7 +118,7 @@ fn check(args: &Run, file: &Path, reason: Reason) -> Result<(), Failure> {
     Err(Failure::environment(message, format!("{remedy}, or {otherwise}")))
 }
 
-/// True when this process has CAP_SYS_PTRACE.
+/// Returns true if this process has CAP_SYS_PTRACE.
 fn may_trace_all() -> bool {
     const SYS_PTRACE: u64 = 1 << 19;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -17,7 +17,7 @@ pub(super) struct MappedLocal {
 }
 
 impl MappedLocal {
-    /// From the pager's counts, in the order of the reasons.
+    /// Converts the pager's counts, in the order of the reasons.
     pub(super) const fn of(
         [chosen_address, executable, fixed, other_kind, below_threshold, no_room, shared]: [u64; 7],
     ) -> Self {
@@ -61,7 +61,7 @@ const PAST_LIBC: &str = "by system calls past libc";
 /// Programs have as much as this outside far memory, whatever they do.
 const LOCAL_TOLD_MIN: u64 = 16 << 20;
 
-/// One line at the end where a process had more than the local limit outside far memory. `has_library` is false for a
+/// Prints one line at the end if a process had more than the local limit outside far memory. `has_library` is false for a
 /// program whose system calls the pager answers; such mappings are not counted.
 pub(super) fn report(limit: u64, has_library: bool, stats: &PagerStats) {
     if stats.local_resident <= limit.max(LOCAL_TOLD_MIN) {

@@ -1,7 +1,7 @@
 //! PageRank on a graph in far memory, with a third of the graph local: straight to a memory node, and through a
 //! DPU that keeps the values of the vertices.
 
-use super::{Shown, to_f64};
+use super::{ActOutcome, to_f64};
 use crate::outcome::Failure;
 use farmem::RackConfig;
 use farmem_bench::soda::{App, Counts, System, count};
@@ -11,11 +11,11 @@ const SCALE: u32 = 10;
 /// Edges of a vertex, on average.
 const RATIO: u64 = 55;
 
-pub(super) fn play(_: &RackConfig) -> Result<Shown, Failure> {
+pub(super) fn play(_: &RackConfig) -> Result<ActOutcome, Failure> {
     let (alone, wrong_alone) = counted(System::Server)?;
     let (with, wrong_with) = counted(System::Static)?;
     let mib = |bytes: u64| format!("{:.2} MiB", to_f64(bytes) / to_f64(1 << 20));
-    Ok(Shown {
+    Ok(ActOutcome {
         figures: format!(
             "without a DPU: {} from the memory node; with one: {}, {} of it ahead of the program",
             mib(alone.bytes),

@@ -1,6 +1,6 @@
 //! A B-link tree on all memory nodes, with its inner nodes in the switch: look-ups and a range.
 
-use super::{Shown, to_f64};
+use super::{ActOutcome, to_f64};
 use crate::outcome::Failure;
 use crate::output;
 use farmem::blink_tree::{Extent, publish, withdraw};
@@ -17,7 +17,7 @@ const LOOK_UPS: u64 = 2_000;
 /// Number of keys in the range.
 const RANGE: u64 = 1_000;
 
-pub(super) fn play(config: &RackConfig) -> Result<Shown, Failure> {
+pub(super) fn play(config: &RackConfig) -> Result<ActOutcome, Failure> {
     let mut client = Rack::running(config.clone()).client("tour")?;
     let mut tree = BLinkTree::create(&mut client, Layout::Scattered { granularity: 4 << 10 })?;
     tree.set_policy(Policy::Offload);
@@ -27,7 +27,7 @@ pub(super) fn play(config: &RackConfig) -> Result<Shown, Failure> {
     shown
 }
 
-fn on_tree(client: &mut Client, tree: &mut BLinkTree) -> Result<Shown, Failure> {
+fn on_tree(client: &mut Client, tree: &mut BLinkTree) -> Result<ActOutcome, Failure> {
     let pairs = (0..usize::try_from(KEYS).expect("a few")).map(|n| (n as u64 * STEP, n as u64));
     tree.load(client, pairs, FILL)?;
     // The nodes learn the program.
@@ -43,7 +43,7 @@ fn on_tree(client: &mut Client, tree: &mut BLinkTree) -> Result<Shown, Failure> 
     let range = begin.elapsed();
     let expected = (first..first + RANGE).map(|n| (n * STEP, n));
     let nanos = |time: std::time::Duration| output::time(time.as_secs_f64() * 1e9);
-    Ok(Shown {
+    Ok(ActOutcome {
         figures: format!(
             "from the root: {:.1} nodes a look-up; through the index: {:.1}; a range of {} keys: {}",
             to_f64(root.visits) / to_f64(LOOK_UPS),

@@ -1,7 +1,7 @@
 //! A program that knows nothing of far memory sorts numbers, once with all and once with a quarter of its
 //! memory local. Where this machine has swap for it, swap is measured beside both.
 
-use super::{Shown, times, to_f64};
+use super::{ActOutcome, times, to_f64};
 use crate::bench::beside_swap;
 use crate::outcome::Failure;
 use crate::output;
@@ -15,7 +15,7 @@ const BYTES: u64 = 32 << 20;
 /// Bytes of them that are local under `farmem run`.
 const LOCAL: u64 = BYTES / 4;
 
-pub(super) fn play(_: &RackConfig) -> Result<Shown, Failure> {
+pub(super) fn play(_: &RackConfig) -> Result<ActOutcome, Failure> {
     let (native, expected) = sort(None)?;
     let (far, found) = sort(Some(LOCAL))?;
     let (native, far) = (to_f64(native), to_f64(far));
@@ -23,7 +23,7 @@ pub(super) fn play(_: &RackConfig) -> Result<Shown, Failure> {
         Ok((kind, swap)) => format!("; under {kind}: {} as long as with farmem", times(swap, 1.0)),
         Err(why) => format!("; swap was not measured: {why}"),
     };
-    Ok(Shown {
+    Ok(ActOutcome {
         figures: format!(
             "{} MiB sorted, all local: {}; {} MiB local: {}{swap}",
             BYTES >> 20,

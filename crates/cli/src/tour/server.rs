@@ -1,7 +1,7 @@
 //! `farmem kv` with a tenth of its data local: requests of pipelining clients, with the far values read ahead of
 //! the commands and without.
 
-use super::{Shown, times, to_f64};
+use super::{ActOutcome, times, to_f64};
 use crate::outcome::Failure;
 use crate::output;
 use farmem::{RackConfig, Rng};
@@ -25,14 +25,14 @@ const PIPELINED: usize = 64;
 /// Bound on the wait for the server's start, and for a reply.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub(super) fn play(config: &RackConfig) -> Result<Shown, Failure> {
+pub(super) fn play(config: &RackConfig) -> Result<ActOutcome, Failure> {
     let mut server = Server::start(config)?;
     let looked_up = server.fill().and_then(|()| Ok([server.look_up(false)?, server.look_up(true)?]));
     let [one_by_one, ahead] = looked_up.map_err(|error| server.explain(&error))?;
     let per_second = |looked: &LookUps| to_f64(LOOK_UPS as u64) / looked.time.as_secs_f64();
     let [slow, fast] = [&one_by_one, &ahead].map(per_second);
     let data = u64::from(KEYS) * VALUE_LEN as u64;
-    Ok(Shown {
+    Ok(ActOutcome {
         figures: format!(
             "{} MiB of data, {} MiB local: {} GETs one by one, {} with reading ahead",
             data >> 20,

@@ -1,12 +1,12 @@
 //! Two processes, each a host of its own, read and write one hash table by plain loads and stores.
 
-use super::{Shown, to_f64};
+use super::{ActOutcome, to_f64};
 use crate::outcome::Failure;
 use crate::output;
 use farmem::RackConfig;
 use farmem_nativekvs::{Args, Mix};
 
-pub(super) fn play(config: &RackConfig) -> Result<Shown, Failure> {
+pub(super) fn play(config: &RackConfig) -> Result<ActOutcome, Failure> {
     let args = Args {
         rack: config.file.clone(),
         workers: 2,
@@ -19,7 +19,7 @@ pub(super) fn play(config: &RackConfig) -> Result<Shown, Failure> {
     };
     let outcome = farmem_nativekvs::run(&args)?;
     let each = to_f64(outcome.fetches) / to_f64(outcome.operations);
-    Ok(Shown {
+    Ok(ActOutcome {
         figures: format!(
             "{} operations, {} of them updates, at {}; {} pages moved between the processes",
             output::count(outcome.operations),

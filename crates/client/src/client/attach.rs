@@ -197,7 +197,7 @@ impl Client {
             (ControlRequestKind::Locate { .. }, Ok(Response::Located(found))) => {
                 Reply::Located(located(found))
             }
-            (_, Ok(_)) => Reply::Gone,
+            (_, Ok(_)) => Reply::Disconnected,
             (_, Err(error)) => refused(&error),
         };
         HostRequest::Reply { number, reply }

@@ -104,12 +104,12 @@ pub struct ConnectionInfo {
     /// The host's peer, for a connection through the switch: the source and destination of its packets. The
     /// queue pair there is `peer_qpn`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub through: Option<Place>,
+    pub through: Option<RoleAddress>,
 }
 
 /// The address of a role.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Place {
+pub struct RoleAddress {
     /// The role's port.
     pub port: u32,
     /// The role's address.

@@ -127,8 +127,8 @@ impl Rack {
         queue.outstanding().map(|_| self.request_id(role, queue.seq))
     }
 
-    /// No host has the number 0; the generation of the role separates answers of an earlier join (PROTOCOL
-    /// 8.20).
+    /// Returns the request id of a batch. No host has the number 0; the generation of the role separates
+    /// answers of an earlier join (PROTOCOL 8.20).
     pub(crate) fn request_id(&self, role: Role, seq: u64) -> RequestId {
         #[expect(
             clippy::cast_possible_truncation,

@@ -19,7 +19,7 @@ const UNANSWERED_MAX: u32 = 3;
 const AGAIN: u64 = 4;
 
 impl Rack {
-    /// A batch was sent: it is what the role is asked about next.
+    /// Notes that a batch was sent: the next probe asks the role about it.
     pub(crate) fn sent(&mut self, role: Role, seq: u64, count: u16, bytes: &[u8]) {
         let Some(every) = self.config.probe else { return };
         let due = self.now + every;
@@ -29,7 +29,7 @@ impl Rack {
         }
     }
 
-    /// Whether a frame answers such a question.
+    /// Returns true if a frame answers a probe.
     pub(crate) fn probe_answered(&mut self, role: Role, payload: &[u8]) -> bool {
         let (Some(every), Ok(message)) = (self.config.probe, Message::parse(payload)) else { return false };
         let Body::Update(updates) = message.body else { return false };

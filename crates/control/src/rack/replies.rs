@@ -3,8 +3,8 @@
 use crate::addresses::PAGE;
 use crate::api::{
     ConnectionInfo, ConnectionLimits, DirectoryInfo, Endpoint, HostInfo, HostJoined, IndexInfo, IndexJoined,
-    NodeInfo, NodeJoined, Place, ProcessInfo, RackOverview, Response, Returned, SessionInfo, SwitchJoined,
-    VmaInfo,
+    NodeInfo, NodeJoined, ProcessInfo, RackOverview, Response, Returned, RoleAddress, SessionInfo,
+    SwitchJoined, VmaInfo,
 };
 use crate::keys::Kind;
 use crate::rack::Rack;
@@ -118,9 +118,9 @@ impl Rack {
     }
 
     /// Returns where the switch is.
-    fn switch_place(&self) -> Place {
+    fn switch_place(&self) -> RoleAddress {
         let gid = self.state.switch.as_ref().map_or([0; 16], |row| row.gid);
-        Place { port: Port::SWITCH.0, gid: gid_text(gid) }
+        RoleAddress { port: Port::SWITCH.0, gid: gid_text(gid) }
     }
 
     /// Describes the rack, with what `coherence` and `soft` know of the directory and the index.

@@ -215,7 +215,7 @@ impl State {
     /// rejoins.
     fn lose(&mut self, role: Role, effects: &mut Vec<Effect>) {
         self.reset(role, RollbackReason::Gone { role }, |what| what.tolerates(role), effects);
-        effects.push(Effect::Gone(role));
+        effects.push(Effect::MustRejoin(role));
     }
 
     /// Drops a role's queue. Changes that depend on the role fail, except those `spared`.

@@ -67,7 +67,7 @@ impl State {
         self.nodes.keys().copied().filter(ready)
     }
 
-    /// The lowest addresses of a node that no vma has, whatever their memory is used for.
+    /// Returns the lowest addresses of a node that no vma has, regardless of the use of their memory.
     fn free_addresses(&self, node: u16, size: u64) -> Option<u64> {
         let row = self.nodes.get(&node)?;
         let end = row.base + row.capacity;
@@ -75,7 +75,7 @@ impl State {
         first_fit(taken, row.base, end, size)
     }
 
-    /// The pieces of vmas that are being allocated.
+    /// Returns the pieces of vmas that are being allocated.
     pub(crate) fn coming_pieces(&self) -> impl Iterator<Item = (u64, PieceRow)> + '_ {
         let going = self.changes.values().filter(|change| change.failed.is_none());
         going

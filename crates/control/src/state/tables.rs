@@ -322,7 +322,8 @@ fn allocate(base: u64, size: u64, domain: u32, cleared: Vec<(u64, u64)>, by_file
     steps
 }
 
-/// The parts of a new vma that are at `node`, where the vma's addresses are those of `home`: first byte and bytes, ascending.
+/// Returns the parts of a new vma that are at `node`, if the vma's addresses are those of `home`: first byte and
+/// length, ascending.
 fn parts_at(node: u16, home: u16, base: u64, size: u64, pieces: &[(u64, PieceRow)]) -> Vec<(u64, u64)> {
     let (mut parts, mut at) = (Vec::new(), base);
     for &(first, piece) in pieces {

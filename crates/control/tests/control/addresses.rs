@@ -3,7 +3,7 @@
 
 use crate::rack::{Rack, config, gid, text};
 use farmem_control::api::*;
-use farmem_control::keys::{Kind, Secret, Shown};
+use farmem_control::keys::{Credentials, Kind, Secret};
 use farmem_control::{AddressClaim, AddressProof, COOKIE_LIFE, Config};
 use farmem_machine::{Instant, Port, Rng};
 use farmem_wire::message::{Cookie, CookieMessage, GSI_QKEY, GSI_QPN};
@@ -17,7 +17,7 @@ fn proving(secret: u8) -> Config {
 }
 
 fn show(rack: &mut Rack, address: AddressProof) {
-    rack.shown = Shown { address, ..Shown::default() };
+    rack.shown = Credentials { address, ..Credentials::default() };
 }
 
 /// Reads a challenge: the endpoint that it is for, and its cookie.
@@ -129,7 +129,7 @@ fn an_address_is_proven_for_a_stay() {
     let (_, frame) = rack.challenges.pop().unwrap();
     show(&mut rack, AddressProof::Cookie(read(&frame).2));
     assert_eq!(rack.call(join(101)).unwrap().generation, 1);
-    rack.shown = Shown::default();
+    rack.shown = Credentials::default();
     assert_eq!(rack.call(join(101)).unwrap().generation, 2);
     show(&mut rack, AddressProof::Pending);
     assert_eq!(rack.refused(join(102)).code, ErrorCode::Unproven);

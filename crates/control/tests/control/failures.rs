@@ -123,7 +123,7 @@ fn a_node_that_refuses_a_peer_keeps_nobody_out() {
             assert!(rack.tables(port).peers.contains_key(&Port::host(host).0), "{port:?}");
         }
         assert_eq!(
-            (rack.noted(Note::Refused(Role::Node(1), status)), rack.noted(Note::Gone(Role::Node(1)))),
+            (rack.noted(Note::Refused(Role::Node(1), status)), rack.noted(Note::MustRejoin(Role::Node(1)))),
             (1, 1)
         );
         let on = |node| Allocate { domain: owner, size: 1, node: Some(node), durable: false };
@@ -235,11 +235,11 @@ fn a_role_that_misses_too_many_updates_must_rejoin() {
     rack.refused(Allocate { domain: owner, size: 1, node: None, durable: false });
     for _ in 0..=MISSED_MAX {
         rack.join_host(1);
-        if rack.noted(Note::Gone(Role::Node(1))) > 0 {
+        if rack.noted(Note::MustRejoin(Role::Node(1))) > 0 {
             break;
         }
     }
-    assert_eq!(rack.noted(Note::Gone(Role::Node(1))), 1);
+    assert_eq!(rack.noted(Note::MustRejoin(Role::Node(1))), 1);
     rack.cut.clear();
     rack.settle();
     let error = rack.refused(Connect::new(1, 1, owner));
@@ -259,7 +259,7 @@ fn a_switch_that_refuses_its_tables_is_gone() {
     let vma = rack.allocate(owner, 8192);
     rack.budget = Budget { perms: 3, ..Budget::default() };
     rack.join_switch().unwrap();
-    assert_eq!(rack.noted(Note::Gone(Role::Switch)), 1);
+    assert_eq!(rack.noted(Note::MustRejoin(Role::Switch)), 1);
     let error = rack.refused(Free { domain: owner, base: vma.base, id: vma.id });
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(error.message.contains("refused its tables"), "{}", error.message);
@@ -330,7 +330,7 @@ fn a_free_outlives_the_join_of_a_role_though_its_room_is_taken() {
         }
         rack.settle();
         for lost in [Role::Switch, Role::Node(1)] {
-            assert_eq!(rack.noted(Note::Gone(lost)), 0);
+            assert_eq!(rack.noted(Note::MustRejoin(lost)), 0);
         }
         assert_eq!(rack.vmas(), [kept]);
         tables_agree(&rack);
@@ -352,7 +352,7 @@ fn a_restart_completes_what_was_being_freed() {
     rack.restart();
     rack.cut.clear();
     rack.settle();
-    assert_eq!(rack.noted(Note::Gone(Role::Switch)), 0);
+    assert_eq!(rack.noted(Note::MustRejoin(Role::Switch)), 0);
     assert_eq!(rack.vmas(), std::slice::from_ref(&kept));
     assert_eq!(rack.peers[&NODE].may(other, kept.base), Perm::Read);
     tables_agree(&rack);

@@ -542,7 +542,7 @@ fn every_note_is_reached() {
             Note::Silent(Role::Index(_)) => "silent index switch",
             Note::Back(_) => "back",
             Note::Refused(..) => "refused",
-            Note::Gone(_) => "gone",
+            Note::MustRejoin(_) => "gone",
             Note::TakenBack => "taken back",
             Note::BegunAnew => "begun anew",
             Note::Waits => "waits",

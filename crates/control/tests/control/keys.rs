@@ -4,7 +4,7 @@
 use crate::rack::{Rack, config, grant, text};
 use farmem_control::Config;
 use farmem_control::api::*;
-use farmem_control::keys::{KEYS_SHOWN_MAX, Key, RING_MAX, Ring, Secret, Shown};
+use farmem_control::keys::{Credentials, KEYS_SHOWN_MAX, Key, RING_MAX, Ring, Secret};
 use farmem_machine::Port;
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ where
     C::Answer: Clone,
 {
     let request: Request = call.clone().into();
-    rack.shown = Shown { keys: ring.show(&request), ..Shown::default() };
+    rack.shown = Credentials { keys: ring.show(&request), ..Credentials::default() };
     let answer = rack.call(call)?;
     ring.learn(&request, &answer.clone().into());
     ring.using(&request);
@@ -140,10 +140,10 @@ impl Doors {
 
     /// Returns true if the request with these keys is refused for lack of a key.
     fn is_refused(&mut self, request: &Request, keys: Vec<Key>) -> bool {
-        self.answer(request, Shown { keys, ..Shown::default() })
+        self.answer(request, Credentials { keys, ..Credentials::default() })
     }
 
-    fn answer(&mut self, request: &Request, shown: Shown) -> bool {
+    fn answer(&mut self, request: &Request, shown: Credentials) -> bool {
         self.rack.shown = shown;
         let ticket = self.rack.ask(request.clone());
         // An admitted request may wait for a role. A refused one does not.
@@ -175,7 +175,7 @@ fn a_stranger_is_refused_each_request() {
         let is_all = matches!(request, Request::ListObjects(ListObjects { domain: None }));
         assert_eq!(doors.is_refused(request, both), is_all, "{request:?} to its owner");
         let mut doors = Doors::new();
-        let operator = Shown { operator: true, ..Shown::default() };
+        let operator = Credentials { operator: true, ..Credentials::default() };
         assert!(!doors.answer(request, operator), "{request:?} to the operator");
     }
 }
@@ -255,7 +255,7 @@ fn keys_outlive_a_restart() {
 fn no_stranger_takes_the_place_of_a_switch_that_is_not_there() {
     let mut doors = Doors::new();
     for _ in 0..2 {
-        doors.rack.shown = Shown { keys: every_key(&doors.owner), ..Shown::default() };
+        doors.rack.shown = Credentials { keys: every_key(&doors.owner), ..Credentials::default() };
         doors.rack.ask(JoinSwitch { gid: text(2) });
         doors.rack.restart();
         doors.rack.settle();
@@ -275,13 +275,13 @@ fn no_stranger_takes_the_place_of_a_switch_that_is_not_there() {
 fn a_request_begun_anew_shows_its_key_again() {
     let mut doors = Doors::new();
     let connect: Request = Connect::new(1, 1, doors.domain).into();
-    doors.rack.shown = Shown { keys: every_key(&doors.owner), ..Shown::default() };
+    doors.rack.shown = Credentials { keys: every_key(&doors.owner), ..Credentials::default() };
     let ticket = doors.rack.ask(connect);
     doors.rack.ask(join_node(1));
     let leave = doors.rack.ask(Leave::new(Port::host(1).0));
     doors.rack.ask(join_node(1));
     doors.rack.wait(leave).unwrap();
-    doors.rack.shown = Shown { keys: every_key(&doors.stranger), ..Shown::default() };
+    doors.rack.shown = Credentials { keys: every_key(&doors.stranger), ..Credentials::default() };
     doors.rack.ask(JoinHost::new("other".into(), text(150)));
     let answer = doors.rack.wait(ticket);
     doors.rack.settle();
@@ -455,7 +455,7 @@ fn each_number_of_a_key_file_may_be_wrong() {
 fn builds_are_told_apart() {
     let mut rack = Rack::with(81, Config { build: Some("1.0+a".into()), ..config() });
     let join = |rack: &mut Rack, call: Request, build: Option<&str>| {
-        rack.shown = Shown { build: build.map(Into::into), ..Shown::default() };
+        rack.shown = Credentials { build: build.map(Into::into), ..Credentials::default() };
         let ticket = rack.ask(call);
         rack.wait(ticket).unwrap();
         rack.settle();

@@ -232,7 +232,7 @@ fn calls_outlive_joins_and_restarts() {
     rack.restart();
     rack.settle();
     assert_eq!(rack.vmas().len(), vmas, "no caller was told of it");
-    assert_eq!(rack.noted(Note::Gone(Role::Switch)), 0);
+    assert_eq!(rack.noted(Note::MustRejoin(Role::Switch)), 0);
     tables_agree(&rack);
 }
 

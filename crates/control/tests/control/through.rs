@@ -3,7 +3,7 @@
 
 use crate::rack::{Rack, text};
 use farmem_control::api::{
-    ApiError, Connect, ConnectionInfo, Disconnect, ErrorCode, JoinNode, JoinSwitch, Leave, Place,
+    ApiError, Connect, ConnectionInfo, Disconnect, ErrorCode, JoinNode, JoinSwitch, Leave, RoleAddress,
 };
 use farmem_machine::{Duration, Port};
 use farmem_wire::message::Relayed;
@@ -42,7 +42,7 @@ fn both_ends_and_the_switch_agree() {
         let root = [None, Some(0x1000_0000_0200)][round % 2];
         let ConnectionInfo { node, qpn, peer_qpn, first_psn, rkey, pmtu, through: place, .. } =
             rack.call(through(domain, 1, root)).unwrap();
-        assert_eq!(place, Some(Place { port: Port::SWITCH.0, gid: text(2) }));
+        assert_eq!(place, Some(RoleAddress { port: Port::SWITCH.0, gid: text(2) }));
         let entry = rack.tables(Port::SWITCH).connections[&peer_qpn];
         let Relayed { to_host, node_qpn, .. } = entry;
         let expected = Relayed {

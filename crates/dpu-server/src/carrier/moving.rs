@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError};
 pub(super) enum Source {
     Buffer,
     /// The bytes have reached their destination.
-    Landed,
+    ReadDelivery,
     Slot {
         slot: Slot,
         at: Range<usize>,
@@ -38,7 +38,7 @@ impl Moving {
         let Self { ticket, buf, source, memory } = self;
         match source {
             Source::Buffer => each(&buf),
-            Source::Landed => each(&[]),
+            Source::ReadDelivery => each(&[]),
             Source::Slot { slot, at } => {
                 let bytes = u32::try_from(at.len()).expect("a part of a page");
                 each(&memory.slot(slot).read().unwrap_or_else(PoisonError::into_inner)[at]);

@@ -99,7 +99,7 @@ impl AskEnded {
     /// that later reads use. The receive buffer of the link and the memory of the process do not count.
     pub fn copies(&self) -> u64 {
         match self.source {
-            Source::Landed => 0,
+            Source::ReadDelivery => 0,
             Source::Buffer if self.write || self.result.is_err() => self.put,
             Source::Buffer | Source::Slot { .. } | Source::Fixed { .. } => 1,
         }
@@ -108,7 +108,7 @@ impl AskEnded {
     /// Returns true if the bytes of a successful read have reached their destination
     /// ([`Carrier::read_to`](super::Carrier::read_to)).
     pub const fn has_landed(&self) -> bool {
-        matches!(self.source, Source::Landed)
+        matches!(self.source, Source::ReadDelivery)
     }
 
     /// Returns true if the request failed for a reason other than far memory's answer.

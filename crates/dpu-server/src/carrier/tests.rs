@@ -200,13 +200,13 @@ fn no_thread_decides_after_a_panic() {
 
 /// A page of a process, with the number of takes. From the `most`-th take on, its bytes are not available.
 #[derive(Debug)]
-struct There {
+struct ProcessPage {
     byte: u8,
     takes: AtomicU64,
     most: u64,
 }
 
-impl PayloadSource for There {
+impl PayloadSource for ProcessPage {
     fn fill(&self, _: u64, pieces: &mut [&mut [u8]]) -> bool {
         pieces.iter_mut().for_each(|piece| piece.fill(self.byte));
         self.takes.fetch_add(1, Ordering::Relaxed) < self.most
@@ -226,7 +226,7 @@ fn a_page_is_written_back_without_a_buffer() {
     let mut carrier = Carrier::new(&mut client, Arc::clone(&memory), None);
     let page = |page| PageId { object: written, page };
     let write = |carrier: &mut Carrier<'_>, at: u64, byte: u8, most: u64| {
-        let there = Arc::new(There { byte, takes: AtomicU64::new(0), most });
+        let there = Arc::new(ProcessPage { byte, takes: AtomicU64::new(0), most });
         let from = SourcePart::new(Arc::clone(&there) as Arc<dyn PayloadSource>, PAGE as usize);
         let ticket = carrier.write_from(Asker(0), page(at), 0, from);
         while let Some(completed) = carrier.client.next_completed().unwrap() {

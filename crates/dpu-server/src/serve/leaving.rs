@@ -63,8 +63,9 @@ impl Acts {
         self.0.insert(asker, act);
     }
 
-    /// No operation of a process is in flight. Returns the notice that the DPU acts for its host no more. Where a
-    /// write of the host may be carried out later, the DPU acts for it until the DPU's own host has left the rack.
+    /// Handles that no operation of a process is in flight. Returns the notice that the DPU no longer acts for the
+    /// process's host. If a write of the host may be executed later, the DPU acts for it until the DPU's own host
+    /// is fenced.
     fn settled(&mut self, asker: Asker, settled: bool) -> Option<ActFor> {
         let acted = self.0.remove(&asker)?;
         if settled {
@@ -75,7 +76,7 @@ impl Acts {
         None
     }
 
-    /// The DPU's host has left the rack, or no write of the process is left.
+    /// Ends acting for a process: the DPU's host is fenced, or no write of the process is pending.
     fn closed(&mut self, asker: Asker) {
         self.0.remove(&asker);
     }
@@ -139,8 +140,8 @@ impl Door {
         fences.retain(|life, _| leaving.iter().any(|leaving| leaving.dpu == *life));
     }
 
-    /// The control plane has taken hosts of this DPU out of the rack: their threads end. Or processes of earlier
-    /// DPUs have left it: the journal forgets them.
+    /// Handles reports of the control plane. If hosts of this DPU were fenced, their threads end. If processes of
+    /// earlier DPUs left the rack, the journal forgets them.
     pub(super) fn hear_outcomes(&mut self) {
         while let Ok(outcome) = self.outcomes.try_recv() {
             match outcome {

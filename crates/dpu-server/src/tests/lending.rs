@@ -8,7 +8,7 @@ use super::super::answering::lock;
 use super::super::carrier::{AskEnded, Carrier, Failed};
 use super::super::complete::Stage;
 use super::super::dpu_client::Terms;
-use super::super::landed::Landed;
+use super::super::read_delivery::ReadDelivery;
 use super::{Bench, Mailbox, Notice, PAGE, Question, Registered, USUAL, memory_file, span, with_bench};
 use farmem_client::{Lender, Loan, PayloadSink as _};
 use farmem_link::dpu::Bell;
@@ -40,7 +40,7 @@ impl Slots {
     }
 
     /// Passes slot `n` to a landing in two halves, as two receives would.
-    fn bring(&self, n: usize, landed: &Landed) {
+    fn bring(&self, n: usize, landed: &ReadDelivery) {
         let (first, second) = self.all[n].split_at(LEN / 2);
         landed.put_from(0, &[first], self);
         let (second, last) = second.split_at(LEN / 4);
@@ -96,8 +96,8 @@ fn fetch(bench: &mut Bench, carrier: &mut Carrier<'_>, requests: &[Request<'_>])
 }
 
 /// Returns the landing of the read of page `n`.
-fn landing(bench: &Bench, n: u64) -> Arc<Landed> {
-    let is_it = |(of, _): &(Span, Arc<Landed>)| of.offset == n * u64::from(PAGE);
+fn landing(bench: &Bench, n: u64) -> Arc<ReadDelivery> {
+    let is_it = |(of, _): &(Span, Arc<ReadDelivery>)| of.offset == n * u64::from(PAGE);
     bench.dpu_client.landings().into_iter().find(is_it).unwrap().1
 }
 
@@ -173,7 +173,7 @@ fn bytes_without_a_loan_are_written_at_once() {
     with_stage(|bench, carrier, memory| {
         let slots = Slots::new(1);
         let ended = fetch(bench, carrier, &[read(0), read(1), read(2)]);
-        let bring = |n: usize, landed: &Landed| landed.put_from(0, &[&slots.all[n]], &slots);
+        let bring = |n: usize, landed: &ReadDelivery| landed.put_from(0, &[&slots.all[n]], &slots);
         bring(4, &landing(bench, 1));
         assert_eq!((slots.lent(), byte_of(memory, 1)), (1, 1), "kept");
         bring(5, &landing(bench, 2));

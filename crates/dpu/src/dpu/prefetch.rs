@@ -13,13 +13,13 @@ impl Dpu {
     pub(super) fn prefetch(&mut self, read: Read, found: Found, out: &mut Vec<Action>) {
         let known = self.objects.get_mut(&read.page.object).expect("it was found");
         let entry_pages = u64::from(self.config.table.entry_pages);
-        let hit = matches!(found, Found::Here(_) | Found::Loading);
+        let hit = matches!(found, Found::Cached(_) | Found::Loading);
         let access = PageAccess { page: read.page, entry_pages, hit, recent: &self.recent };
         let wanted = known.policy(read.page.page).propose(&access);
         let end = wanted.end.min(self.pages(&self.objects[&read.page.object].object));
         let entries = wanted.start / entry_pages..end.div_ceil(entry_pages);
         if self.config.caching == Caching::Adaptive {
-            self.decide(read.page, matches!(found, Found::Here(_)), entries.clone());
+            self.decide(read.page, matches!(found, Found::Cached(_)), entries.clone());
         }
         if !self.switched.is_on() {
             return;
@@ -37,7 +37,7 @@ impl Dpu {
     fn decide(&mut self, page: PageId, hit: bool, entries: Range<u64>) {
         let was_on = self.switched.is_on();
         let would_hit = match &self.shadow {
-            Some(shadow) if !was_on => matches!(shadow.find(page), Found::Here(_)),
+            Some(shadow) if !was_on => matches!(shadow.find(page), Found::Cached(_)),
             _ => hit,
         };
         let bytes = self.config.page_len.get();

@@ -210,8 +210,8 @@ mod tests {
     #[test]
     fn cut_off_connections_keep_no_memory() {
         use crate::parse::memcached::Memcached;
-        type Ends = fn(&mut Guard<Memcached>, &mut Accesses) -> Option<Cut>;
-        let ends: [Ends; 4] = [
+        type CutFn = fn(&mut Guard<Memcached>, &mut Accesses) -> Option<Cut>;
+        let ends: [CutFn; 4] = [
             |guard, into| guard.feed(b"\n\x80\n", Position(2), into).cut,
             |guard, _| guard.lost(1),
             |guard, _| Some(guard.panicked()),

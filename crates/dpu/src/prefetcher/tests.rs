@@ -50,7 +50,7 @@ impl Dpu {
 
     fn flush(&mut self, key: u64, seen: u64) {
         let mut out = Vec::new();
-        self.prefetcher.host_writes(9, &[KeyId(key)], Copy::Gone, Position(seen), &mut out);
+        self.prefetcher.host_writes(9, &[KeyId(key)], Copy::Dropped, Position(seen), &mut out);
         assert_eq!(out, [Action::Pass { ticket: 9 }]);
     }
 
@@ -168,7 +168,7 @@ fn del_is_after_the_request_is_taken_and_stays_in_order() {
     let mut dpu = Dpu::new();
     dpu.see(&[(Write, 1)]);
     let (mut out, mut accesses) = (Vec::new(), Accesses::new(SECRET));
-    dpu.prefetcher.host_writes(4, &[KeyId(1)], Copy::Gone, Position(1), &mut out);
+    dpu.prefetcher.host_writes(4, &[KeyId(1)], Copy::Dropped, Position(1), &mut out);
     accesses.push(Access { key: &1_u64.to_le_bytes(), op: Read }, Position(2));
     dpu.prefetcher.accesses(&accesses, &mut out);
     assert_eq!(out[0], Action::Pass { ticket: 4 });
@@ -401,7 +401,7 @@ fn step() -> impl Strategy<Value = Step> {
     let key = || 0_u64..12;
     let op = prop_oneof![4 => proptest::strategy::Just(Read), 1 => proptest::strategy::Just(Write),
         1 => proptest::strategy::Just(Delete)];
-    let copy = prop_oneof![proptest::strategy::Just(Copy::Gone), proptest::strategy::Just(Copy::Kept)];
+    let copy = prop_oneof![proptest::strategy::Just(Copy::Dropped), proptest::strategy::Just(Copy::Retained)];
     prop_oneof![
         8 => proptest::collection::vec((op, key()), 0..12).prop_map(Step::See),
         2 => key().prop_map(Step::Asks),

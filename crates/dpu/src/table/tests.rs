@@ -34,7 +34,7 @@ fn what_is_pinned_stays() {
     }
     let next = EntryId { object: 1, entry: 9 };
     assert_eq!(table.begin(next, 0b1111, &mut rng), None);
-    let Found::Here(slot) = table.find(page(1, 2 * u64::from(PAGES))) else { panic!("it was pinned") };
+    let Found::Cached(slot) = table.find(page(1, 2 * u64::from(PAGES))) else { panic!("it was pinned") };
     table.unpin(slot);
     assert_eq!(table.begin(next, 0b1111, &mut rng), Some((slot, Dropped { used: 1, wasted: 3 })));
     assert_eq!(table.find(page(1, 2 * u64::from(PAGES))), Found::Absent);
@@ -53,10 +53,10 @@ fn a_page_written_while_it_comes_is_not_good() {
     assert_eq!(table.room_for(page(1, 2)), None);
     table.loaded(slot);
     assert_eq!(table.find(page(1, 2)), Found::Bad);
-    assert_eq!(table.find(page(1, 1)), Found::Here(slot));
+    assert_eq!(table.find(page(1, 1)), Found::Cached(slot));
     assert_eq!(table.room_for(page(1, 2)), Some(slot));
     table.renewed(page(1, 2));
-    assert_eq!(table.find(page(1, 2)), Found::Here(slot));
+    assert_eq!(table.find(page(1, 2)), Found::Cached(slot));
     table.check();
 }
 
@@ -70,7 +70,7 @@ fn an_object_is_forgotten() {
     assert_eq!(table.forget(1), Dropped { used: 0, wasted: 4 });
     table.loaded(coming);
     for number in 0..8 {
-        assert!(!matches!(table.find(page(1, number)), Found::Here(_) | Found::Loading), "page {number}");
+        assert!(!matches!(table.find(page(1, number)), Found::Cached(_) | Found::Loading), "page {number}");
     }
     for entry in 10..10 + u64::from(SLOTS) {
         load(&mut table, entry, &mut rng);
@@ -143,7 +143,7 @@ proptest! {
                     good.remove(&entry);
                 }
                 Step::Pin(number) => {
-                    if matches!(table.find(named(number)), Found::Here(_)) {
+                    if matches!(table.find(named(number)), Found::Cached(_)) {
                         let slot = table.pin(named(number));
                         pinned.push((named(number), slot));
                     }
@@ -179,7 +179,7 @@ proptest! {
                 let is_good = good.get(&entry).is_some_and(|pages| pages.contains(&u64::from(within)));
                 let is_loading = loading.iter().any(|(other, _)| *other == entry);
                 match table.find(named(number)) {
-                    Found::Here(_) => prop_assert!(is_good && !is_loading),
+                    Found::Cached(_) => prop_assert!(is_good && !is_loading),
                     Found::Loading => prop_assert!(is_good && is_loading),
                     Found::Bad | Found::Absent => prop_assert!(!is_good),
                 }

@@ -6,8 +6,8 @@ use farmem::prefetch::parse::records::{Header, Records, Request};
 use farmem::prefetch::parse::resp::Resp;
 use farmem::prefetch::tap::{Tap, TapConnection, tap};
 use farmem::prefetch::{
-    ANSWERS_BYTES_MAX, Beside, Change, Config, Copy, Driver, FLOORS, HostKeys, HostView, KeySet, KeyShards,
-    KeysConfig, Position, SharedZone, Taker, ZoneSize,
+    ANSWERS_BYTES_MAX, Change, Config, Copy, Driver, FLOORS, HostKeys, HostView, KeySet, KeyShards,
+    KeysConfig, Position, Reporter, SharedZone, Taker, ZoneSize,
 };
 use farmem::table::TableLookUp;
 use farmem::{
@@ -24,7 +24,7 @@ struct Program {
     client: Client,
     heap: Heap,
     table: Table,
-    beside: Beside,
+    beside: Reporter,
     taker: Taker,
     tap: Tap,
     connection: TapConnection,
@@ -50,7 +50,7 @@ impl Program {
         let mut heap = Heap::create(&mut client, "kv", HeapOptions::default()).unwrap();
         let table = Table::create(&mut client, &mut heap, "items", 1000).unwrap();
         let (tap, watch) = tap(1 << 16, SECRET);
-        let beside = Beside::new(tap.clone(), SECRET, floors, Change(0));
+        let beside = Reporter::new(tap.clone(), SECRET, floors, Change(0));
         let connection = tap.connection(Box::new(Resp::new())).unwrap();
         let (zone, reader) = SharedZone::make(ZoneSize { items, data: 1 << 16 }).unwrap();
         let taker = Taker::new(&reader, &beside);
@@ -66,7 +66,7 @@ impl Program {
 
     /// Writes an item to far memory and drops the local copy.
     fn flush(&mut self, key: &str, item: &[u8]) {
-        let change = self.beside.change(key.as_bytes(), Copy::Gone);
+        let change = self.beside.change(key.as_bytes(), Copy::Dropped);
         self.table.insert(&mut self.client, &mut self.heap, key.as_bytes(), &change.onto(item)).unwrap();
         self.beside.acknowledged(change);
     }
@@ -205,7 +205,7 @@ fn the_hash_table_is_looked_up_too() {
     value[..12].copy_from_slice(&Change(9).onto(b"item"));
     map.insert(&mut client, hash_table::Key::of(b"k"), &value).unwrap();
     let (tap, watch) = tap(1 << 16, SECRET);
-    let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(9));
+    let beside = Reporter::new(tap.clone(), SECRET, FLOORS, Change(9));
     let connection = tap.connection(Box::new(Resp::new())).unwrap();
     let (zone, reader) = SharedZone::make(ZoneSize { items: 16, data: 4096 }).unwrap();
     let mut taker = Taker::new(&reader, &beside);
@@ -235,7 +235,7 @@ fn pages_come_by_a_few_requests() {
         store.write(&mut client, page, 1 + page, &page_of(page)).unwrap();
     }
     let (tap, watch) = tap(1 << 16, SECRET);
-    let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(1 + PAGES));
+    let beside = Reporter::new(tap.clone(), SECRET, FLOORS, Change(1 + PAGES));
     let connection = tap.connection(Box::new(Records::pages())).unwrap();
     let (zone, reader) = SharedZone::make(ZoneSize { items: 64, data: 1 << 20 }).unwrap();
     let mut taker = Taker::new(&reader, &beside);
@@ -298,7 +298,7 @@ fn a_map_program<V: HostView>(seed: u64, view: V, operations: u64) -> ((u64, u64
     let mut client = rack.client("map").unwrap();
     let map = map_of(&mut client, [seed, 1]);
     let (tap, watch) = tap(1 << 16, SECRET);
-    let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(1));
+    let beside = Reporter::new(tap.clone(), SECRET, FLOORS, Change(1));
     let (zone, reader) = SharedZone::make(ZoneSize { items: 32, data: 4096 }).unwrap();
     let taker = Taker::new(&reader, &beside);
     let of_dpu = rack.client("map").unwrap();
@@ -465,7 +465,7 @@ fn answers_have_so_many_bytes_and_no_more() {
     assert!(store.bytes() > 2 * ANSWERS_BYTES_MAX as u64);
     store.load(&mut client, 1, |page, bytes| bytes.fill(u8::try_from(page % 251).unwrap())).unwrap();
     let (tap, watch) = tap(1 << 20, SECRET);
-    let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(1));
+    let beside = Reporter::new(tap.clone(), SECRET, FLOORS, Change(1));
     let connection = tap.connection(Box::new(Records::pages())).unwrap();
     let pages = usize::try_from(PAGES).unwrap();
     let (zone, reader) = SharedZone::make(ZoneSize { items: 1 << 14, data: 1 << 26 }).unwrap();

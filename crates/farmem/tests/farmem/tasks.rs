@@ -7,7 +7,7 @@ use farmem::{
     Answer, Client, Completed, Error, FarMemory, Next, Op, OpQueue, Policy, Profile, Program, Rack, Task,
     TaskStats, TraversalStop, VirtAddr,
 };
-use farmem_testkit::Beside;
+use farmem_testkit::ObservedMemory;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
@@ -280,7 +280,8 @@ fn one_task_on_any_far_memory() {
     let looks = RefCell::new(0);
     let mut look = || *looks.borrow_mut() += 1;
     let mut task = One { number: 0, op: Some(table.find_op(key(1), Vec::new())), end: None };
-    let took = run_one(&mut Beside::new(&mut client, &mut look), &mut task, &Policy::Offload).unwrap();
+    let took =
+        run_one(&mut ObservedMemory::new(&mut client, &mut look), &mut task, &Policy::Offload).unwrap();
     assert_eq!(HashTable::found(&task.end.unwrap()), Some(value));
     // The bucket has the first key, the newest follows it, the second is the last.
     assert_eq!((took.round_trips, took.requests, took.iterations, took.at_host), (50, 50, 50, 1));

@@ -6,7 +6,7 @@ use farmem::heap::HeapOptions;
 use farmem::prefetch::parse::records::{Header, Request};
 use farmem::prefetch::tap::{ParserKind, Tap, TapConnection};
 use farmem::prefetch::{
-    AtDpu, AtDpuOptions, Beside, Change, Copy, KeySecret, Position, Prefetched, Taker, ZoneSize,
+    AtDpu, AtDpuOptions, Change, Copy, KeySecret, Position, Prefetched, Reporter, Taker, ZoneSize,
 };
 use farmem::{Client, FlatMap, Heap, Rng, Table};
 use std::collections::BTreeMap;
@@ -143,7 +143,7 @@ pub(crate) struct Piece {
 pub(crate) struct MapProgram<I> {
     pub(crate) client: Client,
     pub(crate) items: I,
-    pub(crate) beside: Beside,
+    pub(crate) beside: Reporter,
     taker: Taker,
     pub(crate) tap: Tap,
     connection: Option<TapConnection>,
@@ -169,7 +169,7 @@ impl<I: Items> MapProgram<I> {
         client: Client,
         items: I,
         seed: u64,
-        (tap, beside, taker): (Tap, Beside, Taker),
+        (tap, beside, taker): (Tap, Reporter, Taker),
     ) -> Self {
         let connection = tap.connection_of(ParserKind::HashMap);
         let (here, truth, rng) = (BTreeMap::new(), first().collect(), Rng::from_number(seed));
@@ -295,7 +295,7 @@ impl<I: Items> MapProgram<I> {
 
     fn flush(&mut self, key: u64, value: Option<u64>) {
         let bytes = key.to_le_bytes();
-        let change = self.beside.change(&bytes, Copy::Gone);
+        let change = self.beside.change(&bytes, Copy::Dropped);
         match value {
             Some(value) => self.items.put(&mut self.client, &bytes, change, &value.to_le_bytes()),
             None => self.items.remove(&mut self.client, &bytes),

@@ -12,7 +12,7 @@ use farmem::heap::Record;
 use farmem::prefetch::parse::records::{Records, Request};
 use farmem::prefetch::tap::{ParserKind, tap};
 use farmem::prefetch::{
-    AtDpu, AtDpuOptions, Beside, Change, Config, Driver, FLOORS, HostKeys, KeysConfig, Prefetched,
+    AtDpu, AtDpuOptions, Change, Config, Driver, FLOORS, HostKeys, KeysConfig, Prefetched, Reporter,
     SharedZone, Taker,
 };
 use farmem::{Client, Error, FlatMap, HashTable, PageStore, Rack, Rng, SharedSpace, serve};
@@ -177,7 +177,7 @@ fn one_account<I: Items>(rack: &TestRack, name: &str, make: impl Fn(&mut Client)
             return (settle(&dpu, pieces), (program.taken, program.asked));
         }
         let (tap, watch) = tap(1 << 20, SECRET);
-        let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(1));
+        let beside = Reporter::new(tap.clone(), SECRET, FLOORS, Change(1));
         let (zone, reader) = SharedZone::make(ZONE).unwrap();
         let taker = Taker::new(&reader, &beside);
         let view = HostKeys::new(KeysConfig::new(1000)).unwrap();

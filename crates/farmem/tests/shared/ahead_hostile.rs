@@ -173,9 +173,9 @@ impl LookUp for Fragile {
 
 /// Stops a DPU thread of the test, also when the test fails; otherwise the test would wait for it without
 /// end.
-struct Ends<'a>(&'a Stop);
+struct StopGuard<'a>(&'a Stop);
 
-impl Drop for Ends<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.set();
     }
@@ -201,7 +201,7 @@ fn whatever_ends_a_thread_leaves_its_heap() {
             let mut begun = || begun.send(()).unwrap();
             farmem::dpu::serve_with(&rack.config, serve::Serving::new(&stop, &mut begun), fragile)
         });
-        let ends = Ends(&stop);
+        let ends = StopGuard(&stop);
         has_begun.recv().unwrap();
         let other = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
         let of_other = other.tap().connection_of(ParserKind::HashMap).unwrap();

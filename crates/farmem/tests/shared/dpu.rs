@@ -4,7 +4,7 @@
 use super::rig::TestRack;
 use farmem::PAGE_LEN;
 use farmem::window::{
-    AccessPath, Advice, Ahead, DpuStats, Foresight, Memory, Object, Objects, Place, WindowOptions,
+    AccessPath, Addressing, Advice, Ahead, DpuStats, Foresight, Memory, Object, Objects, WindowOptions,
     WindowStats, with_objects, with_window,
 };
 use farmem::{Client, Error, NodeId, Rack, Vma, serve};
@@ -35,7 +35,7 @@ pub(super) fn client(rack: &TestRack, domain: &str) -> Client {
 }
 
 fn options() -> WindowOptions {
-    WindowOptions { place: Place::Anywhere, way: AccessPath::Beside, ..WindowOptions::new(64 << 10) }
+    WindowOptions { place: Addressing::Anywhere, way: AccessPath::DpuProcess, ..WindowOptions::new(64 << 10) }
 }
 
 pub(super) fn reading() -> WindowOptions {

@@ -37,9 +37,9 @@ fn move_to(mover: &mut Client, vma: &Vma, (first, pages, to): (u64, u64, NodeId)
 }
 
 /// Stops the counting threads, also when the test fails: a scope waits for its threads.
-struct Ends<'a>(&'a AtomicBool);
+struct StopGuard<'a>(&'a AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -66,7 +66,7 @@ fn a_count_is_exact_while_its_pages_move() {
         let stop = AtomicBool::new(false);
         let counts: [AtomicU64; 4] = Default::default();
         scope(|threads| {
-            let ends = Ends(&stop);
+            let ends = StopGuard(&stop);
             for (n, count) in counts.iter().enumerate() {
                 let (space, words, stop) = ([&one, &other][n % 2], &words, &stop);
                 threads.spawn(move || count_on(space, words, n / 2, stop, count));
@@ -145,7 +145,7 @@ fn versions_never_go_back_while_their_pages_move() {
         let mut moves = 0;
         let wrong = scope(|threads| {
             let answers = threads.spawn(|| {
-                let _ends = Ends(&stop);
+                let _ends = StopGuard(&stop);
                 processes.iter_mut().map(Worker::answer).collect::<Vec<_>>()
             });
             let parts = LEN / (PART * PAGE);

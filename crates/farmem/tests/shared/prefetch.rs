@@ -5,7 +5,7 @@ use super::rig::{DOMAIN, TestRack};
 use farmem::prefetch::parse::records::{Header, Records, Request};
 use farmem::prefetch::tap::tap;
 use farmem::prefetch::{
-    Beside, Change, Config, Copy, Driver, FLOORS, HostKeys, KeySecret, KeysConfig, SharedZone, Taker,
+    Change, Config, Copy, Driver, FLOORS, HostKeys, KeySecret, KeysConfig, Reporter, SharedZone, Taker,
     ZoneSize,
 };
 use farmem::{PageStore, Rng};
@@ -31,7 +31,7 @@ fn threads_take_whole_pages_beside_a_writer() {
     };
     store.load(&mut client, 1, |page, bytes| fill(page, 1, bytes)).unwrap();
     let (tap, watch) = tap(1 << 20, SECRET);
-    let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(1));
+    let beside = Reporter::new(tap.clone(), SECRET, FLOORS, Change(1));
     let (zone, reader) = SharedZone::make(ZoneSize { items: 128, data: 1 << 20 }).unwrap();
     let view = HostKeys::new(KeysConfig::new(1_000)).unwrap();
     let config = Config { keeps: false, ..Config::DEFAULT };
@@ -82,7 +82,7 @@ fn threads_take_whole_pages_beside_a_writer() {
             let (mut rng, mut bytes) = (Rng::from_number(9), vec![0; 4096]);
             while done.load(order) < 2 {
                 let page = u64::from(rng.below(u32::try_from(PAGES).unwrap()));
-                let change = beside.change(&page.to_be_bytes(), Copy::Gone);
+                let change = beside.change(&page.to_be_bytes(), Copy::Dropped);
                 fill(page, change.0, &mut bytes);
                 store.write(&mut writer, page, change.0, &bytes).unwrap();
                 beside.acknowledged(change);

@@ -1,7 +1,7 @@
 //! A rack of processes, and programs that share memory on it. The test program runs itself again, with its
 //! task in environment variables.
 
-use farmem::window::{FaultMode, Place, WindowOptions};
+use farmem::window::{Addressing, FaultMode, WindowOptions};
 use farmem::{Rack, RackConfig, ShareOptions, SharedSpace, serve};
 use farmem_link::Stop;
 use farmem_testkit::signal;
@@ -139,7 +139,7 @@ impl TestRack {
     /// Joins a space in this process, at any free address, because tests run in parallel. Returns `None`
     /// where faults may not be served.
     pub(crate) fn space(&self, options: ShareOptions) -> Option<SharedSpace> {
-        let window = WindowOptions { place: Place::Anywhere, faults: self.faults, ..options.window };
+        let window = WindowOptions { place: Addressing::Anywhere, faults: self.faults, ..options.window };
         let options = ShareOptions { window, ..options };
         match SharedSpace::join(&Rack::running(self.config.clone()), DOMAIN, options) {
             Err(farmem::Error::Open(refused)) => {

@@ -109,7 +109,7 @@ impl World {
                 ControlRequestKind::Disconnect { qpn } | ControlRequestKind::DisconnectExtra { qpn } => {
                     // The queue pair numbers of both ends derive from one number.
                     self.responders.remove(&Qpn::new(qpn.get() + 0x1000));
-                    HostRequest::Reply { number, reply: Reply::Gone }
+                    HostRequest::Reply { number, reply: Reply::Disconnected }
                 }
                 ControlRequestKind::Locate { .. } => HostRequest::Reply { number, reply: Reply::NotFound },
             };
@@ -419,7 +419,7 @@ fn what_breaks_beside_is_asked_again() {
     }
     bench.now += crate::extra_connections::PAUSE;
     bench.submit(more());
-    bench.reply(disconnected, Reply::Gone);
+    bench.reply(disconnected, Reply::Disconnected);
     bench.submit(more());
     bench.reply(BESIDE, Reply::Unavailable);
     bench.submit(more());
@@ -446,7 +446,7 @@ fn a_connection_that_is_not_taken_is_taken_down() {
     bench.ask(HostRequest::Joined { generation: GENERATION + 1, home: HOME });
     bench.ask(HostRequest::ConnectExtra { number, connection: narrow(2) });
     assert_eq!(bench.host.extra_connections_up(), 0);
-    bench.reply(ControlRequestKind::DisconnectExtra { qpn: narrow(2).rc.qpn }, Reply::Gone);
+    bench.reply(ControlRequestKind::DisconnectExtra { qpn: narrow(2).rc.qpn }, Reply::Disconnected);
     bench.ask(HostRequest::Connect(narrow(1)));
     for (from, number_of) in [(0, narrow(1).rc.qpn), (5, HOME.qpn)] {
         fill(&mut bench, from);

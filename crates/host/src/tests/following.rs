@@ -43,7 +43,7 @@ impl Bench {
     fn reconnect(&mut self, node: u16, before: u32, number: u32, nodes: &mut [Node]) {
         self.reply(
             ControlRequestKind::Disconnect { qpn: connection(ALICE, node, before).rc.qpn },
-            Reply::Gone,
+            Reply::Disconnected,
         );
         assert_eq!(self.kind(), ControlRequestKind::Connect { domain: ALICE, node: NodeId(node) });
         self.control_requests.clear();
@@ -212,7 +212,7 @@ pub(super) fn a_node_that_cannot_be_reached_ends_what_waits_for_it() {
     let last = bench.submit(add(0));
     assert_eq!(bench.kind(), ControlRequestKind::Connect { domain: ALICE, node: NodeId(1) });
     // A late or repeated answer changes nothing.
-    bench.ask(HostRequest::Reply { number: 1, reply: Reply::Gone });
+    bench.ask(HostRequest::Reply { number: 1, reply: Reply::Disconnected });
     assert!(bench.took_notes().contains(&Note::LateAnswer));
     bench.control_requests.clear();
     let anew = connection(ALICE, 1, 3);

@@ -100,7 +100,7 @@ fn a_refused_one_is_asked_for_piece_by_piece() {
     for number in [2, 3] {
         bench.reply(
             ControlRequestKind::Disconnect { qpn: connection(ALICE, 1, number - 1).rc.qpn },
-            Reply::Gone,
+            Reply::Disconnected,
         );
         assert_eq!(bench.kind(), ControlRequestKind::Connect { domain: ALICE, node: NodeId(1) });
         bench.control_requests.clear();

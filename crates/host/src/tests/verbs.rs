@@ -279,7 +279,7 @@ fn a_refusal_breaks_the_connection_and_a_new_one_mends_it() {
     assert!(bench.host.is_down(ALICE, NodeId(1)) && !bench.host.is_down(BOB, NodeId(1)));
     let waits = bench.submit(read(BASE_1, 8));
     assert!(bench.done.is_empty() && bench.sent.is_empty());
-    bench.reply(ControlRequestKind::Disconnect { qpn: connection(ALICE, 1, 1).rc.qpn }, Reply::Gone);
+    bench.reply(ControlRequestKind::Disconnect { qpn: connection(ALICE, 1, 1).rc.qpn }, Reply::Disconnected);
     assert_eq!(bench.kind(), ControlRequestKind::Connect { domain: ALICE, node: NodeId(1) });
 
     let anew = connection(ALICE, 1, 2);

@@ -202,12 +202,12 @@ pub struct Node {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NextStep {
     /// The key is in this leaf, or nowhere.
-    Here,
+    Leaf,
     /// The descent continues at this node: a child, the right neighbour, or the node that has the keys of a
     /// dead one.
     To(VirtAddr),
     /// The key is to the left: the pointer that led here comes from an older state of the tree.
-    Left,
+    Stale,
 }
 
 impl Node {
@@ -245,7 +245,7 @@ impl Node {
     pub fn next_step(&self, key: u64) -> NextStep {
         match self.state {
             State::Dead => NextStep::To(self.right),
-            State::New | State::Free => NextStep::Left,
+            State::New | State::Free => NextStep::Stale,
             _ => self.next_step_by_keys(key),
         }
     }
@@ -253,9 +253,9 @@ impl Node {
     /// Returns the next step, as [`Node::next_step`], of a node that another node leads to.
     pub(super) fn next_step_by_keys(&self, key: u64) -> NextStep {
         match () {
-            () if key < self.first => NextStep::Left,
+            () if key < self.first => NextStep::Stale,
             () if key > self.last => NextStep::To(self.right),
-            () if self.level == 0 => NextStep::Here,
+            () if self.level == 0 => NextStep::Leaf,
             () => NextStep::To(VirtAddr(self.entries[self.child_of(key)].1)),
         }
     }

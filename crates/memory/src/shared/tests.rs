@@ -5,7 +5,7 @@ use farmem_host::agent::{Action, Agent, Bounds, Event, Mapped as _, Outcome, Pag
 use farmem_host::paged::{Notice, PageRequest, Paged};
 use farmem_machine::{Duration, Instant};
 use farmem_paging::{Ahead, Cache, Cause, Config};
-use farmem_uffd::{FaultMode, Place, Reach, Window, WindowConfig};
+use farmem_uffd::{Addressing, FaultMode, Reach, Window, WindowConfig};
 use farmem_wire::message::{
     Access, Data, FetchId, PAGE_LEN, Page, Part, Recall, Refusal, Region, Seq, WriteBackAck,
 };
@@ -21,7 +21,7 @@ fn window() -> Option<Window> {
         base: VirtAddr(BASE),
         len: (PAGES * PAGE_LEN) as u64,
         frames_max: FRAMES as u64,
-        place: Place::Anywhere,
+        place: Addressing::Anywhere,
         reach: Reach::UserMode,
         faults: FaultMode::Handler,
     };

@@ -1,7 +1,7 @@
 //! Options of a window, and their checks.
 
 use super::buffer::{Laid, Object};
-use super::{AtLoss, FRAMES_MIN, FaultMode, Handler, Place};
+use super::{Addressing, AtLoss, FRAMES_MIN, FaultMode, Handler};
 use farmem_client::Error;
 use farmem_dpu::{Config as DpuConfig, Policy, Stats as DpuStats};
 use farmem_dpu_server::messages::Carried;
@@ -21,7 +21,7 @@ pub struct WindowOptions {
     /// limit is never exceeded. At least 16 chunks: 64 KiB with chunks of a page.
     pub local_limit: u64,
     /// Position of the window in the program's addresses.
-    pub place: Place,
+    pub place: Addressing,
     /// Pages that are fetched in addition to a page for which a thread waits.
     pub ahead: Ahead,
     /// Maximum number of inactive pages out of 8 local pages. An inactive page is unmapped, so that an access
@@ -69,7 +69,7 @@ pub enum AccessPath {
     Own(DpuConfig),
     /// Through the host's DPU, another process: `[dpu]` of the rack's description, `farmem role dpu`. If the
     /// DPU dies or does not serve, the window fences it and continues directly with the memory nodes.
-    Beside,
+    DpuProcess,
 }
 
 /// A constructor of a policy for each object of a window, by the object's number. The policy selects the
@@ -94,7 +94,7 @@ impl WindowOptions {
     pub fn new(local_limit: u64) -> Self {
         Self {
             local_limit,
-            place: Place::Same,
+            place: Addressing::Same,
             ahead: Ahead::None,
             inactive_eighths: 1,
             handler: Handler::default(),
@@ -115,7 +115,7 @@ impl WindowOptions {
     /// Chunks have 64 KiB, at any free addresses (SODA III, V).
     #[must_use]
     pub fn buffer(local_limit: u64) -> Self {
-        Self { place: Place::Anywhere, chunk: super::CHUNK, ..Self::new(local_limit) }
+        Self { place: Addressing::Anywhere, chunk: super::CHUNK, ..Self::new(local_limit) }
     }
 
     pub(crate) const fn reach(&self) -> Reach {
@@ -186,7 +186,7 @@ pub(super) fn window_config(
         check_dpu(dpu)?;
     }
     let alone = &objects[0].vma;
-    if objects.len() > 1 && options.place == Place::Same {
+    if objects.len() > 1 && options.place == Addressing::Same {
         let (value, remedy) =
             ("its addresses in far memory".into(), "several objects are placed anywhere".into());
         return Err(OpenError::Setting { setting: "window's place", value, remedy }.into());

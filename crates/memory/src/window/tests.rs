@@ -23,7 +23,7 @@ fn dpu() -> DpuConfig {
 
 fn options(dpu: Option<DpuConfig>) -> WindowOptions {
     let way = dpu.map_or(AccessPath::Direct, AccessPath::Own);
-    WindowOptions { place: Place::Anywhere, way, ..WindowOptions::new(FRAMES_MIN * PAGE) }
+    WindowOptions { place: Addressing::Anywhere, way, ..WindowOptions::new(FRAMES_MIN * PAGE) }
 }
 
 /// Returns the parts of a window on an allocation, directly to its node, unless `options` specifies

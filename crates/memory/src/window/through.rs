@@ -1,7 +1,7 @@
 //! The path of a window's READs and WRITEs through a DPU within the window's own process (SODA).
 
-use super::beside::DpuSettings;
 use super::buffer::Laid;
+use super::dpu_path::DpuSettings;
 use super::options::PolicyMaker;
 use super::parts::Parts;
 use super::verbs::Ended;

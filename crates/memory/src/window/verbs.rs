@@ -1,6 +1,6 @@
 //! The paths of a window's READs and WRITEs: directly to memory nodes, or through a DPU's cache.
 
-use super::beside::Beside;
+use super::dpu_path::DpuPath;
 use super::through::Through;
 use farmem_client::{Answer, Client, Completed, Error, Op, Ticket};
 use farmem_dpu_server::Foresight;
@@ -36,7 +36,7 @@ impl From<Completed> for Ended {
 pub(super) enum Verbs<'a> {
     Direct(&'a mut Client),
     Through(Box<Through<'a>>),
-    Beside(Box<Beside<'a>>),
+    DpuProcess(Box<DpuPath<'a>>),
 }
 
 impl Verbs<'_> {
@@ -44,7 +44,7 @@ impl Verbs<'_> {
         match self {
             Self::Direct(client) => client,
             Self::Through(through) => through.client(),
-            Self::Beside(beside) => beside.client(),
+            Self::DpuProcess(beside) => beside.client(),
         }
     }
 
@@ -54,7 +54,7 @@ impl Verbs<'_> {
         match self {
             Self::Direct(_) => {}
             Self::Through(through) => through.advise(part, policy),
-            Self::Beside(beside) => beside.advise(part, policy),
+            Self::DpuProcess(beside) => beside.advise(part, policy),
         }
     }
 
@@ -63,14 +63,14 @@ impl Verbs<'_> {
         match self {
             Self::Direct(_) => 0,
             Self::Through(through) => through.refused(),
-            Self::Beside(beside) => beside.refused(),
+            Self::DpuProcess(beside) => beside.refused(),
         }
     }
 
     /// Starts to read `len` bytes.
     pub(super) fn fetch(&mut self, addr: VirtAddr, len: usize) -> Result<Name, Error> {
         match self {
-            Self::Beside(beside) if beside.is_placed() => {
+            Self::DpuProcess(beside) if beside.is_placed() => {
                 Ok(Name::Dpu(beside.submit_placed(addr, len, false)))
             }
             _ => {
@@ -88,7 +88,7 @@ impl Verbs<'_> {
         read: impl FnOnce(&mut Vec<u8>),
     ) -> Result<Name, Error> {
         match self {
-            Self::Beside(beside) if beside.is_placed() => {
+            Self::DpuProcess(beside) if beside.is_placed() => {
                 Ok(Name::Dpu(beside.submit_placed(addr, len, true)))
             }
             _ => {
@@ -103,13 +103,13 @@ impl Verbs<'_> {
         match self {
             Self::Direct(client) => client.submit(op).map(Name::Client),
             Self::Through(through) => Ok(Name::Dpu(through.submit(op))),
-            Self::Beside(beside) => Ok(Name::Dpu(beside.submit(op))),
+            Self::DpuProcess(beside) => Ok(Name::Dpu(beside.submit(op))),
         }
     }
 
     /// Sends all started operations: a DPU in another process gets all of them in one batch.
     pub(super) fn leave(&mut self) {
-        if let Self::Beside(beside) = self {
+        if let Self::DpuProcess(beside) = self {
             beside.send();
         }
     }
@@ -119,7 +119,7 @@ impl Verbs<'_> {
         match self {
             Self::Direct(client) => Ok(client.poll()?.map(Ended::from)),
             Self::Through(through) => through.poll(),
-            Self::Beside(beside) => beside.poll(),
+            Self::DpuProcess(beside) => beside.poll(),
         }
     }
 
@@ -128,7 +128,7 @@ impl Verbs<'_> {
         match self {
             Self::Direct(client) => client.poll_ended().map(Ended::from),
             Self::Through(through) => through.poll_ended(),
-            Self::Beside(beside) => beside.poll_ended(),
+            Self::DpuProcess(beside) => beside.poll_ended(),
         }
     }
 
@@ -137,14 +137,14 @@ impl Verbs<'_> {
         match self {
             Self::Direct(client) => Ok(client.next_completed()?.map(Ended::from)),
             Self::Through(through) => through.next_completed(),
-            Self::Beside(beside) => beside.next_completed(),
+            Self::DpuProcess(beside) => beside.next_completed(),
         }
     }
 
     /// Waits for prefetches, for which no page waits. Returns completions of other operations of the client.
     pub(super) fn settle(&mut self) -> Vec<Ended> {
         match self {
-            Self::Direct(_) | Self::Beside(_) => Vec::new(),
+            Self::Direct(_) | Self::DpuProcess(_) => Vec::new(),
             Self::Through(through) => through.settle(),
         }
     }

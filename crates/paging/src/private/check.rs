@@ -1,7 +1,7 @@
 //! Invariants.
 
 use super::slots::Location;
-use super::table::{Entry, Here};
+use super::table::{Entry, LocalCopy};
 use super::{Private, kept_key};
 use crate::Key;
 use farmem_wire::message::Access;
@@ -21,9 +21,9 @@ impl Private {
                 assert!(!self.book.plain.has(key), "{key:?} is plain, and the cache has it");
                 let (mapped, has) = (self.cache.access(key), self.cache.has(key));
                 match here {
-                    Here::No => assert!(!has, "{key:?} is nowhere"),
-                    Here::Program => assert!(mapped.is_some(), "{key:?} is in its program"),
-                    Here::Pool(place) => {
+                    LocalCopy::No => assert!(!has, "{key:?} is nowhere"),
+                    LocalCopy::Program => assert!(mapped.is_some(), "{key:?} is in its program"),
+                    LocalCopy::Pool(place) => {
                         inactive += 1;
                         assert_eq!(self.book.pool.at(place), key, "{key:?} is in its place");
                         assert!(has && mapped.is_none(), "{key:?} rests");
@@ -47,7 +47,7 @@ impl Private {
             if let Location::Page(of) = self.book.slots.location(slot) {
                 assert_eq!(
                     self.book.entry(of),
-                    Entry { slot: Some(slot), here: Here::Program },
+                    Entry { slot: Some(slot), here: LocalCopy::Program },
                     "{of:?} is a home"
                 );
             }

@@ -1,7 +1,7 @@
 //! Deactivation: pages move from programs to the pool.
 
 use super::slots::Location;
-use super::table::{Entry, Here};
+use super::table::{Entry, LocalCopy};
 use super::{Private, Programs};
 use crate::Key;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ impl Private {
             programs.write_protect(space, pages.clone());
         }
         // Some pages may not be mapped.
-        let is_there = |page: &u64| self.book.entry(key(*page)).here == Here::Program;
+        let is_there = |page: &u64| self.book.entry(key(*page)).here == LocalCopy::Program;
         let there: Vec<u64> = pages.clone().filter(is_there).collect();
         for run in there.chunk_by(|a, b| a + 1 == *b) {
             self.save(space, run[0]..run[0] + run.len() as u64, programs);
@@ -46,7 +46,7 @@ impl Private {
                 self.forget_slot(key);
                 continue;
             }
-            self.book.set(key, Entry { slot, here: Here::Pool(place) });
+            self.book.set(key, Entry { slot, here: LocalCopy::Pool(place) });
             if dirty {
                 self.without_slot.extend(slot.is_none().then_some(key));
                 slot.inspect(|&slot| self.book.slots.set_location(slot, Location::Pool(place)));

@@ -1,7 +1,7 @@
 //! Requests of processes: forks, changed addresses, and pages that are not needed any more.
 
 use super::slots::Location;
-use super::table::{Entry, Here, Table};
+use super::table::{Entry, LocalCopy, Table};
 use super::{Private, Programs, View};
 use crate::Key;
 use alloc::vec::Vec;
@@ -35,13 +35,13 @@ impl Private {
         for (page, entry) in self.book.tables[&space].all(0..pages) {
             let (key, slot) = (Key { space, page }, entry.slot.expect("each has one since a moment ago"));
             match entry.here {
-                Here::No => {}
-                Here::Program => {
+                LocalCopy::No => {}
+                LocalCopy::Program => {
                     if self.cache.protect(key) {
                         slots.set_location(slot, Location::Page(key));
                     }
                 }
-                Here::Pool(place) => {
+                LocalCopy::Pool(place) => {
                     if self.cache.is_dirty(key) {
                         slots.set_location(slot, Location::Pool(place));
                         self.to_send = true;
@@ -51,7 +51,7 @@ impl Private {
             while excluded.next_if(|span| span.end <= page).is_some() {}
             if !excluded.peek().is_some_and(|span| span.contains(&page)) {
                 slots.share(slot);
-                table.set(page, Entry { slot: Some(slot), here: Here::No });
+                table.set(page, Entry { slot: Some(slot), here: LocalCopy::No });
             }
         }
         Some(table)
@@ -76,7 +76,7 @@ impl Private {
     /// Write-protects written pages: a store to one of them faults.
     pub fn write_protect(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
         let written = |page: u64| self.cache.access(Key { space, page }) == Some(Access::Modified);
-        let here = self.book.tables[&space].all(pages).filter(|(_, at)| at.here == Here::Program);
+        let here = self.book.tables[&space].all(pages).filter(|(_, at)| at.here == LocalCopy::Program);
         let protected: Vec<u64> = here.map(|(page, _)| page).filter(|&page| written(page)).collect();
         for run in protected.chunk_by(|a, b| a + 1 == *b) {
             programs.write_protect(space, run[0]..run[0] + run.len() as u64);
@@ -97,9 +97,9 @@ impl Private {
             at = page + 1;
             let (old, new) = (Key { space, page }, Key { space, page: page - pages.start + to });
             match (entry.here, self.cache.access(old)) {
-                (Here::Program, Some(access)) => programs.relocate(old, new, access),
-                (Here::Pool(place), _) => self.book.pool.rename(place, new),
-                (Here::No | Here::Program, _) => {}
+                (LocalCopy::Program, Some(access)) => programs.relocate(old, new, access),
+                (LocalCopy::Pool(place), _) => self.book.pool.rename(place, new),
+                (LocalCopy::No | LocalCopy::Program, _) => {}
             }
             self.cache.rename(old, new);
             self.refaults.rename(old, new);
@@ -110,7 +110,8 @@ impl Private {
             }
             self.book.set(old, Entry::NOWHERE);
             self.book.set(new, entry);
-            self.without_slot.extend((entry.slot.is_none() && entry.here != Here::Program).then_some(new));
+            self.without_slot
+                .extend((entry.slot.is_none() && entry.here != LocalCopy::Program).then_some(new));
         }
     }
 
@@ -124,7 +125,7 @@ impl Private {
         while let Some((page, entry)) = self.book.tables[&space].next(at..end) {
             let key = Key { space, page };
             at = page + 1;
-            if entry.here == Here::No {
+            if entry.here == LocalCopy::No {
                 self.book.set(key, Entry::NOWHERE);
                 entry.slot.inspect(|&slot| self.leave(slot));
                 continue;
@@ -164,7 +165,7 @@ impl Private {
         {
             self.book.slots.set_location(slot, Location::Far);
         }
-        if let Here::Pool(place) = entry.here {
+        if let LocalCopy::Pool(place) = entry.here {
             self.book.pool.remove(place);
         }
         self.forget_slot(key);

@@ -13,7 +13,7 @@
 //!                                         (all counted)                             (what is here is counted)
 //! ```
 
-use super::table::{Entry, Here};
+use super::table::{Entry, LocalCopy};
 use super::{Private, Programs};
 use crate::Key;
 use alloc::collections::BTreeMap;
@@ -141,7 +141,7 @@ impl Private {
         let mut here = Vec::new();
         for (page, entry) in self.book.tables[&key.space].all(start..end) {
             let of = Key { page, ..key };
-            let is_simple = entry == Entry { slot: None, here: Here::Program }
+            let is_simple = entry == Entry { slot: None, here: LocalCopy::Program }
                 && self.cache.access(of) == Some(Access::Modified)
                 && !programs.stays(of);
             if is_simple {
@@ -196,7 +196,7 @@ impl Private {
                 for page in run {
                     let key = Key { space, page };
                     self.cache.adopt(key);
-                    self.book.set(key, Entry { slot: None, here: Here::Program });
+                    self.book.set(key, Entry { slot: None, here: LocalCopy::Program });
                     self.stats_plain.taken_over += 1;
                 }
             }

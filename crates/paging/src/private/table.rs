@@ -15,12 +15,12 @@ pub(super) struct Entry {
     /// The page's slot in far memory, whose bytes may be out of date.
     pub(super) slot: Option<Slot>,
     /// The local copy.
-    pub(super) here: Here,
+    pub(super) here: LocalCopy,
 }
 
 /// The location of a page's local copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Here {
+pub(super) enum LocalCopy {
     /// No local copy.
     No,
     /// In the program.
@@ -30,7 +30,7 @@ pub(super) enum Here {
 }
 
 impl Entry {
-    pub(super) const NOWHERE: Self = Self { slot: None, here: Here::No };
+    pub(super) const NOWHERE: Self = Self { slot: None, here: LocalCopy::No };
 }
 
 /// An entry in two words. The highest value means none, the one below means the program.
@@ -48,18 +48,18 @@ impl Packed {
 
     fn of(entry: Entry) -> Self {
         let here = match entry.here {
-            Here::No => NONE,
-            Here::Program => PROGRAM,
-            Here::Pool(place) => place,
+            LocalCopy::No => NONE,
+            LocalCopy::Program => PROGRAM,
+            LocalCopy::Pool(place) => place,
         };
         Self { slot: entry.slot.map_or(NONE, |slot| slot.0), here }
     }
 
     fn entry(self) -> Entry {
         let here = match self.here {
-            NONE => Here::No,
-            PROGRAM => Here::Program,
-            place => Here::Pool(place),
+            NONE => LocalCopy::No,
+            PROGRAM => LocalCopy::Program,
+            place => LocalCopy::Pool(place),
         };
         Entry { slot: (self.slot != NONE).then_some(Slot(self.slot)), here }
     }
@@ -170,7 +170,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn entry() -> impl Strategy<Value = Entry> {
-        let here = prop_oneof![Just(Here::No), Just(Here::Program), (0_u32..9).prop_map(Here::Pool)];
+        let here =
+            prop_oneof![Just(LocalCopy::No), Just(LocalCopy::Program), (0_u32..9).prop_map(LocalCopy::Pool)];
         (proptest::option::of((0_u32..9).prop_map(Slot)), here).prop_map(|(slot, here)| Entry { slot, here })
     }
 
@@ -180,7 +181,7 @@ mod tests {
     fn behind_the_last_page_is_nothing() {
         let pages = 2 * LEAF as u64;
         let mut table = Table::new(pages);
-        let there = Entry { slot: None, here: Here::Program };
+        let there = Entry { slot: None, here: LocalCopy::Program };
         table.set(pages - 1, there);
         assert_eq!([table.get(pages - 1), table.get(pages)], [there, Entry::NOWHERE]);
     }

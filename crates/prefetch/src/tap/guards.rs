@@ -5,7 +5,7 @@
 //!
 //! Other modules open connections and count their results.
 
-use super::super::kept::Kept;
+use super::super::memory_by_size::MemoryBySize;
 use super::{AnyParser, CONNECTIONS_MAX, Connection};
 use farmem_dpu::accesses::{Accesses, Position};
 use farmem_dpu::parse::guard::{Cut, FeedResult, Guard};
@@ -32,7 +32,7 @@ struct Stopped;
 pub(super) struct Guards {
     all: BTreeMap<Connection, Guard<AnyParser>>,
     /// Memory of the connections' parsers.
-    kept: Kept<Connection>,
+    kept: MemoryBySize<Connection>,
 }
 
 impl Guards {

@@ -148,8 +148,8 @@ fn a_bad_parser_affects_only_its_connection() {
     assert_eq!((stats.panicked, stats.wild, stats.passed_over), (1, 1, 2));
 }
 
-/// A mirror beside a program of another process: each connection has its own parser, although both sides number from
-/// 1. Unseen bytes and connections of both are counted. A mirror's pieces have no position, because only the
+/// A mirror beside a program of another process: each connection has its own parser, although both sides
+/// number from 1. Unseen bytes and connections of both are counted. A mirror's pieces have no position, because only the
 /// program's own pieces order its requests.
 #[test]
 fn a_mirror_works_beside_a_programs_ring() {

@@ -15,7 +15,7 @@ fn digits(text: &[u8]) -> Option<(bool, u64, usize)> {
     (at > from).then_some((negative, value, at))
 }
 
-/// C's `isspace`.
+/// Returns true for white space, as C's `isspace` does.
 const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }

@@ -121,7 +121,7 @@ impl Rack {
         }
     }
 
-    /// The owner of a refused page accepts its old bytes.
+    /// Lets the owner of a refused page accept its old bytes.
     pub(super) fn accept_lost(&mut self, page: Page) {
         if self.world.is_up(RoleId::Control) && self.accepting.insert(page) {
             self.words.begin_accepting(page);

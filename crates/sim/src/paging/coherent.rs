@@ -237,7 +237,7 @@ impl World {
         }
     }
 
-    /// Programs access resident pages.
+    /// Lets programs access resident pages.
     fn burst(&mut self) {
         for _ in 0..self.rng.below(BURST_MAX) {
             let (at, write) = (self.page(), self.rng.chance(1, 3));
@@ -245,7 +245,7 @@ impl World {
         }
     }
 
-    /// A thread loads or stores.
+    /// Lets a thread load or store.
     fn access(&mut self, at: Page, write: bool) {
         self.accesses += 1;
         if self.try_access(at, write) || self.blocked.iter().filter(|(of, _)| *of == at).count() > 2 {
@@ -415,7 +415,7 @@ impl World {
         self.run_woken();
     }
 
-    /// A role that waits for an answer retransmits.
+    /// Lets a role that waits for an answer retransmit.
     fn retry(&mut self) {
         self.tried_again += 1;
         let requests: Vec<Page> = self.agent.requests().map(|(page, _)| page).collect();
@@ -438,7 +438,7 @@ impl World {
         }
     }
 
-    /// Other hosts store, load, crash, and accept the old bytes of crashed hosts.
+    /// Lets other hosts store, load, crash, and accept the old bytes of crashed hosts.
     fn others_act(&mut self) {
         let at = index(self.page());
         let mut recall = Vec::new();

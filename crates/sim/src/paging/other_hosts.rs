@@ -127,7 +127,7 @@ impl OtherHosts {
         (self.cells[at].truth, self.cells[at].far) = (value, value);
     }
 
-    /// Other hosts request a page: they get it at once, or when the host under test has given it up.
+    /// Lets other hosts request a page. They get the page at once, or when the host under test has given it up.
     pub(super) fn want(&mut self, of: Page, write: bool, out: &mut Vec<Message>) {
         let at = index(of);
         let entry = &mut self.entries[at >> ORDER];
@@ -158,7 +158,7 @@ impl OtherHosts {
         }
     }
 
-    /// Other hosts access a page: they must see the last store.
+    /// Lets other hosts access a page, where they must see the last store.
     fn have(&mut self, at: usize, write: bool) {
         for at in pages_of(at >> ORDER) {
             let Cell { truth, far, lost, .. } = self.cells[at];
@@ -174,7 +174,7 @@ impl OtherHosts {
         }
     }
 
-    /// A host crashes with a page that the host under test does not have: its bytes are lost until a host
+    /// Crashes a host with a page that the host under test does not have: its bytes are lost until a host
     /// accepts the old ones.
     pub(super) fn lose(&mut self, at: usize) {
         let Entry { ours, recall, .. } = self.entries[at >> ORDER];
@@ -183,7 +183,7 @@ impl OtherHosts {
         }
     }
 
-    /// The owner accepts the old bytes.
+    /// Lets the owner accept the old bytes.
     pub(super) fn accept(&mut self, at: usize) {
         self.cells[at].lost = false;
     }

@@ -222,7 +222,7 @@ impl Pair {
         }
     }
 
-    /// The responder answers RNR with a timer of 10 to 240 us (IBA 9.7.5.2.8).
+    /// Answers RNR as the responder, with a timer of 10 to 240 us (IBA 9.7.5.2.8).
     fn not_ready(&mut self) {
         let code = 1 + u8::try_from(self.rng.below(9)).expect("small");
         let bth = Bth::new(Opcode::Acknowledge, self.config.qpn, self.expected);

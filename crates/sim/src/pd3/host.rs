@@ -170,7 +170,7 @@ impl World {
                 self.forget(key);
                 self.truth.remove(&key);
                 self.lost.remove(&key);
-                self.change(key, None, Copy::Gone);
+                self.change(key, None, Copy::Dropped);
             }
         }
     }
@@ -214,7 +214,7 @@ impl World {
         let seen = self.host.executed;
         self.event("evict", key, value);
         if dirty {
-            self.change(key, Some(value), Copy::Gone);
+            self.change(key, Some(value), Copy::Dropped);
         } else if self.shape.says_drops {
             self.host.ring.push_back(Ringed::Drop { key, seen });
         }
@@ -235,7 +235,7 @@ impl World {
         self.host.ring.push_back(Ringed::Write { change, key, value, copy, seen });
     }
 
-    /// The host creates an item of its own.
+    /// Lets the host create an item of its own.
     pub(super) fn host_generates(&mut self) {
         let key = self.rng.below(super::KEYS);
         let known = self.truth.contains_key(&key) || self.lost.contains_key(&key);
@@ -249,12 +249,12 @@ impl World {
         self.note("generated");
     }
 
-    /// The host writes an item back and keeps it.
+    /// Lets the host write an item back and keep it.
     pub(super) fn host_writes_back(&mut self) {
         let dirty = self.host.cache.iter().find(|(_, cached)| cached.dirty);
         let Some((&key, &Cached { value, .. })) = dirty else { return };
         self.host.cache.get_mut(&key).expect("it is here").dirty = false;
-        self.change(key, Some(value), Copy::Kept);
+        self.change(key, Some(value), Copy::Retained);
         self.note("kept");
     }
 

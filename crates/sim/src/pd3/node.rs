@@ -48,7 +48,7 @@ impl Node {
 }
 
 impl World {
-    /// The node executes a message.
+    /// Lets the node execute a message.
     pub(super) fn node_works(&mut self) {
         let fails = self.rng.chance(self.faults.failed, 1024);
         let fetches = self.dpu.as_ref().map_or(0, |dpu| dpu.fetches.len());

@@ -161,7 +161,7 @@ impl<H: HostMachine> World<H> {
                 let known = seen.nodes.iter().find(|known| known.node == node.0);
                 known.map_or(Reply::NotFound, |known| Reply::NodeGeneration(known.generation))
             }
-            Ok(_) => Reply::Gone,
+            Ok(_) => Reply::Disconnected,
             Err(error) if error.code == ErrorCode::NotFound => Reply::NotFound,
             Err(_) => Reply::Unavailable,
         };

@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Attempts to read the inner nodes while other writers change them.
 const READS_MAX: u32 = 8;
 
+/// Checks that the extent of a publication is valid.
+///
 /// # Errors
 /// [`Error::Count`] for an extent that no switch takes.
 pub(super) fn check(extent: &Extent) -> Result<(), Error> {

@@ -15,7 +15,7 @@ const BUCKETS_MAX: u64 = 1 << 50;
 
 impl HashTable {
     /// Returns the form from which another process opens this table for prefetching ([`crate::form`]). Each
-    /// value must then come from a program's `Beside`: the number of its change and 32 bytes after it
+    /// value must then come from a program's `ObservedMemory`: the number of its change and 32 bytes after it
     /// (PROTOCOL 19.2). Other values yield meaningless items. The other process only reads, with the
     /// guarantees of any reader beside a writer.
     #[must_use]

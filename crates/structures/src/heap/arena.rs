@@ -9,7 +9,7 @@
 //!
 //! This module decides and remembers; [`super::room`] accesses far memory.
 
-use super::layout::Row;
+use super::layout::ChunkRow;
 use super::record::Class;
 use farmem_client::NodeId;
 use farmem_wire::VirtAddr;
@@ -68,7 +68,7 @@ impl Chunk {
     }
 }
 
-/// Pages of a chunk's map: one byte for each page of the chunk.
+/// Returns the pages of a chunk's map, which has one byte for each page of the chunk.
 const fn map_pages(size: u64) -> u64 {
     (size / PAGE).div_ceil(PAGE)
 }
@@ -90,7 +90,7 @@ pub(crate) struct Arena {
     /// Freed records of any owner, not yet marked as freed in far memory.
     pub(crate) unmarked: Vec<Freed>,
     /// The rows of all chunks, as read last.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<ChunkRow>,
 }
 
 impl Arena {

@@ -101,14 +101,14 @@ impl Owner {
 
 /// A chunk's row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Row {
+pub(crate) struct ChunkRow {
     pub(crate) owner: Owner,
     /// Address of the chunk; 0 until its owner has written it.
     pub(crate) base: u64,
     pub(crate) size: u64,
 }
 
-impl Row {
+impl ChunkRow {
     pub(crate) fn parse(bytes: &[u8]) -> Self {
         let words = words(bytes);
         let (base, log2) = (words[1] & !0xfff, words[1] & 0x3f);

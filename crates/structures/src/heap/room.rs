@@ -3,7 +3,7 @@
 
 use super::arena::{CHUNK_MIN, Chunk, Freed};
 use super::epoch::EPOCHS_TO_REUSE;
-use super::layout::{CHUNKS_AT, CHUNKS_MAX, Owner, ROW_BASE, ROW_FREED, ROW_LEN, Row, row_at};
+use super::layout::{CHUNKS_AT, CHUNKS_MAX, ChunkRow, Owner, ROW_BASE, ROW_FREED, ROW_LEN, row_at};
 use super::record::{Class, HEADER_LEN, Header, LINK_AT};
 use super::{Heap, UNMARKED_MAX};
 use crate::assembled;
@@ -267,7 +267,7 @@ impl Heap {
     pub(super) fn read_rows(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         let mut bytes = vec![0; ROW_LEN * CHUNKS_MAX];
         memory.read(VirtAddr(self.base.0 + CHUNKS_AT), &mut bytes)?;
-        self.arena.rows = bytes.chunks_exact(ROW_LEN).map(Row::parse).collect();
+        self.arena.rows = bytes.chunks_exact(ROW_LEN).map(ChunkRow::parse).collect();
         Ok(())
     }
 
@@ -284,9 +284,9 @@ impl Heap {
             }
         };
         // A row that this member claimed without getting a chunk counts as unowned.
-        let is_ours = |row: &Row| is_left(row.owner) || row.owner == me && row.base == 0;
+        let is_ours = |row: &ChunkRow| is_left(row.owner) || row.owner == me && row.base == 0;
         let rows = self.arena.rows.iter().copied().enumerate();
-        let left: Vec<(usize, Row)> = rows.filter(|(_, row)| is_ours(row)).collect();
+        let left: Vec<(usize, ChunkRow)> = rows.filter(|(_, row)| is_ours(row)).collect();
         for &(number, row) in left.iter().filter(|(_, row)| row.base != 0) {
             if node_of(memory, row.base) != Some(node) {
                 continue;
@@ -306,11 +306,11 @@ impl Heap {
             let Some(vma) = allocate(memory, node, self.arena.next_size(node))? else { return Ok(false) };
             // Compare-and-swap, because an evicted member that claimed this row before may write late.
             let (base, size) = (vma.base.0, vma.size);
-            if memory.compare_swap(VirtAddr(at.0 + ROW_BASE), 0, Row::base_word(base, size))? != 0 {
+            if memory.compare_swap(VirtAddr(at.0 + ROW_BASE), 0, ChunkRow::base_word(base, size))? != 0 {
                 memory.free(vma.base)?;
                 continue;
             }
-            self.arena.rows[number] = Row { owner: me, base, size };
+            self.arena.rows[number] = ChunkRow { owner: me, base, size };
             self.arena.own.push(Chunk::fresh(number, node, base, size));
             return Ok(true);
         }

@@ -3,7 +3,7 @@
 use farmem_client::task::carry_out;
 use farmem_client::{Error, Op, Policy, Rack};
 use farmem_structures::hash_table::{HashTable, Key, Spread, VALUE_LEN, Value};
-use farmem_testkit::Beside;
+use farmem_testkit::ObservedMemory;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -104,7 +104,7 @@ fn a_reader_beside_a_writer_finds_what_stands_still() {
             }
             looked += 1;
         };
-        let mut memory = Beside::new(&mut writer, &mut look);
+        let mut memory = ObservedMemory::new(&mut writer, &mut look);
         for n in (0..12).filter(|n| n % 3 != 0) {
             table.update(&mut memory, key(n), &value(2)).unwrap();
         }

@@ -1,6 +1,6 @@
 //! A directory entry: the state of a region, and its step function.
 
-use super::table::{Phase, Row, SetChange, TABLE, Trigger, send};
+use super::table::{Phase, SetChange, TABLE, Transition, Trigger, send};
 use alloc::vec::Vec;
 use farmem_wire::message::{
     Access, CACHING_HOSTS_MAX, Done, FetchId, Get, Grant, HostSet, Page, Read, Recall, RecallAck, Refusal,
@@ -288,7 +288,7 @@ impl Entry {
         Some(Self { seq: less.seq.max(more.seq), set, false_invalidations, ..*more })
     }
 
-    fn apply(&mut self, row: &Row, region: Region, event: &Event) {
+    fn apply(&mut self, row: &Transition, region: Region, event: &Event) {
         let counted = match *event {
             // The acknowledgement was counted when it passed.
             Event::Ack(..) if self.phase.is_passed() => 0,
@@ -353,7 +353,7 @@ impl Entry {
 
     fn send(
         &self,
-        row: &Row,
+        row: &Transition,
         region: Region,
         event: &Event,
         asked: Option<RunningRequest>,

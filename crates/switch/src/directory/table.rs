@@ -194,7 +194,7 @@ pub enum SetChange {
 
 /// One row: the next phase, changes of the entry, messages to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Row {
+pub struct Transition {
     /// The next phase.
     pub next: Phase,
     /// True if the region's number grows.
@@ -241,11 +241,11 @@ const TAKE: u16 = READ | CLEAN | GRANTED | DONE_DUE;
 const SHARE: u16 = READ | CLEAN | GRANTED;
 
 /// Returns a row that only changes the phase.
-const fn to(next: Phase) -> Row {
-    Row { next, grows: false, begins: false, owns: false, set: SetChange::Keep, sends: 0 }
+const fn to(next: Phase) -> Transition {
+    Transition { next, grows: false, begins: false, owns: false, set: SetChange::Keep, sends: 0 }
 }
 
-impl Row {
+impl Transition {
     const fn grow(self) -> Self {
         Self { grows: true, ..self }
     }
@@ -266,7 +266,7 @@ impl Row {
 /// Returns the row of the protocol. None for an impossible combination: [`super::Entry`] treats such a
 /// message as stale.
 #[must_use]
-pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
+pub const fn row(phase: Phase, trigger: Trigger) -> Option<Transition> {
     Some(match (phase, trigger) {
         // A read without a writer records only the sharer: reads run in parallel.
         (Invalid | Shared, ToRead) => to(Shared).set(AddRequester).send(SHARE),
@@ -339,7 +339,7 @@ pub const fn row(phase: Phase, trigger: Trigger) -> Option<Row> {
 }
 
 /// All rows, by phase and trigger.
-pub static TABLE: [[Option<Row>; Trigger::COUNT]; Phase::COUNT] = {
+pub static TABLE: [[Option<Transition>; Trigger::COUNT]; Phase::COUNT] = {
     let mut table = [[None; Trigger::COUNT]; Phase::COUNT];
     let mut phase = 0;
     while phase < Phase::COUNT {

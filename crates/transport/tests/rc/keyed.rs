@@ -124,9 +124,9 @@ fn a_repeated_read_may_be_led_elsewhere() {
 }
 
 /// Memory whose bytes moved away: they may be read again where they were read before, and nowhere else.
-struct Left(ModelMemory);
+struct MovedMemory(ModelMemory);
 
-impl Memory for Left {
+impl Memory for MovedMemory {
     fn check(&self, access: &Access) -> Result<(), AccessError> {
         assert_eq!(access.domain, DOMAIN);
         if access.addr.0 >= va(2048).0 { Err(AccessError::NotMapped) } else { self.0.check(access) }
@@ -159,7 +159,7 @@ fn what_has_left_answers_no_read_that_is_led_there_later() {
     use farmem_transport::rc::Responder;
     use farmem_wire::{Bth, Psn};
     let mut responder = Responder::new(responder_config());
-    let (mut memory, mut out) = (Left(ModelMemory::numbered(4096)), Outbox::<(), Note>::new());
+    let (mut memory, mut out) = (MovedMemory(ModelMemory::numbered(4096)), Outbox::<(), Note>::new());
     let mut ask = |offset: u64| {
         let bth = Bth::new(ReadRequest, crate::support::NODE_QPN, Psn::new(100));
         let ext = Extension::Reth(Reth { va: va(offset), rkey: RKEY, dma_len: 64 });

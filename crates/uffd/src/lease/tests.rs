@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::{
-    FaultMode, Faulting, Features, Mapped as _, Place, Reach, SharedMapping, Userfaultfd, Window,
+    Addressing, FaultMode, Faulting, Features, Mapped as _, Reach, SharedMapping, Userfaultfd, Window,
     WindowConfig,
 };
 use farmem_host::agent::Pages;
@@ -158,7 +158,7 @@ fn window() -> Option<Window> {
         base: VirtAddr(1 << 40),
         len: PAGES * PAGE_LEN as u64,
         frames_max: PAGES,
-        place: Place::Anywhere,
+        place: Addressing::Anywhere,
         reach: Reach::UserMode,
         faults: FaultMode::Handler,
     };

@@ -1,6 +1,6 @@
 //! A watcher that runs on while the process with the pages is stopped: a process of its own that shares its memory.
 //!
-//! Key type: [`Apart`]. A thread is stopped with its process (by SIGSTOP or a debugger), and may be late when both
+//! Key type: [`WatcherProcess`]. A thread is stopped with its process (by SIGSTOP or a debugger), and may be late when both
 //! continue. So the watcher is a process, made by `clone` with the memory of this one. The watcher has only its own
 //! descriptors and no signals. The watcher is not among the process's children or in its process group, and ends with
 //! the process.
@@ -32,7 +32,7 @@ const LAST_WORDS: &[u8] =
 
 /// A watcher process. A drop ends it.
 #[derive(Debug)]
-pub struct Apart {
+pub struct WatcherProcess {
     /// The watcher's pidfd; readable when it has ended.
     process: OwnedFd,
     stack: Stack,
@@ -41,9 +41,9 @@ pub struct Apart {
 }
 
 // SAFETY: only the watcher uses what is behind the pointer until it has ended; then this owner drops it.
-unsafe impl Send for Apart {}
+unsafe impl Send for WatcherProcess {}
 // SAFETY: as above; a shared reference gives no access to it.
-unsafe impl Sync for Apart {}
+unsafe impl Sync for WatcherProcess {}
 
 #[derive(Debug)]
 struct Work {
@@ -55,7 +55,7 @@ struct Work {
     keeps: Vec<RawFd>,
 }
 
-impl Apart {
+impl WatcherProcess {
     /// Starts the watcher.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Apart {
 }
 
 /// Kills the watcher and waits for its end.
-impl Drop for Apart {
+impl Drop for WatcherProcess {
     fn drop(&mut self) {
         // A watcher that has ended ignores the signal.
         let _gone = pidfd_send_signal(&self.process, Signal::KILL);

@@ -48,7 +48,7 @@ impl Remote {
         // SAFETY: addresses of another process, which sent the descriptor so that they are served.
         unsafe { self.uffd.register(start, len, faulting) }.map_err(|errno| match errno {
             // A process that has ended gives this error, too.
-            Errno::NOMEM if self.is_gone() => Lost::Gone,
+            Errno::NOMEM if self.is_gone() => Lost::Exited,
             errno => lost(errno),
         })
     }

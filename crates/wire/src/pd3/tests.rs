@@ -50,7 +50,7 @@ fn said_as(response: &Response<'_>) -> Vec<u8> {
 #[test]
 fn the_formats_of_section_six() {
     let id = Id::new(0x2bcd);
-    let place = Place { region: 0x1234, offset: 0x5678_9abc, size: 3 };
+    let place = RegionRange { region: 0x1234, offset: 0x5678_9abc, size: 3 };
     let same = |bytes: Vec<u8>, expected: &str| assert_eq!(hex(&bytes), expected.replace(' ', ""));
     same(asked_as(&Request::Read { id, place }), "2bcd 1234 56789abc 00000003");
     same(asked_as(&Request::Write { id, place, data: b"abc" }), "6bcd 1234 56789abc 00000003 616263");
@@ -65,7 +65,7 @@ fn the_formats_of_section_six() {
 /// The reserved length for a batch's responses is six bytes for each, and the bytes read.
 #[test]
 fn room_is_kept_before_it_is_needed() {
-    let (id, place) = (Id::new(1), Place { region: 0, offset: 0, size: 64 });
+    let (id, place) = (Id::new(1), RegionRange { region: 0, offset: 0, size: 64 });
     let data = [0; 64];
     let batch = [
         Request::Read { id, place },
@@ -112,7 +112,7 @@ proptest! {
         let (mut asked, mut answered) = (Vec::new(), Vec::new());
         for (id, op, region, offset, key, data, version) in &parts {
             let (id, size) = (*id, u32::try_from(data.len()).unwrap());
-            let place = Place { region: *region, offset: offset / 2, size };
+            let place = RegionRange { region: *region, offset: offset / 2, size };
             let why = Ended::Failed;
             let (request, response) = match op {
                 0 => (Request::Read { id, place }, Response::Read { id, data }),

@@ -3,7 +3,7 @@
 
 use super::super::reclaim;
 use super::{LOCAL, store};
-use crate::store::{Ends, Kind, Store, Value};
+use crate::store::{Kind, NewExpiry, Store, Value};
 use farmem::{Rack, Rng};
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ fn flushed_databases_beside_maps() {
             1..1_200 => {
                 let mut value = format!("{number}:{step}").into_bytes();
                 value.resize(100 + rng.below(3_000) as usize, b'.');
-                store.set(db, &key(number), &value, Ends::Never).unwrap();
+                store.set(db, &key(number), &value, NewExpiry::Never).unwrap();
                 strings.insert(number, value);
             }
             1_200..1_300 => {
@@ -79,15 +79,15 @@ fn a_flush_is_freed_in_slices() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
     let mut store = store(&rack);
     for number in 0..KEYS {
-        store.set(0, &key(number), &[b'v'; 100], Ends::At(1 << 50)).unwrap();
+        store.set(0, &key(number), &[b'v'; 100], NewExpiry::At(1 << 50)).unwrap();
         store.settle();
     }
-    store.set(1, b"other", b"stays", Ends::Never).unwrap();
+    store.set(1, b"other", b"stays", NewExpiry::Never).unwrap();
     let of_one = store.log_ref().live() / (KEYS as usize);
     store.clear(0);
     let (mut turns, mut before) = (0_u32, store.log_ref().live());
     while store.is_reclaiming() {
-        store.set(0, b"new", &turns.to_le_bytes(), Ends::Never).unwrap();
+        store.set(0, b"new", &turns.to_le_bytes(), NewExpiry::Never).unwrap();
         store.settle();
         let live = store.log_ref().live();
         assert!(before - live <= (reclaim::SLICE_ENTRIES + 2) * of_one * 9 / 8, "{before} {live}");
@@ -108,7 +108,7 @@ fn keys_that_expired_give_their_bytes_back() {
     let empty = store.index_bytes();
     let of_one = |store: &Store| (store.index_bytes() - empty) as f64 / f64::from(KEYS);
     for number in 0..KEYS {
-        store.set(0, &key(number), b"v", Ends::Never).unwrap();
+        store.set(0, &key(number), b"v", NewExpiry::Never).unwrap();
         store.settle();
     }
     let without = of_one(&store);
@@ -135,7 +135,7 @@ fn times_of_expiry_do_not_exceed_the_limit() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
     let mut store = store(&rack);
     let mut keys = 0;
-    while store.set(0, &key(keys), b"", Ends::Never).is_ok() {
+    while store.set(0, &key(keys), b"", NewExpiry::Never).is_ok() {
         keys += 1;
         store.settle();
     }
@@ -144,19 +144,19 @@ fn times_of_expiry_do_not_exceed_the_limit() {
         let refused = store.set_end(0, &key(number), Some(1 << 50)).unwrap_err();
         assert!(refused.reply().starts_with("OOM local memory is full"), "{}", refused.reply());
     }
-    let refused = store.set(0, &key(0), b"", Ends::At(1 << 50)).unwrap_err();
+    let refused = store.set(0, &key(0), b"", NewExpiry::At(1 << 50)).unwrap_err();
     assert!(refused.reply().starts_with("OOM "), "{}", refused.reply());
     assert!(store.index_bytes() == full && full < LOCAL, "{full}");
     // Keys go one by one.
     (0..keys / 2).for_each(|number| assert!(store.remove(0, &key(number))));
     store.settle();
     assert!(store.set_end(0, &key(keys - 1), Some(1 << 50)).unwrap());
-    while store.set(0, &key(keys), b"", Ends::At(1 << 50)).is_ok() {
+    while store.set(0, &key(keys), b"", NewExpiry::At(1 << 50)).is_ok() {
         keys += 1;
         store.settle();
     }
     store.clear(0);
-    store.set(0, b"new", b"there is room", Ends::At(1 << 50)).unwrap();
+    store.set(0, b"new", b"there is room", NewExpiry::At(1 << 50)).unwrap();
 }
 
 /// Many small collections are used, then all but one go: their places go too, and the one that stays is found.

@@ -3,7 +3,7 @@
 use super::super::encoded::no_room;
 use super::super::log::Full;
 use super::store;
-use crate::store::Ends;
+use crate::store::NewExpiry;
 use farmem::api::{ApiError, ErrorCode};
 use farmem::{Error, NodeId, Rack};
 
@@ -14,7 +14,7 @@ fn lost_memory_is_reported_once_and_counted() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
     let mut store = store(&rack);
     for number in 0..6_000_u32 {
-        store.set(0, &number.to_le_bytes(), &[b'v'; 10_000], Ends::Never).unwrap();
+        store.set(0, &number.to_le_bytes(), &[b'v'; 10_000], NewExpiry::Never).unwrap();
         store.settle();
     }
     let health = |store: &crate::store::Store| {

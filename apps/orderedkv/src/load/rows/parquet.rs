@@ -2,7 +2,7 @@
 //!
 //! Key type: [`Table`]. The library panics on some damaged files; a panic is reported as a damaged file.
 
-use super::{Fault, Place, Row, RowError, key_of};
+use super::{Fault, FilePosition, Row, RowError, key_of};
 use crate::load::{KeyType, Source};
 use farmem_protocols::resp::double;
 use jiff::civil::date;
@@ -31,24 +31,25 @@ impl Table {
     /// Opens the selected columns as a separate schema.
     pub(super) fn open(file: File, source: &Source) -> Result<Self, RowError> {
         let opened = catch_unwind(AssertUnwindSafe(|| Self::open_columns(file, source)));
-        opened.unwrap_or_else(|_| Err(RowError { place: Place::File, fault: damaged() }))
+        opened.unwrap_or_else(|_| Err(RowError { place: FilePosition::File, fault: damaged() }))
     }
 
     fn open_columns(file: File, source: &Source) -> Result<Self, RowError> {
-        let whole = |error: String| RowError { place: Place::File, fault: Fault::File(error) };
+        let whole = |error: String| RowError { place: FilePosition::File, fault: Fault::File(error) };
         let reader = SerializedFileReader::new(file).map_err(|error| whole(error.to_string()))?;
         let schema = reader.metadata().file_metadata().schema();
         let fields = schema.get_fields();
         let names: Vec<&str> = fields.iter().map(|field| field.name()).collect();
-        let key = source.key.among(&names, Place::File)?;
-        let value = source.value.as_ref().map(|column| column.among(&names, Place::File)).transpose()?;
+        let key = source.key.among(&names, FilePosition::File)?;
+        let value =
+            source.value.as_ref().map(|column| column.among(&names, FilePosition::File)).transpose()?;
         let mut wanted: Vec<usize> = [Some(key), value].into_iter().flatten().collect();
         wanted.sort_unstable();
         wanted.dedup();
         for &at in &wanted {
             let name = names[at];
             if !fields[at].is_primitive() {
-                return Err(RowError { place: Place::File, fault: Fault::Nested(name.to_owned()) });
+                return Err(RowError { place: FilePosition::File, fault: Fault::Nested(name.to_owned()) });
             }
             let mut chunks = reader.metadata().row_groups().iter().flat_map(RowGroupMetaData::columns);
             if chunks.any(|c| c.column_path().string() == name && c.compression() == Compression::LZO) {

@@ -247,8 +247,8 @@ fn connection() -> Response {
     .into()
 }
 
-fn place() -> Place {
-    Place { port: 0, gid: String::new() }
+fn place() -> RoleAddress {
+    RoleAddress { port: 0, gid: String::new() }
 }
 
 fn endpoint() -> Endpoint {

@@ -10,7 +10,7 @@ pub(crate) mod peer;
 
 use disk::Disk;
 use farmem_control::api::*;
-use farmem_control::keys::Shown;
+use farmem_control::keys::Credentials;
 use farmem_control::{Config, Control, Note, Out, Record, Submitted};
 use farmem_machine::{Action, Duration, Event, Instant, Machine, Outbox, Port, Rng};
 use farmem_wire::{Gid, Qkey, Qpn};
@@ -81,7 +81,7 @@ pub(crate) struct Rack {
     asked: BTreeMap<u64, Request>,
     next_ticket: u64,
     /// Keys and build shown with requests from now on.
-    pub(crate) shown: Shown,
+    pub(crate) shown: Credentials,
     /// Frames to addresses that are not proven.
     pub(crate) challenges: Vec<(Gid, Vec<u8>)>,
     chance: Rng,
@@ -126,7 +126,7 @@ impl Rack {
             answered: Vec::new(),
             asked: BTreeMap::new(),
             next_ticket: 1,
-            shown: Shown::default(),
+            shown: Credentials::default(),
             challenges: Vec::new(),
             chance: Rng::from_number(seed ^ 0xfa17),
             seed,

@@ -223,7 +223,7 @@ fn what_cannot_be_is_refused() {
         (&both[..], WindowOptions { chunk: 512 << 10, ..usual }, "power of two"),
         (&both[..0], usual, "1 to 4096 objects"),
         (&both[..], WindowOptions { local_limit: (1 << 20) - 4096, ..usual }, "1024 KiB at least"),
-        (&both[..], WindowOptions { place: super::super::Place::Same, ..usual }, "placed anywhere"),
+        (&both[..], WindowOptions { place: super::super::Addressing::Same, ..usual }, "placed anywhere"),
     ] {
         let error = with_objects(&mut client, objects, options, |_| ()).unwrap_err();
         let text = format!("{error} {}", error.remedy());

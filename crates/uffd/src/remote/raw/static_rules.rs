@@ -100,7 +100,7 @@ impl RawCall {
     }
 }
 
-/// True for the rights of data, which a program may also execute. Mappings for code alone are local.
+/// Returns true for the rights of data, which a program may also execute. Mappings for code alone are local.
 const fn is_data(protection: u64) -> bool {
     int(protection) & (libc::PROT_WRITE | libc::PROT_EXEC) != libc::PROT_EXEC
 }

@@ -1,7 +1,7 @@
 //! The destination of a read's bytes, which come straight from the link's receive buffers (SODA IV-B: one buffer on
 //! the DPU for network and host).
 //!
-//! Key type: [`Landed`], one per read. Its bytes are written to their destination as they arrive. If another thread
+//! Key type: [`ReadDelivery`], one per read. Its bytes are written to their destination as they arrive. If another thread
 //! completes the read, the bytes stay in the link's slots as loans until the read has ended. Only the receiving
 //! thread touches a read that has not ended, so a failed read writes nothing after its answer.
 
@@ -13,14 +13,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The destination of a read's bytes.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum AnswerTarget {
     /// Memory behind the rings.
     Shared(u64),
     /// Registered memory.
     Registered(Arc<Registered>, u64),
 }
 
-impl Place {
+impl AnswerTarget {
     /// Writes the pieces to the destination, from the `offset`-th byte on. Returns false if the destination is too
     /// small.
     pub(super) fn put(&self, offset: u64, answering: &Mutex<Answering>, pieces: &[&[u8]]) -> bool {
@@ -42,26 +42,26 @@ impl Place {
 
 /// A read's destination, and the loans that have arrived for it.
 #[derive(Debug)]
-pub(super) struct Landed {
-    place: Place,
+pub(super) struct ReadDelivery {
+    place: AnswerTarget,
     answering: Arc<Mutex<Answering>>,
     /// Loans for another thread to write; `None` if the receiving thread completes the read.
-    kept: Option<Mutex<Vec<Row>>>,
+    kept: Option<Mutex<Vec<LentRun>>>,
     /// True if the destination was too small.
     is_refused: AtomicBool,
 }
 
 /// Contiguous bytes in lent memory.
 #[derive(Debug)]
-struct Row {
+struct LentRun {
     offset: u64,
     end: u64,
     pieces: Vec<Loan>,
 }
 
-impl Landed {
+impl ReadDelivery {
     /// Creates the destination of a read without bytes. `passed` is true if another thread may complete the read.
-    pub(super) fn new(place: Place, answering: &Arc<Mutex<Answering>>, passed: bool) -> Arc<Self> {
+    pub(super) fn new(place: AnswerTarget, answering: &Arc<Mutex<Answering>>, passed: bool) -> Arc<Self> {
         let kept = passed.then(Mutex::default);
         Arc::new(Self { place, answering: Arc::clone(answering), kept, is_refused: AtomicBool::new(false) })
     }
@@ -92,12 +92,12 @@ impl Landed {
         !self.is_refused.load(Ordering::Acquire)
     }
 
-    fn take_kept(&self) -> Vec<Row> {
+    fn take_kept(&self) -> Vec<LentRun> {
         self.kept.as_ref().map(|kept| std::mem::take(&mut *rows(kept))).unwrap_or_default()
     }
 
     fn put_kept(&self) {
-        for Row { offset, pieces, .. } in self.take_kept() {
+        for LentRun { offset, pieces, .. } in self.take_kept() {
             let pieces: Vec<&[u8]> = pieces.iter().map(|piece| &**piece).collect();
             self.put_now(offset, &pieces);
         }
@@ -110,7 +110,7 @@ impl Landed {
     }
 }
 
-impl PayloadSink for Landed {
+impl PayloadSink for ReadDelivery {
     /// Writes loans first, so that the later of two copies stays.
     fn put(&self, offset: u64, pieces: &[&[u8]]) {
         self.put_kept();
@@ -131,12 +131,12 @@ impl PayloadSink for Landed {
                 row.pieces.append(&mut loans);
                 row.end = end;
             }
-            None => rows.push(Row { offset, end, pieces: loans }),
+            None => rows.push(LentRun { offset, end, pieces: loans }),
         }
     }
 }
 
 /// Locks the rows. A thread that panicked with the lock ends the DPU.
-fn rows(kept: &Mutex<Vec<Row>>) -> std::sync::MutexGuard<'_, Vec<Row>> {
+fn rows(kept: &Mutex<Vec<LentRun>>) -> std::sync::MutexGuard<'_, Vec<LentRun>> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,24 +1,24 @@
 //! The memory of many connections, in order of size: if the sum is too large, the largest connection gives its memory
 //! back.
 //!
-//! Key type: [`Kept`].
+//! Key type: [`MemoryBySize`].
 
 use std::collections::BTreeSet;
 
 /// The memory of each connection that keeps any, in bytes.
 #[derive(Debug)]
-pub(super) struct Kept<K> {
+pub(super) struct MemoryBySize<K> {
     by_bytes: BTreeSet<(usize, K)>,
     sum: usize,
 }
 
-impl<K> Default for Kept<K> {
+impl<K> Default for MemoryBySize<K> {
     fn default() -> Self {
         Self { by_bytes: BTreeSet::new(), sum: 0 }
     }
 }
 
-impl<K: Ord + Copy> Kept<K> {
+impl<K: Ord + Copy> MemoryBySize<K> {
     /// Returns the sum in bytes.
     pub(super) const fn sum(&self) -> usize {
         self.sum

@@ -99,7 +99,7 @@ enum PartHolder {
 
 /// The path through the DPU.
 #[derive(Debug)]
-pub(super) struct Beside<'a> {
+pub(super) struct DpuPath<'a> {
     client: &'a mut Client,
     window: &'a Window,
     /// The DPU; `None` after the window has given it up.
@@ -128,7 +128,7 @@ pub(super) struct Beside<'a> {
     clock: Clock,
 }
 
-impl<'a> Beside<'a> {
+impl<'a> DpuPath<'a> {
     /// Connects to the DPU, and opens the allocations there. Waits for pending requests of another process on
     /// them.
     ///
@@ -231,7 +231,7 @@ impl<'a> Beside<'a> {
         })
     }
 
-    /// Starts an operation as [`Beside::submit`] does, for `len` bytes that are in the window's file, or will
+    /// Starts an operation as [`DpuPath::submit`] does, for `len` bytes that are in the window's file, or will
     /// be written there.
     pub(super) fn submit_placed(&mut self, addr: VirtAddr, len: usize, write: bool) -> u64 {
         let Self { parts, asked, waiting, page_len, .. } = self;

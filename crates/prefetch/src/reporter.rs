@@ -1,6 +1,6 @@
 //! Reports of a program to the DPU beside it: dropped items, own reads, and changes.
 //!
-//! Key type: [`Beside`], for any thread of the program. `Beside` numbers the changes and knows which items may be
+//! Key type: [`Reporter`], for any thread of the program. `Reporter` numbers the changes and knows which items may be
 //! taken (PROTOCOL 19.1 to 19.5), even without a DPU. Reports go into a list that the DPU empties, or into a ring to
 //! a DPU process (`farmem_dpu_server::AtDpu`). A report without room only costs speed. The mark up to which far
 //! memory has all changes always has room.
@@ -203,7 +203,7 @@ impl Hearing {
 
 /// A program's side of the reports. Clones belong to the same program.
 #[derive(Clone, Debug)]
-pub struct Beside {
+pub struct Reporter {
     changes: Arc<Changes>,
     acks: Arc<Acks>,
     way: Arc<Channel>,
@@ -211,7 +211,7 @@ pub struct Beside {
     secret: KeySecret,
 }
 
-impl Beside {
+impl Reporter {
     /// Creates the side of a program with `floors` floors, whose changes continue after `after`: 0, or at least the
     /// versions of an earlier run's records.
     #[must_use]
@@ -311,9 +311,9 @@ impl Beside {
         match &*self.way {
             Channel::Near(list) => Ok(Hearing(Source::Near(Arc::clone(list), Arc::clone(&self.acks)))),
             Channel::Far { .. } => Err(OpenError::Setting {
-                setting: "a driver's Beside",
-                value: "a Beside whose reports go to a DPU in another process".into(),
-                remedy: "use `Beside::new` for a driver in this process, or leave prefetching to that DPU"
+                setting: "a driver's Reporter",
+                value: "a Reporter whose reports go to a DPU in another process".into(),
+                remedy: "use `Reporter::new` for a driver in this process, or leave prefetching to that DPU"
                     .into(),
             }),
         }
@@ -332,7 +332,7 @@ mod tests {
     fn reports_are_ordered_and_bounded() {
         let secret = KeySecret([1, 2]);
         let (tap, _watch) = tap(1 << 10, secret);
-        let beside = Beside::new(tap, secret, FLOORS, Change(0));
+        let beside = Reporter::new(tap, secret, FLOORS, Change(0));
         let key = |n: usize| (n as u64).to_le_bytes();
         let keys: Vec<[u8; 8]> = (0..TOLD_MAX).map(key).collect();
         let seen = Position::UNKNOWN;
