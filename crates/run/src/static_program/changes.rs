@@ -3,7 +3,7 @@
 use super::super::far::bytes;
 use super::super::tracing::value_of;
 use super::super::{Pager, errno, kill};
-use super::{Change, SYS_MPROTECT, error_of, whole};
+use super::{Change, SYS_MPROTECT, StaticProgram, error_of, whole};
 use farmem_uffd::remote::call::{Call, ELSEWHERE, NO_MORE, resize};
 use farmem_uffd::remote::place;
 use farmem_uffd::remote::raw::injection::{child_memory, copy_lists, pidfd_of};
@@ -283,55 +283,60 @@ impl Pager {
                 return Err(error_of(errno::INVAL));
             }
         }
-        let snapshot = self.snapshot(key, own).map_err(error_of)?;
-        let made =
-            self.fork_by(tracee, (key, snapshot), (number, arguments, number == SYS_CLONE && stack != 0));
-        if let Some(unused) = self.snapshots.remove(&snapshot) {
+        let process = &self.processes[&key];
+        let fork = Fork {
+            number,
+            arguments,
+            has_own_stack: number == SYS_CLONE && stack != 0,
+            addresses: (process.remote.address(0), process.remote.pages() * PAGE_LEN as u64),
+            program: process.static_program,
+            snapshot: self.snapshot(key, own).map_err(error_of)?,
+        };
+        let made = self.fork_by(tracee, &fork);
+        if let Some(unused) = self.snapshots.remove(&fork.snapshot) {
             self.release(unused);
         }
         self.forked(key);
         made
     }
 
-    fn fork_by(
-        &mut self,
-        tracee: &mut Tracee,
-        (key, snapshot): (u32, u64),
-        (number, arguments, has_own_stack): (i64, [u64; 6], bool),
-    ) -> io::Result<u64> {
-        tracee.call(number, arguments)?;
+    fn fork_by(&mut self, tracee: &mut Tracee, fork: &Fork) -> io::Result<u64> {
+        tracee.call(fork.number, fork.arguments)?;
         loop {
-            match self.stop_of(tracee)? {
-                Stop::Returned(value) => return value_of(value),
-                Stop::Forked(child) => {
-                    if let Err(error) = self.bring_in_child(tracee, child, (key, snapshot), has_own_stack) {
-                        eprintln!(
-                            "farmem: the child of a fork cannot have its far memory, and is killed: process {child}: {error}"
-                        );
-                    }
+            match self.stop_of(tracee) {
+                Ok(Stop::Returned(value)) => return value_of(value),
+                Ok(Stop::Forked(child)) => {
+                    self.bring_in_child(tracee, child, fork);
                     tracee.go_on()?;
                 }
-                Stop::Ready => return Err(io::ErrorKind::InvalidData.into()),
+                Ok(Stop::Ready) => return Err(io::ErrorKind::InvalidData.into()),
+                Err(error) => {
+                    // The parent has ended, or does so now. The child that it may have made runs on, as any child of a parent that is killed.
+                    tracee.kill();
+                    for child in tracee.unreported_children()? {
+                        self.bring_in_child(tracee, child, fork);
+                    }
+                    return Err(error);
+                }
             }
         }
     }
 
-    /// Gives a fork's child its parent's memory. A child that cannot have it is killed when the tracee is dropped.
-    fn bring_in_child(
-        &mut self,
-        parent: &Tracee,
-        child: u32,
-        (key, snapshot): (u32, u64),
-        has_own_stack: bool,
-    ) -> io::Result<()> {
-        let mut tracee = Tracee::forked(child)?;
-        let made = self.bring_in_child_by(&mut tracee, parent, (key, snapshot), (child, has_own_stack));
-        match made {
-            Ok(()) => tracee.release(Outcome::Returns(0)),
-            Err(error) => {
-                tracee.kill();
-                Err(error)
+    /// Gives a fork's child its parent's memory, or kills the child, with a message.
+    fn bring_in_child(&mut self, parent: &Tracee, child: u32, fork: &Fork) {
+        let made = Tracee::forked(child).and_then(|mut tracee| {
+            match self.bring_in_child_by(&mut tracee, parent, child, fork) {
+                Ok(()) => tracee.release(Outcome::Returns(0)),
+                Err(error) => {
+                    tracee.kill();
+                    Err(error)
+                }
             }
+        });
+        if let Err(error) = made {
+            eprintln!(
+                "farmem: the child of a fork cannot have its far memory, and is killed: process {child}: {error}"
+            );
         }
     }
 
@@ -339,16 +344,14 @@ impl Pager {
         &mut self,
         tracee: &mut Tracee,
         parent: &Tracee,
-        (key, snapshot): (u32, u64),
-        (child, has_own_stack): (u32, bool),
+        child: u32,
+        fork: &Fork,
     ) -> io::Result<()> {
         self.stop_of(tracee)?;
-        tracee.returns_as_child(parent, has_own_stack);
+        tracee.returns_as_child(parent, fork.has_own_stack);
         let gone = || io::Error::from(io::ErrorKind::NotFound);
-        let process = self.processes.get(&key).ok_or_else(gone)?;
-        let program = process.static_program;
-        let (base, len) = (process.remote.address(0), process.remote.pages() * PAGE_LEN as u64);
-        let spans = &self.snapshots.get(&snapshot).ok_or_else(gone)?.spans;
+        let (base, len) = fork.addresses;
+        let spans = &self.snapshots.get(&fork.snapshot).ok_or_else(gone)?.spans;
         let list: Vec<[u64; 3]> = spans
             .all()
             .map(|(pages, kind)| {
@@ -361,13 +364,28 @@ impl Pager {
             self.inject(tracee, number, arguments)
         })?;
         let ended = pidfd_of(child)?;
-        let snapshot = self.snapshots.remove(&snapshot).ok_or_else(gone)?;
+        let snapshot = self.snapshots.remove(&fork.snapshot).ok_or_else(gone)?;
         self.stats.forks += 1;
         let child_key = self.next;
         self.add_static((child, remote, ended), (snapshot.spans, snapshot.table, snapshot.objects))?;
         if let Some(process) = self.processes.get_mut(&child_key) {
-            process.static_program = program;
+            process.static_program = fork.program;
         }
         Ok(())
     }
+}
+
+/// A fork that a thread makes.
+struct Fork {
+    /// Number and arguments of the call.
+    number: i64,
+    arguments: [u64; 6],
+    /// True when the child does not run on a copy of its parent's stack.
+    has_own_stack: bool,
+    /// First address and length of far memory.
+    addresses: (u64, u64),
+    /// The parent's state.
+    program: Option<StaticProgram>,
+    /// Number of the snapshot that the child gets.
+    snapshot: u64,
 }

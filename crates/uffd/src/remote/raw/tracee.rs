@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
 use std::ptr;
 
 /// A seized thread. If it cannot be released, its process is killed, because it would stay stopped for good.
@@ -26,8 +27,7 @@ pub struct Tracee {
     /// Address of an instruction that makes a system call.
     instruction: u64,
     step: Step,
-    /// True if a SIGSTOP came meanwhile.
-    stop_again: bool,
+    /// True once the thread is released, has ended, or is killed.
     over: bool,
 }
 
@@ -57,6 +57,8 @@ const EVENT_STOP: i32 = 128;
 const MASK_LEN: usize = 8;
 /// Time that a killed process has to end.
 const END_NS_MAX: u64 = 1_000_000_000;
+/// Results of a call that the system makes again: a stop of the process came first (ERESTARTSYS to ERESTART_RESTARTBLOCK).
+const RESTARTS: RangeInclusive<i64> = -516..=-512;
 /// Length of the instruction `syscall`.
 const INSTRUCTION_LEN: u64 = 2;
 
@@ -82,15 +84,7 @@ impl Tracee {
     }
 
     const fn new(thread: libc::pid_t) -> Self {
-        Self {
-            thread,
-            saved: None,
-            mask: 0,
-            instruction: 0,
-            step: Step::Seized,
-            stop_again: false,
-            over: false,
-        }
+        Self { thread, saved: None, mask: 0, instruction: 0, step: Step::Seized, over: false }
     }
 
     /// Returns number and arguments of the thread's notified call.
@@ -147,17 +141,24 @@ impl Tracee {
     /// # Errors
     /// The system's error if the thread has ended.
     pub fn poll(&mut self) -> io::Result<Option<Stop>> {
-        let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOHANG | libc::__WALL;
-        let Some((code, status)) = wait(self.thread, flags | libc::WNOWAIT)? else { return Ok(None) };
+        let change = match wait(self.thread, libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT) {
+            // Another thread has run a program. That ends the first thread of a process, and the other one takes its number.
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
+                self.over = true;
+                return Err(Errno::SRCH.into());
+            }
+            other => other?,
+        };
+        let Some((code, status)) = change else { return Ok(None) };
         if code != libc::CLD_TRAPPED && code != libc::CLD_STOPPED {
             self.over = true;
             // The end of a child of this process is reported to `std::process::Child`.
             if !is_own_child(self.thread) {
-                let _reaped = wait(self.thread, libc::WEXITED | libc::WNOHANG | libc::__WALL);
+                let _reaped = wait(self.thread, libc::WEXITED);
             }
             return Err(Errno::SRCH.into());
         }
-        wait(self.thread, libc::WSTOPPED | libc::WNOHANG | libc::__WALL)?;
+        wait(self.thread, libc::WSTOPPED)?;
         let (signal, event) = (status & 0xff, status >> 8);
         match (self.step, signal, event) {
             (Step::Seized, _, EVENT_STOP) => {
@@ -170,8 +171,13 @@ impl Tracee {
                 Ok(None)
             }
             (Step::Leaving, AT_CALL, _) => {
+                let result = self.read_registers()?.rax;
+                if RESTARTS.contains(&result.cast_signed()) {
+                    self.step = Step::Entering;
+                    return self.resume(0).map(|()| None);
+                }
                 self.step = Step::Stopped;
-                Ok(Some(Stop::Returned(self.read_registers()?.rax)))
+                Ok(Some(Stop::Returned(result)))
             }
             (
                 Step::Leaving,
@@ -183,13 +189,9 @@ impl Tracee {
                 let child = u32::try_from(child).map_err(|_| io::ErrorKind::InvalidData)?;
                 Ok(Some(Stop::Forked(child)))
             }
-            // The program's other threads notice a stop of the whole process; this thread does at its release.
+            // A stop of the whole process holds the program's other threads. This thread joins them at its release, unless a SIGCONT has come.
             (_, _, EVENT_STOP) => self.resume(0).map(|()| None),
-            (Step::Entering | Step::Leaving, libc::SIGSTOP, 0) => {
-                self.stop_again = true;
-                self.resume(0).map(|()| None)
-            }
-            // A signal that no mask blocks ends the process.
+            // A signal that no mask blocks: a SIGSTOP, which stops the process, or one that ends it.
             _ => self.resume(signal).map(|()| None),
         }
     }
@@ -217,26 +219,45 @@ impl Tracee {
         self.let_go(outcome)
     }
 
-    /// Kills the thread's process.
-    pub fn kill(mut self) {
-        self.end();
-    }
-
-    /// Kills the process, and reaps the thread, because otherwise its parent would not learn of the end.
-    fn end(&mut self) {
-        signal(self.thread, libc::SIGKILL);
-        self.over = true;
+    /// Kills the thread's process, and reaps the thread, because otherwise its parent would not learn of the end.
+    pub fn kill(&mut self) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        // A thread that is traced no more may have left its number to another program.
+        if wait(self.thread, libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT).is_err() {
+            return;
+        }
+        // A thread that has ended needs no signal.
+        // SAFETY: plain numbers.
+        let _sent = unsafe { libc::syscall(libc::SYS_tkill, self.thread, libc::SIGKILL) };
         let clock = Clock::start();
         while !is_own_child(self.thread) && clock.now().as_nanos() < END_NS_MAX {
-            match wait(self.thread, libc::WEXITED | libc::WNOHANG | libc::__WALL) {
+            match wait(self.thread, libc::WEXITED) {
                 Ok(None) => std::thread::yield_now(),
                 Ok(Some(_)) | Err(_) => break,
             }
         }
     }
 
+    /// Returns the processes that a call of this thread has made, and that no [`Stop::Forked`] has named: the thread was killed in between.
+    /// Each stops before its first instruction, as others do.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read.
+    pub fn unreported_children(&self) -> io::Result<Vec<u32>> {
+        let here = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
+        let processes = fs::read_dir("/proc")?.flatten().filter_map(number);
+        Ok(processes
+            .filter(|&process| process != self.thread.cast_unsigned())
+            .filter(|&process| status_number(process, "TracerPid:") == Some(here))
+            .collect())
+    }
+
     fn let_go(&mut self, outcome: Outcome) -> io::Result<()> {
-        let mut regs = self.registers();
+        // A thread that has not stopped has ended.
+        let mut regs = self.saved.ok_or(Errno::SRCH)?;
         match outcome {
             Outcome::Returns(result) => regs.rax = result.cast_unsigned(),
             Outcome::Again => {
@@ -250,9 +271,6 @@ impl Tracee {
         self.set_mask(self.mask)?;
         request(libc::PTRACE_DETACH, self.thread, 0, 0)?;
         self.over = true;
-        if self.stop_again {
-            signal(self.thread, libc::SIGSTOP);
-        }
         Ok(())
     }
 
@@ -297,19 +315,13 @@ impl Drop for Tracee {
         }
         let no_memory = Outcome::Returns(-i64::from(libc::ENOMEM));
         if self.step != Step::Stopped || self.let_go(no_memory).is_err() {
-            self.end();
+            self.kill();
         }
     }
 }
 
 fn word(number: i32) -> usize {
     usize::try_from(number).expect("a positive number")
-}
-
-fn signal(thread: libc::pid_t, signal: i32) {
-    // A thread that has ended needs none.
-    // SAFETY: plain numbers.
-    let _sent = unsafe { libc::syscall(libc::SYS_tkill, thread, signal) };
 }
 
 /// Makes a request of ptrace.
@@ -321,8 +333,11 @@ fn request(request: libc::c_uint, thread: libc::pid_t, address: usize, data: usi
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Reads a change of a thread's state: its kind, and the signal with an event; `None` if there is none.
-fn wait(thread: libc::pid_t, flags: i32) -> io::Result<Option<(i32, i32)>> {
+/// Reads a change of a traced thread's state: its kind, and the signal with an event; `None` when there is none.
+///
+/// Fails with ECHILD for a thread that the calling thread does not trace. A child of another thread of this process is none of its own.
+fn wait(thread: libc::pid_t, changes: i32) -> io::Result<Option<(i32, i32)>> {
+    let flags = changes | libc::WNOHANG | libc::__WALL | libc::__WNOTHREAD;
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     // SAFETY: room for one record.
     let result = unsafe { libc::waitid(libc::P_PID, thread.cast_unsigned(), info.as_mut_ptr(), flags) };
@@ -340,10 +355,18 @@ fn wait(thread: libc::pid_t, flags: i32) -> io::Result<Option<(i32, i32)>> {
 
 /// Returns true for a process that this one has started.
 fn is_own_child(process: libc::pid_t) -> bool {
-    let Ok(status) = fs::read_to_string(format!("/proc/{process}/status")) else { return false };
-    let number = |what| {
-        let line = status.lines().find_map(|line| line.strip_prefix(what))?;
-        line.trim().parse::<u32>().ok()
-    };
-    number("Tgid:") == Some(process.cast_unsigned()) && number("PPid:") == Some(std::process::id())
+    let process = process.cast_unsigned();
+    let number = |what| status_number(process, what);
+    number("Tgid:") == Some(process) && number("PPid:") == Some(std::process::id())
 }
+
+/// Returns a number of the system's description of a process.
+fn status_number(process: u32, what: &str) -> Option<u32> {
+    // A name need not be UTF-8.
+    let status = fs::read(format!("/proc/{process}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    status.lines().find_map(|line| line.strip_prefix(what))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -82,7 +82,15 @@ impl Tracee {
     }
 
     /// Kills the thread's process; never called.
-    pub const fn kill(self) {
-        match self {}
+    pub const fn kill(&mut self) {
+        match *self {}
+    }
+
+    /// Returns processes that the thread has made; never called.
+    ///
+    /// # Errors
+    /// Never.
+    pub const fn unreported_children(&self) -> io::Result<Vec<u32>> {
+        match *self {}
     }
 }
