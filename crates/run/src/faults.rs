@@ -4,6 +4,7 @@
 
 use super::far::{Far, Purpose, bytes};
 use super::pins::Pins;
+use super::raw_calls::Doubt;
 use super::spans::Kind;
 use super::{Pager, Process};
 use farmem_client::Error;
@@ -137,7 +138,9 @@ impl Programs for Outside<'_> {
     fn unwatch(&mut self, space: u32, pages: Range<u64>) -> bool {
         // During a fork, other threads store nothing. Pages in doubt may have been remapped by a call past
         // libc.
-        let is_steady = |process: &&Process| process.forking.is_none() && process.doubts.is_empty();
+        let is_steady = |process: &&Process| {
+            process.forking.is_none() && !process.doubts.iter().any(Doubt::is_of_contents)
+        };
         self.processes
             .get(&space)
             .filter(is_steady)

@@ -12,7 +12,8 @@ use super::{Pager, errno};
 use farmem_client::Error;
 use farmem_uffd::remote::call::ELSEWHERE;
 use farmem_uffd::remote::raw::{
-    Listener, Notification, RawCall, Seen, Touched, Watched, is_pipe, opens_direct, process_of,
+    Listener, Notification, RawCall, Seen, Touched, Watched, is_pipe, may_change_mappings, opens_direct,
+    process_of,
 };
 use farmem_uffd::remote::{Advised, advised, advised_shared, place};
 use farmem_wire::message::PAGE_LEN;
@@ -23,7 +24,7 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub(super) struct RawCalls {
     listener: Option<Listener>,
-    /// Threads that wait until another thread of their process has forked.
+    /// Threads whose call waits for a fork or a change of mappings by another thread of their process.
     waiting: VecDeque<Notification>,
 }
 
@@ -31,15 +32,47 @@ pub(super) struct RawCalls {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Doubt {
     pages: Range<u64>,
-    thread: u32,
-    /// True when the call changes access rights, not contents.
-    of_rights: bool,
+    by: Caller,
+    of: DoubtOf,
 }
+
+/// The state that a call in doubt may have changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum DoubtOf {
+    /// The mapping.
+    Contents,
+    /// The access rights.
+    Rights,
+    /// The access rights, which the pager has noted as the call asks for them. Only a copy of the rights needs the check.
+    NotedRights,
+}
+
+/// A thread that makes a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Caller {
+    /// Its number in the pager's PID namespace.
+    pub(super) here: u32,
+    /// Its number in its own namespace, which faults carry.
+    pub(super) own: u32,
+}
+
+/// Maximum number of threads with noted rights that are not checked.
+const NOTED_MAX: usize = 64;
 
 impl Doubt {
     /// Returns true if the call may have mapped something else.
-    pub(super) const fn is_of_contents(&self) -> bool {
-        !self.of_rights
+    pub(super) fn is_of_contents(&self) -> bool {
+        self.of == DoubtOf::Contents
+    }
+
+    /// Returns the calling thread, by its number in the pager's PID namespace.
+    pub(super) const fn caller(&self) -> u32 {
+        self.by.here
+    }
+
+    /// Returns true when the call has ended. `thread`, by its own number, makes another call.
+    fn is_over(&self, thread: u32) -> bool {
+        self.by.own == thread || !may_change_mappings(self.by.here)
     }
 }
 
@@ -49,7 +82,7 @@ pub(super) enum Verdict {
     GoOn,
     Done,
     Refused(u64),
-    /// The call waits, because another thread forks.
+    /// The call waits for another thread of the process.
     Wait,
 }
 
@@ -91,9 +124,14 @@ impl Pager {
         self.raw_calls.listener = Some(listener);
     }
 
-    /// Answers the threads that waited for a fork.
+    /// Returns true when a call waits for another thread.
+    pub(super) fn has_waiting_calls(&self) -> bool {
+        !self.raw_calls.waiting.is_empty()
+    }
+
+    /// Answers the calls that waited for another thread.
     pub(super) fn asked_again(&mut self) {
-        if self.raw_calls.waiting.is_empty() {
+        if !self.has_waiting_calls() {
             return;
         }
         let Some(listener) = self.raw_calls.listener.take() else { return };
@@ -111,9 +149,10 @@ impl Pager {
             return;
         }
         let (leader, own) = caller.unwrap_or((asked.thread, asked.thread));
+        let caller = Caller { here: asked.thread, own };
         if let Ok(memory) = process
             && self.statics.is_some()
-            && self.answers_static((listener, &asked), memory, (leader, own), call)
+            && self.answers_static((listener, &asked), memory, (leader, caller), call)
         {
             return self.remove_gone();
         }
@@ -122,7 +161,7 @@ impl Pager {
             (RawCall::WriteTo { process }, _) => self.judge_write(process, own == asked.thread),
             (_, Ok(Some(key))) => {
                 self.stats.past_libc += 1;
-                self.judge(key, (asked.thread, own), call)
+                self.judge(key, caller, call)
             }
             (_, Ok(None)) => Verdict::GoOn,
             // The pager cannot inspect the process, so it may have far memory.
@@ -150,12 +189,11 @@ impl Pager {
         }
     }
 
-    /// Decides a call. The thread has two numbers: in the pager's PID namespace, and in its process's, which
-    /// faults carry.
-    pub(super) fn judge(&mut self, key: u32, (here, thread): (u32, u32), call: RawCall) -> Verdict {
+    /// Decides a call.
+    pub(super) fn judge(&mut self, key: u32, caller: Caller, call: RawCall) -> Verdict {
         match call {
             RawCall::Map { first, len, .. } if call.replaces() => {
-                self.judge_range(key, thread, (first, len), RawCall::Replace { first, len })
+                self.judge_range(key, caller, (first, len), RawCall::Replace { first, len })
             }
             // The library makes these calls itself; others are of no effect on far memory.
             RawCall::Map { .. }
@@ -168,19 +206,19 @@ impl Pager {
             RawCall::NotHere { errno } => Verdict::Refused(u64::from(errno.unsigned_abs())),
             RawCall::SetDirect { descriptor } => {
                 // On a pipe the flag means packet mode.
-                if is_pipe(here, descriptor) { Verdict::GoOn } else { Verdict::Refused(errno::INVAL) }
+                if is_pipe(caller.here, descriptor) { Verdict::GoOn } else { Verdict::Refused(errno::INVAL) }
             }
-            RawCall::OpenHow { first, len } => self.judge_open(key, here, (first, len)),
-            RawCall::Replace { first, len } => self.judge_range(key, thread, (first, len), call),
-            RawCall::Protect { first, len, .. } => self.judge_range(key, thread, (first, len), call),
-            RawCall::Advise { first, len, .. } => self.judge_range(key, thread, (first, len), call),
-            RawCall::Never { first, len, .. } => self.judge_range(key, thread, (first, len), call),
+            RawCall::OpenHow { first, len } => self.judge_open(key, caller.here, (first, len)),
+            RawCall::Replace { first, len } => self.judge_range(key, caller, (first, len), call),
+            RawCall::Protect { first, len, .. } => self.judge_range(key, caller, (first, len), call),
+            RawCall::Advise { first, len, .. } => self.judge_range(key, caller, (first, len), call),
+            RawCall::Never { first, len, .. } => self.judge_range(key, caller, (first, len), call),
             RawCall::Remap { first, len, new_len, target, .. } => {
-                let old = self.judge_range(key, thread, (first, len.max(1)), call);
+                let old = self.judge_range(key, caller, (first, len.max(1)), call);
                 let Some(target) = target.filter(|_| old == Verdict::GoOn) else { return old };
                 self.judge_range(
                     key,
-                    thread,
+                    caller,
                     (target, new_len),
                     RawCall::Replace { first: target, len: new_len },
                 )
@@ -218,7 +256,7 @@ impl Pager {
         })
     }
 
-    fn judge_range(&mut self, key: u32, thread: u32, (first, len): (u64, u64), call: RawCall) -> Verdict {
+    fn judge_range(&mut self, key: u32, caller: Caller, (first, len): (u64, u64), call: RawCall) -> Verdict {
         if self.shared_part(first, len) {
             return match call {
                 RawCall::Advise { advice, .. } if advised_shared(advice) == Advised::Nothing => Verdict::Done,
@@ -235,30 +273,30 @@ impl Pager {
             Touched::Control => return Verdict::Refused(errno::INVAL),
             Touched::Far { pages, whole } => (pages, whole),
         };
-        if process.forking.is_some_and(|forker| forker != thread) {
+        if process.forking.is_some_and(|forker| forker != caller.own) {
             return Verdict::Wait;
         }
         if !first.is_multiple_of(PAGE_LEN as u64) {
             return Verdict::Refused(errno::INVAL);
         }
-        self.look_again(key, thread);
+        self.look_again(key, caller.own);
         // Mappings that the program made there itself belong to the kernel alone.
         let far = self.processes[&key].spans.within(pages.clone()).any(|(_, kind)| kind != Kind::Elsewhere);
         match call {
             RawCall::Advise { advice, .. } => self.judge_advice(key, pages, (whole, far), advice),
             RawCall::Never { errno, .. } if far => Verdict::Refused(u64::from(errno.unsigned_abs())),
-            RawCall::Replace { .. } => self.doubt(key, Doubt { pages, thread, of_rights: false }),
+            RawCall::Replace { .. } => self.doubt(key, Doubt { pages, by: caller, of: DoubtOf::Contents }),
             RawCall::Protect { keyed: true, .. } if far => Verdict::Refused(errno::INVAL),
             RawCall::Protect { .. } if self.used(key, pages.clone()) < pages.end => {
                 Verdict::Refused(errno::NOMEM)
             }
-            RawCall::Protect { .. } => self.doubt(key, Doubt { pages, thread, of_rights: true }),
+            RawCall::Protect { .. } => self.doubt(key, Doubt { pages, by: caller, of: DoubtOf::Rights }),
             RawCall::Remap { len: 0, .. } if far => Verdict::Refused(errno::INVAL),
             RawCall::Remap { len, new_len, in_place, .. } if far => {
                 if !in_place || new_len > len || new_len == 0 {
                     return Verdict::Refused(errno::NOMEM);
                 }
-                self.doubt(key, Doubt { pages, thread, of_rights: false })
+                self.doubt(key, Doubt { pages, by: caller, of: DoubtOf::Contents })
             }
             _ => Verdict::GoOn,
         }
@@ -326,26 +364,52 @@ impl Pager {
         process.doubts.push(doubt.clone());
         // Pages that may become something else are watched first, so that the pager does not take them for
         // unwatched far memory.
-        if !doubt.of_rights && !self.take_over_plain(key, doubt.pages) {
+        if doubt.is_of_contents() && !self.take_over_plain(key, doubt.pages) {
             return Verdict::Refused(errno::NOMEM);
         }
         Verdict::GoOn
     }
 
+    /// Notes a change of rights that the kernel makes, and may refuse. The rights are checked before they are copied.
+    pub(super) fn doubt_noted_rights(&mut self, key: u32, by: Caller, pages: Range<u64>) {
+        let Some(process) = self.processes.get_mut(&key) else { return };
+        let of = DoubtOf::NotedRights;
+        match process.doubts.iter_mut().find(|doubt| (doubt.by, doubt.of) == (by, of)) {
+            // The rights of pages in between are what the kernel shows, too.
+            Some(doubt) => {
+                doubt.pages = doubt.pages.start.min(pages.start)..doubt.pages.end.max(pages.end);
+            }
+            None => process.doubts.push(Doubt { pages, by, of }),
+        }
+        if process.doubts.len() > NOTED_MAX {
+            self.check_doubts(key, by.own);
+        }
+    }
+
+    /// Checks the pages in doubt, but for noted rights, which matter to few calls and come with many.
+    pub(super) fn look_again(&mut self, key: u32, thread: u32) {
+        let is_urgent = |doubt: &Doubt| doubt.of != DoubtOf::NotedRights;
+        if self.processes.get(&key).is_some_and(|process| process.doubts.iter().any(is_urgent)) {
+            self.check_doubts(key, thread);
+        }
+    }
+
     /// Checks the pages in doubt against the kernel's mappings, on behalf of a thread whose earlier calls have
     /// all ended. Calls of other threads may still be in progress, so their pages stay in doubt while nothing
     /// has changed.
-    pub(super) fn look_again(&mut self, key: u32, thread: u32) {
-        if self.processes.get(&key).is_none_or(|process| process.doubts.is_empty()) {
+    pub(super) fn check_doubts(&mut self, key: u32, thread: u32) {
+        let Some(process) = self.processes.get(&key).filter(|process| !process.doubts.is_empty()) else {
             return;
-        }
+        };
+        // What has ended before the mappings are read shows in them.
+        let over: Vec<bool> = process.doubts.iter().map(|doubt| doubt.is_over(thread)).collect();
         // The process has ended or runs another program; the pager notices that elsewhere.
         let Some(seen) = self.seen(key) else { return };
         let Some(process) = self.processes.get_mut(&key) else { return };
-        for doubt in std::mem::take(&mut process.doubts) {
+        for (doubt, is_over) in std::mem::take(&mut process.doubts).into_iter().zip(over) {
             let still = self.take_over(key, &doubt, &seen);
             if still
-                && doubt.thread != thread
+                && !is_over
                 && let Some(process) = self.processes.get_mut(&key)
             {
                 process.doubts.push(doubt);
@@ -356,7 +420,7 @@ impl Pager {
     /// Returns true if a call in progress may have mapped something else at one of the pages.
     pub(super) fn is_in_doubt(&self, key: u32, pages: &Range<u64>) -> bool {
         let overlaps = |doubt: &Doubt| doubt.pages.start < pages.end && pages.start < doubt.pages.end;
-        self.processes[&key].doubts.iter().any(|doubt| !doubt.of_rights && overlaps(doubt))
+        self.processes[&key].doubts.iter().any(|doubt| doubt.is_of_contents() && overlaps(doubt))
     }
 
     /// Updates the state of pages in doubt from the kernel's mappings. Returns true when some are still mapped
@@ -371,7 +435,7 @@ impl Pager {
             }
             self.replaced(key, at..from);
             (at, still) = (to, true);
-            if !doubt.of_rights {
+            if doubt.is_of_contents() {
                 continue;
             }
             self.change_far(key, from..to, |kind| kind.with_protection(*protection));
@@ -385,7 +449,7 @@ impl Pager {
         let Some(process) = self.processes.get_mut(&key) else { return };
         for doubt in std::mem::take(&mut process.doubts) {
             let Range { start, end } = doubt.pages;
-            if !doubt.of_rights || end <= pages.start || pages.end <= start {
+            if doubt.is_of_contents() || end <= pages.start || pages.end <= start {
                 process.doubts.push(doubt);
                 continue;
             }

@@ -37,6 +37,9 @@ struct Loop<'a> {
     busy: bool,
 }
 
+/// Time after which a call that waits for another thread is judged again.
+const ASK_AGAIN_TIME: Duration = Duration::from_millis(1);
+
 /// Identifiers for [`Watch::Other`].
 const PROGRAM: u32 = 0;
 const SIGNALS: u32 = 1;
@@ -95,6 +98,7 @@ impl Pager {
             }
             let over = state.ended && self.processes.is_empty();
             let patience = if over { STRAGGLE_MAX } else { SAMPLE_TIME };
+            let patience = if self.has_waiting_calls() { ASK_AGAIN_TIME } else { patience };
             let patience = Some(if state.busy { Duration::ZERO } else { patience });
             self.acceptor.events(patience, &mut events).map_err(system)?;
             if events.is_empty() && over && !state.busy {

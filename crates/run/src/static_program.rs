@@ -7,10 +7,11 @@
 
 mod changes;
 
-use super::raw_calls::{Doubt, Verdict};
+use super::raw_calls::{Caller, Verdict};
 use super::spans::{Kind, Spans};
 use super::{Pager, Table, errno};
 use farmem_client::Error;
+use farmem_link::Clock;
 use farmem_uffd::remote::call::{CONTROL_PAGES, Call, NO_MORE, resize};
 use farmem_uffd::remote::raw::injection::{gate_page, is_static, new_memory, open_gate, pidfd_of};
 use farmem_uffd::remote::raw::{
@@ -50,6 +51,9 @@ pub(super) struct StaticProgram {
 const INSISTS: u32 = 1024;
 /// Bytes by which the break may grow. The memory is local, and holds what the kernel writes to in a fork's child.
 const BREAK_MAX: u64 = 1 << 20;
+
+/// Time that a fork waits for calls of other threads.
+const FORK_DELAY_NS_MAX: u64 = 1_000_000_000;
 
 /// A change of mappings that the thread makes itself.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +143,7 @@ impl Pager {
         &mut self,
         (listener, asked): (&Listener, &Notification),
         memory: Option<u32>,
-        (leader, own): (u32, u32),
+        (leader, caller): (u32, Caller),
         call: RawCall,
     ) -> bool {
         let is_served = memory.is_some_and(|key| self.processes[&key].static_program.is_some());
@@ -160,26 +164,28 @@ impl Pager {
                     self.give(listener, *asked, Verdict::Refused(errno::NOSYS));
                     return true;
                 }
-                self.look_again(key, own);
+                if matches!(call, RawCall::Fork | RawCall::Remap { .. } | RawCall::Register { .. }) {
+                    // The rights are copied.
+                    self.check_doubts(key, caller.own);
+                } else {
+                    self.look_again(key, caller.own);
+                }
                 if self.advises_nothing(key, call) {
                     self.give(listener, *asked, Verdict::Refused(errno::NOMEM));
                     return true;
                 }
                 let Some(change) = self.change_of(key, call) else { return false };
-                if matches!(change, Change::Fork)
-                    && self.processes[&key].doubts.iter().any(Doubt::is_of_contents)
-                {
-                    // A child must not get far memory where its parent has something else by now.
-                    self.give(listener, *asked, Verdict::Wait);
-                    return true;
+                let verdict = match change {
+                    Change::Fork => self.delay_fork(key, asked.arrival_ns),
+                    Change::Protect { start, len, protection } => {
+                        self.protect_at_once(key, caller, (start, len), protection)
+                    }
+                    _ => None,
+                };
+                match verdict {
+                    Some(verdict) => self.give(listener, *asked, verdict),
+                    None => self.make_change((listener, asked), (key, caller), change, call),
                 }
-                if let Change::Protect { start, len, protection } = change
-                    && let Some(verdict) = self.protect_at_once(key, own, (start, len), protection)
-                {
-                    self.give(listener, *asked, verdict);
-                    return true;
-                }
-                self.make_change((listener, asked), (key, own), change, call);
                 true
             }
             None if call.maps_far(self.options.threshold) => self.bring_in((listener, asked), leader),
@@ -230,13 +236,13 @@ impl Pager {
         };
         // The thread stops before it sees this answer.
         listener.answer(asked, 0);
-        if let Err(error) = self.bring_in_by(tracee, leader) {
+        if let Err(error) = self.bring_in_by(tracee, (leader, asked.thread)) {
             self.cannot_come_in(leader, &error.to_string(), error);
         }
         true
     }
 
-    fn bring_in_by(&mut self, mut tracee: Tracee, leader: u32) -> io::Result<()> {
+    fn bring_in_by(&mut self, mut tracee: Tracee, (leader, thread): (u32, u32)) -> io::Result<()> {
         self.stop_of(&mut tracee)?;
         let gate = place::gate(self.base) as u64;
         let bases = [place::LOW, self.base];
@@ -244,7 +250,7 @@ impl Pager {
             open_gate(gate, &mut |number, arguments| self.inject(&mut tracee, number, arguments))?;
             tracee.write(gate, &gate_page())?;
             tracee.call_from(gate);
-            let remote = new_memory(leader, gate, bases, &mut |number, arguments| {
+            let remote = new_memory(thread, gate, bases, &mut |number, arguments| {
                 self.inject(&mut tracee, number, arguments)
             })?;
             let ended = pidfd_of(leader)?;
@@ -379,11 +385,27 @@ impl Pager {
         }
     }
 
+    /// Lets a fork wait for the calls of other threads: a child must not get far memory where its parent has something else by now. Refuses
+    /// the fork when a thread remains in its call. `None` lets the fork begin.
+    fn delay_fork(&self, key: u32, arrival_ns: u64) -> Option<Verdict> {
+        let process = &self.processes[&key];
+        let doubt = process.doubts.iter().find(|doubt| doubt.is_of_contents())?;
+        if Clock::boot_time_ns().saturating_sub(arrival_ns) < FORK_DELAY_NS_MAX {
+            return Some(Verdict::Wait);
+        }
+        eprintln!(
+            "farmem: refused: a fork of process {} (EAGAIN), because thread {} has begun a system call that changes far memory, and does not end it",
+            process.pid,
+            doubt.caller()
+        );
+        Some(Verdict::Refused(errno::AGAIN))
+    }
+
     /// Has the system make an `mprotect` of memory that is all in use, after the pager has noted the rights: allocators make many.
     fn protect_at_once(
         &mut self,
         key: u32,
-        own: u32,
+        caller: Caller,
         (start, len): (u64, u64),
         protection: u64,
     ) -> Option<Verdict> {
@@ -392,8 +414,11 @@ impl Pager {
             return None;
         }
         self.stats.past_libc += 1;
-        match self.ask(key, own, Call::Protect { start, len: whole(len), protection }) {
-            Ok(_) => Some(Verdict::GoOn),
+        match self.ask(key, caller.own, Call::Protect { start, len: whole(len), protection }) {
+            Ok(_) => {
+                self.doubt_noted_rights(key, caller, pages);
+                Some(Verdict::GoOn)
+            }
             Err(_) => Some(Verdict::Refused(errno::NOMEM)),
         }
     }
@@ -401,7 +426,7 @@ impl Pager {
     fn make_change(
         &mut self,
         (listener, asked): (&Listener, &Notification),
-        (key, own): (u32, u32),
+        (key, caller): (u32, Caller),
         change: Change,
         call: RawCall,
     ) {
@@ -412,7 +437,7 @@ impl Pager {
                 let verdict = match change {
                     Change::Map { .. } => Verdict::GoOn,
                     Change::Fork => Verdict::Refused(errno::AGAIN),
-                    _ => self.judge(key, (asked.thread, own), call),
+                    _ => self.judge(key, caller, call),
                 };
                 let process = self.processes[&key].pid;
                 let why = cannot_trace(asked.thread, &error);
@@ -425,7 +450,7 @@ impl Pager {
         let made = self.stop_of(&mut tracee).and_then(|_| {
             // The filter lets calls from there pass.
             tracee.call_from(gate);
-            self.change(&mut tracee, (key, own), change)
+            self.change(&mut tracee, (key, caller.own), change)
         });
         let outcome = match made {
             // The system makes the call now.

@@ -154,3 +154,39 @@ fn options_that_a_static_program_cannot_have() {
             .refuses(&["statically linked", option]);
     }
 }
+
+/// A fork beside a thread whose call on far memory has failed: the call ends when the thread waits elsewhere.
+#[test]
+fn a_fork_beside_a_refused_call() {
+    finds_the_same(4 * MIB, "static_threads", &["waits"]);
+}
+
+/// A thread that runs without end after its call cannot be told from one in its call: the fork fails, and a line says why.
+#[test]
+fn a_fork_waits_for_a_second_at_most() {
+    if cfg!(not(target_arch = "x86_64")) || !may_run("a fork that waits") {
+        return;
+    }
+    let dir = Dir::new("run-static-spins");
+    let ended = run_command(far(4 * MIB, &[&program(&dir, "static_threads", &["-static"]), "spins"]));
+    assert_eq!((&*ended.stdout, ended.code), ("refused: 1, fork: -1\n", Some(0)), "{ended:?}");
+    assert!(ended.stderr.contains("farmem: refused: a fork of process"), "{ended:?}");
+}
+
+/// The system refuses a change of rights: the child of a fork has the rights that the parent has.
+#[test]
+fn a_refused_change_of_rights() {
+    finds_the_same(4 * MIB, "static_threads", &["rights"]);
+}
+
+/// A thread with a descriptor table of its own maps the first far memory.
+#[test]
+fn a_thread_with_its_own_descriptors() {
+    finds_the_same(4 * MIB, "static_threads", &["descriptors"]);
+}
+
+/// Processes that are killed while they fork leave no child that is stopped for good.
+#[test]
+fn forks_of_killed_processes() {
+    finds_the_same(MIB, "static_threads", &["killed"]);
+}

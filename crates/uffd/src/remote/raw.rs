@@ -46,7 +46,9 @@ mod tracee;
 
 pub use injection::{Outcome, Stop};
 pub use listener::{Listener, Notification, Started, spawn};
-pub use seen::{Break, Seen, Touched, break_of, is_pipe, opens_direct, process_of, resident_memory};
+pub use seen::{
+    Break, Seen, Touched, break_of, is_pipe, may_change_mappings, opens_direct, process_of, resident_memory,
+};
 pub use tracee::Tracee;
 
 use super::place;

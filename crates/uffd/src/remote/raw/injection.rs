@@ -7,14 +7,17 @@
 use super::super::call::{ELSEWHERE, Hello};
 use super::super::place::{GATE, LEN_MAX};
 use super::super::{Remote, is_readable};
+use super::process_of;
 use crate::{Faulting, Reach, Userfaultfd};
 use farmem_wire::message::PAGE_LEN;
+use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::fs;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 
 /// Makes a system call in the program, and waits for its result.
 pub type Caller<'a> = dyn FnMut(i64, [u64; 6]) -> io::Result<u64> + 'a;
@@ -77,19 +80,19 @@ pub fn open_gate(gate: u64, call: &mut Caller<'_>) -> io::Result<()> {
     call(libc::SYS_mmap, [gate, PAGE_LEN as u64, rights, flags, u64::MAX, 0]).map(drop)
 }
 
-/// Reserves far memory for a new program, at the first free one of the addresses.
+/// Reserves far memory for a new program, at the first free one of the addresses. `thread` makes the calls.
 ///
 /// # Errors
 /// The system's error of the call that failed. The program keeps its earlier memory.
-pub fn new_memory(process: u32, gate: u64, bases: [usize; 2], call: &mut Caller<'_>) -> io::Result<Remote> {
-    forbid_direct(process, call)?;
+pub fn new_memory(thread: u32, gate: u64, bases: [usize; 2], call: &mut Caller<'_>) -> io::Result<Remote> {
+    forbid_direct(thread, call)?;
     let descriptors = Descriptors::open(gate, call)?;
     let made = (|| {
         let mut why = io::Error::from(Errno::NOMEM);
         for base in bases {
             match reserve_some(base as u64, descriptors.file, call) {
                 Ok(len) => {
-                    let made = descriptors.take(process, (base as u64, len), 0).and_then(|remote| {
+                    let made = descriptors.take(thread, (base as u64, len), 0).and_then(|remote| {
                         remote.register(1..remote.pages())?;
                         Ok(remote)
                     });
@@ -161,14 +164,19 @@ impl Descriptors {
         }
     }
 
-    /// Takes both descriptors into this process.
-    fn take(&self, process: u32, (base, len): (u64, u64), snapshot: u64) -> io::Result<Remote> {
-        let process = pidfd_of(process)?;
+    /// Takes both descriptors into this process. A thread may have a descriptor table of its own (CLONE_FILES).
+    fn take(&self, thread: u32, (base, len): (u64, u64), snapshot: u64) -> io::Result<Remote> {
+        let process = pidfd_of_thread(thread)?;
         let get = |number: u64| -> io::Result<OwnedFd> {
             let number = i32::try_from(number).map_err(|_| io::ErrorKind::InvalidData)?;
             Ok(pidfd_getfd(&process, number, PidfdGetfdFlags::empty())?)
         };
         let (uffd, file) = (get(self.uffd)?, get(self.file)?);
+        if !has_file(thread, self.file, &file)? {
+            return Err(io::Error::other(
+                "the thread has a descriptor table of its own (CLONE_FILES), which needs Linux 6.9",
+            ));
+        }
         Userfaultfd::adopt(uffd.try_clone()?, Reach::Full).map_err(io::Error::other)?;
         let hello = Hello { token: 0, base, len, snapshot, full: true };
         Remote::new(uffd, file, &hello).ok_or_else(|| Errno::INVAL.into())
@@ -228,14 +236,14 @@ fn reserve(base: u64, part: Range<u64>, file: u64, call: &mut Caller<'_>) -> io:
 }
 
 /// Clears O_DIRECT of the program's open files: a device would bypass its mappings.
-fn forbid_direct(process: u32, call: &mut Caller<'_>) -> io::Result<()> {
-    for entry in fs::read_dir(format!("/proc/{process}/fdinfo"))?.flatten() {
+fn forbid_direct(thread: u32, call: &mut Caller<'_>) -> io::Result<()> {
+    for entry in fs::read_dir(format!("/proc/{thread}/fdinfo"))?.flatten() {
         let Ok(info) = fs::read_to_string(entry.path()) else { continue };
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
         let flags = flags.and_then(|octal| i32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0);
         let descriptor = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
         if let Some(descriptor) = descriptor.filter(|_| flags & libc::O_DIRECT != 0)
-            && !super::is_pipe(process, descriptor)
+            && !super::is_pipe(thread, descriptor)
         {
             let flags = number(flags & !libc::O_DIRECT);
             call(libc::SYS_fcntl, [descriptor, number(libc::F_SETFL), flags, 0, 0, 0])?;
@@ -252,6 +260,25 @@ pub fn pidfd_of(process: u32) -> io::Result<OwnedFd> {
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     if is_readable(&pidfd) { Err(Errno::SRCH.into()) } else { Ok(pidfd) }
+}
+
+/// Opens a thread's pidfd, by which its descriptors are reached. Before Linux 6.9 only the first thread of a process has one.
+fn pidfd_of_thread(thread: u32) -> io::Result<OwnedFd> {
+    let pid = i32::try_from(thread).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    match pidfd_open(pid, PidfdFlags::from_bits_retain(libc::PIDFD_THREAD)) {
+        Err(Errno::INVAL) => {
+            let (process, _) = process_of(thread).ok_or(Errno::SRCH)?;
+            pidfd_of(process)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Returns true when a descriptor of a thread is this file.
+fn has_file(thread: u32, descriptor: u64, file: &OwnedFd) -> io::Result<bool> {
+    let there = fs::metadata(format!("/proc/{thread}/fd/{descriptor}"))?;
+    let here = fstat(file)?;
+    Ok((there.dev(), there.ino()) == (here.st_dev, here.st_ino))
 }
 
 impl Remote {

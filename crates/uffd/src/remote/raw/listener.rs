@@ -1,6 +1,7 @@
 //! A program under a filter, and the descriptor by which its calls are answered.
 
 use super::{RawCall, Watched, filter};
+use farmem_link::Clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -44,6 +45,8 @@ pub struct Notification {
     pub thread: u32,
     /// The call; `None` if no rule is about it.
     pub call: Option<RawCall>,
+    /// Time of its arrival, in nanoseconds from the machine's boot.
+    pub arrival_ns: u64,
 }
 
 /// Starts a program under a filter. If `watched` is `None`, or the kernel accepts no filter, the program starts
@@ -195,7 +198,8 @@ impl Listener {
         }
         // SAFETY: plain numbers, which the kernel filled.
         let asked = unsafe { asked.assume_init() };
-        Some(Notification { id: asked.id, thread: asked.pid, call: RawCall::of(&asked.data) })
+        let (call, arrival_ns) = (RawCall::of(&asked.data), Clock::boot_time_ns());
+        Some(Notification { id: asked.id, thread: asked.pid, call, arrival_ns })
     }
 
     /// Returns true while the notified thread still waits. So a lookup by its thread id that was made before this

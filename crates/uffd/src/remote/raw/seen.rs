@@ -48,6 +48,23 @@ pub fn process_of(thread: u32) -> Option<(u32, u32)> {
     Some((last("Tgid:")?, last("NSpid:").unwrap_or(thread)))
 }
 
+/// The calls that change mappings.
+const CHANGES: [i64; 5] =
+    [libc::SYS_mmap, libc::SYS_munmap, libc::SYS_mremap, libc::SYS_mprotect, libc::SYS_pkey_mprotect];
+
+/// Returns true while a thread may be in a call that changes mappings: it runs, or waits in such a call. A thread that waits elsewhere, or has
+/// ended, is in none.
+#[must_use]
+pub fn may_change_mappings(thread: u32) -> bool {
+    match fs::read_to_string(format!("/proc/{thread}/syscall")) {
+        Ok(call) => {
+            let number = call.split_ascii_whitespace().next().and_then(|word| word.parse::<i64>().ok());
+            number.is_none_or(|number| CHANGES.contains(&number))
+        }
+        Err(error) => error.kind() != io::ErrorKind::NotFound && error.raw_os_error() != Some(libc::ESRCH),
+    }
+}
+
 /// Returns the resident memory of a process in bytes: private anonymous memory, and mappings of files in memory,
 /// including far memory.
 #[must_use]
@@ -196,6 +213,25 @@ mod tests {
         // SAFETY: the mapping that was just made, whole, to which there is no reference.
         unsafe { rustix::mm::munmap(mapped, PAGE_LEN) }.unwrap();
         assert!(maps.unwrap().contains(&format!("{:x}-", mapped.addr())));
+    }
+
+    /// A thread that runs may be in a call. One that waits in another call is not, nor one that has ended.
+    #[test]
+    fn calls_of_threads_are_told() {
+        use std::process::{Command, Stdio};
+        let mut runs = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        while !may_change_mappings(runs.id()) {
+            std::thread::yield_now();
+        }
+        runs.kill().unwrap();
+        runs.wait().unwrap();
+        let mut waits = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        while may_change_mappings(waits.id()) {
+            std::thread::yield_now();
+        }
+        drop(waits.stdin.take());
+        waits.wait().unwrap();
+        assert!(!may_change_mappings(waits.id()));
     }
 
     #[test]
