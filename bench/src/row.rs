@@ -1,6 +1,6 @@
 //! The form of every benchmark: rows with stable ids.
 
-use crate::{Machine, to_f64};
+use crate::Machine;
 use serde::Serialize;
 
 /// The output of a benchmark.
@@ -90,6 +90,13 @@ impl Row {
         let ratio = self.value.zip(baseline).map(|(value, baseline)| value / baseline);
         Self { baseline, ratio, ..self }
     }
+}
+
+/// Converts a count to a figure.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "times and counts for people, far below 2^52")]
+pub fn to_f64(n: u64) -> f64 {
+    n as f64
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Measured times in interleaved rounds, so that a change of the machine's speed affects both sides.
 
-use crate::{CpuMeter, CpuTime, Row};
+use crate::{CpuMeter, CpuTime, Row, to_f64};
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 
@@ -140,11 +140,4 @@ pub fn rate_row(id: &str, rounds: &mut [f64], baseline: &mut [f64], n: u64) -> R
 pub(crate) fn median(figures: &mut [f64]) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// Converts a count to a figure.
-#[must_use]
-#[expect(clippy::cast_precision_loss, reason = "times and counts for people, far below 2^52")]
-pub fn to_f64(n: u64) -> f64 {
-    n as f64
 }

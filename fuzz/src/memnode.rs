@@ -6,7 +6,6 @@
 //! read.
 
 mod model;
-mod walks;
 
 use crate::Run;
 use crate::frames::{self, FaultyLink, ReceivedFrame, batch, datagram, endpoint, noise, packet};

@@ -19,6 +19,7 @@ mod journal;
 mod mailbox;
 pub mod messages;
 mod mirroring;
+mod prefetch_messages;
 mod prefetching;
 mod read_delivery;
 mod region;

@@ -3,7 +3,7 @@
 //! The messages name the process, open regions, set up static caching, and carry counts. Requests for pages go
 //! through the rings ([`farmem_wire::soda`]).
 
-use crate::at_dpu::{PrefetchHow, PrefetchedMessage};
+pub use crate::prefetch_messages::{PrefetchHow, PrefetchedMessage};
 use farmem_client::api::{ApiError, ErrorCode};
 use farmem_client::{Client, DpuSection, Error};
 use farmem_dpu::{Evidence, Leap, Neighbours, Nothing, Policy, Stats};

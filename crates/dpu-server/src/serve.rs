@@ -12,6 +12,9 @@
 //!      '--- socket --- door ---+--- decisions, slots, static memory: shared
 //!                       '-- control == HTTP ==> control plane
 //! ```
+//!
+//! Circle of files: the door and the threads start each other and send each other messages, through the types of
+//! `mailbox`.
 
 mod ahead;
 mod leaving;

@@ -3,6 +3,9 @@
 //! A node owns the addresses of its range, except those that moved to another node ([`Routes`]). A READ or
 //! WRITE that spans several nodes goes out in segments, and ends when all segments have ended. The module
 //! [`crate::following`] handles operations whose connection is broken or down.
+//!
+//! Circle of files: `extra_connections` and `following` define methods of [`Connections`] on their topics, and the
+//! completion of an operation here continues there.
 
 use crate::control::{ControlRequest, ControlRequestKind};
 use crate::extra_connections::ExtraConnections;

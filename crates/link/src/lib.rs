@@ -24,6 +24,7 @@ mod jit;
 pub mod limits;
 mod link;
 pub mod mirror;
+mod outside_waker;
 mod paced;
 mod peers;
 mod private;
@@ -46,9 +47,8 @@ pub use error::OpenError;
 pub use files::{NodeFiles, run_node};
 pub use huge::PageSize;
 pub use jit::{Compiler, Running};
-pub use link::{
-    EachRun, FRAME_MAX, Link, LinkCounters, OutsideWaker, Parcel, Sleeper, Wait, Waiting, WakeAt, Waker,
-};
+pub use link::{EachRun, FRAME_MAX, Link, LinkCounters, Parcel, Sleeper, Wait, Waiting, WakeAt, Waker};
+pub use outside_waker::OutsideWaker;
 pub use paced::{PacedLink, PacedParcel, held_back};
 pub use private::{is_own, private_directory, private_file, private_state, read_private};
 pub use profile::{HELD_BYTES_MAX, LinkProfile, ProfileError, WIRE_OVERHEAD};

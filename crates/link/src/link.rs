@@ -1,14 +1,14 @@
 //! The link trait: the interface between a role's driver and UDP sockets or shared-memory rings, which carry
 //! its frames.
 
-use crate::{Clock, LinkProfile, OpenError};
+use crate::{Clock, LinkProfile};
 use farmem_machine::{Duration, Port, Run};
+use farmem_wire::Gid;
 use farmem_wire::message::PageMessage;
-use farmem_wire::{Gid, UDP_PORT};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -273,40 +273,6 @@ pub enum WakeAt {
         /// Path of its file.
         path: PathBuf,
     },
-}
-
-/// A waker for a link of another process, as [`Waker`] is for one of this process.
-pub struct OutsideWaker(Box<dyn Fn() + Send + Sync>);
-
-impl OutsideWaker {
-    /// Opens a waker for the link with this address.
-    ///
-    /// # Errors
-    /// [`OpenError`] if the address is not an address of this machine, or the file is not a doorbell.
-    pub fn open(at: &WakeAt) -> Result<Self, OpenError> {
-        Ok(Self(match at {
-            WakeAt::Datagram { address } => {
-                let socket = UdpSocket::bind((*address, 0))
-                    .map_err(OpenError::system(format!("send from {address}")))?;
-                let to = (*address, UDP_PORT);
-                // If the socket's buffer is full, the receiver was woken already, or wakes by itself after a
-                // while.
-                Box::new(move || drop(socket.send_to(&[], to)))
-            }
-            WakeAt::Doorbell { path } => Box::new(crate::shm::bell_at(path)?),
-        }))
-    }
-
-    /// Ends the wait.
-    pub fn wake(&self) {
-        (self.0)();
-    }
-}
-
-impl fmt::Debug for OutsideWaker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OutsideWaker")
-    }
 }
 
 /// A wait for the frames of one link. After each sleep, the caller calls [`Link::receive`].

@@ -1,4 +1,7 @@
 //! The role: dispatches events to the parts of the node.
+//!
+//! Circle of files: `answers`, `files`, `moves`, `pages` and `requests` define parts of the node, and also its methods
+//! on their topics, which need the store and the connections here.
 
 use crate::answers::Answers;
 use crate::files::{FileReply, Files, Out};

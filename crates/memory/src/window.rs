@@ -5,7 +5,6 @@
 //! so far. Memory that hosts share coherently is the agent's task.
 //!
 //! The calling thread serves the window with its client. The program runs on threads of its own.
-//!
 //! The page cache ([`farmem_paging::Cache`]) decides which pages are fetched, evicted and written back.
 
 mod buffer;
@@ -31,8 +30,9 @@ use buffer::{Hints, Laid};
 use cpu_meter::Meter;
 use dpu_path::{DpuPath, DpuSettings};
 use options::window_config;
+use parts::{Ended, Name};
 use through::Through;
-use verbs::{Ended, Name, Verbs};
+use verbs::Verbs;
 
 pub use buffer::{CHUNK, CHUNK_MAX, CHUNK_MIN, OBJECTS_MAX, Object, Objects};
 pub use farmem_dpu::{Caching, Config as DpuConfig, Stats as DpuStats, TableConfig};
@@ -105,7 +105,7 @@ pub fn with_objects<R: Send>(
     options: WindowOptions,
     program: impl FnOnce(Objects<'_>) -> R + Send,
 ) -> Result<(R, WindowStats), Error> {
-    let laid = Laid::of(objects, &options)?;
+    let laid = Laid::of(objects, options.chunk, options.read_only)?;
     let (config, frames) = window_config(&laid, objects, &options)?;
     let window = Window::open(&config)?;
     let hints = Hints::default();

@@ -1,4 +1,7 @@
 //! The cache's decisions: what a fault needs, which pages are evicted for it, and when.
+//!
+//! Circle of files: `advice` and `operations` define state of [`Cache`], and also its methods on their topics, which
+//! evict and fetch pages by the methods here.
 
 use crate::account::Account;
 use crate::advice::Advised;

@@ -11,7 +11,8 @@
 
 use super::account::Prefetched;
 use super::answers::{Answers, room_of};
-use super::reporter::{Hearing, Report, Reporter, Reports};
+use super::reporter::{Hearing, Reporter, Reports};
+use super::ring::Report;
 use super::tap::{TapStats, Watch};
 use super::zone::{Placing, Zone};
 use farmem_client::{Client, Completed, Error, LookUp, LookedUp, Op, Ticket};

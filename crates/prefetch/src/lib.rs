@@ -24,6 +24,7 @@ pub mod loading_zone;
 mod memory_by_size;
 pub mod mirror;
 mod mix;
+mod parser_kind;
 mod reporter;
 pub mod ring;
 pub mod tap;

@@ -5,7 +5,7 @@
 //! a DPU process (`farmem_dpu_server::AtDpu`). A report without room only costs speed. The mark up to which far
 //! memory has all changes always has room.
 
-use super::ring::{DROPS_MAX, Line, WORD_MAX, Word, lock};
+use super::ring::{DROPS_MAX, Line, Report, WORD_MAX, Word, lock};
 use super::tap::Tap;
 use farmem_dpu::accesses::Position;
 use farmem_dpu::changes::{Change, Changes};
@@ -19,19 +19,6 @@ use std::sync::{Arc, Mutex};
 
 /// Maximum number of reports that the DPU has not taken.
 pub const TOLD_MAX: usize = 1 << 16;
-
-/// A report of a program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Report {
-    /// The program reads a record itself.
-    Asks(KeyId),
-    /// The program is about to use a record that it has read.
-    Reads { key: KeyId, found: bool },
-    /// The program changes a record.
-    Changes { key: KeyId, copy: Copy, seen: Position },
-    /// The program dropped `count` items: the next ones of [`Reports::dropped`].
-    Drops { count: usize, seen: Position },
-}
 
 /// Reports of a program, in order. Keys of dropped items are in a list of their own, because they are numerous and
 /// take one word each.

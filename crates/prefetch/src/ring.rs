@@ -6,8 +6,7 @@
 //!
 //! This module does not parse bytes of clients and does not know the zone.
 
-use super::reporter::Report;
-use super::tap::{AnyParser, ParserKind};
+use super::parser_kind::ParserKind;
 use farmem_dpu::accesses::Position;
 use farmem_dpu::prefetcher::Copy;
 use farmem_dpu::view::KeyId;
@@ -80,6 +79,19 @@ impl<'b> Piece<'b> {
     }
 }
 
+/// A report of a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Report {
+    /// The program reads a record itself.
+    Asks(KeyId),
+    /// The program is about to use a record that it has read.
+    Reads { key: KeyId, found: bool },
+    /// The program changes a record.
+    Changes { key: KeyId, copy: Copy, seen: Position },
+    /// The program dropped `count` items: the next ones of the list of dropped keys.
+    Drops { count: usize, seen: Position },
+}
+
 /// A record of the report ring: the report, and the keys of dropped items.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Word<'k> {
@@ -145,35 +157,6 @@ impl<'k> Word<'k> {
 fn word(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (word, rest) = bytes.split_first_chunk()?;
     Some((u64::from_be_bytes(*word), rest))
-}
-
-impl ParserKind {
-    const fn code(self) -> u8 {
-        match self {
-            Self::Resp => 1,
-            Self::Memcached => 2,
-            Self::Http => 3,
-            Self::HashMap => 4,
-            Self::Pages => 5,
-        }
-    }
-
-    fn of(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.code() == code)
-    }
-
-    /// Creates a parser of this protocol for one connection.
-    #[must_use]
-    pub fn parser(self) -> AnyParser {
-        use farmem_dpu::parse::{http, memcached, records, resp};
-        match self {
-            Self::Resp => Box::new(resp::Resp::new()),
-            Self::Memcached => Box::new(memcached::Memcached::new()),
-            Self::Http => Box::new(http::Http::new()),
-            Self::HashMap => Box::new(records::Records::hash_map()),
-            Self::Pages => Box::new(records::Records::pages()),
-        }
-    }
 }
 
 /// The state of the last check of the DPU.

@@ -15,10 +15,10 @@ mod far;
 mod guards;
 mod near;
 
+pub use super::parser_kind::{AnyParser, ParserKind};
 use super::ring::{self, Line};
 use far::{FarTap, FarWatch};
 use farmem_dpu::accesses::{ACCESSES_MAX, Accesses, Position};
-use farmem_dpu::parse::Parser;
 use farmem_dpu::parse::guard::Cut;
 use farmem_dpu::view::KeySecret;
 use farmem_link::dpu::{Broken, Submissions};
@@ -33,30 +33,6 @@ use std::sync::atomic::AtomicU64;
 pub const CONNECTIONS_MAX: usize = 1 << 16;
 /// Number of accesses after which they are passed on.
 const HAND_ON: usize = ACCESSES_MAX / 2;
-
-/// A parser of any kind.
-pub type AnyParser = Box<dyn Parser + Send>;
-
-/// A protocol with a built-in parser. A DPU process has exactly these.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ParserKind {
-    /// Redis clients ([`farmem_dpu::parse::resp`]).
-    Resp,
-    /// memcached, text and meta protocol.
-    Memcached,
-    /// HTTP/1.1.
-    Http,
-    /// Records of the hash map (PROTOCOL 19.14).
-    HashMap,
-    /// Records of the page server.
-    Pages,
-}
-
-impl ParserKind {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Resp, Self::Memcached, Self::Http, Self::HashMap, Self::Pages];
-}
 
 /// The channel between the two ends.
 #[derive(Debug)]

@@ -272,11 +272,11 @@ fn lies(world: &World, rng: &mut Rng, rings: &[SubmissionSender; 2]) {
     let (key, seen) = (KeyId(any() % 100), Position(any()));
     let dropped: Vec<KeyId> = (0..1 + any() % 20).map(|_| KeyId(any() % 100)).collect();
     let said = [
-        reporter::Report::Asks(key),
-        reporter::Report::Reads { key, found: any() % 2 == 0 },
-        reporter::Report::Changes { key, copy: Copy::Dropped, seen },
-        reporter::Report::Changes { key, copy: Copy::Retained, seen },
-        reporter::Report::Drops { count: dropped.len(), seen },
+        ring::Report::Asks(key),
+        ring::Report::Reads { key, found: any() % 2 == 0 },
+        ring::Report::Changes { key, copy: Copy::Dropped, seen },
+        ring::Report::Changes { key, copy: Copy::Retained, seen },
+        ring::Report::Drops { count: dropped.len(), seen },
     ];
     Word::emit(said[usize::try_from(any() % 5).unwrap()], &dropped, &mut record);
     rings[1].push_quietly(&record).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! Key types: [`Message`], and [`Messages`], which reads them in batches.
 
-use crate::userfaultfd::Userfaultfd;
+use crate::userfaultfd::{MESSAGE_LEN, Userfaultfd};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use std::fmt;
@@ -73,13 +73,15 @@ pub const BATCH: usize = 64;
 /// changes. (The kernel refuses to `poll` a blocking userfaultfd.)
 pub struct Messages<'u> {
     uffd: &'u Userfaultfd,
-    buffer: Box<[[u8; parse::LEN]; BATCH]>,
+    buffer: Box<[[u8; MESSAGE_LEN]; BATCH]>,
     patience: Patience,
 }
 
 impl<'u> Messages<'u> {
-    pub(crate) fn new(uffd: &'u Userfaultfd) -> Self {
-        Self { uffd, buffer: Box::new([[0; parse::LEN]; BATCH]), patience: Patience::Endless }
+    /// Returns a reader of `uffd`, which is in blocking mode.
+    #[must_use]
+    pub fn new(uffd: &'u Userfaultfd) -> Self {
+        Self { uffd, buffer: Box::new([[0; MESSAGE_LEN]; BATCH]), patience: Patience::Endless }
     }
 
     /// Passes up to [`BATCH`] messages to `each` and returns their number.
@@ -129,19 +131,15 @@ impl fmt::Debug for Messages<'_> {
 
 /// Decoding of the kernel's `struct uffd_msg`: the event at offset 0, up to three words from offset 8.
 pub mod parse {
-    use super::{Cause, Fault, Message, Userfaultfd};
+    use super::{Cause, Fault, MESSAGE_LEN, Message, Userfaultfd};
     use linux_raw_sys::general as raw;
-
-    /// Length of a message in bytes.
-    pub const LEN: usize = size_of::<raw::uffd_msg>();
-    const _: () = assert!(LEN == 32 && cfg!(target_endian = "little"));
 
     /// Decodes a message.
     ///
     /// # Panics
     /// Panics on an event that no [`Features`](crate::userfaultfd::Features) constant enables.
     #[must_use]
-    pub fn message(bytes: &[u8; LEN], uffd: &Userfaultfd) -> Message {
+    pub fn message(bytes: &[u8; MESSAGE_LEN], uffd: &Userfaultfd) -> Message {
         let (words, _) = bytes.as_chunks::<8>();
         let arg = |n: usize| u64::from_le_bytes(words[1 + n]);
         let place = |n: usize| usize::try_from(arg(n)).expect("an address of this machine");

@@ -4,9 +4,10 @@
 //! namespace, a device that the user may open, or a setting for all users. Root of another user namespace
 //! has none of them.
 
-use crate::userfaultfd::DEVICE;
 use std::path::Path;
 
+/// The userfaultfd device. [`Reach::Full`](crate::userfaultfd::Reach::Full) needs CAP_SYS_PTRACE, `vm.unprivileged_userfaultfd`, or this device.
+pub(crate) const DEVICE: &str = "/dev/userfaultfd";
 /// The directory that exists while udev runs.
 const UDEV: &str = "/run/udev";
 

@@ -3,7 +3,7 @@
 //! Key type: [`Userfaultfd`]. The module knows descriptors and addresses, not pages of far memory;
 //! `farmem_uffd::Window` builds on it. Calls go to the kernel directly (`rustix`), past preloaded libraries.
 
-use crate::message::{Messages, parse};
+use crate::permission::{self, DEVICE};
 use farmem_wire::message::PAGE_LEN;
 use linux_raw_sys::general as raw;
 use rustix::io::Errno;
@@ -36,6 +36,10 @@ mod ioctls {
     pub(super) const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
 }
 
+/// Length of a message in bytes.
+pub const MESSAGE_LEN: usize = size_of::<raw::uffd_msg>();
+const _: () = assert!(MESSAGE_LEN == 32 && cfg!(target_endian = "little"));
+
 /// The origin of the faults that a userfaultfd serves.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Reach {
@@ -44,9 +48,6 @@ pub enum Reach {
     /// Also faults of the kernel: `read(2)` and `recv(2)` into far memory work.
     Full,
 }
-
-/// The userfaultfd device. [`Reach::Full`] needs CAP_SYS_PTRACE, `vm.unprivileged_userfaultfd`, or this device.
-pub(crate) const DEVICE: &str = "/dev/userfaultfd";
 
 /// Opens the userfaultfd device, which lets a process without the right open one ([`Userfaultfd::open_from`]).
 ///
@@ -258,12 +259,6 @@ impl Userfaultfd {
         self.features
     }
 
-    /// Returns a reader of the reports.
-    #[must_use]
-    pub fn messages(&self) -> Messages<'_> {
-        Messages::new(self)
-    }
-
     /// Registers `len` bytes at `start`, so that their faults are reported.
     ///
     /// # Errors
@@ -451,10 +446,10 @@ impl Userfaultfd {
     }
 
     /// Reads up to `buffer.len()` messages; in blocking mode, waits for the first one.
-    pub fn read(&self, buffer: &mut [[u8; parse::LEN]]) -> Result<usize, Errno> {
+    pub fn read(&self, buffer: &mut [[u8; MESSAGE_LEN]]) -> Result<usize, Errno> {
         let bytes = rustix::io::retry_on_intr(|| rustix::io::read(&self.fd, buffer.as_flattened_mut()))?;
-        assert!(bytes.is_multiple_of(parse::LEN), "the kernel hands over whole messages");
-        Ok(bytes / parse::LEN)
+        assert!(bytes.is_multiple_of(MESSAGE_LEN), "the kernel hands over whole messages");
+        Ok(bytes / MESSAGE_LEN)
     }
 
     /// Wraps a userfaultfd that another process sent.
@@ -574,7 +569,7 @@ fn handshake(fd: &OwnedFd, features: Features) -> Result<Features, Errno> {
 
 fn not_permitted(errno: Errno) -> OpenError {
     match errno {
-        Errno::PERM | Errno::ACCESS => OpenError::NotPermitted { remedy: crate::permission::remedy() },
+        Errno::PERM | Errno::ACCESS => OpenError::NotPermitted { remedy: permission::remedy() },
         Errno::NOSYS => OpenError::NotPermitted {
             remedy: "this kernel has none, or a container's seccomp profile hides it: a kernel with CONFIG_USERFAULTFD and a \
                      profile that allows userfaultfd(2) are needed"

@@ -4,6 +4,9 @@
 //!
 //! Without the page, for example before there is far memory, calls are made in the ordinary way. Under a filter
 //! that is also correct, but slower.
+//!
+//! Circle of files: each hook of the program's calls may need another one. A mapping is created by a call through this
+//! gate, the gate is a mapping in the area of far memory, and messages to the pager need both.
 
 use crate::area::address;
 use crate::maps::of_syscall;

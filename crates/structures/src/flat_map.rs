@@ -27,7 +27,7 @@
 
 mod slot_programs;
 
-use crate::form::{self, Form, Shard};
+use crate::form::{Form, Shard, allocations, within};
 use farmem_client::{Answer, Client, Completed, Error, FarMemory, LookUp, LookedUp, Op, Vma};
 use farmem_wire::{NodeId, VirtAddr};
 use siphasher::sip::SipHasher13;
@@ -155,10 +155,10 @@ impl FlatMap {
         (homes, value_len): (u64, u64),
         secret: [u64; 2],
     ) -> Result<Self, Error> {
-        let value_len = form::within("value_len", value_len, 1, VALUE_LEN_MAX as u64)?;
+        let value_len = within("value_len", value_len, 1, VALUE_LEN_MAX as u64)?;
         let slot_len = (HEAD + value_len).next_power_of_two().max(SLOT_LEN_MIN);
-        let homes = form::within("homes", homes, 1, HOMES_MAX)?;
-        let shards = form::allocations(shards, ((homes + REACH) * slot_len) as u64, memory)?;
+        let homes = within("homes", homes, 1, HOMES_MAX)?;
+        let shards = allocations(shards, ((homes + REACH) * slot_len) as u64, memory)?;
         let programs = Arc::new(SlotPrograms::of(memory, slot_len, value_len));
         Ok(Self { shards, homes, value_len, slot_len, secret, programs })
     }

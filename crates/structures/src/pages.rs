@@ -14,7 +14,7 @@
 //!
 //! The store does not order several writers and does not grow.
 
-use crate::form::{self, Form, Shard};
+use crate::form::{Form, Shard, allocations, within};
 use farmem_client::{Client, Completed, Error, FarMemory, Lines, LookUp, LookedUp, Op, Vma};
 use farmem_wire::{NodeId, VirtAddr};
 use std::ops::Range;
@@ -84,9 +84,9 @@ impl PageStore {
         shards: &[Shard],
         pages: u64,
     ) -> Result<Self, Error> {
-        form::within("pages", pages, 1, u64::MAX / RECORD_LEN as u64)?;
+        within("pages", pages, 1, u64::MAX / RECORD_LEN as u64)?;
         let need = pages.div_ceil(shards.len().max(1) as u64) * RECORD_LEN as u64;
-        Ok(Self { shards: form::allocations(shards, need, memory)?, pages })
+        Ok(Self { shards: allocations(shards, need, memory)?, pages })
     }
 
     /// Frees the store's memory. No reader may use the store any more.

@@ -2,6 +2,9 @@
 //!
 //! A frame is parsed once, decided about, and emitted again with the fields that the switch sets: domain,
 //! origin, hops, and the node's endpoint. Each rule cites docs/protocol/06-the-switch.md.
+//!
+//! Circle of files: `tables`, `pages`, `leading` and `soft` define parts of [`Switch`], and also its methods on their
+//! topics, which need several parts.
 
 use crate::answer::{Envelope, refusal};
 use crate::directory::Phase;

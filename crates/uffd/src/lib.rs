@@ -11,6 +11,7 @@ mod doorbell;
 mod lease;
 mod looking;
 mod memory;
+mod next;
 mod numbers;
 pub mod remote;
 mod serve;
@@ -27,8 +28,9 @@ pub use farmem_preload_abi::message::{BATCH, Cause, Fault, Message, Messages, Pa
 pub use farmem_preload_abi::userfaultfd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
 pub use lease::{Lease, Watcher, WatcherProcess, Woken};
 pub use memory::Memory;
+pub use next::Next;
 pub use numbers::{Number, Numbers};
-pub use serve::{Faults, Handler, HandlerCpu, Next, Ring, serve, serve_shared};
+pub use serve::{Faults, Handler, HandlerCpu, Ring, serve, serve_shared};
 pub use shared_mapping::SharedMapping;
 pub use views::Addressing;
 pub use window::{FaultMode, Window, WindowConfig};

@@ -31,6 +31,7 @@ use call::{
     WORD_CALL, WORD_LOCAL, WORD_NUMBER, WORD_STATUS,
 };
 use farmem_preload_abi::message::parse;
+use farmem_preload_abi::userfaultfd::MESSAGE_LEN;
 use farmem_preload_abi::userfaultfd::{Mapping, Stopped, Userfaultfd};
 use farmem_wire::message::{Access, PAGE_LEN};
 use rustix::fs::{
@@ -70,12 +71,12 @@ pub struct Remote {
 }
 
 /// Buffer for the faults of one read.
-pub type Buffer = Box<[[u8; parse::LEN]; BATCH]>;
+pub type Buffer = Box<[[u8; MESSAGE_LEN]; BATCH]>;
 
 /// Creates a buffer for the faults of one read.
 #[must_use]
 pub fn buffer() -> Buffer {
-    Box::new([[0; parse::LEN]; BATCH])
+    Box::new([[0; MESSAGE_LEN]; BATCH])
 }
 
 /// The offset that makes `preadv2` read a stream.
@@ -89,8 +90,8 @@ fn read_at_once(uffd: &Userfaultfd, buffer: &mut Buffer) -> Result<usize, Errno>
     let mut parts = [IoSliceMut::new(buffer.as_flattened_mut())];
     let read = || preadv2(uffd, &mut parts, AS_A_STREAM, ReadWriteFlags::NOWAIT);
     let bytes = retry_on_intr(read)?;
-    assert!(bytes.is_multiple_of(parse::LEN), "the kernel hands over whole messages");
-    Ok(bytes / parse::LEN)
+    assert!(bytes.is_multiple_of(MESSAGE_LEN), "the kernel hands over whole messages");
+    Ok(bytes / MESSAGE_LEN)
 }
 
 /// The kernel's name for a userfaultfd. Names of files begin with a slash.

@@ -3,8 +3,9 @@
 //! Key items: [`serve`], [`Faults`]. A thread switch on one CPU costs three to four times less than one between two
 //! CPUs (docs/decisions, "same-CPU placement"). So by default the loop moves to the CPU of the faulting threads.
 
+use super::next::Next;
 use super::signal::{Lead, Touch};
-use super::{Fault, Message, Patience, Window};
+use super::{Fault, Message, Messages, Patience, Window};
 use farmem_link::affinity::cpu_of;
 use farmem_link::{Stop, Waiting};
 use farmem_wire::message::Page;
@@ -32,15 +33,6 @@ pub trait Faults {
 
     /// Ends the polling of a thread.
     fn rest(&mut self) {}
-}
-
-/// The next step of the loop after a [`Faults::turn`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Next {
-    /// No work is pending: the loop sleeps until a thread faults.
-    Sleep,
-    /// Work is pending: the loop checks for new faults, and calls [`Faults::turn`] again at once.
-    Look,
 }
 
 /// The CPU of the loop.
@@ -198,7 +190,7 @@ fn turns(
     follower: &mut Option<Follower>,
     faults: &mut impl Faults,
 ) -> io::Result<()> {
-    let mut messages = window.uffd().messages();
+    let mut messages = Messages::new(window.uffd());
     let (mut next, mut idle) = (Next::Sleep, 0_u32);
     while !(stop.is_set() && next == Next::Sleep) {
         let patience = match (next, waiting) {

@@ -22,8 +22,8 @@ mod slot;
 #[cfg(test)]
 mod tests;
 
-use super::Next;
 use super::looking::{LOOK_NS_MAX, Looking};
+use super::next::Next;
 use super::state::{State, States};
 use farmem_link::{Clock, OpenError, Stop, Waiting};
 use farmem_wire::message::PAGE_LEN;

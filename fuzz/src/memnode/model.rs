@@ -1,7 +1,8 @@
 //! Slow model of a memory node's state and permitted answers: lists of the control plane's updates, and the
 //! bytes.
 
-use super::walks::Walk;
+mod walks;
+
 use super::{HOME, Outcome, PROGRAMS, only};
 use crate::frames::each;
 use farmem_machine::Port;
@@ -14,6 +15,7 @@ use farmem_wire::{
     Psn, Qpn, RequestId, Rkey, Status, VirtAddr,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use walks::Walk;
 
 /// Maximum length of a region read in one datagram of the node, in bytes.
 const REGION_READ_MAX: usize = region_read_len_max(Pmtu::B1024);
@@ -57,7 +59,7 @@ pub(super) struct Model {
     executed: BTreeSet<RequestId>,
     pub(super) programs: BTreeMap<ProgramHash, Program>,
     /// Traversals that arrived and have not ended.
-    pub(super) walks: Vec<Walk>,
+    walks: Vec<Walk>,
 }
 
 impl Model {

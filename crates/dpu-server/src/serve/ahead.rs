@@ -6,7 +6,7 @@ use super::super::mirroring::MirrorRequest;
 use super::super::prefetching::{Job, Order, PROGRAMS_MAX, Parts, Prefetching};
 use super::questions::Answered;
 use super::{Door, SAME, busy};
-use crate::at_dpu::PrefetchHow;
+use crate::prefetch_messages::PrefetchHow;
 use farmem_client::api::ErrorCode;
 use farmem_link::dpu::Submissions;
 use farmem_prefetch::loading_zone::{ZoneProducer, ZoneSize};

@@ -8,6 +8,9 @@
 //!
 //! The program's threads only leave requests. A thread that runs the pager must not fault, but a program's
 //! thread may, in a signal handler.
+//!
+//! Circle of files: the pager, the thread that keeps the lease and the thread that joins the rack again start each
+//! other and send each other messages.
 
 use super::ShareStats;
 use super::pager::{Next, Pager};

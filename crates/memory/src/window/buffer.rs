@@ -6,7 +6,7 @@
 //! are in one window, one after the other, each at the start of a chunk. The last chunk of an object may be
 //! short.
 
-use super::{Memory, WindowOptions};
+use super::Memory;
 use farmem_client::api::OpenMode;
 use farmem_client::{Error, OpenNamed, Vma};
 use farmem_link::OpenError;
@@ -189,11 +189,10 @@ impl Laid {
     ///
     /// # Errors
     /// [`Error::Open`] for an invalid length of chunks, and for no objects or too many.
-    pub(super) fn of(objects: &[Object], options: &WindowOptions) -> Result<Self, Error> {
+    pub(super) fn of(objects: &[Object], chunk: u32, read_only: bool) -> Result<Self, Error> {
         let wrong = |setting, value: String, remedy: String| {
             Error::from(OpenError::Setting { setting, value, remedy })
         };
-        let chunk = options.chunk;
         if !chunk.is_power_of_two() || !(CHUNK_MIN..=CHUNK_MAX).contains(&chunk) {
             let remedy = format!("a chunk is a power of two of {CHUNK_MIN} to {CHUNK_MAX} bytes");
             return Err(wrong("chunk", format!("{chunk} bytes"), remedy));
@@ -205,8 +204,9 @@ impl Laid {
         let chunk_len = u64::from(chunk);
         let mut at: u64 = 0;
         let mut extents = Vec::with_capacity(objects.len());
-        for Object { vma, read_only } in objects {
-            let read_only = *read_only || options.read_only;
+        for object in objects {
+            let vma = object.vma;
+            let read_only = object.read_only || read_only;
             extents.push(Extent { base: vma.base, bytes: vma.size, at, read_only });
             let end = at.checked_add(vma.size).and_then(|end| end.checked_next_multiple_of(chunk_len));
             let too_long =

@@ -10,8 +10,7 @@ mod served;
 
 use super::buffer::Laid;
 use super::options::PolicyMaker;
-use super::parts::{Part, Parts};
-use super::verbs::Ended;
+use super::parts::{Ended, Part, Parts};
 use farmem_client::api::ErrorCode;
 use farmem_client::{Client, Completed, Error, Op, Ticket};
 use farmem_dpu::Stats;

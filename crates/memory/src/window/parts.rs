@@ -2,11 +2,35 @@
 //! with the last of its parts.
 
 use super::buffer::Laid;
-use super::verbs::{Ended, Name};
-use farmem_client::{Answer, Error, Op};
+use farmem_client::{Answer, Completed, Error, Op, Ticket};
 use farmem_wire::VirtAddr;
 use std::collections::BTreeMap;
 use std::ops::Range;
+
+/// The identifier of a window's operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Name {
+    /// An operation of the client.
+    Client(Ticket),
+    /// An operation through the DPU.
+    Dpu(u64),
+}
+
+/// A completed operation.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) name: Name,
+    pub(super) result: Result<Answer, Error>,
+    pub(super) buf: Vec<u8>,
+    /// True if the bytes are in the window's file, and not in `buf`.
+    pub(super) placed: bool,
+}
+
+impl From<Completed> for Ended {
+    fn from(Completed { ticket, result, buf }: Completed) -> Self {
+        Self { name: Name::Client(ticket), result, buf, placed: false }
+    }
+}
 
 /// A READ or WRITE of the window.
 #[derive(Debug)]

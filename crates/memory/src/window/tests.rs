@@ -30,7 +30,7 @@ fn options(dpu: Option<DpuConfig>) -> WindowOptions {
 /// otherwise.
 fn opened(vma: &Vma, options: &WindowOptions) -> Result<(Window, Laid, Config), OpenError> {
     let objects = [Object::new(vma)];
-    let laid = Laid::of(&objects, options).unwrap();
+    let laid = Laid::of(&objects, options.chunk, options.read_only).unwrap();
     let (config, frames) = window_config(&laid, &objects, options).unwrap();
     Ok((Window::open(&config)?, laid, cache_config(frames, options)))
 }

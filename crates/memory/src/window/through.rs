@@ -3,8 +3,7 @@
 use super::buffer::Laid;
 use super::dpu_path::DpuSettings;
 use super::options::PolicyMaker;
-use super::parts::Parts;
-use super::verbs::Ended;
+use super::parts::{Ended, Parts};
 use farmem_client::{Client, Completed, Error, Op};
 use farmem_dpu::{Asker, Config, PageId, Policy, Stats};
 use farmem_dpu_server::Foresight;

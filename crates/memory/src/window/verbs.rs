@@ -1,35 +1,11 @@
 //! The paths of a window's READs and WRITEs: directly to memory nodes, or through a DPU's cache.
 
 use super::dpu_path::DpuPath;
+use super::parts::{Ended, Name};
 use super::through::Through;
-use farmem_client::{Answer, Client, Completed, Error, Op, Ticket};
+use farmem_client::{Client, Error, Op};
 use farmem_dpu_server::Foresight;
 use farmem_wire::VirtAddr;
-
-/// The identifier of a window's operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Name {
-    /// An operation of the client.
-    Client(Ticket),
-    /// An operation through the DPU.
-    Dpu(u64),
-}
-
-/// A completed operation.
-#[derive(Debug)]
-pub(super) struct Ended {
-    pub(super) name: Name,
-    pub(super) result: Result<Answer, Error>,
-    pub(super) buf: Vec<u8>,
-    /// True if the bytes are in the window's file, and not in `buf`.
-    pub(super) placed: bool,
-}
-
-impl From<Completed> for Ended {
-    fn from(Completed { ticket, result, buf }: Completed) -> Self {
-        Self { name: Name::Client(ticket), result, buf, placed: false }
-    }
-}
 
 /// The executor of READs and WRITEs.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 
 use super::{FIND_PROGRAM, HashTable, Key, NODE_LEN, Shard, Spread, at, found_in, offset};
 use crate::assembled;
-use crate::form::{self, Form};
+use crate::form::{Form, Shard as FormShard, allocations, refused, within};
 use farmem_client::{
     Answer, Client, Completed, Error, FarMemory, LockWord, LookUp, LookedUp, Op, Policy, Vma,
 };
@@ -20,7 +20,7 @@ impl HashTable {
     /// guarantees of any reader beside a writer.
     #[must_use]
     pub fn form(&self) -> Form {
-        let shards = self.shards.iter().map(|shard| form::Shard::from(shard.vma)).collect();
+        let shards = self.shards.iter().map(|shard| FormShard::from(shard.vma)).collect();
         Form::HashTable { shards, buckets: self.buckets }
     }
 
@@ -28,15 +28,15 @@ impl HashTable {
     /// bulk load.
     pub(crate) fn of(
         memory: &(impl FarMemory + ?Sized),
-        shards: &[form::Shard],
+        shards: &[FormShard],
         buckets: u64,
     ) -> Result<Self, Error> {
-        form::within("buckets", buckets, 1, BUCKETS_MAX)?;
+        within("buckets", buckets, 1, BUCKETS_MAX)?;
         if !buckets.is_power_of_two() {
-            return Err(form::refused(format!("buckets is {buckets}, and must be a power of two")));
+            return Err(refused(format!("buckets is {buckets}, and must be a power of two")));
         }
         let per_shard = buckets.div_ceil(shards.len().max(1) as u64);
-        let known = form::allocations(shards, (per_shard + 1) * NODE_LEN as u64, memory)?;
+        let known = allocations(shards, (per_shard + 1) * NODE_LEN as u64, memory)?;
         let lock = LockWord::new(at(known[0].base, offset(per_shard) * NODE_LEN));
         let free = vec![Vec::new(); known.len()];
         let full = |vma: Vma| Shard { node: vma.node, vma, next: vma.base.0 + vma.size };

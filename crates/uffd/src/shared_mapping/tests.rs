@@ -2,7 +2,7 @@
 //! members: the system tests of `farmem run`.
 
 use super::*;
-use crate::{Faulting, Features, Message, Patience, Reach};
+use crate::{Faulting, Features, Message, Messages, Patience, Reach};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +48,7 @@ impl Rig {
         let (reading, of) = (uffd.again().unwrap(), Arc::clone(&shared_mapping));
         // The thread sleeps in the read when the test ends, and ends with the process.
         drop(thread::spawn(move || {
-            let mut messages = reading.messages();
+            let mut messages = Messages::new(&reading);
             while messages
                 .read(Patience::Endless, &mut |message| {
                     let Message::Fault(fault) = message else { unreachable!("nothing else was asked for") };

@@ -1,7 +1,7 @@
 //! Events of a program's mappings, as the userfaultfd reports them.
 
 use crate::rig::{Ended, PAGE, PAGES, Range, Rig, all_faults, alone, fork, load, next, or_skip};
-use farmem_uffd::{Faulting, Features, Mapping, Message, Patience, Reach, Userfaultfd};
+use farmem_uffd::{Faulting, Features, Mapping, Message, Messages, Patience, Reach, Userfaultfd};
 use rustix::mm::{Advice, MremapFlags, mremap, munmap};
 use std::ptr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ fn a_fork_reports_a_descriptor_for_the_child() {
     let rig = or_skip!(Rig::open(Features::FORK));
     let at = rig.app.at(0);
     // A fork holds the allocator's locks until its event is read: the code from here to there must not allocate.
-    let (mut messages, mut report) = (rig.uffd.messages(), None);
+    let (mut messages, mut report) = (Messages::new(&rig.uffd), None);
     let reads = Arc::new(AtomicBool::new(false));
     let may_fork = Arc::clone(&reads);
     let forker = Rig::spawn(move || {
@@ -97,7 +97,7 @@ fn changes_of_a_range_are_reported() {
             Message::Unmapped(_) => unmapped += 1,
             other => panic!("{other:?} was not asked for"),
         };
-        rig.uffd.messages().read(Patience::None, &mut note).unwrap();
+        Messages::new(&rig.uffd).read(Patience::None, &mut note).unwrap();
         std::thread::yield_now();
     }
     let to = mover.join().unwrap();

@@ -1,6 +1,8 @@
 //! Ranges under a userfaultfd, threads that touch them, and children.
 
-use farmem_uffd::{Cause, Fault, Faulting, Features, Mapping, Message, Patience, Reach, Userfaultfd};
+use farmem_uffd::{
+    Cause, Fault, Faulting, Features, Mapping, Message, Messages, Patience, Reach, Userfaultfd,
+};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -181,7 +183,7 @@ impl Rig {
 
     /// Resolves all faults, missing pages with pages of `value`, until the thread ends.
     pub(crate) fn serve<R>(&self, thread: JoinHandle<R>, value: u8) -> R {
-        let mut messages = self.uffd.messages();
+        let mut messages = Messages::new(&self.uffd);
         while !thread.is_finished() {
             let mut resolve = |message| {
                 let Message::Fault(fault) = message else { panic!("{message:?} was not asked for") };
@@ -206,7 +208,7 @@ impl Rig {
 pub(crate) fn next(uffd: &Userfaultfd) -> Message {
     let mut got = None;
     while got.is_none() {
-        uffd.messages()
+        Messages::new(uffd)
             .read(Patience::Endless, &mut |message| assert!(got.replace(message).is_none(), "one at a time"))
             .unwrap();
     }

@@ -272,7 +272,7 @@ fn objects_lie_one_behind_the_other() {
     let vma = |base, size| Vma { base: VirtAddr(base), size, node: farmem_client::NodeId(1) };
     let objects = [vma(0x10_0000, 4096), vma(0x20_0000, 0x20_000), vma(0x40_0000, 0x10_000)];
     let objects = objects.each_ref().map(Object::new);
-    let laid = Laid::of(&objects, &WindowOptions::buffer(1 << 20)).unwrap();
+    let laid = Laid::of(&objects, CHUNK, false).unwrap();
     let at: Vec<u64> = laid.extents.iter().map(|extent| extent.at).collect();
     assert_eq!((at, laid.len(), laid.chunks()), (vec![0, 0x10_000, 0x30_000], 0x40_000, 4));
     assert_eq!(laid.far(0, 1), (VirtAddr(0x10_0000), 4096));

@@ -4,7 +4,7 @@
 //! A node may run a traversal later than it receives the frame. The tables and bytes at the time of the run
 //! count.
 
-use super::model::{Model, pages};
+use super::{Model, pages};
 use crate::frames::{ReceivedFrame, each, sent};
 use farmem_machine::Port;
 use farmem_memnode::ITERATIONS_PER_VISIT_MAX;
@@ -37,7 +37,7 @@ impl Walk {
 }
 
 impl Model {
-    pub(super) fn begin_walk(&mut self, header: &Header, state: &Traverse<'_>) {
+    pub(in crate::memnode) fn begin_walk(&mut self, header: &Header, state: &Traverse<'_>) {
         if let Ok(program) = Program::decode(state.code) {
             self.programs.insert(program.hash(), program);
         }
@@ -59,7 +59,7 @@ impl Model {
     }
 
     /// Checks that each ended or forwarded traversal matches the model, exactly once.
-    pub(super) fn walked(&mut self, ends: &[ReceivedFrame]) {
+    pub(in crate::memnode) fn walked(&mut self, ends: &[ReceivedFrame]) {
         for (port, frame) in ends {
             let (endpoint, message) = sent(frame);
             let to = ud::Peer { port: *port, endpoint };
@@ -80,7 +80,7 @@ impl Model {
 
     /// Checks the open traversals when the node has nothing more to run. An open traversal must be one that
     /// the node could not even forward.
-    pub(super) fn all_walked(&mut self) {
+    pub(in crate::memnode) fn all_walked(&mut self) {
         let gone = |port| !self.peers.contains_key(&port);
         for walk in &self.walks {
             let lost = gone(Port::SWITCH) || gone(Port::host(walk.header.origin.0));
