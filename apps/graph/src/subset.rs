@@ -22,12 +22,6 @@ enum Form {
 pub(crate) const WORD: usize = u64::BITS as usize;
 
 impl VertexSubset {
-    /// Creates an empty subset of this many vertices.
-    #[must_use]
-    pub const fn empty(vertices: u32) -> Self {
-        Self { vertices, count: 0, form: Form::Sparse(Vec::new()) }
-    }
-
     /// Creates the subset of all vertices.
     #[must_use]
     pub fn all(vertices: u32) -> Self {

@@ -351,11 +351,6 @@ impl Client {
         buf
     }
 
-    /// Returns a buffer of any length with arbitrary content; reuses one of an earlier operation if possible.
-    pub fn any_buffer(&mut self) -> Vec<u8> {
-        self.pool.pop().unwrap_or_default()
-    }
-
     /// Returns a buffer to the pool for reuse.
     pub fn recycle(&mut self, buf: Vec<u8>) {
         if self.pool.len() < POOL_MAX && buf.capacity() > 0 {

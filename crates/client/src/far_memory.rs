@@ -117,7 +117,8 @@ pub trait FarMemory {
 }
 
 /// Implements methods of [`FarMemory`] by forwarding them to a field. Use this macro for a wrapper that
-/// overrides only some methods: implement those by hand and list the others here.
+/// overrides only some methods: implement those by hand and list the others here. With a function behind the
+/// field, each method first calls this function with the wrapper, and fails if the function fails.
 ///
 /// ```
 /// use farmem_client::{Client, Error, FarMemory, Rack, VirtAddr, forward_far_memory};
@@ -154,30 +155,37 @@ pub trait FarMemory {
 /// ```
 #[macro_export]
 macro_rules! forward_far_memory {
-    ($field:ident: $($method:ident),+) => {
-        $($crate::forward_far_memory!(@$method $field);)+
+    ($field:ident $(, $before:path)?: $($method:ident),+) => {
+        $crate::forward_far_memory!(@all $field [$($before)?] $($method)+);
     };
-    (@read $field:ident) => {
+    (@all $field:ident $before:tt $($method:ident)+) => {
+        $($crate::forward_far_memory!(@$method $field $before);)+
+    };
+    (@read $field:ident [$($before:path)?]) => {
         fn read(&mut self, addr: $crate::VirtAddr, into: &mut [u8]) -> Result<(), $crate::Error> {
+            $($before(self)?;)?
             self.$field.read(addr, into)
         }
     };
-    (@write $field:ident) => {
+    (@write $field:ident [$($before:path)?]) => {
         fn write(&mut self, addr: $crate::VirtAddr, data: &[u8]) -> Result<(), $crate::Error> {
+            $($before(self)?;)?
             self.$field.write(addr, data)
         }
     };
-    (@compare_swap $field:ident) => {
+    (@compare_swap $field:ident [$($before:path)?]) => {
         fn compare_swap(&mut self, addr: $crate::VirtAddr, compare: u64, swap: u64) -> Result<u64, $crate::Error> {
+            $($before(self)?;)?
             self.$field.compare_swap(addr, compare, swap)
         }
     };
-    (@fetch_add $field:ident) => {
+    (@fetch_add $field:ident [$($before:path)?]) => {
         fn fetch_add(&mut self, addr: $crate::VirtAddr, add: u64) -> Result<u64, $crate::Error> {
+            $($before(self)?;)?
             self.$field.fetch_add(addr, add)
         }
     };
-    (@dispatch $field:ident) => {
+    (@dispatch $field:ident [$($before:path)?]) => {
         fn dispatch(
             &mut self,
             program: &$crate::Program,
@@ -186,50 +194,56 @@ macro_rules! forward_far_memory {
             limit: u32,
             policy: &$crate::Policy,
         ) -> Result<$crate::Dispatched, $crate::Error> {
+            $($before(self)?;)?
             self.$field.dispatch(program, start, scratch, limit, policy)
         }
     };
-    (@allocate $field:ident) => {
+    (@allocate $field:ident [$($before:path)?]) => {
         fn allocate(&mut self, size: u64) -> Result<$crate::Vma, $crate::Error> {
+            $($before(self)?;)?
             self.$field.allocate(size)
         }
     };
-    (@allocate_on $field:ident) => {
+    (@allocate_on $field:ident [$($before:path)?]) => {
         fn allocate_on(&mut self, size: u64, node: $crate::NodeId) -> Result<$crate::Vma, $crate::Error> {
+            $($before(self)?;)?
             self.$field.allocate_on(size, node)
         }
     };
-    (@free $field:ident) => {
+    (@free $field:ident [$($before:path)?]) => {
         fn free(&mut self, base: $crate::VirtAddr) -> Result<(), $crate::Error> {
+            $($before(self)?;)?
             self.$field.free(base)
         }
     };
-    (@nodes $field:ident) => {
+    (@nodes $field:ident []) => {
         fn nodes(&self) -> &[$crate::api::NodeInfo] {
             self.$field.nodes()
         }
     };
-    (@scratch_len_max $field:ident) => {
+    (@scratch_len_max $field:ident []) => {
         fn scratch_len_max(&self) -> usize {
             self.$field.scratch_len_max()
         }
     };
-    (@write_many $field:ident) => {
+    (@write_many $field:ident [$($before:path)?]) => {
         fn write_many(&mut self, writes: &[($crate::VirtAddr, &[u8])]) -> Result<(), $crate::Error> {
+            $($before(self)?;)?
             self.$field.write_many(writes)
         }
     };
-    (@read_many $field:ident) => {
+    (@read_many $field:ident [$($before:path)?]) => {
         fn read_many(&mut self, reads: &mut [($crate::VirtAddr, &mut [u8])]) -> Result<(), $crate::Error> {
+            $($before(self)?;)?
             self.$field.read_many(reads)
         }
     };
-    (@buffer $field:ident) => {
+    (@buffer $field:ident []) => {
         fn buffer(&mut self, len: usize) -> Vec<u8> {
             self.$field.buffer(len)
         }
     };
-    (@recycle $field:ident) => {
+    (@recycle $field:ident []) => {
         fn recycle(&mut self, buf: Vec<u8>) {
             self.$field.recycle(buf);
         }

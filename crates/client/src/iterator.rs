@@ -229,21 +229,9 @@ impl<I: FarIterator> Cursor<I> {
         self.cur_ptr
     }
 
-    /// Returns the current scratch pad.
-    #[must_use]
-    pub const fn scratch(&self) -> &Scratch {
-        &self.scratch
-    }
-
     /// Returns the number of iterations so far.
     #[must_use]
     pub const fn iterations(&self) -> u64 {
         self.iterations
-    }
-
-    /// Returns the program.
-    #[must_use]
-    pub const fn program(&self) -> &Program {
-        &self.program
     }
 }

@@ -183,12 +183,6 @@ impl Keys {
     pub const fn bytes(&self) -> usize {
         self.bytes.len()
     }
-
-    /// Removes all keys; the memory is kept.
-    pub fn clear(&mut self) {
-        self.bytes.clear();
-        self.ends.clear();
-    }
 }
 
 #[cfg(test)]

@@ -171,12 +171,6 @@ impl PrefetchSwitch {
     pub const fn is_on(&self) -> bool {
         self.on
     }
-
-    /// Returns the hit rate of the last complete epoch, from 0 to 1.
-    #[must_use]
-    pub const fn rate(&self) -> Option<f64> {
-        self.rate
-    }
 }
 
 #[cfg(test)]

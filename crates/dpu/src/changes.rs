@@ -151,12 +151,6 @@ impl Changes {
         Change(self.last.load(Ordering::Relaxed))
     }
 
-    /// Returns the memory of the floors in bytes.
-    #[must_use]
-    pub const fn bytes(&self) -> usize {
-        self.floors.len() * size_of::<AtomicU64>()
-    }
-
     fn slot(&self, key: KeyId) -> usize {
         let mixed = crate::view::mixed(key.0);
         usize::try_from(mixed & (self.floors.len() as u64 - 1)).expect("a place in memory")

@@ -424,18 +424,6 @@ impl Dpu {
         &self.stats
     }
 
-    /// Returns the measured network link, and the measured link between the DPU's memory and the processes.
-    #[must_use]
-    pub const fn links(&self) -> (&Line, &Line) {
-        (&self.network, &self.intra)
-    }
-
-    /// Returns the prefetch switch: its state, and the hit rate of the last epoch.
-    #[must_use]
-    pub const fn switched(&self) -> &PrefetchSwitch {
-        &self.switched
-    }
-
     /// Asserts every invariant; O(everything).
     ///
     /// # Panics

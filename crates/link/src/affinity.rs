@@ -5,7 +5,7 @@
 
 use procfs_core::process::{Schedstat, Stat};
 use procfs_core::{FromRead as _, LoadAverage};
-use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::time::Duration;
 
@@ -22,14 +22,6 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     Ok(sched_setaffinity(None, &set)?)
-}
-
-/// Returns the CPU on which the calling thread runs now.
-///
-/// # Errors
-/// None on Linux, whose `getcpu` cannot fail.
-pub fn current_cpu() -> io::Result<usize> {
-    Ok(sched_getcpu())
 }
 
 /// Returns the CPUs on which the calling thread may run, in ascending order.
@@ -121,6 +113,7 @@ pub fn cpus_online() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::thread::sched_getcpu;
 
     /// Checks the CPU of a thread whatever its name: a name of 15 bytes may end within a character.
     #[test]
@@ -156,7 +149,7 @@ mod tests {
         std::thread::spawn(|| {
             let cpu = allowed_cpus().unwrap().into_iter().next_back().unwrap();
             pin_to_cpu(cpu).unwrap();
-            assert_eq!(current_cpu().unwrap(), cpu);
+            assert_eq!(sched_getcpu(), cpu);
             assert_eq!(allowed_cpus().unwrap(), [cpu]);
             assert_eq!(pin_to_cpu(CpuSet::MAX_CPU).unwrap_err().kind(), io::ErrorKind::InvalidInput);
             assert_eq!(pin_to_cpu(CpuSet::MAX_CPU - 1).unwrap_err().kind(), io::ErrorKind::InvalidInput);

@@ -39,7 +39,7 @@ pub mod udp;
 mod word_copy;
 
 pub use address::{gid_of, ip_of, parse_gid};
-pub use affinity::{current_cpu, pin_to_cpu};
+pub use affinity::pin_to_cpu;
 pub use calibrate::{Calibrated, calibrate};
 pub use clock::{Clock, cpu_time_of_thread};
 pub use driver::{Driver, EachOut, Stop, run};

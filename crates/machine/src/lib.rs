@@ -18,7 +18,6 @@ mod outbox;
 mod rng;
 mod run;
 mod time;
-mod timers;
 
 pub use backoff::Backoff;
 pub use bucket::{Bucket, Rate};
@@ -27,7 +26,6 @@ pub use outbox::{Action, FrameWriter, Outbox};
 pub use rng::Rng;
 pub use run::{Lender, Loan, NoLender, Run};
 pub use time::{Duration, Instant};
-pub use timers::{TimerKey, Timers};
 
 /// An endpoint of the rack from a role's view: a number that the control plane assigns, the same in every
 /// role.

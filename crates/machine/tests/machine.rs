@@ -1,9 +1,7 @@
 //! The contracts of every role: order in the outbox, time that does not wrap, repeatable randomness, timers
 //! in their rows, port numbers.
 
-use farmem_machine::{
-    Action, Duration, Instant, Lender as _, Loan, NoLender, Outbox, Port, Rng, TimerKey, Timers,
-};
+use farmem_machine::{Action, Duration, Instant, Lender as _, Loan, NoLender, Outbox, Port, Rng};
 use std::sync::Arc;
 
 /// A role replies, sends, notes and sends again: the driver gets exactly this, in order, and an emptied
@@ -71,36 +69,6 @@ fn chance_repeats_by_seed() {
     }
     assert!(seen.iter().all(|&n| (800..1_200).contains(&n)), "{seen:?}");
     assert!((0..1000).all(|_| !rng.chance(0, 5) && rng.chance(5, 5)));
-}
-
-/// Each timer has its own row: the earliest is next, a due one is taken once, a stopped one never fires.
-#[test]
-fn timers_keep_their_rows() {
-    #[derive(Clone, Copy)]
-    enum Key {
-        Retry,
-        Idle,
-        Never,
-    }
-    impl TimerKey for Key {
-        const COUNT: usize = 3;
-        fn row(self) -> usize {
-            self as usize
-        }
-    }
-    let at = |n| Instant::from_nanos(n);
-    let mut timers = Timers::<3>::default();
-    assert_eq!(timers.next(), None);
-    timers.set(Key::Idle, at(50));
-    timers.set(Key::Retry, at(20));
-    timers.set(Key::Never, at(1));
-    timers.stop(Key::Never);
-    assert_eq!((timers.next(), timers.get(Key::Never)), (Some(at(20)), None));
-    assert!(!timers.take_due(Key::Retry, at(19)));
-    assert!(timers.take_due(Key::Retry, at(20)));
-    assert!(!timers.take_due(Key::Retry, at(99)), "taken once");
-    timers.set(Key::Idle, at(70));
-    assert_eq!(timers.next(), Some(at(70)), "moved, not doubled");
 }
 
 /// A port identifies its kind, and no two kinds share a number.

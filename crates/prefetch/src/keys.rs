@@ -133,12 +133,6 @@ impl HostKeys {
         Ok(())
     }
 
-    /// Returns the method of look-ups.
-    #[must_use]
-    pub const fn lookup(&self) -> Lookup {
-        self.lookup
-    }
-
     /// Returns the bytes of the slots.
     #[must_use]
     pub const fn bytes(&self) -> usize {

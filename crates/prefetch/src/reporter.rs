@@ -260,12 +260,6 @@ impl Reporter {
         stamp >= self.changes.floor(self.secret.id(key))
     }
 
-    /// Returns the latest change.
-    #[must_use]
-    pub fn last(&self) -> Change {
-        self.changes.last()
-    }
-
     /// Returns the last change up to which far memory has all.
     #[must_use]
     pub fn acknowledged_through(&self) -> Change {

@@ -67,12 +67,6 @@ impl SharedZone {
     pub const fn of(producer: ZoneProducer) -> Self {
         Self { producer }
     }
-
-    /// Returns the numbers of items by fate.
-    #[must_use]
-    pub const fn counts(&self) -> ZoneCounts {
-        self.producer.counts()
-    }
 }
 
 impl Zone for SharedZone {

@@ -18,3 +18,15 @@ pub mod place;
 pub mod userfaultfd;
 
 pub use advice::{Advised, advised, advised_shared};
+
+/// Flags of private anonymous mappings that far memory does not support.
+pub const NOT_FAR: i32 = libc::MAP_FIXED
+    | libc::MAP_FIXED_NOREPLACE
+    | libc::MAP_GROWSDOWN
+    | libc::MAP_STACK
+    | libc::MAP_HUGETLB
+    | LOW;
+#[cfg(target_arch = "x86_64")]
+const LOW: i32 = libc::MAP_32BIT;
+#[cfg(not(target_arch = "x86_64"))]
+const LOW: i32 = 0;

@@ -181,7 +181,6 @@ pub enum OpenError {
 pub struct Userfaultfd {
     fd: OwnedFd,
     reach: Reach,
-    features: Features,
     by_device: bool,
 }
 
@@ -223,7 +222,7 @@ impl Userfaultfd {
         by_device: bool,
     ) -> Result<Self, OpenError> {
         match handshake(&fd, features) {
-            Ok(_) => Ok(Self { fd, reach, features, by_device }),
+            Ok(_) => Ok(Self { fd, reach, by_device }),
             Err(errno) => {
                 // A refused handshake can be repeated. A request for none returns all features.
                 let there = handshake(&fd, Features(0)).unwrap_or(Features(0));
@@ -251,12 +250,6 @@ impl Userfaultfd {
     #[must_use]
     pub const fn by_device(&self) -> bool {
         self.by_device
-    }
-
-    /// Returns the enabled features.
-    #[must_use]
-    pub const fn features(&self) -> Features {
-        self.features
     }
 
     /// Registers `len` bytes at `start`, so that their faults are reported.
@@ -454,7 +447,7 @@ impl Userfaultfd {
 
     /// Wraps a userfaultfd that another process sent.
     pub const fn received(fd: OwnedFd, reach: Reach) -> Self {
-        Self { fd, reach, features: Features::WINDOW, by_device: false }
+        Self { fd, reach, by_device: false }
     }
 
     /// Duplicates the descriptor; both refer to one userfaultfd.

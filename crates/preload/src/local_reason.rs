@@ -1,22 +1,11 @@
 //! The reasons for memory of the program to stay local, which the process counts for its pager.
 
 use crate::area;
+use farmem_preload_abi::NOT_FAR;
 use farmem_preload_abi::call::LocalReason;
 use rustix::fd::BorrowedFd;
 use rustix::fs::fcntl_get_seals;
 use std::ffi::c_int;
-
-/// Flags of private anonymous mappings that far memory does not support.
-pub(crate) const NOT_FAR: c_int = libc::MAP_FIXED
-    | libc::MAP_FIXED_NOREPLACE
-    | libc::MAP_GROWSDOWN
-    | libc::MAP_STACK
-    | libc::MAP_HUGETLB
-    | LOW;
-#[cfg(target_arch = "x86_64")]
-const LOW: c_int = libc::MAP_32BIT;
-#[cfg(not(target_arch = "x86_64"))]
-const LOW: c_int = 0;
 
 /// Counts a mapping of memory that stays local. Mappings of files on a disk do not count. `code` is true for a
 /// mapping that is executable and not writable, `far` where far memory was requested.

@@ -2,11 +2,12 @@
 
 use crate::area::{self, address};
 use crate::gate;
-use crate::local_reason::{self, NOT_FAR};
+use crate::local_reason;
 use crate::mailbox::call;
 use crate::shared;
 use crate::signals::Blocked;
 use crate::warnings;
+use farmem_preload_abi::NOT_FAR;
 use farmem_preload_abi::call::{Call, ELSEWHERE, NO_MORE, TARGET_ELSEWHERE, resize};
 use farmem_preload_abi::place::LOW;
 use farmem_preload_abi::{Advised, advised, advised_shared};

@@ -209,12 +209,6 @@ impl BTree {
         &mut self.lock
     }
 
-    /// Returns where this handle's traversals run.
-    #[must_use]
-    pub const fn policy(&self) -> Policy {
-        self.policy
-    }
-
     /// Sets where this handle's traversals run.
     pub const fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
@@ -237,13 +231,6 @@ impl BTree {
     pub fn find_op(&self, key: u64, scratch: Vec<u8>) -> Op {
         let scratch = pad(scratch, &[key, 0, 0], self.find.scratch_len());
         Op::Traverse { program: self.find.clone(), cur_ptr: self.header.root, scratch, limit: DEPTH_MAX }
-    }
-
-    /// Returns the value that a finished [`BTree::find_op`] found; `None` when the key is missing or the
-    /// operation failed.
-    #[must_use]
-    pub fn found(completed: &Completed) -> Option<u64> {
-        completed.result.as_ref().ok().and_then(|_| found_in(&completed.buf))
     }
 
     /// Returns the leaf where a finished [`BTree::find_op`] ended, which has the key or would have it; `None`
@@ -347,15 +334,6 @@ impl BTree {
         let room = most.min(SCAN_PAIRS_MAX) as u64 * 16;
         let scratch = pad(scratch, &[cursor.from, to, room, 0], self.scan.scratch_len());
         Op::Traverse { program: self.scan.clone(), cur_ptr: cursor.at, scratch, limit: LEAVES_MAX }
-    }
-
-    /// Returns the result of a finished [`BTree::scan_op`]; `None` when the operation failed.
-    #[must_use]
-    pub fn scanned(completed: &Completed) -> Option<Scanned> {
-        match completed.result {
-            Ok(Answer::Traversed(end)) if end.returned => Some(scanned_in(&completed.buf, end.cur_ptr)),
-            _ => None,
-        }
     }
 
     /// Returns sum, minimum, maximum and count of the values of `range`, by one traversal; `None` when the

@@ -372,12 +372,6 @@ impl FlatMap {
         (self.homes + REACH) as u64
     }
 
-    /// Returns the bytes of far memory that the map occupies.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.size).sum()
-    }
-
     /// Returns the shard of a key, and the first slot there that may hold its record.
     fn home(&self, key: &Key) -> (usize, usize) {
         let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);

@@ -26,7 +26,7 @@
 //! writers must then take the lock.
 
 use crate::assembled;
-use farmem_client::{Answer, Completed, Error, FarMemory, LockWord, Op, Policy, TraversalStop, Vma};
+use farmem_client::{Completed, Error, FarMemory, LockWord, Op, Policy, TraversalStop, Vma};
 use farmem_traversal::Program;
 use farmem_wire::{NodeId, VirtAddr};
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -357,20 +357,6 @@ impl HashTable {
     #[must_use]
     pub fn found(completed: &Completed) -> Option<Value> {
         completed.result.as_ref().ok().and_then(|_| found_in(&completed.buf))
-    }
-
-    /// Returns the WRITE that replaces the value found by a finished [`HashTable::find_op`]; `None` when the
-    /// look-up found nothing. `buf` is any buffer.
-    ///
-    /// A caller that changes values this way is a writer.
-    #[must_use]
-    pub fn replace_op(completed: &Completed, value: &Value, mut buf: Vec<u8>) -> Option<Op> {
-        let Ok(Answer::Traversed(end)) = completed.result else { return None };
-        Self::found(completed)?;
-        buf.clear();
-        buf.extend_from_slice(value);
-        // A look-up ends at the node that has the key.
-        Some(Op::Write { addr: at(end.cur_ptr, field::VALUE.start), buf })
     }
 
     /// Returns the READ of the bucket where a look-up of `key` begins. `buf` is any buffer.

@@ -2,10 +2,7 @@
 //! or end this program there.
 
 use farmem_client::task::Concurrent;
-use farmem_client::{
-    Client, Completed, Dispatched, Error, FarMemory, Op, Policy, Program, Ticket, VirtAddr,
-    forward_far_memory,
-};
+use farmem_client::{Client, Completed, Error, FarMemory, Op, Ticket, VirtAddr, forward_far_memory};
 
 /// A client's far memory.
 pub struct Hooked<'a> {
@@ -40,6 +37,7 @@ pub fn ended() -> Error {
 
 impl FarMemory for Hooked<'_> {
     forward_far_memory!(client: allocate, allocate_on, free, nodes, scratch_len_max);
+    forward_far_memory!(client, Self::begin: write, compare_swap, fetch_add, dispatch);
 
     fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
         self.begin()?;
@@ -52,33 +50,6 @@ impl FarMemory for Hooked<'_> {
             self.client.read(VirtAddr(addr.0 + (number * packet_len) as u64), packet)?;
         }
         Ok(())
-    }
-
-    fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
-        self.begin()?;
-        self.client.write(addr, data)
-    }
-
-    fn compare_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> Result<u64, Error> {
-        self.begin()?;
-        self.client.compare_swap(addr, compare, swap)
-    }
-
-    fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> Result<u64, Error> {
-        self.begin()?;
-        self.client.fetch_add(addr, add)
-    }
-
-    fn dispatch(
-        &mut self,
-        program: &Program,
-        start: VirtAddr,
-        scratch: Vec<u8>,
-        limit: u32,
-        policy: &Policy,
-    ) -> Result<Dispatched, Error> {
-        self.begin()?;
-        self.client.dispatch(program, start, scratch, limit, policy)
     }
 
     fn write_many(&mut self, writes: &[(VirtAddr, &[u8])]) -> Result<(), Error> {

@@ -219,12 +219,6 @@ impl Window {
         self.views.bytes_taken()
     }
 
-    /// Returns the kind of faults that are served.
-    #[must_use]
-    pub const fn reach(&self) -> Reach {
-        self.uffd.reach()
-    }
-
     /// Returns the program's side of the window. Its accesses wait while the window is not served.
     #[must_use]
     pub const fn memory(&self) -> Memory<'_> {

@@ -1,9 +1,7 @@
 //! Loading into a shared rack, all or nothing.
 
 use crate::stop;
-use farmem::{
-    Client, Dispatched, Error, FarMemory, NodeId, Policy, Program, VirtAddr, Vma, forward_far_memory,
-};
+use farmem::{Client, Error, FarMemory, NodeId, VirtAddr, Vma, forward_far_memory};
 use std::io::ErrorKind;
 
 /// Lets `load` allocate and fill far memory. If it fails, or the process is asked to stop meanwhile, all its
@@ -37,46 +35,25 @@ impl AllocGuard<'_> {
         self.held.push(vma.base);
         vma
     }
-}
 
-fn go_on() -> Result<(), Error> {
-    let asked = || Error::System { what: "asked to stop".into(), source: ErrorKind::Interrupted.into() };
-    if stop::asked() { Err(asked()) } else { Ok(()) }
+    fn go_on(_: &mut Self) -> Result<(), Error> {
+        let asked = || Error::System { what: "asked to stop".into(), source: ErrorKind::Interrupted.into() };
+        if stop::asked() { Err(asked()) } else { Ok(()) }
+    }
 }
 
 impl FarMemory for AllocGuard<'_> {
     forward_far_memory!(client: compare_swap, fetch_add, nodes, scratch_len_max, buffer, recycle);
-
-    fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
-        go_on()?;
-        self.client.read(addr, into)
-    }
-
-    fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
-        go_on()?;
-        self.client.write(addr, data)
-    }
-
-    fn dispatch(
-        &mut self,
-        program: &Program,
-        start: VirtAddr,
-        scratch: Vec<u8>,
-        limit: u32,
-        policy: &Policy,
-    ) -> Result<Dispatched, Error> {
-        go_on()?;
-        self.client.dispatch(program, start, scratch, limit, policy)
-    }
+    forward_far_memory!(client, Self::go_on: read, write, dispatch, write_many, read_many);
 
     fn allocate(&mut self, size: u64) -> Result<Vma, Error> {
-        go_on()?;
+        Self::go_on(self)?;
         let vma = self.client.allocate(size)?;
         Ok(self.hold(vma))
     }
 
     fn allocate_on(&mut self, size: u64, node: NodeId) -> Result<Vma, Error> {
-        go_on()?;
+        Self::go_on(self)?;
         let vma = self.client.allocate_on(size, node)?;
         Ok(self.hold(vma))
     }
@@ -85,15 +62,5 @@ impl FarMemory for AllocGuard<'_> {
         self.client.free(base)?;
         self.held.retain(|&held| held != base);
         Ok(())
-    }
-
-    fn write_many(&mut self, writes: &[(VirtAddr, &[u8])]) -> Result<(), Error> {
-        go_on()?;
-        self.client.write_many(writes)
-    }
-
-    fn read_many(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Error> {
-        go_on()?;
-        self.client.read_many(reads)
     }
 }

@@ -207,7 +207,7 @@ fn extent(args: &IndexLive, target: Target) -> Extent {
 fn image(client: &mut Client, stepped: &EpochReport) -> Result<u32, Error> {
     let mut longest = 0;
     for &switch in &stepped.switches {
-        longest = longest.max(client.soft_shown_at(switch)?.bytes);
+        longest = longest.max(client.soft_shown(switch)?.bytes);
     }
     Ok(longest)
 }

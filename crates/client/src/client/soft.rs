@@ -52,21 +52,13 @@ impl Client {
         self.path.call(SoftClear { domain: self.domain.0, sections, switch })
     }
 
-    /// Returns a section that this domain has published, whether or not it is active.
+    /// Returns a section that this domain has published, whether or not it is active, from an index switch by
+    /// its number; `None` is the rack's switch. The methods below name the switch in the same way.
     ///
     /// # Errors
     /// [`Error::Refused`] with [`ErrorCode::NotFound`](farmem_control::api::ErrorCode::NotFound) if the
     /// section does not exist; [`Error::Api`] if the control plane does not answer.
-    pub fn soft_section(&mut self, name: SoftName) -> Result<Vec<u8>, Error> {
-        self.soft_section_at(None, name)
-    }
-
-    /// Returns a section as [`Client::soft_section`] does, of an index switch by its number; `None` is the
-    /// rack's switch.
-    ///
-    /// # Errors
-    /// The errors of [`Client::soft_section`].
-    pub fn soft_section_at(&mut self, switch: Option<u16>, name: SoftName) -> Result<Vec<u8>, Error> {
+    pub fn soft_section(&mut self, switch: Option<u16>, name: SoftName) -> Result<Vec<u8>, Error> {
         let SoftName { kind, id } = name;
         self.path.call(SoftRead { domain: self.domain.0, kind, id, switch }).map(|section| section.bytes.0)
     }
@@ -77,16 +69,7 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] with [`ErrorCode::NotFound`](farmem_control::api::ErrorCode::NotFound) if the
     /// section is not active at the switch; [`Error::Api`] if the control plane does not answer.
-    pub fn soft_counts(&mut self, name: SoftName) -> Result<SoftCounted, Error> {
-        self.soft_counts_at(None, name)
-    }
-
-    /// Returns counts as [`Client::soft_counts`] does, of an index switch by its number; `None` is the rack's
-    /// switch.
-    ///
-    /// # Errors
-    /// The errors of [`Client::soft_counts`].
-    pub fn soft_counts_at(&mut self, switch: Option<u16>, name: SoftName) -> Result<SoftCounted, Error> {
+    pub fn soft_counts(&mut self, switch: Option<u16>, name: SoftName) -> Result<SoftCounted, Error> {
         let SoftName { kind, id } = name;
         self.path.call(SoftCounts { domain: self.domain.0, kind, id, switch })
     }
@@ -95,16 +78,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Refused`] if the switch does not answer; [`Error::Api`] if the control plane does not.
-    pub fn soft_shown(&mut self) -> Result<SoftShown, Error> {
-        self.soft_shown_at(None)
-    }
-
-    /// Returns soft state as [`Client::soft_shown`] does, of an index switch by its number; `None` is the
-    /// rack's switch.
-    ///
-    /// # Errors
-    /// The errors of [`Client::soft_shown`].
-    pub fn soft_shown_at(&mut self, switch: Option<u16>) -> Result<SoftShown, Error> {
+    pub fn soft_shown(&mut self, switch: Option<u16>) -> Result<SoftShown, Error> {
         self.path.call(SoftShow { switch })
     }
 }

@@ -29,11 +29,6 @@ pub struct ThroughMemory<'a> {
 }
 
 impl ThroughMemory<'_> {
-    /// Returns the client, for other operations.
-    pub const fn client(&mut self) -> &mut Client {
-        self.client
-    }
-
     fn word(&mut self, work: Work) -> Result<u64, Error> {
         let ticket = self.client.submit_through(self.over, work)?;
         match self.client.wait(ticket)?.result? {

@@ -24,20 +24,6 @@ pub enum Cut {
     Crowded,
 }
 
-impl Cut {
-    /// Returns the name used in reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Broken(_) => "broken",
-            Self::Wild => "wild",
-            Self::Panicked => "panicked",
-            Self::Lost => "lost",
-            Self::Crowded => "crowded",
-        }
-    }
-}
-
 /// The result of feeding a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct FeedResult {

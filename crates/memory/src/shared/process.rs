@@ -78,12 +78,6 @@ impl SharedSpace {
 }
 
 impl Process<'_> {
-    /// Returns the process's number, unique in the rack.
-    #[must_use]
-    pub const fn number(&self) -> u32 {
-        self.number
-    }
-
     /// Returns the start of the address space's heap.
     #[must_use]
     pub const fn heap(&self) -> Option<VirtAddr> {

@@ -86,12 +86,6 @@ impl Worker {
         })
     }
 
-    /// Returns the process id.
-    #[must_use]
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Kills the worker. Its changed pages that are not written back are lost.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use super::near::{PIECES_MAX, TURN_BYTES, TURN_PIECES};
 use super::*;
 use farmem_dpu::parse::records::{Header, Records, Request};
 use farmem_dpu::parse::resp::Resp;
-use farmem_dpu::parse::{Access, Broken, Op};
+use farmem_dpu::parse::{Access, Broken, Op, Parser};
 use farmem_link::dpu::{SubmissionSender, make_submissions};
 use farmem_link::{OutsideWaker, WakeAt};
 use std::net::{IpAddr, Ipv4Addr};

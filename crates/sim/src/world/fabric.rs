@@ -5,7 +5,6 @@ use super::{Layout, World};
 use crate::HostMachine;
 use crate::sim_node::RoleId;
 use farmem_control::api::{JoinIndex, Tier};
-use farmem_switch::Switch;
 
 impl Layout {
     /// Returns the number of index switches: the core is the first, then come the aggregation switches, then
@@ -42,10 +41,4 @@ impl Layout {
     }
 }
 
-impl<H: HostMachine> World<H> {
-    /// Returns an index switch, while it is up.
-    #[must_use]
-    pub fn index_switch(&self, index: u16) -> Option<&Switch> {
-        self.index.get(&index)?.role.as_ref()
-    }
-}
+impl<H: HostMachine> World<H> {}

@@ -319,7 +319,7 @@ impl IndexWatch {
         let (mut published, mut counts, mut epoch) = (PublishedParts::default(), Vec::new(), 0);
         // The part with the fat root comes last.
         for (switch, tier) in switches.into_iter().rev() {
-            let bytes = client.soft_section_at(switch, name_of(self.tree.tree.root))?;
+            let bytes = client.soft_section(switch, name_of(self.tree.tree.root))?;
             let (counted, since) = self.counters.read(client, &self.tree, switch)?;
             if counted.edition != edition(&bytes) {
                 return Ok(None);

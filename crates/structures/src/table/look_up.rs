@@ -34,12 +34,6 @@ impl TableLookUp {
             }
         }
     }
-
-    /// Returns the table and the heap.
-    #[must_use]
-    pub fn into_parts(self) -> (Table, Heap) {
-        (self.table, self.heap)
-    }
 }
 
 impl LookUp for TableLookUp {

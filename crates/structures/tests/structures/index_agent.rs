@@ -311,11 +311,11 @@ fn the_papers_index_is_published_and_counted() {
         assert_eq!(tree.get(&mut client, 2 * n).unwrap(), Some(n));
     }
     let name = farmem_client::api::SoftName { kind: farmem_index::SECTION_KIND, id: root.0 };
-    let counted = client.soft_counts(name).unwrap();
+    let counted = client.soft_counts(None, name).unwrap();
     assert_eq!((counted.epoch, counted.counts.0.len()), (epoch, 4 * (600 + 3 * 3_600 * 16)));
     assert_eq!(counted.counts.0[..8], [0, 0, 0, 7, 0, 0, 0, 0]);
     assert!(counted.counts.0[8..].iter().all(|&byte| byte == 0));
-    assert_eq!(client.soft_section(name).unwrap(), section.emit());
+    assert_eq!(client.soft_section(None, name).unwrap(), section.emit());
 }
 
 /// Counts the children that two inner nodes lead to.

@@ -1,7 +1,7 @@
 //! Several objects in one buffer of chunks. Tests of windows are skipped if this process may not serve
 //! faults.
 
-use super::super::{AccessPath, WindowStats, with_objects};
+use super::super::{AccessPath, WindowOptions, WindowStats, with_objects};
 use super::*;
 use farmem_client::api::ErrorCode;
 use farmem_client::{Client, Rack};

@@ -176,7 +176,7 @@ impl Counters {
         tree: &BLinkTree,
         switch: Option<u16>,
     ) -> Result<(SoftCounted, Vec<u32>), Error> {
-        let counted = client.soft_counts_at(switch, name_of(tree.tree.root))?;
+        let counted = client.soft_counts(switch, name_of(tree.tree.root))?;
         let now: Vec<u32> =
             counted.counts.0.as_chunks().0.iter().map(|word| u32::from_be_bytes(*word)).collect();
         let is_same = |old: &SoftCounted| {

@@ -1,6 +1,7 @@
 //! Further rules for a run that serves static programs, which have no library that makes these calls for them.
 
 use super::{AT_START, Condition, Part, REPLACES, RawCall, Rule, bits, int, map};
+use farmem_preload_abi::NOT_FAR;
 
 #[cfg(target_arch = "x86_64")]
 const COUNT: usize = 7;
@@ -27,17 +28,6 @@ pub(super) static STATIC_RULES: [Rule; COUNT] = [
     Rule { number: libc::SYS_fork, when: &[&[Condition::PastLibrary]], means: fork },
 ];
 
-/// Flags of private anonymous mappings that far memory does not support.
-pub(super) const NOT_FAR: i32 = libc::MAP_FIXED
-    | libc::MAP_FIXED_NOREPLACE
-    | libc::MAP_GROWSDOWN
-    | libc::MAP_STACK
-    | libc::MAP_HUGETLB
-    | LOW;
-#[cfg(target_arch = "x86_64")]
-const LOW: i32 = libc::MAP_32BIT;
-#[cfg(not(target_arch = "x86_64"))]
-const LOW: i32 = 0;
 const PRIVATE_ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
 const MAPS_DATA: &[Condition] = &[
