@@ -3,7 +3,6 @@
 mod batches;
 mod compiling;
 mod files;
-mod hostile;
 mod incarnation;
 mod interleaving;
 mod moves;

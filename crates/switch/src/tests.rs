@@ -13,7 +13,6 @@ use farmem_wire::{
 
 mod batches;
 mod continuations;
-mod fuzz;
 mod index;
 mod leading;
 mod orders;
