@@ -3,7 +3,7 @@
 use super::super::far::bytes;
 use super::super::tracing::value_of;
 use super::super::{Pager, errno, kill};
-use super::{Change, SYS_MPROTECT, StaticProgram, error_of, whole};
+use super::{Change, SRCH, SYS_MPROTECT, StaticProgram, error_of, whole};
 use farmem_uffd::remote::call::{Call, ELSEWHERE, NO_MORE, resize};
 use farmem_uffd::remote::place;
 use farmem_uffd::remote::raw::injection::{child_memory, copy_lists, pidfd_of};
@@ -333,7 +333,10 @@ impl Pager {
                 }
             }
         });
-        if let Err(error) = made {
+        // A child that was killed needs no message.
+        if let Err(error) = made
+            && error.raw_os_error() != Some(SRCH)
+        {
             eprintln!(
                 "farmem: the child of a fork cannot have its far memory, and is killed: process {child}: {error}"
             );

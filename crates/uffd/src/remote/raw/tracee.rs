@@ -114,12 +114,11 @@ impl Tracee {
     /// Begins a call; [`Tracee::poll`] reports its result.
     ///
     /// # Errors
-    /// The system's error if the thread has ended.
-    ///
-    /// # Panics
-    /// Panics if the thread is not stopped between two calls.
+    /// The system's error if the thread has ended. ESRCH if its latest call has not returned: the thread is killed in it, or will be.
     pub fn call(&mut self, number: i64, [a, b, c, d, e, f]: [u64; 6]) -> io::Result<()> {
-        assert_eq!(self.step, Step::Stopped, "one call at a time");
+        if self.step != Step::Stopped {
+            return Err(Errno::SRCH.into());
+        }
         let mut regs = self.registers();
         (regs.rip, regs.rax, regs.orig_rax) = (self.instruction, number.cast_unsigned(), u64::MAX);
         (regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9) = (a, b, c, d, e, f);

@@ -157,6 +157,17 @@ fn a_thread_that_never_stops_is_not_released() {
     }
 }
 
+/// A thread that is killed in a call makes no other call, and the pager that asks for one goes on.
+#[test]
+fn a_thread_that_is_killed_in_a_call_makes_no_other() {
+    let cat = Program::cat();
+    let mut tracee = seized(&cat);
+    tracee.call(libc::SYS_getpid, [0; 6]).unwrap();
+    cat.signal(libc::SIGKILL);
+    eventually("its end", || tracee.poll().err());
+    assert_eq!(tracee.call(libc::SYS_getpid, [0; 6]).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+}
+
 /// A SIGSTOP stops the process at the thread's release; a SIGCONT that came before the release ends that.
 #[test]
 fn a_continued_process_runs_on() {
