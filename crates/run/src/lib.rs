@@ -46,7 +46,7 @@ use farmem_uffd::{Fault, Features, Reach, Userfaultfd};
 use farmem_wire::message::{Access, PAGE_LEN};
 use fork::Snapshot;
 use pins::Pins;
-use placement::Placement;
+use placement::{Placement, ThreadId};
 use serve::PagerMove;
 use sharing::Sharing;
 use spans::{Kind, Spans};
@@ -431,7 +431,7 @@ impl Pager {
             }
             for (page, fault) in reported.drain(..) {
                 self.stats.faults += 1;
-                self.note_thread(fault.thread);
+                self.note_thread(ThreadId { process: key, own: fault.thread });
                 self.fault(key, page, fault);
             }
             match more {

@@ -40,15 +40,24 @@ const KEPT_MAX: u32 = 1024;
 const SKIP: u32 = 16;
 const FAILURES_MAX: u32 = 10;
 
+/// A thread that faults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ThreadId {
+    /// Key of its process.
+    pub(super) process: u32,
+    /// Its number in its own PID namespace, which may be another one than the pager's.
+    pub(super) own: u32,
+}
+
 /// A change of placement that the pager carries out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PlacementChange {
     /// The placement stays as it is.
     Stay,
     /// Move to the CPU of this thread, and to the idle class.
-    Join(u32),
+    Join(ThreadId),
     /// Look up the CPU of this thread again: it may have moved.
-    Follow(u32),
+    Follow(ThreadId),
     /// Return to the placement by the kernel.
     Leave,
 }
@@ -62,7 +71,7 @@ pub(super) struct Placement {
     intervals: [u32; WINDOW],
     filled: usize,
     /// Time and thread of the latest fault.
-    last: Option<(u64, u32)>,
+    last: Option<(u64, ThreadId)>,
     /// Changes of the faulting thread in this window.
     others: u32,
     /// Pauses in this window.
@@ -111,7 +120,7 @@ impl Placement {
     }
 
     /// Records a fault of `thread` at time `now`, in nanoseconds.
-    pub(super) fn fault(&mut self, now: u64, thread: u32) -> PlacementChange {
+    pub(super) fn fault(&mut self, now: u64, thread: ThreadId) -> PlacementChange {
         let Some((before, previous)) = self.last.replace((now, thread)) else { return PlacementChange::Stay };
         if self.how == CpuPlacement::Beside && !self.beside {
             self.beside = true;
@@ -149,7 +158,7 @@ impl Placement {
         if self.beside { self.fail() } else { PlacementChange::Stay }
     }
 
-    fn measured_free(&mut self, median: u32, thread: u32) -> PlacementChange {
+    fn measured_free(&mut self, median: u32, thread: ThreadId) -> PlacementChange {
         if self.skip > 0 {
             self.skip -= 1;
             return PlacementChange::Stay;
@@ -197,7 +206,7 @@ impl Placement {
     }
 
     /// Finds out whether the kernel has moved the thread to another CPU: its faults are slow then.
-    fn follow(&mut self, interval: u64, thread: u32) -> PlacementChange {
+    fn follow(&mut self, interval: u64, thread: ThreadId) -> PlacementChange {
         self.followed += 1;
         self.apart = if interval * 2 > u64::from(self.best) * 3 { self.apart + 1 } else { 0 };
         if self.apart < APART || self.followed < FOLLOW_EVERY {
@@ -272,9 +281,9 @@ mod tests {
                 self.faults += 1;
                 self.faults_beside += u64::from(self.placement.beside);
                 self.now += if self.placement.beside { self.beside } else { self.free };
-                match self.placement.fault(self.now, thread) {
+                match self.placement.fault(self.now, ThreadId { process: 1, own: thread }) {
                     PlacementChange::Join(of) => {
-                        assert_eq!(of, thread);
+                        assert_eq!(of.own, thread);
                         self.moves += 1;
                     }
                     PlacementChange::Leave => self.moves += 1,
@@ -349,7 +358,8 @@ mod tests {
         let mut follows = Vec::new();
         for n in 0..WINDOW * 2 {
             program.now += 20_000;
-            if program.placement.fault(program.now, 0) == PlacementChange::Follow(0) {
+            let thread = ThreadId { process: 1, own: 0 };
+            if program.placement.fault(program.now, thread) == PlacementChange::Follow(thread) {
                 follows.push(n);
             }
         }

@@ -1,11 +1,12 @@
 //! The pager's loop: it waits for events, serves them, and moves to the CPU of the faulting thread and back.
 
 use super::beside::serve_beside;
-use super::placement::PlacementChange;
+use super::placement::{PlacementChange, ThreadId};
 use super::sharing::Sharing;
 use super::{CpuPlacement, Notice, PAST_LIBC, Pager, SAMPLE_TIME, STRAGGLE_MAX};
 use farmem_client::Error;
 use farmem_link::affinity::{cpu_of, has_idle_cpu, pin_to_cpu};
+use farmem_uffd::remote::raw::thread_here;
 use farmem_uffd::remote::{Event, Watch};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -146,7 +147,7 @@ impl Pager {
     }
 
     /// Tells the placement policy of a fault.
-    pub(super) fn note_thread(&mut self, thread: u32) {
+    pub(super) fn note_thread(&mut self, thread: ThreadId) {
         if self.placement.is_enabled() {
             let advice = self.placement.fault(self.clock.now().as_nanos(), thread);
             self.advised(advice);
@@ -159,7 +160,7 @@ impl Pager {
             PlacementChange::Join(_) if self.options.placement == CpuPlacement::Auto && !has_idle_cpu() => {
                 self.placement.postpone()
             }
-            PlacementChange::Join(thread) => match cpu_of(thread) {
+            PlacementChange::Join(thread) => match self.cpu_of(thread) {
                 Some(cpu) => self.next_move = Some(PagerMove::JoinCpu(cpu)),
                 // The thread has ended.
                 None => {
@@ -167,12 +168,18 @@ impl Pager {
                 }
             },
             PlacementChange::Follow(thread) => {
-                if let Some(cpu) = cpu_of(thread) {
+                if let Some(cpu) = self.cpu_of(thread) {
                     self.next_move = Some(PagerMove::JoinCpu(cpu));
                 }
             }
             PlacementChange::Leave => self.next_move = Some(PagerMove::Back),
         }
+    }
+
+    /// Returns the CPU of a thread. `None` when the thread has ended.
+    fn cpu_of(&self, thread: ThreadId) -> Option<usize> {
+        let process = self.processes.get(&thread.process)?;
+        cpu_of(thread_here(process.pid, thread.own)?)
     }
 }
 

@@ -48,6 +48,7 @@ pub use injection::{Outcome, Stop};
 pub use listener::{Listener, Notification, Started, spawn};
 pub use seen::{
     Break, Seen, Touched, break_of, is_pipe, may_change_mappings, opens_direct, process_of, resident_memory,
+    thread_here,
 };
 pub use tracee::Tracee;
 

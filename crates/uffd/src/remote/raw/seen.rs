@@ -48,6 +48,19 @@ pub fn process_of(thread: u32) -> Option<(u32, u32)> {
     Some((last("Tgid:")?, last("NSpid:").unwrap_or(thread)))
 }
 
+/// Returns the number in this process's PID namespace of a thread of `process`, whose number in its own namespace is `own`. A page fault
+/// carries that number. `None` when the thread has ended.
+#[must_use]
+pub fn thread_here(process: u32, own: u32) -> Option<u32> {
+    let (_, first) = process_of(process)?;
+    if first == process {
+        return Some(own);
+    }
+    let threads = fs::read_dir(format!("/proc/{process}/task")).ok()?.flatten();
+    let mut numbers = threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok());
+    numbers.find(|&number| process_of(number).is_some_and(|(_, its_own)| its_own == own))
+}
+
 /// The calls that change mappings.
 const CHANGES: [i64; 5] =
     [libc::SYS_mmap, libc::SYS_munmap, libc::SYS_mremap, libc::SYS_mprotect, libc::SYS_pkey_mprotect];
@@ -232,6 +245,28 @@ mod tests {
         drop(waits.stdin.take());
         waits.wait().unwrap();
         assert!(!may_change_mappings(waits.id()));
+    }
+
+    /// A thread in another PID namespace has another number there.
+    #[test]
+    fn threads_of_another_namespace_are_found() {
+        use std::process::{Command, Stdio};
+        let itself = std::process::id();
+        assert_eq!(thread_here(itself, itself), Some(itself));
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut outside = command.stderr(Stdio::null()).spawn().unwrap();
+        io::Write::write_all(outside.stdin.as_mut().unwrap(), b"x").unwrap();
+        if io::Read::read_exact(outside.stdout.as_mut().unwrap(), &mut [0]).is_err() {
+            eprintln!("skipped: threads of another namespace: this user may not make one");
+        } else {
+            let children = format!("/proc/{0}/task/{0}/children", outside.id());
+            let first: u32 = fs::read_to_string(children).unwrap().trim().parse().unwrap();
+            assert_eq!(thread_here(first, 1), Some(first));
+            assert_eq!(thread_here(first, 2), None);
+        }
+        drop(outside.stdin.take());
+        outside.wait().unwrap();
     }
 
     #[test]
