@@ -45,6 +45,8 @@ pub(super) struct StaticProgram {
     not_as_hinted: u64,
     /// Number of such mappings that the program gave back at once, one after the other.
     given_back: u32,
+    /// True while the pager cannot trace the program, as a line has said.
+    is_untraceable: bool,
 }
 
 /// Number of mappings after which a program insists on its hints. Go gives 128 back, and then takes any address.
@@ -439,12 +441,22 @@ impl Pager {
                     Change::Fork => Verdict::Refused(errno::AGAIN),
                     _ => self.judge(key, caller, call),
                 };
-                let process = self.processes[&key].pid;
-                let why = cannot_trace(asked.thread, &error);
-                eprintln!("farmem: a call of process {process} on far memory is left to the system: {why}");
+                if self.sets_untraceable(key, true) {
+                    let process = self.processes[&key].pid;
+                    let why = cannot_trace(asked.thread, &error);
+                    eprintln!(
+                        "farmem: process {process} has new mappings local, far ones do not grow (ENOMEM), and forks fail (EAGAIN), until it can be traced: {why}"
+                    );
+                }
                 return self.give(listener, *asked, verdict);
             }
         };
+        if self.sets_untraceable(key, false) {
+            let process = self.processes[&key].pid;
+            eprintln!(
+                "farmem: process {process} can be traced again: its new mappings are far, and it may fork"
+            );
+        }
         listener.answer(asked, 0);
         let gate = place::gate(self.base) as u64;
         let made = self.stop_of(&mut tracee).and_then(|_| {
@@ -469,6 +481,13 @@ impl Pager {
         };
         // A thread that has ended needs no answer.
         let _released = tracee.release(outcome);
+    }
+
+    /// Notes whether the pager can trace a program; returns true when that is new.
+    fn sets_untraceable(&mut self, key: u32, is_untraceable: bool) -> bool {
+        self.program_of(key).is_some_and(|program| {
+            std::mem::replace(&mut program.is_untraceable, is_untraceable) != is_untraceable
+        })
     }
 
     /// Changes the rights of a range of far memory in the program.

@@ -97,25 +97,22 @@ fn check(args: &Run, file: &Path, reason: Reason) -> Result<(), Failure> {
         return Err(Failure::environment(message, format!("leave out {option}, or {otherwise}")));
     }
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    let is_allowed = match scope.trim() {
-        "3" => false,
-        "2" => may_trace_all(),
-        _ => true,
-    };
-    if is_allowed {
-        return Ok(());
-    }
+    let Some(remedy) = remedy_of(scope.trim(), may_trace_all()) else { return Ok(()) };
     let scope = scope.trim();
     let message = format!(
         "{} {what}: farmem traces it (ptrace), which kernel.yama.ptrace_scope = {scope} forbids here",
         file.display()
     );
-    let remedy = if scope == "3" {
-        "boot with kernel.yama.ptrace_scope=1"
-    } else {
-        "run as root, or `sysctl kernel.yama.ptrace_scope=1`"
-    };
     Err(Failure::environment(message, format!("{remedy}, or {otherwise}")))
+}
+
+/// Returns the remedy where `kernel.yama.ptrace_scope` forbids tracing; `None` where tracing is allowed, and on a system without Yama.
+fn remedy_of(scope: &str, may_trace_all: bool) -> Option<&'static str> {
+    match scope {
+        "3" => Some("boot with kernel.yama.ptrace_scope=1"),
+        "2" if !may_trace_all => Some("run as root, or `sysctl kernel.yama.ptrace_scope=1`"),
+        _ => None,
+    }
 }
 
 /// Returns true if this process has CAP_SYS_PTRACE.
@@ -126,4 +123,22 @@ fn may_trace_all() -> bool {
     effective
         .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
         .is_some_and(|bits| bits & SYS_PTRACE != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scope 1 lets a process trace its descendants. CAP_SYS_PTRACE helps against scope 2, and nothing against 3.
+    #[test]
+    fn a_ptrace_scope_of_2_or_3_is_refused() {
+        for scope in ["", "0", "1"] {
+            assert_eq!(remedy_of(scope, false), None);
+        }
+        assert_eq!(remedy_of("2", true), None);
+        assert!(remedy_of("2", false).is_some_and(|remedy| remedy.contains("root")));
+        for may_trace_all in [false, true] {
+            assert!(remedy_of("3", may_trace_all).is_some_and(|remedy| remedy.contains("boot")));
+        }
+    }
 }

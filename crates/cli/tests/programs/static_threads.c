@@ -153,6 +153,61 @@ static int killed_forks(void) {
     return 0;
 }
 
+/* Does what each line of the input says: maps, forks, unmaps, or ends. */
+static int commands(void) {
+    fill(block = map(8 * MIB), 8 * MIB, 5);
+    printf("%d %p\n", getpid(), (void *)block);
+    fflush(stdout);
+    char line[16];
+    unsigned char *last = NULL;
+    while (fgets(line, sizeof line, stdin)) {
+        switch (line[0]) {
+        case 'm': {
+            fill(last = map(4 * MIB), 4 * MIB, 6);
+            printf("%p %zu wrong\n", (void *)last, wrong(last, 4 * MIB, 6));
+            break;
+        }
+        case 'u': printf("%d %zu wrong\n", munmap(last, MIB), wrong(last + MIB, 3 * MIB, 6 + MIB)); break;
+        case 'f': printf("%d %zu wrong\n", fork_and_look(), wrong(block, 8 * MIB, 5)); break;
+        default: return 0;
+        }
+        fflush(stdout);
+    }
+    return 1;
+}
+
+static void *count_cpus(void *into) {
+    cpu_set_t set;
+    *(int *)into = sched_getaffinity(0, sizeof set, &set) ? -1 : CPU_COUNT(&set);
+    return NULL;
+}
+
+/* The CPUs of the first thread, and of threads and children that begin while pages come and go. */
+static int affinity(void) {
+    int first, other, count = 0;
+    count_cpus(&first);
+    block = map(16 * MIB);
+    for (unsigned turn = 0; turn < 4; turn++) {
+        fill(block, 16 * MIB, turn);
+        pthread_t thread;
+        pthread_create(&thread, NULL, count_cpus, &other);
+        pthread_join(thread, NULL);
+        count += other != first;
+        pid_t child = fork();
+        if (child == 0) {
+            count_cpus(&other);
+            _exit(other != first);
+        }
+        int status = 1;
+        waitpid(child, &status, 0);
+        count += status != 0;
+        count_cpus(&other);
+        count += other != first;
+    }
+    printf("%d wrong, %zu wrong\n", count, wrong(block, 16 * MIB, 3));
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const char *which = argc > 1 ? argv[1] : "";
     if (!strcmp(which, "waits")) return fork_beside(0);
@@ -160,5 +215,7 @@ int main(int argc, char **argv) {
     if (!strcmp(which, "rights")) return refused_rights();
     if (!strcmp(which, "descriptors")) return descriptors();
     if (!strcmp(which, "killed")) return killed_forks();
+    if (!strcmp(which, "commands")) return commands();
+    if (!strcmp(which, "affinity")) return affinity();
     return 2;
 }

@@ -1,9 +1,10 @@
 //! Tests of `farmem run` with static programs: the pager answers their system calls, because no library is in them.
 
-use crate::process::{Dir, farmem, run_command};
+use crate::process::{Dir, Running, farmem, run_command};
 use crate::run::{MIB, assert_far, far, may_run, number, program, same, stats};
+use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Runs one of `tests/programs`, linked statically, alone and with far memory, with the same result.
 fn finds_the_same(local: u64, name: &str, arguments: &[&str]) -> Option<serde_json::Value> {
@@ -189,4 +190,106 @@ fn a_thread_with_its_own_descriptors() {
 #[test]
 fn forks_of_killed_processes() {
     finds_the_same(MIB, "static_threads", &["killed"]);
+}
+
+/// A program without libc makes each call by itself.
+#[test]
+fn a_program_without_libc() {
+    if cfg!(not(target_arch = "x86_64")) || !may_run("a program without libc") {
+        return;
+    }
+    let dir = Dir::new("run-static-no-libc");
+    let binary =
+        program(&dir, "no_libc", &["-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector"]);
+    let stats = same(MIB, &[&binary]);
+    assert_far(&stats);
+    assert_eq!(number(&stats, "forks"), 3, "{stats}");
+}
+
+/// True when a process has far memory at an address.
+fn is_far(process: &str, address: &str) -> bool {
+    let number = |hex: &str| u64::from_str_radix(hex.trim_start_matches("0x"), 16).expect("an address");
+    let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("a process");
+    let line = maps.lines().find(|line| {
+        let (start, rest) = line.split_once('-').expect("a mapping");
+        let (end, _) = rest.split_once(' ').expect("a mapping");
+        (number(start)..number(end)).contains(&number(address))
+    });
+    line.is_some_and(|line| line.contains("memfd:farmem"))
+}
+
+/// A debugger that comes later takes the pager's place: new mappings are local, a fork fails, and no page is lost. When the debugger leaves, all
+/// is as before.
+#[test]
+fn a_debugger_that_comes_and_goes() {
+    if cfg!(not(target_arch = "x86_64")) || !may_run("a debugger") {
+        return;
+    }
+    let dir = Dir::new("run-static-debugger");
+    let mut command = far(4 * MIB, &[&program(&dir, "static_threads", &["-static"]), "commands"]);
+    command.stdin(Stdio::piped());
+    let mut debugged = Running::start(command);
+    let first = debugged.line();
+    let (process, block) = first.trim().split_once(' ').expect("a number and an address");
+    assert!(is_far(process, block), "{first}");
+    let maps = |debugged: &mut Running| {
+        debugged.say("m");
+        let line = debugged.line();
+        let (address, wrong) = line.trim().split_once(' ').expect("an address");
+        assert_eq!(wrong, "0 wrong");
+        is_far(process, address)
+    };
+    for _ in 0..2 {
+        assert!(maps(&mut debugged));
+        let mut command = Command::new(program(&dir, "debugger", &[]));
+        command.arg(process).stdin(Stdio::piped());
+        let mut debugger = Running::start(command);
+        assert_eq!(debugger.line(), "attached to 1\n");
+        debugged.say("u");
+        assert_eq!(debugged.line(), "0 0 wrong\n");
+        assert!(!maps(&mut debugged) && !maps(&mut debugged));
+        debugged.say("f");
+        assert_eq!(debugged.line(), "-1 0 wrong\n");
+        debugger.say("");
+        assert_eq!(debugger.line(), "detached\n");
+        assert_eq!(debugger.ended().code, Some(0));
+        assert!(maps(&mut debugged));
+        debugged.say("f");
+        assert_eq!(debugged.line(), "0 0 wrong\n");
+    }
+    debugged.say("end");
+    let ended = debugged.ended();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for (line, count) in [("new mappings local", 2), ("can be traced again", 2)] {
+        assert_eq!(ended.stderr.matches(line).count(), count, "{ended:?}");
+    }
+}
+
+/// Threads and children that begin while the pager is beside the program have the program's CPUs.
+#[test]
+fn threads_beside_the_pager_have_all_cpus() {
+    if cfg!(not(target_arch = "x86_64")) || !may_run("the CPUs of threads") {
+        return;
+    }
+    let dir = Dir::new("run-static-affinity");
+    let binary = program(&dir, "static_threads", &["-static"]);
+    let args = [
+        "run",
+        "--json",
+        "--local",
+        "4MiB",
+        "--far",
+        "1GiB",
+        "--placement",
+        "beside",
+        "--",
+        &binary,
+        "affinity",
+    ];
+    let ended = run_command(farmem(&args));
+    assert_eq!((&*ended.stdout, ended.code), ("0 wrong, 0 wrong\n", Some(0)), "{ended:?}");
+    let stats = stats(&ended, 4 * MIB);
+    if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
+        assert!(number(&stats, "faults_beside") > 0, "{stats}");
+    }
 }
