@@ -20,7 +20,7 @@ impl Client {
     /// # Errors
     /// [`Error::Traversal`] with the pointer at which the program stopped, [`Error::ScratchLen`], or
     /// [`Error::Unreachable`]. If the program accesses its window beyond the end of the allocation, the
-    /// reason is [`TraversalStop::OutOfBounds`] at both sites.
+    /// reason is [`TraversalStop::OutOfBounds`](crate::TraversalStop::OutOfBounds) at both sites.
     pub fn dispatch(
         &mut self,
         program: &Program,

@@ -251,11 +251,11 @@ macro_rules! forward_far_memory {
 }
 
 /// Runs `program` at this host: each iteration reads its window with [`FarMemory::read`].
-/// [`Client::dispatch`] uses this function for traversals that it does not offload. Far memory without
-/// traversals implements `dispatch` by it.
+/// [`Client::dispatch`](crate::Client::dispatch) uses this function for traversals that it does not offload.
+/// Far memory without traversals implements `dispatch` by it.
 ///
 /// # Errors
-/// The errors of [`Client::dispatch`].
+/// The errors of [`Client::dispatch`](crate::Client::dispatch).
 pub fn run_over_reads(
     memory: &mut (impl FarMemory + ?Sized),
     program: &Program,

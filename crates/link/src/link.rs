@@ -75,8 +75,8 @@ pub trait Link {
     /// The system's error if it has no free file descriptors.
     fn waker(&self) -> io::Result<Waker>;
 
-    /// Returns the address at which an [`OutsideWaker`] in another process of this machine and user ends a
-    /// wait in [`Link::receive`].
+    /// Returns the address at which an [`OutsideWaker`](crate::OutsideWaker) in another process of this machine
+    /// and user ends a wait in [`Link::receive`].
     fn wake_at(&self) -> WakeAt;
 
     /// Creates a sleeper, which lets several threads wait for frames in turn. While one thread sleeps, other

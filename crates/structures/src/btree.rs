@@ -1,7 +1,7 @@
 //! A B+tree in far memory: 64-bit keys, 64-bit values (numbers or addresses of larger values), and nodes of
 //! 256 bytes with up to 16 children. Each leaf links to the next.
 //!
-//! Traversals read the tree, at the memory nodes or at the host, as [`BTree::policy`] says: [`BTree::find`],
+//! Traversals read the tree, at the memory nodes or at the host, as [`BTree::set_policy`] says: [`BTree::find`],
 //! [`BTree::lower_bound`], [`BTree::scan`], [`BTree::aggregate`]. The host writes, with READs and WRITEs.
 //! Deletion is lazy: a key leaves its leaf, an empty leaf stays for later keys of its range, and nodes are
 //! never merged.

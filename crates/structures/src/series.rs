@@ -9,7 +9,7 @@ use crate::arena::Layout;
 use crate::assembled;
 use crate::btree::{BTree, half_open};
 use crate::words;
-use farmem_client::{Answer, Completed, Error, FarMemory, Op, Policy};
+use farmem_client::{Answer, Completed, Error, FarMemory, LockWord, Op, Policy};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 use std::ops::RangeBounds;
@@ -105,6 +105,17 @@ impl Series {
     /// [`Error`] when the control plane does not answer.
     pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         self.tree.destroy(memory)
+    }
+
+    /// Returns the address at which other programs open the series.
+    #[must_use]
+    pub const fn address(&self) -> VirtAddr {
+        self.tree.address()
+    }
+
+    /// Returns the lock that every writer takes.
+    pub const fn lock(&mut self) -> &mut LockWord {
+        self.tree.lock()
     }
 
     /// Sets where this handle's traversals run.
