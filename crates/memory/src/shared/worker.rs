@@ -247,9 +247,9 @@ mod tests {
             run(&args, &[("sum", |_, _| Ok(0))]).unwrap_err()
         };
         assert!(told(&["rack.toml"]).contains("RACK.TOML DOMAIN BYTES ENTRY"));
-        assert!(told(&["rack.toml", "d", "4096", "sum", "1", "two"]).contains("\"two\" is no number"));
+        assert!(told(&["rack.toml", "d", "4096", "sum", "1", "two"]).contains("\"two\" is not a number"));
         assert!(told(&["rack.toml", "d", "4096", "touch%20pages"]).contains("no entry \"touch pages\""));
-        assert!(told(&["rack.toml", "d", "much", "sum"]).contains("\"much\" is no number"));
+        assert!(told(&["rack.toml", "d", "much", "sum"]).contains("\"much\" is not a number"));
         assert!(told(&["/no/such/rack.toml", "d", "4096", "sum"]).contains("/no/such/rack.toml"));
     }
 }

@@ -166,7 +166,7 @@ fn a_dpu_that_is_too_large_is_refused() {
         (of(4096, 64, 1 << 31), "fewer slots"),
         (of(page, 64, u32::MAX - 7), "fewer slots"),
         (of(page + 4096, 64, 1), "entries of 2147745792 bytes"),
-        (of(u32::MAX - 4095, 64, u32::MAX), "2 GiB at most"),
+        (of(u32::MAX - 4095, 64, u32::MAX), "at most 2 GiB"),
     ] {
         let error = wrong.unwrap_err();
         let text = format!("{error} {}", error.remedy());
