@@ -183,7 +183,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     // Freed memory goes back to the system, because --local counts all resident memory. The result is false for
     // allocators other than glibc's, whose memory is not returned.
-    let _other_allocators_are_left = farmem::allocator::give_back_large();
+    let _other_allocators_are_left = farmem::allocator::return_large_blocks();
     let kv = Kv::start(args).map_err(failed)?;
     let (stop, address) = (kv.stopper(), kv.address());
     farmem_workload::on_terminate(move || stop.stop())

@@ -355,7 +355,7 @@ impl World {
         let accounted = self.accounted(store);
         self.measure_beside(accounted);
         if self.other > self.meter.trimmed + store.memory.local / TRIM_SHARE
-            && farmem::allocator::give_back_free()
+            && farmem::allocator::return_free_blocks()
         {
             self.measure_beside(accounted);
             self.meter.trimmed = self.other;

@@ -67,7 +67,7 @@ pub enum StoreError {
     ReadOnly,
     /// This program's host was removed from the rack.
     #[error(
-        "this program's host was taken out of the rack, possibly because another program took over the store; requests of this program have no effect any more"
+        "this program's host was fenced, possibly because another program took over the store; requests of this program have no effect any more"
     )]
     Fenced,
     /// Far memory failed.

@@ -215,7 +215,7 @@ impl Report for RemovedHost {
     fn text(&self) -> String {
         let Self { host, name, generation, domains, connections } = self;
         format!(
-            "host {host} ({name}, generation {generation}) is out of the rack, with sessions in {domains} domains and {connections} connections\n"
+            "host {host} ({name}, generation {generation}) is fenced; {connections} connections and its sessions in {domains} domains are closed\n"
         )
     }
 }
@@ -235,7 +235,7 @@ pub(crate) fn leave(args: &Leave) -> Result<End, Failure> {
     let uses = host.domains.len() as u64;
     let in_use = (uses > 0 || host.connections > 0).then(|| {
         let left = host.lease_left_ms.map_or_else(String::new, |left| {
-            format!("; it is taken out by itself in {} s unless it is heard of", left.div_ceil(1000))
+            format!("; it is fenced in {} s unless it renews its lease", left.div_ceil(1000))
         });
         format!("it has sessions in {uses} domains and {} connections{left}", host.connections)
     });
@@ -246,7 +246,7 @@ pub(crate) fn leave(args: &Leave) -> Result<End, Failure> {
         host.host, host.name, host.connections, host.objects
     );
     confirm(&lost, args.yes)?;
-    manage::take_out(&config, host.host, host.generation)?;
+    manage::fence_host(&config, host.host, host.generation)?;
     let left = RemovedHost {
         host: host.host,
         name: host.name.clone(),
@@ -285,12 +285,12 @@ fn leave_node(
         return Err(Failure::environment(message, remedy));
     }
     confirm(&format!("memory node {name} would be no part of the rack any more"), args.yes)?;
-    manage::take_node_out(config, *number)?;
+    manage::remove_node(config, *number)?;
     output::print(&NodeLeft { node: *number, name: name.clone() }, args.json);
     Ok(End::Fine)
 }
 
-/// A memory node that was taken out.
+/// A memory node that was removed.
 #[derive(Serialize)]
 struct NodeLeft {
     node: u16,
@@ -301,7 +301,7 @@ impl Report for NodeLeft {
     fn text(&self) -> String {
         let Self { node, name } = self;
         format!(
-            "memory node {name} (number {node}) is out of the rack: end its role, which joins again when it starts\n"
+            "memory node {name} (number {node}) is removed from the rack: end its role, which joins again when it starts\n"
         )
     }
 }

@@ -359,7 +359,7 @@ fn serve(args: &Run, pager: &mut Pager, child: &Child, signals: &Signals) -> Res
             }
         }
     };
-    let served = pager.serve(ended, signals, &mut |notice| match notice {
+    let served = pager.serve_program(ended, signals, &mut |notice| match notice {
         Notice::Signals => pass_on(),
         Notice::Thrashing(stats) => thrashing::report(args, stats, Tense::Present),
     });

@@ -74,7 +74,7 @@ pub struct Client {
     /// The thread that renews the host's lease; `None` for a rack within this process.
     renewal: Option<Renewal>,
     /// True if the client's host was fenced.
-    taken_out: bool,
+    fenced: bool,
     /// Address of the switch of the client's session.
     switch: String,
     /// True if new allocations stay when the domain has no user.
@@ -127,7 +127,7 @@ impl Client {
             tally: Tally::default(),
             dpu: None,
             renewal: None,
-            taken_out: false,
+            fenced: false,
             switch: String::new(),
             durable: false,
             patience: Duration::ZERO,
@@ -263,7 +263,7 @@ impl Client {
     /// # Errors
     /// - [`Error::TooLong`] if the operation does not fit one message.
     /// - [`Error::System`] if the link failed.
-    /// - [`Error::TakenOut`] if this client's host was fenced.
+    /// - [`Error::Fenced`] if this client's host was fenced.
     /// - [`Error::Refused`] if the client joined again for lack of request ids, and one of its open objects was
     ///   meanwhile opened by others or freed.
     pub fn submit(&mut self, op: Op) -> Result<Ticket, Error> {
@@ -274,8 +274,8 @@ impl Client {
                 max: MESSAGE_MAX,
             });
         }
-        if self.is_taken_out() {
-            return Err(self.taken_out_error());
+        if self.is_fenced() {
+            return Err(self.fenced_error());
         }
         if takes_id(&op) && self.path.ids_left() <= IDS_RESERVE && !self.joining {
             self.join_again()?;
@@ -367,7 +367,7 @@ impl Client {
     /// Returns the number of open connections to memory nodes in addition to the first to each
     /// ([`ClientOptions::connections`](crate::ClientOptions::connections)).
     #[must_use]
-    pub fn connections_beside(&self) -> usize {
+    pub fn extra_connections(&self) -> usize {
         self.path.extra_connections_up()
     }
 

@@ -81,7 +81,7 @@ fn begin(mut api: ApiClient) -> io::Result<RpcChannels> {
                 break;
             }
             // Requests are rare, so the thread releases its connection between two requests.
-            api.hang_up();
+            api.close_idle();
         }
     })?;
     Ok((questions, told))

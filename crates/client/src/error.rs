@@ -4,7 +4,7 @@ use farmem_control::api::{ApiError, ErrorCode};
 use farmem_wire::{Status, VirtAddr};
 use std::path::PathBuf;
 
-/// The reason why a call failed. The client stays usable after every error except [`Error::TakenOut`].
+/// The reason why a call failed. The client stays usable after every error except [`Error::Fenced`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -133,7 +133,7 @@ pub enum Error {
     /// This program did not renew its lease in time, and other programs continued without it: they may reuse
     /// the memory behind its pointers.
     #[error("the lease of this program on {heap} expired while the program held pointers there")]
-    Evicted {
+    LeaseExpired {
         /// Name of the heap.
         heap: String,
     },
@@ -173,9 +173,9 @@ pub enum Error {
     },
     /// This client's host was fenced: all later operations fail with this error.
     #[error(
-        "host {host} of this client, in generation {generation}, was taken out of the rack: its lease expired, for example because its process was suspended, or an operator removed it"
+        "host {host} of this client, in generation {generation}, was fenced: its lease expired, for example because its process was suspended, or an operator removed it"
     )]
-    TakenOut {
+    Fenced {
         /// The host's number.
         host: u16,
         /// The generation of this client's host.
@@ -331,7 +331,7 @@ impl Error {
                 "try again: if the writer is gone, the lock is taken over as soon as the writer's lease has expired".into()
             }
             Self::Contended { .. } => "try again, or distribute the writes over more addresses".into(),
-            Self::Evicted { .. } => {
+            Self::LeaseExpired { .. } => {
                 "release all pins and repeat the operation; call `Heap::keep` between operations at least once per lease".into()
             }
             Self::Count { .. } => "give a number in this range; `farmem index plan` shows what fits a switch".into(),
@@ -343,7 +343,7 @@ impl Error {
                 "check with `farmem doctor --rack rack.toml` that the role runs, that no firewall blocks UDP port 4791, and that `pmtu` in rack.toml fits the MTU of every link on the path"
                     .into()
             }
-            Self::TakenOut { .. } => "create another client of the rack and repeat pending operations: allocations of a domain without other users are freed, except durable ones; \
+            Self::Fenced { .. } => "create another client of the rack and repeat pending operations: allocations of a domain without other users are freed, except durable ones; \
                  `host_lease_ms` in rack.toml is the longest time that a host may be suspended"
                 .into(),
             Self::Interrupted => "read the memory before you repeat the operation, unless it is idempotent".into(),

@@ -105,7 +105,7 @@ fn pin_to_first_cpu() -> io::Result<()> {
 pub fn api_client(config: &RackConfig) -> Result<ApiClient, Error> {
     let (door, token) = config.api_door()?;
     let client = ApiClient::new(door, &token).with_keys(&config.key_file()).of_build(BUILD);
-    Ok(client.patient(config.patience))
+    Ok(client.with_patience(config.patience))
 }
 
 /// Creates a client for operators as [`api_client`] does. If the file `operator` of the state directory is
@@ -119,7 +119,7 @@ pub fn operator_client(config: &RackConfig) -> Result<ApiClient, Error> {
     let operator = std::fs::read_to_string(config.operator_file()).unwrap_or_default();
     let token = if operator.trim().is_empty() { token.as_str() } else { operator.trim() };
     let client = ApiClient::new(door, token).with_keys(&config.key_file()).of_build(BUILD);
-    Ok(client.patient(config.patience))
+    Ok(client.with_patience(config.patience))
 }
 
 /// Joins over an open link, as `join` does, with the name and address of a host that may have joined before.

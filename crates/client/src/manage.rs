@@ -46,16 +46,16 @@ pub fn unlink_objects(config: &RackConfig, domain: u32) -> Result<Vec<String>, E
 ///
 /// # Errors
 /// [`Error::Refused`] if no host has this number and generation.
-pub fn take_out(config: &RackConfig, host: u16, generation: u16) -> Result<(), Error> {
+pub fn fence_host(config: &RackConfig, host: u16, generation: u16) -> Result<(), Error> {
     let mut api = operator_client(config)?;
-    take_out_by(host, generation, |request| Ok(api.call(request)?))
+    fence_host_by(host, generation, |request| Ok(api.call(request)?))
 }
 
 /// Removes a memory node without allocated memory from the rack.
 ///
 /// # Errors
 /// [`Error::Refused`] if the node does not exist or has allocated memory.
-pub fn take_node_out(config: &RackConfig, node: u16) -> Result<(), Error> {
+pub fn remove_node(config: &RackConfig, node: u16) -> Result<(), Error> {
     Ok(operator_client(config)?.call(Leave { port: Port::node(node).0, generation: None })?)
 }
 
@@ -64,7 +64,7 @@ pub fn take_node_out(config: &RackConfig, node: u16) -> Result<(), Error> {
 /// # Errors
 /// The errors of `ask`. If the host does not exist, the error comes after those that acted for it were
 /// fenced.
-pub(crate) fn take_out_by(
+pub(crate) fn fence_host_by(
     host: u16,
     generation: u16,
     mut ask: impl FnMut(Request) -> Result<Response, Error>,

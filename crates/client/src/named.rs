@@ -12,7 +12,7 @@ mod files;
 
 use crate::client::Client;
 use crate::error::Error;
-use crate::manage::take_out_by;
+use crate::manage::fence_host_by;
 use crate::opened::{Opened, Uses};
 use crate::operation::Vma;
 use crate::path::Asker;
@@ -310,7 +310,7 @@ impl Client {
     /// [`Error::Refused`] with [`ErrorCode::NotFound`] if no host has this number and generation (any more).
     /// Hosts that acted for it are fenced in this case, too.
     pub fn fence(&mut self, host: u16, generation: u16) -> Result<(), Error> {
-        take_out_by(host, generation, |request| self.call(request))
+        fence_host_by(host, generation, |request| self.call(request))
     }
 
     /// Opens the objects again that the previous generation of this client's host had open.

@@ -286,14 +286,14 @@ impl WithLink for Attach<'_> {
         let options = ClientOptions { patience: Some(patience), ..self.options };
         let settings = host_settings(host, generation, home, self.config.pmtu, options);
         let role = Host::new(settings);
-        let aside = api_client(self.config)?.patient(std::time::Duration::ZERO);
+        let aside = api_client(self.config)?.with_patience(std::time::Duration::ZERO);
         let api = Rc::new(RefCell::new(api));
         let path = OverLink::new(Driver::new(role, link, Clock::start()), Rc::clone(&api), aside);
         let mut client = Client::attach(Box::new(path), self.domain, joined)?;
         client.allocates_durably(self.options.durable);
         client.waits_for_nodes(patience);
         if let Some(patience) = self.options.patience {
-            *api.borrow_mut() = api_client(self.config)?.impatient(patience.max(API_TIME_MIN));
+            *api.borrow_mut() = api_client(self.config)?.with_timeout(patience.max(API_TIME_MIN));
         }
         client.stays_by(Renewal::begin(self.config, host, generation)?);
         client.set_dpu(self.config.dpu.clone());

@@ -237,7 +237,7 @@ fn renew_all() {
 /// limited, so an idle host must not hold one.
 fn ask(config: &RackConfig, call: Stay) -> RenewalOutcome {
     let Ok(api) = api_client(config) else { return RenewalOutcome::Failed };
-    let mut api = api.impatient(ANSWER_TIME_MAX);
+    let mut api = api.with_timeout(ANSWER_TIME_MAX);
     let (host, generation) = (call.host, call.generation);
     match api.call(call) {
         // A length of 0 means that leases of this rack never expire.

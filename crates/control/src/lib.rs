@@ -106,7 +106,7 @@ impl Control {
         let base_fits = config.va_base > 0 && config.va_base < VA_END && config.va_base.is_multiple_of(PAGE);
         assert!(base_fits, "far memory begins at a page that is not null");
         let longer = config.host_lease.is_none_or(|host_lease| host_lease >= config.lease);
-        assert!(longer, "a host is not taken out while it may use pages");
+        assert!(longer, "a host is not fenced while it may use pages");
         assert!(config.bounds.nodes_max < NODE_END, "every node has a port");
         Self {
             rack: Rack::new(config, rng),

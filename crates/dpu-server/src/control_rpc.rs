@@ -120,7 +120,7 @@ pub(super) fn begin(
     outcomes: Sender<Outcome>,
 ) -> std::io::Result<Sender<ControlRequest>> {
     let (control_requests, told) = channel();
-    let api = api.impatient(ANSWER_TIME_MAX).patient(ANSWER_TIME_MAX);
+    let api = api.with_timeout(ANSWER_TIME_MAX).with_patience(ANSWER_TIME_MAX);
     thread::Builder::new().name("dpu control".into()).spawn(move || run(api, &told, &mailbox, &outcomes))?;
     Ok(control_requests)
 }

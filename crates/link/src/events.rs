@@ -177,7 +177,7 @@ impl EventSource for Control {
                 (Level::ERROR, format!("{} lacks updates, and must join again", role(of)))
             }
             Note::Fenced(of) => (Level::INFO, format!("the lease of {} ended: it is fenced", host(of))),
-            Note::Lapsed(of) => (Level::INFO, format!("{} was not heard of: it is taken out", host(of))),
+            Note::Lapsed(of) => (Level::INFO, format!("{} did not renew its lease: it is fenced", host(of))),
             Note::DomainGone(domain) => (Level::INFO, format!("domain {domain} has no user: it is gone")),
             Note::GivenUp => (Level::WARN, "a migration was cancelled".into()),
             Note::TakenBack => (Level::INFO, "a change was rolled back".into()),

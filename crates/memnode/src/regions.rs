@@ -329,14 +329,14 @@ impl Regions {
     }
 
     /// Maps addresses to this offset of the store (PROTOCOL 7.39).
-    pub(crate) fn place(&mut self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {
+    pub(crate) fn map_at(&mut self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {
         self.version += 1;
         self.fits(base, len, offset)?;
         self.outliers.put(Outlier { base: base.0, len, offset: Some(offset), state: MoveState::Present })
     }
 
     /// Marks addresses as being at another node.
-    pub(crate) fn away(&mut self, base: VirtAddr, len: u64) -> Result<(), Status> {
+    pub(crate) fn mark_away(&mut self, base: VirtAddr, len: u64) -> Result<(), Status> {
         self.version += 1;
         let known = self.outliers.exactly(base.0, len)?;
         let left = known.filter(|row| matches!(row.state, MoveState::Leaving | MoveState::Away));

@@ -100,11 +100,11 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 self.leave(now, number, base, 1 << size_log2, MovePeer { peer, gid }, out)?;
             }
             Update::Place { base, size_log2, offset } => {
-                self.regions.place(base, 1 << size_log2, offset)?;
+                self.regions.map_at(base, 1 << size_log2, offset)?;
                 self.end_moves(base, 1 << size_log2, out);
             }
             Update::Away { base, size_log2 } => {
-                self.regions.away(base, 1 << size_log2)?;
+                self.regions.mark_away(base, 1 << size_log2)?;
                 self.end_moves(base, 1 << size_log2, out);
             }
             Update::Unplace { base, size_log2 } => {

@@ -213,7 +213,7 @@ impl Cache {
             before.1 |= write;
             return;
         }
-        if !self.serve(key, write, layout, out) {
+        if !self.serve_fault(key, write, layout, out) {
             self.stats.waited += 1;
             self.waiting.push_back((key, write));
         }
@@ -322,7 +322,7 @@ impl Cache {
 
     /// Serves a fault: finds the source of the page's bytes (a frame, zeros, near or far memory) and starts the
     /// work. Returns false if there is no room for its page yet.
-    fn serve(&mut self, key: Key, write: bool, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
+    fn serve_fault(&mut self, key: Key, write: bool, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         if let Some(frame) = self.frames.find(key) {
             return self.at_frame(frame, write, layout, out);
         }
@@ -522,7 +522,7 @@ impl Cache {
     pub(crate) fn admit_waiting(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         for _ in 0..self.waiting.len() {
             let Some((key, write)) = self.waiting.pop_front() else { return };
-            if !self.serve(key, write, layout, out) {
+            if !self.serve_fault(key, write, layout, out) {
                 return self.waiting.push_front((key, write));
             }
         }

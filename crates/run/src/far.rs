@@ -1,7 +1,7 @@
 //! The pager's access to far memory: outstanding READs and WRITEs, the reasons of failures, and lost pages.
 //!
 //! A restarted node has lost its bytes; pages that are on this host are not lost (PROTOCOL 9.19). A program
-//! that accesses a lost page gets SIGBUS, and [`Pager::serve`] returns the reason. All other programs continue.
+//! that accesses a lost page gets SIGBUS, and [`Pager::serve_program`] returns the reason. All other programs continue.
 //! A write-back carries a page's latest bytes, so it first accepts the loss of the old ones. No other client
 //! reads this memory, and the programs end with their pager.
 

@@ -115,7 +115,7 @@ impl PagerOptions {
     }
 }
 
-/// A message of [`Pager::serve`] to its caller.
+/// A message of [`Pager::serve_program`] to its caller.
 #[derive(Debug)]
 pub enum Notice<'a> {
     /// The descriptor of signals is readable.

@@ -118,7 +118,7 @@ impl Pager {
         while let Some(asked) = listener.receive() {
             self.answer(&listener, asked);
         }
-        if listener.is_over() {
+        if listener.is_closed() {
             self.acceptor.forget(&listener);
         }
         self.raw_calls.listener = Some(listener);
@@ -142,10 +142,10 @@ impl Pager {
     }
 
     fn answer(&mut self, listener: &Listener, asked: Notification) {
-        let Some(call) = asked.call else { return listener.go_on(&asked) };
+        let Some(call) = asked.call else { return listener.let_proceed(&asked) };
         let caller = process_of(asked.thread);
         let process = self.with_memory_of(asked.thread);
-        if !listener.still_waits(&asked) {
+        if !listener.is_waiting(&asked) {
             return;
         }
         let (leader, own) = caller.unwrap_or((asked.thread, asked.thread));
@@ -180,10 +180,10 @@ impl Pager {
     /// Gives a waiting thread its verdict.
     pub(super) fn give(&mut self, listener: &Listener, asked: Notification, verdict: Verdict) {
         match verdict {
-            Verdict::GoOn => listener.go_on(&asked),
-            Verdict::Done => listener.answer(&asked, 0),
+            Verdict::GoOn => listener.let_proceed(&asked),
+            Verdict::Done => listener.complete(&asked, 0),
             Verdict::Refused(errno) => {
-                listener.refuse(&asked, i32::try_from(errno).expect("a number of an error"));
+                listener.fail(&asked, i32::try_from(errno).expect("a number of an error"));
             }
             Verdict::Wait => self.raw_calls.waiting.push_back(asked),
         }

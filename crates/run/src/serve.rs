@@ -56,7 +56,7 @@ impl Pager {
     /// - The reason of a failed fetch or write-back, or [`Error::MemoryLost`]: programs that accessed the
     ///   memory got SIGBUS.
     /// - [`Error::System`] when system calls fail; the caller should then kill the processes.
-    pub fn serve(
+    pub fn serve_program(
         &mut self,
         program: impl AsFd,
         signals: impl AsFd,

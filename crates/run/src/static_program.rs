@@ -154,9 +154,9 @@ impl Pager {
         {
             match break_of(leader) {
                 Some(Break { start, end }) if to > start.saturating_add(BREAK_MAX) => {
-                    listener.answer(asked, end.cast_signed());
+                    listener.complete(asked, end.cast_signed());
                 }
-                _ => listener.go_on(asked),
+                _ => listener.let_proceed(asked),
             }
             return true;
         }
@@ -237,7 +237,7 @@ impl Pager {
             }
         };
         // The thread stops before it sees this answer.
-        listener.answer(asked, 0);
+        listener.complete(asked, 0);
         if let Err(error) = self.bring_in_by(tracee, (leader, asked.thread)) {
             self.cannot_come_in(leader, &error.to_string(), error);
         }
@@ -457,7 +457,7 @@ impl Pager {
                 "farmem: process {process} can be traced again: its new mappings are far, and it may fork"
             );
         }
-        listener.answer(asked, 0);
+        listener.complete(asked, 0);
         let gate = place::gate(self.base) as u64;
         let made = self.stop_of(&mut tracee).and_then(|_| {
             // The filter lets calls from there pass.

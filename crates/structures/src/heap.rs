@@ -233,7 +233,7 @@ impl Heap {
     /// most. A live program that is silent for so long counts as dead, too ([`Heap::keep`]).
     ///
     /// # Errors
-    /// [`Error::Locked`] with a program that has the heap open; [`Error::Evicted`] when this program was
+    /// [`Error::Locked`] with a program that has the heap open; [`Error::LeaseExpired`] when this program was
     /// evicted meanwhile; [`Error`] when far memory does not answer.
     pub fn check_exclusive(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         self.enter(memory)?;
@@ -379,7 +379,7 @@ impl Heap {
     /// lease, too.
     ///
     /// # Errors
-    /// [`Error::Evicted`] when the program was silent for too long and holds a pin; [`Error`] when far memory
+    /// [`Error::LeaseExpired`] when the program was silent for too long and holds a pin; [`Error`] when far memory
     /// does not answer.
     pub fn keep(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         self.enter(memory)
@@ -414,7 +414,7 @@ impl Heap {
     /// Confirms that an operation's reads and writes count: no member can have taken the memory meanwhile.
     ///
     /// # Errors
-    /// [`Error::Evicted`] when a member may have taken it.
+    /// [`Error::LeaseExpired`] when a member may have taken it.
     pub(crate) fn confirm_membership(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         if self.is_evicted || !self.member.holds() && !self.member.renew(memory, false)? {
             return Err(self.evicted());
@@ -426,7 +426,7 @@ impl Heap {
     fn holds_on(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<bool, Error> {
         match self.confirm_membership(memory) {
             Ok(()) => Ok(true),
-            Err(Error::Evicted { .. }) if self.pins == 0 => {
+            Err(Error::LeaseExpired { .. }) if self.pins == 0 => {
                 self.enter(memory)?;
                 Ok(false)
             }
@@ -446,7 +446,7 @@ impl Heap {
     }
 
     pub(crate) fn evicted_error(&self) -> Error {
-        Error::Evicted { heap: self.title() }
+        Error::LeaseExpired { heap: self.title() }
     }
 
     /// Returns a tag for a write.

@@ -225,7 +225,7 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::Empty`], [`Error::TooLong`] for an invalid key or value; [`Error::Full`];
-    /// [`Error::Contended`] when other programs keep changing the same bucket; [`Error::Evicted`]; [`Error`]
+    /// [`Error::Contended`] when other programs keep changing the same bucket; [`Error::LeaseExpired`]; [`Error`]
     /// when far memory does not answer. Then it is unknown whether the value was stored.
     pub fn insert(
         &self,

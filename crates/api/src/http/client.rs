@@ -113,7 +113,7 @@ pub enum ApiCallError {
 impl ApiCallError {
     /// Returns true if the request may be retried: the cause may be temporary, and the request was not
     /// executed or is idempotent.
-    fn may_pass(&self, request: &Request) -> bool {
+    fn is_retryable(&self, request: &Request) -> bool {
         match self {
             Self::Unreachable { sent, .. } => !sent || may_repeat(request),
             Self::Refused(error) => error.code == ErrorCode::Unavailable && waits_for_roles(request),
@@ -236,7 +236,7 @@ impl ApiClient {
     /// Limits the wait for an answer to `most`, and removes patience. A request after a timeout uses a new
     /// connection. For callers that must not wait for a broken connection.
     #[must_use]
-    pub fn impatient(self, most: Duration) -> Self {
+    pub fn with_timeout(self, most: Duration) -> Self {
         let (keys, build) = (self.keys, self.build);
         Self { keys, build, ..Self::within(self.door, &self.token, most) }
     }
@@ -244,7 +244,7 @@ impl ApiClient {
     /// Sets the time during which the client retries while the control plane, or a role that it needs, does
     /// not answer. After one second the client prints on standard error what it waits for.
     #[must_use]
-    pub fn patient(self, patience: Duration) -> Self {
+    pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
@@ -255,7 +255,7 @@ impl ApiClient {
 
     /// Closes the idle connection. Use this method in clients that send requests rarely, because the control
     /// plane's connections are limited.
-    pub fn hang_up(&mut self) {
+    pub fn close_idle(&mut self) {
         self.agent = agent(&self.door, self.most);
     }
 
@@ -288,7 +288,7 @@ impl ApiClient {
         let mut retry = Retry::new(self.patience);
         loop {
             match self.call_now(request.clone()) {
-                Err(error) if error.may_pass(&request) && retry.wait(&error) => {}
+                Err(error) if error.is_retryable(&request) && retry.wait(&error) => {}
                 Err(error) => return Err(error),
                 Ok(response) => return self.answer_to(&request, response),
             }
@@ -330,8 +330,8 @@ impl ApiClient {
         let (name, body) = (request.name(), fields(request));
         let url = format!("{}/v1/{name}", self.url);
         let unreachable = |e: ureq::Error| {
-            let (url, why, sent) = (self.door.to_string(), e.to_string(), !is_of_connecting(&e));
-            if is_of_tls(&e) {
+            let (url, why, sent) = (self.door.to_string(), e.to_string(), !is_connect_error(&e));
+            if is_tls_error(&e) {
                 ApiCallError::Untrusted { url, why }
             } else {
                 ApiCallError::Unreachable { url, why, sent }
@@ -395,7 +395,7 @@ fn agent(door: &ApiDoor, most: Duration) -> ureq::Agent {
 }
 
 /// Returns true if the connection failed before any byte of the request was sent.
-fn is_of_connecting(error: &ureq::Error) -> bool {
+fn is_connect_error(error: &ureq::Error) -> bool {
     use io::ErrorKind as Kind;
     match error {
         ureq::Error::ConnectionFailed | ureq::Error::HostNotFound => true,
@@ -413,7 +413,7 @@ fn is_of_connecting(error: &ureq::Error) -> bool {
 }
 
 /// Returns true if TLS itself failed.
-fn is_of_tls(error: &ureq::Error) -> bool {
+fn is_tls_error(error: &ureq::Error) -> bool {
     match error {
         ureq::Error::Rustls(_) | ureq::Error::Tls(_) => true,
         ureq::Error::Io(io) => io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()),

@@ -87,17 +87,17 @@ impl Authority {
     /// # Errors
     /// [`OpenError`] if other users can read the files, a file is damaged or cannot be written, or
     /// certificate and key do not match.
-    pub fn keep(state: &Path) -> Result<Self, OpenError> {
+    pub fn load_or_create(state: &Path) -> Result<Self, OpenError> {
         let (file, key_file) = (state.join(CA_FILE), state.join(CA_KEY_FILE));
         // The control plane and `farmem join` may start together: the lock lets one create both files and the
         // other read them.
-        let made_by_one = private_file(&key_file)?;
-        made_by_one.lock().map_err(OpenError::system(format!("lock {}", key_file.display())))?;
-        let key_text = kept(&key_file, || KeyPair::generate().map(|key| key.serialize_pem()))?;
+        let lock = private_file(&key_file)?;
+        lock.lock().map_err(OpenError::system(format!("lock {}", key_file.display())))?;
+        let key_text = load_or_write(&key_file, || KeyPair::generate().map(|key| key.serialize_pem()))?;
         let key =
             KeyPair::from_pem(&key_text).map_err(|why| foreign(&key_file, format!("holds no key: {why}")))?;
         let params = ca_params();
-        let pem = kept(&file, || params.self_signed(&key).map(|cert| cert.pem()))?;
+        let pem = load_or_write(&file, || params.self_signed(&key).map(|cert| cert.pem()))?;
         let cert = CaCert::from_pem(&pem).map_err(|why| foreign(&file, format!("holds {why}")))?;
         if !is_of_key(&cert, &key) {
             let why = format!(
@@ -220,7 +220,10 @@ fn ca_params() -> CertificateParams {
 }
 
 /// Returns the content of a private file; `make` creates the content if the file is empty.
-fn kept(file: &Path, make: impl FnOnce() -> Result<String, rcgen::Error>) -> Result<String, OpenError> {
+fn load_or_write(
+    file: &Path,
+    make: impl FnOnce() -> Result<String, rcgen::Error>,
+) -> Result<String, OpenError> {
     let cannot = |doing: &str| OpenError::system(format!("{doing} {}", file.display()));
     let (mut opened, mut text) = (private_file(file)?, String::new());
     (&opened).take(PEM_MAX).read_to_string(&mut text).map_err(cannot("read"))?;

@@ -145,13 +145,13 @@ fn lapses_are_said() {
     });
     let mut left = informed.iter();
     for (begin, end) in [
-        ("control plane: silent", " was not heard of: it is taken out"),
+        ("control plane: silent", " did not renew its lease: it is fenced"),
         ("control plane: domain ", "it is gone"),
     ] {
         let found = left.any(|line| line.contains(" INFO ") && line.contains(begin) && line.ends_with(end));
         assert!(found, "{begin}..{end}: {informed:#?}");
     }
-    assert!(!warned.iter().any(|line| line.contains("taken out") || line.contains("is gone")), "{warned:#?}");
+    assert!(!warned.iter().any(|line| line.contains("is fenced") || line.contains("is gone")), "{warned:#?}");
 }
 
 /// An invalid level of the option or the variable is rejected with the list of levels.

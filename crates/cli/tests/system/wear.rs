@@ -98,7 +98,7 @@ fn resources_in_use_are_not_freed_without_force() {
     leave(&[&host, "--yes"]).refuses(&["is in use: it has sessions in 1 domains"]);
     leave(&["nobody", "--yes"]).refuses(&["no host or memory node \"nobody\""]);
     assert_eq!(leave(&[&host, "--force", "--yes", "--json"]).json()["domains"], 1);
-    owner.read(vmas[1], &mut bytes).expect_err("its host is out of the rack");
+    owner.read(vmas[1], &mut bytes).expect_err("its host is fenced");
     let rest = free(&["--yes"]);
     assert!(rest.code == Some(0) && rest.stdout.contains("2 allocations of 16 384 bytes freed"), "{rest:?}");
     assert_eq!(run(&["status", "--rack", &file, "--json"]).json()["vmas"], json!([]));
@@ -106,7 +106,7 @@ fn resources_in_use_are_not_freed_without_force() {
     up.stop();
 }
 
-/// A memory node that holds bytes is not taken out: the command names the one that moves them. After that, the
+/// A memory node that holds bytes is not removed: the command names the one that moves them. After that, the
 /// command says what keeps the node. The node leaves once no allocation has addresses there; a node without any
 /// leaves at once.
 #[test]
@@ -170,7 +170,7 @@ fn a_host_that_stood_still_too_long_is_reported() {
     program.say("");
     let ended = program.ended();
     assert_eq!((ended.code, &*ended.stdout), (Some(2), ""), "{ended:?}");
-    for word in ["taken out of the rack", "host_lease_ms"] {
+    for word in ["was fenced", "host_lease_ms"] {
         assert!(ended.stderr.contains(word), "{word} in {ended:?}");
     }
     up.stop();

@@ -70,8 +70,8 @@ impl Client {
         // Another host may have the number meanwhile.
         let own = hosts.into_iter().find(|host| (host.host, host.generation) == (self.host, self.generation));
         let Some(own) = own else {
-            self.taken_out = true;
-            return Err(self.taken_out_error());
+            self.fenced = true;
+            return Err(self.fenced_error());
         };
         let request = JoinHost::new(own.name, own.gid);
         let HostJoined { host, generation, home, nodes, cards, .. } = self.path.call(request)?;
@@ -207,7 +207,7 @@ impl Client {
     fn no_connection(&mut self, node: u16, error: &Error) -> Reply {
         match error.code() {
             Some(ErrorCode::NotFound | ErrorCode::NotOwner) => {
-                self.look_whether_taken_out();
+                self.check_fenced();
                 Reply::NotFound
             }
             Some(ErrorCode::BadRequest | ErrorCode::Conflict | ErrorCode::TableFull) => Reply::NotFound,

@@ -45,28 +45,28 @@ impl Client {
         // If a thread renews the host's lease, that thread has asked meanwhile. So this method asks only
         // without one, because the control plane may be unreachable as well.
         if may_be && !self.joining && self.renewal.is_none() {
-            self.look_whether_taken_out();
+            self.check_fenced();
         }
-        if may_be && self.is_taken_out() { self.taken_out_error() } else { error }
+        if may_be && self.is_fenced() { self.fenced_error() } else { error }
     }
 
     /// Returns true if this client's host is known to be fenced.
-    pub(super) fn is_taken_out(&self) -> bool {
-        self.taken_out || self.renewal.as_ref().is_some_and(|renewal| renewal.is_gone(self.generation))
+    pub(super) fn is_fenced(&self) -> bool {
+        self.fenced || self.renewal.as_ref().is_some_and(|renewal| renewal.is_gone(self.generation))
     }
 
-    pub(super) const fn taken_out_error(&self) -> Error {
-        Error::TakenOut { host: self.host, generation: self.generation }
+    pub(super) const fn fenced_error(&self) -> Error {
+        Error::Fenced { host: self.host, generation: self.generation }
     }
 
     /// Asks the control plane whether this generation of the host is in the rack. Call this method after a
     /// failure that a fence can cause.
-    pub(super) fn look_whether_taken_out(&mut self) {
+    pub(super) fn check_fenced(&mut self) {
         let own = (self.host, self.generation);
-        if !self.taken_out
+        if !self.fenced
             && let Ok(seen) = self.path.call_now(Overview {})
         {
-            self.taken_out = !seen.hosts.iter().any(|at| (at.host, at.generation) == own);
+            self.fenced = !seen.hosts.iter().any(|at| (at.host, at.generation) == own);
         }
     }
 

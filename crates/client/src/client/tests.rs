@@ -67,7 +67,7 @@ fn a_client_that_runs_out_of_ids_joins_again() {
 /// the fence, and so does each later one. No operation waits for an answer that never comes, or acts for
 /// another host. A new client works.
 #[test]
-fn a_client_that_was_taken_out_is_told() {
+fn a_fenced_client_gets_an_error() {
     let (world, mut client) = client_with_ids(1000);
     let base = client.allocate(4096).unwrap().base;
     client.write(base, b"before").unwrap();
@@ -80,7 +80,7 @@ fn a_client_that_was_taken_out_is_told() {
             client.region_read(base, &mut bytes).unwrap_err(),
             client.fetch_add(base, 1).unwrap_err(),
         ] {
-            assert!(matches!(error, Error::TakenOut { host: 1, generation: 1 }), "{error}");
+            assert!(matches!(error, Error::Fenced { host: 1, generation: 1 }), "{error}");
             assert!(error.remedy().contains("host_lease_ms"), "{}", error.remedy());
         }
     }
@@ -100,7 +100,7 @@ fn a_client_that_left_does_not_join_again() {
     client.region_read(base, &mut word).unwrap();
     client.region_read(base, &mut word).unwrap();
     world.borrow_mut().call(Leave::new(Port::host(1).0)).unwrap();
-    assert!(matches!(client.region_read(base, &mut word), Err(Error::TakenOut { .. })));
+    assert!(matches!(client.region_read(base, &mut word), Err(Error::Fenced { .. })));
 }
 
 /// Memory is allocated at a node to which the client cannot connect, because its host was fenced meanwhile.

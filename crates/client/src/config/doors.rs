@@ -230,7 +230,7 @@ impl RackConfig {
     pub(crate) fn api_doors(&self) -> Result<ApiDoors, Error> {
         let identity = |address: SocketAddr| match &self.control.identity {
             Some(files) => Identity::from_files(&files.certificate, &files.key),
-            None => Authority::keep(&self.control.state)?.identity(address.ip()),
+            None => Authority::load_or_create(&self.control.state)?.identity(address.ip()),
         };
         let tls = self.control.listen.map(|address| Ok::<_, Error>((address, identity(address)?)));
         Ok(ApiDoors { unix: Some(self.api_socket()), tls: tls.transpose()?, plain: self.control.http })
@@ -250,7 +250,7 @@ impl RackConfig {
         let (ca, pem) = match &self.control.identity {
             Some(files) => read_ca(&files.ca)?,
             None => {
-                let pem = Authority::keep(&self.control.state)?.pem().to_owned();
+                let pem = Authority::load_or_create(&self.control.state)?.pem().to_owned();
                 let ca = CaCert::from_pem(&pem).map_err(|message| Error::Api { message })?;
                 (ca, pem)
             }

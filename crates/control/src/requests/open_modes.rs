@@ -84,7 +84,7 @@ impl Rack {
         let first = others[0];
         let generation = self.state.hosts.get(&first).map_or(0, |row| row.generation);
         let remedy = format!(
-            "close it there (`drop_object`), or take a host that is gone out of the rack (`leave` with port {} and generation {generation}), then ask again",
+            "close it there (`drop_object`), or fence a host that is gone (`leave` with port {} and generation {generation}), then ask again",
             Port::host(first).0,
         );
         error(ErrorCode::Conflict, message, remedy)

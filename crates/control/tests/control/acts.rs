@@ -99,7 +99,7 @@ fn impossible_reports_of_acting_hosts_are_refused() {
 /// flight, or is removed as well and the node has been told.
 #[test]
 fn written_objects_stay_reserved_while_a_host_acts_for_the_writer() {
-    for is_taken_out in [false, true] {
+    for is_fenced in [false, true] {
         let (mut rack, object) = rack(520);
         rack.call(ACTS).unwrap();
         rack.call(leave(1)).unwrap();
@@ -113,7 +113,7 @@ fn written_objects_stay_reserved_while_a_host_acts_for_the_writer() {
         }
         rack.check_log();
         assert!(log.iter().all(|line| rack.log.contains(line)));
-        if is_taken_out {
+        if is_fenced {
             rack.cut.insert(Port::node(1));
             rack.call(leave(2)).expect("a leave does without an answer");
             let error = rack.refused(write(3, object));

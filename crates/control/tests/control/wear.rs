@@ -362,7 +362,7 @@ fn joining_again_without_a_word_of_caching_keeps_the_number() {
 
 /// The end of a lease is not in the log: after a restart, and after a stop of the control plane, each host has a full lease in which to renew.
 #[test]
-fn no_host_is_taken_out_for_a_control_plane_that_was_away() {
+fn no_host_is_fenced_for_a_control_plane_that_was_away() {
     let mut rack = rack(800);
     let (host, generation) = rack.join_host(1);
     rack.pass(STAY);
@@ -382,7 +382,7 @@ fn no_host_is_taken_out_for_a_control_plane_that_was_away() {
 /// A control plane that stands still for a lease, from some moment within one on, gives its hosts and domains time to renew: the end of a lease
 /// meanwhile does not count.
 #[test]
-fn no_host_is_taken_out_for_a_stop_that_began_within_its_lease() {
+fn no_host_is_fenced_for_a_stop_that_began_within_its_lease() {
     for before in [1, 10, 30, 50] {
         let mut rack = rack(805);
         let (host, generation) = rack.join_host(1);

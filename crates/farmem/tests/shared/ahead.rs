@@ -322,7 +322,7 @@ fn a_dpu_that_dies_costs_speed_only() {
 /// program, which continues alone and may connect again. Previously the DPU kept the program, and its zone
 /// stayed empty for ever.
 #[test]
-fn a_dpu_that_was_taken_out_sends_its_programs_away() {
+fn a_fenced_dpu_sends_its_programs_away() {
     let rack = rack("shm", DPU);
     let mut client = client(&rack, DOMAIN);
     let map = map_of(&mut client);

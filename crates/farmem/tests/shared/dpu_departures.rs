@@ -68,7 +68,7 @@ fn a_restarted_dpu_keeps_what_an_earlier_process_has_open_from_others() {
 }
 
 /// A write fails, because its memory node stands still, and the process ends. The memory node may still carry
-/// the write out. The DPU takes its own host out of the rack before another process opens the allocation.
+/// the write out. The DPU fences its own host before another process opens the allocation.
 /// Previously another could open it at once.
 #[test]
 fn a_failed_write_of_a_killed_process_has_the_dpu_fenced() {

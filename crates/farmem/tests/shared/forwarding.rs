@@ -104,11 +104,11 @@ fn several_connections_are_set_up_where_one_is_full() {
         let wanted = usize::from(connections) - 1;
         for _ in 0..ROUNDS {
             far.read_all();
-            if far.client.connections_beside() == wanted {
+            if far.client.extra_connections() == wanted {
                 break;
             }
         }
-        assert_eq!(far.client.connections_beside(), wanted);
+        assert_eq!(far.client.extra_connections(), wanted);
         far.read_all();
     }
 }
@@ -124,14 +124,14 @@ fn no_operation_waits_for_another_connection() {
     for _ in 0..3 {
         far.read_all();
     }
-    assert_eq!(far.client.connections_beside(), 0);
+    assert_eq!(far.client.extra_connections(), 0);
     rack.send("control", "CONT");
     // No new request is sent, so this is the reply to the earlier one.
     let patience = Instant::now() + Duration::from_secs(30);
-    while far.client.connections_beside() == 0 && Instant::now() < patience {
+    while far.client.extra_connections() == 0 && Instant::now() < patience {
         assert!(far.client.poll().unwrap().is_none());
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(far.client.connections_beside(), 1);
+    assert_eq!(far.client.extra_connections(), 1);
     far.read_all();
 }

@@ -48,7 +48,7 @@ pub(crate) fn wake_up(doorbell: &[AtomicU64]) {
 }
 
 /// Returns true while the receiver's sleep is announced, so senders ring.
-pub(crate) fn may_ring(doorbell: &[AtomicU64]) -> bool {
+pub(crate) fn is_announced(doorbell: &[AtomicU64]) -> bool {
     doorbell[SLEEPING].load(Ordering::Relaxed) == 1
 }
 

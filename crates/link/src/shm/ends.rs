@@ -86,7 +86,7 @@ impl Doorbell {
     /// Marks the owner as awake, because it polls its rings, so senders need not ring. A thread that already
     /// sleeps here continues to sleep.
     pub(super) fn stays_awake(&self) {
-        if doorbell::may_ring(self.words()) {
+        if doorbell::is_announced(self.words()) {
             doorbell::wake_up(self.words());
         }
     }

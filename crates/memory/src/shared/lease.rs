@@ -85,7 +85,7 @@ impl LeaseKeeper {
         objects: Objects,
     ) -> Result<Self, Error> {
         let mut lease_keeper = Self {
-            api: api_client(config)?.patient(std::time::Duration::ZERO),
+            api: api_client(config)?.with_patience(std::time::Duration::ZERO),
             clock,
             inbox: Arc::clone(inbox),
             life,
@@ -96,7 +96,7 @@ impl LeaseKeeper {
             until: Instant::ZERO,
             given_up: true,
             watched,
-            stuck: recoverer(api_client(config)?.patient(std::time::Duration::ZERO), life.host)?,
+            stuck: recoverer(api_client(config)?.with_patience(std::time::Duration::ZERO), life.host)?,
             objects,
         };
         let begun = clock.now();
@@ -109,8 +109,8 @@ impl LeaseKeeper {
             std::thread::sleep(std(ASK_AGAIN));
         }
         lease_keeper.flushed = lease_keeper.ordered;
-        lease_keeper.api =
-            api_client(config)?.impatient(std(Duration::from_nanos(lease_keeper.length.as_nanos() / 8 * 3)));
+        lease_keeper.api = api_client(config)?
+            .with_timeout(std(Duration::from_nanos(lease_keeper.length.as_nanos() / 8 * 3)));
         Ok(lease_keeper)
     }
 
@@ -156,7 +156,7 @@ impl LeaseKeeper {
             why = match self.renew() {
                 Ok(true) => {
                     leased_last = self.clock.now();
-                    self.api.hang_up();
+                    self.api.close_idle();
                     "this process did not run, so it asked for no other lease in time".clone_into(&mut why);
                     due = leased_last + self.pause();
                     continue;

@@ -20,7 +20,7 @@ impl Heap {
     /// # Errors
     /// [`Error::Torn`] when the record was being written during each of [`READ_TRIES`] reads;
     /// [`Error::Locked`] when its writer does not finish; [`Error::Broken`] when there is no record;
-    /// [`Error::Evicted`].
+    /// [`Error::LeaseExpired`].
     pub fn read(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -113,7 +113,7 @@ impl Heap {
     /// # Errors
     /// [`Error::Locked`] when another program's write does not end within [`LOCK_TRIES`] looks;
     /// [`Error::TooLong`] when the block is too small; [`Error::Broken`] when there is no record;
-    /// [`Error::Evicted`]; [`Error`] when far memory does not answer. Then the record stays locked until this
+    /// [`Error::LeaseExpired`]; [`Error`] when far memory does not answer. Then the record stays locked until this
     /// program leaves or writes it again.
     pub fn write(
         &mut self,

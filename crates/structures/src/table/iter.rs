@@ -42,7 +42,7 @@ impl Iter<'_> {
     /// the buckets, then rounds of parallel READs: one per node of the longest chain, and two for bodies.
     ///
     /// # Errors
-    /// [`Error`] when far memory does not answer or holds no table; [`Error::Evicted`]. The next call repeats
+    /// [`Error`] when far memory does not answer or holds no table; [`Error::LeaseExpired`]. The next call repeats
     /// the same page.
     pub fn next(
         &mut self,

@@ -286,7 +286,7 @@ fn an_evicted_program_gets_an_error() {
     }
     for _ in 0..2 {
         let told = hosts[1].read(kept).unwrap_err();
-        assert!(matches!(told, Error::Evicted { .. }), "{told}");
+        assert!(matches!(told, Error::LeaseExpired { .. }), "{told}");
         assert!(told.to_string().contains("the heap") && told.remedy().contains("pins"), "{told}");
     }
     hosts[1].heap.unpin();
@@ -590,7 +590,7 @@ fn check_exclusive_evicts_silent_programs() {
     assert!(look(1, lives).contains("in slot 2."), "the one that lives is there still");
     assert!(look(40, lives).contains("in slot 2."), "and however long it is watched");
     let evicted = died.heap.keep(&mut died.client).unwrap_err();
-    assert!(matches!(evicted, Error::Evicted { .. }), "{evicted}");
+    assert!(matches!(evicted, Error::LeaseExpired { .. }), "{evicted}");
     let Host { mut client, heap } = hosts.pop().unwrap();
     heap.close(&mut client).unwrap();
     let Host { mut client, mut heap } = hosts.swap_remove(0);

@@ -181,7 +181,7 @@ impl Responder {
                 // The first READ did not cover all of these bytes: a new READ's check applies (PROTOCOL
                 // 15.8).
                 let allowed =
-                    if same { self.may_again(memory, &reth) } else { self.may(memory, &reth, Perm::Read) };
+                    if same { self.readmit(memory, &reth) } else { self.admit(memory, &reth, Perm::Read) };
                 if let Err(AccessError::Lent(_) | AccessError::Moving) = allowed {
                     return self.not_ready(psn, out);
                 }
@@ -220,7 +220,7 @@ impl Responder {
             Ok(gather) if self.saved.has_gather(psn, reth.dma_len, &self.config) => gather,
             _ => return out.note(Note::DuplicateForgotten.into()),
         };
-        match self.may_gather(memory, reth, &gather) {
+        match self.admit_all(memory, reth, &gather) {
             Ok(()) => {
                 out.note(Note::DuplicateElsewhere.into());
                 self.respond_gather(psn, reth, &gather, memory, out);
@@ -291,7 +291,7 @@ impl Responder {
         if !whole || (!only && len != pmtu as usize) {
             return Err(Fault::Invalid);
         }
-        self.may(memory, reth, Perm::ReadWrite)?;
+        self.admit(memory, reth, Perm::ReadWrite)?;
         if len > 0 {
             memory.write(reth.va, packet.payload);
         }
@@ -343,7 +343,7 @@ impl Responder {
         if reth.dma_len > READ_LEN_MAX {
             return Err(Fault::Invalid);
         }
-        self.may(memory, reth, Perm::Read)?;
+        self.admit(memory, reth, Perm::Read)?;
         let psn = self.expected;
         self.saved.push(Answered { psn, op: AnsweredOp::Read { addr: reth.va, len: reth.dma_len } });
         self.executed(self.config.pmtu.packets(reth.dma_len));
@@ -363,7 +363,7 @@ impl Responder {
             Ok(gather) if reth.dma_len <= READ_LEN_MAX && payload.len() <= self.config.pmtu.bytes() => gather,
             _ => return Err(Fault::Invalid),
         };
-        self.may_gather(memory, reth, &gather)?;
+        self.admit_all(memory, reth, &gather)?;
         let psn = self.expected;
         self.saved.push(Answered { psn, op: AnsweredOp::Gather { len: reth.dma_len } });
         self.executed(self.config.pmtu.packets(reth.dma_len));
@@ -382,7 +382,7 @@ impl Responder {
         if !eth.va.0.is_multiple_of(8) {
             return Err(AccessError::Misaligned.into());
         }
-        self.may(memory, &Reth { va: eth.va, rkey: eth.rkey, dma_len: 8 }, Perm::ReadWrite)?;
+        self.admit(memory, &Reth { va: eth.va, rkey: eth.rkey, dma_len: 8 }, Perm::ReadWrite)?;
         let original = match opcode {
             Opcode::CmpSwap => memory.cmp_swap(eth.va, eth.compare, eth.swap_or_add),
             _ => memory.fetch_add(eth.va, eth.swap_or_add),
@@ -401,22 +401,26 @@ impl Responder {
         self.ack_due = false;
     }
 
-    /// Checks key and memory. A message without bytes accesses nothing and needs neither (PROTOCOL 4.25).
-    fn may<M: Memory>(&self, memory: &M, reth: &Reth, perm: Perm) -> Result<(), AccessError> {
-        if reth.dma_len == 0 {
-            return Ok(());
-        }
+    /// Checks that a request has the key of this connection.
+    fn check_key(&self, reth: &Reth) -> Result<(), AccessError> {
         if reth.rkey != self.config.rkey {
             return Err(AccessError::WrongKey(reth.rkey));
         }
+        Ok(())
+    }
+
+    /// Checks key and memory. A message without bytes accesses nothing and needs neither (PROTOCOL 4.25).
+    fn admit<M: Memory>(&self, memory: &M, reth: &Reth, perm: Perm) -> Result<(), AccessError> {
+        if reth.dma_len == 0 {
+            return Ok(());
+        }
+        self.check_key(reth)?;
         memory.check(&Access { domain: self.config.domain, addr: reth.va, len: reth.dma_len, perm })
     }
 
     /// Checks key and memory for the pieces of a gather READ.
-    fn may_gather<M: Memory>(&self, memory: &M, reth: &Reth, gather: &Gather<'_>) -> Result<(), AccessError> {
-        if reth.rkey != self.config.rkey {
-            return Err(AccessError::WrongKey(reth.rkey));
-        }
+    fn admit_all<M: Memory>(&self, memory: &M, reth: &Reth, gather: &Gather<'_>) -> Result<(), AccessError> {
+        self.check_key(reth)?;
         let domain = self.config.domain;
         gather
             .places(0, reth.dma_len)
@@ -424,13 +428,11 @@ impl Responder {
     }
 
     /// Checks a READ that was executed before.
-    fn may_again<M: Memory>(&self, memory: &M, reth: &Reth) -> Result<(), AccessError> {
+    fn readmit<M: Memory>(&self, memory: &M, reth: &Reth) -> Result<(), AccessError> {
         if reth.dma_len == 0 {
             return Ok(());
         }
-        if reth.rkey != self.config.rkey {
-            return Err(AccessError::WrongKey(reth.rkey));
-        }
+        self.check_key(reth)?;
         let access =
             Access { domain: self.config.domain, addr: reth.va, len: reth.dma_len, perm: Perm::Read };
         memory.check_again(&access)

@@ -36,7 +36,7 @@ struct Rack {
 impl Rack {
     fn start(limits: ApiLimits) -> Self {
         let state = tempfile::tempdir().unwrap();
-        let identity = Authority::keep(state.path()).unwrap().identity(HERE).unwrap();
+        let identity = Authority::load_or_create(state.path()).unwrap().identity(HERE).unwrap();
         let unix = Some(state.path().join("api.sock"));
         let doors = ApiDoors { unix, tls: Some((ANY_PORT, identity)), plain: None };
         let (server, calls) = ApiServer::start_with(doors, TOKEN, limits, Waker::new(|| {})).unwrap();
@@ -44,7 +44,7 @@ impl Rack {
     }
 
     fn ca(&self) -> CaCert {
-        CaCert::from_pem(Authority::keep(self.state.path()).unwrap().pem()).unwrap()
+        CaCert::from_pem(Authority::load_or_create(self.state.path()).unwrap().pem()).unwrap()
     }
 
     fn socket(&self) -> PathBuf {
@@ -216,7 +216,7 @@ fn nobody_waits_for_ever_before_a_unix_socket() {
     assert!(!waiting.is_empty());
     let (say, said) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let mut client = ApiClient::new(ApiDoor::Unix(path), TOKEN).impatient(Duration::from_millis(100));
+        let mut client = ApiClient::new(ApiDoor::Unix(path), TOKEN).with_timeout(Duration::from_millis(100));
         drop(say.send(client.call(Overview {})));
     });
     let called = said.recv_timeout(Duration::from_secs(30)).expect("it gives up");
@@ -352,7 +352,7 @@ fn a_thief_without_tls_hears_nothing_of() {
 fn a_thief_with_another_authority_hears_nothing_of() {
     let rack = Rack::start(ApiLimits::default());
     let other = tempfile::tempdir().unwrap();
-    Authority::keep(other.path()).unwrap();
+    Authority::load_or_create(other.path()).unwrap();
     let (cert, key) = certificate_of(other.path());
     Thief::waits(Some(shows(cert, &key))).hears_nothing_of(&rack);
 }
@@ -368,8 +368,8 @@ fn a_thief_with_another_key_hears_nothing_of() {
     Thief::waits(Some(shows(cert.clone(), &other))).hears_nothing_of(&rack);
 
     let owner = Thief::waits(Some(shows(cert, &key)));
-    let mut client =
-        ApiClient::new(ApiDoor::Tls(owner.address, rack.ca()), TOKEN).impatient(Duration::from_millis(500));
+    let mut client = ApiClient::new(ApiDoor::Tls(owner.address, rack.ca()), TOKEN)
+        .with_timeout(Duration::from_millis(500));
     assert!(client.call(Overview {}).is_err(), "it answers nothing");
     drop(client);
     let (_, text) = owner.thread.join().unwrap();
@@ -381,7 +381,7 @@ fn a_thief_with_another_key_hears_nothing_of() {
 fn a_certificate_is_for_one_address() {
     let rack = Rack::start(ApiLimits::default());
     let elsewhere = IpAddr::from([127, 0, 0, 9]);
-    let identity = Authority::keep(rack.state.path()).unwrap().identity(elsewhere).unwrap();
+    let identity = Authority::load_or_create(rack.state.path()).unwrap().identity(elsewhere).unwrap();
     let doors = ApiDoors { tls: Some((ANY_PORT, identity)), ..ApiDoors::default() };
     let (server, calls) = ApiServer::start(doors, TOKEN, Waker::new(|| {})).unwrap();
     let mut client = ApiClient::new(ApiDoor::Tls(server.tls_address().unwrap(), rack.ca()), TOKEN);
@@ -395,14 +395,14 @@ fn a_certificate_is_for_one_address() {
 #[test]
 fn the_authority_is_kept() {
     let state = tempfile::tempdir().unwrap();
-    let first = Authority::keep(state.path()).unwrap().pem().to_owned();
-    assert_eq!(Authority::keep(state.path()).unwrap().pem(), first);
+    let first = Authority::load_or_create(state.path()).unwrap().pem().to_owned();
+    assert_eq!(Authority::load_or_create(state.path()).unwrap().pem(), first);
     for file in ["ca.key", "ca.pem"] {
         use std::os::unix::fs::PermissionsExt as _;
         assert_eq!(fs::metadata(state.path().join(file)).unwrap().permissions().mode() & 0o777, 0o600);
         let kept = fs::read(state.path().join(file)).unwrap();
         fs::write(state.path().join(file), "nonsense").unwrap();
-        let error = Authority::keep(state.path()).unwrap_err().to_string();
+        let error = Authority::load_or_create(state.path()).unwrap_err().to_string();
         assert!(error.contains(file), "{error}");
         fs::write(state.path().join(file), kept).unwrap();
     }
@@ -417,20 +417,20 @@ fn the_authority_is_kept() {
 fn an_authority_is_of_one_piece() {
     let (state, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for folder in [&state, &other] {
-        Authority::keep(folder.path()).unwrap();
+        Authority::load_or_create(folder.path()).unwrap();
     }
     fs::copy(other.path().join("ca.key"), state.path().join("ca.key")).unwrap();
-    let error = Authority::keep(state.path()).unwrap_err().to_string();
+    let error = Authority::load_or_create(state.path()).unwrap_err().to_string();
     assert!(error.contains("ca.pem") && error.contains("ca.key"), "{error}");
     fs::write(state.path().join("ca.key"), "").unwrap();
-    let error = Authority::keep(state.path()).unwrap_err().to_string();
+    let error = Authority::load_or_create(state.path()).unwrap_err().to_string();
     assert!(error.contains("ca.pem"), "{error}");
 
     for _ in 0..20 {
         let state = tempfile::tempdir().unwrap();
         let pems: Vec<String> = std::thread::scope(|scope| {
             let makers: Vec<_> = (0..4)
-                .map(|_| scope.spawn(|| Authority::keep(state.path()).unwrap().pem().to_owned()))
+                .map(|_| scope.spawn(|| Authority::load_or_create(state.path()).unwrap().pem().to_owned()))
                 .collect();
             makers.into_iter().map(|maker| maker.join().unwrap()).collect()
         });

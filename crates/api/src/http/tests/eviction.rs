@@ -101,8 +101,9 @@ fn clients_with_the_token_keep_nobody_out() {
         }
         idle.push(stream);
     }
-    let mut clients: Vec<ApiClient> =
-        (0..3).map(|_| ApiClient::new(server.address(), TOKEN).impatient(Duration::from_secs(20))).collect();
+    let mut clients: Vec<ApiClient> = (0..3)
+        .map(|_| ApiClient::new(server.address(), TOKEN).with_timeout(Duration::from_secs(20)))
+        .collect();
     clients.iter_mut().for_each(|client| client.call(Leave::new(1)).expect("a client comes in"));
     for (n, stream) in idle.drain(..3).enumerate() {
         let told = heard(stream);

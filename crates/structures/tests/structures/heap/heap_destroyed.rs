@@ -104,7 +104,7 @@ fn an_evicted_program_with_a_pin_gets_an_error() {
     heap.destroy(&mut client).unwrap();
     let parts = filled(&mut client, 0);
     let refused = late.read(record).unwrap_err();
-    assert!(matches!(refused, Error::Evicted { .. }), "{refused}");
+    assert!(matches!(refused, Error::LeaseExpired { .. }), "{refused}");
     late.heap.unpin();
     all_are_told(all_operations(late.heap, &mut late.client, record));
     assert!(is_as_it_was(&mut client, &parts, 0));

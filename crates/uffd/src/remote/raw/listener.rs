@@ -177,7 +177,7 @@ impl Listener {
         self.ready_within(&START_LOOK);
         while let Some(asked) = self.next() {
             if asked.thread == starter {
-                self.go_on(&asked);
+                self.let_proceed(&asked);
             } else {
                 self.early.borrow_mut().push_back(asked);
             }
@@ -205,7 +205,7 @@ impl Listener {
     /// Returns true while the notified thread still waits. So a lookup by its thread id that was made before this
     /// call concerns this thread.
     #[must_use]
-    pub fn still_waits(&self, of: &Notification) -> bool {
+    pub fn is_waiting(&self, of: &Notification) -> bool {
         // SAFETY: reads the number that is passed.
         let result =
             unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const of.id) };
@@ -213,24 +213,24 @@ impl Listener {
     }
 
     /// Lets the kernel execute the call.
-    pub fn go_on(&self, of: &Notification) {
+    pub fn let_proceed(&self, of: &Notification) {
         let flags = u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).expect("a flag of 32 bits");
         self.send(libc::seccomp_notif_resp { id: of.id, val: 0, error: 0, flags });
     }
 
     /// Completes the call with `result`; the kernel does not execute it.
-    pub fn answer(&self, of: &Notification, result: i64) {
+    pub fn complete(&self, of: &Notification, result: i64) {
         self.send(libc::seccomp_notif_resp { id: of.id, val: result, error: 0, flags: 0 });
     }
 
     /// Fails the call with `errno`; the kernel does not execute it.
-    pub fn refuse(&self, of: &Notification, errno: i32) {
+    pub fn fail(&self, of: &Notification, errno: i32) {
         self.send(libc::seccomp_notif_resp { id: of.id, val: 0, error: -errno, flags: 0 });
     }
 
     /// Returns true if no thread is under the filter any more.
     #[must_use]
-    pub fn is_over(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.ready().contains(PollFlags::HUP)
     }
 
