@@ -39,7 +39,7 @@ struct Loop<'a> {
 }
 
 /// Time after which a call that waits for another thread is judged again.
-const ASK_AGAIN_TIME: Duration = Duration::from_millis(1);
+const ASK_AGAIN_TIME: Duration = Duration::from_millis(5);
 
 /// Identifiers for [`Watch::Other`].
 const PROGRAM: u32 = 0;
