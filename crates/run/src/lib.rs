@@ -464,7 +464,8 @@ impl Pager {
             }
         }
         let refaults = self.private.refaults();
-        if self.thrashing.sample(now, refaults.is_thrashing(), refaults.count()) {
+        let (thrashes, frames) = (refaults.is_thrashing(), refaults.frames_wanted());
+        if self.thrashing.sample(now, thrashes, refaults.count(), frames) {
             notify(Notice::Thrashing(&self.stats()));
         }
     }
