@@ -18,7 +18,7 @@
 //! of the write.
 
 pub use super::messages::Carried;
-use super::messages::{ClientMessage, DpuMessage, ask, come_in};
+use super::messages::{ClientMessage, DpuMessage, ask, come_in, finish};
 use super::threads::{AT_LEN, HEAD_LEN, head_of};
 use farmem_client::host_parts::wrong_answer;
 use farmem_client::{Client, Error, Vma};
@@ -424,6 +424,14 @@ impl ApiThread<'_> {
     fn cut_off(&mut self, pending: &mut Pending, sent: usize, error: Error) -> Result<Pending, Error> {
         self.free.extend(pending.parts.drain(sent..).map(|(slot, _)| slot));
         Err(error)
+    }
+}
+
+impl Drop for MemoryApi {
+    /// Tells the DPU that this program has no write in flight: a program that continues with a client of its own
+    /// keeps this value until its writes have ended.
+    fn drop(&mut self) {
+        finish(&lock(&self.talk));
     }
 }
 

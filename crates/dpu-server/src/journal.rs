@@ -170,6 +170,11 @@ impl Journal {
         Ok(())
     }
 
+    /// Returns true if a process of this DPU has an allocation open for writing.
+    pub(super) fn writes(&self, asker: Asker) -> bool {
+        self.present.iter().any(|(by, _, holding)| *by == asker && holding.write)
+    }
+
     /// Records that a process has closed a region of an object.
     pub(super) fn closed(&mut self, asker: Asker, object: u32) {
         if let Some(at) = self.present.iter().position(|row| (row.0, row.1) == (asker, object)) {

@@ -38,6 +38,9 @@ pub enum ClientMessage {
         /// Size of the memory.
         size: PairSize,
     },
+    /// The last message: the process has no write in flight, neither here nor directly to memory nodes. There is no
+    /// answer (PROTOCOL 17.17).
+    Finished {},
     /// Opens an allocation as a region, until the process leaves.
     Open {
         /// The region's number, chosen by the process.
@@ -308,6 +311,13 @@ pub fn refusal(code: ErrorCode, message: impl Into<String>, remedy: impl Into<St
 /// The system's error if the other end does not receive it.
 pub fn say<T: Serialize>(talk: &DpuSocket, what: &T, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
     talk.say(&serde_json::to_vec(what)?, file)
+}
+
+/// Tells the DPU that this process, which is about to close its socket, has no write in flight (PROTOCOL 17.17).
+pub fn finish(talk: &DpuSocket) {
+    // A DPU that does not receive it fences the host of this process.
+    let said = serde_json::to_vec(&ClientMessage::Finished {});
+    let _unheard = said.is_ok_and(|said| talk.say_now(&said).is_ok());
 }
 
 /// Receives the next message and its file; `None` if the other end is gone.

@@ -105,6 +105,8 @@ struct Session {
     asked: Option<PendingQuestion>,
     /// Number of requests that were answered later.
     questions: u64,
+    /// True if the process has said that it has no write in flight.
+    is_finished: bool,
 }
 
 /// A request that the door did not answer at once.
@@ -458,6 +460,7 @@ impl Door {
             prefetching: None,
             asked: None,
             questions: 0,
+            is_finished: false,
         };
         self.sessions.insert(number, session);
         if !is_here {

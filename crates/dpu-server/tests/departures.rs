@@ -58,9 +58,11 @@ struct Rules {
     journal: bool,
     /// An opening is recorded with the DPU's host, which the next DPU has leave.
     fences_earlier: bool,
+    /// A DPU has the host of a process that was killed leave, before it closes what the process had open (17.23).
+    fences_killed: bool,
 }
 
-const ALL: Rules = Rules { fences: true, journal: true, fences_earlier: true };
+const ALL: Rules = Rules { fences: true, journal: true, fences_earlier: true, fences_killed: true };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
@@ -141,12 +143,11 @@ impl World {
                 }
                 State::Direct => {
                     let own = (Host::Process(process), process);
+                    steps.push(Step::Kill(process));
                     if self.writes.contains(&own) {
                         steps.push(Step::Ack(process));
                     } else {
-                        // A dismissed process that is killed in the middle of a direct write is not covered: its DPU
-                        // does not know of such writes (docs/security.md).
-                        steps.extend([Step::Kill(process), Step::Write(process), Step::Close(process)]);
+                        steps.extend([Step::Write(process), Step::Close(process)]);
                     }
                 }
                 State::Dead => {
@@ -226,6 +227,9 @@ impl World {
                 self.journal.remove(&(process, dpu.life));
                 if opening.failed && rules.fences {
                     self.rack.remove(&Host::Dpu(dpu.life));
+                }
+                if opening.dismissed && self.state(process) == State::Dead && rules.fences_killed {
+                    self.rack.remove(&Host::Process(process));
                 }
             }
             Step::GoDirect(process) => {
@@ -333,4 +337,7 @@ fn each_rule_is_needed() {
     let (violation, _) = explore(Rules { journal: false, ..ALL }).expect_err("unsafe");
     assert_eq!(violation, "two processes write");
     assert!(explore(Rules { fences_earlier: false, ..ALL }).is_err());
+    let (violation, steps) = explore(Rules { fences_killed: false, ..ALL }).expect_err("unsafe");
+    assert_eq!(violation, "a write of another process is executed beside a writer");
+    assert!(steps.contains(&Step::Kill(0)) || steps.contains(&Step::Kill(1)), "{steps:?}");
 }

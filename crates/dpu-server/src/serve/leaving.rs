@@ -4,7 +4,7 @@
 use super::super::control_rpc::{ControlRequest, Outcome};
 use super::super::domain_thread::Order;
 use super::super::journal::Life;
-use super::super::messages::DpuMessage;
+use super::super::messages::{self, ClientMessage, DpuMessage};
 use super::super::prefetching::Prefetching;
 use super::{Door, Session, say};
 use farmem_client::api::ActFor;
@@ -21,6 +21,14 @@ pub(super) struct Leaving {
     pub(super) domain: u32,
     /// The DPU's host that executed its writes.
     dpu: Life,
+    /// The process's own host, by which it writes directly after it was disconnected.
+    process: Life,
+    /// True if the process has an allocation open for writing.
+    writes: bool,
+    /// True if the process ran when it was disconnected, so it may write directly.
+    is_dismissed: bool,
+    /// True if the process has said that it has no write in flight.
+    is_finished: bool,
     /// The socket on which the process, if it runs, receives the farewell.
     talk: DpuSocket,
     /// True if no write of it may be executed later; `None` while an operation of it is in flight.
@@ -30,6 +38,7 @@ pub(super) struct Leaving {
 impl Leaving {
     pub(super) fn farewell(&mut self, settled: bool) {
         if self.is_in_flight() {
+            self.is_dismissed = self.talk.is_open();
             // A process that left by itself does not listen.
             let _gone = say(&self.talk, &DpuMessage::Farewell { settled });
             self.talk.fall_silent();
@@ -44,12 +53,24 @@ impl Leaving {
     /// Returns true if its regions will close without its help: operations in flight end, and the DPU's host leaves
     /// the rack.
     pub(super) fn is_waited_for(&self) -> bool {
-        self.is_in_flight() || self.settled == Some(false) && !self.talk.is_open()
+        self.is_in_flight() || !self.talk.is_open() && (self.settled == Some(false) || self.writes && self.is_dismissed)
     }
 
     /// Returns true if no operation of it is in flight, and it has closed its socket.
     fn is_gone(&self) -> bool {
         !self.is_in_flight() && !self.talk.is_open()
+    }
+
+    /// Returns the hosts that leave the rack before its regions close. The DPU's host executed its writes. Its own
+    /// host executes those that it sent directly: a process that was killed in the middle of one did not say that
+    /// it has finished.
+    fn fences(&mut self) -> impl Iterator<Item = Life> + use<> {
+        while let Ok(Some((said, _))) = messages::hear::<ClientMessage>(&self.talk) {
+            self.is_finished |= said == ClientMessage::Finished {};
+        }
+        let is_unsettled = self.settled == Some(false);
+        let may_write = self.writes && !self.is_finished && (self.is_dismissed || is_unsettled);
+        is_unsettled.then_some(self.dpu).into_iter().chain(may_write.then_some(self.process))
     }
 }
 
@@ -82,7 +103,7 @@ impl Acts {
     }
 }
 
-/// The progress of a request to fence a host of this DPU.
+/// The progress of a request to fence a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fence {
     Requested,
@@ -93,11 +114,15 @@ impl Door {
     /// Removes a session, and tells the domain's thread.
     pub(super) fn leave(&mut self, number: u32) {
         let Some(session) = self.sessions.remove(&number) else { return };
-        let Session { talk, domain, dpu, prefetching, .. } = session;
+        let Session { talk, domain, dpu, life: process, is_finished, prefetching, .. } = session;
         self.aheads.extend(prefetching.map(Prefetching::let_go));
         let asker = Asker(number);
         let lane = self.lanes.iter().find(|lane| lane.domain == domain);
-        self.leaving.push(Leaving { asker, domain, dpu, talk, settled: None });
+        let (writes, is_dismissed) = (self.journal.writes(asker), false);
+        let settled = None;
+        let leaving =
+            Leaving { asker, domain, dpu, process, writes, is_dismissed, is_finished, talk, settled };
+        self.leaving.push(leaving);
         // An ended thread is joined, and everything that it owned is released.
         let _told = lane.is_some_and(|lane| lane.tell(Order::Go(asker)));
     }
@@ -113,23 +138,22 @@ impl Door {
     }
 
     /// Closes the regions of processes that have closed their sockets and have no operation in flight. If a write of
-    /// such a process may be executed later, the DPU's own host leaves the rack first. So a killed process fences no
-    /// other host.
+    /// such a process may be executed later, the host that sent the write leaves the rack first: the DPU's, or the
+    /// process's own. So a killed process fences no other host.
     pub(super) fn close_gone(&mut self) {
         let Self { leaving, fences, control_requests, .. } = self;
         let closes = leaving.extract_if(.., |leaving| {
-            if !leaving.is_gone() || leaving.settled == Some(true) {
-                return leaving.is_gone();
-            }
-            match fences.entry(leaving.dpu) {
-                Entry::Occupied(fence) => *fence.get() == Fence::Done,
-                Entry::Vacant(fence) => {
-                    fence.insert(Fence::Requested);
-                    // A control thread that has ended has panicked and printed its message.
-                    let _gone = control_requests.send(ControlRequest::Fence(leaving.dpu));
-                    false
-                }
-            }
+            // All fences are requested, also where one is missing.
+            leaving.is_gone()
+                && leaving.fences().fold(true, |done, life| match fences.entry(life) {
+                    Entry::Occupied(fence) => *fence.get() == Fence::Done && done,
+                    Entry::Vacant(fence) => {
+                        fence.insert(Fence::Requested);
+                        // A control thread that has ended has panicked and printed its message.
+                        let _gone = control_requests.send(ControlRequest::Fence(life));
+                        false
+                    }
+                })
         });
         for Leaving { asker, .. } in closes.collect::<Vec<_>>() {
             self.objects.close(&self.ground.memory, asker);
@@ -137,7 +161,7 @@ impl Door {
             self.acts.closed(asker);
         }
         let Self { leaving, fences, .. } = self;
-        fences.retain(|life, _| leaving.iter().any(|leaving| leaving.dpu == *life));
+        fences.retain(|life, _| leaving.iter().any(|leaving| [leaving.dpu, leaving.process].contains(life)));
     }
 
     /// Handles reports of the control plane. If hosts of this DPU were fenced, their threads end. If processes of

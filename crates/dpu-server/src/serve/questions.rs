@@ -21,8 +21,12 @@ pub(super) type Answered = Result<Option<DpuMessage>, DpuMessage>;
 impl Door {
     /// Handles the next message of a session, or its end.
     pub(super) fn hear(&mut self, number: u32) {
-        let Some(session) = self.sessions.get(&number) else { return };
+        let Some(session) = self.sessions.get_mut(&number) else { return };
         let answered = match messages::hear::<ClientMessage>(&session.talk) {
+            Ok(Some((ClientMessage::Finished {}, _))) => {
+                session.is_finished = true;
+                return;
+            }
             // A process that does not wait for its answer breaks the protocol.
             Ok(Some(_)) if session.asked.is_some() => return self.leave(number),
             Ok(Some((ClientMessage::Register { rkey, most }, file))) => {
@@ -72,11 +76,12 @@ impl Door {
             ClientMessage::Fix { region, offset, len } => self.fix(number, region, offset, len),
             ClientMessage::Policy { region, policy, part } => self.advise(number, region, policy, part),
             ClientMessage::Threads { bytes } => self.hear_threads(number, bytes, None),
-            ClientMessage::Tap { .. }
+            ClientMessage::Finished {}
+            | ClientMessage::Tap { .. }
             | ClientMessage::Beside { .. }
             | ClientMessage::Zone { .. }
             | ClientMessage::Prefetch { .. } => {
-                unreachable!("it was heard with its file")
+                unreachable!("it was handled when it was heard")
             }
             ClientMessage::Mirror { packets, parser } => {
                 self.mirror(number, MirrorRequest { packets, parser })

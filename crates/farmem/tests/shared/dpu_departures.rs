@@ -2,7 +2,7 @@
 //! 17.21, 17.22).
 
 use super::dpu::{DPU, client, rack, written};
-use super::dpu_hostile::{ask, guest, guest_with_rings};
+use super::dpu_hostile::{ask, guest, guest_with_rings, hear};
 use super::rig::TestRack;
 use farmem::{Client, NodeId, serve};
 use farmem_link::dpu::DpuSocket;
@@ -98,5 +98,28 @@ fn a_failed_write_of_a_killed_process_has_the_dpu_fenced() {
     drop(rings);
     let opened = (0..TRIES).find_map(|_| opens(&rack, &other, vma.base.0)).expect("it opens");
     assert!(hosts(&rack).iter().all(|(host, _)| *host != dpu), "the DPU's host has left the rack first");
+    drop(opened);
+}
+
+/// A DPU dismisses a process, which continues with direct writes and is killed. A node may still execute its last
+/// write, and the DPU does not know of it. The host of the process leaves the rack before another process opens the
+/// allocation. Previously another could open it at once (PROTOCOL 17.17).
+#[test]
+fn a_dismissed_process_that_was_killed_is_fenced() {
+    let rack = rack("udp", DPU);
+    let (mut killed, other) = (client(&rack, "served"), client(&rack, "served"));
+    let vma = written(&mut killed, SEED);
+    let (talk, mut rings) = guest_with_rings(&rack, &killed);
+    assert!(ask(&talk, &open(vma.base.0, true), None).contains("done"));
+    assert!(rings.push(b"nonsense").unwrap());
+    rings.publish();
+    assert_eq!(hear(&talk), r#"{"farewell":{"settled":true}}"#);
+    killed.write(vma.base, b"straight").unwrap();
+    let life = killed.life();
+    // What a killed process leaves: its socket is closed, and it did not say that it has finished.
+    drop(talk);
+    drop(rings);
+    let opened = (0..TRIES).find_map(|_| opens(&rack, &other, vma.base.0)).expect("it opens");
+    assert!(hosts(&rack).iter().all(|(host, _)| *host != life), "the host of the process has left the rack first");
     drop(opened);
 }

@@ -226,6 +226,7 @@ fn what_a_process_that_was_sent_away_has_open_is_kept_from_others() {
         let said = ask(&other, &open(write), None);
         assert!(said.contains("conflict") && said.contains("writes it"), "{said}");
     }
+    sent_away.say(br#"{"finished":{}}"#, None).unwrap();
     drop(sent_away);
     let said = ask(&other, &open(true), None);
     assert!(said.contains("done"), "{said}");

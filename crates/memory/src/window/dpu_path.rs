@@ -15,7 +15,7 @@ use farmem_client::api::ErrorCode;
 use farmem_client::{Client, Completed, Error, Op, Ticket};
 use farmem_dpu::Stats;
 use farmem_dpu_server::Foresight;
-use farmem_dpu_server::messages::Carried;
+use farmem_dpu_server::messages::{Carried, finish};
 use farmem_link::Clock;
 use farmem_link::dpu::{DpuSocket, Other};
 use farmem_machine::Duration;
@@ -119,6 +119,8 @@ pub(super) struct DpuPath<'a> {
     places: Vec<usize>,
     /// Parts that the window's own client sends to memory nodes.
     direct: Vec<(Ticket, u64)>,
+    /// True if the outcome of a direct write is unknown.
+    has_open_write: bool,
     ended: VecDeque<Ended>,
     /// Number of refused hints.
     refused: u64,
@@ -174,12 +176,22 @@ impl<'a> DpuPath<'a> {
             waiting: VecDeque::new(),
             places: (0..READING_MAX).rev().collect(),
             direct: Vec::new(),
+            has_open_write: false,
             ended: VecDeque::new(),
             refused: 0,
             record: Vec::new(),
             answer: vec![0; RECORD_MAX.next_multiple_of(8)],
             clock,
         })
+    }
+
+    /// Tells the DPU that no write of this window is in flight, unless one is, or may be executed later.
+    pub(super) fn finish(&self) {
+        let writes = self.direct.iter().any(|(_, number)| self.asked[number].write);
+        let talk = self.dpu.as_ref().map(|dpu| &dpu.talk).or(self.given_up.as_ref());
+        if let Some(talk) = talk.filter(|_| !writes && !self.has_open_write) {
+            finish(talk);
+        }
     }
 
     pub(super) const fn client(&mut self) -> &mut Client {
@@ -481,6 +493,7 @@ impl<'a> DpuPath<'a> {
         let Some(at) = at else { return self.ended.push_back(completed.into()) };
         let (_, number) = self.direct.swap_remove(at);
         let PendingPart { write, placed, span, .. } = self.asked[&number];
+        self.has_open_write |= write && matches!(completed.result, Err(Error::Unreachable { .. }));
         if placed && !write && completed.result.is_ok() {
             let (_, at) = place_of(&span, self.parts.laid());
             self.window.put_placed(in_window(self.window, at), &completed.buf);

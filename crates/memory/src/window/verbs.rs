@@ -117,10 +117,15 @@ impl Verbs<'_> {
         }
     }
 
-    /// Waits for prefetches, for which no page waits. Returns completions of other operations of the client.
+    /// Ends the use of the path: waits for prefetches, for which no page waits, and tells a DPU that no write is in
+    /// flight. Returns completions of other operations of the client.
     pub(super) fn settle(&mut self) -> Vec<Ended> {
         match self {
-            Self::Direct(_) | Self::DpuProcess(_) => Vec::new(),
+            Self::Direct(_) => Vec::new(),
+            Self::DpuProcess(beside) => {
+                beside.finish();
+                Vec::new()
+            }
             Self::Through(through) => through.settle(),
         }
     }
