@@ -1,9 +1,10 @@
 //! Network namespaces for a test: a few machines of its own, joined by veth pairs, and threads that live in them.
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::process::{Command, Output};
 
 /// Namespaces that go with the test.
@@ -19,6 +20,7 @@ impl Namespaces {
     /// # Panics
     /// When standard error is closed.
     pub fn new(test: &str, names: &[&'static str]) -> Option<Self> {
+        remove_left();
         let prefix = format!("farmem-{test}-{}", std::process::id());
         let mut made = Self { prefix, names: Vec::new() };
         for &name in names {
@@ -83,6 +85,19 @@ impl Namespaces {
     }
 }
 
+/// Removes the namespaces of tests that were killed: their names have the number of a process that has ended.
+fn remove_left() {
+    let names = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
+        let process =
+            name.strip_prefix("farmem-").and_then(|rest| rest.rsplit('-').nth(1)?.parse::<u32>().ok());
+        if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
+            // Another test may remove it at the same time.
+            drop(Command::new("ip").args(["netns", "del", &name]).output());
+        }
+    }
+}
+
 impl Drop for Namespaces {
     fn drop(&mut self) {
         for name in &self.names {
@@ -94,4 +109,23 @@ impl Drop for Namespaces {
 fn text(output: &Output, doing: &str) -> String {
     assert!(output.status.success(), "{doing}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A test was killed and left its namespace. The next test removes it, and no namespace of a process that runs.
+    #[test]
+    fn namespaces_of_killed_tests_are_removed() {
+        let Some(running) = Namespaces::new("running", &["one"]) else { return };
+        let mut ended = Command::new("true").spawn().unwrap();
+        let left = format!("farmem-killed-{}-one", ended.id());
+        ended.wait().unwrap();
+        assert!(Command::new("ip").args(["netns", "add", &left]).status().unwrap().success());
+        let exists = |name: &str| Path::new("/run/netns").join(name).exists();
+        let next = Namespaces::new("next", &["one"]).unwrap();
+        assert!(!exists(&left));
+        assert!(exists(&running.full("one")) && exists(&next.full("one")));
+    }
 }

@@ -7,6 +7,7 @@ use crate::pages::blocks;
 use crate::process::Dir;
 use crate::rack::Description;
 use crate::run::may_run;
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
@@ -87,13 +88,21 @@ fn play(name: &str, page: &str) {
     }
     assert!(steps > 0, "{name} has commands");
     let binary = std::path::Path::new(env!("CARGO_BIN_EXE_farmem"));
-    let output = Command::new("timeout")
-        .args(["--kill-after=5", &PAGE_SECONDS_MAX.to_string(), "bash", "-c", &script])
+    // `timeout` leads a process group of its own. If the test is killed, `timeout` ends the group.
+    let shell = Command::new("setpriv")
+        .args(["--pdeathsig", "TERM", "timeout", "--kill-after=5", &PAGE_SECONDS_MAX.to_string()])
+        .args(["bash", "-c", &script])
         .current_dir(dir.path())
         .env("FARMEM_DIR", binary.parent().expect("a directory"))
         .stdin(Stdio::null())
-        .output()
-        .expect("bash starts");
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("setpriv (package util-linux) starts");
+    let group = Pid::from_child(&shell);
+    let output = shell.wait_with_output().expect("bash ends");
+    // A page that failed leaves the servers that it started in the background.
+    let left = kill_process_group(group, Signal::KILL).is_ok();
+    assert!(!left || !output.status.success(), "{name}: the page leaves processes behind");
     let printed: Vec<String> = (1..=steps)
         .map(|step| fs::read_to_string(dir.path().join(format!("step-{step}"))).unwrap_or_default())
         .collect();

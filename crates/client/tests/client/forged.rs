@@ -15,11 +15,16 @@ use farmem_wire::{
     Body, Domain, Header, HostId, Message, Packet, Perm, Psn, Qkey, Qpn, RequestId, Status, VirtAddr as Va,
 };
 use serde_json::Value;
+use std::iter;
 use std::net::UdpSocket;
 use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// Number of the subnet that the next test tries. Tests of one process run beside each other.
+static NEXT: AtomicU8 = AtomicU8::new(0);
 
 /// Bound on every wait in this file.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -148,11 +153,12 @@ fn forge(config: &RackConfig, stolen: &Stolen, update: Update) -> (Status, u64) 
 /// Describes a rack over UDP, whose name and loopback subnet no other test has.
 pub(crate) fn describe(folder: &Path, name: &str) -> RackConfig {
     let [_, _, b, c] = std::process::id().to_be_bytes();
-    let mut nets = (0..=u8::MAX).map(|n| format!("127.{}.{}", 128 + b % 64, c ^ n));
+    let numbers = iter::repeat_with(|| NEXT.fetch_add(1, Ordering::Relaxed)).take(256);
+    let mut nets = numbers.map(|n| format!("127.{}.{}", 128 + b % 64, c ^ n));
     let is_free = |net: &String| UdpSocket::bind((format!("{net}.1"), UDP_PORT)).is_ok();
     let net = nets.find(|net| !net.ends_with(".0") && is_free(net)).expect("a free subnet");
     let text = format!(
-        "name = \"{name}-{}\"\ntransport = \"udp\"\nwaiting = \"block\"\nplacement = \"free\"\n\
+        "name = \"{name}-{}\"\ntransport = \"udp\"\nwaiting = \"block\"\nplacement = \"free\"\npatience = \"4s\"\n\
          [control]\naddress = \"{net}.1\"\nstate = \"state\"\n\
          [switch]\naddress = \"{net}.2\"\n[hosts]\nfirst = \"{net}.200\"\ncount = 20\n\
          [[node]]\nname = \"one\"\naddress = \"{net}.11\"\nmemory = \"16 MiB\"\n",
