@@ -5,7 +5,9 @@ use crate::args::{Free, Leave, Status};
 use crate::outcome::{End, Failure};
 use crate::output::{self, Report, count};
 use farmem::RackConfig;
-use farmem::api::{DomainUse, HostUse, LossCounts, NodeInfo, RackOverview, RackUsage, VmaUse};
+use farmem::api::{
+    DomainUse, HostUse, LossCounts, NodeInfo, ProofCounts, RackOverview, RackUsage, VmaInfo, VmaUse,
+};
 use farmem::manage;
 use serde::Serialize;
 use std::io::{self, BufRead as _, IsTerminal as _};
@@ -29,7 +31,7 @@ struct Switch {
 impl Report for Everything {
     fn text(&self) -> String {
         let Self { switch, index, nodes, usage } = self;
-        let RackUsage { hosts, domains, vmas, losses, .. } = usage;
+        let RackUsage { hosts, domains, vmas, losses, proofs, .. } = usage;
         let state = |answers: bool| String::from(if answers { "up" } else { "down" });
         let switches = [switch].into_iter().chain(index);
         let switches = switches.map(|switch| {
@@ -55,8 +57,10 @@ impl Report for Everything {
         };
         let vma_rows: Vec<_> = vmas.iter().map(vma_row).collect();
         let LossCounts { nodes_silent, nodes_emptied, bytes_lost } = losses;
+        let ProofCounts { cookies, wrong, proven } = proofs;
         let failures = format!(
-            "since the control plane started: {nodes_silent} times a memory node stopped answering, {nodes_emptied} times one joined again with empty memory, {} bytes lost\n",
+            "since the control plane started: {nodes_silent} times a memory node stopped answering, {nodes_emptied} times one joined again with empty memory, {} bytes lost\n\
+             addresses of joining members: {proven} proven, {cookies} cookies sent, {wrong} wrong cookies shown\n",
             count(*bytes_lost)
         );
         output::table(&["role", "state", "bytes", "allocated", "lost"], &roles)
@@ -258,6 +262,9 @@ pub(crate) fn leave(args: &Leave) -> Result<End, Failure> {
     Ok(End::Fine)
 }
 
+/// Maximum number of allocations that an error names.
+const ALLOCATIONS_NAMED_MAX: usize = 8;
+
 /// Takes a memory node out that has no bytes and no addresses of any allocation.
 fn leave_node(
     args: &Leave,
@@ -274,13 +281,24 @@ fn leave_node(
         );
         return Err(Failure::environment(message, remedy));
     }
-    let homed = overview.vmas.iter().filter(|vma| vma.node == *number).count();
-    if homed > 0 {
+    let homed: Vec<&VmaInfo> = overview.vmas.iter().filter(|vma| vma.node == *number).collect();
+    if !homed.is_empty() {
+        let domain = |vma: &VmaInfo| {
+            let named = overview.domains.iter().find(|(domain, _)| *domain == vma.domain);
+            named.map_or_else(|| vma.domain.to_string(), |(_, name)| name.clone())
+        };
+        let shown = homed.iter().take(ALLOCATIONS_NAMED_MAX);
+        let shown = shown.map(|vma| format!("{} of domain {} at {:#x}", vma.id, domain(vma), vma.base));
+        let mut named = shown.collect::<Vec<_>>().join(", ");
+        if let more @ 1.. = homed.len().saturating_sub(ALLOCATIONS_NAMED_MAX) {
+            named += &format!(" and {more} more");
+        }
         let message = format!(
-            "memory node {name} has no bytes any more, and {homed} allocations whose bytes have moved keep their addresses there"
+            "memory node {name} has no bytes any more, and {} allocations whose bytes have moved keep their addresses there: {named}",
+            homed.len()
         );
         let remedy = format!(
-            "keep its role running until they are freed, because programs find the moved bytes by way of it (`farmem status --rack {rack}` lists the allocations)"
+            "programs find the moved bytes by way of {name}, so keep its role running until the allocations are freed: by their programs, or by `farmem free --rack {rack} DOMAIN --allocation ID` when their contents are not needed (`farmem status --rack {rack}` lists them)"
         );
         return Err(Failure::environment(message, remedy));
     }

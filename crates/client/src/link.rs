@@ -5,8 +5,8 @@ use crate::answers::wrong_answer;
 use crate::config::{Placement, RackConfig, Transport, Waiting};
 use crate::error::Error;
 use farmem_api::{ApiCallError, ApiClient};
-use farmem_control::AddressProof;
 use farmem_control::api::{Call, CreateDomain, ErrorCode, HostJoined, JoinHost, Overview, Request, Response};
+use farmem_control::{AddressClaim, AddressProof};
 use farmem_link::{
     Clock, Link, OpenError, PacedLink, ShmConfig, ShmLink, UdpConfig, UdpLink, Wait, os_seed, pin_to_cpu,
 };
@@ -164,13 +164,15 @@ pub(crate) fn join<L: Link, C: Call + Clone>(
     link: &mut L,
     request: C,
 ) -> Result<C::Answer, Error> {
+    let asked: Request = request.clone().into();
+    let tag = AddressClaim::of(&asked).map(|claim| claim.tag());
     let mut waits = COOKIE_WAITS.into_iter();
     let mut proof = AddressProof::Pending;
     let answer = loop {
         api.show_address(proof);
         match (api.call(request.clone()), waits.next()) {
             (Err(ApiCallError::Refused(error)), Some(wait)) if error.code == ErrorCode::Unproven => {
-                let cookie = await_cookie(link, config.control.address, wait);
+                let cookie = await_cookie(link, config.control.address, tag, wait);
                 let failed = |source| Error::System { what: "the link to the rack failed".into(), source };
                 proof = cookie.map_err(failed)?.map_or(AddressProof::Pending, AddressProof::Cookie);
             }
@@ -181,8 +183,14 @@ pub(crate) fn join<L: Link, C: Call + Clone>(
     Ok(answer?)
 }
 
-/// Receives frames until a cookie of the control plane arrives, at most for `wait`.
-fn await_cookie<L: Link>(link: &mut L, control: IpAddr, wait: Duration) -> io::Result<Option<Cookie>> {
+/// Receives frames until a cookie of the control plane for the claim with this tag arrives, at most for `wait`.
+/// Other holders of the rack's token can have it send cookies of other claims here.
+fn await_cookie<L: Link>(
+    link: &mut L,
+    control: IpAddr,
+    tag: Option<u64>,
+    wait: Duration,
+) -> io::Result<Option<Cookie>> {
     link.set_peer(Port::CONTROL, Some(farmem_link::gid_of(control)))?;
     let clock = Clock::start();
     let until = clock.after(wait);
@@ -193,7 +201,9 @@ fn await_cookie<L: Link>(link: &mut L, control: IpAddr, wait: Duration) -> io::R
             break;
         }
         link.receive(Wait::AtMost(left), &mut |port, frame| {
-            found = found.or_else(|| cookie_in(frame).filter(|_| port == Port::CONTROL));
+            let message = cookie_in(frame).filter(|_| port == Port::CONTROL);
+            let own = message.filter(|message| Some(message.tag) == tag);
+            found = found.or_else(|| own.map(|message| message.cookie));
         })?;
     }
     link.set_peer(Port::CONTROL, None)?;
@@ -201,11 +211,11 @@ fn await_cookie<L: Link>(link: &mut L, control: IpAddr, wait: Duration) -> io::R
 }
 
 /// Returns the cookie in a frame to a member that has no queue pair yet.
-fn cookie_in(frame: &[u8]) -> Option<Cookie> {
+fn cookie_in(frame: &[u8]) -> Option<CookieMessage> {
     let packet = Packet::parse(frame).ok()?;
     let Extension::Deth(deth) = packet.ext else { return None };
     let fits = packet.bth.dest_qp == GSI_QPN && deth.qkey == GSI_QKEY;
-    CookieMessage::parse(packet.payload).ok().filter(|_| fits).map(|message| message.cookie)
+    CookieMessage::parse(packet.payload).ok().filter(|_| fits)
 }
 
 /// Returns the number of the domain called `name`, for grants. Creates the domain if it does not exist; its

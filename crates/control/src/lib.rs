@@ -35,6 +35,7 @@ mod idle;
 pub mod keys;
 mod link;
 mod log;
+mod member_address;
 mod messages;
 mod note;
 mod presence;

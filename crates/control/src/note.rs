@@ -50,6 +50,8 @@ pub enum Note {
     FileEnded,
     /// A non-durable allocation was freed because its domain has no user.
     Reclaimed,
+    /// So many joins of the last minute did not prove their addresses (PROTOCOL 8.76).
+    Unproven(u64),
     /// A domain without users and without resources was removed.
     DomainGone(u32),
 }

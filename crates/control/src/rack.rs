@@ -4,6 +4,7 @@
 
 mod builds;
 mod losses;
+mod proofs;
 mod replies;
 mod usage;
 
@@ -23,6 +24,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use farmem_machine::{Instant, Rng};
 use farmem_wire::Psn;
+use proofs::Proofs;
 
 /// Maximum number of times that a request is restarted. A request restarts if a role that it needs joins again
 /// while the request is pending.
@@ -49,6 +51,7 @@ pub(crate) struct Rack {
     pub(crate) retry_timers: BTreeMap<Role, RetryTimer>,
     pub(crate) probes: BTreeMap<Role, Probe>,
     pub(crate) losses: LossCounts,
+    pub(crate) proofs: Proofs,
     pub(crate) files: Files,
     pub(crate) idle: Idle,
     pub(crate) presence: Presence,
@@ -77,6 +80,7 @@ impl Rack {
             retry_timers: BTreeMap::new(),
             probes: BTreeMap::new(),
             losses: LossCounts::default(),
+            proofs: Proofs::default(),
             files: Files::default(),
             idle: Idle::default(),
             presence: Presence::default(),

@@ -179,6 +179,13 @@ impl EventSource for Control {
             Note::Fenced(of) => (Level::INFO, format!("the lease of {} ended: it is fenced", host(of))),
             Note::Lapsed(of) => (Level::INFO, format!("{} did not renew its lease: it is fenced", host(of))),
             Note::DomainGone(domain) => (Level::INFO, format!("domain {domain} has no user: it is gone")),
+            Note::Unproven(joins) => (
+                Level::WARN,
+                format!(
+                    "{joins} joins of the last minute named addresses and did not prove them; a holder of the \
+                     rack's token may name addresses of others (`proofs` of `farmem status --json`)"
+                ),
+            ),
             Note::GivenUp => (Level::WARN, "a migration was cancelled".into()),
             Note::TakenBack => (Level::INFO, "a change was rolled back".into()),
             Note::SoftRefused => (Level::WARN, "the switch refused an image".into()),

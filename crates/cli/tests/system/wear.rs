@@ -128,7 +128,9 @@ fn a_memory_node_leaves_once_it_is_empty() {
     let moved = run(&["migrate", "--rack", &file, "--base", &base, "--node", other, "--json"]).json();
     assert_eq!(moved["bytes"], 8192);
     let moved = format!("memory node {holder} has no bytes any more, and 1 allocations");
-    leave(&holder).refuses(&[&moved, "keep its role running until they are freed", "farmem status --rack"]);
+    let named = format!("of domain shop at {base}");
+    let keep = "keep its role running until the allocations are freed";
+    leave(&holder).refuses(&[&moved, &named, keep, "farmem free --rack", "farmem status --rack"]);
     let mut bytes = [0; 5];
     owner.read(vma.base, &mut bytes).unwrap();
     assert_eq!(&bytes, b"stays");

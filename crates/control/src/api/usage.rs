@@ -21,6 +21,20 @@ pub struct RackUsage {
     /// Failures since the control plane started.
     #[serde(default)]
     pub losses: LossCounts,
+    /// Proofs of addresses since the control plane started.
+    #[serde(default)]
+    pub proofs: ProofCounts,
+}
+
+/// Proofs of the addresses of joining members, since the control plane started (PROTOCOL 8.74).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct ProofCounts {
+    /// Joins that were refused because the address was not proven; a cookie was sent for each.
+    pub cookies: u64,
+    /// Joins among them that showed a wrong cookie.
+    pub wrong: u64,
+    /// Joins that showed the right cookie.
+    pub proven: u64,
 }
 
 /// Failures since the control plane started.

@@ -1,11 +1,13 @@
 //! Cookies, which prove the address of a joining member (PROTOCOL 8.75).
 
 use super::{Kind, Secret};
+use crate::api::Request;
+use crate::member_address::parse_gid;
 use farmem_machine::{Duration, Instant};
 use farmem_wire::Gid;
 use farmem_wire::message::Cookie;
 use hmac::{Hmac, Mac as _};
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 
 /// Time after which the control plane issues another cookie for the same claim. A cookie is valid for this
 /// time at least, and for twice as long at most.
@@ -32,6 +34,32 @@ pub struct AddressClaim<'a> {
     pub name: &'a str,
     /// The address.
     pub gid: Gid,
+}
+
+impl<'a> AddressClaim<'a> {
+    /// Returns the claim of a join request; `None` for other requests, and for a text that is no address.
+    #[must_use]
+    pub fn of(request: &'a Request) -> Option<Self> {
+        let (kind, name, gid) = match request {
+            Request::JoinSwitch(call) => (Kind::Switch, "", &call.gid),
+            Request::JoinNode(call) => (Kind::Node, call.name.as_str(), &call.gid),
+            Request::JoinIndex(call) => (Kind::Index, call.name.as_str(), &call.gid),
+            Request::JoinHost(call) => (Kind::Host, call.name.as_str(), &call.gid),
+            _ => return None,
+        };
+        parse_gid(gid).ok().map(|gid| Self { kind, name, gid: Gid(gid) })
+    }
+
+    /// Returns the tag of the claim. Everyone can compute it: a cookie with the tag is of this claim, unless it
+    /// is forged, and no holder of the rack's token finds a claim of another member with the same tag.
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        let text = Sha256::new_with_prefix(b"farmem claim\0");
+        let text = text.chain_update([self.kind as u8]).chain_update(self.gid.0).chain_update(self.name);
+        let digest: [u8; 32] = text.finalize().into();
+        let (first, _) = digest.split_first_chunk().expect("SHA-256 has 32 bytes");
+        u64::from_be_bytes(*first)
+    }
 }
 
 impl Secret {

@@ -34,6 +34,7 @@ impl Rack {
             processes: processes.map(|(&process, &domain)| ProcessUse { process, domain }).collect(),
             builds: self.builds(),
             losses: self.losses(),
+            proofs: self.proofs.counts,
         }
     }
 

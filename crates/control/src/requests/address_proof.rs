@@ -11,6 +11,7 @@ use crate::api::{ApiError, ErrorCode, JoinHost, JoinNode, Request};
 use crate::errors::{bad, error};
 use crate::keys::{AddressClaim, AddressProof, Kind};
 use crate::messages::{Actions, Out};
+use crate::note::Note;
 use crate::rack::{Pending, Rack};
 use crate::record::{ChangeKind, Key};
 use alloc::format;
@@ -37,7 +38,10 @@ impl Rack {
         let request = &pending.ask.request;
         match pending.ask.shown.address {
             AddressProof::Unsupported => return Err(unsupported(request, claim.gid)),
-            AddressProof::Cookie(cookie) if secret.cookie_fits(&claim, cookie, self.now) => return Ok(()),
+            AddressProof::Cookie(cookie) if secret.cookie_fits(&claim, cookie, self.now) => {
+                self.proofs.counts.proven += 1;
+                return Ok(());
+            }
             AddressProof::Pending | AddressProof::Cookie(_) => {}
         }
         let Some(own) = self.state.home else { return Err(self.stall_error("nothing was changed")) };
@@ -46,10 +50,14 @@ impl Rack {
         let bth = Bth::new(Opcode::UdSendOnly, to.qpn, self.psn);
         let ext = Extension::Deth(Deth { qkey: to.qkey, src_qp: own.endpoint().qpn });
         let mut frame = Vec::new();
-        let emit = |bytes: &mut Vec<u8>| CookieMessage { cookie }.emit(bytes);
+        let emit = |bytes: &mut Vec<u8>| CookieMessage { tag: claim.tag(), cookie }.emit(bytes);
         Packet::emit_with(&bth, &ext, CookieMessage::LEN, &mut frame, emit);
         self.psn = self.psn.plus(1);
         out.local(Out::Challenge { gid: claim.gid, frame });
+        let is_wrong = matches!(pending.ask.shown.address, AddressProof::Cookie(_));
+        if let Some(joins) = self.proofs.unproven(is_wrong, self.now) {
+            out.note(Note::Unproven(joins));
+        }
         Err(unproven(request, claim.gid))
     }
 }

@@ -5,6 +5,7 @@ use crate::api::{ApiError, ErrorCode, JoinHost, JoinNode, JoinSwitch, Leave};
 use crate::bounds::NAME_LEN_MAX;
 use crate::decision::{Decided, Decision};
 use crate::errors::{LISTED, bad, bound, error, not_found};
+use crate::member_address::parse_gid;
 use crate::rack::Rack;
 use crate::record::{Cache, ChangeKind, HostRow, NodeRow};
 use crate::requests::card_numbers::card_endpoint;
@@ -12,10 +13,8 @@ use crate::state::claims::Claim;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::net::IpAddr;
 use core::ops::RangeInclusive;
 use farmem_machine::Port;
-use farmem_wire::Gid;
 use farmem_wire::message::CACHING_HOSTS_MAX;
 
 impl Rack {
@@ -329,24 +328,4 @@ pub(crate) fn name_allowed(of: &str, name: &str) -> Result<(), ApiError> {
     let shown: String = name.chars().take(NAME_LEN_MAX).collect();
     let message = format!("{shown:?} is no name for a {of}");
     Err(bad(message, format!("use 1 to {NAME_LEN_MAX} of the characters A-Z a-z 0-9 . _ -")))
-}
-
-fn parse_gid(text: &str) -> Result<[u8; 16], ApiError> {
-    let shown: String = text.chars().take(NAME_LEN_MAX).collect();
-    let remedy = "give the IPv4 or IPv6 address others reach it at, without a port: 127.0.0.11, fd00::11";
-    let Ok(ip) = text.parse::<IpAddr>() else {
-        return Err(bad(format!("{shown:?} is no address"), remedy));
-    };
-    let gid = match ip {
-        IpAddr::V4(v4) => Gid::from_v4(v4.octets()),
-        IpAddr::V6(v6) => Gid(v6.octets()),
-    };
-    let v4 = gid.as_v4().map(core::net::Ipv4Addr::from);
-    if ip.is_unspecified()
-        || ip.is_multicast()
-        || v4.is_some_and(|v4| v4.is_unspecified() || v4.is_broadcast() || v4.is_multicast())
-    {
-        return Err(bad(format!("{shown} is not the address of one machine"), remedy));
-    }
-    Ok(gid.0)
 }

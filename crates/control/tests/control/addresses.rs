@@ -4,13 +4,17 @@
 use crate::rack::{Rack, config, gid, text};
 use farmem_control::api::*;
 use farmem_control::keys::{Credentials, Kind, Secret};
-use farmem_control::{AddressClaim, AddressProof, COOKIE_LIFE, Config};
-use farmem_machine::{Instant, Port, Rng};
+use farmem_control::{AddressClaim, AddressProof, COOKIE_LIFE, Config, Note};
+use farmem_machine::{Duration, Instant, Port, Rng};
 use farmem_wire::message::{Cookie, CookieMessage, GSI_QKEY, GSI_QPN};
 use farmem_wire::{Extension, Gid, Packet, Qkey, Qpn, icrc};
 use std::collections::{BTreeSet, VecDeque};
 
 const MIB: u64 = 1 << 20;
+/// Time from one warning about unproven addresses to the next.
+const MINUTE: Duration = Duration::from_secs(60);
+/// The tag of a host h1 at the address of octet 101, as the control plane computes it.
+const TAG_OF_H1: u64 = 0x70f0_a74f_758b_0529;
 
 fn proving(secret: u8) -> Config {
     Config { address_secret: Some(Secret::new(&[secret; 32])), ..config() }
@@ -135,6 +139,56 @@ fn an_address_is_proven_for_a_stay() {
     assert_eq!(rack.refused(join(102)).code, ErrorCode::Unproven);
     rack.call(Leave::new(Port::host(1).0)).unwrap();
     assert_eq!(rack.refused(join(101)).code, ErrorCode::Unproven);
+}
+
+/// A cookie message has the tag of its claim, which a member computes from its own request. Claims that differ in
+/// kind, name or address have other tags.
+#[test]
+fn a_cookie_has_the_tag_of_its_claim() {
+    let mut rack = Rack::with(94, proving(1));
+    rack.call(CreateDomain { name: "cards".into() }).unwrap();
+    show(&mut rack, AddressProof::Pending);
+    let join = |name: &str, octet| JoinHost::new(name.into(), text(octet)).into();
+    let others = [join("h2", 101), join("h1", 102), JoinNode::new("h1".into(), text(101), MIB).into()];
+    let mut tags = BTreeSet::new();
+    for request in joins().into_iter().chain(others) {
+        rack.refused(request.clone());
+        let (_, frame) = rack.challenges.pop().expect("one challenge");
+        let message = CookieMessage::parse(Packet::parse(&frame).unwrap().payload).unwrap();
+        assert_eq!(Some(message.tag), AddressClaim::of(&request).map(|claim| claim.tag()), "{request:?}");
+        tags.insert(message.tag);
+    }
+    assert_eq!(tags.len(), 9, "one for each claim");
+    assert_eq!(AddressClaim::of(&join("h1", 101)).map(|claim| claim.tag()), Some(TAG_OF_H1));
+    assert_eq!(AddressClaim::of(&Overview {}.into()), None);
+}
+
+/// A holder of the rack's token names addresses of others without end. `usage` counts the cookies and the wrong
+/// proofs, and a note says so once a minute. Members that join, many at once, cause none.
+#[test]
+fn joins_without_a_proof_are_counted_and_noted() {
+    let mut rack = Rack::with(95, proving(1));
+    let join = |octet: u8| JoinHost::new(format!("h{octet}"), text(octet));
+    let hosts: Vec<u8> = (101..=140).collect();
+    show(&mut rack, AddressProof::Pending);
+    hosts.iter().for_each(|&octet| drop(rack.refused(join(octet))));
+    for ((_, frame), &octet) in std::mem::take(&mut rack.challenges).into_iter().zip(&hosts) {
+        show(&mut rack, AddressProof::Cookie(read(&frame).2));
+        rack.call(join(octet)).unwrap();
+    }
+    let proofs = rack.call(Usage {}).unwrap().proofs;
+    assert_eq!(proofs, ProofCounts { cookies: 40, wrong: 0, proven: 40 });
+    show(&mut rack, AddressProof::Cookie(Cookie([7; Cookie::LEN])));
+    for _ in 0..3 {
+        rack.pass(MINUTE);
+        (0..20).for_each(|_| drop(rack.refused(join(200))));
+    }
+    rack.pass(MINUTE);
+    rack.refused(join(200));
+    let noted: Vec<&Note> = rack.notes.iter().filter(|note| matches!(note, Note::Unproven(_))).collect();
+    assert_eq!(noted, [&Note::Unproven(20); 3]);
+    let proofs = rack.call(Usage {}).unwrap().proofs;
+    assert_eq!(proofs, ProofCounts { cookies: 101, wrong: 61, proven: 40 });
 }
 
 // --- Every state of a small world, and many seeds of the control plane ---

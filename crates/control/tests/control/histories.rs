@@ -561,6 +561,8 @@ fn every_note_is_reached() {
             Note::Shortened => "shortened",
             // `files.rs` and worlds of sim cover this.
             Note::FileEnded => "file ended",
+            // `addresses.rs` covers this.
+            Note::Unproven(_) => "unproven",
             // `wear.rs` covers this.
             Note::DomainGone(_) | Note::Lapsed(_) | Note::Reclaimed => "gone by itself",
         };

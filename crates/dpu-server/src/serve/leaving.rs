@@ -53,7 +53,8 @@ impl Leaving {
     /// Returns true if its regions will close without its help: operations in flight end, and the DPU's host leaves
     /// the rack.
     pub(super) fn is_waited_for(&self) -> bool {
-        self.is_in_flight() || !self.talk.is_open() && (self.settled == Some(false) || self.writes && self.is_dismissed)
+        self.is_in_flight()
+            || !self.talk.is_open() && (self.settled == Some(false) || self.writes && self.is_dismissed)
     }
 
     /// Returns true if no operation of it is in flight, and it has closed its socket.

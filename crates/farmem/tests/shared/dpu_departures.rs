@@ -120,6 +120,9 @@ fn a_dismissed_process_that_was_killed_is_fenced() {
     drop(talk);
     drop(rings);
     let opened = (0..TRIES).find_map(|_| opens(&rack, &other, vma.base.0)).expect("it opens");
-    assert!(hosts(&rack).iter().all(|(host, _)| *host != life), "the host of the process has left the rack first");
+    assert!(
+        hosts(&rack).iter().all(|(host, _)| *host != life),
+        "the host of the process has left the rack first"
+    );
     drop(opened);
 }

@@ -60,6 +60,8 @@ impl FromStr for Cookie {
 /// A cookie on its way to the address of a joining member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CookieMessage {
+    /// The tag of the claim that the cookie proves. A member ignores cookies of other claims (PROTOCOL 8.77).
+    pub tag: u64,
     /// The cookie, which the member shows with its next join request.
     pub cookie: Cookie,
 }
@@ -82,21 +84,18 @@ impl CookieMessage {
     /// # Errors
     /// [`WireError`] naming the field.
     pub fn parse(payload: &[u8]) -> Result<Self, WireError> {
-        let (kind, number, mut r) = read_numbered("cookie message", payload)?;
+        let (kind, tag, mut r) = read_numbered("cookie message", payload)?;
         if kind != COOKIE {
             return Err(WireError::Unknown { what: "message.kind", value: kind.into() });
         }
-        if number != 0 {
-            return Err(WireError::Reserved { what: "message.request" });
-        }
         let cookie = Cookie(r.array()?);
         r.end()?;
-        Ok(Self { cookie })
+        Ok(Self { tag, cookie })
     }
 
     /// Appends the message.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        put_numbered(out, COOKIE, 0);
+        put_numbered(out, COOKIE, self.tag);
         out.extend_from_slice(&self.cookie.0);
     }
 }
@@ -111,13 +110,13 @@ mod tests {
     proptest! {
         /// A message and a text are read as they were written; shorter ones are rejected.
         #[test]
-        fn cookies_survive_the_round_trip(bytes in any::<[u8; Cookie::LEN]>()) {
+        fn cookies_survive_the_round_trip(tag: u64, bytes in any::<[u8; Cookie::LEN]>()) {
             let cookie = Cookie(bytes);
             let mut message = vec![];
-            CookieMessage { cookie }.emit(&mut message);
+            CookieMessage { tag, cookie }.emit(&mut message);
             prop_assert_eq!(message.len(), CookieMessage::LEN);
             prop_assert!(CookieMessage::is(&message));
-            prop_assert_eq!(CookieMessage::parse(&message), Ok(CookieMessage { cookie }));
+            prop_assert_eq!(CookieMessage::parse(&message), Ok(CookieMessage { tag, cookie }));
             for have in 0..message.len() {
                 prop_assert!(CookieMessage::parse(&message[..have]).is_err(), "{} bytes", have);
             }

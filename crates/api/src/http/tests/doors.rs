@@ -227,7 +227,7 @@ fn nobody_waits_for_ever_before_a_unix_socket() {
 /// allocations.
 #[test]
 fn a_full_rack_can_be_looked_at() {
-    use farmem_control::api::{DomainUse, LossCounts, RackUsage, Usage, VmaUse};
+    use farmem_control::api::{DomainUse, LossCounts, ProofCounts, RackUsage, Usage, VmaUse};
     let rack = Rack::start(ApiLimits::default());
     let domain = |domain: u32| DomainUse {
         domain,
@@ -257,6 +257,7 @@ fn a_full_rack_can_be_looked_at() {
         processes: vec![],
         builds: vec![],
         losses: LossCounts::default(),
+        proofs: ProofCounts::default(),
     };
     let mut client = ApiClient::new(ApiDoor::Unix(rack.socket()), TOKEN);
     let seen = answered(|| client.call(Usage {}), &rack.calls, Ok(full.clone().into())).unwrap();

@@ -191,6 +191,7 @@ fn answers() -> Vec<Response> {
             processes: vec![],
             builds: vec![],
             losses: LossCounts::default(),
+            proofs: ProofCounts::default(),
         }
         .into(),
         ProcessInfo { process: 0, heap: 0 }.into(),
@@ -334,6 +335,7 @@ fn each_answer_has_the_fields_of_its_row() {
         ("(host use)".to_owned(), keys(&host_use())),
         ("(build use)".to_owned(), keys(&BuildUse { build: String::new(), members: Vec::new() })),
         ("(losses)".to_owned(), keys(&LossCounts::default())),
+        ("(proofs)".to_owned(), keys(&ProofCounts::default())),
         ("(domain use)".to_owned(), keys(&domain_use())),
         ("(vma use)".to_owned(), keys(&vma_use())),
     ];
