@@ -20,7 +20,7 @@ pub const HOST_LEASE: Duration = Duration::from_secs(60);
 pub struct Config {
     /// The control plane's address.
     pub gid: Gid,
-    /// The first address of far memory; a multiple of [`PAGE`], not 0, below [`VA_END`].
+    /// The first address of far memory; a multiple of [`PAGE`](crate::PAGE), not 0, below [`VA_END`](crate::VA_END).
     pub va_base: u64,
     /// The path MTU of the connections it sets up.
     pub pmtu: Pmtu,
