@@ -229,8 +229,9 @@ impl Pager {
             self.holder_left(key);
         }
         self.reap_dead_processes();
-        let tracee = match Tracee::seize(asked.thread) {
-            Ok(tracee) => tracee,
+        let tracee = match seize(listener, asked) {
+            Ok(Some(tracee)) => tracee,
+            Ok(None) => return true,
             Err(error) => {
                 self.cannot_come_in(leader, &cannot_trace(asked.thread, &error), error);
                 return false;
@@ -433,8 +434,9 @@ impl Pager {
         call: RawCall,
     ) {
         self.stats.past_libc += 1;
-        let mut tracee = match Tracee::seize(asked.thread) {
-            Ok(tracee) => tracee,
+        let mut tracee = match seize(listener, asked) {
+            Ok(Some(tracee)) => tracee,
+            Ok(None) => return,
             Err(error) => {
                 let verdict = match change {
                     Change::Map { .. } => Verdict::GoOn,
@@ -538,6 +540,16 @@ fn is_started_here(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
     parent.and_then(|parent| parent.trim().parse().ok()) == Some(std::process::id())
+}
+
+/// Seizes a thread that waits for an answer; `None` if the thread has ended meanwhile, which needs none.
+fn seize(listener: &Listener, asked: &Notification) -> io::Result<Option<Tracee>> {
+    match Tracee::seize(asked.thread) {
+        Ok(tracee) => Ok(Some(tracee)),
+        // An end by another thread's `execve` is EPERM, too.
+        Err(_) if !listener.is_waiting(asked) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns the reason why a thread cannot be traced, with the remedy.

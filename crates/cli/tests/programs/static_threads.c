@@ -208,6 +208,35 @@ static int affinity(void) {
     return 0;
 }
 
+static void *map_always(void *unused) {
+    (void)unused;
+    for (;;) {
+        unsigned char *at = map(256 * 1024);
+        if (at == MAP_FAILED) _exit(3);
+        fill(at, 256 * 1024, 7);
+        if (wrong(at, 256 * 1024, 7)) _exit(4);
+        munmap(at, 256 * 1024);
+    }
+}
+
+static void *run_next(void *number) {
+    char next[16];
+    snprintf(next, sizeof next, "%d", (int)(uintptr_t)number + 1);
+    usleep(1000 + (unsigned)(uintptr_t)number * 37 % 4000);
+    execl("/proc/self/exe", "static_threads", "execs", next, NULL);
+    _exit(5);
+}
+
+/* A thread runs the program anew, 150 times, while the others map, the first one among them. */
+static int execs(int number) {
+    pthread_t thread;
+    if (number == 150) return printf("%d programs\n", number) < 0;
+    for (int i = 0; i < 3; i++) pthread_create(&thread, NULL, map_always, NULL);
+    pthread_create(&thread, NULL, run_next, (void *)(uintptr_t)number);
+    map_always(NULL);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const char *which = argc > 1 ? argv[1] : "";
     if (!strcmp(which, "waits")) return fork_beside(0);
@@ -215,6 +244,7 @@ int main(int argc, char **argv) {
     if (!strcmp(which, "rights")) return refused_rights();
     if (!strcmp(which, "descriptors")) return descriptors();
     if (!strcmp(which, "killed")) return killed_forks();
+    if (!strcmp(which, "execs")) return execs(argc > 2 ? atoi(argv[2]) : 0);
     if (!strcmp(which, "commands")) return commands();
     if (!strcmp(which, "affinity")) return affinity();
     return 2;

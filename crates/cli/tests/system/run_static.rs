@@ -186,6 +186,20 @@ fn a_thread_with_its_own_descriptors() {
     finds_the_same(4 * MIB, "static_threads", &["descriptors"]);
 }
 
+/// A thread runs a program while others change mappings: the threads that end by it are not taken for threads that cannot be traced.
+#[test]
+fn programs_that_threads_run() {
+    if cfg!(not(target_arch = "x86_64")) || !may_run("programs of threads") {
+        return;
+    }
+    let dir = Dir::new("run-static-execs");
+    let ended = run_command(far(MIB, &[&program(&dir, "static_threads", &["-static"]), "execs"]));
+    assert_eq!((&*ended.stdout, ended.code), ("150 programs\n", Some(0)), "{ended:?}");
+    assert!(!ended.stderr.contains("traced") && !ended.stderr.contains("stays local"), "{ended:?}");
+    // A program may end before its first mapping is far.
+    assert!(number(&stats(&ended, MIB), "processes") > 100, "{ended:?}");
+}
+
 /// Processes that are killed while they fork leave no child that is stopped for good.
 #[test]
 fn forks_of_killed_processes() {
