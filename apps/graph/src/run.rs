@@ -117,9 +117,8 @@ fn on_object(
         let pieces = [*named.vma()];
         let local = args.local.of(image.len());
         let placed = Placed { pieces: &pieces, image: &image, local, dpu: args.dpu, fixed: false };
-        let (found, seconds, traffic) = in_window(client, &placed, &begin, threads)?;
-        let times = (loaded, seconds, traffic);
-        let ran = report(command, args, (client, transport), (threads, &placed), times, found);
+        let ran = in_window(client, &placed, &begin, threads)?;
+        let ran = report(command, args, (client, transport), (threads, &placed), loaded, ran);
         named.close()?;
         Ok((ran, source))
     })?;
@@ -155,10 +154,9 @@ fn on_file(
         let ran = in_window(client, &placed, &begin, threads);
         // Also after a failure: other programs may keep using the rack.
         let freed: Result<Vec<()>, _> = pieces.iter().map(|piece| client.free(piece.base)).collect();
-        let (found, seconds, traffic) = ran?;
+        let ran = ran?;
         freed?;
-        let times = (loaded, seconds, traffic);
-        Ok(report(command, args, (client, transport), (threads, &placed), times, found))
+        Ok(report(command, args, (client, transport), (threads, &placed), loaded, ran))
     })?;
     finish(args, &source, &begin, threads, ran)
 }
@@ -169,8 +167,8 @@ fn report(
     args: &RunArgs,
     (client, transport): (&Client, &'static str),
     (threads, placed): (&rayon::ThreadPool, &Placed<'_>),
-    (load_seconds, seconds, traffic): (f64, f64, Traffic),
-    found: RunResult,
+    load_seconds: f64,
+    WindowRun { found, seconds, traffic }: WindowRun,
 ) -> RunReport {
     let Extent { vertices, edges, symmetric, weighted } = placed.image.extent();
     let graph_nodes: BTreeSet<NodeId> = placed.pieces.iter().map(|piece| piece.node).collect();
@@ -308,12 +306,19 @@ struct Placed<'a> {
     fixed: bool,
 }
 
+/// A completed run of an algorithm in a window.
+struct WindowRun {
+    found: RunResult,
+    seconds: f64,
+    traffic: Traffic,
+}
+
 fn in_window(
     client: &mut Client,
     far: &Placed<'_>,
     begin: &RunStart<'_>,
     threads: &rayon::ThreadPool,
-) -> Result<(RunResult, f64, Traffic), Failure> {
+) -> Result<WindowRun, Failure> {
     let way = match far.dpu {
         None => AccessPath::Direct,
         Some(Dpu::Own) => AccessPath::Own(DpuConfig::new(Caching::Adaptive)),
@@ -332,7 +337,7 @@ fn in_window(
     let (found, stats) = far::with_graph(client, far.pieces, far.image, options, |graph| {
         threads.install(|| algorithm(&graph, begin))
     })?;
-    Ok((found?, begun.elapsed().as_secs_f64(), Traffic::of(&stats)))
+    Ok(WindowRun { found: found?, seconds: begun.elapsed().as_secs_f64(), traffic: Traffic::of(&stats) })
 }
 
 /// The start of an algorithm.

@@ -44,6 +44,14 @@ pub(crate) struct Waiting {
     pub(crate) served_bytes: usize,
 }
 
+/// A changed key that clients wait for.
+pub(crate) struct ReadyKey {
+    pub(crate) db: u8,
+    pub(crate) key: Vec<u8>,
+    /// Numbers of the clients, in the order in which they began to wait.
+    pub(crate) clients: VecDeque<u64>,
+}
+
 impl Waiting {
     /// Returns how many clients wait.
     pub(crate) fn len(&self) -> usize {
@@ -166,12 +174,13 @@ impl Waiting {
     }
 
     /// Takes the next key that changed, with the clients that wait for it.
-    pub(crate) fn take_ready(&mut self) -> Option<(u8, Vec<u8>, VecDeque<u64>)> {
+    pub(crate) fn take_ready(&mut self) -> Option<ReadyKey> {
         loop {
             let name = self.ready.pop_front()?;
             if let Some(queue) = self.queues.get_mut(&name) {
                 queue.is_ready = false;
-                return Some((name.0, queue.key.clone(), queue.clients.clone()));
+                let (key, clients) = (queue.key.clone(), queue.clients.clone());
+                return Some(ReadyKey { db: name.0, key, clients });
             }
         }
     }

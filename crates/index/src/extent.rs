@@ -14,20 +14,34 @@ pub struct Extent {
     pub nodes: usize,
 }
 
+/// A parameter of an [`Extent`] that is out of its bounds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ExtentFault {
+    /// The counted items.
+    pub what: &'static str,
+    /// The given number.
+    pub have: usize,
+    /// The minimum.
+    pub least: usize,
+    /// The maximum.
+    pub most: usize,
+}
+
 impl Extent {
     /// The paper's FatTree: 600 ranges, and two sets of 3,600 nodes in each switch below the core (Fat-B+Tree IV-A, V-B).
     pub const FAT_TREE: Self = Self { ranges: RANGES_DEFAULT, sets: 2, nodes: 3_600 };
 
-    /// Returns the parameter that is out of its bounds: name, value, least and most.
+    /// Returns the first parameter that is out of its bounds.
     #[must_use]
-    pub fn fault(&self) -> Option<(&'static str, usize, usize, usize)> {
+    pub fn fault(&self) -> Option<ExtentFault> {
         [
             ("ranges of a fat root", self.ranges, 1, RANGES_MAX),
             ("node sets of a tree", self.sets, 0, SETS_MAX),
             ("nodes of a set", self.nodes, 0, SET_NODES_MAX),
         ]
         .into_iter()
-        .find(|(_, have, least, most)| !(least..=most).contains(&have))
+        .map(|(what, have, least, most)| ExtentFault { what, have, least, most })
+        .find(|fault| !(fault.least..=fault.most).contains(&fault.have))
     }
 }
 

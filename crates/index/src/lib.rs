@@ -44,7 +44,7 @@ mod tables;
 mod tree;
 
 pub use compare::{Compared, greater};
-pub use extent::Extent;
+pub use extent::{Extent, ExtentFault};
 pub use fabric::{FabricSwitch, divide};
 pub use follow::{Hits, RATE_ONE, Rates, stale_steps, visits_saved};
 pub use keys::{KeyBytes, prefix};

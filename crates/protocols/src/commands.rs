@@ -238,6 +238,17 @@ pub struct Command {
 /// Keys of a request, and how its command uses them.
 pub type Keys<'a> = SmallVec<[(&'a [u8], Access); 4]>;
 
+/// Positions of a command's keys; all 0 for a command without keys.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct KeyPositions {
+    /// Position of the first key.
+    pub first: i8,
+    /// Position of the last key; negative positions count from the end.
+    pub last: i8,
+    /// Distance between keys.
+    pub step: i8,
+}
+
 impl Command {
     /// Returns whether the command has all of these flags.
     #[inline]
@@ -299,16 +310,16 @@ impl Command {
         counts || matches!(self.name, "sort" | "sort_ro")
     }
 
-    /// Returns the first key, the last one and the step between keys, as in the `COMMAND` reply of early versions of Redis.
+    /// Returns the range of keys, as in the `COMMAND` reply of early versions of Redis.
     #[must_use]
-    pub fn key_range(&self) -> (i8, i8, i8) {
-        let mut range = (0, 0, 0);
+    pub fn key_range(&self) -> KeyPositions {
+        let mut range = KeyPositions::default();
         for spec in self.specs.iter().flatten() {
             let Find::Range { last, step } = spec.find else { continue };
             let at = i8::try_from(spec.at).expect("a small number");
-            let first = if range.0 == 0 { at } else { range.0 };
-            range =
-                (first, if last < 0 { last } else { at + last }, i8::try_from(step).expect("a small number"));
+            let first = if range.first == 0 { at } else { range.first };
+            let last = if last < 0 { last } else { at + last };
+            range = KeyPositions { first, last, step: i8::try_from(step).expect("a small number") };
         }
         range
     }

@@ -106,8 +106,8 @@ fn describe(command: &'static Command, out: &mut Writer<'_>) {
     out.bulk(command.name.as_bytes());
     out.integer(command.arity.into());
     simple_set(command.flag_names(), out);
-    let (first, last, step) = command.key_range();
-    [first, last, step].into_iter().for_each(|number| out.integer(number.into()));
+    let range = command.key_range();
+    [range.first, range.last, range.step].into_iter().for_each(|number| out.integer(number.into()));
     let categories = CATEGORIES.iter().filter(|category| command.is_in(category));
     simple_set(categories.map(|category| format!("@{category}")), out);
     out.set(0);

@@ -4,15 +4,15 @@ use super::execute::execute_again;
 use super::handlers;
 use crate::session::Patience;
 use crate::store::Store;
-use crate::waiting::Waiter;
+use crate::waiting::{ReadyKey, Waiter};
 use crate::world::{OUT_PAUSE_MIN, World};
 use farmem_protocols::resp::Writer;
 
 /// Serves the clients that wait for changed keys, until no client can be served. An element that one client moves may
 /// serve another client.
 pub(crate) fn serve(store: &mut Store, world: &mut World) {
-    while let Some((db, key, ids)) = world.waiting.take_ready() {
-        for id in ids {
+    while let Some(ReadyKey { db, key, clients }) = world.waiting.take_ready() {
+        for id in clients {
             let Some(kind) = store.kind(db, &key) else { break };
             if world.waiting.wants(id, kind)
                 && let Some(waiter) = world.waiting.take(id)

@@ -4,7 +4,7 @@ use super::far::is_withheld;
 use super::index::{Entry, Flag, Name};
 use super::item::Head;
 use super::live::{Live, LiveValue};
-use super::log::Full;
+use super::log::{CachedRecord, Full};
 use super::place::{At, CHUNK, Class, HEADER_LEN, Header, LocationWord, RecordSpan};
 use super::{Kind, NewExpiry, Store, kind_of};
 use crate::failure::Failure;
@@ -215,7 +215,7 @@ impl Store {
     /// Drops the oldest chunk of the cache. Its entries lead to the log again.
     pub(super) fn shrink_cache(&mut self) {
         let Some(oldest) = self.log.oldest_cached() else { return };
-        for (cached, from, key, space) in self.log.cached_records(oldest) {
+        for CachedRecord { cached, from, key, space } in self.log.cached_records(oldest) {
             let name = self.namer.name(&key);
             let entry = self.spaces[usize::from(space)].index.get_mut(name);
             if let Some(entry) = entry.filter(|entry| entry.place == cached.0) {

@@ -19,6 +19,16 @@ use memmap2::MmapMut;
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
+/// A record of the read cache.
+pub(crate) struct CachedRecord {
+    /// Location in the cache.
+    pub(crate) cached: LocationWord,
+    /// Location in the log.
+    pub(crate) from: LocationWord,
+    pub(crate) key: Vec<u8>,
+    pub(crate) space: u8,
+}
+
 /// The bytes of a chunk.
 #[derive(Debug)]
 enum Bytes {
@@ -376,8 +386,8 @@ impl Log {
         self.cached.front().copied()
     }
 
-    /// Returns the records of a cached chunk: place in the cache, place in the log, key and space.
-    pub(crate) fn cached_records(&self, number: usize) -> Vec<(LocationWord, LocationWord, Vec<u8>, u8)> {
+    /// Returns the records of a cached chunk.
+    pub(crate) fn cached_records(&self, number: usize) -> Vec<CachedRecord> {
         let chunk = &self.chunks[number];
         let Bytes::Local(bytes) = &chunk.bytes else { unreachable!("the cache is here") };
         let (mut at, mut records) = (0, Vec::new());
@@ -388,7 +398,8 @@ impl Log {
             let record = at + UNIT_OF_PLACE;
             let header = Header::parse(&bytes[record..]).expect("the cache has records");
             let key = bytes[record + HEADER_LEN..record + header.value_from()].to_vec();
-            records.push((LocationWord::cache(number, record, header.class), from, key, header.space));
+            let cached = LocationWord::cache(number, record, header.class);
+            records.push(CachedRecord { cached, from, key, space: header.space });
             at = record + header.class.len();
         }
         records

@@ -109,8 +109,10 @@ pub(super) fn plan(args: &IndexPlan, pods: u16) -> Result<End, Failure> {
     let (tree, about) = tree_of(args)?;
     let leaves = about.keys.div_ceil(args.fill).max(1);
     let extent = Extent { ranges: args.ranges, sets: args.sets, nodes: args.nodes };
-    if let Some((what, have, least, most)) = extent.fault() {
-        return Err(Failure::environment(format!("{have} {what}"), format!("{least} to {most}")));
+    if let Some(fault) = extent.fault() {
+        let (have, what) = (fault.have, fault.what);
+        let remedy = format!("choose {} to {}", fault.least, fault.most);
+        return Err(Failure::environment(format!("{have} {what} are out of bounds"), remedy));
     }
     let core = fat_tree(pods, args.edges, args.servers);
     let root = tree.root().unwrap_or(VirtAddr(256));

@@ -33,7 +33,8 @@ impl RackConfig {
             return Vec::new();
         }
         let mut findings = Vec::new();
-        for (name, address, _) in self.roles() {
+        for role in self.roles() {
+            let (name, address) = (role.name, role.address);
             findings.push(self.examine_mtu(&name, address));
             if !is_of_this_machine(address) {
                 findings.push(examine_port(&name, address));

@@ -9,6 +9,15 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
 
+/// A role in the rack's description.
+pub(super) struct ConfiguredRole {
+    /// The kind of the role, and its name if there are several of the kind.
+    pub(super) name: String,
+    pub(super) address: IpAddr,
+    /// Position of an index switch in the FatTree; empty for other roles.
+    position: String,
+}
+
 impl RackConfig {
     /// Returns a finding for each role of the description: its address, and whether it runs on this machine.
     /// If other roles of the rack run here, an absent role is reported as missing. The method changes
@@ -17,9 +26,9 @@ impl RackConfig {
     pub fn examine_roles(&self) -> Vec<Finding> {
         let held = self.held();
         let roles = self.roles();
-        let is_up = held.as_ref().is_ok_and(|held| roles.iter().any(|(_, at, _)| held.contains(at)));
-        let finding = |(name, address, place): (String, IpAddr, String)| {
-            let where_to = format!("{address}{place}");
+        let is_up = held.as_ref().is_ok_and(|held| roles.iter().any(|role| held.contains(&role.address)));
+        let finding = |ConfiguredRole { name, address, position }: ConfiguredRole| {
+            let where_to = format!("{address}{position}");
             let (state, detail, remedy) = match &held {
                 Err(why) => {
                     let detail = format!("{where_to}: cannot check whether it runs: {why}");
@@ -52,26 +61,25 @@ impl RackConfig {
     pub(crate) fn is_of_one_machine(&self) -> bool {
         let roles = self.roles();
         self.transport == Transport::Shm
-            || roles.iter().all(|(_, address, _)| address.is_loopback())
-            || roles.iter().all(|(_, address, _)| is_of_this_machine(*address))
+            || roles.iter().all(|role| role.address.is_loopback())
+            || roles.iter().all(|role| is_of_this_machine(role.address))
     }
 
-    /// Returns name and address of each role; for an index switch also its position in the FatTree.
-    pub(super) fn roles(&self) -> Vec<(String, IpAddr, String)> {
-        let (control, switch) = (self.control.address, self.switch.address);
-        let nodes =
-            self.nodes.iter().map(|node| (format!("memory node {}", node.name), node.address, String::new()));
+    /// Returns the roles of this rack.
+    pub(super) fn roles(&self) -> Vec<ConfiguredRole> {
+        let role = |name: String, address| ConfiguredRole { name, address, position: String::new() };
+        let first =
+            [role("control plane".into(), self.control.address), role("switch".into(), self.switch.address)];
+        let nodes = self.nodes.iter().map(|node| role(format!("memory node {}", node.name), node.address));
         let index = self.index.iter().map(|switch| {
             let tier = match switch.tier {
                 Tier::Core => "core",
                 Tier::Aggregation => "aggregation",
                 Tier::Edge => "edge",
             };
-            let place = format!(", {tier}, leads to {}", switch.below.join(", "));
-            (format!("index switch {}", switch.name), switch.address, place)
+            let position = format!(", {tier}, leads to {}", switch.below.join(", "));
+            ConfiguredRole { position, ..role(format!("index switch {}", switch.name), switch.address) }
         });
-        let first =
-            [("control plane".into(), control, String::new()), ("switch".into(), switch, String::new())];
         first.into_iter().chain(nodes).chain(index).collect()
     }
 
@@ -81,7 +89,7 @@ impl RackConfig {
             return held_addresses();
         }
         let live = shm::live_endpoints(&self.rings());
-        let addresses = self.roles().into_iter().map(|(_, address, _)| address);
+        let addresses = self.roles().into_iter().map(|role| role.address);
         Ok(addresses.filter(|&address| live.contains(&format!("{:?}", gid_of(address)))).collect())
     }
 }

@@ -120,7 +120,7 @@ fn a_leaf_has_nothing_to_divide() {
 #[test]
 fn an_extent_has_bounds() {
     assert_eq!(Extent::FAT_TREE.fault(), None);
-    let fault = |extent: Extent| extent.fault().map(|(what, ..)| what);
+    let fault = |extent: Extent| extent.fault().map(|fault| fault.what);
     let usual = Extent::FAT_TREE;
     assert_eq!(fault(Extent { ranges: 0, ..usual }), Some("ranges of a fat root"));
     assert_eq!(fault(Extent { sets: 9, ..usual }), Some("node sets of a tree"));

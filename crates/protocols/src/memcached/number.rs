@@ -1,8 +1,16 @@
 //! Numbers as memcached parses them, which is as C's `strtoull` and `strtol` do.
 
-/// Parses the number at the start of a text: whether it has a minus sign, its digits, and its end. Returns
-/// `None` without digits, or above 64 bits.
-fn digits(text: &[u8]) -> Option<(bool, u64, usize)> {
+/// A number at the start of a text.
+struct Digits {
+    /// True for a number with a minus sign.
+    negative: bool,
+    value: u64,
+    /// Offset of the byte behind the last digit.
+    end: usize,
+}
+
+/// Parses the number at the start of a text. Returns `None` without digits, or above 64 bits.
+fn digits(text: &[u8]) -> Option<Digits> {
     let mut at = text.iter().position(|byte| !is_space(*byte))?;
     let negative = text[at] == b'-';
     at += usize::from(matches!(text[at], b'-' | b'+'));
@@ -12,7 +20,7 @@ fn digits(text: &[u8]) -> Option<(bool, u64, usize)> {
         value = value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
         at += 1;
     }
-    (at > from).then_some((negative, value, at))
+    (at > from).then_some(Digits { negative, value, end: at })
 }
 
 /// Returns true for white space, as C's `isspace` does.
@@ -29,11 +37,11 @@ fn ends_at(text: &[u8], at: usize) -> bool {
 /// the largest signed number.
 #[must_use]
 pub fn unsigned(text: &[u8]) -> Option<u64> {
-    let (negative, value, at) = digits(text)?;
+    let Digits { negative, value, end } = digits(text)?;
     let value = if negative { value.wrapping_neg() } else { value };
     let said = text.split(|&byte| byte == 0).next().unwrap_or(text);
     let too_large = i64::try_from(value).is_err() && said.contains(&b'-');
-    (ends_at(text, at) && !too_large).then_some(value)
+    (ends_at(text, end) && !too_large).then_some(value)
 }
 
 /// Parses an unsigned number of which 32 bits count.
@@ -45,10 +53,10 @@ pub fn short(text: &[u8]) -> Option<u32> {
 /// Parses a signed number of which 32 bits count.
 #[must_use]
 pub fn signed(text: &[u8]) -> Option<i32> {
-    let (negative, value, at) = digits(text)?;
+    let Digits { negative, value, end } = digits(text)?;
     let value = if negative { 0_i64.checked_sub_unsigned(value)? } else { i64::try_from(value).ok()? };
     let low = u32::try_from(value.cast_unsigned() & u64::from(u32::MAX)).expect("32 bits");
-    ends_at(text, at).then_some(low.cast_signed())
+    ends_at(text, end).then_some(low.cast_signed())
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use farmem_client::api::{Base64, SoftName, SoftSection};
 use farmem_client::{Client, Error, FarMemory};
 use farmem_index::blink::{NODE_LEN, Node};
 use farmem_index::{
-    Child, Extent, Range, Rates, SECTION_KIND, TreeNode, TreeSection, TreeView, fat_root, select_layers,
+    Child, Extent, ExtentFault, Range, Rates, SECTION_KIND, TreeNode, TreeSection, TreeView, fat_root,
+    select_layers,
 };
 use farmem_wire::VirtAddr;
 use std::cmp::Reverse;
@@ -21,7 +22,7 @@ const READS_MAX: u32 = 8;
 /// [`Error::Count`] for an extent that no switch takes.
 pub(super) fn check(extent: &Extent) -> Result<(), Error> {
     match extent.fault() {
-        Some((what, have, least, most)) => Err(Error::Count { what, have, least, most }),
+        Some(ExtentFault { what, have, least, most }) => Err(Error::Count { what, have, least, most }),
         None => Ok(()),
     }
 }
