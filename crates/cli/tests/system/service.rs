@@ -131,7 +131,7 @@ fn a_take_over_loses_no_acknowledged_key() {
     let first = writer.join().unwrap();
     assert!((300..MOST).contains(&first), "it acknowledges nothing once it is kept out, and had {first}");
     let ended = before.ended();
-    assert!(ended.code == Some(2) && ended.stderr.contains("of this program was fenced"), "{ended:?}");
+    assert!(ended.code == Some(2) && ended.stderr.contains("host was fenced"), "{ended:?}");
     for (name, count) in [("before", first), ("after", 800)] {
         for from in (0..count).step_by(500) {
             let keys = from..count.min(from + 500);
