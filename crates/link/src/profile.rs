@@ -351,7 +351,7 @@ mod tests {
             ("rate=1Gbit/s,rate=1Gbit/s", "rate is given twice"),
             ("rate=1Gbit/s,jitter=1us", "\"jitter=1us\""),
             ("rate=1Gbit/s,", "\"\""),
-            ("rate=400Gbit/s,delay=10ms", "500000000 bytes on their way"),
+            ("rate=400Gbit/s,delay=10ms", "500000000 bytes in flight"),
         ] {
             let refused = parse(text).expect_err(text);
             assert!(refused.contains(named), "{text}: {refused}");

@@ -125,11 +125,11 @@ fn paths_and_methods() {
 #[test]
 fn wrong_bodies_are_named() {
     let cases: [(&str, &[u8], &str); 11] = [
-        ("free", b"{\"domain\": 1, \"base\": 2, \"id\": 3, \"domain\": 4}", "\"domain\" is there twice"),
+        ("free", b"{\"domain\": 1, \"base\": 2, \"id\": 3, \"domain\": 4}", "\"domain\" appears twice"),
         (
             "soft_clear",
             b"{\"domain\": 1, \"sections\": [{\"kind\": 1, \"id\": 1, \"id\": 2}]}",
-            "\"id\" is there twice",
+            "\"id\" appears twice",
         ),
         ("allocate", b"{", "EOF"),
         ("allocate", b"[1]", "JSON object"),

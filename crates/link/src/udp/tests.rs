@@ -252,7 +252,7 @@ fn what_cannot_be_opened_says_why_and_what_to_do() {
     let text = refusal(Gid::from_v4([192, 0, 2, 1]));
     assert!(text.starts_with("192.0.2.1 is not an address of this machine; choose"), "{text}");
     let text = refusal(Gid::from_v4([0, 0, 0, 0]));
-    assert!(text.starts_with("address cannot be 0.0.0.0; the ICRC covers it"), "{text}");
+    assert!(text.starts_with("address cannot be 0.0.0.0; the ICRC covers the address"), "{text}");
 }
 
 /// If the kernel grants less than requested, the link reports that with the remedy.

@@ -375,5 +375,5 @@ fn the_number_of_windows_is_bounded() {
     let Some(Output { status, stderr, .. }) = process("too many") else { return };
     let said = String::from_utf8_lossy(&stderr);
     assert_eq!(status.code(), Some(EXIT), "{said}");
-    assert!(said.contains("64 were opened") && said.contains("at most 64 at once"), "{said}");
+    assert!(said.contains("64 were opened") && said.contains("at most 64 such windows"), "{said}");
 }

@@ -46,7 +46,7 @@ fn bytes_that_are_no_request_are_refused_in_json() {
         ("a long path", format!("GET /{long} HTTP/1.1\r\n\r\n"), 431, "too long"),
         ("a long field", format!("{head}X: {long}\r\n\r\n"), 431, "too long"),
         ("many fields", format!("{head}{fields}\r\n"), 431, "fields"),
-        ("half a head", head.clone(), 400, "midst"),
+        ("half a head", head.clone(), 400, "incomplete"),
     ];
     for (what, text, status, word) in cases {
         let (is, error) = refusal(&told(&server, text.as_bytes(), true));
