@@ -102,7 +102,7 @@ fn what_cannot_begin_is_not_charged() {
     let said = ask(&talk, &format!(r#"{{"tap":{{"bytes":{RING}}}}}"#), Some(ring.as_fd()));
     assert!(said.contains("done"), "{said}");
     let said = ask(&talk, &prefetch(&form, 10), None);
-    assert!(said.contains("without beside"), "{said}");
+    assert!(said.contains("before beside"), "{said}");
     let said = ask(&talk, &format!(r#"{{"tap":{{"bytes":{RING}}}}}"#), Some(ring.as_fd()));
     assert!(said.contains("conflict"), "{said}");
     let talk = guest(&rack, &client);

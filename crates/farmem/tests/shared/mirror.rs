@@ -300,7 +300,7 @@ fn ip(arguments: &str) -> Result<(), String> {
 fn promised(asks: &DpuSocket) -> u64 {
     let file = make_submissions(1 << 16).unwrap();
     let said = ask(asks, &format!(r#"{{"register":{{"rkey":2,"most":{}}}}}"#, u64::MAX), Some(file.as_fd()));
-    let bytes = said.split("beside ").nth(1).and_then(|said| said.split(' ').next());
+    let bytes = said.split("for this process and ").nth(1).and_then(|said| said.split(' ').next());
     bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or_else(|| panic!("{said}"))
 }
 
