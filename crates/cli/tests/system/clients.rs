@@ -318,7 +318,7 @@ fn clients_wait_for_an_address() {
     assert!(matches!(full, Error::Full { .. }), "{full:?}");
     assert!(full.to_string().contains("client addresses, 1 by [hosts]"), "{full}");
     run(&["demo", "--limit", "10", "--rack", &description.file()])
-        .refuses(&["client addresses", "more room"]);
+        .refuses(&["client addresses", "more capacity"]);
     drop(first);
     let mut second = description.client("second");
     let vma = second.allocate(64).unwrap();

@@ -50,7 +50,7 @@ fn on_a_rack(transport: &'static str) {
     died_and_serves(&mut up, &format!("node {name}"));
     let broken = tree.get_through(&mut client, over, 8).unwrap_err();
     assert!(
-        broken.to_string().contains("that key 0x8 was to be read from"),
+        broken.to_string().contains("the memory node with key 0x8"),
         "the connection is gone: {broken}"
     );
     // The next look-up sets up a new connection.

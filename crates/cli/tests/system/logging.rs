@@ -102,7 +102,7 @@ fn a_loss_is_seen_by_the_operator() {
     let lines = ended(&mut control);
     let mut left = lines.iter();
     for text in [
-        "memory node node1 does not answer: 12288 bytes of domains shop, web are out of reach",
+        "memory node node1 does not answer: 12288 bytes of domains shop, web are unreachable",
         "memory node node1 joined again with empty memory: 12288 bytes of domains shop, web are lost",
     ] {
         let found = left.any(|line| line.contains(" WARN ") && line.contains(text));
