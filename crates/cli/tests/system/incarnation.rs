@@ -104,7 +104,10 @@ fn told(ended: &Ended) {
     for word in ["are lost", "started again", "memory node node", "0x", "The program wanted "] {
         assert!(ended.stderr.contains(word), "{word:?} is not in {ended:?}");
     }
-    assert!(!ended.stderr.contains("a host that had changed them stopped"), "its memory is its own: {ended:?}");
+    assert!(
+        !ended.stderr.contains("a host that had changed them stopped"),
+        "its memory is its own: {ended:?}"
+    );
 }
 
 /// A program checks its pages after both nodes were killed and restarted.

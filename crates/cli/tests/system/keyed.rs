@@ -49,10 +49,7 @@ fn on_a_rack(transport: &'static str) {
     // A restarted memory node has lost the tree, and reports it.
     died_and_serves(&mut up, &format!("node {name}"));
     let broken = tree.get_through(&mut client, over, 8).unwrap_err();
-    assert!(
-        broken.to_string().contains("the memory node with key 0x8"),
-        "the connection is gone: {broken}"
-    );
+    assert!(broken.to_string().contains("the memory node with key 0x8"), "the connection is gone: {broken}");
     // The next look-up sets up a new connection.
     let lost = tree.get_through(&mut client, over, 8).unwrap_err();
     assert!(lost.to_string().contains("lost"), "{lost}");

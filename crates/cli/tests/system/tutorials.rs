@@ -87,6 +87,8 @@ fn play(name: &str, page: &str) {
         }
     }
     assert!(steps > 0, "{name} has commands");
+    // Servers that the page has stopped may still be about to end.
+    script.push_str("wait\n");
     let binary = std::path::Path::new(env!("CARGO_BIN_EXE_farmem"));
     // `timeout` leads a process group of its own. If the test is killed, `timeout` ends the group.
     let shell = Command::new("setpriv")

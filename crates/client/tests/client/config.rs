@@ -559,7 +559,7 @@ fn a_fat_tree_is_described() {
             format!(
                 "{core}below = [\"node1\"]\n[[index-switch]]\nname = \"other\"\naddress = \"127.71.0.22\"\ntier = \"core\"\nbelow = [\"node2\"]"
             ),
-            "\"other\" is a second core: expected one that leads to all servers",
+            "\"other\" is a second core: expected one core that leads to all servers",
         ),
         (
             format!("{core}below = [\"node1\"]").replace("\"core\"\na", "\"node2\"\na"),
