@@ -1,9 +1,8 @@
 //! `farmem run`: runs an unmodified program whose large mappings and heap are in far memory. The exit code
 //! and the output are the program's own.
 //!
-//! This process is the pager (docs/run.md). The pager starts the program, mostly with the preload library in its
-//! environment, and serves the page faults of all its processes. The pager ends when the last of these
-//! processes has ended.
+//! This process is the pager (docs/run.md). The pager starts the program and serves the page faults of all its
+//! processes. The pager ends when the last of these processes has ended.
 
 mod interception;
 mod local;

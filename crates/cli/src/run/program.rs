@@ -39,7 +39,7 @@ pub(super) fn find(name: &OsStr) -> Result<PathBuf, Failure> {
 pub(super) enum Checked {
     /// A program that loads glibc, with the library that it requires to be loaded first, if any.
     Glibc(Option<OsString>),
-    /// A dynamically linked program that asks for no glibc, as those of Go without cgo.
+    /// A dynamically linked program that loads no glibc, as those of Go without cgo.
     WithoutGlibc { is_musl: bool },
     /// A static program, which loads no library.
     Static,

@@ -11,27 +11,12 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-enum { PAGE = 4096, MIB = 1 << 20 };
-
-static void fill(unsigned char *at, size_t len, unsigned seed) {
-    for (size_t i = 0; i < len; i += 64) memcpy(at + i, &(uint64_t){ seed + i }, 8);
-}
-
-static size_t wrong(const unsigned char *at, size_t len, unsigned seed) {
-    size_t count = 0;
-    for (size_t i = 0; i < len; i += 64) count += memcmp(at + i, &(uint64_t){ seed + i }, 8) != 0;
-    return count;
-}
+#include "known_bytes.h"
 
 static size_t not_zero(const unsigned char *at, size_t len) {
     size_t count = 0;
     for (size_t i = 0; i < len; i += 8) count += *(const uint64_t *)(at + i) != 0;
     return count;
-}
-
-static unsigned char *map(size_t len) {
-    return mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
 /* The signal that ends a child which reads or writes a byte there; 0 when none does. */

@@ -12,22 +12,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-enum { PAGE = 4096, MIB = 1 << 20 };
-
-static void fill(unsigned char *at, size_t len, unsigned seed) {
-    for (size_t i = 0; i < len; i += 64) memcpy(at + i, &(uint64_t){ seed + i }, 8);
-}
-
-static size_t wrong(const unsigned char *at, size_t len, unsigned seed) {
-    size_t count = 0;
-    for (size_t i = 0; i < len; i += 64) count += memcmp(at + i, &(uint64_t){ seed + i }, 8) != 0;
-    return count;
-}
-
-static unsigned char *map(size_t len) {
-    return mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-}
+#include "known_bytes.h"
 
 static unsigned char *block;
 static int ready[2], go_on[2];
