@@ -36,7 +36,7 @@ use super::{DOMAIN, DPU};
 use crate::cpu::CpuMeter;
 use crate::{NodeKind, Racks};
 use crate::{Plan, Row, Sheet, to_f64};
-use costs::{VariantCosts, middle, rate, rows_of_ways, times};
+use costs::{VariantCosts, middle, rate, rows_of_variants, times};
 use farmem::prefetch::tap::tap;
 use farmem::prefetch::{
     Change, Config, Driver, FLOORS, HostKeys, KeySecret, KeysConfig, Reporter, SharedZone, Taker, ZoneSize,
@@ -103,9 +103,10 @@ pub(super) fn ids() -> Vec<String> {
         }
         for draw in Draw::ALL {
             let id = format!("pd3.e2e.{}.{}", kind.name(), draw.name());
-            ids.extend(WAYS.iter().map(|way| format!("{id}.{way}")));
+            ids.extend(Variant::ALL.map(|variant| format!("{id}.{}", variant.name())));
             ids.extend(ROWS.iter().map(|row| format!("{id}.{row}")));
-            ids.extend(WAYS.iter().flat_map(|way| ["p50", "p99"].map(|row| format!("{id}.{way}.{row}"))));
+            let times = |variant: Variant| ["p50", "p99"].map(|row| format!("{id}.{}.{row}", variant.name()));
+            ids.extend(Variant::ALL.into_iter().flat_map(times));
             if process::is_measured(kind, draw) {
                 ids.extend(process::ROWS.map(str::to_owned));
             }
@@ -118,8 +119,35 @@ pub(super) fn ids() -> Vec<String> {
     ids
 }
 
-/// The variants without a DPU.
-pub(super) const WAYS: [&str; 6] = ["local", "sync", "lru", "leap", "batched", "async"];
+/// A variant without a DPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Variant {
+    Local,
+    Sync,
+    Lru,
+    Leap,
+    Batched,
+    Async,
+}
+
+impl Variant {
+    pub(super) const ALL: [Self; 6] =
+        [Self::Local, Self::Sync, Self::Lru, Self::Leap, Self::Batched, Self::Async];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Sync => "sync",
+            Self::Lru => "lru",
+            Self::Leap => "leap",
+            Self::Batched => "batched",
+            Self::Async => "async",
+        }
+    }
+}
+
+/// A value for each variant.
+type PerVariant<T> = [T; Variant::ALL.len()];
 
 #[cfg(test)]
 const ROWS: [&str; 10] = [
@@ -381,15 +409,15 @@ impl Bench {
             read_ahead: 0,
         };
         let (warm, measured) = requests.split_first().expect("a round that warms up");
-        let mut taken: [Vec<VariantCosts>; WAYS.len()] = Default::default();
-        let mut placements = [Placement::Apart; WAYS.len()];
-        for (way, placement) in placements.iter_mut().enumerate() {
-            *placement = self.faster_placement(&mut baselines, way, warm)?;
+        let mut taken: PerVariant<Vec<VariantCosts>> = Default::default();
+        let mut placements = [Placement::Apart; Variant::ALL.len()];
+        for (variant, placement) in Variant::ALL.into_iter().zip(&mut placements) {
+            *placement = self.faster_placement(&mut baselines, variant, warm)?;
         }
         for requests in measured {
-            for (way, taken) in taken.iter_mut().enumerate() {
-                self.ground.place(placements[way]);
-                taken.push(self.baseline(&mut baselines, way, requests)?);
+            for ((variant, taken), &placement) in Variant::ALL.into_iter().zip(&mut taken).zip(&placements) {
+                self.ground.place(placement);
+                taken.push(self.baseline(&mut baselines, variant, requests)?);
             }
         }
         self.ground.place(Placement::Apart);
@@ -398,27 +426,24 @@ impl Bench {
         let at_pace: Vec<VariantCosts> =
             measured.iter().map(|requests| self.local(&mut all, requests, Some(ahead.pace))).collect();
         let n = self.ground.size.requests() * rounds;
-        let missed = |way: usize| taken[way].iter().map(|taken| taken.missed).sum::<u64>();
-        let mut rows = rows_of_ways(id, &taken, n);
-        for (row, placement) in rows.iter_mut().zip(placements) {
-            row.why = Some(placement.text().into());
+        let mut rows = rows_of_variants(id, &taken, n);
+        for ((row, variant), placement) in rows.iter_mut().zip(Variant::ALL).zip(placements) {
+            let missed: u64 = taken[variant as usize].iter().map(|taken| taken.missed).sum();
+            let remark = match variant {
+                Variant::Lru => format!(
+                    "; {missed} look-ups found nothing among {hundredth} items; the index has {} bytes beside",
+                    index.bytes()
+                ),
+                Variant::Leap => {
+                    format!("; {missed} look-ups found nothing; {read_ahead} places were read ahead in all")
+                }
+                _ => String::new(),
+            };
+            row.why = Some(placement.text().to_owned() + &remark);
         }
-        let remark = |row: &mut Row, text: String| row.why.iter_mut().for_each(|why| *why += &text);
-        remark(
-            &mut rows[2],
-            format!(
-                "; {} look-ups found nothing among {hundredth} items; the index has {} bytes beside",
-                missed(2),
-                index.bytes()
-            ),
-        );
-        remark(
-            &mut rows[3],
-            format!("; {} look-ups found nothing; {read_ahead} places were read ahead in all", missed(3)),
-        );
         rows.extend(self.rows_of_dpu(id, (&taken, placements), &ahead, &at_pace));
-        for (way, of) in WAYS.iter().zip(&taken) {
-            rows.extend(times(&format!("{id}.{way}"), of, &taken[1], n));
+        for (variant, of) in Variant::ALL.into_iter().zip(&taken) {
+            rows.extend(times(&format!("{id}.{}", variant.name()), of, &taken[Variant::Sync as usize], n));
         }
         if process::is_measured(kind, draw) {
             rows.extend(process::measure(self, path, &requests, &ahead)?);
@@ -431,11 +456,11 @@ impl Bench {
     fn rows_of_dpu(
         &self,
         id: &str,
-        (ways, placements): (&[Vec<VariantCosts>; WAYS.len()], [Placement; WAYS.len()]),
+        (baselines, placements): (&PerVariant<Vec<VariantCosts>>, PerVariant<Placement>),
         DpuResults { pace, taken, without, wasted }: &DpuResults,
         at_pace: &[VariantCosts],
     ) -> Vec<Row> {
-        let [local, sync, _, _, batched, pipelined] = ways;
+        let costs = |variant: Variant| &baselines[variant as usize];
         let size = &self.ground.size;
         let n = size.requests() * taken.len() as u64;
         let nanos = to_f64(u64::try_from(pace.as_nanos()).unwrap_or(u64::MAX)) / to_f64(size.piece as u64);
@@ -452,17 +477,17 @@ impl Bench {
         let beside = |row: &str, of: &[VariantCosts], beside: &[VariantCosts]| {
             rate(&format!("{id}.{row}"), of, n).beside(Some(middle(beside, VariantCosts::rate)))
         };
-        let over = |row: &str, baseline: &[VariantCosts], placement: Placement| Row {
-            why: Some(format!("the baseline {}", placement.text())),
-            ..beside(row, taken, baseline)
+        let over = |row: &str, variant: Variant| Row {
+            why: Some(format!("the baseline {}", placements[variant as usize].text())),
+            ..beside(row, taken, costs(variant))
         };
-        let [p50, p99] = times(id, taken, sync, n);
+        let [p50, p99] = times(id, taken, costs(Variant::Sync), n);
         vec![
-            Row { why: Some(here), ..beside("throughput", taken, local) },
-            beside("without", std::slice::from_ref(without), local),
-            over("over_sync", sync, placements[1]),
-            over("over_batched", batched, placements[4]),
-            over("over_async", pipelined, placements[5]),
+            Row { why: Some(here), ..beside("throughput", taken, costs(Variant::Local)) },
+            beside("without", std::slice::from_ref(without), costs(Variant::Local)),
+            over("over_sync", Variant::Sync),
+            over("over_batched", Variant::Batched),
+            over("over_async", Variant::Async),
             Row::figure(format!("{id}.host_cpu"), "ns", cpu, n)
                 .with_cpu(Some(cpu))
                 .beside(Some(middle(at_pace, VariantCosts::cpu_ns))),

@@ -218,7 +218,7 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let signals = Signals::open().map_err(farmem::Error::from)?;
     let (name, arguments) = args.command.split_first().expect("the parser wants a command");
     let file = program::find(name)?;
-    let Interception { library: runtime, by_calls } =
+    let Interception { library: runtime, intercepted } =
         interception::choose(args, &file, program::check(&file)?)?;
     let preloaded = runtime.map(|runtime| preload(runtime.as_deref())).transpose()?;
     // The split is exact: neither part takes memory from the other.
@@ -257,8 +257,8 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let domain = own_domain()?;
     let client = rack.client(&domain)?;
     let mut pager = Pager::open(client, options).map_err(explain)?;
-    if let Some(served) = by_calls {
-        pager.serve_by_calls(served);
+    if let Some(served) = intercepted {
+        pager.intercept_syscalls(served);
     }
     if let Some(name) = &args.share {
         let mut options = ShareOptions::new(for_sharing);
@@ -294,7 +294,7 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
         started.child.wait().map_err(|e| Failure::environment(format!("the program is lost: {e}"), ""))?;
     let shared = pager.share_stats();
     thrashing::report(args, &pager.stats(), Tense::Past);
-    local::report(args.local, by_calls.is_none(), &pager.stats());
+    local::report(args.local, intercepted.is_none(), &pager.stats());
     if args.stats || args.json {
         report(args, (&pager.stats(), shared), start.elapsed());
     }
@@ -328,7 +328,7 @@ fn start_program(command: Command, pager: &mut Pager, filtered: bool) -> io::Res
         Some(Err(error)) => error.to_string(),
         None => "--no-filter".to_owned(),
     };
-    if pager.serves_by_calls() {
+    if pager.intercepts_syscalls() {
         drop(started.child.kill());
         drop(started.child.wait());
         let what = "the program has far memory by a filter of system calls";

@@ -58,7 +58,7 @@ use thrashing::ThrashingTimer;
 pub use cleanup::{free_domain, own_domain};
 pub use farmem_uffd::remote::raw::{Listener, Started, Watched, spawn};
 pub use farmem_uffd::remote::{Guard, call, guard, remove as remove_socket};
-pub use static_program::Served;
+pub use static_program::InterceptedPrograms;
 pub use stats::PagerStats;
 
 pub use farmem_link::limits::{AddressLimit, largest_resident_set};

@@ -1,4 +1,4 @@
-//! Programs without the preload library: static ones, and all of a run that intercepts system calls ([`Served`]). The pager answers their
+//! Programs without the preload library: static ones, and all of a run that intercepts system calls ([`InterceptedPrograms`]). The pager answers their
 //! system calls in its place.
 //!
 //! Key types: [`Statics`], [`StaticProgram`]. A process gets far memory at the first mapping that becomes far: the thread that asks for it
@@ -31,7 +31,7 @@ const SRCH: i32 = 3;
 /// The static programs of a run.
 #[derive(Debug)]
 pub(super) struct Statics {
-    served: Served,
+    served: InterceptedPrograms,
     /// Processes that have no far memory, because they could not be traced or had no room.
     local: BTreeSet<u32>,
     /// True once the user was told that far memory is used up.
@@ -103,7 +103,7 @@ enum Change {
 
 /// The programs whose system calls the pager answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Served {
+pub enum InterceptedPrograms {
     /// Static programs. The others have the preload library.
     Static,
     /// All programs. None has the preload library.
@@ -121,13 +121,13 @@ const MAP_NORESERVE: i32 = 0x4000;
 
 impl Pager {
     /// Serves programs without the preload library, too, from the start of the program on.
-    pub fn serve_by_calls(&mut self, served: Served) {
+    pub fn intercept_syscalls(&mut self, served: InterceptedPrograms) {
         self.statics = Some(Statics { served, local: BTreeSet::new(), told_of_no_more: false });
     }
 
     /// Returns true if the pager serves programs without the preload library.
     #[must_use]
-    pub const fn serves_by_calls(&self) -> bool {
+    pub const fn intercepts_syscalls(&self) -> bool {
         self.statics.is_some()
     }
 
@@ -135,8 +135,8 @@ impl Pager {
     fn may_serve(&self, process: u32) -> bool {
         // The thread of this process that starts the program is under the filter, too.
         self.statics.as_ref().is_some_and(|statics| match statics.served {
-            Served::Static => is_static(process),
-            Served::All => process != std::process::id(),
+            InterceptedPrograms::Static => is_static(process),
+            InterceptedPrograms::All => process != std::process::id(),
         })
     }
 

@@ -1,6 +1,6 @@
 //! The costs of the variants, and the rows that they give.
 
-use super::WAYS;
+use super::{PerVariant, Variant};
 use crate::samples::median;
 use crate::{Row, Samples, to_f64};
 use std::time::Duration;
@@ -38,12 +38,13 @@ pub(super) fn rate(id: &str, of: &[VariantCosts], n: u64) -> Row {
 }
 
 /// Returns the rate rows of the variants without a DPU, compared with all items local.
-pub(super) fn rows_of_ways(id: &str, taken: &[Vec<VariantCosts>; WAYS.len()], n: u64) -> Vec<Row> {
-    let local = middle(&taken[0], VariantCosts::rate);
-    let row = |(at, (way, of)): (usize, (&&str, &Vec<VariantCosts>))| {
-        rate(&format!("{id}.{way}"), of, n).beside((at > 0).then_some(local))
+pub(super) fn rows_of_variants(id: &str, taken: &PerVariant<Vec<VariantCosts>>, n: u64) -> Vec<Row> {
+    let local = middle(&taken[Variant::Local as usize], VariantCosts::rate);
+    let row = |(variant, of): (Variant, &Vec<VariantCosts>)| {
+        let baseline = (variant != Variant::Local).then_some(local);
+        rate(&format!("{id}.{}", variant.name()), of, n).beside(baseline)
     };
-    WAYS.iter().zip(taken).enumerate().map(row).collect()
+    Variant::ALL.into_iter().zip(taken).map(row).collect()
 }
 
 /// Returns the request times of some rounds.

@@ -2,7 +2,7 @@
 
 use super::local_items::LocalItems;
 use super::store::Index;
-use super::{Bench, DEPTH, SharedState, VariantCosts, WAYS};
+use super::{Bench, DEPTH, SharedState, Variant, VariantCosts};
 use farmem::Error;
 
 /// The CPU of the application's thread in a variant without a DPU.
@@ -47,23 +47,22 @@ impl SharedState {
 }
 
 impl Bench {
-    /// Answers all requests by one of [`WAYS`].
+    /// Answers all requests by one variant.
     pub(super) fn baseline(
         &mut self,
         baselines: &mut Baselines,
-        way: usize,
+        variant: Variant,
         requests: &[u8],
     ) -> Result<VariantCosts, Error> {
         let Baselines { all, caches: [sync, leap, batched, pipelined], latest, index, read_ahead } =
             baselines;
-        match WAYS[way] {
-            "local" => Ok(self.local(all, requests, None)),
-            "sync" => self.sync(sync, None, requests),
-            "lru" => self.sync(latest, Some(index), requests),
-            "leap" => self.leap(leap, requests, read_ahead),
-            "batched" => self.read_together(batched, requests, 1),
-            "async" => self.read_together(pipelined, requests, DEPTH),
-            other => unreachable!("{other} is no variant"),
+        match variant {
+            Variant::Local => Ok(self.local(all, requests, None)),
+            Variant::Sync => self.sync(sync, None, requests),
+            Variant::Lru => self.sync(latest, Some(index), requests),
+            Variant::Leap => self.leap(leap, requests, read_ahead),
+            Variant::Batched => self.read_together(batched, requests, 1),
+            Variant::Async => self.read_together(pipelined, requests, DEPTH),
         }
     }
 
@@ -71,14 +70,14 @@ impl Bench {
     pub(super) fn faster_placement(
         &mut self,
         baselines: &mut Baselines,
-        way: usize,
+        variant: Variant,
         requests: &[u8],
     ) -> Result<Placement, Error> {
         self.ground.place(Placement::Apart);
-        self.baseline(baselines, way, requests)?;
-        let apart = self.baseline(baselines, way, requests)?;
+        self.baseline(baselines, variant, requests)?;
+        let apart = self.baseline(baselines, variant, requests)?;
         self.ground.place(Placement::Together);
-        let together = self.baseline(baselines, way, requests)?;
+        let together = self.baseline(baselines, variant, requests)?;
         let faster = if together.wall < apart.wall { Placement::Together } else { Placement::Apart };
         Ok(faster)
     }

@@ -5,7 +5,7 @@
 use super::program::Checked;
 use crate::args::{Intercept, Run};
 use crate::outcome::Failure;
-use farmem_run::Served;
+use farmem_run::InterceptedPrograms;
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
@@ -16,17 +16,17 @@ pub(super) struct Interception {
     /// The preload library, for programs that can load it. Holds the library that must be loaded before it, if any.
     pub(super) library: Option<Option<OsString>>,
     /// Programs whose system calls the pager answers.
-    pub(super) by_calls: Option<Served>,
+    pub(super) intercepted: Option<InterceptedPrograms>,
 }
 
 impl Interception {
     const fn libc(runtime: Option<OsString>) -> Self {
-        Self { library: Some(runtime), by_calls: None }
+        Self { library: Some(runtime), intercepted: None }
     }
 
-    const SYSCALLS: Self = Self { library: None, by_calls: Some(Served::All) };
+    const SYSCALLS: Self = Self { library: None, intercepted: Some(InterceptedPrograms::All) };
     /// Dynamic programs that a static one starts have the library.
-    const STATIC: Self = Self { library: Some(None), by_calls: Some(Served::Static) };
+    const STATIC: Self = Self { library: Some(None), intercepted: Some(InterceptedPrograms::Static) };
 }
 
 /// Returns how the memory of a program becomes far. Returns an error where it cannot, with these options or for this
@@ -34,26 +34,26 @@ impl Interception {
 pub(super) fn choose(args: &Run, file: &Path, checked: Checked) -> Result<Interception, Failure> {
     let refuse =
         |why: &str, remedy: &str| Err(Failure::environment(format!("{} {why}", file.display()), remedy));
-    let by_calls = |reason| check(args, file, reason);
+    let allowed = |reason| check(args, file, reason);
     match (args.intercept, checked) {
         (Intercept::Syscalls, _) if cfg!(not(target_arch = "x86_64")) => {
             refuse("cannot run with --intercept syscalls: that is for x86-64", "leave out --intercept")
         }
-        (Intercept::Syscalls, _) => by_calls(Reason::Option).map(|()| Interception::SYSCALLS),
+        (Intercept::Syscalls, _) => allowed(Reason::Option).map(|()| Interception::SYSCALLS),
         (Intercept::Auto | Intercept::Libc, Checked::Glibc(runtime)) => Ok(Interception::libc(runtime)),
         (Intercept::Libc, Checked::Static) => refuse(
             "is statically linked, so no library can be loaded into it",
             "leave out --intercept, or link it dynamically",
         ),
         (Intercept::Auto, Checked::Static) if cfg!(target_arch = "x86_64") => {
-            by_calls(Reason::Static).map(|()| Interception::STATIC)
+            allowed(Reason::Static).map(|()| Interception::STATIC)
         }
         (Intercept::Auto, Checked::Static) => refuse(
             "is statically linked, so no library can be loaded into it",
             "link it dynamically: static programs have far memory on x86-64 only",
         ),
         (Intercept::Auto, Checked::WithoutGlibc { .. }) if cfg!(target_arch = "x86_64") => {
-            by_calls(Reason::WithoutGlibc).map(|()| Interception::SYSCALLS)
+            allowed(Reason::WithoutGlibc).map(|()| Interception::SYSCALLS)
         }
         (Intercept::Auto | Intercept::Libc, Checked::WithoutGlibc { is_musl: true }) => refuse(
             "is linked with musl; the preload library is for glibc",
